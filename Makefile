@@ -1,0 +1,100 @@
+# Every task of this repository. Needs Debian 12's git, make, g++ and python3 with venv; everything else goes into .venv.
+# Installs happen by themselves, and again only when pyproject.toml, the constraints or the native sources change.
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check --quiet install --constraint requirements/constraints.txt
+INPUTS := pyproject.toml setup.py requirements/constraints.txt $(wildcard native/*.cpp native/*.hpp)
+ARGS ?=
+# For recipes that compile against Python, torch.compile's included: sets the compiler's CPATH where Python.h is elsewhere.
+WITH_HEADERS := headers=$$(tools/python_headers.sh $(PY) $(VENV)/headers) && export CPATH="$$headers" &&
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-text test test-fast lint format types imports drift constants wheel wheel-smoke sanitize \
+	sanitize-address sanitize-thread fuzz bench ci clean
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "ARGS=... is passed on: make demo ARGS='--workers 2', make test ARGS='tests/switch -k drop'"
+
+demo: $(VENV)/demo.stamp ## Train handwritten digits on 4 workers through the software switch, then over gloo
+	@$(VENV)/bin/fanin demo $(ARGS)
+
+demo-text: $(VENV)/demo.stamp ## The same with a small transformer on text
+	@$(VENV)/bin/fanin demo --task text $(ARGS)
+
+test: $(VENV)/dev.stamp ## Every test
+	@$(WITH_HEADERS) $(PY) -m pytest --numprocesses auto --dist loadgroup $(ARGS)
+
+test-fast: $(VENV)/dev.stamp ## Every test that is not marked slow
+	@$(WITH_HEADERS) $(PY) -m pytest --numprocesses auto --dist loadgroup -m 'not slow' $(ARGS)
+
+lint: $(VENV)/dev.stamp ## ruff (lint and format) and shellcheck
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/shellcheck .ci/run $(wildcard tools/*.sh)
+
+format: $(VENV)/dev.stamp ## Rewrite files as ruff wants them
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+types: $(VENV)/dev.stamp ## mypy --strict
+	$(PY) tools/linked_tree.py
+	$(PY) -m mypy
+
+imports: $(VENV)/dev.stamp ## Who may import whom (contracts in pyproject.toml)
+	$(PY) tools/linked_tree.py
+	cd build/tree && $(CURDIR)/$(VENV)/bin/lint-imports --no-logo
+
+constants: $(VENV)/dev.stamp ## Regenerate what native code shares with fanin/wire.py
+	$(PY) -m fanin.constants native/wire_constants.hpp
+
+drift: $(VENV)/dev.stamp ## Generated constants are current, and the stubs match the native module
+	$(PY) -m fanin.constants | diff native/wire_constants.hpp -
+	$(PY) tools/linked_tree.py
+	cd build/tree && $(CURDIR)/$(PY) -m mypy.stubtest --allowlist $(CURDIR)/tools/stubtest-allowlist.txt fanin._native
+
+wheel: $(VENV)/dev.stamp ## Build dist/*.whl
+	rm -rf build/lib* dist
+	@$(WITH_HEADERS) $(PY) -m build --wheel --no-isolation
+
+wheel-smoke: wheel ## Install the wheel into a new environment and reduce something with it
+	tools/wheel_smoke.sh $(PY)
+
+sanitize: sanitize-address sanitize-thread ## The native tests under ASan + UBSan, then under TSan
+
+sanitize-address: $(VENV)/dev.stamp ## The native tests under ASan + UBSan
+	@$(WITH_HEADERS) tools/sanitize.sh address,undefined $(ARGS)
+
+sanitize-thread: $(VENV)/dev.stamp ## The native tests under TSan
+	@$(WITH_HEADERS) tools/sanitize.sh thread $(ARGS)
+
+fuzz: $(VENV)/tools.stamp ## libFuzzer on every native parser (skipped, by name, without clang)
+	tools/fuzz.sh $(ARGS)
+
+bench: $(VENV)/demo.stamp ## All-reduce against gloo and, where installed, OpenMPI
+	$(VENV)/bin/fanin bench allreduce --against gloo,mpi $(ARGS)
+
+ci: ## What .ci/run runs
+	.ci/run
+
+clean: ## Remove what was built; .venv stays
+	rm -rf build dist ./*.egg-info fanin/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+# --- set-up ---
+
+$(VENV)/tools.stamp: requirements/constraints.txt
+	@test -x $(PY) || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@$(PIP) setuptools pybind11
+	@touch $@
+
+$(VENV)/demo.stamp: $(VENV)/tools.stamp $(INPUTS)
+	@echo "installing fanin and what the demo needs (PyTorch is the large one), compiling native/"
+	@$(WITH_HEADERS) $(PIP) --no-build-isolation --editable '.[demo]'
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/tools.stamp $(INPUTS)
+	@echo "installing fanin and what its tests need, compiling native/"
+	@$(WITH_HEADERS) $(PIP) --no-build-isolation --editable '.[dev]'
+	@touch $@ $(VENV)/demo.stamp

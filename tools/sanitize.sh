@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# The tests of the native code against an extension built with a sanitizer, in a tree of links beside the normal build.
+# Usage: tools/sanitize.sh address,undefined|thread [pytest arguments]
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+sanitizer=$1
+shift
+name=${sanitizer/,/-}
+python=$PWD/.venv/bin/python
+[ $# -gt 0 ] || set -- tests/numerics tests/switch tests/worker tests/udp
+
+FANIN_SANITIZE=$sanitizer "$python" setup.py --quiet build_ext --build-lib "build/lib-$name"
+extensions=("build/lib-$name"/fanin/_native*.so)
+"$python" tools/linked_tree.py "build/tree-$name" --native "${extensions[0]}"
+cd "build/tree-$name"
+
+# Python itself is not instrumented: its leaks are not ours, and the runtime has to be there before it. So has libstdc++,
+# or the runtime finds no __cxa_throw to pass exceptions on to.
+case $sanitizer in
+  thread) runtime=libtsan.so ;;
+  *) runtime=libasan.so ;;
+esac
+export LD_PRELOAD ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS
+LD_PRELOAD="$(gcc -print-file-name=$runtime) $(gcc -print-file-name=libstdc++.so.6)"
+ASAN_OPTIONS=detect_leaks=0
+UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$OLDPWD/tools/tsan_suppressions.txt
+export OPENBLAS_NUM_THREADS=1 FANIN_TEST_PROFILE=sanitize PYTHONPATH=$PWD
+
+# TSan of GCC 12 knows no kernel that spreads mappings as widely as address space randomization now does.
+exec setarch -R "$python" -m pytest -p no:cacheprovider --quiet -m 'not slow' "$@"
