@@ -1,0 +1,5 @@
+"""`python -m fanin`."""
+
+from fanin.cli import main
+
+main()

@@ -1,0 +1,27 @@
+"""Loaded by `import torch` through the entry point group `torch.backends`: tiny, and never allowed to break it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+
+def register() -> None:
+    """Make `init_process_group("fanin")` known. The backend itself is imported when a group is made.
+
+    Idempotent. Whatever goes wrong is logged and costs only the backend: an exception here would break `import torch`
+    for the whole environment.
+    """
+    try:
+        import torch.distributed as dist
+
+        if dist.is_available() and "FANIN" not in dist.Backend._plugins:
+            dist.Backend.register_backend("fanin", _create, extended_api=True, devices=["cpu", "cuda"])
+    except Exception:
+        logging.getLogger("fanin").exception("the backend 'fanin' could not be registered with torch.distributed")
+
+
+def _create(backend_options: Any, pg_options: Any) -> Any:
+    from fanin.host.torch.backend import create
+
+    return create(backend_options, pg_options)

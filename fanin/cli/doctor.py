@@ -1,0 +1,75 @@
+"""`fanin doctor`: why nothing arrives, or that everything is well."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json as json_module
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fanin.errors import FaninError
+from fanin.options import Options, SwitchAddress
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fanin.host.diagnosis import Check
+
+STYLES = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "failure": "[red]failure[/]"}
+
+
+def doctor(
+    switch: Annotated[
+        str, typer.Argument(help="udp://host:port or zmq://host:port. Default: FANIN_SWITCH, or a switch made to try.")
+    ] = "",
+    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Check this machine and the way to a switch; status 1 when something must be cured."""
+    from rich.console import Console
+
+    options = Options.from_environment(os.environ)
+    found: list[Check] = []
+    console = Console(highlight=False, soft_wrap=True)
+    for check in examine(switch or options.switch, options):
+        found.append(check)
+        if not json:
+            show(check, console)
+    healthy = all(check.state != "failure" for check in found)
+    if json:
+        checks = [dataclasses.asdict(check) for check in found]
+        print(json_module.dumps({"healthy": healthy, "checks": checks}, indent=2))
+    elif healthy:
+        console.print("everything that was checked works")
+    raise typer.Exit(0 if healthy else 1)
+
+
+def examine(switch: str | None, options: Options) -> Iterator[Check]:
+    """All checks: of the machine, and of the switch that is named or, when none is, of one that is started for this."""
+    from fanin.host.diagnosis import Check, examine_machine, examine_switch
+    from fanin.host.embedded import start_switch
+
+    yield from examine_machine(options)
+    if switch is not None:
+        yield from examine_switch(SwitchAddress.parse(switch), options)
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            embedded = stack.enter_context(start_switch("127.0.0.1", options))
+        except FaninError as error:
+            yield Check(name="switch", state="failure", result=str(error), remedy="see the output above")
+            return
+        yield Check(name="switch", result=f"none is configured; started one to try: {embedded.address}")
+        yield from examine_switch(embedded.address, options)
+
+
+def show(check: Check, console: Console) -> None:
+    """Print one check."""
+    from rich.markup import escape
+
+    console.print(f"{STYLES[check.state]:<20} [bold]{escape(check.name)}[/]: {escape(check.result)}")
+    if check.remedy:
+        console.print(f"           remedy: {escape(check.remedy)}")

@@ -1,0 +1,134 @@
+"""`fanin stats`: what a switch has done and who is on it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json as json_module
+import os
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fanin import control
+from fanin.errors import FaninError
+from fanin.options import Options, SwitchAddress
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
+    from fanin.host.control import ControlClient
+
+ASK_TIMEOUT_S = 5.0
+COLUMNS = {"packets_in": "in", "packets_out": "out", "rounds": "rounds", "duplicates": "dup."}
+"""Counters with a column of their own, and its heading."""
+DROPPED = "dropped_"
+"""What the names of drop counters begin with; the rest is the reason."""
+
+
+def stats(
+    switch: Annotated[str, typer.Argument(help="udp://host:port or zmq://host:port; default: FANIN_SWITCH.")] = "",
+    json: Annotated[bool, typer.Option("--json", help="One JSON object, with every counter.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Again every second, until Ctrl-C.")] = False,
+) -> None:
+    """Show a switch's jobs, members, rounds, packets, duplicates and drops by reason."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from fanin.host.control import ControlClient
+
+    options = Options.from_environment(os.environ)
+    address = SwitchAddress.parse(switch or options.switch or f"udp://127.0.0.1:{control.DEFAULT_PORT}")
+    client = ControlClient(address, curve_server_key=options.curve_server_key, timeout_s=ASK_TIMEOUT_S)
+    with client:
+        answer = ask_stats(client)
+        if json:
+            print(json_module.dumps(dataclasses.asdict(answer), indent=2))
+            return
+        console = Console()
+        if not watch:
+            console.print(render(answer, address))
+            return
+        with contextlib.suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
+            while True:
+                live.update(render(answer, address), refresh=True)
+                time.sleep(1.0)
+                answer = ask_stats(client)
+
+
+def ask_stats(client: ControlClient) -> control.Stats:
+    """One question; FaninError for any other answer."""
+    answer = client.ask(control.Ask(), ASK_TIMEOUT_S)
+    if isinstance(answer, control.Refused):
+        raise FaninError(f"{client.address}: {answer.reason}. Remedy: {answer.remedy}")
+    if not isinstance(answer, control.Stats):
+        raise FaninError(f"{client.address} did not answer with statistics: it is no fanin switch of this version")
+    return answer
+
+
+def drops(counters: dict[str, int]) -> str:
+    """`stranger 3, checksum 1`, or a dash."""
+    found = [
+        f"{name.removeprefix(DROPPED).replace('_', ' ')} {count:,}"
+        for name, count in sorted(counters.items())
+        if name.startswith(DROPPED) and count
+    ]
+    return ", ".join(found) or "-"
+
+
+def render(answer: control.Stats, address: SwitchAddress) -> Group:
+    """Everything, for a terminal."""
+    from rich.console import Group
+    from rich.text import Text
+
+    used, whole = answer.memory_used_bytes / (1 << 20), answer.memory_bytes / (1 << 20)
+    head = Text(
+        f"{address}: fanin {answer.software}, up {answer.uptime_s:,.0f} s, memory {used:,.1f} of {whole:,.0f} MiB"
+        f"{', encrypted' * answer.curve}\n{answer.engine}"
+    )
+    refused = ", ".join(f"{code} {count}" for code, count in sorted(answer.refused.items()))
+    parts: list[Text | Table] = [head, _data_table(answer)]
+    parts.append(_jobs_table(answer) if answer.jobs else Text("no jobs"))
+    parts += [Text(f"{job.name}: {who}") for job in answer.jobs if (who := absent(job))]
+    if refused:
+        parts.append(Text(f"refused: {refused}"))
+    return Group(*parts)
+
+
+def _data_table(answer: control.Stats) -> Table:
+    from rich.table import Table
+
+    table = Table("data", *COLUMNS.values(), "bytes in", "bytes out", "dropped")
+    for data in answer.data:
+        counts = [f"{data.counters.get(name, 0):,}" for name in (*COLUMNS, "bytes_in", "bytes_out")]
+        table.add_row(f"{data.scheme} {', '.join(map(str, data.ports))}", *counts, drops(data.counters))
+    return table
+
+
+def _jobs_table(answer: control.Stats) -> Table:
+    from rich.table import Table
+
+    table = Table("job", "state", "ranks", "window", *COLUMNS.values(), "dropped")
+    for job in answer.jobs:
+        counts = [f"{job.counters.get(name, 0):,}" for name in COLUMNS]
+        shape = f"{job.slots} x {job.words_per_packet}" if job.slots else "-"
+        if (job.quorum, job.staleness) != (job.size, 0):
+            shape += f", K {job.quorum}, S {job.staleness}"
+        table.add_row(job.name, job.state, members(job), shape, *counts, drops(job.counters))
+    return table
+
+
+def members(job: control.JobReport) -> str:
+    """`3 of 4`: how many are there."""
+    return f"{job.size - len(_absent(job))} of {job.size}"
+
+
+def absent(job: control.JobReport) -> str:
+    """`rank 2 missing, rank 3 lost`, or nothing when all are there."""
+    return ", ".join(f"rank {member.rank} {member.state}" for member in _absent(job))
+
+
+def _absent(job: control.JobReport) -> list[control.MemberReport]:
+    return [member for member in job.members if member.state in ("missing", "lost", "left")]

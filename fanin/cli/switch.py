@@ -1,0 +1,208 @@
+"""`fanin switch`: the software switch as a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fanin.control import DEFAULT_PORT, Scheme
+from fanin.errors import ConfigurationError, FaninError
+from fanin.job import LIVENESS_TIMEOUT_S
+from fanin.options import Options
+
+if TYPE_CHECKING:
+    from fanin.switch.curve import CurveKeys
+    from fanin.switch.service import SwitchService
+
+DEFAULT_MEMORY_MIB = 512
+"""Some thirty jobs of the widest window; none of it is touched before a job needs it."""
+CORES_PER_FLOW = 4
+MAX_FLOWS = 16
+
+
+def switch(
+    bind: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0: any free one.")] = (
+        f"0.0.0.0:{DEFAULT_PORT}"
+    ),
+    memory: Annotated[int | None, typer.Option(metavar="MIB", help="Aggregation memory of all jobs together.")] = None,
+    slots: Annotated[int | None, typer.Option(help="The same, as a number of slots of the longest packet.")] = None,
+    flows: Annotated[int | None, typer.Option(help="UDP ports and threads. Default: one per four cores.")] = None,
+    native: Annotated[
+        bool | None, typer.Option("--native/--twin", help="The C++ engine or an error, or the Python twin.")
+    ] = None,
+    data: Annotated[str, typer.Option(help="What carries data: udp, zmq, or both with a comma.")] = "udp,zmq",
+    curve_keys: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Encrypt control and zmq data; the file is made if need be.")
+    ] = None,
+    liveness_timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Silence after which a worker counts as lost.")
+    ] = LIVENESS_TIMEOUT_S,
+    quiet: Annotated[bool, typer.Option(help="Print nothing but errors.")] = False,
+    embedded: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Run a switch. Workers find it with FANIN_SWITCH=udp://host:port or zmq://host:port."""
+    from fanin.switch.service import ServiceOptions, SwitchService
+
+    try:
+        host, port = _where(bind)
+        options = ServiceOptions(
+            host=host,
+            port=port,
+            memory_bytes=_memory_bytes(memory, slots),
+            flows=_flows(flows),
+            native=native if native is not None else Options.from_environment(os.environ, switch=None).native,
+            schemes=_schemes(data),
+            curve=_keys(curve_keys),
+            liveness_timeout_s=_liveness(liveness_timeout),
+        )
+        service = SwitchService(options)
+    except FaninError as error:
+        if embedded:
+            print(json.dumps({"error": str(error)}), flush=True)
+            raise typer.Exit(1) from None
+        raise
+    with contextlib.closing(service), _signals(service, embedded):
+        if embedded:
+            _serve_parent(service)
+        else:
+            if not quiet:
+                print("\n".join(describe(service)), flush=True)
+            service.run()
+            if not quiet:
+                print("fanin switch: ended", flush=True)
+
+
+def describe(service: SwitchService) -> list[str]:
+    """What is printed at start."""
+    import fanin
+    from fanin.wire import MAX_DATAGRAM_BYTES, MAX_WORKERS
+
+    options = service.options
+    mib = options.memory_bytes / (1 << 20)
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    addresses = " and ".join(f"{scheme}://{host}:{service.port}" for scheme in options.schemes)
+    lines = [f"fanin switch {fanin.__version__} at {addresses} (control: TCP port {service.port})"]
+    lines += [
+        f"  {scheme} data: {server.description}; ports {', '.join(map(str, server.ports))}"
+        for scheme, server in service.servers.items()
+    ]
+    lines.append(
+        f"  pool: {mib:g} MiB, {options.memory_bytes // slot_bytes()} slots of the longest packet; "
+        f"at most {MAX_WORKERS} workers per job, {MAX_DATAGRAM_BYTES} bytes per packet"
+    )
+    lines.append(f"  a worker counts as lost after {options.liveness_timeout_s:g} s of silence")
+    if options.curve is not None:
+        lines.append(f"  encrypted (UDP data aside): set FANIN_CURVE_SERVER_KEY='{options.curve.public}' for workers")
+    return lines
+
+
+def slot_bytes() -> int:
+    """Memory of one synchronous slot of the longest packet that a job is given by default."""
+    from fanin.window import packet_shape
+    from fanin.wire import WORD_BYTES, codes_bytes
+
+    words, codes = packet_shape(1 << 16)
+    return 2 * (words * WORD_BYTES + codes_bytes(codes))
+
+
+# --- reading the command line ---
+
+
+def _where(bind: str) -> tuple[str, int]:
+    host, colon, port = bind.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ConfigurationError(f"--bind {bind!r}: expected host:port with a port in 0..65535")
+    return host, int(port)
+
+
+def _memory_bytes(memory_mib: int | None, slots: int | None) -> int:
+    if memory_mib is not None and slots is not None:
+        raise ConfigurationError("--memory and --slots say the same thing: give one of them")
+    if (memory_mib is not None and memory_mib < 1) or (slots is not None and slots < 1):
+        raise ConfigurationError("--memory and --slots must be at least 1")
+    if slots is not None:
+        return slots * slot_bytes()
+    return (DEFAULT_MEMORY_MIB if memory_mib is None else memory_mib) << 20
+
+
+def _flows(flows: int | None) -> int:
+    if flows is None:
+        return min(max(1, len(os.sched_getaffinity(0)) // CORES_PER_FLOW), MAX_FLOWS)
+    if not 1 <= flows <= MAX_FLOWS:
+        raise ConfigurationError(f"--flows {flows}: must be in 1..{MAX_FLOWS}")
+    return flows
+
+
+def _schemes(data: str) -> tuple[Scheme, ...]:
+    wanted = {part.strip() for part in data.split(",")}
+    schemes: tuple[Scheme, ...] = ("udp", "zmq")
+    if not wanted or wanted - set(schemes):
+        raise ConfigurationError(f"--data {data!r}: must be udp, zmq or udp,zmq")
+    return tuple(scheme for scheme in schemes if scheme in wanted)
+
+
+def _keys(path: Path | None) -> CurveKeys | None:
+    from fanin.switch.curve import load_or_create
+
+    return None if path is None else load_or_create(path)
+
+
+def _liveness(timeout_s: float) -> float:
+    if not 0.2 <= timeout_s <= 3600:
+        raise ConfigurationError(f"--liveness-timeout {timeout_s:g}: must be in 0.2..3600 seconds")
+    return timeout_s
+
+
+# --- running ---
+
+
+@contextlib.contextmanager
+def _signals(service: SwitchService, embedded: bool) -> Iterator[None]:
+    """SIGTERM ends the switch, and so does SIGINT, unless it belongs to the workers of a terminal."""
+
+    def stop(number: int, frame: object) -> None:
+        service.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN if embedded else stop)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if embedded else stop)
+    # A signal does not end the poll by itself (PEP 475 resumes it): the byte that Python writes here does.
+    previous = signal.set_wakeup_fd(service.waker_fileno, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(previous)
+
+
+def _serve_parent(service: SwitchService) -> None:
+    """Say that it serves; run while the parent lives or a job does."""
+    parent = os.pidfd_open(os.getppid()) if hasattr(os, "pidfd_open") else None
+    watched = (sys.stdin.fileno(),) if parent is None else (sys.stdin.fileno(), parent)
+    print(json.dumps({"port": service.port, "description": service.controller.engine}), flush=True)
+    _mute(1)
+    orphaned = False
+
+    def keep_going() -> bool:
+        nonlocal orphaned
+        if not orphaned and any(select.select(watched, [], [], 0)):
+            orphaned = True
+            _mute(2)  # nobody reads it, and who waits for the parent's output must not wait for this process
+        return not orphaned or service.controller.live_jobs > 0
+
+    service.run(keep_going, watched)
+
+
+def _mute(descriptor: int) -> None:
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), descriptor)

@@ -1,0 +1,78 @@
+"""Writes the constants that C++ shares with Python: `python -m fanin.constants native/wire_constants.hpp`.
+
+The Python modules are the source: offsets, kinds, flags, reasons and limits of fanin.wire, the liveness times of
+fanin.job, the retransmission timer of fanin.timers. Nobody copies a number by hand; tests/wire/test_constants.py fails
+when the committed header and the modules drift apart.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from fanin import job, timers, wire
+
+ENUM_TYPES: dict[type[enum.IntEnum], str] = {wire.Kind: "std::uint8_t", wire.Reason: "std::uint16_t"}
+"""Enumerations that are shared, with their width on the wire (a Reason travels in the contributors field)."""
+
+
+def shared_constants(module: ModuleType) -> dict[str, int | float]:
+    """The public upper-case numbers that `module` itself defines (not those it imports), in order of definition."""
+    imported = set(vars(wire)) if module is not wire else set()
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if name.isupper() and not name.startswith("_") and name not in imported and isinstance(value, int | float)
+    }
+
+
+def cpp_header() -> str:
+    """The text of native/wire_constants.hpp."""
+    parts = [
+        "// Generated from fanin/{wire,job,timers}.py by `python -m fanin.constants native/wire_constants.hpp`.",
+        "#pragma once",
+        "",
+        "#include <array>",
+        "#include <cstddef>",
+        "#include <cstdint>",
+        "",
+        "namespace fanin {",
+    ]
+    for module in (wire, job, timers):
+        parts += ["", f"// {module.__name__}"]
+        parts += [_cpp_constant(name, value) for name, value in shared_constants(module).items()]
+    parts += ["", "// Bits of the flags field."]
+    parts += [f"inline constexpr std::uint8_t FLAG_{flag.name} = {flag.value};" for flag in wire.Flag]
+    for enumeration, cpp_type in ENUM_TYPES.items():
+        parts += ["", f"enum class {enumeration.__name__} : {cpp_type} {{"]
+        parts += [f"  {member.name.lower()} = {member.value}," for member in enumeration]
+        parts += ["};"]
+    names = ['""', *(f'"{reason.name.lower()}"' for reason in wire.Reason)]
+    assert [reason.value for reason in wire.Reason] == list(range(1, len(names))), "the table is indexed by the value"
+    parts += [
+        "",
+        "// Lower-case names of the reasons, indexed by value: the keys of the drop counters.",
+        f"inline constexpr std::array<const char*, {len(names)}> REASON_NAMES = {{",
+        *(f"    {name}," for name in names),
+        "};",
+        "",
+        "}  // namespace fanin",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _cpp_constant(name: str, value: int | float) -> str:
+    assert not isinstance(value, enum.Enum)
+    if isinstance(value, float) or name.endswith("_S"):
+        return f"inline constexpr double {name} = {float(value)!r};"
+    is_size = name.startswith("OFFSET_") or name.endswith("_BYTES")
+    return f"inline constexpr {'std::size_t' if is_size else 'std::uint32_t'} {name} = {value};"
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        Path(sys.argv[1]).write_text(cpp_header(), encoding="utf-8")
+    else:
+        sys.stdout.write(cpp_header())

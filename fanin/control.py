@@ -1,0 +1,383 @@
+"""The control protocol: what workers and tools say to a switch's controller, and what it answers.
+
+Rules of this file
+------------------
+* One message is one JSON object in one ZeroMQ frame: `{"fanin": VERSION, "type": "join", ...fields}`. The client
+  (DEALER) asks, the controller (ROUTER) answers; it may answer more than once, since a join takes a while.
+* `parse` is the only way from bytes to a message, and raises nothing but `ControlError`. It is strict: every field must
+  be there with its exact type, none may be unknown, sizes are bounded and texts are printable. Whether a value makes
+  sense (is this rank taken?) is the controller's to judge, since its answer has a reason and a remedy.
+* `Refused` keeps its layout in every version, and is read from any version: a refusal for the version must be readable.
+
+    client                         controller
+    Join  (again every JOIN_INTERVAL_S)  ->  Waiting: ranks are missing
+                                   <-  Admitted: what the job is, and this rank's token      | Refused
+    HELLO over the data path ...
+    Join                           ->  Started: every rank's data path works               | Refused
+    ... the job runs; control is silent ...
+    Leave                          ->  Left          (BYE on the data path comes first; this is for what BYE cannot say)
+    Ask                            ->  Stats         (`fanin stats`, `fanin doctor`)
+    Explain                        ->  Explanation   (a worker whose job is gone asks what became of it)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import json
+import math
+import types
+import typing
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from fanin.errors import FaninError
+
+VERSION = 1
+"""Of this protocol. A controller refuses every other one, in words."""
+DEFAULT_PORT = 4919
+"""0x1337: TCP for control and UDP for data."""
+JOIN_INTERVAL_S = 0.5
+"""A worker that waits repeats its Join this often, so that the controller knows that it still waits."""
+JOIN_LEASE_S = 4.0
+"""A waiting worker that is silent for this long is forgotten: eight repetitions."""
+MAX_MESSAGE_BYTES = 1 << 16
+"""Longest message a controller reads: a Join has about 500 bytes."""
+MAX_REPLY_BYTES = 1 << 24
+"""Longest message a client reads: Stats of a switch with very many jobs."""
+MAX_TEXT_CHARACTERS = 512
+MAX_ITEMS = 65_536
+"""Longest list or object within a message."""
+MAX_INTEGER = 2**64 - 1
+
+Scheme = Literal["udp", "zmq"]
+
+
+class ControlError(FaninError):
+    """Bytes that are no control message of this version. `version` is the other side's, where it could be read."""
+
+    def __init__(self, text: str, version: int | None = None) -> None:
+        super().__init__(text)
+        self.version = version
+
+
+class Refusal(str, enum.Enum):
+    """Why a controller refuses. Values are on the wire: never rename."""
+
+    VERSION = "version"
+    MALFORMED = "malformed"
+    SIZE = "size"
+    RANK = "rank"
+    RANK_TAKEN = "rank-taken"
+    TOO_MANY_WORKERS = "too-many-workers"
+    TOO_MANY_JOBS = "too-many-jobs"
+    QUORUM = "quorum"
+    STALENESS = "staleness"
+    DISAGREEMENT = "disagreement"
+    SCHEME = "scheme"
+    SHAPE = "shape"
+    MEMORY = "memory"
+    JOIN_TIMEOUT = "join-timeout"
+    MEMBER_LOST = "member-lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """I want to be `rank` of `job`; what I can do and what I ask for. None leaves the choice to the controller."""
+
+    job: str
+    rank: int
+    size: int
+    nonce: str
+    """Chosen at random by the worker: tells a repetition from another process that wants the same rank."""
+    wire_version: int
+    """fanin.wire.VERSION."""
+    software: str
+    """fanin.__version__, for people."""
+    process: str
+    """`host:pid`, for people."""
+    scheme: Scheme
+    path_mtu: int
+    """Bytes that one IP packet towards the switch can have, as far as the worker's own machine knows."""
+    receive_buffer_bytes: int
+    """What the system grants a socket of this worker."""
+    slots: int | None = None
+    words_per_packet: int | None = None
+    flows: int | None = None
+    checksum: bool = False
+    quorum: int | None = None
+    """K; None: all."""
+    staleness: int = 0
+    """S."""
+    join_timeout_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Your place is kept; these ranks have not asked yet (or, once there are none, not reached the data path)."""
+
+    job: str
+    missing: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """The job is on the switch: what fanin.job.JobSpec says of it, and where the data goes."""
+
+    job: str
+    rank: int
+    index: int
+    generation: int
+    workers: int
+    quorum: int
+    staleness: int
+    slots: int
+    words_per_packet: int
+    codes_per_packet: int
+    checksum: bool
+    liveness_timeout_s: float
+    token: int
+    """This rank's, 64 bits."""
+    scheme: Scheme
+    ports: tuple[int, ...]
+    """One per flow."""
+    shared_memory: tuple[str, ...] = ()
+    """Paths, one per flow, where a worker on the switch's own machine finds rings for its datagrams; none if empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """Every rank's data path works."""
+
+    job: str
+    processes: tuple[str, ...]
+    """`host:pid` of every rank, for errors that name one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """No: why, and what to do about it. Same layout in every version of this protocol."""
+
+    code: str
+    """A `Refusal`, or one that a later version knows."""
+    reason: str
+    remedy: str
+    ranks: tuple[int, ...] = ()
+    """The ranks it is about: missing ones, lost ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """I am done with the job; `reason` is for the others, empty when all is well."""
+
+    job: str
+    rank: int
+    nonce: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """Noted."""
+
+    job: str
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explain:
+    """My packets are refused: what became of this job?"""
+
+    job: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """`known` is whether the controller remembers the job; `text` what became of it; lost and left: ranks."""
+
+    known: bool
+    text: str
+    lost: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """How are you?"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberReport:
+    """One rank of one job. States: missing, waiting, joined, registered, lost, left."""
+
+    rank: int
+    process: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReport:
+    """One job. States: forming (ranks are missing), starting (data paths open), running, ending (a rank is gone)."""
+
+    name: str
+    state: str
+    index: int | None
+    """None while it forms."""
+    generation: int | None
+    scheme: Scheme
+    size: int
+    quorum: int
+    staleness: int
+    slots: int
+    words_per_packet: int
+    flows: int
+    memory_bytes: int
+    age_s: float
+    members: tuple[MemberReport, ...]
+    counters: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataReport:
+    """One data server of the switch."""
+
+    scheme: Scheme
+    description: str
+    ports: tuple[int, ...]
+    counters: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """Everything that `fanin stats` shows."""
+
+    software: str
+    wire_version: int
+    engine: str
+    """`native`, or `twin` and why."""
+    uptime_s: float
+    memory_bytes: int
+    memory_used_bytes: int
+    curve: bool
+    data: tuple[DataReport, ...]
+    jobs: tuple[JobReport, ...]
+    refused: dict[str, int]
+    """Refusals so far by code."""
+
+
+Request = Join | Leave | Explain | Ask
+Reply = Waiting | Admitted | Started | Refused | Left | Explanation | Stats
+Message = Request | Reply
+
+_TYPES: dict[str, type[Any]] = {
+    kind.__name__.lower(): kind
+    for kind in (Join, Leave, Explain, Ask, Waiting, Admitted, Started, Refused, Left, Explanation, Stats)
+}
+_ENVELOPE = ("fanin", "type")
+
+Kind = TypeVar("Kind")
+
+
+def one_line(text: str) -> str:
+    """`text` as a message may carry it: printable, on one line, no longer than the limit."""
+    line = "".join(letter if letter.isprintable() else " " for letter in text)
+    return line if len(line) <= MAX_TEXT_CHARACTERS else line[: MAX_TEXT_CHARACTERS - 3] + "..."
+
+
+def to_bytes(message: Message, version: int = VERSION) -> bytes:
+    """The frame that carries `message`. `version` is for tests of what happens between versions."""
+    body = {"fanin": version, "type": type(message).__name__.lower(), **dataclasses.asdict(message)}
+    return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
+
+
+def parse(data: bytes, limit_bytes: int = MAX_MESSAGE_BYTES) -> Message:
+    """Read one frame; ControlError for anything that is not exactly a message of this version (or a refusal)."""
+    if len(data) > limit_bytes:
+        raise ControlError(f"{len(data)} bytes; a control message has at most {limit_bytes}")
+    try:
+        body = json.loads(data, parse_constant=_no_constant, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and ControlError's siblings are ValueErrors
+        raise ControlError(f"not JSON: {error}") from None
+    if not isinstance(body, dict) or type(version := body.get("fanin")) is not int:
+        raise ControlError("not a fanin control message: no object with an integer `fanin`")
+    name = body.get("type")
+    if name == "refused" and version != VERSION:
+        known = {field.name for field in dataclasses.fields(Refused)}
+        return _read_record({key: value for key, value in body.items() if key in known}, Refused, "refused")
+    if version != VERSION:
+        raise ControlError(f"control protocol version {version}; this side speaks {VERSION}", version)
+    if not isinstance(name, str) or name not in _TYPES:
+        raise ControlError(f"unknown message type {_shown(name)}")
+    message = _read_record({key: body[key] for key in body if key not in _ENVELOPE}, _TYPES[name], name)
+    return typing.cast("Message", message)
+
+
+def _no_constant(text: str) -> float:
+    raise ValueError(f"{text} is no JSON number")
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    body = dict(pairs)
+    if len(body) != len(pairs):
+        raise ValueError("a key appears twice")
+    return body
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+@functools.cache
+def _layout(kind: Hashable) -> tuple[dict[str, Any], frozenset[str]]:
+    """The fields of a record type with their types, and those that may be absent."""
+    assert isinstance(kind, type)
+    assert dataclasses.is_dataclass(kind)
+    optional = {field.name for field in dataclasses.fields(kind) if field.default is not dataclasses.MISSING}
+    return typing.get_type_hints(kind), frozenset(optional)
+
+
+def _read_record(body: dict[str, Any], kind: type[Kind], path: str) -> Kind:
+    hints, optional = _layout(typing.cast("Hashable", kind))
+    if unknown := body.keys() - hints.keys():
+        raise ControlError(f"{path}: unknown field {_shown(min(unknown))}")
+    if absent := hints.keys() - body.keys() - optional:
+        raise ControlError(f"{path}: field {min(absent)!r} is missing")
+    return kind(**{name: _read(value, hints[name], f"{path}.{name}") for name, value in body.items()})
+
+
+def _read(value: object, hint: Any, path: str) -> object:
+    """`value` as the type that `hint` names; the hints are those of the records above and no others."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is types.UnionType:
+        if value is None:
+            return None
+        return _read(value, arguments[0], path)
+    if origin is Literal:
+        legal: object = isinstance(value, str) and value in arguments
+    elif origin is tuple:
+        if isinstance(value, list) and len(value) <= MAX_ITEMS:
+            return tuple(_read(item, arguments[0], f"{path}[{at}]") for at, item in enumerate(value))
+        legal = False
+    elif origin is dict:
+        if isinstance(value, dict) and len(value) <= MAX_ITEMS:
+            return {key: _read(item, arguments[1], f"{path}.{_shown(key)}") for key, item in value.items()}
+        legal = False
+    elif dataclasses.is_dataclass(hint):
+        if isinstance(value, dict):
+            return _read_record(value, typing.cast("type[Any]", hint), path)
+        legal = False
+    elif hint is float and type(value) is float:
+        legal = math.isfinite(value)
+    elif hint in (int, float):
+        legal = type(value) is int and -MAX_INTEGER <= value <= MAX_INTEGER
+    elif hint is str:
+        legal = isinstance(value, str) and len(value) <= MAX_TEXT_CHARACTERS and (value.isprintable() or not value)
+    else:
+        legal = type(value) is hint
+    if not legal:
+        raise ControlError(f"{path}: {_shown(value)} is no {getattr(hint, '__name__', hint)}")
+    return value

@@ -1,0 +1,63 @@
+"""What can go wrong, as types. docs/errors.md says for each who is at fault, within which time, and what to do.
+
+Every error that a user can meet carries its facts as attributes and says the remedy in its text. None of these is a
+programming error of ours: those are assertions.
+"""
+
+from __future__ import annotations
+
+
+class FaninError(RuntimeError):
+    """Anything fanin reports. Catch this to catch all of it."""
+
+
+class ConfigurationError(FaninError, ValueError):
+    """An option, an address or an environment variable has an illegal value."""
+
+
+class SwitchUnreachableError(FaninError, ConnectionError):
+    """Nothing answers at the switch's address (wrong address, not started, firewall)."""
+
+    def __init__(self, address: str, text: str) -> None:
+        super().__init__(text)
+        self.address = address
+
+
+class SwitchLostError(FaninError, ConnectionError):
+    """The switch answered before and is now silent, or has restarted and knows nothing of this job."""
+
+    def __init__(self, address: str, text: str) -> None:
+        super().__init__(text)
+        self.address = address
+
+
+class WorkerLostError(FaninError, ConnectionError):
+    """Workers of this job died, stopped or left while others waited for them. `ranks` are job ranks."""
+
+    def __init__(self, ranks: tuple[int, ...], text: str) -> None:
+        super().__init__(text)
+        self.ranks = ranks
+
+
+class AdmissionError(FaninError):
+    """The controller refused the job: no memory, wrong size, another version, a rank taken twice."""
+
+
+class JoinTimeoutError(AdmissionError, TimeoutError):
+    """Not all workers of the job came in time. `missing` are the ranks that did not."""
+
+    def __init__(self, missing: tuple[int, ...], text: str) -> None:
+        super().__init__(text)
+        self.missing = missing
+
+
+class CollectiveMismatchError(FaninError):
+    """Ranks called different collectives, or the same one with other sizes, dtypes or lanes."""
+
+
+class CollectiveTimeoutError(FaninError, TimeoutError):
+    """A collective did not finish within the process group's timeout."""
+
+
+class UnsupportedError(FaninError, NotImplementedError):
+    """A combination that fanin refuses rather than computing something else."""

@@ -1,0 +1,119 @@
+"""What a job is: the facts that the controller hands to the switch and to every worker, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fanin.errors import ConfigurationError
+from fanin.wire import HEADER_BYTES, MAX_CODES, MAX_DATAGRAM_BYTES, MAX_WORKERS, WORD_BYTES, codes_bytes, datagram_bytes
+
+HEARTBEAT_INTERVAL_S = 0.5
+"""A worker says HELLO this often, busy or idle, and the switch answers."""
+LIVENESS_TIMEOUT_S = 5.0
+"""Silence after which a peer counts as gone: ten heartbeats. Half of the 10 s in which `wait()` promises to raise."""
+HEARTBEATS_TO_SILENCE = 3
+"""HELLOs that must stay unanswered, too: a process that was stopped does not take its own sleep for silence."""
+LIVENESS_HEARTBEATS = 10
+"""Heartbeats per liveness timeout, at least: a short timeout makes them more frequent."""
+HELLO_RETRY_S = 0.1
+"""How often the first HELLO is repeated until the switch answers."""
+LEFT_GRACE_S = 1.0
+"""How long a worker still resends towards rounds that a departed peer may have contributed to."""
+LEFT_MIN_TIMEOUTS = 3
+"""Retransmissions that must stay unanswered within that grace, too: a lost packet is no departed peer."""
+BYE_RETRY_S = 0.1
+"""How often BYE is repeated until the switch echoes it."""
+LEAVE_TIMEOUT_S = 1.0
+"""How long BYE is repeated: a leaving worker needs nothing any more, so it does not wait for a dead switch."""
+WINDOW_POOLS = 8
+"""No item is sent this many pools ahead of the oldest unfinished one: bounds how far slots drift apart."""
+CACHE_LINE_BYTES = 64
+"""The words of a ring entry begin on a cache line of their own, behind the entry's facts and the result's header."""
+ENTRY_FACTS_BYTES = 24
+"""What a switch notes about a ring entry beside the result's wire image."""
+ARRIVED_BYTES = 8
+"""One entry of a slot's arrived ring: tag and bitmap."""
+SLOT_BYTES = 16
+"""The registers of a slot that are no ring."""
+SWITCH_QUEUE_DATAGRAMS = 4096
+"""What a switch machine holds for its driver to send; beyond that it is lost, which workers recover from."""
+SWITCH_QUEUE_BYTES = 1 << 25
+"""The same in bytes (a multicast counts once): 32 MiB, 512 of the longest datagrams."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """One job on one switch. Frozen and checked: a value that exists is legal."""
+
+    job: int
+    """Index of the job at its switch, 0..65535."""
+    generation: int
+    """32 bits in every packet; differs between any two jobs that could meet in the network."""
+    workers: int
+    """N, 1..32."""
+    quorum: int
+    """K, 1..N: arrivals that close a round once the staleness bound allows it. N for synchronous all-reduce."""
+    staleness: int = 0
+    """S, 0..: rounds by which a contribution may land late. 0 for synchronous all-reduce."""
+    slots: int
+    """Slots of this job at this switch (of this flow, where a job is spread over several)."""
+    words_per_packet: int
+    """Most 32-bit words in one packet; a multiple of 8."""
+    codes_per_packet: int = 1
+    """Scale codes in one packet: each covers words_per_packet / codes_per_packet words' worth of elements."""
+    tokens: tuple[int, ...]
+    """One 64-bit secret per worker; a HELLO without it registers nothing."""
+    checksum: bool = False
+    """Whether packets carry a CRC-32: for paths that have no checksum of their own."""
+    liveness_timeout_s: float = LIVENESS_TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        def check(legal: bool, text: str) -> None:
+            if not legal:
+                raise ConfigurationError(f"job {self.job}: {text}")
+
+        check(0 <= self.job <= 0xFFFF, "job index must be in 0..65535")
+        check(0 <= self.generation <= 0xFFFFFFFF, f"generation {self.generation} is no 32-bit number")
+        check(1 <= self.workers <= MAX_WORKERS, f"workers = {self.workers}; one switch takes 1..{MAX_WORKERS}")
+        check(1 <= self.quorum <= self.workers, f"quorum = {self.quorum}; must be in 1..{self.workers} (workers)")
+        check(0 <= self.staleness <= 1024, f"staleness = {self.staleness}; must be in 0..1024")
+        check(1 <= self.slots <= 1 << 20, f"slots = {self.slots}; must be in 1..{1 << 20}")
+        check(1 <= self.codes_per_packet <= MAX_CODES, f"codes_per_packet must be in 1..{MAX_CODES}")
+        check(
+            self.words_per_packet % (8 * self.codes_per_packet) == 0 and self.words_per_packet > 0,
+            f"words_per_packet = {self.words_per_packet} must be a positive multiple of 8 * codes_per_packet",
+        )
+        check(self.packet_bytes <= MAX_DATAGRAM_BYTES, f"a packet of {self.packet_bytes} bytes fits no datagram")
+        check(len(self.tokens) == self.workers, f"{len(self.tokens)} tokens for {self.workers} workers")
+        check(self.liveness_timeout_s > 0, "liveness_timeout_s must be positive")
+
+    @property
+    def history(self) -> int:
+        """H = S + 2 ring entries per slot (design: S + 1 is not enough)."""
+        return self.staleness + 2
+
+    @property
+    def contributions(self) -> int:
+        """M = N (S + 1): the most contributions that one round can hold; lanes are sized for it."""
+        return self.workers * (self.staleness + 1)
+
+    @property
+    def full_mask(self) -> int:
+        """The bitmap with every worker's bit set."""
+        return (1 << self.workers) - 1
+
+    @property
+    def packet_bytes(self) -> int:
+        """Length in bytes of the longest datagram of this job."""
+        return datagram_bytes(self.codes_per_packet, self.words_per_packet)
+
+    @property
+    def pool_bytes(self) -> int:
+        """Switch memory that the job takes: per slot its registers, and per ring entry a result's wire image."""
+        head = _whole_lines(ENTRY_FACTS_BYTES + HEADER_BYTES + codes_bytes(self.codes_per_packet))
+        entry_bytes = head + _whole_lines(self.words_per_packet * WORD_BYTES)
+        return self.slots * (SLOT_BYTES + self.history * (ARRIVED_BYTES + entry_bytes))
+
+
+def _whole_lines(size_bytes: int) -> int:
+    return -(-size_bytes // CACHE_LINE_BYTES) * CACHE_LINE_BYTES

@@ -1,0 +1,127 @@
+"""A worker's options, with where each may come from: `pg_options=fanin.Options(...)` or the environment.
+
+Reading the environment is the caller's: `Options.from_environment` takes a mapping.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+from fanin.errors import ConfigurationError
+from fanin.reduction import LANES
+
+ENVIRONMENT_PREFIX = "FANIN_"
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchAddress:
+    """Where a switch is: `udp://host:port` or `zmq://host:port`. Control is TCP at the same port either way."""
+
+    scheme: Literal["udp", "zmq"]
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> SwitchAddress:
+        """Read a URL; ConfigurationError says what is wrong with it."""
+        try:
+            url = urlsplit(text)
+            port = url.port
+        except ValueError as error:
+            raise ConfigurationError(f"switch address {text!r}: {error}") from None
+        if url.scheme not in ("udp", "zmq") or not url.hostname or port is None or url.path not in ("", "/"):
+            raise ConfigurationError(f"switch address {text!r}: expected udp://host:port or zmq://host:port")
+        return cls("udp" if url.scheme == "udp" else "zmq", url.hostname, port)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Everything a worker can be told. Each field is also an environment variable: `lanes` is FANIN_LANES."""
+
+    switch: str | None = None
+    """`udp://host:port` or `zmq://host:port`. None: rank 0 starts a switch beside itself."""
+    lanes: int = 32
+    """Bits per lane for floating point tensors: 32, 16, 8 or 4. Narrow lanes move fewer bytes and round more."""
+    slots: int | None = None
+    """Window in packets per flow. None: what the smallest socket buffer of the job holds."""
+    words_per_packet: int | None = None
+    """32-bit words per packet, a multiple of 8. None: what the smallest path MTU of the job carries."""
+    flows: int | None = None
+    """Sockets and threads that a job is spread over, 1..16. None: one per four cores of the switch."""
+    checksum: bool | None = None
+    """CRC-32 in every packet. None: only where faults are injected, since UDP and TCP have checksums of their own."""
+    native: bool | None = None
+    """True: the native engine or an error. False: the Python twin. None: native where it is built."""
+    shared_memory: bool | None = None
+    """False: packets go by UDP even to a switch on this machine. None, True: through shared memory where they can."""
+    fallback: Literal["raise", "gloo"] = "raise"
+    """What happens when the switch is lost: an error on every rank, or, loudly and once, gloo from there on."""
+    ordered_futures: bool = False
+    """Whether asking a collective for its future waits for it, so that callbacks run in program order. For hooks whose
+    callbacks issue collectives for several buckets (PowerSGD); it costs the overlap with the backward pass."""
+    connect_timeout_s: float = 5.0
+    """Longest wait for the first answer of a switch, 0.1..600 s."""
+    join_timeout_s: float = 120.0
+    """Longest wait for the other ranks of the job, 1..86,400 s."""
+    faults: str | None = None
+    """Faults injected at this worker, for tests: `drop=1%,dup=0.5%,reorder=2%,corrupt=0.1%@seed=7`."""
+    pcap: str | None = None
+    """File that receives every datagram of this worker as a packet capture; `%r` becomes the rank."""
+    trace: str | None = None
+    """File that receives one line of text per datagram of this worker; `%r` becomes the rank, `-` is standard error."""
+    curve_server_key: str | None = None
+    """The switch's CURVE public key in Z85 (40 characters): control, and zmq data, are then encrypted."""
+
+    def __post_init__(self) -> None:
+        def check(legal: bool, text: str) -> None:
+            if not legal:
+                raise ConfigurationError(text)
+
+        if self.switch is not None:
+            SwitchAddress.parse(self.switch)
+        check(self.lanes in LANES, f"lanes = {self.lanes}; must be one of {LANES}")
+        check(self.slots is None or 1 <= self.slots <= 65536, f"slots = {self.slots}; must be in 1..65536")
+        words = self.words_per_packet
+        check(
+            words is None or (8 <= words <= 16352 and words % 8 == 0),
+            f"words_per_packet = {words}; must be a multiple of 8 in 8..16352",
+        )
+        check(self.flows is None or 1 <= self.flows <= 16, f"flows = {self.flows}; must be in 1..16")
+        check(self.fallback in ("raise", "gloo"), f"fallback = {self.fallback!r}; must be 'raise' or 'gloo'")
+        check(0.1 <= self.connect_timeout_s <= 600, "connect_timeout_s must be in 0.1..600")
+        check(1 <= self.join_timeout_s <= 86_400, "join_timeout_s must be in 1..86400")
+        key = self.curve_server_key
+        check(key is None or len(key) == 40, "curve_server_key must be 40 characters (Z85)")
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str], **given: object) -> Options:
+        """Options from FANIN_* variables; what is `given` wins. An unknown or illegal value is a ConfigurationError."""
+        values: dict[str, object] = {}
+        hints = typing.get_type_hints(cls)
+        for field in dataclasses.fields(cls):
+            text = environment.get(ENVIRONMENT_PREFIX + field.name.upper())
+            if text is not None and text != "":
+                values[field.name] = _read(field.name, hints[field.name], text)
+        return cls(**{**values, **given})  # type: ignore[arg-type]
+
+
+def _read(name: str, hint: object, text: str) -> object:
+    kinds = typing.get_args(hint) or (hint,)
+    try:
+        if bool in kinds:
+            return {"1": True, "true": True, "0": False, "false": False}[text.lower()]
+        if int in kinds:
+            return int(text)
+        return float(text) if float in kinds else text
+    except (KeyError, ValueError):
+        variable = ENVIRONMENT_PREFIX + name.upper()
+        raise ConfigurationError(f"{variable}={text!r} is not a legal value for {name}") from None

@@ -1,0 +1,84 @@
+"""What a worker asks for: one reduction of one flat array, described by addresses so that no library is favoured.
+
+A `Reduction` names memory by address because the fast path reads and writes the user's tensors in place, with no copy.
+Whoever makes one keeps that memory alive until the reduction is done (`owner` helps: the engine holds on to it).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from fanin.errors import ConfigurationError
+
+LANES = (32, 16, 8, 4)
+"""Legal lane widths in bits."""
+
+
+class Element(enum.IntEnum):
+    """Element types that go through the switch. Values are shared with the native code."""
+
+    FLOAT32 = 0
+    FLOAT64 = 1
+    FLOAT16 = 2
+    BFLOAT16 = 3
+    INT32 = 4
+    INT16 = 5
+    INT8 = 6
+    UINT8 = 7
+
+    @property
+    def bytes(self) -> int:
+        """Size of one element in memory."""
+        return (4, 8, 2, 2, 4, 2, 1, 1)[self]
+
+    @property
+    def floating(self) -> bool:
+        """Whether the element is quantized (floating point) or added as it is (integers, wrapping)."""
+        return self <= Element.BFLOAT16
+
+
+@dataclass(slots=True, kw_only=True)
+class Reduction:
+    """Sum `count` elements at `source` over all workers into `destination`. Not to be changed once submitted.
+
+    (Not frozen: one is made for every collective, and freezing it costs more than the rest of making it.)
+
+    Only elements [keep_first, keep_first + keep_count) of the result are written, the first of them at `destination`:
+    all for an all-reduce, one's own part for a reduce-scatter, none for a rank that is not the root of a reduce.
+    """
+
+    source: int
+    """Address of `count` contiguous elements. May equal destination."""
+    destination: int
+    """Address that receives `keep_count` elements; unused when that is 0."""
+    count: int
+    element: Element
+    lanes: int = 32
+    """Bits per lane: 32, 16, 8 or 4. Integers and float64 always use 32."""
+    divisor: float = 1.0
+    """The result is divided by it (AVG: the number of workers)."""
+    factor: float = 1.0
+    """Every element is multiplied by it before it is quantized (PREMUL_SUM)."""
+    residual: int = 0
+    """Address of `count` float32 of error feedback, updated in place; 0 for none."""
+    keep_first: int = 0
+    keep_count: int = -1
+    """-1: all."""
+    signature: int = 0
+    """32 bits that must agree between ranks; the engine makes one from the sequence number and the fields when 0."""
+    owner: object = field(default=None, repr=False, compare=False)
+    """Whatever keeps the memory alive."""
+
+    def __post_init__(self) -> None:
+        if self.lanes not in LANES:
+            raise ConfigurationError(f"lanes = {self.lanes}; must be one of {LANES}")
+        if self.count < 0 or self.keep_first < 0 or self.keep_first + self.kept > self.count:
+            raise ConfigurationError(f"keeping [{self.keep_first}, +{self.kept}) of {self.count} elements")
+        if self.residual and not (self.element.floating and self.element is not Element.FLOAT64):
+            raise ConfigurationError(f"error feedback is for float32, float16 and bfloat16, not {self.element.name}")
+
+    @property
+    def kept(self) -> int:
+        """Elements of the result that are written."""
+        return self.count if self.keep_count < 0 else self.keep_count

@@ -1,0 +1,225 @@
+"""The wire format: what one fanin datagram looks like, and how to read and write it.
+
+Rules of this file
+------------------
+* Every integer is big-endian, so that a P4 parser, a dissector and a person with a hex dump read the same numbers.
+* Byte offsets are named once, here. `native/wire_constants.hpp` and the P4 headers are generated from this module
+  (`python -m fanin.constants`), and a test fails when they drift apart.
+* `parse` is the only way from bytes to a `Packet`. It never raises anything but `WireError`, which carries the
+  reason under which the receiver counts the drop. A `Packet` holds legal values only; logic never sees bytes.
+* One layout serves every kind: a fixed header, then `code_count` 16-bit scale codes (padded to a whole word),
+  then 32-bit words up to the end of the datagram. What the fields mean for each kind stands in docs/protocol.md.
+
+      0                   1                   2                   3
+      0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+     +-------------------------------+---------------+---------------+
+   0 |             magic             |    version    |     kind      |
+     +-------------------------------+---------------+---------------+
+   4 |              job              |    worker     |     flags     |
+     +-------------------------------+---------------+---------------+
+   8 |                          generation                           |
+     +---------------------------------------------------------------+
+  12 |                             slot                              |
+     +---------------------------------------------------------------+
+  16 |                             base                              |
+     +---------------------------------------------------------------+
+  20 |                           signature                           |
+     +---------------------------------------------------------------+
+  24 |                            bitmap                             |
+     +-------------------------------+---------------+---------------+
+  28 |         contributors          |  code_count   |   reserved    |
+     +-------------------------------+---------------+---------------+
+  32 |                           checksum                            |
+     +---------------------------------------------------------------+
+  36 |   scale codes (16 bits each), padded to 4 bytes; words ...    |
+     +---------------------------------------------------------------+
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import zlib
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+MAGIC = 0xFA19
+VERSION = 1
+
+OFFSET_MAGIC = 0
+OFFSET_VERSION = 2
+OFFSET_KIND = 3
+OFFSET_JOB = 4
+OFFSET_WORKER = 6
+OFFSET_FLAGS = 7
+OFFSET_GENERATION = 8
+OFFSET_SLOT = 12
+OFFSET_BASE = 16
+OFFSET_SIGNATURE = 20
+OFFSET_BITMAP = 24
+OFFSET_CONTRIBUTORS = 28
+OFFSET_CODE_COUNT = 30
+OFFSET_RESERVED = 31
+OFFSET_CHECKSUM = 32
+HEADER_BYTES = 36
+
+WORD_BYTES = 4
+CODE_BYTES = 2
+MAX_WORKERS = 32
+"""Workers of one switch: the bitmap is one 32-bit register."""
+MAX_CODES = 64
+"""Scale codes in one packet; bounds the header so that it fits any path."""
+MAX_DATAGRAM_BYTES = 65_507
+"""Largest UDP payload over IPv4: 65,535 less 20 (RFC 791) and 8 (RFC 768)."""
+MAX_BASE = 2**32 - 1
+"""Rounds that one slot can count. A job that gets there must be joined anew."""
+SWITCH_WORKER = 0xFF
+"""The `worker` field of packets that a switch originates for everybody."""
+
+_HEADER = struct.Struct("!HBBHBBIIIIIHBBI")
+assert _HEADER.size == HEADER_BYTES
+
+
+class Kind(enum.IntEnum):
+    """What a datagram is. Values are on the wire: never renumber."""
+
+    CONTRIBUTION = 1
+    """Worker to switch: words of base `base` for `slot`; with Flag.PASS, an arrival without words."""
+    RESULT = 2
+    """Switch to all workers: round `base` of `slot`, closed."""
+    ANSWER = 3
+    """Switch to one worker: acknowledges its contribution `base`; result `base` unless Flag.BARE."""
+    HELLO = 4
+    """Worker to switch: registers the source address (words 0, 1 = token); afterwards a heartbeat."""
+    WELCOME = 5
+    """Switch to one worker: answers HELLO in the same length; words 0, 1 = workers lost, workers left."""
+    NOTICE = 6
+    """Switch to worker: something is refused or somebody is gone; `contributors` holds the Reason."""
+    BYE = 7
+    """Worker to switch: leaves the job (words 0, 1 = token); echoed by the switch."""
+    PROBE = 8
+    """Anybody to switch: is the data path open at this length? For `fanin doctor`."""
+    ECHO = 9
+    """Switch to the prober: the PROBE's own bytes, with this kind."""
+
+
+class Flag(enum.IntFlag):
+    """Bits of the flags field."""
+
+    PASS = 1
+    """This contribution is an arrival that adds nothing."""
+    CHECKSUM = 2
+    """The checksum field holds a CRC-32 (IEEE 802.3, as zlib.crc32) of the datagram with that field zero."""
+    BARE = 4
+    """This answer acknowledges and carries no result (targets that cannot read and add in one pass)."""
+
+
+class Reason(enum.IntEnum):
+    """Why a packet was dropped or a worker was told off; the keys of `fanin stats`' drop counters."""
+
+    TOO_SHORT = 1
+    BAD_MAGIC = 2
+    VERSION = 3
+    KIND = 4
+    LENGTH = 5
+    CHECKSUM = 6
+    UNKNOWN_JOB = 7
+    GENERATION = 8
+    WORKER_RANGE = 9
+    STRANGER = 10
+    """The source address is not the one registered for that worker."""
+    TOKEN = 11
+    SLOT_RANGE = 12
+    ANCIENT = 13
+    """An old duplicate, so old that its base's bitmap has been taken over."""
+    FUTURE = 14
+    """base > open round: no worker that follows the host rules sends it."""
+    MISMATCH = 15
+    """Another worker contributed to this round with another signature or length: collectives differ."""
+    EVICTED = 16
+    WORKER_LOST = 17
+    WORKER_LEFT = 18
+
+
+class WireError(ValueError):
+    """Bytes that are no legal packet; `reason` says under which name to count the drop."""
+
+    def __init__(self, reason: Reason, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+_KNOWN_FLAGS = int(Flag.PASS | Flag.CHECKSUM | Flag.BARE)  # an int: ~ of an IntFlag would forget the unknown bits
+_NO_WORDS: npt.NDArray[np.uint32] = np.empty(0, np.uint32)
+_NO_WORDS.flags.writeable = False
+
+
+def codes_bytes(code_count: int) -> int:
+    """Bytes that `code_count` scale codes take on the wire, padded to whole words."""
+    return (code_count * CODE_BYTES + WORD_BYTES - 1) // WORD_BYTES * WORD_BYTES
+
+
+def datagram_bytes(code_count: int, word_count: int) -> int:
+    """Length in bytes of a datagram with that many codes and words."""
+    return HEADER_BYTES + codes_bytes(code_count) + word_count * WORD_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Packet:
+    """A legal packet. `words` are host-order uint32, shape (n,); `codes` are ints in 0..0xFFFF."""
+
+    kind: Kind
+    job: int = 0
+    worker: int = 0
+    flags: Flag = Flag(0)
+    generation: int = 0
+    slot: int = 0
+    base: int = 0
+    signature: int = 0
+    bitmap: int = 0
+    contributors: int = 0
+    codes: tuple[int, ...] = ()
+    words: npt.NDArray[np.uint32] = field(default_factory=lambda: _NO_WORDS)
+
+    def to_bytes(self) -> bytes:
+        """The datagram. With Flag.CHECKSUM set, the checksum is filled in."""
+        head = _HEADER.pack(
+            MAGIC, VERSION, self.kind, self.job, self.worker, self.flags, self.generation, self.slot, self.base,
+            self.signature, self.bitmap, self.contributors, len(self.codes), 0, 0,
+        )  # fmt: skip
+        codes = struct.pack(f"!{len(self.codes)}H", *self.codes).ljust(codes_bytes(len(self.codes)), b"\0")
+        data = head + codes + self.words.astype(">u4").tobytes()
+        if self.flags & Flag.CHECKSUM:
+            return data[:OFFSET_CHECKSUM] + struct.pack("!I", zlib.crc32(data)) + data[HEADER_BYTES:]
+        return data
+
+
+def parse(data: bytes | bytearray | memoryview) -> Packet:
+    """Read one datagram; raise WireError for anything that is not exactly a legal packet."""
+    if len(data) < HEADER_BYTES:
+        raise WireError(Reason.TOO_SHORT, f"{len(data)} bytes; a header has {HEADER_BYTES}")
+    (magic, version, kind, job, worker, flags, generation, slot, base, signature, bitmap, contributors, code_count,
+     reserved, checksum) = _HEADER.unpack_from(data)  # fmt: skip
+    if magic != MAGIC:
+        raise WireError(Reason.BAD_MAGIC, f"magic {magic:#06x}; fanin's is {MAGIC:#06x}")
+    if version != VERSION:
+        raise WireError(Reason.VERSION, f"protocol version {version}; this side speaks {VERSION}")
+    if kind not in Kind._value2member_map_:
+        raise WireError(Reason.KIND, f"kind {kind} is unknown")
+    words_at = HEADER_BYTES + codes_bytes(code_count)
+    if len(data) > MAX_DATAGRAM_BYTES or code_count > MAX_CODES or len(data) < words_at or (len(data) - words_at) % 4:
+        raise WireError(Reason.LENGTH, f"{len(data)} bytes with {code_count} codes is no legal length")
+    if flags & ~_KNOWN_FLAGS or reserved:
+        raise WireError(Reason.LENGTH, f"reserved bits are set: flags {flags:#x}, reserved {reserved:#x}")
+    if flags & Flag.CHECKSUM:
+        zeroed = bytes(data[:OFFSET_CHECKSUM]) + b"\0\0\0\0" + bytes(data[HEADER_BYTES:])
+        if zlib.crc32(zeroed) != checksum:
+            raise WireError(Reason.CHECKSUM, f"checksum {checksum:#010x} does not match the packet")
+    return Packet(
+        kind=Kind(kind), job=job, worker=worker, flags=Flag(flags), generation=generation, slot=slot, base=base,
+        signature=signature, bitmap=bitmap, contributors=contributors,
+        codes=struct.unpack_from(f"!{code_count}H", data, HEADER_BYTES),
+        words=np.frombuffer(data, ">u4", offset=words_at).astype(np.uint32),
+    )  # fmt: skip
