@@ -1,0 +1,134 @@
+"""Whether a worker may join: every reason for a no stands here, with the remedy.
+
+These are pure judgements about one Join, alone or beside the others of its job; switch/controller.py keeps the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from fanin.control import MAX_TEXT_CHARACTERS, Join, Refusal, Refused, one_line
+from fanin.wire import MAX_WORKERS
+from fanin.wire import VERSION as WIRE_VERSION
+
+MAX_STALENESS = 1024
+"""S that fanin.job.JobSpec takes."""
+MIN_PATH_MTU = 576
+"""What every IPv4 host must accept (RFC 791); a path that reports less is misread."""
+MIN_SLOTS = 1
+MAX_NAME_CHARACTERS = 200
+"""A job's name appears in messages that are bounded themselves."""
+assert 2 * MAX_NAME_CHARACTERS < MAX_TEXT_CHARACTERS
+
+
+def refuse(code: Refusal, reason: str, remedy: str, ranks: Collection[int] = ()) -> Refused:
+    """A refusal that fits a message."""
+    return Refused(code=code.value, reason=one_line(reason), remedy=one_line(remedy), ranks=tuple(sorted(ranks)))
+
+
+def in_words(ranks: Collection[int]) -> str:
+    """`rank 3`, `ranks 1, 2 and 5`."""
+    names = [str(rank) for rank in sorted(ranks)]
+    if len(names) == 1:
+        return f"rank {names[0]}"
+    return f"ranks {', '.join(names[:-1])} and {names[-1]}" if names else "no rank"
+
+
+def judge_alone(join: Join, schemes: Collection[str], flows: int) -> Refused | None:
+    """What is wrong with a Join whatever the other ranks say; None when nothing is. `flows` are the switch's."""
+    quorum = join.size if join.quorum is None else join.quorum
+    if join.wire_version != WIRE_VERSION:
+        return refuse(
+            Refusal.VERSION,
+            f"the worker (fanin {join.software}) speaks packet version {join.wire_version}, the switch {WIRE_VERSION}",
+            "install the same fanin version on workers and switch",
+        )
+    if not 0 < len(join.job) <= MAX_NAME_CHARACTERS:
+        return refuse(
+            Refusal.MALFORMED, f"a job's name has 1..{MAX_NAME_CHARACTERS} characters", "choose a shorter job name"
+        )
+    if join.size > MAX_WORKERS:
+        return refuse(
+            Refusal.TOO_MANY_WORKERS,
+            f"{join.size} workers; one switch aggregates at most {MAX_WORKERS}",
+            f"use at most {MAX_WORKERS} ranks per group",
+        )
+    if not 0 <= join.rank < join.size:
+        return refuse(
+            Refusal.RANK, f"rank {join.rank} of {join.size} workers does not exist", "ranks count from 0 to size - 1"
+        )
+    if not 1 <= quorum <= join.size:
+        return refuse(
+            Refusal.QUORUM, f"quorum {quorum} of {join.size} workers", f"the quorum must be in 1..{join.size}"
+        )
+    if not 0 <= join.staleness <= MAX_STALENESS:
+        return refuse(Refusal.STALENESS, f"staleness {join.staleness}", f"the staleness must be in 0..{MAX_STALENESS}")
+    if join.scheme not in schemes:
+        served = " and ".join(f"{scheme}://" for scheme in sorted(schemes))
+        return refuse(
+            Refusal.SCHEME, f"this switch does not serve {join.scheme}://", f"use an address that begins with {served}"
+        )
+    if join.flows is not None and join.flows != flows:
+        return refuse(
+            Refusal.SHAPE,
+            f"{join.flows} flows were asked for; this switch serves {flows} over {join.scheme}",
+            f"unset FANIN_FLOWS, or start the switch with --flows {join.flows}",
+        )
+    words, slots = join.words_per_packet, join.slots
+    if (words is not None and (words < 8 or words % 8)) or (slots is not None and slots < MIN_SLOTS):
+        return refuse(
+            Refusal.SHAPE,
+            f"words_per_packet {words} or slots {slots} is illegal",
+            "words_per_packet must be a positive multiple of 8, and slots at least 1",
+        )
+    if join.path_mtu < MIN_PATH_MTU:
+        return refuse(
+            Refusal.SHAPE, f"path MTU {join.path_mtu} bytes", f"every IP path carries at least {MIN_PATH_MTU} bytes"
+        )
+    return None
+
+
+def judge_beside(join: Join, first: Join) -> Refused | None:
+    """What is wrong with a Join beside the first one of its job; None when they agree."""
+    if join.size != first.size:
+        return refuse(
+            Refusal.SIZE,
+            f"rank {join.rank} says that job {join.job!r} has {join.size} workers, but rank {first.rank} "
+            f"({first.process}) opened it with {first.size}",
+            "start every rank with the same world size, or give the two jobs different names",
+        )
+    if join.scheme != first.scheme:
+        return refuse(
+            Refusal.DISAGREEMENT,
+            f"rank {join.rank} uses {join.scheme}://, rank {first.rank} uses {first.scheme}://",
+            "give every rank the same switch address",
+        )
+    if (join.quorum, join.staleness) != (first.quorum, first.staleness):
+        return refuse(
+            Refusal.DISAGREEMENT,
+            f"rank {join.rank} asks for quorum {join.quorum} and staleness {join.staleness}, rank {first.rank} "
+            f"for {first.quorum} and {first.staleness}",
+            "give every rank the same options",
+        )
+    return None
+
+
+def rank_taken(join: Join, holder: Join, running: bool, free_after_s: float) -> Refused:
+    """Another process has the rank."""
+    state = "runs" if running else "is waiting"
+    return refuse(
+        Refusal.RANK_TAKEN,
+        f"rank {join.rank} of job {join.job!r} is taken: {holder.process} {state} with it",
+        f"give the job another name; if that process is dead, its place is free after {free_after_s:g} s",
+        [join.rank],
+    )
+
+
+def no_memory(needed_bytes: int, free_bytes: int, slots: int, jobs: Sequence[str]) -> Refused:
+    """The pool is used up."""
+    holders = f"; jobs {', '.join(jobs[:5])} hold the rest" if jobs else ""
+    return refuse(
+        Refusal.MEMORY,
+        f"{needed_bytes:,} bytes of switch memory needed, {free_bytes:,} free{holders}",
+        f"start the switch with more --memory, or set FANIN_SLOTS below {slots}",
+    )

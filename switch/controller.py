@@ -1,0 +1,412 @@
+"""The controller: forms jobs out of the workers that ask, puts them on the data plane, and knows who is still there.
+
+Rules
+-----
+* A job is known by its name while ranks may still join, and by index and generation once it is on the data plane.
+* Time, randomness and the data plane are passed in; messages go out through `messages_to_send`. No socket, no clock.
+* The states of a job, and what moves it from one to the next, are the table in switch/jobs.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+
+import fanin
+from fanin import control
+from fanin.control import JOIN_LEASE_S, Join, Refusal, Refused, Scheme
+from fanin.errors import AdmissionError, ConfigurationError
+from fanin.events import SwitchEvent, WorkerJoined, WorkerLeft, WorkerSilent
+from fanin.job import JobSpec
+from fanin.switch.admission import in_words, judge_alone, judge_beside, no_memory, rank_taken, refuse
+from fanin.switch.data_plane import DataPlane, Limits
+from fanin.switch.job_shape import choose_shape
+from fanin.switch.jobs import Job, Member, State, explanation_of, ranks_of, report
+from fanin.wire import VERSION as WIRE_VERSION
+
+LINGER_S = 1.0
+"""How long an ended job stays on the data plane, so that a BYE that is sent again still finds its echo."""
+MAX_JOBS = 4096
+"""Jobs at one time, forming ones included."""
+MAX_EPITAPHS = 256
+"""Ended jobs that `Explain` can be told about."""
+MAX_INDEX = 0xFFFF
+
+
+class Controller:
+    """Judges requests and keeps the table of jobs. One thread drives it."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        planes: Mapping[Scheme, DataPlane],
+        *,
+        random_bits: Callable[[int], int],
+        started_s: float,
+        engine: str,
+        curve: bool = False,
+    ) -> None:
+        """`random_bits(n)` draws generations and tokens; the rest is for Stats."""
+        self._limits = limits
+        self._planes = planes
+        self._random_bits = random_bits
+        self._started_s = started_s
+        self.engine = engine
+        """Which engine and data servers run, in words."""
+        self._curve = curve
+        self._open: dict[str, Job] = {}
+        """Jobs whose name is in use, by name."""
+        self._placed: dict[int, Job] = {}
+        """Jobs on the data plane, by index."""
+        self._last_index = -1
+        self._outbox: deque[tuple[bytes, control.Reply]] = deque()
+        self._epitaphs: deque[tuple[str, int, control.Explanation]] = deque(maxlen=MAX_EPITAPHS)
+        self._refused: Counter[str] = Counter()
+
+    # --- what comes in ---
+
+    def receive(self, peer: bytes, request: control.Request, now: float) -> None:
+        """Act on a request of `peer`; the answers wait in `messages_to_send`."""
+        if isinstance(request, Join):
+            self._join(peer, request, now)
+        elif isinstance(request, control.Leave):
+            self._leave(peer, request, now)
+        elif isinstance(request, control.Explain):
+            self._send(peer, self._explain(request))
+        else:
+            self._send(peer, self.stats(now))
+
+    def receive_malformed(self, peer: bytes, error: control.ControlError) -> None:
+        """Answer bytes that were no message, so that a worker of another version learns why it gets nowhere."""
+        remedy = "install the same fanin version on workers and switch"
+        code = Refusal.MALFORMED if error.version is None else Refusal.VERSION
+        self._refuse(peer, refuse(code, str(error), remedy))
+
+    def handle_event(self, event: SwitchEvent, now: float) -> None:
+        """Take in what the data plane reports."""
+        job = self._placed.get(event.job)
+        if job is None or job.spec is None:
+            return
+        bit = 1 << event.worker
+        if isinstance(event, WorkerJoined):
+            job.registered |= bit
+            if job.state is State.STARTING and job.registered == job.spec.full_mask:
+                job.state = State.RUNNING
+                self._tell(job, self._standing(job, event.worker))
+        elif isinstance(event, WorkerSilent):
+            if not job.lost:
+                job.epitaph = ""
+            job.lost |= bit
+            self._member_gone(job, event.worker, f"was silent for {event.silent_s:.1f} s", now)
+        else:
+            assert isinstance(event, WorkerLeft)
+            job.left |= bit
+            self._member_gone(job, event.worker, "left", now)
+
+    def handle_timer(self, now: float) -> None:
+        """Let go of what has waited too long."""
+        for job in list(self._open.values()):
+            if job.state is State.FORMING:
+                self._drop_silent(job, now)
+                if job.members and now >= job.deadline_s:
+                    self._give_up_forming(job)
+            elif job.state is State.STARTING:
+                self._check_start(job, now)
+        for job in list(self._placed.values()):
+            if job.state is State.ENDED and now >= job.forget_s:
+                self._forget(job)
+
+    def next_timer(self) -> float | None:
+        """When `handle_timer` wants to be called, or None."""
+        times = [job.forget_s for job in self._placed.values() if job.state is State.ENDED]
+        for job in self._open.values():
+            if job.state in (State.FORMING, State.STARTING):
+                times.append(job.deadline_s)
+                times.extend(member.renewed_s + JOIN_LEASE_S for member in job.members.values())
+        return min(times, default=None)
+
+    def messages_to_send(self) -> list[tuple[bytes, control.Reply]]:
+        """What to send, in order, each with the peer that it is for."""
+        messages = list(self._outbox)
+        self._outbox.clear()
+        return messages
+
+    @property
+    def live_jobs(self) -> int:
+        """Jobs that some worker still takes part in, or waits for."""
+        forming = sum(job.state is State.FORMING for job in self._open.values())
+        return forming + sum(job.state is not State.ENDED for job in self._placed.values())
+
+    # --- joining ---
+
+    def _join(self, peer: bytes, join: Join, now: float) -> None:
+        self._catch_up(join.job, now)
+        job = self._open.get(join.job)
+        if job is not None and (member := job.members.get(join.rank)) and member.join.nonce == join.nonce:
+            member.peer, member.renewed_s = peer, now
+            self._send(peer, self._standing(job, join.rank))
+            return
+        refused = judge_alone(join, self._planes.keys(), self._flows(join.scheme))
+        if refused is None and job is not None:
+            refused = self._judge_against(join, job)
+        elif refused is None and len(self._open) + len(self._placed) >= MAX_JOBS:
+            refused = refuse(Refusal.TOO_MANY_JOBS, f"{MAX_JOBS} jobs are on this switch", "use another switch")
+        if refused is not None:
+            self._refuse(peer, refused)
+            return
+        if job is None:
+            job = self._open[join.job] = Job(join, opened_s=now, deadline_s=now + join.join_timeout_s)
+        job.deadline_s = min(job.deadline_s, now + join.join_timeout_s)
+        job.members[join.rank] = Member(join, peer, now)
+        if job.missing:
+            self._send(peer, self._standing(job, join.rank))
+        else:
+            self._place(job, now)
+
+    def _catch_up(self, name: str, now: float) -> None:
+        """Events lag behind: a job whose members have just left must not stand in the way of its successor."""
+        job = self._open.get(name)
+        if job is None or job.state is not State.RUNNING:
+            return
+        assert job.spec is not None
+        _, lost, left = self._planes[job.first.scheme].server.members(job.spec.job)
+        for rank in ranks_of(lost & ~job.lost):
+            self.handle_event(WorkerSilent(job.spec.job, rank, job.spec.liveness_timeout_s), now)
+        for rank in ranks_of(left & ~job.left):
+            self.handle_event(WorkerLeft(job.spec.job, rank), now)
+
+    def _judge_against(self, join: Join, job: Job) -> Refused | None:
+        if (refused := judge_beside(join, job.first)) is not None:
+            return refused
+        if (holder := job.members.get(join.rank)) is not None:
+            running = job.state is not State.FORMING
+            free_after_s = self._limits.liveness_timeout_s if running else JOIN_LEASE_S
+            return rank_taken(join, holder.join, running, free_after_s)
+        return None
+
+    def _standing(self, job: Job, rank: int) -> control.Reply:
+        """How far the job is, for one of its ranks."""
+        if job.spec is None:
+            return control.Waiting(job=job.name, missing=job.missing)
+        if job.state is State.STARTING:
+            return self._admitted(job, job.spec, rank)
+        processes = tuple(job.members[each].join.process for each in range(job.first.size))
+        return control.Started(job=job.name, processes=processes)
+
+    def _admitted(self, job: Job, spec: JobSpec, rank: int) -> control.Admitted:
+        return control.Admitted(
+            job=job.name,
+            rank=rank,
+            index=spec.job,
+            generation=spec.generation,
+            workers=spec.workers,
+            quorum=spec.quorum,
+            staleness=spec.staleness,
+            slots=spec.slots,
+            words_per_packet=spec.words_per_packet,
+            codes_per_packet=spec.codes_per_packet,
+            checksum=spec.checksum,
+            liveness_timeout_s=spec.liveness_timeout_s,
+            token=spec.tokens[rank],
+            scheme=job.first.scheme,
+            ports=self._planes[job.first.scheme].server.ports,
+            shared_memory=self._planes[job.first.scheme].server.shared_memory(spec.job),
+        )
+
+    def _place(self, job: Job, now: float) -> None:
+        """All ranks are there: put the job on the data plane, or refuse all of them."""
+        try:
+            spec = self._make_spec(job)
+        except ConfigurationError as error:
+            self._disband(job, refuse(Refusal.SHAPE, str(error), "change or unset the options named"))
+            return
+        server, flows = self._planes[job.first.scheme].server, self._flows(job.first.scheme)
+        job.memory_bytes = spec.pool_bytes * flows
+        if job.memory_bytes > self.memory_free_bytes:
+            for ended in [placed for placed in self._placed.values() if placed.state is State.ENDED]:
+                self._forget(ended)
+        holders = [placed.name for placed in self._placed.values()]
+        if job.memory_bytes > (free := self.memory_free_bytes):
+            self._disband(job, no_memory(job.memory_bytes, free, spec.slots, holders))
+            return
+        try:
+            server.admit(spec)
+        except AdmissionError as error:
+            remedy = "start the switch with more --memory, or set FANIN_SLOTS lower"
+            self._disband(job, refuse(Refusal.MEMORY, str(error), remedy))
+            return
+        job.spec, job.state = spec, State.STARTING
+        job.deadline_s = now + min(member.join.join_timeout_s for member in job.members.values())
+        self._placed[spec.job] = job
+        for rank, member in job.members.items():
+            member.renewed_s = now
+            self._send(member.peer, self._admitted(job, spec, rank))
+
+    def _make_spec(self, job: Job) -> JobSpec:
+        first = job.first
+        shape = choose_shape([member.join for member in job.members.values()], self._planes[first.scheme].buffers)
+        self._last_index = self._next_index()
+        return JobSpec(
+            job=self._last_index,
+            generation=self._random_bits(32),
+            workers=first.size,
+            quorum=first.size if first.quorum is None else first.quorum,
+            staleness=first.staleness,
+            slots=shape.slots,
+            words_per_packet=shape.words_per_packet,
+            codes_per_packet=shape.codes_per_packet,
+            tokens=tuple(self._random_bits(64) for _ in range(first.size)),
+            checksum=shape.checksum,
+            liveness_timeout_s=self._limits.liveness_timeout_s,
+        )
+
+    def _next_index(self) -> int:
+        """The index longest unused: packets of a job that has just ended must not meet a new one."""
+        index = self._last_index
+        while True:  # ends: MAX_JOBS is below the number of indices
+            index = (index + 1) & MAX_INDEX
+            if index not in self._placed:
+                return index
+
+    # --- leaving, and worse ---
+
+    def _leave(self, peer: bytes, leave: control.Leave, now: float) -> None:
+        for job in [*self._open.values(), *self._placed.values()]:
+            member = job.members.get(leave.rank)
+            if job.name != leave.job or member is None or member.join.nonce != leave.nonce:
+                continue
+            if job.state is State.FORMING:
+                self._drop(job, leave.rank)
+            elif job.state is not State.ENDED:
+                member.departed = True
+                self._member_gone(job, leave.rank, f"gave up: {leave.reason}" if leave.reason else "left", now)
+            break
+        self._send(peer, control.Left(job=leave.job, rank=leave.rank))
+
+    def _member_gone(self, job: Job, rank: int, how: str, now: float) -> None:
+        if job.state is State.STARTING:
+            self._abort(job, rank, how, now)
+            return
+        if job.state is State.RUNNING:
+            job.state = State.ENDING
+            del self._open[job.name]
+        job.epitaph = job.epitaph or f"rank {rank} {how}"
+        assert job.spec is not None
+        if job.state is State.ENDING and job.departed == job.spec.full_mask:
+            self._end(job, now)
+
+    def _abort(self, job: Job, rank: int, how: str, now: float) -> None:
+        """A job that was starting cannot start."""
+        holder = job.members[rank].join.process
+        job.epitaph = f"rank {rank} ({holder}) {how}"
+        remedy = "see that rank's own error; then start the job again"
+        refused = refuse(Refusal.MEMBER_LOST, f"job {job.name!r} did not start: {job.epitaph}", remedy, [rank])
+        for other, member in job.members.items():
+            if other != rank:
+                self._refuse(member.peer, refused)
+        del self._open[job.name]
+        self._end(job, now)
+
+    def _end(self, job: Job, now: float) -> None:
+        job.state, job.forget_s = State.ENDED, now + LINGER_S
+        assert job.spec is not None
+        self._epitaphs.append((job.name, job.spec.generation, explanation_of(job)))
+
+    def _forget(self, job: Job) -> None:
+        """Take an ended job off the data plane."""
+        assert job.spec is not None
+        self._planes[job.first.scheme].server.remove(job.spec.job)
+        del self._placed[job.spec.job]
+
+    def _check_start(self, job: Job, now: float) -> None:
+        """Whether a job that is starting has waited too long, for a process or for its data path."""
+        for rank, member in job.members.items():
+            if now >= member.renewed_s + JOIN_LEASE_S:
+                job.lost |= 1 << rank
+                self._abort(job, rank, "died or stopped while the job was starting", now)
+                return
+        if now >= job.deadline_s:
+            self._abort(job, job.missing[0], "did not reach the data path in time", now)
+
+    def _drop_silent(self, job: Job, now: float) -> None:
+        for rank in [rank for rank, member in job.members.items() if now >= member.renewed_s + JOIN_LEASE_S]:
+            self._drop(job, rank)
+
+    def _drop(self, job: Job, rank: int) -> None:
+        """A rank no longer waits for a job that is still forming."""
+        del job.members[rank]
+        if not job.members:
+            del self._open[job.name]
+        elif rank == job.first.rank:
+            job.first = next(iter(job.members.values())).join
+
+    def _give_up_forming(self, job: Job) -> None:
+        missing = job.missing
+        reason = f"job {job.name!r}: {in_words(missing)} of {job.first.size} did not join in time"
+        remedy = f"see why {in_words(missing)} did not start, or give FANIN_JOIN_TIMEOUT_S more than now"
+        self._disband(job, refuse(Refusal.JOIN_TIMEOUT, reason, remedy, missing))
+
+    def _disband(self, job: Job, refused: Refused) -> None:
+        """Refuse every rank of a job that is still forming, and forget it."""
+        for member in job.members.values():
+            self._refuse(member.peer, refused)
+        del self._open[job.name]
+
+    # --- answers ---
+
+    def _explain(self, request: control.Explain) -> control.Explanation:
+        for job in self._placed.values():
+            if job.spec is not None and (job.name, job.spec.generation) == (request.job, request.generation):
+                return explanation_of(job)
+        for name, generation, explanation in self._epitaphs:
+            if (name, generation) == (request.job, request.generation):
+                return explanation
+        return control.Explanation(known=False, text="this switch never had that job; it may have been restarted")
+
+    def stats(self, now: float) -> control.Stats:
+        """Everything that `fanin stats` shows."""
+        forming = [job for job in self._open.values() if job.spec is None]
+        return control.Stats(
+            software=fanin.__version__,
+            wire_version=WIRE_VERSION,
+            engine=self.engine,
+            uptime_s=now - self._started_s,
+            memory_bytes=self._limits.memory_bytes,
+            memory_used_bytes=self._limits.memory_bytes - self.memory_free_bytes,
+            curve=self._curve,
+            data=tuple(
+                control.DataReport(
+                    scheme=scheme,
+                    description=plane.server.description,
+                    ports=plane.server.ports,
+                    counters=plane.server.counters(),
+                )
+                for scheme, plane in self._planes.items()
+            ),
+            jobs=tuple(self._report(job, now) for job in [*self._placed.values(), *forming]),
+            refused=dict(self._refused),
+        )
+
+    def _report(self, job: Job, now: float) -> control.JobReport:
+        server = self._planes[job.first.scheme].server
+        counters = server.job_counters(job.spec.job) if job.spec else {}
+        return report(job, now, len(server.ports), counters)
+
+    @property
+    def memory_free_bytes(self) -> int:
+        """Of the pool, what no job holds."""
+        return self._limits.memory_bytes - sum(job.memory_bytes for job in self._placed.values())
+
+    def _flows(self, scheme: Scheme) -> int:
+        return len(self._planes[scheme].server.ports) if scheme in self._planes else 0
+
+    def _send(self, peer: bytes, reply: control.Reply) -> None:
+        self._outbox.append((peer, reply))
+
+    def _refuse(self, peer: bytes, refused: Refused) -> None:
+        self._refused[refused.code] += 1
+        self._send(peer, refused)
+
+    def _tell(self, job: Job, reply: control.Reply) -> None:
+        for member in job.members.values():
+            self._send(member.peer, reply)

@@ -1,0 +1,59 @@
+"""The switch's CURVE key pair, kept in a file that only its owner can read."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import zmq
+
+from fanin.errors import ConfigurationError
+
+KEY_CHARACTERS = 40
+"""A 256-bit key in Z85."""
+
+
+@dataclass(frozen=True, slots=True)
+class CurveKeys:
+    """Both keys in Z85; workers need the public one."""
+
+    public: str
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"CurveKeys(public={self.public!r}, secret=...)"
+
+
+def load_or_create(path: Path) -> CurveKeys:
+    """The keys in a file; a file that does not exist yet is written with new ones, for its owner only.
+
+    ConfigurationError for a file that is no key file or cannot be read or written.
+    """
+    try:
+        if path.exists():
+            return _read(path)
+        public, secret = (key.decode() for key in zmq.curve_keypair())
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump({"public": public, "secret": secret}, file)
+            file.write("\n")
+        return CurveKeys(public, secret)
+    except OSError as error:
+        raise ConfigurationError(f"--curve-keys {path}: {error.strerror}") from None
+
+
+def _read(path: Path) -> CurveKeys:
+    try:
+        body = json.loads(path.read_text())
+        keys = CurveKeys(body["public"], body["secret"])
+        derived = zmq.curve_public(keys.secret.encode()).decode()
+    except (ValueError, KeyError, TypeError, AttributeError, zmq.ZMQError):
+        derived, keys = "", CurveKeys("-", "-")
+    if derived != keys.public or len(derived) != KEY_CHARACTERS:
+        raise ConfigurationError(
+            f"--curve-keys {path} is no key file of `fanin switch`. Remedy: name a file that does not exist yet, and "
+            "it is made"
+        )
+    return keys

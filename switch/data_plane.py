@@ -1,0 +1,27 @@
+"""What the controller has to give: memory, and ways to the machines that use it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fanin.job import LIVENESS_TIMEOUT_S
+from fanin.switch.job_shape import SwitchBuffers
+from fanin.switch.server import Server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a switch gives to its jobs."""
+
+    memory_bytes: int
+    """Aggregation memory in all; a job that does not fit is refused."""
+    liveness_timeout_s: float = LIVENESS_TIMEOUT_S
+    """Silence after which a worker, or the switch, counts as gone. Longer forgives more, and tells later."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataPlane:
+    """One way to the switch's machines."""
+
+    server: Server
+    buffers: SwitchBuffers

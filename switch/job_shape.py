@@ -1,0 +1,59 @@
+"""How large a job's packets and window are: the minimum of what all its workers can do, and of what they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fanin.control import Join
+from fanin.window import packet_shape, slots_for
+from fanin.wire import datagram_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobShape:
+    """What the controller decides for a job that its workers did not fix: see fanin.job.JobSpec."""
+
+    slots: int
+    words_per_packet: int
+    codes_per_packet: int
+    checksum: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchBuffers:
+    """How the switch receives what the workers send."""
+
+    receive_buffer_bytes: int
+    """Of one socket, as SO_RCVBUF reads."""
+    shared: bool
+    """Whether all workers send to one socket, or each has its own at the switch."""
+
+
+def choose_shape(joins: Sequence[Join], buffers: SwitchBuffers) -> JobShape:
+    """The shape for the workers that `joins` describe, all of one job.
+
+    The packet is the longest that every path carries, the window what the smallest receive buffer holds, a worker's or
+    the switch's. An explicit `words_per_packet` or `slots` (the smallest given) decides instead; but no packet is
+    longer than the path carries.
+    """
+    words, codes = packet_shape(min(join.path_mtu for join in joins))
+    asked_words = [join.words_per_packet for join in joins if join.words_per_packet is not None]
+    if asked_words and min(asked_words) < words:
+        words = min(asked_words)
+        codes = max(count for count in range(1, codes + 1) if words % (8 * count) == 0)
+    asked_slots = [join.slots for join in joins if join.slots is not None]
+    if asked_slots:
+        slots = min(asked_slots)
+    else:
+        packet_bytes = datagram_bytes(codes, words)
+        slots = min(
+            slots_for(min(join.receive_buffer_bytes for join in joins), packet_bytes),
+            slots_for(buffers.receive_buffer_bytes, packet_bytes, senders=len(joins) if buffers.shared else 1),
+        )
+    return JobShape(
+        slots=slots,
+        words_per_packet=words,
+        codes_per_packet=codes,
+        checksum=any(join.checksum for join in joins),
+    )

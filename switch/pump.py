@@ -1,0 +1,191 @@
+"""The pump server: drives any switch machine, native or twin, over any transport, with one thread per flow.
+
+Every flow has a machine of its own, and a worker registers with each of them; so what flows report is put together
+here: a worker has joined when it has joined every flow, and is silent or has left as soon as one flow says so.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from fanin.events import SwitchEvent, WorkerJoined
+from fanin.job import JobSpec
+from fanin.pump import Machine, Pump
+from fanin.transport import Transport
+
+
+class SwitchMachine(Machine[SwitchEvent], Protocol):
+    """What the twin (switch/switch_machine.py) and the native machine (`_native.SwitchMachine`) both are."""
+
+    def admit(self, spec: JobSpec) -> None:
+        """Take a job in."""
+
+    def remove(self, job: int) -> None:
+        """Forget a job."""
+
+    def evict(self, job: int, worker: int, now: float) -> None:
+        """Take a worker out of the full mask."""
+
+    def set_quorum(self, job: int, quorum: int, now: float) -> None:
+        """Change K."""
+
+    def counters(self) -> dict[str, int]:
+        """Counts by name."""
+
+    def job_counters(self, job: int) -> dict[str, int]:
+        """Counts of one job."""
+
+    def members(self, job: int) -> tuple[int, int, int]:
+        """Masks of registered, lost and left workers."""
+
+
+class PumpServer:
+    """A server (switch/server.py) over `flows`, pairs of a machine and its transport; running when it is made.
+
+    After a crash of a flow's thread, `next_event` raises RuntimeError: a switch that has lost a flow must not linger.
+    """
+
+    def __init__(
+        self,
+        flows: Sequence[tuple[SwitchMachine, Transport]],
+        *,
+        ports: tuple[int, ...] = (),
+        description: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._description = description
+        self._ports = ports
+        self._clock = clock
+        self._machines = [machine for machine, _ in flows]
+        self._changed = threading.Condition()
+        """Guards everything below."""
+        self._reported: dict[tuple[type, int, int], int] = {}
+        """By kind of event, job and worker: how many flows have reported it."""
+        self._events: deque[SwitchEvent] = deque()
+        self._crash: Exception | None = None
+        self._closed = False
+        self._pumps = [
+            Pump(machine, transport, clock, self._take, self._crashed, f"fanin switch flow {flow}")
+            for flow, (machine, transport) in enumerate(flows)
+        ]
+        for pump in self._pumps:
+            pump.start()
+
+    @property
+    def description(self) -> str:
+        """What drives what over what."""
+        return self._description
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The port of each flow."""
+        return self._ports
+
+    def admit(self, spec: JobSpec) -> None:
+        """Take a job in on every flow, or, when one refuses, on none."""
+        with self._changed:
+            for key in [key for key in self._reported if key[1] == spec.job]:
+                del self._reported[key]
+        admitted: list[tuple[SwitchMachine, threading.Lock]] = []
+        for machine, pump in self._flows():
+            try:
+                with pump.lock:
+                    machine.admit(spec)
+            except BaseException:
+                for earlier, lock in admitted:
+                    with lock:
+                        earlier.remove(spec.job)
+                raise
+            admitted.append((machine, pump.lock))
+
+    def remove(self, job: int) -> None:
+        """Forget a job on every flow."""
+        for machine, pump in self._flows():
+            with pump.lock:
+                machine.remove(job)
+
+    def evict(self, job: int, worker: int) -> None:
+        """Take a worker out of the full mask on every flow."""
+        for machine, pump in self._flows():
+            with pump.lock:
+                machine.evict(job, worker, self._clock())
+            pump.transport.wake()
+
+    def set_quorum(self, job: int, quorum: int) -> None:
+        """Change K on every flow."""
+        for machine, pump in self._flows():
+            with pump.lock:
+                machine.set_quorum(job, quorum, self._clock())
+            pump.transport.wake()
+
+    def next_event(self, timeout_s: float) -> SwitchEvent | None:
+        """The next event; waits up to `timeout_s` for one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._events or self._crash or self._closed, timeout_s)
+            if self._events:
+                return self._events.popleft()
+            if self._crash is not None:
+                raise RuntimeError(f"a flow of the switch crashed: {self._crash!r}") from self._crash
+            return None
+
+    def counters(self) -> dict[str, int]:
+        """Sums over flows."""
+        return self._sum(lambda machine: machine.counters())
+
+    def job_counters(self, job: int) -> dict[str, int]:
+        """Sums over flows, of one job."""
+        return self._sum(lambda machine: machine.job_counters(job))
+
+    def shared_memory(self, job: int) -> tuple[str, ...]:
+        """None: a Python loop gains nothing by it."""
+        return ()
+
+    def members(self, job: int) -> tuple[int, int, int]:
+        """Registered on every flow; lost on any; left any."""
+        registered, lost, left = 0xFFFFFFFF, 0, 0
+        for machine, pump in self._flows():
+            with pump.lock:
+                masks = machine.members(job)
+            registered, lost, left = registered & masks[0], lost | masks[1], left | masks[2]
+        return registered, lost, left
+
+    def close(self) -> None:
+        """Stop the threads, end every wait for an event and close the transports."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for pump in self._pumps:
+            pump.halt()
+        for pump in self._pumps:
+            pump.stop()
+
+    def _flows(self) -> list[tuple[SwitchMachine, Pump[SwitchEvent]]]:
+        return list(zip(self._machines, self._pumps, strict=True))
+
+    def _sum(self, counters_of: Callable[[SwitchMachine], dict[str, int]]) -> dict[str, int]:
+        total: dict[str, int] = {}
+        for machine, pump in self._flows():
+            with pump.lock:
+                counted = counters_of(machine)
+            for key, value in counted.items():
+                total[key] = total.get(key, 0) + value
+        return total
+
+    def _take(self, event: SwitchEvent) -> None:
+        """An event of one flow, in its pump's thread."""
+        key = (type(event), event.job, event.worker)
+        with self._changed:
+            reports = self._reported.get(key, 0) + 1
+            self._reported[key] = reports
+            if reports == (len(self._pumps) if isinstance(event, WorkerJoined) else 1):
+                self._events.append(event)
+                self._changed.notify_all()
+
+    def _crashed(self, error: Exception) -> None:
+        with self._changed:
+            self._crash = error
+            self._changed.notify_all()

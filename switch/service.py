@@ -1,0 +1,295 @@
+"""The switch as a process: control on TCP, data on UDP and ZeroMQ, one controller that knows of all of it.
+
+One thread runs `run`: it waits on the control socket, on a pipe that other threads wake it by, and on the controller's
+next timer. Each data server has threads of its own, and one here that carries its events over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import ceil
+
+import zmq
+
+from fanin import control
+from fanin.control import Scheme
+from fanin.errors import ConfigurationError
+from fanin.events import SwitchEvent
+from fanin.job import LIVENESS_TIMEOUT_S
+from fanin.switch.controller import Controller
+from fanin.switch.curve import CurveKeys
+from fanin.switch.data_plane import DataPlane, Limits
+from fanin.switch.job_shape import SwitchBuffers
+from fanin.switch.pump import PumpServer
+from fanin.switch.server import Server, make_server
+from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES, RECEIVE_BUFFER_REQUEST_BYTES
+
+PORT_ATTEMPTS = 16
+"""Ports tried when any will do: one must be free for TCP and for UDP alike."""
+REQUESTS_PER_TURN = 64
+"""Control messages taken in before events and timers get their turn."""
+QUEUED_REPLIES = 1000
+"""High-water mark of one peer; replies beyond it are dropped, and it asks again."""
+EVENT_WAIT_S = 1.0
+"""How long one look for a data server's event waits; also how long `close` may wait for that thread."""
+
+log = logging.getLogger("fanin.switch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOptions:
+    """What a switch process is told."""
+
+    host: str = "0.0.0.0"
+    """Name or address to listen on."""
+    port: int = control.DEFAULT_PORT
+    """TCP for control and UDP for data; zmq data has the next one. 0: any."""
+    memory_bytes: int
+    """Aggregation memory in all."""
+    flows: int = 1
+    """UDP ports and threads; the first has the port above."""
+    native: bool | None = None
+    """True: the native engine or an error; False: the twin; None: native where it is built."""
+    schemes: tuple[Scheme, ...] = ("udp", "zmq")
+    curve: CurveKeys | None = None
+    liveness_timeout_s: float = LIVENESS_TIMEOUT_S
+
+
+class SwitchService:
+    """A running switch: open when it is made; `run` serves until `stop`."""
+
+    def __init__(self, options: ServiceOptions) -> None:
+        """Open all ports. ConfigurationError for one that cannot be had, and for a host that is not this machine's."""
+        self.options = options
+        self.host: str = _resolve(options.host)
+        """Numeric address."""
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._router = self._context.socket(zmq.ROUTER)
+        self._events: queue.SimpleQueue[SwitchEvent | Exception] = queue.SimpleQueue()
+        self._woken, self._waker = socket.socketpair()
+        self._woken.setblocking(False)
+        self._waker.setblocking(False)
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._servers: dict[Scheme, Server] = {}
+        try:
+            self._configure()
+            self.port: int = self._open_ports()
+        except BaseException:
+            self.close()
+            raise
+        planes = {scheme: DataPlane(server, _buffers(scheme, server)) for scheme, server in self._servers.items()}
+        self.controller = Controller(
+            Limits(memory_bytes=options.memory_bytes, liveness_timeout_s=options.liveness_timeout_s),
+            planes,
+            random_bits=secrets.randbits,
+            started_s=time.monotonic(),
+            engine="; ".join(server.description for server in self._servers.values()),
+            curve=options.curve is not None,
+        )
+
+    @property
+    def servers(self) -> Mapping[Scheme, Server]:
+        """The data servers, by scheme."""
+        return self._servers
+
+    def stop(self) -> None:
+        """Make `run` return soon; from any thread or signal handler."""
+        self._stopping.set()
+        self.wake()
+
+    def wake(self) -> None:
+        """Give `run` another turn; from any thread or signal handler."""
+        with contextlib.suppress(BlockingIOError, OSError):
+            self._waker.send(b"\0")
+
+    @property
+    def waker_fileno(self) -> int:
+        """A descriptor to write to instead of calling `wake`: for signal.set_wakeup_fd."""
+        return self._waker.fileno()
+
+    def run(self, keep_going: Callable[[], bool] = lambda: True, watched: tuple[int, ...] = ()) -> None:
+        """Serve until `stop`, or until `keep_going()`, asked each turn, is False.
+
+        `watched` are further descriptors that end a wait when they become readable. RuntimeError when a data server
+        has crashed: a switch that serves only a part must not look alive.
+        """
+        for scheme, server in self._servers.items():
+            thread = threading.Thread(target=self._carry_events, args=(server,), name=f"fanin {scheme} events")
+            thread.daemon = True
+            thread.start()
+            self._threads.append(thread)
+        poller = zmq.Poller()
+        for readable in (self._router, self._woken.fileno(), *watched):
+            poller.register(readable, zmq.POLLIN)
+        while not self._stopping.is_set() and keep_going():
+            timer = self.controller.next_timer()
+            wait_ms = None if timer is None else ceil(max(timer - time.monotonic(), 0.0) * 1000)
+            ready = dict(poller.poll(wait_ms))
+            for descriptor in watched:
+                if descriptor in ready:
+                    poller.unregister(descriptor)  # it has said what it had to say, and would end every wait
+            with contextlib.suppress(BlockingIOError):
+                self._woken.recv(4096)
+            self._turn()
+
+    def close(self) -> None:
+        """Give up ports and threads. A second call does nothing."""
+        self._stopping.set()
+        for server in self._servers.values():
+            server.close()
+        for thread in self._threads:
+            thread.join(2 * EVENT_WAIT_S)
+        if not self._context.closed:
+            self._router.close(linger=200)
+            self._context.term()
+        self._woken.close()
+        self._waker.close()
+
+    # --- one turn of the loop ---
+
+    def _turn(self) -> None:
+        for _ in range(REQUESTS_PER_TURN):
+            try:
+                frames = self._router.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            if len(frames) == 2:
+                self._take_request(frames[0], frames[1])
+        while True:
+            try:
+                event = self._events.get_nowait()
+            except queue.Empty:
+                break
+            if isinstance(event, Exception):
+                raise RuntimeError(f"a data server stopped: {event}") from event
+            self.controller.handle_event(event, time.monotonic())
+        self.controller.handle_timer(time.monotonic())
+        for peer, reply in self.controller.messages_to_send():
+            with contextlib.suppress(zmq.ZMQError):  # a peer that is gone, or does not read
+                self._router.send_multipart([peer, control.to_bytes(reply)], zmq.NOBLOCK)
+
+    def _take_request(self, peer: bytes, data: bytes) -> None:
+        try:
+            request = control.parse(data)
+        except control.ControlError as error:
+            self.controller.receive_malformed(peer, error)
+            return
+        if isinstance(request, control.Join | control.Leave | control.Explain | control.Ask):
+            self.controller.receive(peer, request, time.monotonic())
+        else:
+            self.controller.receive_malformed(peer, control.ControlError("a reply came instead of a request"))
+
+    def _carry_events(self, server: Server) -> None:
+        """Runs in a thread per data server."""
+        while not self._stopping.is_set():
+            try:
+                event = server.next_event(EVENT_WAIT_S)
+            except Exception as error:  # whatever it is, the loop must hear of it
+                if not self._stopping.is_set():
+                    self._events.put(error)
+                    self.wake()
+                return
+            if event is not None:
+                self._events.put(event)
+                self.wake()
+
+    # --- opening ---
+
+    def _configure(self) -> None:
+        self._router.setsockopt(zmq.LINGER, 200)
+        self._router.setsockopt(zmq.MAXMSGSIZE, control.MAX_MESSAGE_BYTES)
+        self._router.setsockopt(zmq.SNDHWM, QUEUED_REPLIES)
+        self._router.setsockopt(zmq.IPV6, int(":" in self.host))
+        if (keys := self.options.curve) is not None:
+            self._router.setsockopt(zmq.CURVE_SERVER, 1)
+            self._router.setsockopt(zmq.CURVE_SECRETKEY, keys.secret.encode())
+
+    def _open_ports(self) -> int:
+        """Bind everything; returns the port of control and of UDP."""
+        if self.options.port != 0:
+            self._bind_control(self.options.port)
+            self._open_data(self.options.port)
+            return self.options.port
+        for attempt in range(PORT_ATTEMPTS):
+            port = self._bind_control(0)
+            try:
+                self._open_data(port)
+                return port
+            except ConfigurationError:  # somebody has the UDP port of that number
+                if attempt == PORT_ATTEMPTS - 1:
+                    raise
+                self._router.unbind(self._router.getsockopt_string(zmq.LAST_ENDPOINT))
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _bind_control(self, port: int) -> int:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        try:
+            self._router.bind(f"tcp://{host}:{port or '*'}")
+        except zmq.ZMQError as error:
+            raise ConfigurationError(
+                f"TCP port {port} of {self.host} cannot be had: {error.strerror}. Remedy: stop what uses it "
+                "(`ss -lntp` shows that), or choose another with --bind host:port"
+            ) from None
+        return int(self._router.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
+
+    def _open_data(self, port: int) -> None:
+        try:
+            for scheme in self.options.schemes:
+                self._servers[scheme] = self._open_server(scheme, port)
+        except BaseException:
+            for server in self._servers.values():
+                server.close()
+            self._servers.clear()
+            raise
+
+    def _open_server(self, scheme: Scheme, port: int) -> Server:
+        options = self.options
+        key = options.curve.secret if options.curve is not None else None
+        if scheme == "udp":
+            return make_server(
+                "udp", self.host, port, flows=options.flows, memory_bytes=options.memory_bytes, native=options.native
+            )
+        try:
+            return self._open_zmq(port + 1 if options.port else 0, key)
+        except ConfigurationError:
+            return self._open_zmq(0, key)  # workers are told the port anyway; the next one is for firewalls' sake
+
+    def _open_zmq(self, port: int, key: str | None) -> Server:
+        options = self.options
+        return make_server(
+            "zmq",
+            self.host,
+            port,
+            flows=1,
+            memory_bytes=options.memory_bytes,
+            native=options.native,
+            curve_secret_key=key,
+        )
+
+
+def _resolve(host: str) -> str:
+    try:
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][4][0])
+    except OSError as error:
+        raise ConfigurationError(
+            f"--bind: {host!r} is no name or address of this machine ({error.strerror}). Remedy: 0.0.0.0 listens on all"
+        ) from None
+
+
+def _buffers(scheme: Scheme, server: Server) -> SwitchBuffers:
+    """How a data server receives. Over ZeroMQ, each worker has a connection of its own with a queue of messages."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_REQUEST_BYTES)
+        granted = probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+    if scheme == "zmq":
+        return SwitchBuffers(receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, shared=False)
+    return SwitchBuffers(receive_buffer_bytes=granted, shared=isinstance(server, PumpServer))

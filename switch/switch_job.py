@@ -1,0 +1,56 @@
+"""One job at a switch: its slots, who its workers are and when they were last heard of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fanin.job import JobSpec
+from fanin.switch.slot_machine import Membership, Slot
+from fanin.switch.tally import Tally
+
+
+class SwitchJob:
+    """State of one job. Slots come into being when they are first used; a fresh one equals one that was not."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self.spec = spec
+        self.tally = Tally()
+        self.membership = Membership(
+            live=spec.full_mask, quorum=spec.quorum, staleness=spec.staleness, history=spec.history
+        )
+        self.slots: dict[int, Slot] = {}
+        self.sources: list[int | None] = [None] * spec.workers
+        """The address that each worker registered, or None."""
+        self.heard: list[float] = [0.0] * spec.workers
+        """When something last came from that address, in seconds."""
+        self.lost = 0
+        self.left = 0
+
+    def slot(self, index: int) -> Slot:
+        """The slot with that index, which must be below spec.slots."""
+        if index not in self.slots:
+            self.slots[index] = Slot(self.membership)
+        return self.slots[index]
+
+    def evicted(self, worker: int) -> bool:
+        """Whether the controller has taken this worker out."""
+        return not self.membership.live >> worker & 1
+
+    @property
+    def registered(self) -> int:
+        """Bit mask of the workers that have an address and are not evicted."""
+        mask = sum(1 << w for w, source in enumerate(self.sources) if source is not None)
+        return mask & self.membership.live
+
+    @property
+    def audience(self) -> tuple[int, ...]:
+        """Addresses that multicasts go to, by rank: everybody registered who has not left."""
+        mask = self.registered & ~self.left
+        return tuple(source for w, source in enumerate(self.sources) if source is not None and mask >> w & 1)
+
+    def watched(self) -> Iterator[tuple[int, float]]:
+        """Workers whose silence would be news, each with the time at which they count as lost."""
+        mask = self.registered & ~self.lost & ~self.left
+        for worker in range(self.spec.workers):
+            if mask >> worker & 1:
+                yield worker, self.heard[worker] + self.spec.liveness_timeout_s

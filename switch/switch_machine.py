@@ -1,0 +1,372 @@
+"""The switch machine, readable: packets in, packets out, no socket, no clock. Twin of native/switch_machine.cpp.
+
+Rules
+-----
+A datagram passes the rows of this table from top to bottom; the first that objects ends its way. `notice` means that
+the source is told why with a NOTICE. Beside the ECHO of a probe that is all that a switch sends to somebody it does not
+know, and it is at most 8 bytes longer than what came in. Everything else that is refused is counted and ignored.
+
+    kinds                check                                               reason         notice
+    -------------------  --------------------------------------------------  -------------  ------------------------
+    all                  fanin.wire.parse                                    its own        VERSION from a worker
+    PROBE                (sent back as ECHO; nothing more to check)
+    all                  kind is CONTRIBUTION, HELLO or BYE                  KIND
+    all                  a job with this index is admitted                   UNKNOWN_JOB    yes
+    all                  carries a checksum if the job asks for it           CHECKSUM
+    all                  generation is the job's                             GENERATION     yes
+    all                  worker < N                                          WORKER_RANGE
+    HELLO, BYE           no codes, two words or more, <= packet_bytes        LENGTH
+    HELLO, BYE           token (words 0, 1) is the worker's                  TOKEN          yes
+    all                  worker is not evicted                               EVICTED        yes
+    HELLO, BYE           the worker has no other address                     STRANGER       yes
+    CONTRIBUTION         the source is the worker's address                  STRANGER       yes
+    CONTRIBUTION         shape fits the job: codes 0 or all, words that fit  LENGTH
+                         the packet; a pass has neither
+    CONTRIBUTION         slot < slots                                        SLOT_RANGE
+    CONTRIBUTION         fanin.switch.slot_machine                           FUTURE, ANCIENT
+                                                                             MISMATCH       MISMATCH only
+
+What then happens: HELLO registers the source (once) and is answered by WELCOME of the same length; BYE marks the worker
+left, is echoed, and the others are told; a contribution goes to its slot. Whatever passes the STRANGER check is a sign
+of life. A registered worker that gives none for the job's liveness timeout is lost: an event, a bit in every WELCOME, a
+NOTICE to all. Nobody is evicted for it: that is for the controller to decide.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from fanin import wire
+from fanin.errors import AdmissionError
+from fanin.events import SwitchEvent, WorkerJoined, WorkerLeft, WorkerSilent
+from fanin.job import SWITCH_QUEUE_BYTES, SWITCH_QUEUE_DATAGRAMS, JobSpec
+from fanin.switch.slot_machine import Answer, Contribution, Round, Verdict
+from fanin.switch.switch_job import SwitchJob
+from fanin.switch.tally import Tally
+from fanin.wire import SWITCH_WORKER, Flag, Kind, Packet, Reason, WireError
+
+FROM_WORKERS = (Kind.CONTRIBUTION, Kind.HELLO, Kind.BYE)
+TOLD = (
+    Reason.UNKNOWN_JOB, Reason.GENERATION, Reason.STRANGER, Reason.TOKEN, Reason.MISMATCH, Reason.EVICTED,
+)  # fmt: skip
+REFUSALS = {Verdict.FUTURE: Reason.FUTURE, Verdict.ANCIENT: Reason.ANCIENT, Verdict.MISMATCH: Reason.MISMATCH}
+
+
+class SwitchMachine:
+    """Jobs, registration, packets, liveness and counters around the slots. Not thread safe."""
+
+    def __init__(self, memory_bytes: int) -> None:
+        """`memory_bytes` is what all pools together may take (JobSpec.pool_bytes each)."""
+        self._memory_bytes = memory_bytes
+        self._jobs: dict[int, SwitchJob] = {}
+        self._past = Tally()  # packets of no job, and the counts of jobs that were removed
+        self._queue: list[tuple[bytes, tuple[int, ...]]] = []
+        self._queue_bytes = 0
+        self._events: deque[SwitchEvent] = deque()
+
+    # --- what the controller asks ---
+
+    def admit(self, spec: JobSpec) -> None:
+        """Take a job in. AdmissionError when its index is taken or its pool does not fit in the memory that is left."""
+        if spec.job in self._jobs:
+            raise AdmissionError(f"job index {spec.job} is taken at this switch; the controller must choose another")
+        free = self._memory_bytes - sum(job.spec.pool_bytes for job in self._jobs.values())
+        if spec.pool_bytes > free:
+            raise AdmissionError(
+                f"job {spec.job} needs {spec.pool_bytes} bytes of switch memory and {free} of {self._memory_bytes} are "
+                "free; ask for fewer slots, end another job or give the switch more memory"
+            )
+        self._jobs[spec.job] = SwitchJob(spec)
+
+    def remove(self, job: int) -> None:
+        """Forget a job and free its memory. KeyError for one that is not there; so too in all that follows."""
+        self._past.add(self._jobs.pop(job).tally)
+
+    def evict(self, job: int, worker: int, now: float) -> None:
+        """Take a worker out of the full mask; rounds that waited for it alone close. Evicting again does nothing."""
+        state = self._jobs[job]
+        if not 0 <= worker < state.spec.workers:
+            raise KeyError(worker)
+        if state.evicted(worker):
+            return
+        source = state.sources[worker]
+        state.membership.live &= ~(1 << worker)
+        state.lost &= state.membership.live
+        state.left &= state.membership.live
+        if source is not None:
+            self._tell(state, Reason.EVICTED, worker, (source,))
+        self._poke(state)
+
+    def set_quorum(self, job: int, quorum: int, now: float) -> None:
+        """Change K; rounds that hold that many arrivals already, and that the staleness bound lets go, close."""
+        state = self._jobs[job]
+        if not 1 <= quorum <= state.spec.workers:
+            raise ValueError(f"quorum = {quorum}; must be in 1..{state.spec.workers} (workers)")
+        state.membership.quorum = quorum
+        self._poke(state)
+
+    def jobs(self) -> list[int]:
+        """Indices of the jobs that are admitted, in ascending order."""
+        return sorted(self._jobs)
+
+    def members(self, job: int) -> tuple[int, int, int]:
+        """Bit masks of the workers that registered, that are lost and that left; evicted ones are in none."""
+        state = self._jobs[job]
+        return state.registered, state.lost, state.left
+
+    def counters(self) -> dict[str, int]:
+        """What the machine has counted since it was made, jobs that are gone included."""
+        total = Tally()
+        for tally in (self._past, *(job.tally for job in self._jobs.values())):
+            total.add(tally)
+        return total.as_dict()
+
+    def job_counters(self, job: int) -> dict[str, int]:
+        """What concerned one job: from the row UNKNOWN_JOB of the table on."""
+        return self._jobs[job].tally.as_dict()
+
+    # --- the five verbs ---
+
+    def receive_datagram(self, data: bytes, source: int, now: float) -> None:
+        """Take in any bytes from anybody; raises nothing for what they hold."""
+        try:
+            packet = wire.parse(data)
+        except WireError as error:
+            _count_in(self._past, data)
+            self._past.dropped[error.reason] += 1
+            if error.reason is Reason.VERSION and _read(data, wire.OFFSET_KIND, 1) in (*FROM_WORKERS, Kind.PROBE):
+                self._refuse_version(data, source)
+            return
+        job = self._jobs.get(packet.job) if packet.kind in FROM_WORKERS else None
+        tally = self._past if job is None else job.tally
+        _count_in(tally, data)
+        if packet.kind is Kind.PROBE:
+            self._send(tally, dataclasses.replace(packet, kind=Kind.ECHO).to_bytes(), (source,))
+        elif packet.kind not in FROM_WORKERS:
+            tally.dropped[Reason.KIND] += 1
+        elif job is None:
+            self._refuse(self._past, None, Reason.UNKNOWN_JOB, packet, source)
+        else:
+            self._receive(job, packet, data, source, now)
+
+    def datagrams_to_send(self, now: float) -> list[tuple[bytes, int]]:
+        """All that is to be sent, in order, as (bytes, address)."""
+        queue, self._queue, self._queue_bytes = self._queue, [], 0
+        return [(data, destination) for data, destinations in queue for destination in destinations]
+
+    def next_timer(self) -> float | None:
+        """When the next worker would count as lost: `handle_timer` must be called no later. None: nobody to watch."""
+        return min((at for job in self._jobs.values() for _, at in job.watched()), default=None)
+
+    def handle_timer(self, now: float) -> None:
+        """Find the workers that have been silent for too long."""
+        for _, job in sorted(self._jobs.items()):
+            silent = [worker for worker, at in job.watched() if at <= now]
+            for worker in silent:
+                job.lost |= 1 << worker
+                self._events.append(WorkerSilent(job.spec.job, worker, now - job.heard[worker]))
+            if silent:
+                self._tell(job, Reason.WORKER_LOST, SWITCH_WORKER, job.audience)
+
+    def next_event(self) -> SwitchEvent | None:
+        """The oldest event that was not fetched yet, or None."""
+        return self._events.popleft() if self._events else None
+
+    # --- packets of a job ---
+
+    def _receive(self, job: SwitchJob, packet: Packet, data: bytes, source: int, now: float) -> None:
+        reason = self._objection(job, packet, len(data), source)
+        if reason is not None:
+            self._refuse(job.tally, job, reason, packet, source)
+            return
+        worker = packet.worker
+        joined = packet.kind is Kind.HELLO and job.sources[worker] is None
+        if joined:
+            job.sources[worker] = source
+            self._events.append(WorkerJoined(job.spec.job, worker))
+        job.heard[worker] = now
+        if packet.kind is Kind.HELLO:
+            self._welcome(job, packet, source)
+        elif packet.kind is Kind.BYE:
+            self._part(job, worker, data, source)
+        else:
+            self._contribute(job, packet, source)
+
+    def _objection(self, job: SwitchJob, packet: Packet, length: int, source: int) -> Reason | None:
+        """The rows of the table from CHECKSUM to STRANGER."""
+        spec, worker = job.spec, packet.worker
+        if spec.checksum and not packet.flags & Flag.CHECKSUM:
+            return Reason.CHECKSUM
+        if packet.generation != spec.generation:
+            return Reason.GENERATION
+        if worker >= spec.workers:
+            return Reason.WORKER_RANGE
+        if packet.kind is not Kind.CONTRIBUTION:
+            if packet.codes or len(packet.words) < 2 or length > spec.packet_bytes:
+                return Reason.LENGTH
+            if int(packet.words[0]) << 32 | int(packet.words[1]) != spec.tokens[worker]:
+                return Reason.TOKEN
+        if job.evicted(worker):
+            return Reason.EVICTED
+        strange = job.sources[worker] != source
+        if strange and (packet.kind is Kind.CONTRIBUTION or job.sources[worker] is not None):
+            return Reason.STRANGER
+        return None
+
+    def _welcome(self, job: SwitchJob, hello: Packet, source: int) -> None:
+        words = np.zeros(len(hello.words), np.uint32)
+        words[:2] = job.lost, job.left
+        welcome = _reply(hello, Kind.WELCOME, bitmap=job.registered, words=words)
+        self._send(job.tally, welcome.to_bytes(), (source,))
+
+    def _part(self, job: SwitchJob, worker: int, bye: bytes, source: int) -> None:
+        self._send(job.tally, bytes(bye), (source,))
+        if not job.left >> worker & 1:
+            job.left |= 1 << worker
+            self._events.append(WorkerLeft(job.spec.job, worker))
+            self._tell(job, Reason.WORKER_LEFT, SWITCH_WORKER, job.audience)
+
+    def _contribute(self, job: SwitchJob, packet: Packet, source: int) -> None:
+        spec, tally = job.spec, job.tally
+        passes = Flag.PASS in packet.flags
+        fits = len(packet.codes) in (0, spec.codes_per_packet) and len(packet.words) <= spec.words_per_packet
+        if not fits or (passes and (packet.codes or len(packet.words))):
+            tally.dropped[Reason.LENGTH] += 1
+            return
+        if packet.slot >= spec.slots:
+            tally.dropped[Reason.SLOT_RANGE] += 1
+            return
+        given = None if passes else Contribution(packet.words, packet.codes, packet.signature)
+        outcome = job.slot(packet.slot).contribute(packet.worker, packet.base, given)
+        if outcome.verdict is Verdict.ACCEPTED:
+            tally.contributions += not passes
+            tally.passes += passes
+        elif outcome.verdict is Verdict.DUPLICATE:
+            tally.duplicates += 1
+        else:
+            self._refuse(tally, job, REFUSALS[outcome.verdict], packet, source)
+        if outcome.closed is not None:
+            self._multicast(job, packet.slot, *outcome.closed)
+        if outcome.answer is not None:
+            self._answer(job, packet, outcome.answer, source)
+
+    def _poke(self, job: SwitchJob) -> None:
+        for index, slot in sorted(job.slots.items()):
+            closed = slot.poke()
+            if closed is not None:
+                self._multicast(job, index, *closed)
+
+    # --- what is sent ---
+
+    def _multicast(self, job: SwitchJob, slot: int, number: int, result: Round) -> None:
+        job.tally.rounds += 1
+        data = _result(job.spec, Kind.RESULT, SWITCH_WORKER, slot, number, result).to_bytes()
+        self._send(job.tally, data, job.audience)
+
+    def _answer(self, job: SwitchJob, packet: Packet, answer: Answer, source: int) -> None:
+        job.tally.answers += 1
+        full = _result(job.spec, Kind.ANSWER, packet.worker, packet.slot, answer.base, answer.result)
+        self._send(job.tally, dataclasses.replace(full, bitmap=answer.bitmap).to_bytes(), (source,))
+
+    def _refuse(self, tally: Tally, job: SwitchJob | None, reason: Reason, packet: Packet, source: int) -> None:
+        """Count a drop, and tell the source where the table says so."""
+        tally.dropped[reason] += 1
+        if reason in TOLD:
+            words = np.array([job.lost, job.left] if job else [0, 0], np.uint32)
+            notice = _reply(packet, Kind.NOTICE, contributors=reason, words=words)
+            tally.notices += 1
+            self._send(tally, notice.to_bytes(), (source,))
+
+    def _refuse_version(self, data: bytes, source: int) -> None:
+        """NOTICE to somebody whose header may mean something else: ours, with his numbers where ours stand."""
+        packet = Packet(
+            kind=Kind.NOTICE,
+            job=_read(data, wire.OFFSET_JOB, 2),
+            worker=_read(data, wire.OFFSET_WORKER, 1),
+            flags=Flag(_read(data, wire.OFFSET_FLAGS, 1) & Flag.CHECKSUM),
+            generation=_read(data, wire.OFFSET_GENERATION, 4),
+            slot=_read(data, wire.OFFSET_SLOT, 4),
+            base=_read(data, wire.OFFSET_BASE, 4),
+            contributors=Reason.VERSION,
+            words=np.zeros(2, np.uint32),
+        )
+        self._past.notices += 1
+        self._send(self._past, packet.to_bytes(), (source,))
+
+    def _tell(self, job: SwitchJob, reason: Reason, worker: int, audience: Sequence[int]) -> None:
+        """NOTICE on the switch's own account."""
+        notice = Packet(
+            kind=Kind.NOTICE,
+            job=job.spec.job,
+            worker=worker,
+            flags=_flags(job.spec),
+            generation=job.spec.generation,
+            contributors=reason,
+            words=np.array([job.lost, job.left], np.uint32),
+        )
+        job.tally.notices += len(audience)
+        self._send(job.tally, notice.to_bytes(), tuple(audience))
+
+    def _send(self, tally: Tally, data: bytes, destinations: tuple[int, ...]) -> None:
+        if not destinations:
+            return
+        if len(self._queue) >= SWITCH_QUEUE_DATAGRAMS or self._queue_bytes + len(data) > SWITCH_QUEUE_BYTES:
+            tally.unsent += len(destinations)
+            return
+        tally.packets_out += len(destinations)
+        tally.bytes_out += len(data) * len(destinations)
+        self._queue.append((data, destinations))
+        self._queue_bytes += len(data)
+
+
+def _count_in(tally: Tally, data: bytes) -> None:
+    tally.packets_in += 1
+    tally.bytes_in += len(data)
+
+
+def _read(data: bytes, offset: int, size: int) -> int:
+    return int.from_bytes(data[offset : offset + size], "big")
+
+
+def _flags(spec: JobSpec) -> Flag:
+    return Flag.CHECKSUM if spec.checksum else Flag(0)
+
+
+def _reply(
+    packet: Packet, kind: Kind, *, bitmap: int = 0, contributors: int = 0, words: npt.NDArray[np.uint32]
+) -> Packet:
+    """A packet to the sender of `packet`: same job, worker, generation, slot and base; a checksum if that had one."""
+    return Packet(
+        kind=kind,
+        job=packet.job,
+        worker=packet.worker,
+        flags=packet.flags & Flag.CHECKSUM,
+        generation=packet.generation,
+        slot=packet.slot,
+        base=packet.base,
+        bitmap=bitmap,
+        contributors=contributors,
+        words=words,
+    )
+
+
+def _result(spec: JobSpec, kind: Kind, worker: int, slot: int, number: int, result: Round) -> Packet:
+    return Packet(
+        kind=kind,
+        job=spec.job,
+        worker=worker,
+        flags=_flags(spec),
+        generation=spec.generation,
+        slot=slot,
+        base=number,
+        signature=result.signature,
+        bitmap=result.bitmap,
+        contributors=result.contributors,
+        codes=result.codes,
+        words=result.words,
+    )
