@@ -1,0 +1,113 @@
+"""The worker's end of the control channel: a DEALER socket whose every wait is bounded."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from math import ceil
+from types import TracebackType
+
+import zmq
+
+from fanin import control
+from fanin.errors import AdmissionError, ConfigurationError, SwitchUnreachableError
+from fanin.host.path import reach, start_hint
+from fanin.options import SwitchAddress
+
+LINGER_MS = 300
+"""How long closing waits for what was sent last (a Leave) to reach the system."""
+
+
+class ControlClient:
+    """A connection to one switch's controller. One thread uses it."""
+
+    def __init__(
+        self, address: SwitchAddress, *, curve_server_key: str | None, timeout_s: float, patient: bool = False
+    ) -> None:
+        """Connect; SwitchUnreachableError when nothing accepts TCP there within `timeout_s` (see path.reach)."""
+        self.address = address
+        self.host: str = reach(address, timeout_s, patient=patient)
+        """Numeric address of the switch."""
+        self._encrypted = curve_server_key is not None
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        try:
+            self._configure(curve_server_key)
+            host = f"[{self.host}]" if ":" in self.host else self.host
+            self._socket.connect(f"tcp://{host}:{address.port}")
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, request: control.Request) -> None:
+        """Send without waiting. What the queue does not take is lost: who asks, asks again."""
+        with contextlib.suppress(zmq.Again):
+            self._socket.send(control.to_bytes(request), zmq.NOBLOCK)
+
+    def receive(self, timeout_s: float) -> control.Reply | None:
+        """The next reply, or None. AdmissionError for bytes that are no reply of this version."""
+        if not self._socket.poll(ceil(max(timeout_s, 0.0) * 1000)):
+            return None
+        data = self._socket.recv(zmq.NOBLOCK)
+        try:
+            reply = control.parse(data, control.MAX_REPLY_BYTES)
+        except control.ControlError as error:
+            remedy = "install the same fanin version on workers and switch"
+            raise AdmissionError(f"the answer of {self.address} is not understood: {error}; {remedy}") from error
+        if isinstance(reply, control.Join | control.Leave | control.Explain | control.Ask):
+            raise AdmissionError(f"{self.address} asks instead of answering: it is no fanin switch")
+        return reply
+
+    def ask(self, request: control.Request, timeout_s: float) -> control.Reply:
+        """Send and wait for one reply; SwitchUnreachableError after `timeout_s`."""
+        self.send(request)
+        reply = self.receive(timeout_s)
+        if reply is None:
+            raise self.silent(timeout_s)
+        return reply
+
+    def silent(self, waited_s: float) -> SwitchUnreachableError:
+        """The error for a port that accepts TCP and then says nothing."""
+        key = "its key is not FANIN_CURVE_SERVER_KEY" if self._encrypted else "it wants FANIN_CURVE_SERVER_KEY"
+        return SwitchUnreachableError(
+            str(self.address),
+            f"{self.address} accepts TCP connections but did not answer for {waited_s:.1f} s: it is no fanin switch, "
+            f"it hangs, or {key}. {start_hint(self.address)}",
+        )
+
+    def close(self) -> None:
+        """Close the socket, giving the last message LINGER_MS. A second call does nothing."""
+        if not self._context.closed:
+            self._socket.close(linger=LINGER_MS)
+            self._context.term()
+
+    def __enter__(self) -> ControlClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _configure(self, curve_server_key: str | None) -> None:
+        self._socket.setsockopt(zmq.LINGER, LINGER_MS)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, control.MAX_REPLY_BYTES)
+        self._socket.setsockopt(zmq.IPV6, 1)
+        if curve_server_key is None:
+            return
+        public, secret = zmq.curve_keypair()
+        try:
+            self._socket.setsockopt(zmq.CURVE_SERVERKEY, curve_server_key.encode())
+        except (zmq.ZMQError, UnicodeError) as error:
+            raise ConfigurationError(f"curve_server_key is no Z85 key: {error}") from error
+        self._socket.setsockopt(zmq.CURVE_PUBLICKEY, public)
+        self._socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
+
+
+def ask(
+    address: SwitchAddress, request: control.Request, *, curve_server_key: str | None = None, timeout_s: float
+) -> control.Reply:
+    """One question over a connection of its own; SwitchUnreachableError when there is no answer in `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    with ControlClient(address, curve_server_key=curve_server_key, timeout_s=timeout_s) as client:
+        return client.ask(request, max(deadline - time.monotonic(), 0.0))

@@ -1,0 +1,239 @@
+"""What `fanin doctor` looks at: this machine, and the way to a switch, one named check after another.
+
+A check that cannot even begin because an earlier one failed is left out: the first failure is the one to cure.
+"""
+
+from __future__ import annotations
+
+import platform
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import fanin
+from fanin import control
+from fanin.errors import FaninError
+from fanin.extension import native_extension
+from fanin.host.control import ControlClient
+from fanin.host.path import discover, reach, resolve
+from fanin.host.transports.udp import UdpTransport
+from fanin.host.transports.zmq import ZmqTransport
+from fanin.options import Options, SwitchAddress
+from fanin.transport import SWITCH, Transport
+from fanin.window import RECEIVE_BUFFER_REQUEST_BYTES, packet_shape, slots_for
+from fanin.wire import HEADER_BYTES, WORD_BYTES, Kind, Packet, WireError, datagram_bytes, parse
+from fanin.wire import VERSION as WIRE_VERSION
+
+SOL_UDP, UDP_SEGMENT, UDP_GRO = 17, 103, 104
+"""Linux, udp(7). The socket module names the last two from Python 3.13 on."""
+PROBE_ATTEMPTS = 4
+PROBE_TIMEOUT_S = 0.5
+"""Per attempt."""
+USUAL_LENGTHS = (16_384, 8_924, 4_096, 1_452, 1_372, 1_232, 548)
+"""Datagrams that are tried when the full length does not come through: of jumbo frames, Ethernet, tunnels, minima."""
+AMPLE_BUFFER_BYTES = 2 * RECEIVE_BUFFER_REQUEST_BYTES
+"""What SO_RCVBUF reads when the system grants all that a socket of ours asks for."""
+NOTABLE = ("socket_overflows", "dropped_")
+"""Beginnings of the names of a switch's counters that a user should hear of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One finding. `warning`: it works, and could work better; `failure`: this must be cured."""
+
+    name: str
+    state: Literal["ok", "warning", "failure"] = "ok"
+    result: str
+    remedy: str = ""
+
+
+def examine_machine(options: Options) -> Iterator[Check]:
+    """What this machine brings along."""
+    yield Check(name="python", result=f"{platform.python_version()} at {sys.executable}, fanin {fanin.__version__}")
+    yield _engine(options)
+    yield _offload()
+    yield _buffers()
+
+
+def examine_switch(address: SwitchAddress, options: Options) -> Iterator[Check]:
+    """The way to a switch, step by step, and what the switch says of itself."""
+    timeout_s = options.connect_timeout_s
+    try:
+        hosts = resolve(address, timeout_s)
+        yield Check(name="name", result=f"{address.host} is {', '.join(hosts)}")
+    except FaninError as error:
+        yield Check(name="name", state="failure", result=str(error), remedy="correct the address or the name service")
+        return
+    try:
+        host = reach(address, timeout_s, patient=False)
+        yield Check(name="tcp", result=f"control port {address.port} of {host} accepts connections")
+    except FaninError as error:
+        remedy = f"start `fanin switch` there, or open TCP port {address.port} in the firewall"
+        yield Check(name="tcp", state="failure", result=str(error), remedy=remedy)
+        return
+    try:
+        with ControlClient(address, curve_server_key=options.curve_server_key, timeout_s=timeout_s) as client:
+            answer = client.ask(control.Ask(), timeout_s)
+    except FaninError as error:
+        remedy = "see that a fanin switch of this version runs there, and that FANIN_CURVE_SERVER_KEY is its key"
+        yield Check(name="control", state="failure", result=str(error), remedy=remedy)
+        return
+    if not isinstance(answer, control.Stats):
+        yield _not_understood(answer)
+        return
+    yield _versions(answer)
+    for data in answer.data:
+        yield from _examine_data(data, host, options, wanted=data.scheme == address.scheme)
+    yield from _jobs(answer)
+
+
+def _engine(options: Options) -> Check:
+    try:
+        extension = native_extension(options.native)
+    except FaninError as error:
+        return Check(name="engine", state="failure", result=str(error), remedy="build the extension: pip install -e .")
+    if extension is not None:
+        return Check(name="engine", result=f"native (C++), kernels {extension.kernels_in_use()}")
+    if options.native is False:
+        return Check(name="engine", state="warning", result="Python twin: FANIN_NATIVE=0", remedy="unset FANIN_NATIVE")
+    remedy = "it is slow: install a C++20 compiler and build the extension with pip install -e ."
+    return Check(name="engine", state="warning", result="Python twin: fanin._native is not built", remedy=remedy)
+
+
+def _offload() -> Check:
+    found = {}
+    for name, option, value in (("GSO", UDP_SEGMENT, 1400), ("GRO", UDP_GRO, 1)):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.setsockopt(SOL_UDP, option, value)
+                found[name] = True
+            except OSError:
+                found[name] = False
+    result = ", ".join(f"{name} {'yes' if there else 'no'}" for name, there in found.items())
+    if all(found.values()):
+        return Check(name="offload", result=f"UDP {result}")
+    return Check(
+        name="offload", state="warning", result=f"UDP {result}", remedy="Linux 5.0 or later batches UDP in the kernel"
+    )
+
+
+def _buffers() -> Check:
+    granted = discover("udp", "127.0.0.1", control.DEFAULT_PORT).receive_buffer_bytes
+    gains = []
+    for path, mtu in (("loopback", 65_536), ("Ethernet", 1500)):
+        words, codes = packet_shape(mtu)
+        packet_bytes = datagram_bytes(codes, words)
+        now, then = slots_for(granted, packet_bytes), slots_for(AMPLE_BUFFER_BYTES, packet_bytes)
+        gains.append(f"{now} packets of {packet_bytes} bytes on {path}{f' ({then} if raised)' * (then > now)}")
+    result = f"sockets get {granted:,} bytes to receive into, so the window is {', '.join(gains)}"
+    if granted >= AMPLE_BUFFER_BYTES:
+        return Check(name="buffers", result=result)
+    remedy = (
+        "not needed; on long or fast paths a wider window helps: "
+        f"sudo sysctl -w net.core.rmem_max={RECEIVE_BUFFER_REQUEST_BYTES} on workers and switch"
+    )
+    return Check(name="buffers", result=result, remedy=remedy)
+
+
+def _not_understood(answer: control.Reply) -> Check:
+    if isinstance(answer, control.Refused):
+        return Check(name="control", state="failure", result=answer.reason, remedy=answer.remedy)
+    return Check(
+        name="control", state="failure", result="an unexpected answer", remedy="see what listens at this address"
+    )
+
+
+def _versions(answer: control.Stats) -> Check:
+    ours = f"fanin {fanin.__version__}, packets {WIRE_VERSION}, control {control.VERSION}"
+    if answer.wire_version != WIRE_VERSION:
+        result = f"here: {ours}; switch: fanin {answer.software}, packets {answer.wire_version}"
+        return Check(name="versions", state="failure", result=result, remedy="install the same fanin on both sides")
+    if answer.software != fanin.__version__:
+        result = f"compatible, not the same: here {ours}; switch: fanin {answer.software}"
+        return Check(name="versions", state="warning", result=result, remedy="install the same fanin on both sides")
+    return Check(name="versions", result=f"both sides: {ours}; the switch runs {answer.engine}")
+
+
+def _examine_data(data: control.DataReport, host: str, options: Options, wanted: bool) -> Iterator[Check]:
+    """Whether data ports answer, at the shortest and at the longest length. Those of another scheme may be closed."""
+    mtu = discover(data.scheme, host, data.ports[0]).path_mtu
+    words, codes = packet_shape(mtu)
+    full = datagram_bytes(codes, words)
+    for port in data.ports:
+        name = f"{data.scheme} port {port}"
+        protocol = "UDP" if data.scheme == "udp" else "TCP"
+        closed: Literal["failure", "warning"] = "failure" if wanted else "warning"
+        firewall = f"open {protocol} port {port} in the firewalls of both machines (answers come back from it)"
+        try:
+            transport = _open(data.scheme, host, port, options)
+        except FaninError as error:
+            yield Check(name=name, state=closed, result=str(error), remedy=firewall)
+            continue
+        try:
+            if not probe(transport, HEADER_BYTES):
+                trouble = transport.trouble or "no answer to the shortest packet"
+                other = "" if data.scheme == "zmq" else ", or use zmq://"
+                yield Check(name=name, state=closed, result=trouble, remedy=firewall + other)
+            elif probe(transport, full):
+                yield Check(name=name, result=f"answers packets of {HEADER_BYTES} and of {full} bytes (MTU {mtu})")
+            else:
+                longest = next((size for size in USUAL_LENGTHS if size < full and probe(transport, size)), HEADER_BYTES)
+                words = (longest - HEADER_BYTES - WORD_BYTES) // WORD_BYTES // 8 * 8
+                yield Check(
+                    name=name,
+                    state=closed,
+                    result=f"answers packets of {longest} bytes, none of {full}, though the interface's MTU is {mtu}",
+                    remedy=f"set FANIN_WORDS_PER_PACKET={max(words, 8)}, or lower the interface's MTU to the path's",
+                )
+        finally:
+            transport.close()
+
+
+def _open(scheme: control.Scheme, host: str, port: int, options: Options) -> Transport:
+    if scheme == "udp":
+        return UdpTransport(host, port)
+    return ZmqTransport(
+        host, port, curve_server_key=options.curve_server_key, connect_timeout_s=options.connect_timeout_s
+    )
+
+
+def probe(transport: Transport, length: int) -> bool:
+    """Whether a PROBE of `length` bytes (a multiple of 4) comes back as ECHO."""
+    for attempt in range(PROBE_ATTEMPTS):
+        data = Packet(kind=Kind.PROBE, slot=attempt).to_bytes().ljust(length // WORD_BYTES * WORD_BYTES, b"\0")
+        transport.send([(data, SWITCH)])
+        deadline = time.monotonic() + PROBE_TIMEOUT_S
+        while (left_s := deadline - time.monotonic()) > 0:
+            if any(_is_echo(answer, len(data)) for answer, _ in transport.receive(left_s)):
+                return True
+    return False
+
+
+def _is_echo(data: bytes, length: int) -> bool:
+    try:
+        return len(data) == length and parse(data).kind is Kind.ECHO
+    except WireError:
+        return False
+
+
+def _jobs(answer: control.Stats) -> Iterator[Check]:
+    waiting = [job for job in answer.jobs if job.state in ("forming", "starting")]
+    for job in waiting:
+        missing = [str(member.rank) for member in job.members if member.state in ("missing", "joined")]
+        yield Check(
+            name=f"job {job.name}",
+            state="warning",
+            result=f"{job.state} for {job.age_s:.0f} s; waits for rank{'s' * (len(missing) > 1)} {', '.join(missing)}",
+            remedy="see why they did not start, or whether they use another FANIN_SWITCH or job name",
+        )
+    used, whole = answer.memory_used_bytes / (1 << 20), answer.memory_bytes / (1 << 20)
+    others = len(answer.jobs) - len(waiting)
+    yield Check(name="jobs", result=f"{others} running, {len(waiting)} waiting; {used:,.1f} of {whole:,.0f} MiB used")
+    for data in answer.data:
+        noted = [f"{name} {count:,}" for name, count in data.counters.items() if count and name.startswith(NOTABLE)]
+        if noted:
+            result = f"since it started, over {data.scheme}: {', '.join(sorted(noted))}"
+            yield Check(name="drops", result=result, remedy="docs/errors.md says what each reason means")

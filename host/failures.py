@@ -1,0 +1,127 @@
+"""What a failed engine's last event means, as an error that names ranks, address and remedy. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fanin.control import Admitted, Explanation, Refusal, Refused
+from fanin.errors import (
+    AdmissionError,
+    CollectiveMismatchError,
+    FaninError,
+    JoinTimeoutError,
+    SwitchLostError,
+    SwitchUnreachableError,
+    WorkerLostError,
+)
+from fanin.events import Refused as PacketRefused
+from fanin.events import SwitchSilent, WorkersGone
+from fanin.options import SwitchAddress
+from fanin.wire import Reason
+
+FAILURES = (WorkersGone, SwitchSilent, PacketRefused)
+"""Events after which an engine does nothing any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """Who this worker is, for texts."""
+
+    address: SwitchAddress
+    job_name: str
+    rank: int
+    size: int
+    processes: tuple[str, ...] = ()
+    """`host:pid` by rank, once known."""
+
+    def name(self, ranks: Sequence[int]) -> str:
+        """`rank 3 (node7:4711)`, `ranks 1 (...) and 2 (...)`."""
+        names = [f"{rank} ({self.processes[rank]})" if rank < len(self.processes) else str(rank) for rank in ranks]
+        if len(names) == 1:
+            return f"rank {names[0]}"
+        return f"ranks {', '.join(names[:-1])} and {names[-1]}"
+
+
+def ranks_of(mask: int) -> tuple[int, ...]:
+    """The ranks whose bits are set."""
+    return tuple(rank for rank in range(mask.bit_length()) if mask >> rank & 1)
+
+
+def workers_gone(who: Membership, lost: Sequence[int], left: Sequence[int], timeout_s: float) -> WorkerLostError:
+    """Peers are missing from a collective that needs them."""
+    parts = []
+    if lost:
+        parts.append(
+            f"{who.name(lost)} of job {who.job_name!r} is lost: switch {who.address} heard nothing from it for "
+            f"{timeout_s:g} s, so its process died or was stopped, or its network is gone"
+        )
+    if left:
+        parts.append(f"{who.name(left)} of job {who.job_name!r} left while rank {who.rank} still waits for it")
+    remedy = "see the output of that rank, then start the job again"
+    return WorkerLostError((*lost, *left), f"{'; '.join(parts)}. Remedy: {remedy}")
+
+
+def switch_silent(who: Membership, silent_s: float, trouble: str, explanation: Explanation | None) -> SwitchLostError:
+    """A switch that was there says nothing any more. `explanation` is its controller's, None if that is silent too."""
+    if explanation is None:
+        seen = "its control port does not answer either, so its process or its machine is gone or stopped"
+    elif explanation.known:
+        seen = "its controller still knows the job, so look for a firewall, or a path that loses packets of this size"
+    else:
+        seen = "its controller answers and does not know the job: the switch was restarted"
+    noted = f" (last complaint of the system: {trouble})" if trouble else ""
+    return SwitchLostError(
+        str(who.address),
+        f"switch {who.address} is lost: rank {who.rank} of job {who.job_name!r} heard nothing from it for "
+        f"{silent_s:.1f} s; {seen}{noted}. Remedy: start the switch and then the job again, or set FANIN_FALLBACK=gloo",
+    )
+
+
+def data_path_closed(who: Membership, admitted: Admitted, silent_s: float, trouble: str) -> SwitchUnreachableError:
+    """The controller answers and the data ports do not."""
+    ports = ", ".join(map(str, admitted.ports))
+    noted = f" (the system says: {trouble})" if trouble else ""
+    protocol = "UDP" if admitted.scheme == "udp" else "TCP"
+    return SwitchUnreachableError(
+        str(who.address),
+        f"switch {who.address} answers on its control port, but nothing came back from its {protocol} port {ports} for "
+        f"{silent_s:.1f} s{noted}. Remedy: open that port in the firewall, or lower FANIN_WORDS_PER_PACKET if the path "
+        f"is narrower than it says, or use zmq://; `fanin doctor {who.address}` tells which",
+    )
+
+
+def packet_refused(who: Membership, reason: Reason, explanation: Explanation | None, timeout_s: float) -> FaninError:
+    """The switch told this worker off. `explanation` is what its controller says of the job, if it could be asked."""
+    if reason is Reason.MISMATCH:
+        return CollectiveMismatchError(
+            f"rank {who.rank} of job {who.job_name!r} and another rank called different collectives, or the same one "
+            "with other sizes, dtypes or lanes. Remedy: make every rank call the same collectives in the same order"
+        )
+    if reason is Reason.EVICTED:
+        return WorkerLostError(
+            (who.rank,),
+            f"rank {who.rank} (this one) was taken out of job {who.job_name!r} at switch {who.address}. Remedy: see "
+            "who evicted it; join again as a new job",
+        )
+    if explanation is not None and explanation.lost:
+        return workers_gone(who, explanation.lost, explanation.left, timeout_s)
+    told = f": {explanation.text}" if explanation is not None else ""
+    return SwitchLostError(
+        str(who.address),
+        f"switch {who.address} does not know rank {who.rank} of job {who.job_name!r} any more ({reason.name}){told}. "
+        "Remedy: start the job again; if the switch was restarted, every job on it must be",
+    )
+
+
+def join_refused(who: Membership, refused: Refused) -> FaninError:
+    """The controller's no."""
+    text = (
+        f"switch {who.address} refuses rank {who.rank} of job {who.job_name!r}: {refused.reason}. "
+        f"Remedy: {refused.remedy}"
+    )
+    if refused.code == Refusal.JOIN_TIMEOUT.value:
+        return JoinTimeoutError(refused.ranks, text)
+    if refused.code == Refusal.MEMBER_LOST.value:
+        return WorkerLostError(refused.ranks, text)
+    return AdmissionError(text)

@@ -1,0 +1,206 @@
+"""Joining a job: from a switch's address to an engine whose every peer is reachable.
+
+Asks the controller again and again (each answer is about the present), starts the engine as soon as the job is
+admitted, and returns when the controller says that every rank's data path works. Every wait has a bound.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import time
+from dataclasses import dataclass, replace
+
+import fanin
+from fanin import control
+from fanin.errors import FaninError, JoinTimeoutError
+from fanin.events import Ready, SwitchSilent, WorkerEvent, WorkersGone
+from fanin.events import Refused as PacketRefused
+from fanin.host.control import ControlClient
+from fanin.host.engine import Engine, SwitchEndpoint, make_engine
+from fanin.host.failures import (
+    Membership,
+    data_path_closed,
+    join_refused,
+    packet_refused,
+    ranks_of,
+    workers_gone,
+)
+from fanin.host.path import discover
+from fanin.job import JobSpec
+from fanin.options import Options, SwitchAddress
+from fanin.wire import VERSION as WIRE_VERSION
+
+MAX_EVENT_WAIT_S = 0.05
+"""While the engine looks for its data path, the controller is listened to this often."""
+FIRST_WARNING_S = 5.0
+"""A join that waits for others says so after this long, and again each time the wait has doubled."""
+
+log = logging.getLogger("fanin")
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What a join yields."""
+
+    engine: Engine
+    spec: JobSpec
+    who: Membership
+    flows: int
+    """Sockets that the job is spread over."""
+    nonce: str
+    """With which to say Leave."""
+
+
+def join(options: Options, address: SwitchAddress, job_name: str, rank: int, size: int) -> Joined:
+    """Join; raises the errors that Session.join names. Leaves nothing behind when it fails."""
+    who = Membership(address=address, job_name=job_name, rank=rank, size=size)
+    connect_by = time.monotonic() + options.connect_timeout_s
+    client = ControlClient(
+        address, curve_server_key=options.curve_server_key, timeout_s=options.connect_timeout_s, patient=True
+    )
+    with client:
+        joining = _Joining(options, who, client, connect_by)
+        try:
+            return joining.run()
+        except BaseException as error:  # KeyboardInterrupt too: the others must not wait for this rank
+            joining.give_up(error)
+            raise
+
+
+class _Joining:
+    """One join under way."""
+
+    def __init__(self, options: Options, who: Membership, client: ControlClient, connect_by: float) -> None:
+        facts = discover(who.address.scheme, client.host, who.address.port)
+        self._options = options
+        self._who = who
+        self._client = client
+        self._request = control.Join(
+            job=who.job_name,
+            rank=who.rank,
+            size=who.size,
+            nonce=secrets.token_hex(8),
+            wire_version=WIRE_VERSION,
+            software=fanin.__version__,
+            process=control.one_line(f"{socket.gethostname()}:{os.getpid()}"),
+            scheme=who.address.scheme,
+            path_mtu=facts.path_mtu,
+            receive_buffer_bytes=facts.receive_buffer_bytes,
+            slots=options.slots,
+            words_per_packet=options.words_per_packet,
+            flows=options.flows,
+            checksum=bool(options.checksum) or (options.checksum is None and options.faults is not None),
+            join_timeout_s=options.join_timeout_s,
+        )
+        self._engine: Engine | None = None
+        self._next_join_s = 0.0
+        self._started_s = time.monotonic()
+        self._warn_s = self._started_s + FIRST_WARNING_S
+        self._answer_by = connect_by
+        """When a controller that has not answered counts as silent."""
+
+    def run(self) -> Joined:
+        admitted = self._wait_for_admission()
+        spec = spec_of(admitted)
+        shared = () if self._options.shared_memory is False else admitted.shared_memory
+        endpoint = SwitchEndpoint(admitted.scheme, self._client.host, admitted.ports, shared)
+        self._engine = make_engine(self._options, spec, self._who.rank, admitted.token, endpoint)
+        self._wait_for_data_path(self._engine, admitted)
+        started = self._wait_for_start()
+        who = replace(self._who, processes=started.processes)
+        return Joined(self._engine, spec, who, len(admitted.ports), self._request.nonce)
+
+    def give_up(self, error: BaseException) -> None:
+        """Tell the controller, and stop the engine."""
+        if self._engine is not None:
+            self._engine.close()
+        reason = str(error) if isinstance(error, FaninError) else type(error).__name__
+        who = self._who
+        leave = control.Leave(
+            job=who.job_name, rank=who.rank, nonce=self._request.nonce, reason=control.one_line(reason)
+        )
+        self._client.send(leave)
+
+    def _wait_for_admission(self) -> control.Admitted:
+        missing: tuple[int, ...] = ()
+        deadline = self._started_s + self._options.join_timeout_s + self._options.connect_timeout_s
+        while (now := time.monotonic()) < deadline:
+            reply = self._exchange(control.JOIN_INTERVAL_S)
+            if isinstance(reply, control.Admitted):
+                return reply
+            if isinstance(reply, control.Waiting):
+                missing = reply.missing
+                self._warn(now, f"waiting for {self._who.name(missing)} to join")
+        # The controller has the same deadline, less the allowance, and refuses then; this is for one that does not.
+        waited = f"{deadline - self._started_s:.0f} s"
+        text = (
+            f"job {self._who.job_name!r} at {self._who.address} did not form in {waited}: ranks {missing} are missing"
+        )
+        raise JoinTimeoutError(missing, text)
+
+    def _wait_for_data_path(self, engine: Engine, admitted: control.Admitted) -> None:
+        """Until the engine's first answer from the switch; the engine itself gives up after connect_timeout_s."""
+        while True:
+            event = engine.next_event(MAX_EVENT_WAIT_S)
+            if isinstance(event, Ready):
+                return
+            if event is not None or engine.failed:
+                raise self._failure(engine, event, admitted)
+            self._exchange(0.0)
+
+    def _wait_for_start(self) -> control.Started:
+        while True:  # ends: a controller that is silent, and a start that takes too long, raise
+            reply = self._exchange(control.JOIN_INTERVAL_S)
+            if isinstance(reply, control.Started):
+                return reply
+            self._warn(time.monotonic(), "waiting for the data paths of other ranks")
+
+    def _exchange(self, timeout_s: float) -> control.Reply | None:
+        """Say Join if it is time to, and take one reply in. Raises for a refusal, and for a silent controller."""
+        now = time.monotonic()
+        if now >= self._next_join_s:
+            self._client.send(self._request)
+            self._next_join_s = now + control.JOIN_INTERVAL_S
+        reply = self._client.receive(timeout_s)
+        now = time.monotonic()
+        if isinstance(reply, control.Refused):
+            raise join_refused(self._who, reply)
+        if reply is not None:
+            self._answer_by = now + max(self._options.connect_timeout_s, 2 * control.JOIN_INTERVAL_S)
+        elif now >= self._answer_by:
+            raise self._client.silent(self._options.connect_timeout_s)
+        return reply
+
+    def _failure(self, engine: Engine, event: WorkerEvent | None, admitted: control.Admitted) -> FaninError:
+        if isinstance(event, WorkersGone):
+            return workers_gone(self._who, ranks_of(event.lost), ranks_of(event.left), admitted.liveness_timeout_s)
+        if isinstance(event, PacketRefused):
+            return packet_refused(self._who, event.reason, None, admitted.liveness_timeout_s)
+        silent_s = event.silent_s if isinstance(event, SwitchSilent) else 0.0
+        return data_path_closed(self._who, admitted, silent_s, engine.trouble)
+
+    def _warn(self, now: float, what: str) -> None:
+        if now >= self._warn_s:
+            who, waited_s = self._who, now - self._started_s
+            log.warning("rank %d of job %r at %s: %s for %.0f s", who.rank, who.job_name, who.address, what, waited_s)
+            self._warn_s = now + waited_s
+
+
+def spec_of(admitted: control.Admitted) -> JobSpec:
+    """The job as its worker sees it: the other ranks' tokens are not its business."""
+    return JobSpec(
+        job=admitted.index,
+        generation=admitted.generation,
+        workers=admitted.workers,
+        quorum=admitted.quorum,
+        staleness=admitted.staleness,
+        slots=admitted.slots,
+        words_per_packet=admitted.words_per_packet,
+        codes_per_packet=admitted.codes_per_packet,
+        tokens=tuple(admitted.token if rank == admitted.rank else 0 for rank in range(admitted.workers)),
+        checksum=admitted.checksum,
+        liveness_timeout_s=admitted.liveness_timeout_s,
+    )

@@ -1,0 +1,288 @@
+"""A worker's membership in one job: joined by name, reductions submitted and waited for, failures told precisely.
+
+`Session` is the only thing that a framework's adapter (host/torch) needs of the host stack. It owns the engine;
+whatever goes wrong is one typed error of `fanin.errors`, sticky, which names ranks, address and remedy.
+
+A wait goes straight to the engine, so that a small reduction costs no detour through another thread. Events are read by
+whoever needs one: the thread in `next_done`, or the first one that finds the engine failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from types import TracebackType
+
+from fanin import control
+from fanin.errors import CollectiveTimeoutError, FaninError, SwitchLostError
+from fanin.events import ReductionDone, SwitchSilent, WorkerEvent, WorkersGone
+from fanin.events import Refused as PacketRefused
+from fanin.host import joining
+from fanin.host.control import ask
+from fanin.host.engine import Engine
+from fanin.host.failures import FAILURES, Membership, packet_refused, ranks_of, switch_silent, workers_gone
+from fanin.job import LEAVE_TIMEOUT_S, JobSpec
+from fanin.options import Options, SwitchAddress
+from fanin.reduction import Reduction
+
+WAIT_SLICE_S = 0.5
+"""A wait returns to Python this often, so that Ctrl-C is heard."""
+INQUIRY_TIMEOUT_S = 1.0
+"""How long a failure may take to ask the controller what happened: part of the 10 s in which a wait must raise."""
+REASON_TIMEOUT_S = 2.0
+"""How long a failed engine may take to say why."""
+MAX_UNSEEN_TICKETS = 4096
+"""Tickets that nobody has waited for yet and that are remembered for `next_done`; done ones beyond it are forgotten."""
+
+
+class Session:
+    """One worker of one job. Thread safe: any thread may submit, wait and ask; one thread calls `next_done`."""
+
+    address: SwitchAddress
+    """The switch that serves the job."""
+    job_name: str
+    rank: int
+    size: int
+    spec: JobSpec
+    """What the controller decided for the job."""
+    flows: int
+    """Flows that chunks are dealt to: chunk i goes with flow i mod flows."""
+    description: str
+    """One line for people: job, rank, switch, engine (native or twin), transport, packet and window sizes."""
+
+    def __init__(self, joined: joining.Joined, options: Options) -> None:
+        """For `join`, and for tests that bring their own engine."""
+        self._engine: Engine = joined.engine
+        self._who: Membership = joined.who
+        self._nonce = joined.nonce
+        self._options = options
+        self.spec = joined.spec
+        self.flows = joined.flows
+        self.address, self.job_name = joined.who.address, joined.who.job_name
+        self.rank, self.size = joined.who.rank, joined.who.size
+        spec = joined.spec
+        self.description = (
+            f"job {self.job_name!r} rank {self.rank} of {self.size} at {self.address}: {joined.engine.description}, "
+            f"{spec.words_per_packet} words per packet ({spec.packet_bytes} bytes), {spec.slots} slots"
+            f"{', checksums' * spec.checksum}"
+        )
+        self._lock = threading.Lock()
+        """Guards what follows."""
+        self._failure: FaninError | None = None
+        self._over = threading.Event()
+        """Set once the session has failed or is closed."""
+        self._shut = threading.Event()
+        """Set once `close` is through."""
+        self._closed = False
+        self._subscribed = False
+        self._unseen: dict[int, None] = {}
+        """Tickets, oldest first, that neither `wait` nor `done` nor `next_done` has reported as finished."""
+        self._finished: deque[int] = deque()
+        """Tickets for `next_done`."""
+
+    @classmethod
+    def join(cls, *, options: Options, switch: SwitchAddress, job_name: str, rank: int, size: int) -> Session:
+        """Become rank `rank` of the `size` workers of `job_name`; returns when all of them are reachable.
+
+        Raises SwitchUnreachableError (within options.connect_timeout_s), JoinTimeoutError naming the ranks that are
+        missing (after options.join_timeout_s), AdmissionError when the controller refuses, WorkerLostError when a rank
+        dies meanwhile, ConfigurationError.
+        """
+        return cls(joining.join(options, switch, job_name, rank, size), options)
+
+    def submit(self, reduction: Reduction) -> int:
+        """Start a reduction; returns its ticket (1, 2, ...). Every rank submits the same ones in the same order.
+
+        Raises the session's failure when it has failed. The memory must live until the ticket is done.
+        """
+        self._raise_if_over()
+        with self._lock:  # around both: a ticket may be done before `submit` returns
+            ticket = self._engine.submit(reduction)
+            self._unseen[ticket] = None
+            crowded = len(self._unseen) > MAX_UNSEEN_TICKETS and not self._subscribed
+        if crowded:
+            self._forget_done()
+        return ticket
+
+    def wait(self, ticket: int, timeout_s: float | None = None) -> None:
+        """Return when the ticket's result is in place (GIL released meanwhile).
+
+        Raises the session's failure (WorkerLostError, SwitchLostError, CollectiveMismatchError, ...) if the ticket can
+        no longer finish, CollectiveTimeoutError after `timeout_s` seconds (the reduction goes on). None: no limit.
+        """
+        if self._engine.wait(ticket, WAIT_SLICE_S if timeout_s is None else min(timeout_s, WAIT_SLICE_S)):
+            self._seen(ticket)
+            return
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s - WAIT_SLICE_S
+        while True:
+            self._raise_if_over()
+            slice_s = WAIT_SLICE_S if deadline is None else min(deadline - time.monotonic(), WAIT_SLICE_S)
+            if slice_s <= 0:
+                raise CollectiveTimeoutError(
+                    f"Timed out: reduction {ticket} of job {self.job_name!r} at {self.address} is not done on rank "
+                    f"{self.rank} after {timeout_s:g} s; every rank is alive, so one of them has not come this far. "
+                    f"Remedy: find the rank that does not call this collective, or allow more time"
+                )
+            if self._engine.wait(ticket, slice_s):
+                self._seen(ticket)
+                return
+
+    def done(self, ticket: int) -> bool:
+        """Whether the ticket's result is in place. False for ever for one that failed: see `failure`."""
+        return self._engine.done(ticket)
+
+    def next_done(self, timeout_s: float) -> int | None:
+        """The next ticket that finished, in completion order, or None after `timeout_s`. For one completion thread.
+
+        Once the session has failed or is closed, the tickets that are unfinished come too, each once: `done` tells them
+        apart; after them, None. A ticket that had finished before the very first call comes only if nobody had waited
+        for it by then.
+        """
+        if not self._subscribed:
+            self._subscribe()
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with self._lock:
+                if self._finished:
+                    return self._finished.popleft()
+            left_s = deadline - time.monotonic()
+            if self._over.is_set():
+                self._shut.wait(max(left_s, 0.0))
+                return None
+            # In slices: another thread may take the event that ends this wait.
+            event = self._engine.next_event(max(min(left_s, WAIT_SLICE_S), 0.0))
+            if event is not None:
+                self._take(event)
+            elif left_s <= 0:
+                return None
+            elif self._engine.failed:
+                self._find_failure()
+
+    @property
+    def failure(self) -> FaninError | None:
+        """Why nothing works any more, or None. Sticky: the first failure stays the one that is reported."""
+        if self._failure is None and not self._closed and self._engine.failed:
+            self._find_failure()
+        return self._failure
+
+    def counters(self) -> dict[str, int | float]:
+        """The engine's counters by name: packets_out, bytes_out, retransmissions, srtt_us, ..."""
+        return dict(self._engine.counters())
+
+    def close(self, timeout_s: float = 10) -> None:
+        """Leave the job (the others are told) and release everything; idempotent, never raises, bounded."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        with contextlib.suppress(Exception):  # what fails on the way out has no one left to act on it
+            confirmed = not self._engine.failed and self._engine.leave(min(timeout_s, LEAVE_TIMEOUT_S))
+            self._engine.close()
+            if not confirmed and not isinstance(self._failure, SwitchLostError):
+                self._leave_by_control(min(timeout_s, INQUIRY_TIMEOUT_S))
+        self._end()
+        self._shut.set()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- tickets ---
+
+    def _seen(self, ticket: int) -> None:
+        if not self._subscribed:
+            with self._lock:
+                self._unseen.pop(ticket, None)
+
+    def _forget_done(self) -> None:
+        with self._lock:
+            tickets = list(self._unseen)
+        done = [ticket for ticket in tickets if self._engine.done(ticket)]
+        with self._lock:
+            for ticket in done:
+                self._unseen.pop(ticket, None)
+
+    def _subscribe(self) -> None:
+        """Have ReductionDone events from here on, and make up for those that were not sent."""
+        self._engine.subscribe()
+        with self._lock:
+            self._subscribed = True
+            tickets = list(self._unseen)
+        for ticket in tickets:
+            if self._engine.done(ticket):
+                self._finish(ticket)
+
+    def _finish(self, ticket: int) -> None:
+        """Have `next_done` report a ticket, once."""
+        with self._lock:
+            if ticket in self._unseen:
+                del self._unseen[ticket]
+                self._finished.append(ticket)
+
+    # --- events and failure ---
+
+    def _take(self, event: WorkerEvent) -> None:
+        if isinstance(event, ReductionDone):
+            self._finish(event.ticket)
+        elif isinstance(event, FAILURES):
+            self._fail(self._explain(event))
+
+    def _find_failure(self) -> None:
+        """The engine has failed: read its events until one says why, or another thread has read it."""
+        deadline = time.monotonic() + REASON_TIMEOUT_S
+        while not self._over.is_set():
+            event = self._engine.next_event(0.05)
+            if event is not None:
+                self._take(event)
+            elif time.monotonic() >= deadline:
+                trouble = self._engine.trouble or "without saying why"
+                self._fail(FaninError(f"the engine of rank {self.rank} of job {self.job_name!r} stopped: {trouble}"))
+
+    def _explain(self, event: WorkersGone | SwitchSilent | PacketRefused) -> FaninError:
+        timeout_s = self.spec.liveness_timeout_s
+        if isinstance(event, WorkersGone):
+            return workers_gone(self._who, ranks_of(event.lost), ranks_of(event.left), timeout_s)
+        if isinstance(event, SwitchSilent):
+            return switch_silent(self._who, event.silent_s, self._engine.trouble, self._ask_what_happened())
+        return packet_refused(self._who, event.reason, self._ask_what_happened(), timeout_s)
+
+    def _ask_what_happened(self) -> control.Explanation | None:
+        question = control.Explain(job=self.job_name, generation=self.spec.generation)
+        with contextlib.suppress(FaninError):
+            key = self._options.curve_server_key
+            answer = ask(self.address, question, curve_server_key=key, timeout_s=INQUIRY_TIMEOUT_S)
+            if isinstance(answer, control.Explanation):
+                return answer
+        return None
+
+    def _fail(self, error: FaninError) -> None:
+        with self._lock:
+            if self._failure is None:
+                self._failure = error
+        self._end()
+
+    def _end(self) -> None:
+        """Nothing finishes any more: `next_done` reports what is left."""
+        for ticket in list(self._unseen):
+            self._finish(ticket)
+        self._over.set()
+
+    def _raise_if_over(self) -> None:
+        if self._engine.failed and not self._closed:
+            self._find_failure()
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        if self._closed:
+            raise FaninError(f"the session of rank {self.rank} in job {self.job_name!r} is closed")
+
+    def _leave_by_control(self, timeout_s: float) -> None:
+        """For an engine that could not say BYE: so that the job's memory is free again at once."""
+        reason = control.one_line(str(self._failure)) if self._failure is not None else ""
+        leave = control.Leave(job=self.job_name, rank=self.rank, nonce=self._nonce, reason=reason)
+        ask(self.address, leave, curve_server_key=self._options.curve_server_key, timeout_s=timeout_s)

@@ -1,0 +1,82 @@
+"""Where torch's plug-in interface meets ours: making groups with the right options, and telling dynamo to keep out."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import types
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from fanin.errors import ConfigurationError
+from fanin.host.torch import completion, inner, plumbing, process_group, reducing, reductions, work
+from fanin.host.torch.process_group import FaninProcessGroup
+from fanin.options import Options
+
+_world_options: Options | None = None
+"""Options of the world's group: groups made without any of their own inherit them."""
+
+
+def create(backend_options: Any, pg_options: Any) -> FaninProcessGroup:
+    """Make a group; called by torch with its `_DistributedBackendOptions` and the user's `pg_options`.
+
+    Raises ConfigurationError for options that are none of ours, and what FaninProcessGroup raises.
+    """
+    global _world_options
+    global_ranks = list(backend_options.global_ranks_in_group)
+    options = options_for(pg_options, None if not global_ranks else _world_options)
+    group = FaninProcessGroup(
+        backend_options.store,
+        backend_options.group_rank,
+        backend_options.group_size,
+        backend_options.timeout,
+        group_name=backend_options.group_id,
+        global_ranks=global_ranks,
+        options=options,
+    )
+    if not global_ranks:
+        _world_options = options
+    return group
+
+
+def options_for(pg_options: Any, inherited: Options | None) -> Options:
+    """The user's options; else those of the world's group; else the environment's. FANIN_SWITCH fills in a switch."""
+    if pg_options is None:
+        return inherited or Options.from_environment(os.environ)
+    if not isinstance(pg_options, Options):
+        raise ConfigurationError(f"pg_options must be a fanin.Options, not {type(pg_options).__name__}")
+    if pg_options.switch is None and os.environ.get("FANIN_SWITCH"):
+        return dataclasses.replace(pg_options, switch=os.environ["FANIN_SWITCH"])
+    return pg_options
+
+
+def counters(group: c10d.ProcessGroup | None = None) -> dict[str, int | float]:
+    """The counters of a group (default: the world's); see FaninProcessGroup.counters.
+
+    Raises TypeError when the group has another backend.
+    """
+    found = group if group is not None else dist.group.WORLD
+    if not isinstance(found, FaninProcessGroup):
+        raise TypeError(f"{found!r} is no fanin group")
+    return found.counters()
+
+
+def keep_dynamo_out() -> None:
+    """Make torch.compile skip our code: after a graph break it would trace into it, and fail."""
+    dynamo = torch._C._dynamo.eval_frame
+    action = dynamo._FrameAction.SKIP
+    strategy = dynamo._FrameExecStrategy(action, action)
+    for module in (process_group, reductions, reducing, plumbing, inner, work, completion):
+        for holder in [module, *(item for item in vars(module).values() if isinstance(item, type))]:
+            if getattr(holder, "__module__", module.__name__) != module.__name__:
+                continue
+            for item in vars(holder).values():
+                code = getattr(item.fget if isinstance(item, property) else item, "__code__", None)
+                if isinstance(code, types.CodeType):
+                    dynamo.set_code_exec_strategy(code, strategy)
+
+
+keep_dynamo_out()

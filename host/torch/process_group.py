@@ -1,0 +1,414 @@
+"""The process group behind `init_process_group("fanin")`: torch's calls by the names that torch looks for.
+
+torch reaches a Python process group from Python (`dist.all_reduce` and so on) and from C++ (DDP's reducer, functional
+collectives). Its option objects live on a C++ stack: every field is read before a method returns. Ranks in them are
+group ranks. An unset timeout is -1 ms and means the group's. Several names exist twice, for older and newer torch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from fanin.errors import UnsupportedError
+from fanin.host.torch.failures import WATCH
+from fanin.host.torch.plumbing import Plumbing
+from fanin.host.torch.reductions import Reductions
+from fanin.host.torch.routing import SUM
+from fanin.host.torch.work import CombinedWork, FaninWork, LocalWork, Tensors
+from fanin.options import Options
+from fanin.wire import MAX_WORKERS
+
+_ProcessGroup: Any = dist.ProcessGroup
+_ZERO = timedelta(0)
+_SUM = dist.ReduceOp(SUM)
+_GROUPS: weakref.WeakSet[FaninProcessGroup] = weakref.WeakSet()
+"""Open groups, to be left in order at exit."""
+
+
+class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
+    """A group of ranks whose sums go through a switch."""
+
+    def __init__(
+        self,
+        store: c10d.Store,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        *,
+        group_name: str,
+        global_ranks: Sequence[int] = (),
+        options: Options | None = None,
+    ) -> None:
+        """Meet the other ranks and join the switch. `global_ranks` is empty for the world.
+
+        Raises what `Session.join` raises, UnsupportedError for more ranks than a switch takes, and torch's own errors
+        when ranks do not come.
+        """
+        if size > MAX_WORKERS:
+            raise UnsupportedError(
+                f"group {group_name!r} has {size} ranks; one switch takes at most {MAX_WORKERS}. Make the world with "
+                f"another backend and groups of up to {MAX_WORKERS} ranks with new_group(ranks, backend='fanin')"
+            )
+        super().__init__(rank, size)
+        self._store = store
+        self._name = group_name
+        self._description = "undefined"
+        self._sequence = 0
+        self._timeout_s = timeout.total_seconds()
+        self._bound_device: torch.device | None = None
+        self._coalescing: list[FaninWork] | None = None
+        self._counters: Counter[str] = Counter()
+        self._plumbing = Plumbing(store, group_name, rank, size, timeout, options or Options(), list(global_ranks))
+        self._inner = self._plumbing.inner
+        self._reductions = Reductions(self._plumbing, self._counters)
+        _GROUPS.add(self)
+
+    # --- what fanin adds ---
+
+    @property
+    def options(self) -> Options:
+        """The options that this group was made with."""
+        return self._plumbing.options
+
+    def counters(self) -> dict[str, int | float]:
+        """How often each collective took which path (`switch.all_reduce`, `gloo.broadcast`, ...), bytes per path, and
+        the engine's own counters (`engine.packets_out`, `engine.bytes_out`, ...)."""
+        counted: dict[str, int | float] = dict(self._counters)
+        if self._plumbing.session is not None:
+            counted |= {f"engine.{name}": value for name, value in self._plumbing.session.counters().items()}
+        return counted
+
+    def describe(self) -> str:
+        """One line for people: job, switch, engine, window."""
+        session = self._plumbing.session
+        return session.description if session is not None else f"group {self._name!r}: no switch in use"
+
+    def all_reduce_lanes(
+        self, tensor: torch.Tensor, *, lanes: int | None = None, average: bool = False,
+        residual: torch.Tensor | None = None,
+    ) -> FaninWork:  # fmt: skip
+        """Sum or average in place, with lanes of its own and error feedback.
+
+        `residual`: contiguous float32 on the host with as many elements, read and updated; the same bits need not be
+        on every rank. Raises UnsupportedError for element types that do not go through the switch.
+        """
+        self._sequence += 1
+        return self._reductions.all_reduce_lanes(
+            tensor, self._timeout_s, lanes=lanes or self.options.lanes, average=average, residual=residual
+        )
+
+    # --- reductions ---
+
+    def allreduce(self, tensors: Any, opts: Any = _SUM, timeout: timedelta | None = None) -> FaninWork:
+        """All-reduce in place."""
+        op, timeout_s = self._reducing(opts, timeout)
+        if isinstance(tensors, torch.Tensor):
+            tensors = [tensors]
+        self._sequence += 1
+        return self._given(self._reductions.all_reduce(_single(tensors), tensors, op, timeout_s))
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = _SUM) -> FaninWork:
+        """All-reduce several tensors in place, one after the other without waiting in between."""
+        op, timeout_s = self._reducing(opts)
+        self._sequence += 1
+        works = [self._reductions.all_reduce(tensor, [tensor], op, timeout_s) for tensor in tensors]
+        return self._combined(works, tensors, timeout_s)
+
+    def reduce(self, tensors: Any, opts: Any = None, op: Any = _SUM, timeout: timedelta | None = None) -> FaninWork:
+        """Reduce to one rank."""
+        if opts is None or isinstance(opts, int):
+            root, timeout_s = opts or 0, self._seconds(timeout)
+        else:
+            op, root, timeout_s = opts.reduceOp, opts.rootRank, self._seconds(opts.timeout)
+        self._sequence += 1
+        return self._given(self._reductions.reduce(_single(tensors), root, _op(op), timeout_s))
+
+    def reduce_scatter(
+        self, outputs: Any, inputs: Any, opts: Any = _SUM, timeout: timedelta | None = None
+    ) -> FaninWork:
+        """Reduce a list of parts and keep one's own."""
+        op, timeout_s = self._reducing(opts, timeout)
+        if not isinstance(outputs, torch.Tensor):
+            outputs, inputs = _single(outputs), inputs[0]
+        self._sequence += 1
+        return self._given(self._reductions.reduce_scatter_list(outputs, inputs, op, timeout_s))
+
+    def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> FaninWork:
+        """Reduce one tensor and keep one's own part."""
+        op, timeout_s = self._reducing(_SUM if opts is None else opts)
+        self._sequence += 1
+        return self._given(self._reductions.reduce_scatter(output, tensor, op, timeout_s))
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> FaninWork:
+        """Several of them, one after the other without waiting in between."""
+        op, timeout_s = self._reducing(_SUM if opts is None else opts)
+        self._sequence += 1
+        works = [
+            self._reductions.reduce_scatter(output, tensor, op, timeout_s)
+            for output, tensor in zip(outputs, inputs, strict=True)
+        ]
+        return self._combined(works, outputs, timeout_s)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> FaninWork:
+        """Wait for every rank."""
+        self._sequence += 1
+        return self._given(self._reductions.barrier(self._seconds(timeout if opts is None else opts.timeout)))
+
+    # --- exchanges ---
+
+    def broadcast(self, tensors: Any, opts: Any = 0, timeout: timedelta | None = None) -> FaninWork:
+        """Copy one rank's tensor to all."""
+        root = opts if isinstance(opts, int) else opts.rootRank
+        timeout_s = self._seconds(timeout if isinstance(opts, int) else opts.timeout)
+        tensor = _single(tensors)
+        self._exchanging("broadcast", tensor)
+        return self._given(self._inner.broadcast(tensor, root, timeout_s))
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> FaninWork:
+        """Gather every rank's tensor on all."""
+        timeout_s = self._seconds(timeout if opts is None else getattr(opts, "timeout", opts))
+        tensor = _single(inputs)
+        outputs = outputs if isinstance(outputs[0], torch.Tensor) else outputs[0]
+        self._exchanging("all_gather", tensor)
+        return self._given(self._inner.all_gather(outputs, tensor, timeout_s))
+
+    def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> FaninWork:
+        """Gather every rank's tensor into one."""
+        timeout_s = self._seconds(None if opts is None else opts.timeout)
+        self._exchanging("all_gather_into_tensor", tensor)
+        return self._given(self._inner.all_gather_single(output, tensor, timeout_s))
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> FaninWork:
+        """Several of them behind one handle."""
+        timeout_s = self._seconds(None if opts is None else opts.timeout)
+        works = []
+        for output, tensor in zip(outputs, inputs, strict=True):
+            self._exchanging("all_gather_into_tensor", tensor)
+            works.append(self._inner.all_gather_single(output, tensor, timeout_s))
+        return self._combined(works, outputs, timeout_s)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> FaninWork:
+        """Gather several tensors: `outputs[r][i]` becomes rank r's `inputs[i]`."""
+        timeout_s = self._seconds(None if opts is None else opts.timeout)
+        works = []
+        for index, tensor in enumerate(inputs):
+            self._exchanging("all_gather", tensor)
+            works.append(self._inner.all_gather([of_rank[index] for of_rank in outputs], tensor, timeout_s))
+        return self._combined(works, [tensor for of_rank in outputs for tensor in of_rank], timeout_s)
+
+    def gather(
+        self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None, root: int = 0
+    ) -> FaninWork:
+        """Gather every rank's tensor on one."""
+        if opts is not None and not isinstance(opts, int):
+            root, timeout = opts.rootRank, opts.timeout
+        elif opts is not None:
+            root = opts
+        tensor = _single(inputs)
+        outputs = outputs if not outputs or isinstance(outputs[0], torch.Tensor) else outputs[0]
+        self._exchanging("gather", tensor)
+        return self._given(self._inner.gather(outputs, tensor, root, self._seconds(timeout)))
+
+    def scatter(
+        self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None, root: int = 0
+    ) -> FaninWork:
+        """Give every rank one of the root's tensors."""
+        if opts is not None and not isinstance(opts, int):
+            root, timeout = opts.rootRank, opts.timeout
+        elif opts is not None:
+            root = opts
+        output = _single(outputs)
+        inputs = inputs if not inputs or isinstance(inputs[0], torch.Tensor) else inputs[0]
+        self._exchanging("scatter", output)
+        return self._given(self._inner.scatter(output, inputs, root, self._seconds(timeout)))
+
+    def all_to_all_single(
+        self, output: torch.Tensor, tensor: torch.Tensor, output_splits: Sequence[int], input_splits: Sequence[int],
+        opts: Any = None, timeout: timedelta | None = None,
+    ) -> FaninWork:  # fmt: skip
+        """Rows of one tensor to all ranks."""
+        timeout_s = self._seconds(timeout if opts is None else getattr(opts, "timeout", opts))
+        self._exchanging("all_to_all_single", tensor)
+        return self._given(self._inner.all_to_all_single(output, tensor, output_splits, input_splits, timeout_s))
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None, timeout: timedelta | None = None
+    ) -> FaninWork:
+        """One tensor to each rank; sizes may differ."""
+        timeout_s = self._seconds(timeout if opts is None else getattr(opts, "timeout", opts))
+        self._exchanging("all_to_all", *inputs)
+        return self._given(self._inner.all_to_all(outputs, inputs, timeout_s))
+
+    def send(self, tensors: Tensors, destination: int, tag: int) -> FaninWork:
+        """Send one tensor to a rank."""
+        self._exchanging("send", _single(tensors))
+        return self._given(self._inner.send(_single(tensors), destination, tag, self._timeout_s))
+
+    def recv(self, tensors: Tensors, source: int, tag: int) -> FaninWork:
+        """Receive one tensor from a rank."""
+        self._exchanging("recv", _single(tensors))
+        return self._given(self._inner.recv(_single(tensors), source, tag, self._timeout_s))
+
+    def recv_anysource(self, tensors: Tensors, tag: int) -> FaninWork:
+        """Receive one tensor from whoever sends first."""
+        self._exchanging("recv", _single(tensors))
+        return self._given(self._inner.recv_anysource(_single(tensors), tag, self._timeout_s))
+
+    # --- coalescing ---
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self._coalescing = []
+
+    def _end_coalescing(self, device: torch.device) -> FaninWork:
+        works, self._coalescing = self._coalescing or [], None
+        return self._combined(works, [], self._timeout_s)
+
+    def _given(self, work: FaninWork) -> FaninWork:
+        """Every single collective passes here: between `_start_coalescing` and `_end_coalescing` it is noted."""
+        if self._coalescing is not None:
+            self._coalescing.append(work)
+        return work
+
+    def _combined(self, works: list[FaninWork], outputs: Tensors, timeout_s: float) -> FaninWork:
+        completion = self._plumbing.completion
+        if not works:
+            return LocalWork(completion, outputs)
+        return self._given(CombinedWork(works, completion, outputs, timeout_s))
+
+    # --- reading what torch gives ---
+
+    def _reducing(self, opts: Any, timeout: timedelta | None = None) -> tuple[Any, float]:
+        """Operator and timeout from an options object or a bare operator."""
+        op = getattr(opts, "reduceOp", None)
+        if op is None:
+            return _op(opts), self._seconds(timeout)
+        return op, self._seconds(opts.timeout)
+
+    def _seconds(self, timeout: timedelta | None) -> float:
+        return self._timeout_s if timeout is None or timeout < _ZERO else timeout.total_seconds()
+
+    def _exchanging(self, name: str, *tensors: torch.Tensor) -> None:
+        """Count an exchange; raise the group's failure instead of starting on a broken group."""
+        failure = self._plumbing.failures.failure
+        if failure is not None:
+            raise self._plumbing.failures.explain(failure, name, self._timeout_s)
+        self._sequence += 1
+        self._counters[f"gloo.{name}"] += 1
+        self._counters["gloo.bytes"] += sum(tensor.nbytes for tensor in tensors)
+
+    # --- identity and life ---
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        """The backend's name."""
+        return "fanin"
+
+    name = _get_backend_name = getBackendName
+
+    def getGroupName(self) -> str:  # noqa: N802 - torch's name
+        """The name under which functional collectives find this group."""
+        return self._name
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802 - torch's name
+        """Set by torch once the group is made."""
+        self._name = name
+        self._plumbing.failures.group_name = name
+
+    _set_group_name = setGroupName
+    group_name = property(getGroupName)
+
+    def getGroupDesc(self) -> str:  # noqa: N802 - torch's name
+        """The caller's description of the group."""
+        return self._description
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: N802 - torch's name
+        """Set by torch once the group is made."""
+        self._description = description
+
+    _set_group_desc = setGroupDesc
+    group_desc = property(getGroupDesc)
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu"), torch.device("cuda")] if torch.cuda.is_available() else [torch.device("cpu")]
+
+    @property
+    def bound_device_id(self) -> torch.device | None:
+        """The device that `init_process_group(device_id=...)` names."""
+        return self._bound_device
+
+    @bound_device_id.setter
+    def bound_device_id(self, device: torch.device | None) -> None:
+        self._bound_device = device
+
+    supports_splitting = supports_coalescing = supports_time_estimate = False
+
+    def _get_backend(self, device: torch.device) -> FaninProcessGroup:
+        return self
+
+    def _has_hooks(self) -> bool:
+        return False
+
+    def get_group_store(self) -> c10d.Store:
+        """The store that the ranks met through."""
+        return self._store
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._sequence
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Ranks count alike from 0: nothing to agree on."""
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """The timeout of collectives that come without one."""
+        self._timeout_s = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout
+
+    def abort(self) -> None:
+        """Drop out at once; whatever waits raises."""
+        self._plumbing.close(timeout_s=0.0)
+        self._inner.break_connections()
+
+    def shutdown(self) -> None:
+        """Leave the job; the other ranks are told."""
+        self._plumbing.close()
+
+
+def _single(tensors: Any) -> torch.Tensor:
+    if isinstance(tensors, torch.Tensor):
+        return tensors
+    if len(tensors) != 1:
+        raise UnsupportedError(f"{len(tensors)} tensors in one collective; fanin takes one per rank")
+    tensor: torch.Tensor = tensors[0]
+    return tensor
+
+
+def _op(op: Any) -> Any:
+    return op if isinstance(op, dist.ReduceOp) else dist.ReduceOp(op)
+
+
+@atexit.register
+def _leave_all() -> None:
+    """A program that ends without destroy_process_group leaves in order, so that its peers need not miss it."""
+    for group in list(_GROUPS):
+        group.shutdown()
+    WATCH.stop()

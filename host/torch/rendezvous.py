@@ -1,0 +1,141 @@
+"""How the ranks of a group find one switch and one job name: through the group's store.
+
+Rules
+-----
+* A rank with a switch of its own configured (options, FANIN_SWITCH) uses that address; the rest use rank 0's.
+* Rank 0 without one uses the switch of the world's group, and where there is none, starts one: one per process, shared
+  by all groups, closed when the last of them is, or at exit.
+* What rank 0 fails at is told to the others, who otherwise would wait for the store's timeout.
+* A job name is the group's name and a fresh random part, so that two runs never meet at a long-lived switch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ipaddress
+import json
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Sequence
+from datetime import timedelta
+
+from torch._C import _distributed_c10d as c10d
+
+from fanin.errors import SwitchUnreachableError
+from fanin.host.embedded import EmbeddedSwitch, start_switch
+from fanin.options import Options, SwitchAddress
+
+KEY = "fanin/job"
+START_GRACE = 3
+"""Ranks wait at least this many connect timeouts for rank 0, which may need one to start a switch."""
+
+
+def incarnation_store(store: c10d.Store, rank: int, global_ranks: Sequence[int]) -> c10d.Store:
+    """A store for this very incarnation of the group: names come back after destroy and init, old keys stay.
+
+    Each rank counts in the store itself, per name (the store's prefix) and members: those who were members of one group
+    of that name need not be of the next, and a new store starts afresh.
+    """
+    members = ".".join(map(str, global_ranks)) or "world"
+    incarnation = store.add(f"fanin/{members}/{rank}", 1)
+    return c10d.PrefixStore(f"fanin/{members}/{incarnation}", store)
+
+
+class SharedSwitch:
+    """The switch that this process started, if any, and who uses it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._switch: EmbeddedSwitch | None = None
+        self._users = 0
+        self.world_address: SwitchAddress | None = None
+        """The switch of the world's group, for groups made later."""
+
+    def start(self, options: Options) -> SwitchAddress:
+        """The address of this process's switch, started now if it is not there yet; call `release` once for it."""
+        with self._lock:
+            if self._switch is None:
+                self._switch = start_switch(reachable_host(), options)
+            self._users += 1
+            return self._switch.address
+
+    def release(self) -> None:
+        """One user less; the last one closes it."""
+        with self._lock:
+            self._users -= 1
+            if self._users == 0 and self._switch is not None:
+                self._switch.close()
+                self._switch = None
+
+    def close(self) -> None:
+        """Let go of it at exit."""
+        with self._lock:
+            if self._switch is not None:
+                self._switch.close()
+                self._switch = None
+
+
+SHARED = SharedSwitch()
+atexit.register(SHARED.close)
+
+
+def reachable_host() -> str:
+    """The name or address under which the other ranks reach this process.
+
+    Loopback where MASTER_ADDR is loopback or not set. MASTER_ADDR itself where it names this machine, since the others
+    resolved it too; otherwise the address that this machine uses on the way there.
+    """
+    master = os.environ.get("MASTER_ADDR", "")
+    if not master:
+        return "127.0.0.1"
+    try:
+        family, _, _, _, target = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)  # a datagram socket sends nothing here; the system only picks the way
+            own = str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
+    if ipaddress.ip_address(own).is_loopback:
+        # Debian gives a host's own name a loopback address: right for one machine, wrong for the others.
+        alone = os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
+        return "127.0.0.1" if alone or master in ("localhost", "::1") or master.startswith("127.") else master
+    return master if own == target[0] else own
+
+
+class Meeting:
+    """What the ranks agreed on: the switch, the job's name, and whether this process holds a switch for it."""
+
+    def __init__(self, address: SwitchAddress, job_name: str, holds_switch: bool) -> None:
+        self.address = address
+        self.job_name = job_name
+        self._holds_switch = holds_switch
+
+    def close(self) -> None:
+        """Let go of the embedded switch, if this group holds it. Idempotent."""
+        if self._holds_switch:
+            self._holds_switch = False
+            SHARED.release()
+
+
+def meet(store: c10d.Store, rank: int, job_prefix: str, options: Options, timeout: timedelta) -> Meeting:
+    """Agree with the group's other ranks. Raises rank 0's error on every rank, ConfigurationError, torch's timeouts."""
+    own = SwitchAddress.parse(options.switch) if options.switch is not None else SHARED.world_address
+    if rank != 0:
+        # The group's timeout, which is the store's own too, may be shorter than a switch takes to start.
+        patience_s = max(timeout.total_seconds(), START_GRACE * options.connect_timeout_s)
+        store.wait([KEY], timedelta(seconds=patience_s))
+        told = json.loads(store.get(KEY))
+        if "error" in told:
+            raise SwitchUnreachableError("", f"rank 0 could not start a switch: {told['error']}")
+        return Meeting(own or SwitchAddress.parse(told["switch"]), told["job"], False)
+    starts = own is None
+    try:
+        address = own or SHARED.start(options)
+    except Exception as error:
+        store.set(KEY, json.dumps({"error": str(error)}))
+        raise
+    job_name = f"{job_prefix}-{uuid.uuid4().hex[:12]}"
+    store.set(KEY, json.dumps({"switch": str(address), "job": job_name}))
+    return Meeting(address, job_name, starts)

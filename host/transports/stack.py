@@ -1,0 +1,67 @@
+"""The transport that a worker's options ask for: the scheme's own, wrapped in what is to be observed or broken."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Literal
+
+from fanin.errors import ConfigurationError
+from fanin.faults import FaultPlan
+from fanin.framing import Endpoint
+from fanin.host.transports.faulty import FaultyTransport
+from fanin.host.transports.pcap import PcapTransport, PcapWriter
+from fanin.host.transports.tracer import TracingTransport
+from fanin.host.transports.udp import UdpTransport
+from fanin.host.transports.zmq import ZmqTransport
+from fanin.job import JobSpec
+from fanin.options import Options
+from fanin.transport import Transport
+
+_NO_ADDRESS = "192.0.2.{}"
+"""TEST-NET-1 (RFC 5737): what a capture shows for ends that have no UDP address; the switch is .1."""
+_NO_PORT = 49_152
+"""The first dynamic port (RFC 6335)."""
+
+INSTRUMENTS = ("faults", "pcap", "trace")
+"""Options that need a transport of Python: the native loop has no place for them."""
+
+
+def open_transport(
+    options: Options, spec: JobSpec, worker: int, scheme: Literal["udp", "zmq"], host: str, port: int, flow: int
+) -> Transport:
+    """Open one flow's transport. Raises SwitchUnreachableError, and ConfigurationError for faults, pcap and trace."""
+    with ExitStack() as opened:
+        transport, here, there = _open(options, worker, scheme, host, port, flow)
+        opened.callback(transport.close)
+        if options.pcap is not None:
+            transport = PcapTransport(transport, PcapWriter(_of_rank(options.pcap, worker)), here, there)
+        if options.trace is not None:
+            prefix = f"rank={worker} flow={flow}"
+            transport = TracingTransport(transport, _of_rank(options.trace, worker), prefix=prefix)
+        if options.faults is not None:
+            plan = FaultPlan.parse(options.faults)
+            if plan.corrupt and not spec.checksum:
+                raise ConfigurationError(
+                    "faults: corrupt needs checksums in the job: set FANIN_CHECKSUM=1 on every rank"
+                )
+            transport = FaultyTransport(transport, plan, f"{worker}/{flow}")
+        opened.pop_all()
+    return transport
+
+
+def _open(
+    options: Options, worker: int, scheme: Literal["udp", "zmq"], host: str, port: int, flow: int
+) -> tuple[Transport, Endpoint, Endpoint]:
+    """The transport, and the two addresses that a capture shows."""
+    if scheme == "udp":
+        udp = UdpTransport(host, port)
+        return udp, Endpoint(*udp.local), Endpoint(*udp.peer)
+    zmq = ZmqTransport(
+        host, port, curve_server_key=options.curve_server_key, connect_timeout_s=options.connect_timeout_s
+    )
+    here = Endpoint(_NO_ADDRESS.format(2 + worker), _NO_PORT + flow)
+    return zmq, here, Endpoint(_NO_ADDRESS.format(1), port)
+
+
+def _of_rank(path: str, worker: int) -> str:
+    return path.replace("%r", str(worker))

@@ -1,0 +1,67 @@
+"""Writes one line of text per datagram that passes through, in both directions (the lines: fanin/trace.py)."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from typing import TextIO
+
+from fanin.errors import ConfigurationError
+from fanin.trace import Direction, trace_line
+from fanin.transport import Datagram, Transport
+
+STANDARD_ERROR = "-"
+
+
+class TracingTransport:
+    """Wraps a transport. `path` is opened for appending, so that jobs of one process may share it; `-` is stderr.
+
+    `clock` gives the time of each line, in seconds; `prefix` (a rank, a flow) begins it.
+    """
+
+    def __init__(self, inner: Transport, path: str, clock: Callable[[], float] = time.time, prefix: str = "") -> None:
+        self._inner = inner
+        self._clock = clock
+        self._prefix = f"{prefix} " if prefix else ""
+        self._files = ExitStack()
+        self._file: TextIO = sys.stderr
+        if path != STANDARD_ERROR:
+            try:
+                file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115 - closed by close
+                self._file = self._files.enter_context(file)
+            except OSError as error:
+                raise ConfigurationError(f"trace file {path!r} cannot be written: {error.strerror}") from error
+
+    @property
+    def trouble(self) -> str:
+        """The inner transport's."""
+        return self._inner.trouble
+
+    def send(self, datagrams: Iterable[Datagram]) -> None:
+        """Write and send all."""
+        batch = list(datagrams)
+        self._write(">", batch)
+        self._inner.send(batch)
+
+    def receive(self, timeout_s: float) -> list[Datagram]:
+        """Receive and write all."""
+        arrived = self._inner.receive(timeout_s)
+        self._write("<", arrived)
+        return arrived
+
+    def wake(self) -> None:
+        """End a waiting `receive`."""
+        self._inner.wake()
+
+    def close(self) -> None:
+        """Close the inner transport and the file."""
+        self._inner.close()
+        self._files.close()
+
+    def _write(self, direction: Direction, datagrams: list[Datagram]) -> None:
+        if datagrams:
+            now = self._clock()
+            lines = [f"{self._prefix}{trace_line(now, direction, data)}\n" for data, _ in datagrams]
+            self._file.write("".join(lines))

@@ -1,0 +1,137 @@
+"""UDP through an ordinary Python socket: one system call per datagram. The native engine has the batched loop.
+
+The socket is connected, so the kernel delivers only what the switch sends, and reports what comes back as ICMP: a port
+where nobody listens, a path that is too narrow, a network that is not there. None of that ends the transport: whether
+silence is a failure is for the worker machine's timers to say, and `trouble` then explains it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+from collections.abc import Iterable
+
+from fanin.errors import SwitchUnreachableError
+from fanin.host.transports.waker import Waker
+from fanin.transport import MAX_BATCH, SWITCH, Datagram
+from fanin.window import RECEIVE_BUFFER_REQUEST_BYTES
+
+SEND_WAIT_S = 0.01
+"""How long one `send` waits, in all, for a full send buffer to drain before it drops the rest."""
+RECEIVE_BYTES = 65_536
+"""More than any datagram: one that is longer than a packet may be is seen whole, and counted for what it is."""
+
+_TROUBLES = {
+    errno.ECONNREFUSED: "nothing listens at this port: is the switch running, and is the port right?",
+    errno.EMSGSIZE: "a packet is too long for the path: lower FANIN_WORDS_PER_PACKET",
+    errno.ENETUNREACH: "no route to this network: check the address and this machine's routes",
+    errno.EHOSTUNREACH: "the host does not answer: check the address, and that both machines are on the network",
+    errno.EPERM: "this machine's firewall forbids it: allow outgoing UDP to this port",
+    errno.EACCES: "this machine's firewall or a broadcast address forbids it",
+}
+
+
+class UdpTransport:
+    """A socket to `udp://host:port`. SwitchUnreachableError when the name does not resolve or has no route."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._address = f"udp://{f'[{host}]' if ':' in host else host}:{port}"
+        self._trouble = ""
+        self._socket = self._connect(host, port)
+        self.local: tuple[str, int] = _numeric(self._socket.getsockname())
+        """This end's address and port."""
+        self.peer: tuple[str, int] = _numeric(self._socket.getpeername())
+        """The switch's numeric address and port."""
+        self._waker = Waker()
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+        self._poll.register(self._waker, select.POLLIN)
+
+    @property
+    def trouble(self) -> str:
+        """The last complaint of the operating system since something was last received."""
+        return self._trouble
+
+    def send(self, datagrams: Iterable[Datagram]) -> None:
+        """Send all; waits at most SEND_WAIT_S for a full buffer, then drops what is left."""
+        may_wait = True
+        for data, _ in datagrams:
+            try:
+                self._send_one(data)
+            except BlockingIOError:
+                if not may_wait or not select.select([], [self._socket], [], SEND_WAIT_S)[1]:
+                    return
+                may_wait = False
+
+    def receive(self, timeout_s: float) -> list[Datagram]:
+        """At most MAX_BATCH datagrams."""
+        ready = self._poll.poll(max(timeout_s, 0.0) * 1000)
+        arrived: list[Datagram] = []
+        for descriptor, _ in ready:
+            if descriptor == self._waker.fileno():
+                self._waker.drain()
+            else:
+                self._receive_into(arrived)
+        return arrived
+
+    def wake(self) -> None:
+        """End a waiting `receive`."""
+        self._waker.wake()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+        self._waker.close()
+
+    def _connect(self, host: str, port: int) -> socket.socket:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        except OSError as error:
+            text = f"{self._address}: the name {host!r} does not resolve ({error.strerror}): check the switch's address"
+            raise SwitchUnreachableError(self._address, text) from error
+        family, kind, protocol, _, address = found[0]
+        opened = socket.socket(family, kind, protocol)
+        opened.setblocking(False)
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            opened.setsockopt(socket.SOL_SOCKET, option, RECEIVE_BUFFER_REQUEST_BYTES)
+        try:
+            opened.connect(address)
+        except OSError as error:
+            opened.close()
+            raise SwitchUnreachableError(self._address, f"{self._address}: {_explain(error)}") from error
+        return opened
+
+    def _send_one(self, data: bytes) -> None:
+        """Send one datagram. An error that an earlier one left on the socket is noted, and this one is sent anyway."""
+        for _ in range(2):
+            try:
+                self._socket.send(data)
+                return
+            except BlockingIOError:
+                raise
+            except OSError as error:
+                self._trouble = f"{self._address}: {_explain(error)}"
+
+    def _receive_into(self, arrived: list[Datagram]) -> None:
+        for _ in range(MAX_BATCH):
+            try:
+                arrived.append((self._socket.recv(RECEIVE_BYTES), SWITCH))
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._trouble = f"{self._address}: {_explain(error)}"
+                return
+            self._trouble = ""
+
+
+def _numeric(address: tuple[str, int]) -> tuple[str, int]:
+    """Host and port of a socket address, without an IPv6 zone."""
+    return address[0].partition("%")[0], address[1]
+
+
+def _explain(error: OSError) -> str:
+    known = _TROUBLES.get(error.errno or 0)
+    text = os.strerror(error.errno) if error.errno else str(error)
+    return f"{text}: {known}" if known else text
