@@ -1,0 +1,105 @@
+// The switch's numbers for its peers. A number is never given to two peers; a machine passes it around and looks no further.
+//
+// Whoever sends anything gets a number: a stranger. There may be anyone's packets on a port, so strangers are bounded, the
+// oldest going first. A peer that a job took in is a member: kept until the job goes, with a socket of its own.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "shared_memory.hpp"
+#include "sinks.hpp"
+#include "udp_socket.hpp"
+
+namespace fanin {
+
+class AddressBook {
+ public:
+  static constexpr std::size_t MAX_STRANGERS = 1024;
+
+  struct Peer {
+    SocketAddress remote;
+    std::optional<SocketAddress> local;  // where it sent to, if the server listens on a wildcard
+    bool member = false;
+    std::uint16_t job = 0;  // of a member
+    UdpSocket socket;       // of a member, if one could be had: connected, on the server's port
+    SharedMemory* shared = nullptr;  // of a member that is on this machine and has mapped it
+    std::uint32_t worker = 0;        // of such a member: its place there
+  };
+
+  Address number(const SocketAddress& remote, const SocketAddress* local) {
+    if (last_ != nullptr && last_->second.remote == remote) return last_->first;
+    auto known = numbers_.find(remote);
+    if (known == numbers_.end()) {
+      forget_old_strangers();
+      known = numbers_.emplace(remote, next_++).first;
+      Peer& peer = peers_[known->second];
+      peer.remote = remote;
+      if (local != nullptr) peer.local = *local;
+      strangers_.push_back(known->second);
+    }
+    last_ = &*peers_.find(known->second);
+    return known->second;
+  }
+
+  // Null for a number that is forgotten.
+  Peer* find(Address number) {
+    const auto found = peers_.find(number);
+    return found == peers_.end() ? nullptr : &found->second;
+  }
+
+  void become_member(Peer& peer, std::uint16_t job) {
+    peer.job = job;
+    peer.member = true;
+  }
+
+  // Its members are strangers from now on, without sockets.
+  void forget_job(std::uint16_t job) {
+    for (auto& [number, peer] : peers_) {
+      if (!peer.member || peer.job != job) continue;
+      peer.member = false;
+      peer.socket.close();
+      peer.shared = nullptr;
+      strangers_.push_back(number);
+    }
+    forget_old_strangers();
+  }
+
+  // Nobody is heard from now on; who the members are stays known.
+  void close_sockets() {
+    for (auto& [number, peer] : peers_) peer.socket.close();
+  }
+
+  template <typename Visit>
+  void for_each_socket(Visit visit) const {
+    for (const auto& [number, peer] : peers_) {
+      if (peer.socket.is_open()) visit(peer.socket);
+    }
+  }
+
+  std::size_t size() const { return peers_.size(); }
+
+ private:
+  void forget_old_strangers() {
+    last_ = nullptr;
+    while (strangers_.size() >= MAX_STRANGERS) {
+      const auto oldest = peers_.find(strangers_.front());
+      strangers_.pop_front();
+      if (oldest == peers_.end() || oldest->second.member) continue;  // it has become a member since
+      numbers_.erase(oldest->second.remote);
+      peers_.erase(oldest);
+    }
+  }
+
+  Address next_ = 1;
+  std::unordered_map<SocketAddress, Address, SocketAddressHash> numbers_;
+  std::unordered_map<Address, Peer> peers_;
+  std::deque<Address> strangers_;  // oldest first; some may be members by now
+  std::pair<const Address, Peer>* last_ = nullptr;
+};
+
+}  // namespace fanin

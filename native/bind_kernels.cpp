@@ -1,0 +1,148 @@
+// The kernels for Python: the contract tests and benchmarks/kernels.py hold them against fanin.fixed_point.
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <cstring>
+#include <optional>
+#include <string>
+
+#include "bind.hpp"
+#include "kernels.hpp"
+
+namespace py = pybind11;
+
+namespace fanin {
+
+namespace {
+
+// Arrays are taken as bytes, so that bfloat16 and buffers that are not aligned pass as they are.
+using Bytes = py::array_t<std::uint8_t, py::array::c_style>;
+using Codes = py::array_t<std::uint16_t, py::array::c_style | py::array::forcecast>;
+using Words = py::array_t<std::uint32_t, py::array::c_style>;
+using Residual = std::optional<py::array_t<float, py::array::c_style>>;
+
+void require(bool legal, const char* text) {
+  if (!legal) throw std::invalid_argument(text);
+}
+
+std::size_t element_count(const Codec& codec, const Bytes& x) {
+  const auto bytes = static_cast<std::size_t>(x.size());
+  require(bytes % element_bytes(codec.element) == 0, "x is no whole number of elements");
+  return bytes / element_bytes(codec.element);
+}
+
+std::size_t block_count(const Codec& codec, std::size_t n, std::size_t block_elements) {
+  if (!is_floating(codec.element)) return 0;
+  require(block_elements > 0 && words_for(codec, block_elements) * 4 * 8 % (codec.lanes * block_elements) == 0,
+          "block_elements must be a positive number of whole words' worth");
+  return (n + block_elements - 1) / block_elements;
+}
+
+void require_codes(const Codec& codec, const Codes& codes, std::size_t n, std::size_t block_elements) {
+  require(static_cast<std::size_t>(codes.size()) >= block_count(codec, n, block_elements), "too few codes");
+}
+
+const float* residual_of(const Residual& residual, std::size_t n) {
+  if (!residual) return nullptr;
+  require(static_cast<std::size_t>(residual->size()) == n, "residual must have as many elements as x");
+  return residual->data();
+}
+
+Codes codes_of(const Codec& codec, const Bytes& x, std::size_t block_elements, double factor,
+               const Residual& residual) {
+  const std::size_t n = element_count(codec, x);
+  Codes codes(static_cast<py::ssize_t>(block_count(codec, n, block_elements)));
+  scale_codes(codec, x.data(), n, block_elements, factor, residual_of(residual, n), codes.mutable_data());
+  return codes;
+}
+
+void quantize_into(const Codec& codec, const Bytes& x, const Codes& codes, std::size_t block_elements, Bytes& words_be,
+                   double factor, const Residual& residual) {
+  const std::size_t n = element_count(codec, x);
+  require_codes(codec, codes, n, block_elements);
+  require(static_cast<std::size_t>(words_be.size()) == words_for(codec, n) * 4, "words_be has the wrong length");
+  quantize(codec, x.data(), n, block_elements, codes.data(), factor, residual_of(residual, n), words_be.mutable_data());
+}
+
+void dequantize_into(const Codec& codec, const Bytes& words_be, const Codes& codes, std::size_t block_elements,
+                     std::size_t count, std::uint32_t contributors, Bytes& out, double divisor, std::size_t skip) {
+  require_codes(codec, codes, count, block_elements);
+  require(static_cast<std::size_t>(words_be.size()) == words_for(codec, count) * 4, "words_be has the wrong length");
+  const std::size_t keep = element_count(codec, out);
+  require(skip + keep <= count, "out reaches beyond the chunk");
+  dequantize(codec, words_be.data(), count, block_elements, codes.data(), contributors, divisor, skip, keep,
+             out.mutable_data());
+}
+
+Residual::value_type residual_after(const Codec& codec, const Bytes& x, const Codes& codes, std::size_t block_elements,
+                                    double factor, const Residual& residual) {
+  const std::size_t n = element_count(codec, x);
+  require_codes(codec, codes, n, block_elements);
+  Residual::value_type after(static_cast<py::ssize_t>(n));
+  const float* before = residual_of(residual, n);
+  std::memset(after.mutable_data(), 0, n * sizeof(float));
+  if (before != nullptr) std::memcpy(after.mutable_data(), before, n * sizeof(float));
+  update_residual(codec, x.data(), n, block_elements, codes.data(), factor, after.mutable_data());
+  return after;
+}
+
+using AddWords = void (*)(std::uint32_t*, const std::uint8_t*, std::size_t);
+
+template <AddWords add>
+void on_words(Words& sum, const Bytes& in) {
+  require(sum.size() * 4 == in.size(), "sum and in differ in length");
+  add(sum.mutable_data(), in.data(), static_cast<std::size_t>(sum.size()));
+}
+
+void bind_codec(py::module_& module) {
+  py::class_<Codec>(module, "Codec")
+      .def(py::init([](int element, std::uint32_t lanes, std::uint32_t contributions) {
+             require(element >= 0 && element <= static_cast<int>(Element::uint8), "element is none of fanin.reduction");
+             return Codec(static_cast<Element>(element), lanes, contributions);
+           }),
+           py::arg("element"), py::arg("lanes") = 32, py::arg("contributions") = 1)
+      .def_readonly("lanes", &Codec::lanes)
+      .def_readonly("contributions", &Codec::contributions)
+      .def_readonly("bound", &Codec::bound)
+      .def_readonly("exponent", &Codec::exponent)
+      .def("words_for", &words_for, py::arg("count"))
+      .def("elements_per_packet", &elements_per_packet, py::arg("words"))
+      .def("codes", &codes_of, py::arg("x"), py::arg("block_elements"), py::arg("factor") = 1.0,
+           py::arg("residual") = py::none())
+      .def("quantize_into", &quantize_into, py::arg("x"), py::arg("codes"), py::arg("block_elements"),
+           py::arg("words_be").noconvert(), py::arg("factor") = 1.0, py::arg("residual") = py::none())
+      .def("dequantize_into", &dequantize_into, py::arg("words_be"), py::arg("codes"), py::arg("block_elements"),
+           py::arg("count"), py::arg("contributors"), py::arg("out").noconvert(),
+           py::arg("divisor") = 1.0, py::arg("skip") = 0)
+      .def("residual_after", &residual_after, py::arg("x"), py::arg("codes"), py::arg("block_elements"),
+           py::arg("factor") = 1.0, py::arg("residual") = py::none());
+}
+
+}  // namespace
+
+void bind_kernels(py::module_& module) {
+  bind_codec(module);
+  module.def("store_words", &on_words<&store_words>, py::arg("sum").noconvert(), py::arg("words_be"));
+  module.def("add_words", &on_words<&add_words>, py::arg("sum").noconvert(), py::arg("words_be"));
+  module.def("finish_words", &on_words<&finish_words>, py::arg("sum").noconvert(), py::arg("words_be"));
+  module.def(
+      "to_wire", [](Words& sum) { to_wire(sum.mutable_data(), static_cast<std::size_t>(sum.size())); },
+      py::arg("sum").noconvert());
+  module.def(
+      "max_codes",
+      [](Bytes& codes_be, const Bytes& in_be) {
+        require(codes_be.size() == in_be.size() && in_be.size() % 2 == 0, "the codes differ in length");
+        max_codes(codes_be.mutable_data(), in_be.data(), static_cast<std::size_t>(in_be.size()) / 2);
+      },
+      py::arg("codes_be").noconvert(), py::arg("in_be"));
+  module.def(
+      "crc32", [](const Bytes& data, std::uint32_t start) {
+        return crc32(data.data(), static_cast<std::size_t>(data.size()), start);
+      },
+      py::arg("data"), py::arg("start") = 0);
+  module.def("kernels_in_use", &kernels_in_use);
+  module.def(
+      "use_kernels", [](const std::string& name) { return use_kernels(name.c_str()); }, py::arg("name"));
+}
+
+}  // namespace fanin

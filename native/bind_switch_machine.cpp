@@ -1,0 +1,80 @@
+#include <pybind11/stl.h>
+
+#include "bind.hpp"
+#include "bind_events.hpp"
+#include "switch_machine.hpp"
+
+namespace py = pybind11;
+
+namespace fanin {
+
+namespace {
+
+// Collects what the machine sends as [(bytes, address), ...]; a multicast shares one bytes object.
+class ListSink final : public SwitchSink {
+ public:
+  void send(std::span<const std::uint8_t> datagram, std::span<const Address> destinations) override {
+    const py::bytes data(reinterpret_cast<const char*>(datagram.data()), datagram.size());
+    for (const Address destination : destinations) list.append(py::make_tuple(data, destination));
+  }
+
+  py::list list;
+};
+
+std::span<const std::uint8_t> bytes_of(const py::buffer_info& info) {
+  if (info.ndim != 1 || info.itemsize != 1 || (info.size > 0 && info.strides[0] != 1))
+    throw py::type_error("a datagram is a contiguous sequence of bytes");
+  return {static_cast<const std::uint8_t*>(info.ptr), static_cast<std::size_t>(info.size)};
+}
+
+}  // namespace
+
+void bind_switch_machine(py::module_& module) {
+  py::register_exception_translator([](std::exception_ptr error) {
+    try {
+      if (error) std::rethrow_exception(error);
+    } catch (const JobRefused& refused) {
+      const py::object type = py::module_::import("fanin.errors").attr("AdmissionError");
+      py::set_error(type, refused.what());
+    } catch (const NoSuchJob& unknown) {
+      py::set_error(PyExc_KeyError, unknown.what());
+    }
+  });
+  py::class_<SwitchMachine>(module, "SwitchMachine",
+                            "Twin of fanin.switch.switch_machine.SwitchMachine, which documents the verbs.")
+      .def(py::init<std::uint64_t>(), py::arg("memory_bytes"))
+      .def("admit", [](SwitchMachine& self, const py::object& spec) { self.admit(job_from_python(spec)); },
+           py::arg("spec"))
+      .def("remove", &SwitchMachine::remove, py::arg("job"))
+      .def("evict", &SwitchMachine::evict, py::arg("job"), py::arg("worker"), py::arg("now"))
+      .def("set_quorum", &SwitchMachine::set_quorum, py::arg("job"), py::arg("quorum"), py::arg("now"))
+      .def("jobs", &SwitchMachine::jobs)
+      .def("members",
+           [](const SwitchMachine& self, std::uint16_t job) {
+             const Members members = self.members(job);
+             return py::make_tuple(members.registered, members.lost, members.left);
+           },
+           py::arg("job"))
+      .def("counters", [](const SwitchMachine& self) { return to_python(self.counters()); })
+      .def("job_counters",
+           [](const SwitchMachine& self, std::uint16_t job) { return to_python(self.job_counters(job)); },
+           py::arg("job"))
+      .def("receive_datagram",
+           [](SwitchMachine& self, const py::buffer& data, Address source, double now) {
+             const py::buffer_info info = data.request();
+             self.receive_datagram(bytes_of(info), source, now);
+           },
+           py::arg("data"), py::arg("source"), py::arg("now"))
+      .def("datagrams_to_send",
+           [](SwitchMachine& self, double now) {
+             ListSink sink;
+             self.datagrams_to_send(now, sink);
+             return sink.list;
+           },
+           py::arg("now"))
+      .def("next_timer", &SwitchMachine::next_timer)
+      .def("handle_timer", &SwitchMachine::handle_timer, py::arg("now"))
+      .def("next_event", [](SwitchMachine& self) { return to_python(self.next_event()); });
+}
+
+}  // namespace fanin

@@ -1,0 +1,112 @@
+#include "item_stream.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "packet.hpp"
+
+namespace fanin {
+
+ItemStream::ItemStream(std::uint32_t slots, std::uint32_t codes_per_packet)
+    : window_(std::uint64_t{WINDOW_POOLS} * slots),
+      queue_(slots),
+      codes_per_packet_(codes_per_packet),
+      agreed_for_(window_ + slots),
+      agreed_((window_ + slots) * codes_per_packet) {
+  slots_.reserve(slots);
+  for (std::uint32_t slot = 0; slot < slots; ++slot) slots_.push_back({.item = slot});
+}
+
+void ItemStream::append(const Operation& operation) {
+  if (operation.end_item() / slots_.size() > MAX_BASE)
+    throw std::overflow_error("a slot counts 2^32 - 1 rounds, and this job has used them up: join a new one");
+  if (operation.chunks == 0) return;
+  const std::uint64_t number = operations_.end_number();
+  operations_.push_back(operation);
+  end_item_ = operation.end_item();
+  const std::uint64_t last = std::min<std::uint64_t>(end_item_, operation.first_item + slots_.size());
+  for (std::uint64_t item = operation.first_item; item < last; ++item) offer(item, number);
+}
+
+std::optional<std::uint32_t> ItemStream::next() {
+  while (queue_size_ != 0) {
+    const std::uint32_t slot = queue_[queue_front_];
+    if (slots_[slot].state == State::queued) return slot;
+    take();
+  }
+  return std::nullopt;
+}
+
+void ItemStream::take() {
+  Slot& slot = slots_[queue_[queue_front_]];
+  queue_front_ = queue_front_ + 1 == queue_.size() ? 0 : queue_front_ + 1;
+  --queue_size_;
+  slot.in_queue = false;
+  if (slot.state == State::queued) slot.state = State::flying;
+}
+
+std::uint64_t ItemStream::finish(std::uint32_t slot_index, const std::uint8_t* codes_be) {
+  Slot& slot = slots_[slot_index];
+  const std::uint64_t item = slot.item, number = slot.operation;
+  Operation& operation = operations_[number];
+  slot.item += slots_.size();
+  slot.state = State::idle;
+  if (operation.carries_codes(item)) {
+    const std::uint64_t words_item = item + operation.lead;
+    std::uint16_t* const codes = &agreed_[entry(words_item) * codes_per_packet_];
+    for (std::uint32_t i = 0; i < operation.code_count; ++i) codes[i] = load_be16(codes_be + i * CODE_BYTES);
+    agreed_for_[entry(words_item)] = words_item + 1;
+    offer(words_item, number);
+  }
+  offer(slot.item, number);
+  advance(number);
+  if (!operation.carries_words(item)) return 0;
+  const std::uint64_t done = --operation.unfinished_chunks == 0 ? operation.ticket : 0;
+  while (!operations_.empty() && operations_.front().unfinished_chunks == 0) operations_.pop_front();
+  return done;
+}
+
+void ItemStream::advance(std::uint64_t hint) {
+  std::uint64_t item = window_end();
+  while (slots_[oldest_item_ % slots_.size()].item > oldest_item_) ++oldest_item_;
+  for (const std::uint64_t last = std::min(window_end(), end_item_); item < last; ++item) offer(item, hint);
+}
+
+std::uint64_t ItemStream::find(std::uint64_t item, std::uint64_t hint) const {
+  if (operations_[hint].contains(item)) return hint;
+  std::uint64_t low = operations_.front_number(), high = operations_.end_number();
+  while (high - low > 1) {
+    const std::uint64_t middle = low + (high - low) / 2;
+    (operations_[middle].first_item <= item ? low : high) = middle;
+  }
+  return low;
+}
+
+void ItemStream::offer(std::uint64_t item, std::uint64_t hint) {
+  if (item >= end_item_ || item >= window_end()) return;
+  const auto index = static_cast<std::uint32_t>(item % slots_.size());
+  Slot& slot = slots_[index];
+  if (slot.item != item || slot.state != State::idle) return;
+  const std::uint64_t number = find(item, hint);
+  const Operation& operation = operations_[number];
+  if (operation.code_count != 0 && operation.carries_words(item) && agreed_for_[entry(item)] != item + 1) return;
+  slot.operation = number;
+  enqueue(index);
+}
+
+void ItemStream::enqueue(std::uint32_t index) {
+  Slot& slot = slots_[index];
+  slot.state = State::queued;
+  if (slot.in_queue) return;
+  slot.in_queue = true;
+  const std::size_t end = queue_front_ + queue_size_;
+  queue_[end < queue_.size() ? end : end - queue_.size()] = index;
+  ++queue_size_;
+}
+
+std::size_t ItemStream::buffer_bytes() const {
+  return slots_.capacity() * sizeof(Slot) + operations_.capacity_bytes() + queue_.capacity() * sizeof(std::uint32_t) +
+         agreed_for_.capacity() * sizeof(std::uint64_t) + agreed_.capacity() * sizeof(std::uint16_t);
+}
+
+}  // namespace fanin

@@ -1,0 +1,73 @@
+// Which item of which operation goes into which slot, and when it may be sent. The rules and the table of states stand
+// in host/item_stream.py.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "growing_ring.hpp"
+#include "operation.hpp"
+
+namespace fanin {
+
+class ItemStream {
+ public:
+  ItemStream(std::uint32_t slots, std::uint32_t codes_per_packet);
+
+  std::uint64_t end_item() const { return end_item_; }
+  bool unfinished() const { return oldest_item_ < end_item_; }
+  // The slot's current item, submitted or not.
+  std::uint64_t current(std::uint32_t slot) const { return slots_[slot].item; }
+  // The operation of a slot's current item, which must have been sent.
+  Operation& operation(std::uint32_t slot) { return operations_[slots_[slot].operation]; }
+  const std::uint16_t* agreed_codes(std::uint64_t item) const { return &agreed_[entry(item) * codes_per_packet_]; }
+
+  // Takes in an operation, whose first item is end_item(); throws std::overflow_error when the bases run out.
+  void append(const Operation& operation);
+  // The slot whose current item is to be sent next; it stays so until `take`.
+  std::optional<std::uint32_t> next();
+  void take();
+  void send_again(std::uint32_t slot) { enqueue(slot); }
+  // The slot's item has its result, and is stored; codes_be are the codes that came with it, in wire order.
+  // Returns the ticket of an operation that is now done, or 0.
+  std::uint64_t finish(std::uint32_t slot, const std::uint8_t* codes_be);
+
+  std::size_t buffer_bytes() const;
+
+ private:
+  enum class State : std::uint8_t { idle, queued, flying };
+  struct Slot {
+    std::uint64_t item;
+    std::uint64_t operation = 0;  // its number in operations_; valid unless idle
+    State state = State::idle;
+    bool in_queue = false;
+  };
+
+  std::size_t entry(std::uint64_t item) const { return static_cast<std::size_t>(item % agreed_for_.size()); }
+  std::uint64_t window_end() const { return oldest_item_ + window_; }
+  // The number of the operation of a submitted, unfinished item; `hint` is where to look first.
+  std::uint64_t find(std::uint64_t item, std::uint64_t hint) const;
+  void offer(std::uint64_t item, std::uint64_t hint);
+  void advance(std::uint64_t hint);
+  void enqueue(std::uint32_t slot);
+
+  std::vector<Slot> slots_;
+  GrowingRing<Operation> operations_;
+  std::uint64_t end_item_ = 0;
+  std::uint64_t oldest_item_ = 0;
+  std::uint64_t window_;
+
+  std::vector<std::uint32_t> queue_;  // a ring of slots, each in it once at most
+  std::size_t queue_front_ = 0;
+  std::size_t queue_size_ = 0;
+
+  // Agreed codes by the item that carries their words. An item's codes come at most a pool after it entered the window,
+  // so a window and a pool of entries never collide.
+  std::uint32_t codes_per_packet_;
+  std::vector<std::uint64_t> agreed_for_;  // the item, plus 1; 0: none
+  std::vector<std::uint16_t> agreed_;
+};
+
+}  // namespace fanin

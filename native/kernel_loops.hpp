@@ -1,0 +1,135 @@
+// The kernels that are plain loops: float64 over two words, integers, the switch's sums. The compiler vectorizes them.
+//
+// Templates over the group type, though they do not use it, for the reason that kernel_body.hpp gives.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernel_table.hpp"
+
+namespace fanin {
+
+// The part of a chunk that is wanted, [skip, end), and where its first element goes.
+struct Wanted {
+  std::size_t skip, end;
+  std::uint8_t* out;
+};
+
+template <class Simd>
+struct KernelLoops {
+  using Size = std::size_t;
+
+  static Size least(Size a, Size b) { return a < b ? a : b; }
+  static Size most(Size a, Size b) { return a > b ? a : b; }
+
+  // ---- the switch
+
+  static std::uint32_t get_word(const std::uint8_t* words_be, Size i) {
+    std::uint32_t value;
+    std::memcpy(&value, words_be + 4 * i, 4);
+    return swap(value);
+  }
+  static void put_word(std::uint8_t* words_be, Size i, std::uint32_t value) {
+    value = swap(value);
+    std::memcpy(words_be + 4 * i, &value, 4);
+  }
+  static std::uint32_t swap(std::uint32_t value) {
+    return __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? __builtin_bswap32(value) : value;
+  }
+
+  static void store_words(std::uint32_t* sum, const std::uint8_t* in, Size n) {
+    for (Size i = 0; i < n; ++i) sum[i] = get_word(in, i);
+  }
+  static void add_words(std::uint32_t* sum, const std::uint8_t* in, Size n) {
+    for (Size i = 0; i < n; ++i) sum[i] += get_word(in, i);
+  }
+  static void finish_words(std::uint32_t* sum, const std::uint8_t* in, Size n) {
+    for (Size i = 0; i < n; ++i) sum[i] = swap(sum[i] + get_word(in, i));
+  }
+  static void to_wire(std::uint32_t* sum, Size n) {
+    for (Size i = 0; i < n; ++i) sum[i] = swap(sum[i]);
+  }
+
+  // ---- integers: one word each, extended and truncated
+
+  template <class Integer>
+  static void widen(const std::uint8_t* x, Size n, std::uint8_t* words_be) {
+    for (Size i = 0; i < n; ++i) {
+      Integer value;
+      std::memcpy(&value, x + i * sizeof value, sizeof value);
+      put_word(words_be, i, static_cast<std::uint32_t>(static_cast<std::int32_t>(value)));
+    }
+  }
+
+  template <class Integer>
+  static void narrow(const std::uint8_t* words_be, const Wanted& wanted) {
+    for (Size i = wanted.skip; i < wanted.end; ++i) {
+      const Integer value = static_cast<Integer>(get_word(words_be, i));
+      std::memcpy(wanted.out + (i - wanted.skip) * sizeof value, &value, sizeof value);
+    }
+  }
+
+  // ---- float64
+
+  static double wide_at(const std::uint8_t* x, Size i) {
+    double value;
+    std::memcpy(&value, x + i * sizeof value, sizeof value);
+    return value;
+  }
+
+  // Nearest, ties to even, for magnitudes below 2^52.
+  static double wide_round(double x) {
+    return __builtin_copysign((__builtin_fabs(x) + 0x1p52) - 0x1p52, x);
+  }
+
+  static void wide_codes(const Codec& codec, const std::uint8_t* x, Size n, Size block, double factor,
+                         std::uint16_t* codes) {
+    for (Size first = 0; first < n; first += block) {
+      std::uint64_t largest = 0;
+      for (Size i = first; i < least(first + block, n); ++i) {
+        const std::uint64_t bits = __builtin_bit_cast(std::uint64_t, wide_at(x, i) * factor) & ~(1ull << 63);
+        largest = bits > largest ? bits : largest;
+      }
+      *codes++ = scale_code(codec, __builtin_bit_cast(double, largest));
+    }
+  }
+
+  static void quantize_wide(const Codec& codec, const std::uint8_t* x, Size n, Size block, const std::uint16_t* codes,
+                            double factor, std::uint8_t* words_be) {
+    for (Size first = 0; first < n; first += block) {
+      const WideScale scale = wide_scale(codec, *codes++);
+      const Size last = least(first + block, n);
+      for (Size i = first; i < last; ++i) {
+        double steps = wide_at(x, i) * factor * scale.to_steps[0] * scale.to_steps[1];
+        steps = steps < scale.limit ? steps : scale.limit;
+        steps = steps > -scale.limit ? steps : -scale.limit;
+        const double high = wide_round(steps);
+        put_word(words_be, 2 * i, static_cast<std::uint32_t>(static_cast<std::int32_t>(high)));
+        const double low = wide_round((steps - high) * scale.low);
+        put_word(words_be, 2 * i + 1, static_cast<std::uint32_t>(static_cast<std::int32_t>(low)));
+      }
+    }
+  }
+
+  static void dequantize_wide(const Codec& codec, const std::uint8_t* words_be, Size block, const std::uint16_t* codes,
+                              double divisor, const Wanted& wanted) {
+    for (Size first = wanted.skip / block * block; first < wanted.end; first += block) {
+      const std::uint16_t code = codes[first / block];
+      const WideScale scale = wide_scale(codec, code);
+      const Size to = least(first + block, wanted.end);
+      for (Size i = most(first, wanted.skip); i < to; ++i) {
+        double value = code == CODE_ZERO ? 0.0 : __builtin_nan("");
+        if (code != CODE_ZERO && code != CODE_NOT_FINITE) {
+          const double high = static_cast<std::int32_t>(get_word(words_be, 2 * i));
+          const double low = static_cast<std::int32_t>(get_word(words_be, 2 * i + 1));
+          value = (high + low / scale.low) * scale.to_value[0] * scale.to_value[1] / divisor;
+        }
+        std::memcpy(wanted.out + (i - wanted.skip) * sizeof value, &value, sizeof value);
+      }
+    }
+  }
+};
+
+}  // namespace fanin

@@ -1,0 +1,75 @@
+// The numerics: scale codes, quantizing, adding, dequantizing. docs/numerics.md is the specification and
+// fanin/fixed_point.py the readable twin; both agree with this bit for bit.
+//
+// Every function takes unaligned buffers, allocates nothing and reads and writes no byte beyond what it is given.
+// `words` on the host side are in wire order (big-endian); a switch's sums are in host order until they are finished.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "reduction.hpp"
+
+namespace fanin {
+
+// How elements of one type become words that M contributions can be added in without overflow.
+struct Codec {
+  Codec() : Codec(Element::float32, 32, 1) {}
+  // `lanes` is a wish: float64 and integers always take 32 bits. Throws std::invalid_argument, with the remedy, when
+  // `lanes` is none of 32, 16, 8, 4 or when that many contributions leave a lane no level.
+  Codec(Element element, std::uint32_t lanes, std::uint32_t contributions);
+
+  bool operator==(const Codec&) const = default;
+
+  Element element;
+  std::uint32_t lanes;
+  std::uint32_t contributions;  // M = N (S + 1)
+  std::int32_t bound;           // B: one contribution's lane holds -B..B (narrow lanes: plus B)
+  int exponent;                 // k = floor(log2 B): what 32-bit lanes use of it
+};
+
+inline constexpr std::uint16_t CODE_ZERO = 0;             // every element of the block is zero
+inline constexpr std::uint16_t CODE_NOT_FINITE = 0xFFFF;  // one is NaN or Inf: the block becomes NaN at every worker
+
+// Words that `elements` take; the last one may be padded.
+std::size_t words_for(const Codec& codec, std::size_t elements);
+// Elements that fill `words`.
+std::size_t elements_per_packet(const Codec& codec, std::size_t words);
+
+// A chunk is `n` elements of the codec's type at `x`. Blocks of `block_elements` (whole words) share a scale code, so
+// a chunk has ceil(n / block_elements) of them, in host order. What is quantized is x * factor + residual; `residual`
+// is one float per element, or null. Integers have no codes; block_elements, codes, factor and residual are ignored.
+void scale_codes(const Codec& codec, const void* x, std::size_t n, std::size_t block_elements, double factor,
+                 const float* residual, std::uint16_t* codes);
+
+// Writes words_for(codec, n) words in wire order. `codes` are the agreed ones: the maximum over all contributors.
+void quantize(const Codec& codec, const void* x, std::size_t n, std::size_t block_elements, const std::uint16_t* codes,
+              double factor, const float* residual, std::uint8_t* words_be);
+
+// Writes elements [skip, skip + keep) of the chunk's sum, divided by `divisor`, to `out` (the first of them at out).
+// `contributors` is how many contributions the words hold.
+void dequantize(const Codec& codec, const std::uint8_t* words_be, std::size_t n, std::size_t block_elements,
+                const std::uint16_t* codes, std::uint32_t contributors, double divisor, std::size_t skip,
+                std::size_t keep, void* out);
+
+// residual = (x * factor + residual) - what quantize made of it; a block that is not finite keeps its residual.
+// Call it before dequantize when the reduction is in place: it reads x. Not for float64 and integers.
+void update_residual(const Codec& codec, const void* x, std::size_t n, std::size_t block_elements,
+                     const std::uint16_t* codes, double factor, float* residual);
+
+// The switch. `in` is in wire order; `sum` is `n` words in host order; all sums wrap around.
+void store_words(std::uint32_t* sum, const std::uint8_t* in, std::size_t n);   // sum = in
+void add_words(std::uint32_t* sum, const std::uint8_t* in, std::size_t n);     // sum += in
+void finish_words(std::uint32_t* sum, const std::uint8_t* in, std::size_t n);  // sum += in, left in wire order
+void to_wire(std::uint32_t* sum, std::size_t n);                               // sum from host to wire order
+void max_codes(std::uint8_t* codes_be, const std::uint8_t* in_be, std::size_t n);  // elementwise, both in wire order
+
+// CRC-32 (IEEE 802.3), as zlib.crc32(data, start).
+std::uint32_t crc32(const void* data, std::size_t bytes, std::uint32_t start = 0);
+
+// Which implementation runs: "avx512", "avx2" or "portable"; all give the same bits. The best that this processor has,
+// unless FANIN_KERNELS names another. use_kernels returns false for one that is unknown or that cannot run here.
+const char* kernels_in_use();
+bool use_kernels(const char* name);
+
+}  // namespace fanin

@@ -1,0 +1,101 @@
+#include "operation.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <stdexcept>
+
+#include "packet.hpp"
+
+namespace fanin {
+
+namespace {
+
+void check(const Reduction& asked, const JobSpec& spec) {
+  if (is_floating(asked.element) && spec.staleness != 0)
+    throw std::invalid_argument("floating point through a job with staleness > 0: rounds would mix scales");
+  if (!is_floating(asked.element) && (asked.divisor != 1.0 || asked.factor != 1.0))
+    throw std::invalid_argument("integers are summed exactly: divide or multiply them outside");
+  const std::size_t size = element_bytes(asked.element);
+  const auto source = reinterpret_cast<std::uintptr_t>(asked.source);
+  const auto destination = reinterpret_cast<std::uintptr_t>(asked.destination);
+  const bool apart = destination + asked.keep_count * size <= source || destination >= source + asked.count * size;
+  if (asked.keep_count != 0 && !apart && destination != source + asked.keep_first * size)
+    throw std::invalid_argument("destination overlaps source other than in place: reduce into separate memory");
+}
+
+// zlib.crc32(struct.pack("!QQBBd", ticket, count, element, lanes, factor)), as in host/operation.py.
+std::uint32_t signature_of(std::uint64_t ticket, const Reduction& asked, const Codec& codec) {
+  std::uint8_t fields[26];
+  const auto store_be64 = [](std::uint8_t* at, std::uint64_t value) {
+    store_be32(at, static_cast<std::uint32_t>(value >> 32));
+    store_be32(at + 4, static_cast<std::uint32_t>(value));
+  };
+  store_be64(fields, ticket);
+  store_be64(fields + 8, asked.count);
+  fields[16] = static_cast<std::uint8_t>(asked.element);
+  fields[17] = static_cast<std::uint8_t>(codec.lanes);
+  store_be64(fields + 18, std::bit_cast<std::uint64_t>(asked.factor));
+  return crc32(fields, sizeof fields);
+}
+
+}  // namespace
+
+Operation::Operation(std::uint64_t ticket_, const Reduction& asked, const JobSpec& spec, std::uint32_t flow,
+                     std::uint32_t flow_count, std::uint64_t first)
+    : ticket(ticket_),
+      first_item(first),
+      asked_(asked),
+      codec_(asked.element, asked.lanes, spec.contributions()),
+      elements_per_chunk_(elements_per_packet(codec_, spec.words_per_packet)),
+      block_elements_(elements_per_chunk_ / spec.codes_per_packet),
+      flow_(flow),
+      flow_count_(flow_count) {
+  check(asked, spec);
+  const std::uint64_t of_all_flows = (asked.count + elements_per_chunk_ - 1) / elements_per_chunk_;
+  chunks = of_all_flows > flow ? (of_all_flows - flow + flow_count - 1) / flow_count : 0;
+  unfinished_chunks = chunks;
+  if (is_floating(asked.element)) {
+    lead = std::min<std::uint64_t>(spec.slots, chunks);
+    code_count = spec.codes_per_packet;
+  }
+  signature = asked.signature != 0 ? asked.signature : signature_of(ticket, asked, codec_);
+}
+
+void Operation::own_codes(std::uint64_t chunk, std::uint16_t* codes) const {
+  const Span at = span(chunk);
+  const std::size_t blocks = (at.count + block_elements_ - 1) / block_elements_;
+  scale_codes(codec_, source(at), at.count, block_elements_, asked_.factor, residual(at), codes);
+  std::fill(codes + blocks, codes + code_count, std::uint16_t{0});
+}
+
+void Operation::quantized(std::uint64_t chunk, const std::uint16_t* agreed, std::uint8_t* words) const {
+  const Span at = span(chunk);
+  quantize(codec_, source(at), at.count, block_elements_, agreed, asked_.factor, residual(at), words);
+}
+
+Operation::Kept Operation::kept(const Span& at) const {
+  const std::uint64_t first = std::max<std::uint64_t>(at.start, asked_.keep_first);
+  const std::uint64_t last = std::min<std::uint64_t>(at.start + at.count, asked_.keep_first + asked_.keep_count);
+  if (first >= last) return {0, 0, nullptr};
+  return {static_cast<std::size_t>(first - at.start), static_cast<std::size_t>(last - first),
+          asked_.destination + (first - asked_.keep_first) * element_bytes(asked_.element)};
+}
+
+void Operation::store(std::uint64_t chunk, const std::uint16_t* agreed, const std::uint8_t* words,
+                      std::uint32_t contributors) {
+  const Span at = span(chunk);
+  if (asked_.residual != nullptr)
+    update_residual(codec_, source(at), at.count, block_elements_, agreed, asked_.factor, residual(at));
+  const Kept keep = kept(at);
+  if (keep.count != 0)
+    dequantize(codec_, words, at.count, block_elements_, agreed, contributors, asked_.divisor, keep.skip, keep.count,
+               keep.out);
+}
+
+void Operation::store_zeros(std::uint64_t chunk) {
+  const Kept keep = kept(span(chunk));
+  if (keep.count != 0) std::memset(keep.out, 0, keep.count * element_bytes(asked_.element));
+}
+
+}  // namespace fanin

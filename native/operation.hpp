@@ -1,0 +1,79 @@
+// One reduction in progress: its memory, its numbers, and the chunks and items that it is cut into. The rules and the
+// table stand in host/operation.py.
+#pragma once
+
+#include <cstdint>
+
+#include "job.hpp"
+#include "kernels.hpp"
+#include "reduction.hpp"
+
+namespace fanin {
+
+class Operation {
+ public:
+  Operation() = default;
+  // Throws std::invalid_argument for what would be computed wrongly.
+  Operation(std::uint64_t ticket, const Reduction& asked, const JobSpec& spec, std::uint32_t flow,
+            std::uint32_t flow_count, std::uint64_t first_item);
+
+  std::uint64_t ticket = 0;
+  std::uint64_t first_item = 0;
+  std::uint64_t chunks = 0;
+  std::uint64_t lead = 0;
+  std::uint64_t unfinished_chunks = 0;
+  std::uint32_t signature = 0;
+  std::uint32_t code_count = 0;  // in every packet of this operation
+
+  // --- items ---
+
+  std::uint64_t items() const { return chunks + lead; }
+  std::uint64_t end_item() const { return first_item + items(); }
+  bool contains(std::uint64_t item) const { return item - first_item < items(); }
+  bool carries_codes(std::uint64_t item) const { return code_count != 0 && item - first_item < chunks; }
+  bool carries_words(std::uint64_t item) const { return item - first_item >= lead; }
+  std::uint64_t codes_chunk(std::uint64_t item) const { return item - first_item; }
+  std::uint64_t words_chunk(std::uint64_t item) const { return item - first_item - lead; }
+  std::size_t word_count(std::uint64_t item) const {
+    return carries_words(item) ? words_for(codec_, span(words_chunk(item)).count) : 0;
+  }
+
+  // --- numbers; codes are in host order, words in wire order ---
+
+  // This worker's code_count scale codes of a chunk; what lies past the end of the array is 0.
+  void own_codes(std::uint64_t chunk, std::uint16_t* codes) const;
+  void quantized(std::uint64_t chunk, const std::uint16_t* agreed, std::uint8_t* words) const;
+  // Writes a chunk's result to the destination, and what quantizing lost to the residual.
+  void store(std::uint64_t chunk, const std::uint16_t* agreed, const std::uint8_t* words, std::uint32_t contributors);
+  // The same for a round that nobody contributed to; for integers.
+  void store_zeros(std::uint64_t chunk);
+
+ private:
+  struct Span {
+    std::uint64_t start;
+    std::size_t count;
+  };
+  struct Kept {
+    std::size_t skip;  // elements of the chunk before the first that is kept
+    std::size_t count;
+    std::uint8_t* out;
+  };
+
+  Span span(std::uint64_t chunk) const {
+    const std::uint64_t start = (flow_ + chunk * flow_count_) * elements_per_chunk_;
+    const std::uint64_t rest = asked_.count - start;
+    return {start, static_cast<std::size_t>(rest < elements_per_chunk_ ? rest : elements_per_chunk_)};
+  }
+  Kept kept(const Span& at) const;
+  const std::uint8_t* source(const Span& at) const { return asked_.source + at.start * element_bytes(asked_.element); }
+  float* residual(const Span& at) const { return asked_.residual == nullptr ? nullptr : asked_.residual + at.start; }
+
+  Reduction asked_;
+  Codec codec_;
+  std::uint64_t elements_per_chunk_ = 1;
+  std::uint64_t block_elements_ = 1;
+  std::uint64_t flow_ = 0;
+  std::uint64_t flow_count_ = 1;
+};
+
+}  // namespace fanin

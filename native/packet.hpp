@@ -1,0 +1,124 @@
+// Reading and writing the header of a datagram, as fanin/wire.py does, in place and without copies.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "wire_constants.hpp"
+
+namespace fanin {
+
+inline std::uint16_t load_be16(const std::uint8_t* at) { return static_cast<std::uint16_t>(at[0] << 8 | at[1]); }
+
+inline std::uint32_t load_be32(const std::uint8_t* at) {
+  return std::uint32_t{at[0]} << 24 | std::uint32_t{at[1]} << 16 | std::uint32_t{at[2]} << 8 | std::uint32_t{at[3]};
+}
+
+inline void store_be16(std::uint8_t* at, std::uint32_t value) {
+  at[0] = static_cast<std::uint8_t>(value >> 8);
+  at[1] = static_cast<std::uint8_t>(value);
+}
+
+inline void store_be32(std::uint8_t* at, std::uint32_t value) {
+  store_be16(at, value >> 16);
+  store_be16(at + 2, value);
+}
+
+// Bytes that scale codes take on the wire, padded to whole words.
+constexpr std::size_t codes_bytes(std::size_t code_count) {
+  return (code_count * CODE_BYTES + WORD_BYTES - 1) / WORD_BYTES * WORD_BYTES;
+}
+
+constexpr std::size_t datagram_bytes(std::size_t code_count, std::size_t word_count) {
+  return HEADER_BYTES + codes_bytes(code_count) + word_count * WORD_BYTES;
+}
+
+// The fields that every kind shares; the checksum is not among them.
+struct Header {
+  Kind kind{};
+  std::uint16_t job = 0;
+  std::uint8_t worker = 0;
+  std::uint8_t flags = 0;
+  std::uint32_t generation = 0;
+  std::uint32_t slot = 0;
+  std::uint32_t base = 0;
+  std::uint32_t signature = 0;
+  std::uint32_t bitmap = 0;
+  std::uint16_t contributors = 0;
+  std::uint8_t code_count = 0;
+};
+
+inline Header load_header(const std::uint8_t* at) {
+  return {.kind = static_cast<Kind>(at[OFFSET_KIND]),
+          .job = load_be16(at + OFFSET_JOB),
+          .worker = at[OFFSET_WORKER],
+          .flags = at[OFFSET_FLAGS],
+          .generation = load_be32(at + OFFSET_GENERATION),
+          .slot = load_be32(at + OFFSET_SLOT),
+          .base = load_be32(at + OFFSET_BASE),
+          .signature = load_be32(at + OFFSET_SIGNATURE),
+          .bitmap = load_be32(at + OFFSET_BITMAP),
+          .contributors = load_be16(at + OFFSET_CONTRIBUTORS),
+          .code_count = at[OFFSET_CODE_COUNT]};
+}
+
+// Writes HEADER_BYTES, with the checksum field zero.
+inline void store_header(std::uint8_t* at, const Header& header) {
+  store_be16(at + OFFSET_MAGIC, MAGIC);
+  at[OFFSET_VERSION] = VERSION;
+  at[OFFSET_KIND] = static_cast<std::uint8_t>(header.kind);
+  store_be16(at + OFFSET_JOB, header.job);
+  at[OFFSET_WORKER] = header.worker;
+  at[OFFSET_FLAGS] = header.flags;
+  store_be32(at + OFFSET_GENERATION, header.generation);
+  store_be32(at + OFFSET_SLOT, header.slot);
+  store_be32(at + OFFSET_BASE, header.base);
+  store_be32(at + OFFSET_SIGNATURE, header.signature);
+  store_be32(at + OFFSET_BITMAP, header.bitmap);
+  store_be16(at + OFFSET_CONTRIBUTORS, header.contributors);
+  at[OFFSET_CODE_COUNT] = header.code_count;
+  at[OFFSET_RESERVED] = 0;
+  store_be32(at + OFFSET_CHECKSUM, 0);
+}
+
+// What parsing found. `reason` is Reason{} (zero) for a well-formed datagram whose checksum is still to be verified.
+struct Parsed {
+  Reason reason{};
+  Header header;
+  const std::uint8_t* codes = nullptr;  // header.code_count of them, 16 bits each, big-endian
+  const std::uint8_t* words = nullptr;  // word_count of them, 32 bits each, big-endian
+  std::size_t word_count = 0;
+
+  bool ok() const { return reason == Reason{}; }
+};
+
+// Same checks, in the same order and with the same reasons, as fanin.wire.parse, the checksum apart. `header` is filled in
+// from TOO_SHORT and BAD_MAGIC upwards, so that a packet of another version can be answered.
+inline Parsed parse(std::span<const std::uint8_t> datagram) {
+  Parsed parsed;
+  const auto refused = [&parsed](Reason reason) {
+    parsed.reason = reason;
+    return parsed;
+  };
+  if (datagram.size() < HEADER_BYTES) return refused(Reason::too_short);
+  const std::uint8_t* const at = datagram.data();
+  if (load_be16(at + OFFSET_MAGIC) != MAGIC) return refused(Reason::bad_magic);
+  parsed.header = load_header(at);
+  if (at[OFFSET_VERSION] != VERSION) return refused(Reason::version);
+  if (at[OFFSET_KIND] < static_cast<std::uint8_t>(Kind::contribution) ||
+      at[OFFSET_KIND] > static_cast<std::uint8_t>(Kind::echo))
+    return refused(Reason::kind);
+  const std::size_t words_at = HEADER_BYTES + codes_bytes(parsed.header.code_count);
+  if (datagram.size() > MAX_DATAGRAM_BYTES || parsed.header.code_count > MAX_CODES || datagram.size() < words_at ||
+      (datagram.size() - words_at) % WORD_BYTES != 0)
+    return refused(Reason::length);
+  if ((parsed.header.flags & ~(FLAG_PASS | FLAG_CHECKSUM | FLAG_BARE)) != 0 || at[OFFSET_RESERVED] != 0)
+    return refused(Reason::length);
+  parsed.codes = at + HEADER_BYTES;
+  parsed.words = at + words_at;
+  parsed.word_count = (datagram.size() - words_at) / WORD_BYTES;
+  return parsed;
+}
+
+}  // namespace fanin

@@ -1,0 +1,47 @@
+// What a flow's thread sleeps on: sockets, an alarm clock, and a bell that other threads ring. No timeouts, no spinning.
+#pragma once
+
+#include <sys/epoll.h>
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+namespace fanin {
+
+// Seconds of CLOCK_MONOTONIC.
+double monotonic_now();
+
+class Poller {
+ public:
+  static constexpr std::uint64_t BELL = ~std::uint64_t{0};
+  static constexpr std::uint64_t ALARM = BELL - 1;
+
+  Poller();  // throws std::system_error
+  ~Poller();
+  Poller(const Poller&) = delete;
+  Poller& operator=(const Poller&) = delete;
+
+  // A closed descriptor is forgotten by itself.
+  void watch(int fd, std::uint64_t key);
+  // Leaves it to another thread for a while, or takes it back.
+  void set_watched(int fd, std::uint64_t key, bool watched);
+  // Sleeps until something happens; returns the keys. The bell and the alarm are silenced by being returned.
+  std::span<const epoll_event> wait();
+  // From any thread.
+  void ring();
+  // Wake `wait` at `when` at the latest. Callers hold one lock of their choice. An alarm that is set and earlier stays: a
+  // wake-up too many is cheaper than a system call for every packet.
+  void alarm_at(std::optional<double> when);
+
+ private:
+  static constexpr int MAX_EVENTS = 64;
+  int epoll_ = -1;
+  int bell_ = -1;
+  int alarm_ = -1;
+  std::atomic<double> alarm_s_{0.0};  // 0: none is set
+  epoll_event events_[MAX_EVENTS];
+};
+
+}  // namespace fanin

@@ -1,0 +1,32 @@
+// One reduction of one flat array, as in fanin/reduction.py, which checks the values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fanin {
+
+enum class Element : std::uint8_t { float32, float64, float16, bfloat16, int32, int16, int8, uint8 };
+
+inline bool is_floating(Element element) { return element <= Element::bfloat16; }
+
+inline std::size_t element_bytes(Element element) {
+  constexpr std::size_t sizes[] = {4, 8, 2, 2, 4, 2, 1, 1};
+  return sizes[static_cast<std::size_t>(element)];
+}
+
+struct Reduction {
+  const std::uint8_t* source = nullptr;
+  std::uint8_t* destination = nullptr;
+  std::uint64_t count = 0;
+  Element element = Element::float32;
+  std::uint32_t lanes = 32;
+  double divisor = 1.0;  // rounded to float32 where it meets float32 and narrower elements
+  double factor = 1.0;
+  float* residual = nullptr;
+  std::uint64_t keep_first = 0;
+  std::uint64_t keep_count = 0;
+  std::uint32_t signature = 0;
+};
+
+}  // namespace fanin

@@ -1,0 +1,128 @@
+// A second way for a flow's datagrams, between processes of one machine: rings in shared memory beside the UDP sockets.
+//
+// Why: on one machine the kernel's copies cost more than the aggregation itself. The same datagrams, byte for byte, go
+// through here instead; what must work everywhere (HELLO, heartbeats, notices) stays on UDP, and so does whatever finds
+// no room here. So the machines know nothing of it, and nothing is ever waited for.
+//
+// One segment per job and flow, made by the switch in anonymous memory that dies with its processes, mapped by workers:
+//
+//     | control: one page, then a page per worker | uplink of worker 0 | uplink of worker 1 | ... | downlink |
+//
+// * An uplink is a ring with one writer, the worker, and one reader, the switch. The worker quantizes into it, the switch
+//   adds up from it: no copy at all.
+// * The downlink is a ring with one writer, the switch, and every worker as a reader with a position of its own. A result
+//   is written once for all; a record says in a bit mask whom it is for.
+//
+// Records are contiguous: a length, a mask, the datagram, padding to a cache line. A position counts bytes from the
+// beginning of time; the place in the ring is its remainder. A writer stores its position with release order after the
+// record, a reader its own after it is done with the record; neither ever waits for the other.
+//
+// Sleeping: who is about to sleep says so, then looks once more; who has written looks whether the other sleeps and, if
+// so, wakes it with an empty datagram. Both sides put a full fence between the two, so one of them sees the other.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace fanin {
+
+// Written by one process, read in place by another. Lengths are checked: a broken writer ends in `broken`, not in a crash.
+class RingReader {
+ public:
+  RingReader() = default;
+  RingReader(const std::uint8_t* ring, std::size_t bytes, const std::atomic<std::uint64_t>* written,
+             std::atomic<std::uint64_t>* read)
+      : ring_(ring), bytes_(bytes), written_(written), read_(read), position_(read->load(std::memory_order_relaxed)) {}
+
+  // The oldest datagram for anybody in `mask` that is not popped yet; empty when there is none.
+  std::span<const std::uint8_t> front(std::uint32_t mask);
+  void pop();
+  bool has_more() const { return !broken_ && written_->load(std::memory_order_acquire) != position_; }
+  bool broken() const { return broken_; }
+
+ private:
+  const std::uint8_t* ring_ = nullptr;
+  std::size_t bytes_ = 0;
+  const std::atomic<std::uint64_t>* written_ = nullptr;
+  std::atomic<std::uint64_t>* read_ = nullptr;
+  std::uint64_t position_ = 0;
+  std::uint64_t next_ = 0;  // the position behind `front`
+  bool broken_ = false;
+};
+
+class RingWriter {
+ public:
+  RingWriter() = default;
+  RingWriter(std::uint8_t* ring, std::size_t bytes, std::atomic<std::uint64_t>* written)
+      : ring_(ring), bytes_(bytes), written_(written), position_(written->load(std::memory_order_relaxed)) {}
+
+  // Room for a datagram of up to `datagram_bytes` when the slowest reader is at `slowest`; empty when there is none.
+  std::span<std::uint8_t> reserve(std::size_t datagram_bytes, std::uint64_t slowest);
+  // The datagram is complete in the span last reserved.
+  void commit(std::size_t datagram_bytes, std::uint32_t mask);
+  std::uint64_t position() const { return position_; }
+
+ private:
+  std::uint8_t* ring_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::atomic<std::uint64_t>* written_ = nullptr;
+  std::uint64_t position_ = 0;
+  std::uint64_t start_ = 0;  // of the record last reserved
+};
+
+class SharedMemory {
+ public:
+  // For a window of `window_bytes` per worker. Throws std::system_error.
+  static SharedMemory create(std::uint32_t workers, std::size_t window_bytes, std::span<const std::uint64_t> tokens);
+  // The segment at `path` as `worker` may use it; nothing when it cannot be reached from here (another machine, user or
+  // process namespace) or is not the one in which this worker's token was written.
+  static std::optional<SharedMemory> open(const std::string& path, std::uint32_t worker, std::uint64_t token);
+
+  SharedMemory(SharedMemory&& other) noexcept;
+  SharedMemory& operator=(SharedMemory&&) = delete;
+  ~SharedMemory();
+
+  // Where a process of the same user finds it, as long as this process lives.
+  std::string path() const;
+  std::uint32_t workers() const;
+  // From either side: the worker reads no more, so nobody leaves room for it.
+  void detach(std::uint32_t worker);
+
+  // --- the switch's side ---
+  std::uint32_t attached() const;  // the workers that have mapped it, as a bit mask
+  RingReader uplink(std::uint32_t worker);
+  // Copies the datagram into the downlink; false when a reader in `mask` has left no room for it.
+  bool publish(std::span<const std::uint8_t> datagram, std::uint32_t mask);
+  bool worker_sleeps(std::uint32_t worker);  // and if so counts as awake from now on
+  void switch_sleeps(bool sleeping);
+
+  // --- the worker's side ---
+  void attach(std::uint32_t worker);
+  std::span<std::uint8_t> reserve_uplink(std::uint32_t worker, std::size_t datagram_bytes);
+  void commit_uplink(std::size_t datagram_bytes) { writer_.commit(datagram_bytes, 1); }
+  RingReader downlink(std::uint32_t worker);
+  bool switch_is_asleep();  // and if so counts as awake from now on
+  void worker_sleeps(std::uint32_t worker, bool sleeping);
+
+ private:
+  struct Control;
+  struct WorkerControl;
+
+  SharedMemory(int fd, std::uint8_t* memory, std::size_t bytes) : fd_(fd), memory_(memory), bytes_(bytes) {}
+  Control& control() const;
+  WorkerControl& worker_control(std::uint32_t worker) const;
+  std::uint8_t* uplink_memory(std::uint32_t worker) const;
+  std::uint8_t* downlink_memory() const;
+
+  int fd_ = -1;
+  std::uint8_t* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+  RingWriter writer_;  // the downlink's at the switch, the own uplink's at a worker
+};
+
+}  // namespace fanin

@@ -1,0 +1,34 @@
+// How a machine hands datagrams to whoever drives it: the emulator's list, the contract tests, the batched UDP loop.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace fanin {
+
+// Opaque: whoever drives the machine numbers its peers.
+using Address = std::uint32_t;
+
+// The switch sends the same bytes to many. They stay valid until the machine is next called.
+class SwitchSink {
+ public:
+  virtual void send(std::span<const std::uint8_t> datagram, std::span<const Address> destinations) = 0;
+
+ protected:
+  ~SwitchSink() = default;
+};
+
+// The worker writes each datagram straight into the driver's send buffer: quantizing is the only copy.
+class WorkerSink {
+ public:
+  // Room for one datagram of `bytes`, or an empty span when the driver takes no more for now.
+  virtual std::span<std::uint8_t> reserve(std::size_t bytes) = 0;
+  // The datagram of `bytes` is complete in the span last reserved.
+  virtual void commit(std::size_t bytes) = 0;
+
+ protected:
+  ~WorkerSink() = default;
+};
+
+}  // namespace fanin

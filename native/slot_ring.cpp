@@ -1,0 +1,180 @@
+#include "slot_ring.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <new>
+
+#include "checksum.hpp"
+#include "kernels.hpp"
+
+namespace fanin {
+
+namespace {
+
+constexpr std::size_t whole_lines(std::size_t bytes) {
+  return (bytes + CACHE_LINE_BYTES - 1) / CACHE_LINE_BYTES * CACHE_LINE_BYTES;
+}
+
+std::size_t head_bytes(const JobSpec& spec) {
+  return whole_lines(ENTRY_FACTS_BYTES + HEADER_BYTES + codes_bytes(spec.codes_per_packet));
+}
+
+std::size_t entry_bytes(const JobSpec& spec) {
+  return head_bytes(spec) + whole_lines(std::size_t{spec.words_per_packet} * WORD_BYTES);
+}
+
+}  // namespace
+
+SlotRing::SlotRing(const JobSpec& spec)
+    : job_(spec.job),
+      flags_(spec.checksum ? FLAG_CHECKSUM : std::uint8_t{0}),
+      generation_(spec.generation),
+      slot_count_(spec.slots),
+      staleness_(spec.staleness),
+      history_(spec.history()),
+      quorum_(spec.quorum),
+      live_(spec.full_mask()),
+      slot_words_((SLOT_BYTES + history_ * ARRIVED_BYTES) / sizeof(std::uint32_t)),
+      head_bytes_(head_bytes(spec)),
+      entry_bytes_(entry_bytes(spec)),
+      slots_(spec.slots * slot_words_) {
+  set_quorum(spec.quorum);
+  const std::size_t entries = std::size_t{spec.slots} * history_;
+  entries_.reset(static_cast<std::uint8_t*>(std::aligned_alloc(CACHE_LINE_BYTES, entries * entry_bytes_)));
+  if (entries_ == nullptr) throw std::bad_alloc();
+  for (std::size_t entry = 0; entry < entries; ++entry) new (entries_.get() + entry * entry_bytes_) Facts{};
+}
+
+std::uint64_t SlotRing::pool_bytes(const JobSpec& spec) {
+  return spec.slots * (SLOT_BYTES + std::uint64_t{spec.history()} * (ARRIVED_BYTES + entry_bytes(spec)));
+}
+
+void SlotRing::set_live(std::uint32_t mask) {
+  live_ = mask;
+  set_quorum(quorum_);
+}
+
+void SlotRing::set_quorum(std::uint32_t quorum) {
+  quorum_ = quorum;
+  arrivals_to_close_ = std::min(quorum, static_cast<std::uint32_t>(std::popcount(live_)));
+}
+
+SlotOutcome SlotRing::contribute(std::uint32_t slot, std::uint32_t worker, std::uint32_t base, const Contribution* given,
+                                 SwitchQueue& queue) {
+  Slot& state = slot_at(slot);
+  const std::uint32_t open = state.open;
+  if (base > open || base == MAX_BASE) return {.verdict = Verdict::future};
+  const std::uint32_t stale = open - base;
+  if (stale >= history_) return {.verdict = Verdict::ancient};
+  Arrived& arrived = state.arrived()[place(base)];
+  const std::uint32_t bit = std::uint32_t{1} << worker;
+  const std::uint32_t before = arrived.tag == base ? arrived.bitmap : 0;
+  if ((before & bit) != 0) return {.verdict = Verdict::duplicate, .answered = stale > 0};
+  if (stale > staleness_) return {.verdict = Verdict::ancient};
+  std::uint8_t* const entry = entry_at(slot, open);
+  Facts& facts = *reinterpret_cast<Facts*>(entry);
+  if (given != nullptr && state.count != 0 && facts.contributors != 0 &&
+      (facts.signature != given->signature || facts.code_count != given->code_count ||
+       facts.word_count != given->word_count))
+    return {.verdict = Verdict::mismatch};
+
+  arrived = {.tag = base, .bitmap = before | bit};
+  if ((arrived.bitmap & live_) == live_) ++state.floor;
+  if (state.count == 0) {
+    if (facts.queue_mark != 0) queue.copy_out(facts.queue_mark);
+    facts = {};
+  }
+  const std::uint32_t count = state.count + 1;
+  const bool closes = due(state, count);
+  if (given != nullptr) {
+    add(entry, *given, closes);
+  } else if (closes) {
+    to_wire(reinterpret_cast<std::uint32_t*>(entry + head_bytes_), facts.word_count);
+  }
+  state.count = count;
+  if (closes) close(slot, state, entry);
+  return {.closed = closes, .answered = stale > 0, .number = open};
+}
+
+// `last`: the round closes with this one, so its words are left in wire order.
+void SlotRing::add(std::uint8_t* entry, const Contribution& given, bool last) const {
+  Facts& facts = *reinterpret_cast<Facts*>(entry);
+  auto* const sum = reinterpret_cast<std::uint32_t*>(entry + head_bytes_);
+  std::uint8_t* const codes = entry + head_bytes_ - codes_bytes(given.code_count);
+  if (++facts.contributors == 1) {
+    facts.signature = given.signature;
+    facts.code_count = given.code_count;
+    facts.word_count = given.word_count;
+    std::memset(codes, 0, codes_bytes(given.code_count));
+    std::memcpy(codes, given.codes, given.code_count * CODE_BYTES);
+    if (last) {
+      std::memcpy(sum, given.words, given.word_count * WORD_BYTES);
+    } else {
+      store_words(sum, given.words, given.word_count);
+    }
+    return;
+  }
+  max_codes(codes, given.codes, given.code_count);
+  if (last) {
+    finish_words(sum, given.words, given.word_count);
+  } else {
+    add_words(sum, given.words, given.word_count);
+  }
+}
+
+// The words are in wire order already.
+void SlotRing::close(std::uint32_t slot, Slot& state, std::uint8_t* entry) const {
+  const Facts& facts = *reinterpret_cast<const Facts*>(entry);
+  const Arrived& arrived = state.arrived()[place(state.open)];
+  std::uint8_t* const image = entry + head_bytes_ - codes_bytes(facts.code_count) - HEADER_BYTES;
+  store_header(image, {.kind = Kind::result,
+                       .job = job_,
+                       .worker = SWITCH_WORKER,
+                       .flags = flags_,
+                       .generation = generation_,
+                       .slot = slot,
+                       .base = state.open,
+                       .signature = facts.signature,
+                       .bitmap = arrived.tag == state.open ? arrived.bitmap : 0,
+                       .contributors = static_cast<std::uint16_t>(facts.contributors),
+                       .code_count = static_cast<std::uint8_t>(facts.code_count)});
+  if (flags_ != 0) seal({image, datagram_bytes(facts.code_count, facts.word_count)});
+  ++state.open;
+  state.count = 0;
+}
+
+std::optional<std::uint32_t> SlotRing::poke(std::uint32_t slot) {
+  Slot& state = slot_at(slot);
+  while (true) {
+    const Arrived& arrived = state.arrived()[place(state.floor)];
+    if (arrived.tag != state.floor || (arrived.bitmap & live_) != live_) break;
+    ++state.floor;
+  }
+  if (state.count == 0 || !due(state, state.count)) return std::nullopt;
+  const std::uint32_t number = state.open;
+  std::uint8_t* const entry = entry_at(slot, number);
+  to_wire(reinterpret_cast<std::uint32_t*>(entry + head_bytes_), reinterpret_cast<const Facts*>(entry)->word_count);
+  close(slot, state, entry);
+  return number;
+}
+
+std::span<const std::uint8_t> SlotRing::result(std::uint32_t slot, std::uint32_t number) const {
+  const std::uint8_t* const entry = entry_at(slot, number);
+  const Facts& facts = *reinterpret_cast<const Facts*>(entry);
+  return {entry + head_bytes_ - codes_bytes(facts.code_count) - HEADER_BYTES,
+          datagram_bytes(facts.code_count, facts.word_count)};
+}
+
+std::uint32_t* SlotRing::queue_mark(std::uint32_t slot, std::uint32_t number) {
+  return &reinterpret_cast<Facts*>(entry_at(slot, number))->queue_mark;
+}
+
+std::uint32_t SlotRing::arrived(std::uint32_t slot, std::uint32_t base) const {
+  return slot_at(slot).arrived()[place(base)].bitmap;
+}
+
+std::span<const std::uint8_t> SlotRing::memory() const {
+  return {entries_.get(), std::size_t{slot_count_} * history_ * entry_bytes_};
+}
+
+}  // namespace fanin

@@ -1,0 +1,131 @@
+// All slots of one job: the slot machine of switch/slot_machine.py (see its table), over memory laid out for speed.
+//
+// A slot's registers are one record; with S = 0 that is half a cache line:
+//
+//     floor | open | count | - | arrived[0].tag | arrived[0].bitmap | arrived[1].tag | ...       32 bits each
+//
+// A ring entry holds one round. Its words are summed up at the place where they will be sent from, and stand on a cache
+// line boundary, so header and codes stand right before them, wherever that is for a round with and one without codes:
+//
+//     | facts (24) | ... | header (36) | codes | words ............ |
+//     ^ 64-byte line                           ^ 64-byte line
+//
+// Words are in host order while the round is open and in wire order once it has closed; codes always in wire order.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "job.hpp"
+#include "packet.hpp"
+#include "switch_queue.hpp"
+
+namespace fanin {
+
+enum class Verdict : std::uint8_t { future, ancient, duplicate, mismatch, accepted };
+
+// What a worker adds to a round, in wire order.
+struct Contribution {
+  std::uint32_t signature = 0;
+  const std::uint8_t* codes = nullptr;
+  std::uint32_t code_count = 0;
+  const std::uint8_t* words = nullptr;
+  std::uint32_t word_count = 0;
+};
+
+struct SlotOutcome {
+  Verdict verdict = Verdict::accepted;
+  bool closed = false;      // round `number` is to be multicast
+  bool answered = false;    // its own base's result is to be sent to the worker
+  std::uint32_t number = 0;
+};
+
+class SlotRing {
+ public:
+  explicit SlotRing(const JobSpec& spec);
+
+  // What the job takes: JobSpec.pool_bytes.
+  static std::uint64_t pool_bytes(const JobSpec& spec);
+
+  std::uint32_t live() const { return live_; }
+  void set_live(std::uint32_t mask);
+  void set_quorum(std::uint32_t quorum);
+
+  // Base `base` of `worker`, or a pass when `given` is null. Copies out of `queue` a result that must make room.
+  SlotOutcome contribute(std::uint32_t slot, std::uint32_t worker, std::uint32_t base, const Contribution* given,
+                         SwitchQueue& queue);
+  // The round that can close after a change of live or quorum.
+  std::optional<std::uint32_t> poke(std::uint32_t slot);
+
+  // The datagram of a round that has closed and is still in the ring, as it is multicast; and its mark for the queue.
+  std::span<const std::uint8_t> result(std::uint32_t slot, std::uint32_t number) const;
+  std::uint32_t* queue_mark(std::uint32_t slot, std::uint32_t number);
+  // The workers whose contribution `base` is accepted by now; `base` must still be in the ring.
+  std::uint32_t arrived(std::uint32_t slot, std::uint32_t base) const;
+
+  // All entries, for SwitchQueue::copy_out_all.
+  std::span<const std::uint8_t> memory() const;
+
+ private:
+  struct Arrived {
+    std::uint32_t tag;
+    std::uint32_t bitmap;
+  };
+  struct Slot {
+    std::uint32_t floor;
+    std::uint32_t open;
+    std::uint32_t count;
+    std::uint32_t unused;
+
+    Arrived* arrived() { return reinterpret_cast<Arrived*>(this + 1); }
+    const Arrived* arrived() const { return reinterpret_cast<const Arrived*>(this + 1); }
+  };
+  struct Facts {
+    std::uint32_t signature;
+    std::uint32_t contributors;
+    std::uint32_t code_count;
+    std::uint32_t word_count;
+    std::uint32_t queue_mark;
+    std::uint32_t unused;
+  };
+  static_assert(sizeof(Arrived) == ARRIVED_BYTES && sizeof(Slot) == SLOT_BYTES && sizeof(Facts) == ENTRY_FACTS_BYTES);
+
+  struct Free {
+    void operator()(std::uint8_t* memory) const { std::free(memory); }
+  };
+
+  std::uint32_t place(std::uint32_t number) const { return history_ == 2 ? number & 1 : number % history_; }
+  Slot& slot_at(std::uint32_t slot) { return *reinterpret_cast<Slot*>(slots_.data() + std::size_t{slot} * slot_words_); }
+  const Slot& slot_at(std::uint32_t slot) const {
+    return *reinterpret_cast<const Slot*>(slots_.data() + std::size_t{slot} * slot_words_);
+  }
+  std::uint8_t* entry_at(std::uint32_t slot, std::uint32_t number) const {
+    return entries_.get() + (std::size_t{slot} * history_ + place(number)) * entry_bytes_;
+  }
+  bool due(const Slot& slot, std::uint32_t count) const {
+    return count >= arrivals_to_close_ && slot.open < std::uint64_t{slot.floor} + staleness_;
+  }
+  void add(std::uint8_t* entry, const Contribution& given, bool last) const;
+  void close(std::uint32_t slot, Slot& state, std::uint8_t* entry) const;
+
+  std::uint16_t job_;
+  std::uint8_t flags_;
+  std::uint32_t generation_;
+  std::uint32_t slot_count_;
+  std::uint32_t staleness_;
+  std::uint32_t history_;
+  std::uint32_t quorum_;
+  std::uint32_t live_;
+  std::uint32_t arrivals_to_close_;
+  std::size_t slot_words_;   // 32-bit words in a slot's record
+  std::size_t head_bytes_;   // from an entry's start to its words
+  std::size_t entry_bytes_;
+  std::vector<std::uint32_t> slots_;
+  std::unique_ptr<std::uint8_t, Free> entries_;
+};
+
+}  // namespace fanin

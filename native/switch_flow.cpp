@@ -1,0 +1,330 @@
+#include "switch_flow.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <system_error>
+
+#include "packet.hpp"
+
+namespace fanin {
+
+// Gathers what the machine sends, in order, as groups with the same destinations.
+class SwitchFlow::Outbox final : public SwitchSink {
+ public:
+  explicit Outbox(SwitchFlow& flow) : flow_(flow) {}
+
+  void send(std::span<const std::uint8_t> datagram, std::span<const Address> destinations) override {
+    if (groups_.empty() || !same_destinations(groups_.back(), destinations)) {
+      groups_.push_back({datagrams_.size(), 0, destinations_.size(), destinations.size()});
+      destinations_.insert(destinations_.end(), destinations.begin(), destinations.end());
+    }
+    datagrams_.push_back({const_cast<std::uint8_t*>(datagram.data()), datagram.size()});
+    ++groups_.back().datagrams;
+    if (destinations.size() == 1 && datagram.size() >= HEADER_BYTES &&
+        datagram[OFFSET_KIND] == static_cast<std::uint8_t>(Kind::welcome)) {
+      welcomed_.push_back({destinations[0], load_be16(datagram.data() + OFFSET_JOB)});
+    }
+  }
+
+  void flush() {
+    for (const auto& [number, job] : welcomed_) {
+      AddressBook::Peer* const peer = flow_.book_.find(number);
+      if (peer != nullptr && !(peer->member && peer->job == job)) flow_.open_socket_for(*peer, number, job);
+    }
+    for (const Group& group : groups_) flush(group);
+    groups_.clear();
+    datagrams_.clear();
+    destinations_.clear();
+    welcomed_.clear();
+  }
+
+ private:
+  struct Group {
+    std::size_t first_datagram;
+    std::size_t datagrams;
+    std::size_t first_destination;
+    std::size_t destinations;
+  };
+
+  bool same_destinations(const Group& group, std::span<const Address> destinations) const {
+    return group.destinations == destinations.size() &&
+           std::equal(destinations.begin(), destinations.end(), destinations_.begin() + group.first_destination);
+  }
+
+  // A train to everybody, then the next one: nobody waits for another's whole backlog.
+  void flush(const Group& group) {
+    std::size_t first = group.first_datagram;
+    const std::size_t end = first + group.datagrams;
+    while (first < end) {
+      std::size_t next = first;
+      std::size_t bytes = 0;
+      while (next < end && next - first < MAX_TRAIN_PACKETS) {
+        bytes += datagrams_[next].iov_len;
+        if (bytes > RECEIVE_SLOT_BYTES && next > first) break;
+        ++next;
+      }
+      const std::span<iovec> train = std::span(datagrams_).subspan(first, next - first);
+      const std::span<const Address> to = std::span(destinations_).subspan(group.first_destination, group.destinations);
+      if (!publish(to, train)) {
+        for (const Address number : to) send_to(number, train);
+      }
+      first = next;
+    }
+  }
+
+  // Through shared memory, once for all, if that is where all of them are and have left room.
+  bool publish(std::span<const Address> destinations, std::span<const iovec> datagrams) {
+    if (flow_.shared_.empty()) return false;
+    SharedMemory* shared = nullptr;
+    std::uint32_t mask = 0;
+    for (const Address number : destinations) {
+      const AddressBook::Peer* const peer = flow_.book_.find(number);
+      if (peer == nullptr || peer->shared == nullptr || (shared != nullptr && peer->shared != shared)) return false;
+      shared = peer->shared;
+      mask |= std::uint32_t{1} << peer->worker;
+    }
+    if (shared == nullptr) return false;
+    for (const iovec& datagram : datagrams) {
+      // What has gone out already is sent again by UDP: the protocol copes with duplicates.
+      if (!shared->publish({static_cast<const std::uint8_t*>(datagram.iov_base), datagram.iov_len}, mask)) return false;
+      ++flow_.counters_.shared_out;
+    }
+    for (const Address number : destinations) {
+      AddressBook::Peer* const peer = flow_.book_.find(number);
+      if (!shared->worker_sleeps(peer->worker) || !peer->socket.is_open()) continue;
+      peer->socket.send_empty();
+      ++flow_.counters_.doorbells;
+    }
+    return true;
+  }
+
+  void send_to(Address number, std::span<iovec> datagrams) {
+    AddressBook::Peer* const peer = flow_.book_.find(number);
+    if (peer == nullptr) {
+      flow_.counters_.send_dropped += datagrams.size();
+    } else if (peer->socket.is_open()) {
+      send_datagrams(peer->socket, datagrams, flow_.counters_);
+    } else {
+      send_datagrams(flow_.listener_, datagrams, flow_.counters_,
+                     {&peer->remote, peer->local ? &*peer->local : nullptr});
+    }
+  }
+
+  SwitchFlow& flow_;
+  std::vector<Group> groups_;
+  std::vector<iovec> datagrams_;
+  std::vector<Address> destinations_;
+  std::vector<std::pair<Address, std::uint16_t>> welcomed_;
+};
+
+SwitchFlow::SwitchFlow(const SocketAddress& address, const UdpOptions& options, std::uint64_t memory_bytes,
+                       OnEvent on_event)
+    : options_(options),
+      address_(address),
+      on_event_(std::move(on_event)),
+      machine_(memory_bytes),
+      outbox_(std::make_unique<Outbox>(*this)) {
+  options_.learn_local = address.is_wildcard();
+  listener_ = UdpSocket(address.family(), options_);
+  listener_.bind(address);
+  listener_.share_port();  // only now: two switches of one user on one port would take each other's packets
+  options_.learn_local = false;
+  options_.share_port = true;
+  port_ = listener_.local_address().port();
+  receive_buffer_bytes_ = listener_.receive_buffer_bytes();
+  address_.set_port(port_);
+  poller_.watch(listener_.fd(), LISTENER);
+}
+
+SwitchFlow::~SwitchFlow() { close(); }
+
+void SwitchFlow::start() { thread_ = std::thread([this] { run(); }); }
+
+void SwitchFlow::close() {
+  closing_.store(true);
+  poller_.ring();
+  if (thread_.joinable()) thread_.join();
+  // Workers that send to a closed socket are told so by ICMP: they need not wait for silence to explain itself.
+  const std::lock_guard lock(turnstile_);
+  if (!listener_.is_open()) return;
+  closed_drops_ += listener_.dropped_by_kernel();
+  book_.for_each_socket([this](const UdpSocket& socket) { closed_drops_ += socket.dropped_by_kernel(); });
+  book_.close_sockets();
+  listener_.close();
+}
+
+void SwitchFlow::run() {
+  bool drained = true;
+  while (!closing_.load()) {
+    if (drained) sleep();
+    const std::lock_guard lock(turnstile_);
+    drained = receive_shared();
+    const double now = monotonic_now();
+    const std::optional<double> timer = machine_.next_timer();
+    if (timer && *timer <= now) machine_.handle_timer(now);
+    send(now);
+    poller_.alarm_at(machine_.next_timer());
+  }
+}
+
+// Says that it sleeps, looks once more, and only then does: see native/shared_memory.hpp.
+void SwitchFlow::sleep() {
+  bool busy = false;
+  {
+    const std::lock_guard lock(turnstile_);
+    for (auto& [job, shared] : shared_) {
+      shared.memory.switch_sleeps(true);
+      for (const RingReader& uplink : shared.uplinks) busy = busy || uplink.has_more();
+    }
+  }
+  if (!busy) {
+    for (const epoll_event& event : poller_.wait()) {
+      if (event.data.u64 < Poller::ALARM) serve(event.data.u64);
+    }
+  }
+  const std::lock_guard lock(turnstile_);
+  for (auto& [job, shared] : shared_) shared.memory.switch_sleeps(false);
+}
+
+void SwitchFlow::report() {
+  while (const std::optional<SwitchEvent> event = machine_.next_event()) {
+    const auto shared = shared_.find(event->job);
+    // Who is gone does not read any more: the others must not wait for it.
+    if (event->kind != SwitchEvent::Kind::worker_joined && shared != shared_.end())
+      shared->second.memory.detach(event->worker);
+    on_event_(*event);
+  }
+}
+
+bool SwitchFlow::receive_shared() {
+  bool drained = true;
+  for (auto& [job, shared] : shared_) {
+    for (std::uint32_t worker = 0; worker < shared.uplinks.size(); ++worker) {
+      RingReader& uplink = shared.uplinks[worker];
+      if (!uplink.has_more()) continue;
+      const std::optional<Address> source = machine_.source(job, worker);
+      std::size_t bytes = 0;
+      int datagrams = 0;
+      for (; datagrams < SHARED_DATAGRAMS_PER_WORKER; ++datagrams) {
+        const std::span<const std::uint8_t> datagram = uplink.front(~std::uint32_t{0});
+        if (datagram.empty()) break;
+        const double now = monotonic_now();
+        if (source) machine_.receive_datagram(datagram, *source, now);
+        bytes += datagram.size();
+        uplink.pop();
+        ++counters_.shared_in;
+        if (bytes < SEND_AFTER_BYTES) continue;
+        send(now);
+        bytes = 0;
+      }
+      drained = drained && datagrams < SHARED_DATAGRAMS_PER_WORKER;
+      send(monotonic_now());
+    }
+  }
+  return drained;
+}
+
+std::string SwitchFlow::share_memory(const JobSpec& spec) {
+  const std::lock_guard lock(turnstile_);
+  const std::size_t packet_bytes = datagram_bytes(spec.codes_per_packet, spec.words_per_packet);
+  try {
+    SharedMemory memory = SharedMemory::create(spec.workers, spec.slots * packet_bytes, spec.tokens);
+    Shared& shared = shared_.emplace(spec.job, Shared{std::move(memory), {}}).first->second;
+    for (std::uint32_t worker = 0; worker < spec.workers; ++worker)
+      shared.uplinks.push_back(shared.memory.uplink(worker));
+    return shared.memory.path();
+  } catch (const std::system_error& error) {  // no memory to be had for it: UDP does
+    counters_.last_error = error.code().value();
+    return "";
+  }
+}
+
+// A worker maps the memory before it says HELLO, so that the first WELCOME is the time to look.
+void SwitchFlow::find_shared_memory(AddressBook::Peer& peer, Address number, std::uint16_t job) {
+  const auto shared = shared_.find(job);
+  if (shared == shared_.end()) return;
+  for (std::uint32_t attached = shared->second.memory.attached(); attached != 0; attached &= attached - 1) {
+    const auto worker = static_cast<std::uint32_t>(std::countr_zero(attached));
+    if (machine_.source(job, worker) != number) continue;
+    peer.shared = &shared->second.memory;
+    peer.worker = worker;
+  }
+}
+
+void SwitchFlow::serve(std::uint64_t key) {
+  const std::lock_guard lock(turnstile_);
+  if (key == LISTENER) {
+    receive(listener_);
+  } else if (AddressBook::Peer* const peer = book_.find(static_cast<Address>(key)); peer != nullptr) {
+    if (peer->socket.is_open()) receive(peer->socket);  // a job may have been removed since the poller looked
+  }
+}
+
+void SwitchFlow::receive(UdpSocket& socket) {
+  for (int i = 0; i < BATCHES_PER_SOCKET; ++i) {
+    const std::span<const Received> batch = batch_.fill(socket, counters_);
+    const double now = monotonic_now();
+    const SocketAddress* source = nullptr;
+    Address number = 0;
+    for (const Received& received : batch) {
+      if (received.bytes.empty() && !shared_.empty()) continue;  // a doorbell: it has done its work
+      if (received.source != source) {
+        source = received.source;
+        number = book_.number(*source, received.local);
+      }
+      machine_.receive_datagram(received.bytes, number, now);
+    }
+    send(now);
+    if (!batch_.may_have_more()) return;
+  }
+}
+
+void SwitchFlow::send(double now) {
+  // Events first: who has heard a WELCOME can rely on it that the joining was reported before anything that follows.
+  report();
+  machine_.datagrams_to_send(now, *outbox_);
+  outbox_->flush();
+}
+
+void SwitchFlow::open_socket_for(AddressBook::Peer& peer, Address number, std::uint16_t job) {
+  book_.become_member(peer, job);
+  find_shared_memory(peer, number, job);
+  if (peer.socket.is_open() || member_sockets_ >= MAX_MEMBER_SOCKETS) return;
+  try {
+    UdpSocket socket(address_.family(), options_);
+    SocketAddress local = peer.local ? *peer.local : address_;
+    local.set_port(port_);
+    socket.bind(local);
+    socket.connect(peer.remote);
+    poller_.watch(socket.fd(), number);
+    peer.socket = std::move(socket);
+    ++member_sockets_;
+  } catch (const std::system_error& error) {  // out of descriptors: it stays at the listening socket
+    counters_.last_error = error.code().value();
+  }
+}
+
+void SwitchFlow::forget_job(std::uint16_t job) {
+  const std::lock_guard lock(turnstile_);
+  std::uint64_t before = 0;
+  std::uint64_t after = 0;
+  member_sockets_ = 0;
+  book_.for_each_socket([&](const UdpSocket& socket) { before += socket.dropped_by_kernel(); });
+  book_.forget_job(job);
+  shared_.erase(job);
+  book_.for_each_socket([&](const UdpSocket& socket) {
+    after += socket.dropped_by_kernel();
+    ++member_sockets_;
+  });
+  closed_drops_ += before - after;
+}
+
+std::pair<UdpCounters, std::uint64_t> SwitchFlow::socket_counters() {
+  const std::lock_guard lock(turnstile_);
+  std::uint64_t drops = closed_drops_;
+  if (listener_.is_open()) drops += listener_.dropped_by_kernel();
+  book_.for_each_socket([&](const UdpSocket& socket) { drops += socket.dropped_by_kernel(); });
+  return {counters_, drops};
+}
+
+}  // namespace fanin

@@ -1,0 +1,104 @@
+// One flow of a switch: a port, a switch machine, and the thread that moves packets between them.
+//
+// Everybody's first packet comes in at the listening socket. Once the machine has welcomed a worker, the flow opens a socket
+// that is bound to the same port and connected to that worker: the kernel then queues its packets there. So each
+// worker has a receive buffer to itself, and windows add up to no more than any of them holds, however many workers.
+//
+// Results go out from the memory in which the machine summed them up: sends are gathered, one list of iovecs for all
+// destinations, and handed to the kernel before the machine is called again.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "address_book.hpp"
+#include "poller.hpp"
+#include "shared_memory.hpp"
+#include "switch_machine.hpp"
+#include "turnstile.hpp"
+#include "udp_batch.hpp"
+
+namespace fanin {
+
+class SwitchFlow {
+ public:
+  static constexpr std::size_t MAX_MEMBER_SOCKETS = 4096;
+  static constexpr int BATCHES_PER_SOCKET = 32;  // before the next socket has its turn
+  static constexpr int SHARED_DATAGRAMS_PER_WORKER = 64;  // before the next worker's ring has its turn
+  static constexpr std::size_t SEND_AFTER_BYTES = 60'000;  // received from shared memory
+
+  using OnEvent = std::function<void(const SwitchEvent&)>;
+
+  // Throws std::system_error when the address cannot be had. `on_event` is called from the flow's thread.
+  SwitchFlow(const SocketAddress& address, const UdpOptions& options, std::uint64_t memory_bytes, OnEvent on_event);
+  ~SwitchFlow();
+
+  void start();
+  // Ends the thread and gives up the sockets; the machine's counters can still be read.
+  void close();
+  std::uint16_t port() const { return port_; }
+  int receive_buffer_bytes() const { return receive_buffer_bytes_; }
+
+  // Calls `use(machine, now)` while no packet is being handled.
+  template <typename Use>
+  auto with_machine(Use use) {
+    const std::lock_guard lock(turnstile_);
+    return use(machine_, monotonic_now());
+  }
+  // Have the thread send what with_machine() made due, and look at the machine's timer and events.
+  void wake() { poller_.ring(); }
+  // Offers a job's workers shared memory beside the socket; returns where they find it, or "" if there is none to be had.
+  std::string share_memory(const JobSpec& spec);
+  void forget_job(std::uint16_t job);
+  // Of the sockets: what UdpCounters holds, and datagrams that found a receive buffer full.
+  std::pair<UdpCounters, std::uint64_t> socket_counters();
+
+ private:
+  class Outbox;
+
+  void run();
+  void serve(std::uint64_t key);
+  void receive(UdpSocket& socket);
+  void send(double now);
+  void open_socket_for(AddressBook::Peer& peer, Address number, std::uint16_t job);
+  void find_shared_memory(AddressBook::Peer& peer, Address number, std::uint16_t job);
+  bool receive_shared();  // false: there may be more
+  void sleep();
+  void report();
+
+  // A job's shared memory, and what the switch reads there.
+  struct Shared {
+    SharedMemory memory;
+    std::vector<RingReader> uplinks;  // by worker
+  };
+
+  static constexpr std::uint64_t LISTENER = 0;  // address numbers start at 1
+
+  UdpOptions options_;
+  UdpSocket listener_;
+  SocketAddress address_;
+  std::uint16_t port_;
+  int receive_buffer_bytes_;
+  OnEvent on_event_;
+  Poller poller_;
+  Turnstile turnstile_;  // guards everything below
+  SwitchMachine machine_;
+  AddressBook book_;
+  ReceiveBatch batch_;
+  std::map<std::uint16_t, Shared> shared_;  // by job
+  std::unique_ptr<Outbox> outbox_;
+  UdpCounters counters_;
+  std::uint64_t closed_drops_ = 0;  // of sockets that are closed
+  std::size_t member_sockets_ = 0;
+  std::atomic<bool> closing_ = false;
+  std::thread thread_;
+};
+
+}  // namespace fanin

@@ -1,0 +1,72 @@
+// One job at a switch: its slots, who its workers are, when they were last heard of, and who may speak for them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "packet.hpp"
+#include "sinks.hpp"
+#include "slot_ring.hpp"
+#include "switch_tally.hpp"
+
+namespace fanin {
+
+inline constexpr std::size_t TOKEN_WORDS = 2;  // that HELLO and BYE begin with
+
+struct SwitchJob {
+  explicit SwitchJob(const JobSpec& given) : spec(given), ring(given) {}
+
+  bool has(std::uint32_t mask, std::uint32_t worker) const { return (mask >> worker & 1) != 0; }
+  bool evicted(std::uint32_t worker) const { return !has(ring.live(), worker); }
+  bool watched(std::uint32_t worker) const { return has(registered & ~lost & ~left, worker); }
+  double silent_at(std::uint32_t worker) const { return heard[worker] + spec.liveness_timeout_s; }
+  std::span<const Address> audience() const { return {listeners.data(), listener_count}; }
+
+  // After any change of who is registered, left or evicted.
+  void update_audience() {
+    registered &= ring.live();
+    lost &= ring.live();
+    left &= ring.live();
+    listener_count = 0;
+    for (std::uint32_t worker = 0; worker < spec.workers; ++worker)
+      if (has(registered & ~left, worker)) listeners[listener_count++] = sources[worker];
+  }
+
+  JobSpec spec;
+  SlotRing ring;
+  SwitchTally tally;
+  std::uint32_t registered = 0;  // and not evicted; so too the next two
+  std::uint32_t lost = 0;
+  std::uint32_t left = 0;
+  std::array<Address, MAX_WORKERS> sources{};  // of those that registered
+  std::array<double, MAX_WORKERS> heard{};     // when something last came from there, in seconds
+  std::array<Address, MAX_WORKERS> listeners{};
+  std::size_t listener_count = 0;
+};
+
+inline std::uint64_t token_of(const Parsed& packet) {
+  return std::uint64_t{load_be32(packet.words)} << 32 | load_be32(packet.words + WORD_BYTES);
+}
+
+// The rows of the table from CHECKSUM to STRANGER; Reason{} when none objects.
+inline Reason objection(const SwitchJob& job, const Parsed& packet, std::size_t bytes, Address source) {
+  const JobSpec& spec = job.spec;
+  const Header& header = packet.header;
+  const std::uint32_t worker = header.worker;
+  if (spec.checksum && (header.flags & FLAG_CHECKSUM) == 0) return Reason::checksum;
+  if (header.generation != spec.generation) return Reason::generation;
+  if (worker >= spec.workers) return Reason::worker_range;
+  if (header.kind != Kind::contribution) {
+    if (header.code_count != 0 || packet.word_count < TOKEN_WORDS ||
+        bytes > datagram_bytes(spec.codes_per_packet, spec.words_per_packet))
+      return Reason::length;
+    if (token_of(packet) != spec.tokens[worker]) return Reason::token;
+  }
+  if (job.evicted(worker)) return Reason::evicted;
+  if (job.has(job.registered, worker) ? job.sources[worker] != source : header.kind == Kind::contribution)
+    return Reason::stranger;
+  return Reason{};
+}
+
+}  // namespace fanin

@@ -1,0 +1,404 @@
+// See the table at the top of switch/switch_machine.py: the checks here are its rows, in its order.
+#include "switch_machine.hpp"
+
+#include <algorithm>
+#include <deque>
+#include <limits>
+#include <new>
+#include <string>
+
+#include "checksum.hpp"
+#include "packet.hpp"
+#include "switch_job.hpp"
+#include "switch_queue.hpp"
+
+namespace fanin {
+
+namespace {
+
+constexpr std::size_t NOTICE_WORDS = 2;
+
+bool from_workers(Kind kind) { return kind == Kind::contribution || kind == Kind::hello || kind == Kind::bye; }
+
+bool told(Reason reason) {
+  switch (reason) {
+    case Reason::version:
+    case Reason::unknown_job:
+    case Reason::generation:
+    case Reason::stranger:
+    case Reason::token:
+    case Reason::mismatch:
+    case Reason::evicted:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+struct SwitchMachine::State {
+  explicit State(std::uint64_t memory) : memory_bytes(memory) {}
+
+  SwitchJob& job_at(std::uint16_t index) {
+    SwitchJob* const job = find(index);
+    if (job == nullptr) throw NoSuchJob("job " + std::to_string(index));
+    return *job;
+  }
+  SwitchJob* find(std::uint16_t index) { return index < jobs.size() ? jobs[index].get() : nullptr; }
+
+  void receive(SwitchJob& job, const Parsed& packet, std::span<const std::uint8_t> datagram, Address source,
+               double now);
+  void contribute(SwitchJob& job, const Parsed& packet, Address source);
+  void register_source(SwitchJob& job, std::uint32_t worker, Address source);
+  void welcome(SwitchJob& job, const Parsed& hello, Address source);
+  void part(SwitchJob& job, std::uint32_t worker, std::span<const std::uint8_t> bye, Address source);
+  void poke(SwitchJob& job);
+
+  bool takes(SwitchTally& tally, std::size_t bytes, std::size_t destinations);
+  void copy(SwitchTally& tally, std::span<const std::uint8_t> datagram, Address destination);
+  void echo(std::span<const std::uint8_t> probe, Address source);
+  void multicast(SwitchJob& job, std::uint32_t slot, std::uint32_t number);
+  void answer(SwitchJob& job, const Header& header, Address source);
+  void refuse(SwitchTally& tally, const SwitchJob* job, Reason reason, const Header& header, Address source);
+  void tell(SwitchJob& job, Reason reason, std::uint8_t worker, std::span<const Address> destinations);
+
+  std::uint64_t memory_bytes;
+  std::uint64_t memory_taken = 0;
+  std::vector<std::unique_ptr<SwitchJob>> jobs;  // by index
+  SwitchTally past;                        // packets of no job, and the counts of jobs that were removed
+  SwitchQueue queue;
+  std::deque<SwitchEvent> events;  // at most three per worker
+};
+
+SwitchMachine::SwitchMachine(std::uint64_t memory_bytes) : state_(std::make_unique<State>(memory_bytes)) {}
+SwitchMachine::~SwitchMachine() = default;
+
+// --- what the controller asks ---
+
+void SwitchMachine::admit(const JobSpec& spec) {
+  State& state = *state_;
+  if (state.find(spec.job) != nullptr)
+    throw JobRefused("job index " + std::to_string(spec.job) +
+                     " is taken at this switch; the controller must choose another");
+  const std::uint64_t needed = SlotRing::pool_bytes(spec);
+  const std::uint64_t free = state.memory_bytes - state.memory_taken;
+  if (needed > free)
+    throw JobRefused("job " + std::to_string(spec.job) + " needs " + std::to_string(needed) +
+                     " bytes of switch memory and " + std::to_string(free) + " of " +
+                     std::to_string(state.memory_bytes) +
+                     " are free; ask for fewer slots, end another job or give the switch more memory");
+  if (state.jobs.size() <= spec.job) state.jobs.resize(std::size_t{spec.job} + 1);
+  try {
+    state.jobs[spec.job] = std::make_unique<SwitchJob>(spec);
+  } catch (const std::bad_alloc&) {
+    throw JobRefused("job " + std::to_string(spec.job) + " needs " + std::to_string(needed) +
+                     " bytes of switch memory, which this machine does not have; ask for fewer slots");
+  }
+  state.memory_taken += needed;
+}
+
+void SwitchMachine::remove(std::uint16_t job) {
+  SwitchJob& gone = state_->job_at(job);
+  const std::span<const std::uint8_t> memory = gone.ring.memory();
+  state_->queue.copy_out_all(memory.data(), memory.size());
+  state_->past.add(gone.tally);
+  state_->memory_taken -= SlotRing::pool_bytes(gone.spec);
+  state_->jobs[job].reset();
+}
+
+void SwitchMachine::evict(std::uint16_t index, std::uint32_t worker, double) {
+  SwitchJob& job = state_->job_at(index);
+  if (worker >= job.spec.workers) throw NoSuchJob("worker " + std::to_string(worker));
+  if (job.evicted(worker)) return;
+  const bool known = job.has(job.registered, worker);
+  job.ring.set_live(job.ring.live() & ~(std::uint32_t{1} << worker));
+  job.update_audience();
+  if (known) state_->tell(job, Reason::evicted, static_cast<std::uint8_t>(worker), {&job.sources[worker], 1});
+  state_->poke(job);
+}
+
+void SwitchMachine::set_quorum(std::uint16_t index, std::uint32_t quorum, double) {
+  SwitchJob& job = state_->job_at(index);
+  if (quorum < 1 || quorum > job.spec.workers)
+    throw std::invalid_argument("quorum = " + std::to_string(quorum) + "; must be in 1.." +
+                                std::to_string(job.spec.workers) + " (workers)");
+  job.ring.set_quorum(quorum);
+  state_->poke(job);
+}
+
+std::vector<std::uint16_t> SwitchMachine::jobs() const {
+  std::vector<std::uint16_t> indices;
+  for (const auto& job : state_->jobs)
+    if (job != nullptr) indices.push_back(job->spec.job);
+  return indices;
+}
+
+Members SwitchMachine::members(std::uint16_t index) const {
+  const SwitchJob& job = state_->job_at(index);
+  return {.registered = job.registered, .lost = job.lost, .left = job.left};
+}
+
+std::optional<Address> SwitchMachine::source(std::uint16_t index, std::uint32_t worker) const {
+  const SwitchJob& job = state_->job_at(index);
+  return job.has(job.registered, worker) ? std::optional(job.sources[worker]) : std::nullopt;
+}
+
+CounterList SwitchMachine::counters() const {
+  SwitchTally total = state_->past;
+  for (const auto& job : state_->jobs)
+    if (job != nullptr) total.add(job->tally);
+  return total.list();
+}
+
+CounterList SwitchMachine::job_counters(std::uint16_t job) const { return state_->job_at(job).tally.list(); }
+
+// --- the five verbs ---
+
+void SwitchMachine::receive_datagram(std::span<const std::uint8_t> datagram, Address source, double now) {
+  State& state = *state_;
+  Parsed packet = parse(datagram);
+  if (packet.ok() && !checksum_holds(datagram)) packet.reason = Reason::checksum;
+  const Kind kind = packet.header.kind;
+  SwitchJob* const job = packet.ok() && from_workers(kind) ? state.find(packet.header.job) : nullptr;
+  SwitchTally& tally = job != nullptr ? job->tally : state.past;
+  ++tally.packets_in;
+  tally.bytes_in += datagram.size();
+  if (job != nullptr) {
+    state.receive(*job, packet, datagram, source, now);
+  } else if (packet.reason == Reason::version && (from_workers(kind) || kind == Kind::probe)) {
+    state.refuse(tally, nullptr, packet.reason, packet.header, source);
+  } else if (!packet.ok()) {
+    tally.drop(packet.reason);
+  } else if (kind == Kind::probe) {
+    state.echo(datagram, source);
+  } else if (!from_workers(kind)) {
+    tally.drop(Reason::kind);
+  } else {
+    state.refuse(tally, nullptr, Reason::unknown_job, packet.header, source);
+  }
+}
+
+void SwitchMachine::datagrams_to_send(double, SwitchSink& sink) { state_->queue.hand_out(sink); }
+
+std::optional<double> SwitchMachine::next_timer() const {
+  double first = std::numeric_limits<double>::infinity();
+  for (const auto& job : state_->jobs) {
+    if (job == nullptr) continue;
+    for (std::uint32_t worker = 0; worker < job->spec.workers; ++worker)
+      if (job->watched(worker)) first = std::min(first, job->silent_at(worker));
+  }
+  return first == std::numeric_limits<double>::infinity() ? std::nullopt : std::optional(first);
+}
+
+void SwitchMachine::handle_timer(double now) {
+  for (const auto& job : state_->jobs) {
+    if (job == nullptr) continue;
+    const std::uint32_t lost_before = job->lost;
+    for (std::uint32_t worker = 0; worker < job->spec.workers; ++worker) {
+      if (!job->watched(worker) || job->silent_at(worker) > now) continue;
+      job->lost |= std::uint32_t{1} << worker;
+      state_->events.push_back({.kind = SwitchEvent::Kind::worker_silent,
+                                .job = job->spec.job,
+                                .worker = static_cast<std::uint8_t>(worker),
+                                .silent_s = now - job->heard[worker]});
+    }
+    if (job->lost != lost_before) state_->tell(*job, Reason::worker_lost, SWITCH_WORKER, job->audience());
+  }
+}
+
+std::optional<SwitchEvent> SwitchMachine::next_event() {
+  if (state_->events.empty()) return std::nullopt;
+  const SwitchEvent event = state_->events.front();
+  state_->events.pop_front();
+  return event;
+}
+
+// --- packets of a job ---
+
+void SwitchMachine::State::receive(SwitchJob& job, const Parsed& packet, std::span<const std::uint8_t> datagram,
+                                   Address source, double now) {
+  const Reason reason = objection(job, packet, datagram.size(), source);
+  if (reason != Reason{}) return refuse(job.tally, &job, reason, packet.header, source);
+  const std::uint32_t worker = packet.header.worker;
+  job.heard[worker] = now;
+  if (packet.header.kind == Kind::contribution) {
+    contribute(job, packet, source);
+  } else if (packet.header.kind == Kind::bye) {
+    part(job, worker, datagram, source);
+  } else {
+    if (!job.has(job.registered, worker)) register_source(job, worker, source);
+    welcome(job, packet, source);
+  }
+}
+
+void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Address source) {
+  const Header& header = packet.header;
+  const bool passes = (header.flags & FLAG_PASS) != 0;
+  const bool fits = (header.code_count == 0 || header.code_count == job.spec.codes_per_packet) &&
+                    packet.word_count <= job.spec.words_per_packet;
+  if (!fits || (passes && (header.code_count != 0 || packet.word_count != 0))) return job.tally.drop(Reason::length);
+  if (header.slot >= job.spec.slots) return job.tally.drop(Reason::slot_range);
+  const Contribution given = {.signature = header.signature,
+                              .codes = packet.codes,
+                              .code_count = header.code_count,
+                              .words = packet.words,
+                              .word_count = static_cast<std::uint32_t>(packet.word_count)};
+  const SlotOutcome outcome =
+      job.ring.contribute(header.slot, header.worker, header.base, passes ? nullptr : &given, queue);
+  switch (outcome.verdict) {
+    case Verdict::accepted:
+      ++(passes ? job.tally.passes : job.tally.contributions);
+      break;
+    case Verdict::duplicate:
+      ++job.tally.duplicates;
+      break;
+    case Verdict::future:
+      return job.tally.drop(Reason::future);
+    case Verdict::ancient:
+      return job.tally.drop(Reason::ancient);
+    case Verdict::mismatch:
+      return refuse(job.tally, &job, Reason::mismatch, header, source);
+  }
+  if (outcome.closed) multicast(job, header.slot, outcome.number);
+  if (outcome.answered) answer(job, header, source);
+}
+
+void SwitchMachine::State::register_source(SwitchJob& job, std::uint32_t worker, Address source) {
+  job.sources[worker] = source;
+  job.registered |= std::uint32_t{1} << worker;
+  job.update_audience();
+  events.push_back({.kind = SwitchEvent::Kind::worker_joined,
+                    .job = job.spec.job,
+                    .worker = static_cast<std::uint8_t>(worker),
+                    .silent_s = 0.0});
+}
+
+void SwitchMachine::State::part(SwitchJob& job, std::uint32_t worker, std::span<const std::uint8_t> bye,
+                                Address source) {
+  copy(job.tally, bye, source);
+  if (job.has(job.left, worker)) return;
+  job.left |= std::uint32_t{1} << worker;
+  job.update_audience();
+  events.push_back({.kind = SwitchEvent::Kind::worker_left,
+                    .job = job.spec.job,
+                    .worker = static_cast<std::uint8_t>(worker),
+                    .silent_s = 0.0});
+  tell(job, Reason::worker_left, SWITCH_WORKER, job.audience());
+}
+
+void SwitchMachine::State::poke(SwitchJob& job) {
+  for (std::uint32_t slot = 0; slot < job.spec.slots; ++slot)
+    if (const std::optional<std::uint32_t> number = job.ring.poke(slot)) multicast(job, slot, *number);
+}
+
+// --- what is sent ---
+
+namespace {
+
+// To the sender of `header`: same job, worker, generation, slot and base; a checksum if that packet had one.
+Header reply_to(const Header& header, Kind kind) {
+  return {.kind = kind,
+          .job = header.job,
+          .worker = header.worker,
+          .flags = static_cast<std::uint8_t>(header.flags & FLAG_CHECKSUM),
+          .generation = header.generation,
+          .slot = header.slot,
+          .base = header.base};
+}
+
+void finish(std::span<std::uint8_t> datagram) {
+  if ((datagram[OFFSET_FLAGS] & FLAG_CHECKSUM) != 0) seal(datagram);
+}
+
+// The words of the datagram: the first two the masks of who is gone, the others zero.
+void write_news(std::span<std::uint8_t> datagram, const Header& header, std::uint32_t lost, std::uint32_t left) {
+  store_header(datagram.data(), header);
+  std::fill(datagram.begin() + HEADER_BYTES, datagram.end(), std::uint8_t{0});
+  store_be32(datagram.data() + HEADER_BYTES, lost);
+  store_be32(datagram.data() + HEADER_BYTES + WORD_BYTES, left);
+  finish(datagram);
+}
+
+}  // namespace
+
+// Whether the queue has room; counts accordingly.
+bool SwitchMachine::State::takes(SwitchTally& tally, std::size_t bytes, std::size_t destinations) {
+  if (destinations == 0) return false;
+  if (!queue.takes(bytes)) {
+    tally.unsent += destinations;
+    return false;
+  }
+  tally.packets_out += destinations;
+  tally.bytes_out += bytes * destinations;
+  return true;
+}
+
+void SwitchMachine::State::copy(SwitchTally& tally, std::span<const std::uint8_t> datagram, Address destination) {
+  if (!takes(tally, datagram.size(), 1)) return;
+  std::ranges::copy(datagram, queue.push(datagram.size(), {&destination, 1}).begin());
+}
+
+void SwitchMachine::State::echo(std::span<const std::uint8_t> probe, Address source) {
+  if (!takes(past, probe.size(), 1)) return;
+  const std::span<std::uint8_t> datagram = queue.push(probe.size(), {&source, 1});
+  std::ranges::copy(probe, datagram.begin());
+  datagram[OFFSET_KIND] = static_cast<std::uint8_t>(Kind::echo);
+  store_be32(datagram.data() + OFFSET_CHECKSUM, 0);
+  finish(datagram);
+}
+
+void SwitchMachine::State::multicast(SwitchJob& job, std::uint32_t slot, std::uint32_t number) {
+  ++job.tally.rounds;
+  const std::span<const std::uint8_t> datagram = job.ring.result(slot, number);
+  if (takes(job.tally, datagram.size(), job.listener_count))
+    queue.push_in_place(datagram, job.ring.queue_mark(slot, number), job.audience());
+}
+
+void SwitchMachine::State::answer(SwitchJob& job, const Header& header, Address source) {
+  ++job.tally.answers;
+  const std::span<const std::uint8_t> result = job.ring.result(header.slot, header.base);
+  if (!takes(job.tally, result.size(), 1)) return;
+  const std::span<std::uint8_t> datagram = queue.push(result.size(), {&source, 1});
+  std::ranges::copy(result, datagram.begin());
+  datagram[OFFSET_KIND] = static_cast<std::uint8_t>(Kind::answer);
+  datagram[OFFSET_WORKER] = header.worker;
+  store_be32(datagram.data() + OFFSET_BITMAP, job.ring.arrived(header.slot, header.base));
+  finish(datagram);
+}
+
+void SwitchMachine::State::refuse(SwitchTally& tally, const SwitchJob* job, Reason reason, const Header& header,
+                                  Address source) {
+  tally.drop(reason);
+  if (!told(reason)) return;
+  ++tally.notices;
+  constexpr std::size_t bytes = datagram_bytes(0, NOTICE_WORDS);
+  if (!takes(tally, bytes, 1)) return;
+  Header notice = reply_to(header, Kind::notice);
+  notice.contributors = static_cast<std::uint16_t>(reason);
+  write_news(queue.push(bytes, {&source, 1}), notice, job != nullptr ? job->lost : 0, job != nullptr ? job->left : 0);
+}
+
+void SwitchMachine::State::tell(SwitchJob& job, Reason reason, std::uint8_t worker,
+                                std::span<const Address> destinations) {
+  job.tally.notices += destinations.size();
+  constexpr std::size_t bytes = datagram_bytes(0, NOTICE_WORDS);
+  if (!takes(job.tally, bytes, destinations.size())) return;
+  const Header notice = {.kind = Kind::notice,
+                         .job = job.spec.job,
+                         .worker = worker,
+                         .flags = job.spec.checksum ? FLAG_CHECKSUM : std::uint8_t{0},
+                         .generation = job.spec.generation,
+                         .contributors = static_cast<std::uint16_t>(reason)};
+  write_news(queue.push(bytes, destinations), notice, job.lost, job.left);
+}
+
+void SwitchMachine::State::welcome(SwitchJob& job, const Parsed& hello, Address source) {
+  const std::size_t bytes = datagram_bytes(0, hello.word_count);
+  if (!takes(job.tally, bytes, 1)) return;
+  Header header = reply_to(hello.header, Kind::welcome);
+  header.bitmap = job.registered;
+  write_news(queue.push(bytes, {&source, 1}), header, job.lost, job.left);
+}
+
+}  // namespace fanin

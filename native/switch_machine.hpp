@@ -1,0 +1,83 @@
+// The switch machine: jobs, registration, packets, liveness, counters around the slot machine of docs/slot-machine.md.
+//
+// Twin of fanin.switch.switch_machine.SwitchMachine: same verbs, and packet by packet the same output. It has no socket
+// and no clock; times are seconds. Not thread safe: one thread drives one machine.
+//
+// In steady state nothing is allocated. A result is sent from the ring entry in which it was summed up: the entry's
+// memory is the datagram's wire image (native/slot_ring.hpp).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+#include "job.hpp"
+#include "sinks.hpp"
+#include "switch_tally.hpp"
+
+namespace fanin {
+
+// A job that does not fit: the pool memory is out, or its index is taken.
+struct JobRefused : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// A verb that names a job or a worker that the machine does not know.
+struct NoSuchJob : std::out_of_range {
+  using std::out_of_range::out_of_range;
+};
+
+struct SwitchEvent {
+  enum class Kind : std::uint8_t { worker_joined, worker_silent, worker_left };
+  Kind kind;
+  std::uint16_t job;
+  std::uint8_t worker;
+  double silent_s;  // of worker_silent
+};
+
+// Bit masks of the workers that registered, fell silent, said BYE; evicted ones are in none of them.
+struct Members {
+  std::uint32_t registered;
+  std::uint32_t lost;
+  std::uint32_t left;
+};
+
+class SwitchMachine {
+ public:
+  explicit SwitchMachine(std::uint64_t memory_bytes);
+  ~SwitchMachine();
+  SwitchMachine(const SwitchMachine&) = delete;
+  SwitchMachine& operator=(const SwitchMachine&) = delete;
+
+  // --- what the controller asks ---
+
+  void admit(const JobSpec& spec);  // throws JobRefused
+  void remove(std::uint16_t job);   // this and the following throw NoSuchJob
+  void evict(std::uint16_t job, std::uint32_t worker, double now);
+  void set_quorum(std::uint16_t job, std::uint32_t quorum, double now);  // throws std::invalid_argument, too
+  std::vector<std::uint16_t> jobs() const;
+  Members members(std::uint16_t job) const;
+  std::optional<Address> source(std::uint16_t job, std::uint32_t worker) const;  // where a registered worker sends from
+  CounterList counters() const;
+  CounterList job_counters(std::uint16_t job) const;
+
+  // --- the five verbs ---
+
+  // Takes any bytes from anybody; never throws for what they hold.
+  void receive_datagram(std::span<const std::uint8_t> datagram, Address source, double now);
+  // Hands out, in order, all that is to be sent. The spans stay valid until the machine is next called.
+  void datagrams_to_send(double now, SwitchSink& sink);
+  // When handle_timer must be called at the latest.
+  std::optional<double> next_timer() const;
+  void handle_timer(double now);
+  std::optional<SwitchEvent> next_event();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace fanin

@@ -1,0 +1,101 @@
+// What a switch machine has to send. Results wait where they were summed up; everything else in an arena of bytes.
+//
+// Both arenas keep their size once they have grown, so that nothing is allocated in steady state. Datagrams beyond
+// SWITCH_QUEUE_DATAGRAMS or SWITCH_QUEUE_BYTES are not taken: a driver that does not send is a network that loses.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "sinks.hpp"
+#include "wire_constants.hpp"
+
+namespace fanin {
+
+class SwitchQueue {
+ public:
+  SwitchQueue() { items_.reserve(SWITCH_QUEUE_DATAGRAMS); }
+
+  bool takes(std::size_t bytes) const {
+    return items_.size() < SWITCH_QUEUE_DATAGRAMS && bytes_ + bytes <= SWITCH_QUEUE_BYTES;
+  }
+
+  // The bytes stay where they are. `mark` is set to the datagram's place in the queue, from 1, until it has been handed
+  // out (then to 0); whoever is about to change the bytes calls copy_out first if the mark is not 0.
+  void push_in_place(std::span<const std::uint8_t> datagram, std::uint32_t* mark, std::span<const Address> destinations) {
+    append({.in_place = datagram.data(), .mark = mark, .bytes = static_cast<std::uint32_t>(datagram.size())},
+           destinations);
+    *mark = static_cast<std::uint32_t>(items_.size());
+  }
+
+  // Room for a datagram that the caller writes before the queue is next touched. What it holds is junk.
+  std::span<std::uint8_t> push(std::size_t bytes, std::span<const Address> destinations) {
+    append({.copy_at = take(bytes), .bytes = static_cast<std::uint32_t>(bytes)}, destinations);
+    return {copies_.data() + items_.back().copy_at, bytes};
+  }
+
+  void copy_out(std::uint32_t mark) {
+    Item& item = items_[mark - 1];
+    item.copy_at = take(item.bytes);
+    std::memcpy(copies_.data() + item.copy_at, item.in_place, item.bytes);
+    *item.mark = 0;
+    item.in_place = nullptr;
+    item.mark = nullptr;
+  }
+
+  // Before memory is given up: nothing in [from, from + bytes) is needed afterwards.
+  void copy_out_all(const std::uint8_t* from, std::size_t bytes) {
+    for (std::size_t place = 0; place < items_.size(); ++place) {
+      const std::uint8_t* const at = items_[place].in_place;
+      if (at != nullptr && !std::less<>{}(at, from) && std::less<>{}(at, from + bytes))
+        copy_out(static_cast<std::uint32_t>(place + 1));
+    }
+  }
+
+  void hand_out(SwitchSink& sink) {
+    for (const Item& item : items_) {
+      const std::uint8_t* const data = item.in_place != nullptr ? item.in_place : copies_.data() + item.copy_at;
+      sink.send({data, item.bytes}, {destinations_.data() + item.destinations_at, item.destination_count});
+      if (item.mark != nullptr) *item.mark = 0;
+    }
+    items_.clear();
+    destinations_.clear();
+    bytes_ = used_ = 0;
+  }
+
+ private:
+  struct Item {
+    const std::uint8_t* in_place = nullptr;
+    std::uint32_t* mark = nullptr;
+    std::uint32_t copy_at = 0;
+    std::uint32_t bytes = 0;
+    std::uint32_t destinations_at = 0;
+    std::uint32_t destination_count = 0;
+  };
+
+  void append(Item item, std::span<const Address> destinations) {
+    item.destinations_at = static_cast<std::uint32_t>(destinations_.size());
+    item.destination_count = static_cast<std::uint32_t>(destinations.size());
+    destinations_.insert(destinations_.end(), destinations.begin(), destinations.end());
+    items_.push_back(item);
+    bytes_ += item.bytes;
+  }
+
+  std::uint32_t take(std::size_t bytes) {
+    const std::size_t at = used_;
+    used_ += bytes;
+    if (copies_.size() < used_) copies_.resize(2 * used_);
+    return static_cast<std::uint32_t>(at);
+  }
+
+  std::vector<Item> items_;
+  std::vector<Address> destinations_;
+  std::vector<std::uint8_t> copies_;
+  std::size_t used_ = 0;   // of copies_
+  std::size_t bytes_ = 0;  // of all datagrams, wherever they are
+};
+
+}  // namespace fanin

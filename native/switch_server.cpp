@@ -1,0 +1,169 @@
+#include "switch_server.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <stdexcept>
+#include <utility>
+
+namespace fanin {
+
+namespace {
+
+void add_to(CounterList& total, const CounterList& more) {
+  if (total.empty()) {
+    total = more;
+    return;
+  }
+  for (std::size_t i = 0; i < total.size(); ++i) total[i].second += more[i].second;
+}
+
+}  // namespace
+
+SwitchServer::SwitchServer(const std::string& host, std::uint16_t port, std::uint32_t flows, std::uint64_t memory_bytes,
+                           const UdpOptions& options) {
+  if (flows == 0) throw std::invalid_argument("a switch has at least one flow");
+  for (std::uint32_t flow = 0; flow < flows; ++flow) {
+    const SocketAddress address = resolve(host, flow == 0 ? port : 0, true);
+    flows_.push_back(std::make_unique<SwitchFlow>(address, options, memory_bytes / flows,
+                                                  [this](const SwitchEvent& event) { take_event(event); }));
+  }
+}
+
+SwitchServer::~SwitchServer() { close(); }
+
+void SwitchServer::start() {
+  for (const auto& flow : flows_) flow->start();
+}
+
+void SwitchServer::close() {
+  for (const auto& flow : flows_) flow->close();
+  const std::lock_guard lock(events_lock_);
+  closed_ = true;
+  events_changed_.notify_all();
+}
+
+std::vector<std::uint16_t> SwitchServer::ports() const {
+  std::vector<std::uint16_t> ports;
+  for (const auto& flow : flows_) ports.push_back(flow->port());
+  return ports;
+}
+
+int SwitchServer::receive_buffer_bytes() const { return flows_.front()->receive_buffer_bytes(); }
+
+void SwitchServer::admit(const JobSpec& spec, bool share_memory) {
+  const std::lock_guard control(control_);
+  std::size_t admitted = 0;
+  try {
+    for (const auto& flow : flows_) {
+      flow->with_machine([&](SwitchMachine& machine, double) { machine.admit(spec); });
+      flow->wake();
+      ++admitted;
+    }
+  } catch (...) {
+    for (std::size_t i = 0; i < admitted; ++i)
+      flows_[i]->with_machine([&](SwitchMachine& machine, double) { machine.remove(spec.job); });
+    throw;
+  }
+  if (!share_memory) return;
+  std::vector<std::string> paths;
+  for (const auto& flow : flows_) paths.push_back(flow->share_memory(spec));
+  if (std::ranges::none_of(paths, &std::string::empty)) shared_memory_[spec.job] = std::move(paths);
+}
+
+std::vector<std::string> SwitchServer::shared_memory(std::uint16_t job) {
+  const std::lock_guard control(control_);
+  const auto found = shared_memory_.find(job);
+  return found == shared_memory_.end() ? std::vector<std::string>{} : found->second;
+}
+
+void SwitchServer::remove(std::uint16_t job) {
+  const std::lock_guard control(control_);
+  for (const auto& flow : flows_) {
+    flow->with_machine([&](SwitchMachine& machine, double) { machine.remove(job); });
+    flow->forget_job(job);
+  }
+  shared_memory_.erase(job);
+  const std::lock_guard lock(events_lock_);
+  std::erase_if(seen_, [job](const auto& entry) { return entry.first >> 8 == job; });
+}
+
+void SwitchServer::evict(std::uint16_t job, std::uint32_t worker) {
+  const std::lock_guard control(control_);
+  for (const auto& flow : flows_) {
+    flow->with_machine([&](SwitchMachine& machine, double now) { machine.evict(job, worker, now); });
+    flow->wake();
+  }
+}
+
+void SwitchServer::set_quorum(std::uint16_t job, std::uint32_t quorum) {
+  const std::lock_guard control(control_);
+  for (const auto& flow : flows_) {
+    flow->with_machine([&](SwitchMachine& machine, double now) { machine.set_quorum(job, quorum, now); });
+    flow->wake();
+  }
+}
+
+std::vector<std::uint16_t> SwitchServer::jobs() {
+  return flows_.front()->with_machine([](SwitchMachine& machine, double) { return machine.jobs(); });
+}
+
+Members SwitchServer::members(std::uint16_t job) {
+  Members all{~0u, 0, 0};
+  for (const auto& flow : flows_) {
+    const Members one = flow->with_machine([job](SwitchMachine& machine, double) { return machine.members(job); });
+    all = {all.registered & one.registered, all.lost | one.lost, all.left | one.left};
+  }
+  return all;
+}
+
+CounterList SwitchServer::counters() {
+  CounterList total;
+  UdpCounters sockets;
+  std::uint64_t overflows = 0;
+  for (const auto& flow : flows_) {
+    add_to(total, flow->with_machine([](SwitchMachine& machine, double) { return machine.counters(); }));
+    const auto [counters, drops] = flow->socket_counters();
+    sockets += counters;
+    overflows += drops;
+  }
+  for (const auto& [name, value] : named(sockets)) total.emplace_back(name, value);
+  total.emplace_back("socket_overflows", overflows);
+  return total;
+}
+
+CounterList SwitchServer::job_counters(std::uint16_t job) {
+  CounterList total;
+  for (const auto& flow : flows_)
+    add_to(total, flow->with_machine([job](SwitchMachine& machine, double) { return machine.job_counters(job); }));
+  return total;
+}
+
+void SwitchServer::take_event(const SwitchEvent& event) {
+  const std::lock_guard lock(events_lock_);
+  Seen& seen = seen_[std::uint32_t{event.job} << 8 | event.worker];
+  switch (event.kind) {
+    case SwitchEvent::Kind::worker_joined:
+      if (++seen.joined != flows_.size()) return;
+      break;
+    case SwitchEvent::Kind::worker_silent:
+      if (std::exchange(seen.silent, true)) return;
+      break;
+    case SwitchEvent::Kind::worker_left:
+      if (std::exchange(seen.left, true)) return;
+      break;
+  }
+  if (events_.size() == MAX_EVENTS) events_.pop_front();  // nobody reads them
+  events_.push_back(event);
+  events_changed_.notify_all();
+}
+
+std::optional<SwitchEvent> SwitchServer::next_event(double timeout_s) {
+  std::unique_lock lock(events_lock_);
+  events_changed_.wait_for(lock, std::chrono::duration<double>(timeout_s), [this] { return !events_.empty() || closed_; });
+  if (events_.empty()) return std::nullopt;
+  const SwitchEvent event = events_.front();
+  events_.pop_front();
+  return event;
+}
+
+}  // namespace fanin

@@ -1,0 +1,70 @@
+// A switch's data plane: one flow per port, each with a machine and a thread of its own, behind one set of verbs.
+//
+// A job is admitted to every flow; a chunk of a tensor belongs to one of them. Calls may come from any thread.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "switch_flow.hpp"
+
+namespace fanin {
+
+class SwitchServer {
+ public:
+  static constexpr std::size_t MAX_EVENTS = 4096;
+
+  // Flow 0 listens at `port`; further flows, and all if it is 0, at any free one. `memory_bytes` is for all flows together.
+  // Throws std::system_error.
+  SwitchServer(const std::string& host, std::uint16_t port, std::uint32_t flows, std::uint64_t memory_bytes,
+               const UdpOptions& options);
+  ~SwitchServer();
+
+  void start();
+  void close();
+  std::vector<std::uint16_t> ports() const;
+  int receive_buffer_bytes() const;
+
+  // JobRefused: then it is on no flow. `share_memory`: offer it beside the sockets, for workers on this machine.
+  void admit(const JobSpec& spec, bool share_memory = true);
+  // Where the job's workers on this machine find shared memory, one path per flow; empty if there is none.
+  std::vector<std::string> shared_memory(std::uint16_t job);
+  void remove(std::uint16_t job);   // this and the following throw NoSuchJob
+  void evict(std::uint16_t job, std::uint32_t worker);
+  void set_quorum(std::uint16_t job, std::uint32_t quorum);
+  std::vector<std::uint16_t> jobs();
+  Members members(std::uint16_t job);  // registered on every flow, lost on any, left on any
+  CounterList counters();              // of the machines, added up, then of the sockets
+  CounterList job_counters(std::uint16_t job);
+
+  // Joined: once on every flow. Silent, left: at the first flow that says so.
+  std::optional<SwitchEvent> next_event(double timeout_s);
+
+ private:
+  struct Seen {  // events of one worker so far
+    std::uint32_t joined = 0;
+    bool silent = false;
+    bool left = false;
+  };
+
+  void take_event(const SwitchEvent& event);
+
+  std::vector<std::unique_ptr<SwitchFlow>> flows_;
+  std::unordered_map<std::uint16_t, std::vector<std::string>> shared_memory_;  // paths by job; guarded by control_
+  std::mutex control_;  // one control verb at a time, so that all flows see them in one order
+  std::mutex events_lock_;
+  std::condition_variable events_changed_;
+  std::deque<SwitchEvent> events_;
+  std::unordered_map<std::uint32_t, Seen> seen_;  // by job << 8 | worker
+  bool closed_ = false;
+};
+
+}  // namespace fanin

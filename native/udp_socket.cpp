@@ -1,0 +1,128 @@
+#include "udp_socket.hpp"
+
+#include <linux/sock_diag.h>
+#include <netinet/udp.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT 103
+#endif
+#ifndef UDP_GRO
+#define UDP_GRO 104
+#endif
+#ifndef SO_MEMINFO
+#define SO_MEMINFO 55
+#endif
+
+namespace fanin {
+
+namespace {
+
+// A whole train with its headers is one IP packet inside the kernel: 65,535 bytes less these.
+constexpr std::size_t IPV4_TRAIN_BYTES = 65'535 - 20 - 8;
+constexpr std::size_t IPV6_TRAIN_BYTES = 65'535 - 40 - 8;
+
+bool set_option(int fd, int level, int name, int value) {
+  return setsockopt(fd, level, name, &value, sizeof value) == 0;
+}
+
+[[noreturn]] void fail(const std::string& what) { throw std::system_error(errno, std::generic_category(), what); }
+
+}  // namespace
+
+UdpCounters& UdpCounters::operator+=(const UdpCounters& other) {
+  system_calls += other.system_calls;
+  trains += other.trains;
+  coalesced += other.coalesced;
+  truncated += other.truncated;
+  refused += other.refused;
+  send_waits += other.send_waits;
+  send_dropped += other.send_dropped;
+  shared_out += other.shared_out;
+  shared_in += other.shared_in;
+  doorbells += other.doorbells;
+  if (other.last_error != 0) last_error = other.last_error;
+  return *this;
+}
+
+std::vector<std::pair<std::string, std::uint64_t>> named(const UdpCounters& counters) {
+  return {{"socket_system_calls", counters.system_calls}, {"socket_trains", counters.trains},
+          {"socket_coalesced", counters.coalesced},       {"socket_truncated", counters.truncated},
+          {"socket_refused", counters.refused},           {"socket_send_waits", counters.send_waits},
+          {"socket_send_dropped", counters.send_dropped}, {"shared_memory_out", counters.shared_out},
+          {"shared_memory_in", counters.shared_in},       {"shared_memory_doorbells", counters.doorbells}};
+}
+
+UdpSocket::UdpSocket(int family, const UdpOptions& options)
+    : fd_(socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) {
+  if (fd_ < 0) fail("opening a UDP socket");
+  set_option(fd_, SOL_SOCKET, SO_RCVBUF, options.receive_buffer_bytes);
+  set_option(fd_, SOL_SOCKET, SO_SNDBUF, options.receive_buffer_bytes);
+  if (options.share_port) share_port();
+  if (family == AF_INET6) set_option(fd_, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  if (options.learn_local) {
+    if (family == AF_INET6)
+      set_option(fd_, IPPROTO_IPV6, IPV6_RECVPKTINFO, 1);
+    else
+      set_option(fd_, IPPROTO_IP, IP_PKTINFO, 1);
+  }
+  if (options.offload) {
+    if (set_option(fd_, SOL_UDP, UDP_SEGMENT, 0)) train_bytes_ = family == AF_INET6 ? IPV6_TRAIN_BYTES : IPV4_TRAIN_BYTES;
+    set_option(fd_, SOL_UDP, UDP_GRO, 1);
+  }
+}
+
+UdpSocket::~UdpSocket() { close(); }
+
+UdpSocket::UdpSocket(UdpSocket&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), train_bytes_(other.train_bytes_) {}
+
+UdpSocket& UdpSocket::operator=(UdpSocket&& other) noexcept {
+  close();
+  fd_ = std::exchange(other.fd_, -1);
+  train_bytes_ = other.train_bytes_;
+  return *this;
+}
+
+void UdpSocket::send_empty() { [[maybe_unused]] const auto ignored = ::send(fd_, nullptr, 0, 0); }
+
+void UdpSocket::close() {
+  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+}
+
+void UdpSocket::bind(const SocketAddress& address) {
+  if (::bind(fd_, address.get(), address.length) != 0) fail("binding UDP address " + address.text());
+}
+
+void UdpSocket::share_port() { set_option(fd_, SOL_SOCKET, SO_REUSEPORT, 1); }
+
+void UdpSocket::connect(const SocketAddress& address) {
+  if (::connect(fd_, address.get(), address.length) != 0) fail("connecting to UDP address " + address.text());
+}
+
+SocketAddress UdpSocket::local_address() const {
+  SocketAddress address;
+  address.length = sizeof address.storage;
+  if (getsockname(fd_, address.get(), &address.length) != 0) fail("getsockname");
+  return address;
+}
+
+int UdpSocket::receive_buffer_bytes() const {
+  int bytes = 0;
+  socklen_t length = sizeof bytes;
+  getsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &bytes, &length);
+  return bytes;
+}
+
+std::uint64_t UdpSocket::dropped_by_kernel() const {
+  std::uint32_t values[SK_MEMINFO_VARS] = {};
+  socklen_t length = sizeof values;
+  if (getsockopt(fd_, SOL_SOCKET, SO_MEMINFO, values, &length) != 0) return 0;
+  return values[SK_MEMINFO_DROPS];
+}
+
+}  // namespace fanin

@@ -1,0 +1,29 @@
+// What the worker machine reports, as in fanin/events.py.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+
+namespace fanin {
+
+struct Ready {};
+struct ReductionDone {
+  std::uint64_t ticket;
+};
+struct WorkersGone {
+  std::uint32_t lost;
+  std::uint32_t left;
+};
+struct SwitchSilent {
+  double silent_s;
+};
+struct Refused {
+  std::uint16_t reason;  // fanin.wire.Reason
+};
+struct Departed {
+  bool confirmed;
+};
+
+using WorkerEvent = std::variant<Ready, ReductionDone, WorkersGone, SwitchSilent, Refused, Departed>;
+
+}  // namespace fanin

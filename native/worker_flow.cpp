@@ -1,0 +1,331 @@
+#include "worker_flow.hpp"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <system_error>
+
+#include "wire_constants.hpp"
+
+namespace fanin {
+
+// The machine quantizes into this buffer; the kernel copies from it. That is all the copying there is.
+class WorkerFlow::Outbox final : public WorkerSink {
+ public:
+  explicit Outbox(WorkerFlow& flow) : flow_(flow) {}
+
+  std::span<std::uint8_t> reserve(std::size_t bytes) override {
+    if (flow_.shared_ && flow_.machine_.ready()) {  // before that, HELLO has to prove the path
+      const std::span<std::uint8_t> room = flow_.shared_->reserve_uplink(flow_.worker_, bytes);
+      in_shared_memory_ = !room.empty();
+      if (in_shared_memory_) return room;
+    }
+    if (used_ + bytes > capacity() || count_ == MAX_TRAIN_PACKETS) flush();
+    return {buffer_.data() + used_, bytes};
+  }
+
+  void commit(std::size_t bytes) override {
+    if (in_shared_memory_) {
+      flow_.shared_->commit_uplink(bytes);
+      ++flow_.counters_.shared_out;
+      ++unannounced_;
+      in_shared_memory_ = false;
+      return;
+    }
+    datagrams_[count_++] = {buffer_.data() + used_, bytes};
+    used_ += bytes;
+  }
+
+  void flush() {
+    if (count_ > 0) send_datagrams(flow_.socket_, std::span(datagrams_).first(count_), flow_.counters_);
+    used_ = 0;
+    count_ = 0;
+    if (unannounced_ > 0 && flow_.shared_->switch_is_asleep()) {
+      flow_.socket_.send_empty();
+      ++flow_.counters_.doorbells;
+    }
+    unannounced_ = 0;
+  }
+
+ private:
+  std::size_t capacity() const {
+    return flow_.socket_.train_bytes() > 0 ? flow_.socket_.train_bytes() : MAX_DATAGRAM_BYTES;
+  }
+
+  WorkerFlow& flow_;
+  std::vector<std::uint8_t> buffer_ = std::vector<std::uint8_t>(MAX_DATAGRAM_BYTES);
+  std::array<iovec, MAX_TRAIN_PACKETS> datagrams_{};
+  std::size_t used_ = 0;
+  std::size_t count_ = 0;
+  bool in_shared_memory_ = false;  // where the span last reserved is
+  std::size_t unannounced_ = 0;    // datagrams written there that the switch may be asleep to
+};
+
+namespace {
+
+UdpSocket connected_socket(const SocketAddress& address, const UdpOptions& options) {
+  UdpSocket socket(address.family(), options);
+  socket.connect(address);
+  return socket;
+}
+
+bool ends_the_flow(const WorkerEvent& event) {
+  return std::holds_alternative<WorkersGone>(event) || std::holds_alternative<SwitchSilent>(event) ||
+         std::holds_alternative<Refused>(event);
+}
+
+}  // namespace
+
+WorkerFlow::WorkerFlow(const JobSpec& spec, std::uint32_t worker, std::uint64_t token, std::uint32_t flow,
+                       std::uint32_t flow_count, const SocketAddress& address, const UdpOptions& options,
+                       double connect_timeout_s, std::optional<SharedMemory> shared, Listener listener)
+    : address_(address),
+      listener_(std::move(listener)),
+      socket_(connected_socket(address, options)),
+      receive_buffer_bytes_(socket_.receive_buffer_bytes()),
+      machine_(spec, worker, SWITCH, token, flow, flow_count, connect_timeout_s),
+      worker_(worker),
+      shared_(std::move(shared)),
+      outbox_(std::make_unique<Outbox>(*this)),
+      driver_bell_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  if (driver_bell_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
+  poller_.watch(socket_.fd(), SWITCH);
+  if (shared_) {
+    shared_->attach(worker_);
+    downlink_ = shared_->downlink(worker_);
+  }
+}
+
+WorkerFlow::~WorkerFlow() {
+  close();
+  ::close(driver_bell_);
+}
+
+void WorkerFlow::start() {
+  thread_ = std::thread([this] { run(); });
+  poller_.ring();  // to say HELLO
+}
+
+void WorkerFlow::run() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals are the main thread's
+  pthread_setname_np(pthread_self(), "fanin-worker");
+  bool drained = true;
+  while (!closing_.load()) {
+    if (drained) sleep();
+    drained = pump();
+    if (driven_.load()) ring_driver();  // what it waits for may have come in here, or it may count as awake by mistake
+  }
+}
+
+void WorkerFlow::ring_driver() {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto ignored = write(driver_bell_, &one, sizeof one);
+}
+
+bool WorkerFlow::pump() {
+  bool drained = true;
+  std::optional<WorkerEvent> failure;
+  {
+    const std::lock_guard lock(turnstile_);
+    if (!socket_.is_open()) {  // halted: only the bell rings now
+      shared_.reset();
+      return true;
+    }
+    drained = receive();
+    if (shared_) drained = receive_shared() && drained;
+    const double now = monotonic_now();
+    const std::optional<double> timer = machine_.next_timer();
+    if (timer && *timer <= now) machine_.handle_timer(now);
+    send(now);
+    failure = report();
+    poller_.alarm_at(machine_.next_timer());
+  }
+  if (failure) listener_.on_failure(*failure);
+  return drained;
+}
+
+bool WorkerFlow::drive(const std::function<bool()>& finished, double deadline_s) {
+  const std::unique_lock driving(driver_, std::try_to_lock);
+  if (!driving.owns_lock()) return false;
+  driven_.store(true);  // before finished() is asked: see run()
+  const int fd = [this] {
+    const std::lock_guard lock(turnstile_);
+    if (socket_.is_open()) poller_.set_watched(socket_.fd(), SWITCH, false);
+    return socket_.fd();
+  }();
+  bool drained = true;
+  while (!finished() && !closing_.load()) {
+    const double left_s = deadline_s - monotonic_now();
+    if (left_s <= 0) break;
+    if (drained && may_sleep()) {
+      pollfd waiting[] = {{fd, POLLIN, 0}, {driver_bell_, POLLIN, 0}};
+      poll(waiting, 2, static_cast<int>(std::min(std::ceil(left_s * 1e3), 1e6)));  // the thread minds the timers
+      std::uint64_t rings;
+      if (waiting[1].revents != 0 && read(driver_bell_, &rings, sizeof rings) < 0) continue;
+      count_as_awake();
+    }
+    drained = pump();
+  }
+  driven_.store(false);
+  {
+    const std::lock_guard lock(turnstile_);
+    if (socket_.is_open()) poller_.set_watched(socket_.fd(), SWITCH, true);
+  }
+  if (!may_sleep()) poller_.ring();  // there is more already, for the thread
+  return true;
+}
+
+bool WorkerFlow::receive() {
+  std::size_t bytes = 0;
+  for (int i = 0; i < BATCHES_PER_WAKE; ++i) {
+    const std::span<const Received> batch = batch_.fill(socket_, counters_);
+    const double now = monotonic_now();
+    for (const Received& received : batch) {
+      if (shared_ && received.bytes.empty()) continue;  // a doorbell: it has done its work
+      machine_.receive_datagram(received.bytes, SWITCH, now);
+      bytes += received.bytes.size();
+    }
+    if (!batch_.may_have_more()) return true;
+    if (bytes < SEND_AFTER_BYTES) continue;
+    send(now);
+    bytes = 0;
+  }
+  return false;
+}
+
+bool WorkerFlow::receive_shared() {
+  std::size_t bytes = 0;
+  const std::uint32_t mine = std::uint32_t{1} << worker_;
+  for (int i = 0; i < SHARED_DATAGRAMS_PER_WAKE; ++i) {
+    const std::span<const std::uint8_t> datagram = downlink_.front(mine);
+    if (datagram.empty()) {
+      if (downlink_.broken()) shared_.reset();  // from here on everything goes by UDP; what is missing is resent
+      return true;
+    }
+    const double now = monotonic_now();
+    machine_.receive_datagram(datagram, SWITCH, now);
+    bytes += datagram.size();
+    downlink_.pop();
+    ++counters_.shared_in;
+    if (bytes < SEND_AFTER_BYTES) continue;
+    send(now);
+    bytes = 0;
+  }
+  return false;
+}
+
+// Says that this worker sleeps and looks once more: see native/shared_memory.hpp.
+bool WorkerFlow::may_sleep() {
+  const std::lock_guard lock(turnstile_);
+  if (!shared_) return true;
+  shared_->worker_sleeps(worker_, true);
+  if (!downlink_.has_more()) return true;
+  shared_->worker_sleeps(worker_, false);
+  return false;
+}
+
+void WorkerFlow::count_as_awake() {
+  const std::lock_guard lock(turnstile_);
+  if (shared_) shared_->worker_sleeps(worker_, false);
+}
+
+// While somebody drives, that thread says who sleeps. A doorbell too many does no harm.
+void WorkerFlow::sleep() {
+  if (!driven_.load() && !may_sleep()) return;
+  poller_.wait();
+  if (!driven_.load()) count_as_awake();
+}
+
+void WorkerFlow::send(double now) {
+  machine_.datagrams_to_send(now, *outbox_);
+  outbox_->flush();
+}
+
+std::optional<WorkerEvent> WorkerFlow::report() {
+  std::optional<WorkerEvent> failure;
+  while (const std::optional<WorkerEvent> event = machine_.next_event()) {
+    if (ends_the_flow(*event))
+      failure = event;
+    else
+      listener_.on_event(*event);
+  }
+  return failure;
+}
+
+void WorkerFlow::submit(const Reduction& reduction) {
+  std::optional<WorkerEvent> failure;
+  {
+    const std::lock_guard lock(turnstile_);
+    if (machine_.failed()) return;  // the listener knows, or is about to
+    machine_.submit(reduction);
+    if (socket_.is_open()) {
+      send(monotonic_now());
+      failure = report();
+      poller_.alarm_at(machine_.next_timer());
+    }
+  }
+  if (failure) listener_.on_failure(*failure);
+}
+
+void WorkerFlow::leave() {
+  const std::lock_guard lock(turnstile_);
+  if (!socket_.is_open()) return;
+  const double now = monotonic_now();
+  machine_.leave(now);
+  send(now);
+  poller_.alarm_at(machine_.next_timer());
+}
+
+void WorkerFlow::halt() {
+  const std::lock_guard lock(turnstile_);
+  if (!socket_.is_open()) return;
+  overflows_at_halt_ = socket_.dropped_by_kernel();
+  socket_.close();
+  if (shared_) shared_->detach(worker_);  // others need not leave room for what it does not read
+}
+
+void WorkerFlow::close() {
+  closing_.store(true);
+  halt();
+  poller_.ring();
+  if (thread_.joinable()) thread_.join();
+}
+
+std::pair<WorkerCounters, UdpCounters> WorkerFlow::counters() {
+  const std::lock_guard lock(turnstile_);
+  return {machine_.counters(), counters_};
+}
+
+std::uint64_t WorkerFlow::socket_overflows() {
+  const std::lock_guard lock(turnstile_);
+  return socket_.is_open() ? socket_.dropped_by_kernel() : overflows_at_halt_;
+}
+
+bool WorkerFlow::shares_memory() {
+  const std::lock_guard lock(turnstile_);
+  return shared_.has_value();
+}
+
+std::size_t WorkerFlow::buffer_bytes() {
+  const std::lock_guard lock(turnstile_);
+  return machine_.buffer_bytes() + RECEIVE_SLOTS * RECEIVE_SLOT_BYTES + MAX_DATAGRAM_BYTES;
+}
+
+std::string WorkerFlow::trouble() {
+  const std::lock_guard lock(turnstile_);
+  if (counters_.last_error == 0) return "";
+  if (counters_.last_error == ECONNREFUSED) return "nobody listens at UDP " + address_.text() + " (connection refused)";
+  return "UDP " + address_.text() + ": " + std::strerror(counters_.last_error);
+}
+
+}  // namespace fanin

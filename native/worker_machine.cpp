@@ -1,0 +1,346 @@
+// Packets and wiring of the worker machine. The rules, and the table of what is done with a result, stand in
+// host/worker_machine.py; the parts are presence, item_stream, loss_recovery and operation.
+#include "worker_machine.hpp"
+
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "checksum.hpp"
+#include "growing_ring.hpp"
+#include "item_stream.hpp"
+#include "loss_recovery.hpp"
+#include "operation.hpp"
+#include "packet.hpp"
+#include "presence.hpp"
+
+namespace fanin {
+
+class WorkerMachine::State {
+ public:
+  State(JobSpec spec, std::uint32_t worker, Address switch_address, std::uint64_t token, std::uint32_t flow,
+        std::uint32_t flow_count, double connect_timeout_s)
+      : spec_(std::move(spec)),
+        worker_(worker),
+        switch_(switch_address),
+        token_(token),
+        flow_(flow),
+        flow_count_(flow_count),
+        packet_bytes_(datagram_bytes(spec_.codes_per_packet, spec_.words_per_packet)),
+        presence_(spec_, connect_timeout_s, events_),
+        stream_(spec_.slots, spec_.codes_per_packet),
+        recovery_(spec_.slots),
+        accepted_(spec_.slots) {
+    if (worker >= spec_.workers || flow >= flow_count) throw std::invalid_argument("no such worker or flow");
+  }
+
+  std::uint64_t submit(const Reduction& reduction);
+  void receive(std::span<const std::uint8_t> datagram, Address source, double now);
+  void send(double now, WorkerSink& sink);
+  std::optional<double> next_timer() const;
+  void handle_timer(double now);
+  std::optional<WorkerEvent> next_event();
+  void leave(double now) { presence_.leave(now); }
+
+  Phase phase() const { return presence_.phase(); }
+  std::size_t outstanding() const { return outstanding_; }
+  WorkerCounters counters() const {
+    WorkerCounters counters = counters_;
+    counters.srtt_us = static_cast<std::uint64_t>(recovery_.timer.smoothed_s * 1e6);
+    return counters;
+  }
+  std::size_t buffer_bytes() const {
+    return sizeof(State) + stream_.buffer_bytes() + recovery_.buffer_bytes() + accepted_.capacity() +
+           events_.capacity_bytes();
+  }
+
+ private:
+  void drop(Reason reason) { ++counters_.dropped[static_cast<std::size_t>(reason)]; }
+  void dispatch(const Parsed& packet, std::size_t bytes, double now);
+  void welcome(const Parsed& packet, std::size_t bytes, double now);
+  void notice(const Parsed& packet, double now);
+  void result(const Parsed& packet, double now);
+  void finish(std::uint32_t slot, const Parsed& packet, double now);
+  void done(std::uint64_t ticket);
+
+  Header header(Kind kind) const {
+    return {.kind = kind,
+            .job = spec_.job,
+            .worker = static_cast<std::uint8_t>(worker_),
+            .flags = spec_.checksum ? FLAG_CHECKSUM : std::uint8_t{0},
+            .generation = spec_.generation};
+  }
+  // Both return false when the sink takes no more.
+  bool send_token(WorkerSink& sink, const Header& header, std::size_t bytes);
+  bool send_contribution(WorkerSink& sink, std::uint32_t slot);
+  void commit(WorkerSink& sink, std::span<std::uint8_t> datagram);
+
+  // Whether reductions have waited for so many retransmissions that a departed peer may be why.
+  bool waits_for_departed() const {
+    return stream_.unfinished() && recovery_.timeouts_in_a_row() >= LEFT_MIN_TIMEOUTS;
+  }
+
+  const JobSpec spec_;
+  const std::uint32_t worker_;
+  const Address switch_;
+  const std::uint64_t token_;
+  const std::uint32_t flow_;
+  const std::uint32_t flow_count_;
+  const std::size_t packet_bytes_;
+
+  GrowingRing<WorkerEvent> events_;
+  Presence presence_;
+  ItemStream stream_;
+  LossRecovery recovery_;
+  std::vector<std::uint8_t> accepted_;  // by slot: a bare ANSWER has acknowledged the current contribution
+  double moved_at_ = 0.0;  // when a result was last stored, or the first contribution sent after a pause
+  std::uint64_t tickets_ = 0;
+  std::size_t outstanding_ = 0;
+  WorkerCounters counters_;
+};
+
+// --- verbs ---
+
+std::uint64_t WorkerMachine::State::submit(const Reduction& reduction) {
+  if (!presence_.joined()) throw std::logic_error("this worker has failed or left: it takes no more reductions");
+  const Operation operation(tickets_ + 1, reduction, spec_, flow_, flow_count_, stream_.end_item());
+  stream_.append(operation);
+  ++tickets_;
+  ++outstanding_;
+  if (operation.chunks == 0) done(operation.ticket);
+  return operation.ticket;
+}
+
+void WorkerMachine::State::receive(std::span<const std::uint8_t> datagram, Address source, double now) {
+  ++counters_.packets_in;
+  counters_.bytes_in += datagram.size();
+  if (source != switch_) return drop(Reason::stranger);
+  const Parsed packet = parse(datagram);
+  if (!packet.ok()) {
+    if (packet.reason == Reason::version) presence_.other_version();
+    return drop(packet.reason);
+  }
+  const bool unprotected = spec_.checksum && (packet.header.flags & FLAG_CHECKSUM) == 0;
+  if (unprotected || !checksum_holds(datagram)) return drop(Reason::checksum);
+  if (packet.header.job != spec_.job) return drop(Reason::unknown_job);
+  if (packet.header.generation != spec_.generation) return drop(Reason::generation);
+  if (packet.header.worker != worker_ && packet.header.worker != SWITCH_WORKER) return drop(Reason::worker_range);
+  dispatch(packet, datagram.size(), now);
+}
+
+void WorkerMachine::State::send(double now, WorkerSink& sink) {
+  if (presence_.hello_due(now)) {
+    Header hello = header(Kind::hello);
+    hello.slot = presence_.hello_sequence();
+    if (!send_token(sink, hello, phase() == Phase::connecting ? packet_bytes_ : datagram_bytes(0, 2))) return;
+    presence_.hello_sent(now);
+  }
+  if (presence_.bye_due(now)) {
+    if (!send_token(sink, header(Kind::bye), datagram_bytes(0, 2))) return;
+    presence_.bye_sent(now);
+  }
+  if (phase() != Phase::member) return;
+  while (const std::optional<std::uint32_t> slot = stream_.next()) {
+    if (!send_contribution(sink, *slot)) return;
+    stream_.take();
+    if (recovery_.idle()) moved_at_ = now;
+    if (!recovery_.sent(*slot, now)) ++counters_.retransmissions;
+  }
+}
+
+std::optional<double> WorkerMachine::State::next_timer() const {
+  std::optional<double> earliest = presence_.next_timer();
+  const auto consider = [&earliest](std::optional<double> deadline) {
+    if (deadline && (!earliest || *deadline < *earliest)) earliest = deadline;
+  };
+  if (phase() == Phase::member) {
+    consider(recovery_.deadline());
+    if (waits_for_departed()) consider(presence_.left_deadline(moved_at_));
+  }
+  return earliest;
+}
+
+void WorkerMachine::State::handle_timer(double now) {
+  const std::optional<double> deadline = recovery_.deadline();
+  if (phase() == Phase::member && deadline && now >= *deadline) {
+    stream_.send_again(recovery_.expire(now));
+    ++counters_.timeouts;
+  }
+  presence_.handle_timer(now);
+  if (waits_for_departed()) presence_.peers_hold_up(moved_at_, now);
+}
+
+std::optional<WorkerEvent> WorkerMachine::State::next_event() {
+  if (events_.empty()) return std::nullopt;
+  const WorkerEvent event = events_.front();
+  events_.pop_front();
+  return event;
+}
+
+// --- packets in ---
+
+void WorkerMachine::State::dispatch(const Parsed& packet, std::size_t bytes, double now) {
+  switch (packet.header.kind) {
+    case Kind::result:
+    case Kind::answer:
+      presence_.heard(now);
+      if (phase() == Phase::member) result(packet, now);
+      return;
+    case Kind::welcome:
+      return welcome(packet, bytes, now);
+    case Kind::notice:
+      return notice(packet, now);
+    case Kind::bye:
+      return presence_.departed();
+    default:
+      return drop(Reason::kind);
+  }
+}
+
+void WorkerMachine::State::welcome(const Parsed& packet, std::size_t bytes, double now) {
+  if (packet.word_count < 2 || (phase() == Phase::connecting && bytes != packet_bytes_)) return drop(Reason::length);
+  presence_.heard(now);
+  const std::optional<double> round_trip_s = presence_.welcome(packet.header.slot, load_be32(packet.words),
+                                                               load_be32(packet.words + WORD_BYTES), now);
+  if (round_trip_s) recovery_.timer.sample(*round_trip_s);
+}
+
+void WorkerMachine::State::notice(const Parsed& packet, double now) {
+  const auto reason = static_cast<Reason>(packet.header.contributors);
+  if (packet.header.contributors == 0 || packet.header.contributors >= REASON_NAMES.size()) return drop(Reason::kind);
+  if (reason == Reason::version) {
+    presence_.other_version();
+    return drop(reason);
+  }
+  if (reason != Reason::worker_lost && reason != Reason::worker_left) return presence_.refused(reason);
+  if (packet.word_count < 2) return drop(Reason::length);
+  presence_.heard(now);
+  presence_.peers_gone(load_be32(packet.words), load_be32(packet.words + WORD_BYTES), now);
+}
+
+void WorkerMachine::State::result(const Parsed& packet, double now) {
+  const Header& header = packet.header;
+  const std::uint32_t slot = header.slot;
+  if (slot >= spec_.slots) return drop(Reason::slot_range);
+  const std::uint64_t item = stream_.current(slot);
+  const std::uint64_t base = item / spec_.slots;
+  if (header.base < base) {
+    ++counters_.duplicates;
+    return;
+  }
+  if (header.base > base || !recovery_.was_sent(slot)) return drop(Reason::future);
+  Operation& operation = stream_.operation(slot);
+  const bool of_passes_only =
+      header.contributors == 0 && header.code_count == 0 && packet.word_count == 0 && operation.code_count == 0;
+  if (header.signature != operation.signature && !of_passes_only) return drop(Reason::mismatch);
+  if (header.kind == Kind::answer && (header.flags & FLAG_BARE) != 0) {
+    accepted_[slot] = 1;
+    recovery_.withdraw(slot);
+    return stream_.send_again(slot);
+  }
+  if (header.kind == Kind::result && (header.bitmap >> worker_ & 1) == 0 && accepted_[slot] == 0) {
+    ++counters_.unacknowledged;
+    return;
+  }
+  const bool fits = header.code_count == operation.code_count && packet.word_count == operation.word_count(item);
+  if (!fits && !of_passes_only) return drop(Reason::length);
+  if (operation.carries_words(item)) {
+    const std::uint64_t chunk = operation.words_chunk(item);
+    if (of_passes_only)
+      operation.store_zeros(chunk);
+    else
+      operation.store(chunk, stream_.agreed_codes(item), packet.words, header.contributors);
+  }
+  finish(slot, packet, now);
+}
+
+void WorkerMachine::State::finish(std::uint32_t slot, const Parsed& packet, double now) {
+  accepted_[slot] = 0;
+  ++counters_.results;
+  moved_at_ = now;
+  recovery_.finished(slot, now, [this](std::uint32_t overdue) {
+    ++counters_.gaps;
+    stream_.send_again(overdue);
+  });
+  const std::uint64_t ticket = stream_.finish(slot, packet.codes);
+  if (ticket != 0) done(ticket);
+}
+
+void WorkerMachine::State::done(std::uint64_t ticket) {
+  --outstanding_;
+  events_.push_back(ReductionDone{.ticket = ticket});
+}
+
+// --- packets out ---
+
+bool WorkerMachine::State::send_token(WorkerSink& sink, const Header& header, std::size_t bytes) {
+  const std::span<std::uint8_t> datagram = sink.reserve(bytes);
+  if (datagram.empty()) return false;
+  store_header(datagram.data(), header);
+  std::uint8_t* const words = datagram.data() + HEADER_BYTES;
+  store_be32(words, static_cast<std::uint32_t>(token_ >> 32));
+  store_be32(words + WORD_BYTES, static_cast<std::uint32_t>(token_));
+  std::memset(words + 2 * WORD_BYTES, 0, bytes - datagram_bytes(0, 2));
+  commit(sink, datagram.first(bytes));
+  return true;
+}
+
+bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slot) {
+  const std::uint64_t item = stream_.current(slot);
+  const Operation& operation = stream_.operation(slot);
+  const std::size_t bytes = datagram_bytes(operation.code_count, operation.word_count(item));
+  const std::span<std::uint8_t> datagram = sink.reserve(bytes);
+  if (datagram.empty()) return false;
+
+  Header contribution = header(Kind::contribution);
+  contribution.slot = slot;
+  contribution.base = static_cast<std::uint32_t>(item / spec_.slots);
+  contribution.signature = operation.signature;
+  contribution.code_count = static_cast<std::uint8_t>(operation.code_count);
+  store_header(datagram.data(), contribution);
+
+  std::uint8_t* const codes_at = datagram.data() + HEADER_BYTES;
+  std::uint8_t* const words_at = codes_at + codes_bytes(operation.code_count);
+  std::memset(codes_at, 0, static_cast<std::size_t>(words_at - codes_at));
+  if (operation.carries_codes(item)) {
+    std::uint16_t codes[MAX_CODES];
+    operation.own_codes(operation.codes_chunk(item), codes);
+    for (std::uint32_t i = 0; i < operation.code_count; ++i) store_be16(codes_at + i * CODE_BYTES, codes[i]);
+  }
+  if (operation.carries_words(item))
+    operation.quantized(operation.words_chunk(item), stream_.agreed_codes(item), words_at);
+  commit(sink, datagram.first(bytes));
+  return true;
+}
+
+void WorkerMachine::State::commit(WorkerSink& sink, std::span<std::uint8_t> datagram) {
+  if (spec_.checksum) seal(datagram);
+  ++counters_.packets_out;
+  counters_.bytes_out += datagram.size();
+  sink.commit(datagram.size());
+}
+
+// --- the public face ---
+
+WorkerMachine::WorkerMachine(JobSpec spec, std::uint32_t worker, Address switch_address, std::uint64_t token,
+                             std::uint32_t flow, std::uint32_t flow_count, double connect_timeout_s)
+    : state_(std::make_unique<State>(std::move(spec), worker, switch_address, token, flow, flow_count,
+                                     connect_timeout_s)) {}
+WorkerMachine::~WorkerMachine() = default;
+
+std::uint64_t WorkerMachine::submit(const Reduction& reduction) { return state_->submit(reduction); }
+void WorkerMachine::leave(double now) { state_->leave(now); }
+void WorkerMachine::receive_datagram(std::span<const std::uint8_t> datagram, Address source, double now) {
+  state_->receive(datagram, source, now);
+}
+void WorkerMachine::datagrams_to_send(double now, WorkerSink& sink) { state_->send(now, sink); }
+std::optional<double> WorkerMachine::next_timer() const { return state_->next_timer(); }
+void WorkerMachine::handle_timer(double now) { state_->handle_timer(now); }
+std::optional<WorkerEvent> WorkerMachine::next_event() { return state_->next_event(); }
+std::size_t WorkerMachine::outstanding() const { return state_->outstanding(); }
+bool WorkerMachine::ready() const { return state_->phase() == Phase::member; }
+bool WorkerMachine::failed() const { return state_->phase() == Phase::failed; }
+WorkerCounters WorkerMachine::counters() const { return state_->counters(); }
+std::size_t WorkerMachine::buffer_bytes() const { return state_->buffer_bytes(); }
+
+}  // namespace fanin

@@ -1,0 +1,69 @@
+// The worker's end of the protocol, without sockets, clocks or threads: host/worker_machine.py in C++.
+//
+// How to drive it: call datagrams_to_send() once to start (it says HELLO) and after every other verb, until the machine
+// has nothing more or the sink is full; drain the socket into receive_datagram() before handle_timer(), so that a
+// process that was stopped does not take its own sleep for the switch's silence; take next_event() until it is empty.
+// One thread at a time. `now` is in seconds of one monotonic clock.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "job.hpp"
+#include "reduction.hpp"
+#include "sinks.hpp"
+#include "wire_constants.hpp"
+#include "worker_events.hpp"
+
+namespace fanin {
+
+struct WorkerCounters {
+  std::uint64_t packets_out = 0;
+  std::uint64_t packets_in = 0;
+  std::uint64_t bytes_out = 0;
+  std::uint64_t bytes_in = 0;
+  std::uint64_t retransmissions = 0;
+  std::uint64_t gaps = 0;
+  std::uint64_t timeouts = 0;
+  std::uint64_t results = 0;
+  std::uint64_t duplicates = 0;
+  std::uint64_t unacknowledged = 0;  // results that came before this worker's contribution was known to be accepted
+  std::uint64_t srtt_us = 0;
+  std::array<std::uint64_t, REASON_NAMES.size()> dropped{};  // by fanin.wire.Reason
+};
+
+class WorkerMachine {
+ public:
+  WorkerMachine(JobSpec spec, std::uint32_t worker, Address switch_address, std::uint64_t token, std::uint32_t flow = 0,
+                std::uint32_t flow_count = 1, double connect_timeout_s = 5.0);
+  ~WorkerMachine();
+  WorkerMachine(const WorkerMachine&) = delete;
+  WorkerMachine& operator=(const WorkerMachine&) = delete;
+
+  // Tickets count 1, 2, ...; the memory stays the machine's until ReductionDone(ticket) or a failure. Throws
+  // std::invalid_argument for what it refuses and std::logic_error when the machine has failed or is leaving.
+  std::uint64_t submit(const Reduction& reduction);
+  void leave(double now);
+
+  void receive_datagram(std::span<const std::uint8_t> datagram, Address source, double now);
+  // Everything goes to the switch. Stops early when the sink takes no more: call again when it does.
+  void datagrams_to_send(double now, WorkerSink& sink);
+  std::optional<double> next_timer() const;
+  void handle_timer(double now);
+  std::optional<WorkerEvent> next_event();
+
+  std::size_t outstanding() const;  // reductions submitted and not done
+  bool ready() const;               // the switch has welcomed this worker
+  bool failed() const;              // WorkersGone, SwitchSilent or Refused was reported: nothing is sent any more
+  WorkerCounters counters() const;
+  std::size_t buffer_bytes() const;  // heap memory that the machine holds
+
+ private:
+  class State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace fanin
