@@ -1,0 +1,1 @@
+"""Benchmarks: each checks its results, names its ideal and measures its rivals in the same run."""

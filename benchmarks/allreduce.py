@@ -1,0 +1,162 @@
+"""`fanin bench allreduce`: torch.distributed.all_reduce over fanin's lanes and over its rivals, in one run.
+
+Every rival takes its turn in every sample, so that whatever else the machine does hits all alike. Each result is
+compared with a float64 sum and between ranks. The ideal that the table names is the ratio of the bytes that a worker
+sends: a switch takes every gradient once, in lanes as narrow as asked for; a ring takes it 2 (N - 1) / N times.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import tempfile
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fanin.benchmarks import mpi
+from fanin.benchmarks.rivals import Rival
+from fanin.emulation.processes import LocalJob
+from fanin.errors import ConfigurationError, FaninError
+from fanin.options import Options
+
+FLOAT_BYTES = 4
+ROUNDS = 3
+"""OpenMPI's ranks wait by spinning, so they run only while the others are blocked: once in each round."""
+MIN_SAMPLES = 11
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to measure."""
+
+    workers: int
+    bytes: int
+    """Of float32 per worker; a multiple of 4."""
+    lanes: tuple[int, ...]
+    against: tuple[str, ...]
+    """Of `gloo` and `mpi`."""
+    samples: int
+    """At least this many per rival."""
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.workers <= 32:
+            raise ConfigurationError(f"workers = {self.workers}; must be in 2..32")
+        if self.bytes <= 0 or self.bytes % FLOAT_BYTES:
+            raise ConfigurationError(f"bytes = {self.bytes}; must be a positive multiple of {FLOAT_BYTES}")
+        if self.samples < MIN_SAMPLES:
+            raise ConfigurationError(f"samples = {self.samples}; a median needs at least {MIN_SAMPLES}")
+        for lanes in self.lanes:
+            Options(lanes=lanes)
+        unknown = set(self.against) - {"gloo", "mpi"}
+        if unknown or not (self.lanes or self.against):
+            raise ConfigurationError(f"against = {','.join(self.against)!r}; name some of gloo and mpi")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One rival's figures, as in the JSON file."""
+
+    backend: str
+    lanes: int
+    workers: int
+    bytes: int
+    median_s: float
+    """Per call, of the slowest rank."""
+    ratio_to_gloo: float | None
+    """gloo's median over this one: above 1 is faster than gloo."""
+    ideal_ratio_to_gloo: float
+    """The same for the bytes that a worker sends."""
+    max_error: float
+    """Largest difference to a float64 sum, relative to the largest contribution of any worker."""
+    fastest_s: float
+    slowest_s: float
+    samples: int
+
+
+def bench(plan: Plan, *, json_file: Path | None, console: Console) -> list[Row]:
+    """Measure, check, print a table, write a JSON list of rows."""
+    rivals = [Rival("fanin", lanes) for lanes in plan.lanes]
+    rivals += [Rival("gloo")] if "gloo" in plan.against else []
+    if "mpi" in plan.against:
+        absent = mpi.missing()
+        rivals += [] if absent else [Rival("mpi", transport="tcp"), Rival("mpi", transport="shm")]
+        if absent:
+            console.print(f"OpenMPI is absent from the comparison: {absent}")
+    rows = measure(plan, rivals, console)
+    console.print(table_of(plan, rows))
+    if json_file:
+        json_file.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n", encoding="utf-8")
+    return rows
+
+
+def measure(plan: Plan, rivals: list[Rival], console: Console) -> list[Row]:
+    """Run all of them to the end. FaninError where a result is wrong or differs between ranks."""
+    reports: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    arguments = ["--rivals", ",".join(rival.label for rival in rivals), "--count", str(plan.bytes // FLOAT_BYTES)]
+    arguments += ["--rounds", str(ROUNDS), "--samples-per-round", str(-(-plan.samples // ROUNDS))]
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {}
+        if any(rival.backend == "mpi" for rival in rivals):
+            environment[mpi.PROGRAM_VARIABLE] = mpi.compile_program(folder)
+        job = LocalJob("fanin.benchmarks.allreduce_worker", arguments, plan.workers, environment)
+        with console.status(f"{plan.workers} workers, {plan.bytes:,} bytes"), job:
+            for _, record in job.reports():
+                reports[record["rival"]].append(record)
+    seconds = {rival: slowest_ranks(reports[rival.label]) for rival in rivals}
+    gloo_s = next((statistics.median(seconds[rival]) for rival in rivals if rival.backend == "gloo"), None)
+    return [checked_row(plan, rival, reports[rival.label], seconds[rival], gloo_s) for rival in rivals]
+
+
+def slowest_ranks(reports: list[dict[str, Any]]) -> list[float]:
+    """Seconds per sample: a collective is over when its last rank has the result."""
+    return [max(values) for values in zip(*(report["seconds"] for report in reports), strict=True)]
+
+
+def checked_row(
+    plan: Plan, rival: Rival, reports: list[dict[str, Any]], seconds: list[float], gloo_s: float | None
+) -> Row:
+    """The rival's figures, if its results deserve any."""
+    max_error = max(report["max_error"] for report in reports)
+    tolerated = rival.tolerated_error(plan.workers)
+    if not max_error <= tolerated:
+        raise FaninError(f"{rival.label}: an error of {max_error:.3g} where at most {tolerated:.3g} is explained")
+    if any(report["checksums"] != reports[0]["checksums"] for report in reports):
+        raise FaninError(f"{rival.label}: the ranks got different results")
+    median_s = statistics.median(seconds)
+    return Row(
+        backend=rival.backend + (f"-{rival.transport}" if rival.transport else ""),
+        lanes=rival.lanes,
+        workers=plan.workers,
+        bytes=plan.bytes,
+        median_s=median_s,
+        ratio_to_gloo=gloo_s / median_s if gloo_s else None,
+        ideal_ratio_to_gloo=Rival("gloo").bytes_through_wire(plan.workers) / rival.bytes_through_wire(plan.workers),
+        max_error=max_error,
+        fastest_s=min(seconds),
+        slowest_s=max(seconds),
+        samples=len(seconds),
+    )
+
+
+def table_of(plan: Plan, rows: list[Row]) -> Table:
+    """For people."""
+    table = Table(title=f"all-reduce of {plan.bytes:,} bytes of float32, {plan.workers} workers")
+    for heading in ("backend", "lanes", "median ms", "fastest", "slowest", "to gloo", "ideal", "max error"):
+        table.add_column(heading, justify="left" if heading == "backend" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row.backend,
+            str(row.lanes),
+            *(f"{value * 1e3:.3g}" for value in (row.median_s, row.fastest_s, row.slowest_s)),
+            "" if row.ratio_to_gloo is None else f"{row.ratio_to_gloo:.2f}",
+            f"{row.ideal_ratio_to_gloo:.2f}",
+            f"{row.max_error:.1e}",
+        )
+    table.caption = f"{min(row.samples for row in rows)} samples each, interleaved; ideal: by bytes sent"
+    return table

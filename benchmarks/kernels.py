@@ -1,0 +1,181 @@
+"""How fast the kernels are: GB/s of float32 against memcpy and numpy, in one interleaved run.
+
+    python -m benchmarks.kernels [--json FILE] [--rounds N]
+
+Every kernel works on an array that fits the second-level cache (256 KiB), in chunks of 8 KiB that share a scale code,
+as a packet of 2,048 words does. Rates count bytes of tensor (float32), whatever the lanes; for the switch's sums, bytes
+of words that come in. The ideal is memcpy over the same array: it too reads and writes each byte once. Rounds of all
+the kernels are interleaved, so that whatever else the machine does meets all of them, and the median is reported. Each
+result is compared with the numpy oracle before anything is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from fanin import _native
+from fanin.fixed_point import Codec
+from fanin.reduction import LANES, Element
+
+ELEMENTS = 64 * 1024
+BLOCK_ELEMENTS = 2048
+WORKERS = 4
+CALLS_PER_ROUND = 20
+
+
+@dataclass
+class Row:
+    """One kernel: what is called, and how long the calls took."""
+
+    kernel: str
+    lanes: int
+    implementation: str
+    call: Callable[[], object]
+    seconds: list[float]
+
+    def gigabytes_per_s(self) -> float:
+        """Median rate in 10^9 bytes of float32 (or words) per second."""
+        return ELEMENTS * 4 / statistics.median(self.seconds) / 1e9
+
+
+def rows_of(implementation: str, lanes: int, x: npt.NDArray[np.float32]) -> list[Row]:
+    """The kernels of one native implementation over one lane width, checked."""
+    assert _native.use_kernels(implementation)
+    oracle, native = Codec(Element.FLOAT32, lanes, WORKERS), _native.Codec(Element.FLOAT32, lanes, WORKERS)
+    data = x.view(np.uint8)
+    codes = oracle.codes(x, BLOCK_ELEMENTS)
+    expected_words = oracle.quantize(x, codes, BLOCK_ELEMENTS)
+    words_be = np.empty(len(expected_words) * 4, np.uint8)
+    out = np.empty_like(data)
+    residual = np.zeros(len(x), np.float32)
+
+    def scale_codes() -> object:
+        return native.codes(data, BLOCK_ELEMENTS)
+
+    def quantize() -> None:
+        native.quantize_into(data, codes, BLOCK_ELEMENTS, words_be)
+
+    def dequantize() -> None:
+        native.dequantize_into(words_be, codes, BLOCK_ELEMENTS, len(x), 1, out, 4.0)
+
+    def divide_by_three() -> None:
+        native.dequantize_into(words_be, codes, BLOCK_ELEMENTS, len(x), 1, out, 3.0)
+
+    def with_residual() -> None:
+        native.quantize_into(data, codes, BLOCK_ELEMENTS, words_be, 0.5, residual)
+
+    assert (scale_codes() == codes).all()
+    quantize()
+    assert (words_be.view(">u4") == expected_words).all()
+    for divisor, call in ((4.0, dequantize), (3.0, divide_by_three)):
+        call()
+        expected = oracle.dequantize(expected_words, codes, BLOCK_ELEMENTS, len(x), 1, divisor)
+        assert (out.view(np.uint32) == expected.view(np.uint32)).all()
+    calls: dict[str, Callable[[], object]] = {
+        "quantize": quantize,
+        "quantize, factor, residual": with_residual,
+        "dequantize": dequantize,
+    }
+    calls["dequantize, / 3"] = divide_by_three
+    if lanes == 32:
+        calls["scale_codes"] = scale_codes
+    return [Row(name, lanes, implementation, _with(implementation, call), []) for name, call in calls.items()]
+
+
+def switch_rows(implementation: str) -> list[Row]:
+    """The switch's sums, checked."""
+    assert _native.use_kernels(implementation)
+    words = np.random.default_rng(1).integers(0, 1 << 32, ELEMENTS, np.uint32)
+    words_be = words.astype(">u4").view(np.uint8)
+    total = np.empty_like(words)
+    _native.store_words(total, words_be)
+    _native.add_words(total, words_be)
+    assert (total == words + words).all()
+    _native.finish_words(total, words_be)
+    assert (total.view(">u4") == words * np.uint32(3)).all()
+    assert _native.crc32(words_be[:8192]) == _native.crc32(words_be[4096:8192], _native.crc32(words_be[:4096]))
+    kernels = {"store_words": _native.store_words, "add_words": _native.add_words}
+    kernels["finish_words"] = _native.finish_words
+    return [
+        *(
+            Row(name, 32, implementation, _with(implementation, partial(kernel, total, words_be)), [])
+            for name, kernel in kernels.items()
+        ),
+        Row("crc32", 32, implementation, _with(implementation, partial(_native.crc32, words_be)), []),
+    ]
+
+
+def numpy_rows(x: npt.NDArray[np.float32]) -> list[Row]:
+    """The readable twin: what a worker without the extension runs."""
+    rows = []
+    for lanes in LANES:
+        codec = Codec(Element.FLOAT32, lanes, WORKERS)
+        codes = codec.codes(x, BLOCK_ELEMENTS)
+        words = codec.quantize(x, codes, BLOCK_ELEMENTS)
+        quantize = partial(codec.quantize, x, codes, BLOCK_ELEMENTS)
+        dequantize = partial(codec.dequantize, words, codes, BLOCK_ELEMENTS, len(x), 1, 4.0)
+        rows += [Row("quantize", lanes, "numpy", quantize, []), Row("dequantize", lanes, "numpy", dequantize, [])]
+    return rows
+
+
+def _with(implementation: str, call: Callable[[], object]) -> Callable[[], object]:
+    def chosen() -> object:
+        _native.use_kernels(implementation)
+        return call()
+
+    return chosen
+
+
+def measure(rows: list[Row], rounds: int) -> None:
+    """Time every row once per round; a round takes the mean of some calls in a row, after one that warms the caches."""
+    for _ in range(rounds):
+        for row in rows:
+            calls = 1 if row.implementation == "numpy" else CALLS_PER_ROUND
+            row.call()
+            start_s = time.perf_counter()
+            for _ in range(calls):
+                row.call()
+            row.seconds.append((time.perf_counter() - start_s) / calls)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="also write the rows here")
+    parser.add_argument("--rounds", type=int, default=21)
+    asked = parser.parse_args()
+    first_choice = _native.kernels_in_use()
+    x = np.random.default_rng(0).normal(size=ELEMENTS).astype(np.float32)
+    copy = np.empty_like(x)
+    rows = [Row("memcpy", 32, "libc", partial(np.copyto, copy, x), [])]
+    for implementation in ("avx512", "avx2", "portable"):
+        if _native.use_kernels(implementation):
+            rows += switch_rows(implementation)
+            for lanes in LANES:
+                rows += rows_of(implementation, lanes, x)
+    rows += numpy_rows(x)
+    measure(rows, asked.rounds)
+    _native.use_kernels(first_choice)
+    ideal = rows[0].gigabytes_per_s()
+    print(f"{ELEMENTS * 4 // 1024} KiB of float32, {WORKERS} contributions, median of {asked.rounds} rounds")
+    print(f"{'kernel':28} {'lanes':>5}  {'implementation':14} {'GB/s':>7} {'of memcpy':>9}")
+    for row in sorted(rows, key=lambda row: (row.kernel != "memcpy", row.kernel, -row.lanes)):
+        rate = row.gigabytes_per_s()
+        print(f"{row.kernel:28} {row.lanes:5}  {row.implementation:14} {rate:7.2f} {rate / ideal:9.0%}")
+    if asked.json:
+        keys = [(row.kernel, row.lanes, row.implementation, row.gigabytes_per_s()) for row in rows]
+        names = ("kernel", "lanes", "implementation", "gb_per_s")
+        asked.json.write_text(json.dumps([dict(zip(names, key, strict=True)) for key in keys], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

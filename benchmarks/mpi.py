@@ -1,0 +1,66 @@
+"""OpenMPI as a rival: a small C program, compiled where mpicc is, run by mpirun over TCP or over shared memory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("mpi_allreduce.c")
+BYTE_TRANSFER_LAYERS = {"tcp": "tcp,self", "shm": "^tcp"}
+PROGRAM_VARIABLE = "FANIN_BENCH_MPI_PROGRAM"
+"""Where the compiled program is, for the worker processes."""
+RUN_LIMIT_S = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Seconds per call, one value per sample, and the largest error relative to the largest contribution."""
+
+    seconds: list[float]
+    max_error: float
+
+    def join(self, other: Result) -> Result:
+        """Both runs as one."""
+        return Result(self.seconds + other.seconds, max(self.max_error, other.max_error))
+
+
+def missing() -> str | None:
+    """Why OpenMPI cannot take part, or None."""
+    absent = [tool for tool in ("mpicc", "mpirun") if shutil.which(tool) is None]
+    return f"{' and '.join(absent)} not found" if absent else None
+
+
+def compile_program(folder: str) -> str:
+    """The benchmark program, built in `folder`."""
+    program = os.path.join(folder, "mpi_allreduce")
+    subprocess.run(["mpicc", "-O2", "-o", program, str(SOURCE), "-lm"], check=True)
+    return program
+
+
+def run(transport: str, workers: int, count: int, samples: int) -> Result:
+    """All samples of one mpirun: `workers` ranks on this machine, more than it has cores if need be."""
+    command = ["mpirun", "--oversubscribe", "--mca", "pml", "ob1", "--mca", "btl", BYTE_TRANSFER_LAYERS[transport]]
+    if os.geteuid() == 0:
+        command.append("--allow-run-as-root")
+    if transport == "tcp":
+        command += ["--mca", "btl_tcp_if_include", "lo"]
+    command += ["-np", str(workers), os.environ[PROGRAM_VARIABLE], str(count), str(samples)]
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_"))}
+    with tempfile.TemporaryDirectory() as folder:  # OpenMPI's session files: a short path, and gone afterwards
+        done = subprocess.run(
+            command,
+            env={**inherited, "TMPDIR": folder},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=RUN_LIMIT_S,
+        )
+    *seconds, error = done.stdout.splitlines() or [""]
+    if done.returncode != 0 or not error.startswith("error "):
+        raise RuntimeError(f"mpirun over {transport} ended with {done.returncode}: {done.stderr.strip()[-400:]}")
+    return Result([float(line) for line in seconds], float(error.removeprefix("error ")))

@@ -1,0 +1,49 @@
+"""Who takes part in the all-reduce benchmark, what each must achieve, and which errors each may make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FLOAT32_EPSILON = 2.0**-23
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """One way to sum a tensor over all workers."""
+
+    backend: str
+    """`fanin`, `gloo` or `mpi`."""
+    lanes: int = 32
+    """Bits per element on the wire."""
+    transport: str = ""
+    """Of OpenMPI: `tcp` or `shm`."""
+
+    @property
+    def label(self) -> str:
+        """A name without commas, read back by `parse`."""
+        return {"fanin": f"fanin-{self.lanes}", "mpi": f"mpi-{self.transport}"}.get(self.backend, self.backend)
+
+    @classmethod
+    def parse(cls, label: str) -> Rival:
+        """The rival of that label."""
+        backend, _, detail = label.partition("-")
+        if backend == "fanin":
+            return cls(backend, lanes=int(detail))
+        return cls(backend, transport=detail)
+
+    def bytes_through_wire(self, workers: int) -> float:
+        """Bytes that a worker sends per byte of float32: once through a switch, almost twice around a ring."""
+        return self.lanes / 32 if self.backend == "fanin" else 2 * (workers - 1) / workers
+
+    def tolerated_error(self, workers: int) -> float:
+        """Largest error, relative to the largest contribution of any worker, that is no defect.
+
+        Half a quantum per worker where lanes are narrow (and a quantum is at most twice the ideal one where scales are
+        powers of two), and the rounding of float32 sums.
+        """
+        rounding = workers * workers * FLOAT32_EPSILON
+        if self.backend != "fanin":
+            return rounding
+        largest_lane = (2**31 - 1) // workers if self.lanes == 32 else (2**self.lanes - 1) // (2 * workers)
+        slack = 4 if self.lanes == 32 else 1 + 2**-5
+        return rounding + workers * slack / (2 * largest_lane)

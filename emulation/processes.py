@@ -1,0 +1,161 @@
+"""A job of worker processes on this machine, as torchrun would start it, for the demo, benchmarks and tests.
+
+Workers get torchrun's environment variables. What they print on standard output as JSON objects, one to a line, are
+their reports; standard error is kept for the message of a failure. The first failing worker ends the job, and whatever
+ends it (failure, Ctrl-C, the end of this process by any signal) leaves no worker behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any, NamedTuple
+
+from fanin.errors import FaninError
+
+STOP_GRACE_S = 3.0
+"""Between SIGTERM, which lets a worker say goodbye to its switch, and SIGKILL."""
+MAX_CAUSE_LINES = 8
+MAX_LOG_BYTES = 1 << 20
+EXCEPTION_LINE = re.compile(r"^(?:\[rank\d+\]: ?)?[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)\b", re.MULTILINE)
+RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
+"""What torch writes before every line of a traceback."""
+
+
+class Report(NamedTuple):
+    """One JSON object printed by a worker."""
+
+    rank: int
+    record: dict[str, Any]
+
+
+class WorkerFailedError(FaninError):
+    """A worker process failed. `rank` is its rank, `log` all that it wrote to standard error."""
+
+    def __init__(self, rank: int, status: int | None, log: str) -> None:
+        how = f"was ended by {signal.Signals(-status).name}" if status is not None and status < 0 else "failed"
+        super().__init__(f"worker {rank} {how}: {cause_in(log)}")
+        self.rank = rank
+        self.log = log
+
+
+def cause_in(log: str) -> str:
+    """What a log of Python ends with: the text of the last exception, or else the last line."""
+    lines = [RANK_PREFIX.sub("", line) for line in log.splitlines()]
+    lines = [line for line in lines if line.strip()]
+    for start in range(len(lines) - 1, -1, -1):
+        if EXCEPTION_LINE.match(lines[start]):
+            return "\n".join(lines[start : start + MAX_CAUSE_LINES])
+    return lines[-1] if lines else "it wrote no message"
+
+
+class LocalJob:
+    """N processes that each run `module` with `arguments`. A context manager: they run from entry to exit."""
+
+    def __init__(self, module: str, arguments: Sequence[str], workers: int, environment: Mapping[str, str]) -> None:
+        self.workers = workers
+        self._command = [sys.executable, "-m", "fanin.emulation.guarded", module, *arguments]
+        self._environment = {**os.environ, **environment}
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._logs: list[IO[bytes]] = []
+
+    def __enter__(self) -> LocalJob:
+        shared = {
+            "FANIN_PARENT": str(os.getpid()),
+            "LOCAL_WORLD_SIZE": str(self.workers),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "OMP_NUM_THREADS": "1",
+            "WORLD_SIZE": str(self.workers),
+        }
+        try:
+            for rank in range(self.workers):
+                log = tempfile.TemporaryFile()
+                self._logs.append(log)
+                self._processes.append(
+                    subprocess.Popen(
+                        self._command,
+                        env={**self._environment, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.PIPE,
+                        stderr=log,
+                        start_new_session=True,  # Ctrl-C reaches this process alone, which then stops them in order
+                    )
+                )
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids by rank."""
+        return tuple(process.pid for process in self._processes)
+
+    def reports(self) -> Iterator[Report]:
+        """Reports in order of arrival until every worker has ended well; WorkerFailedError as soon as one has not."""
+        with selectors.DefaultSelector() as selector:
+            partial = [b""] * self.workers
+            for rank, process in enumerate(self._processes):
+                assert process.stdout is not None
+                selector.register(process.stdout, selectors.EVENT_READ, rank)
+            while selector.get_map():
+                for key, _ in selector.select():
+                    rank = int(key.data)
+                    data = os.read(key.fd, 1 << 16)
+                    if not data:
+                        selector.unregister(key.fileobj)
+                        self._expect_success(rank)
+                    *lines, partial[rank] = (partial[rank] + data).split(b"\n")
+                    yield from (Report(rank, json.loads(line)) for line in lines if line.startswith(b"{"))
+
+    def stop(self) -> None:
+        """End every worker, and everything that workers started, and wait until they are gone."""
+        deadline = time.monotonic() + STOP_GRACE_S
+        for process in self._processes:
+            if process.poll() is None:
+                process.terminate()
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # its session: itself and, say, the switch that it embeds
+            process.wait()
+            if process.stdout:
+                process.stdout.close()
+        for log in self._logs:
+            log.close()
+        self._processes, self._logs = [], []
+
+    def _expect_success(self, rank: int) -> None:
+        if self._processes[rank].wait() == 0:
+            return
+        failures = [(os.fstat(log.fileno()).st_mtime_ns, other) for other, log in enumerate(self._logs)]
+        # The first to end need not be the first to fail: one that raises says so, then tells its peers that it leaves.
+        said = [other for _, other in sorted(failures) if EXCEPTION_LINE.search(self._log(other))]
+        culprit = rank if self._processes[rank].returncode < 0 or not said else said[0]
+        raise WorkerFailedError(culprit, self._processes[culprit].poll(), self._log(culprit))
+
+    def _log(self, rank: int) -> str:
+        # pread, since the worker writes at the file's one position
+        return os.pread(self._logs[rank].fileno(), MAX_LOG_BYTES, 0).decode(errors="replace")
+
+
+def free_port() -> int:
+    """A TCP port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

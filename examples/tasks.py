@@ -1,0 +1,30 @@
+"""What the examples train: two small classification problems whose data is on every machine that can run them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from fanin.examples import digits, text
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Inputs with their classes, and a network that yields logits with the classes in the last dimension."""
+
+    network: Callable[[], nn.Module]
+    data: Callable[[], tuple[TensorDataset, TensorDataset]]
+    """Makes the training and the test set."""
+    epochs: int
+    batch: int
+    """Samples per step over all workers together."""
+    learning_rate: float
+
+
+TASKS = {
+    "digits": Task(digits.Network, digits.load, epochs=12, batch=64, learning_rate=3e-3),
+    "text": Task(text.Network, text.load, epochs=2, batch=64, learning_rate=2e-3),
+}

@@ -1,0 +1,123 @@
+"""Data-parallel training as anybody writes it: run it under torchrun. It knows of fanin only the backend's name.
+
+    torchrun --nproc-per-node 4 -m fanin.examples.train --backend fanin --task digits
+
+Prints a JSON object per epoch (rank 0) and one at the end (every rank).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import statistics
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from fanin.examples.tasks import TASKS
+from fanin.examples.traffic import traffic
+
+COLLECTIVE_TIMEOUT = timedelta(seconds=60)
+
+
+def train(task_name: str, backend: str, epochs: int | None, seed: int) -> None:
+    """Train one of TASKS with the process group that the environment describes."""
+    task = TASKS[task_name]
+    torch.set_num_threads(1)
+    dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
+    rank, workers = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(seed)
+    model = DistributedDataParallel(task.network())
+    model._set_ddp_runtime_logging_sample_rate(1)  # DDP times the communication of every step, not of each hundredth
+    optimizer = torch.optim.AdamW(model.parameters(), task.learning_rate)
+    training, test = task.data()
+    sampler: DistributedSampler[TensorDataset] = DistributedSampler(training, workers, rank, seed=seed)
+    loader = DataLoader(training, task.batch // workers, sampler=sampler, drop_last=True)
+    step_s: list[float] = []
+    for epoch in range(task.epochs if epochs is None else epochs):
+        sampler.set_epoch(epoch)
+        losses = []
+        for inputs, classes in loader:
+            started = time.perf_counter()
+            optimizer.zero_grad()
+            loss = cross_entropy(model(inputs), classes)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+            step_s.append(time.perf_counter() - started)
+        mean_loss = torch.stack(losses).mean()
+        dist.all_reduce(mean_loss)
+        if rank == 0:
+            report(
+                event="epoch",
+                epoch=epoch + 1,
+                steps=len(step_s),
+                loss=mean_loss.item() / workers,
+                step_s=statistics.median(step_s),
+                communication_s=communication_s(model),
+                wire_bytes=sum(traffic()),
+                **evaluate(model.module, test),
+            )
+    sent, received = traffic()
+    report(
+        event="end",
+        replica=replica_hash(model.module),
+        wire_bytes_sent=sent,
+        wire_bytes_received=received,
+        gradient_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
+    )
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def cross_entropy(logits: Tensor, classes: Tensor) -> Tensor:
+    """Mean over all predictions."""
+    return nn.functional.cross_entropy(logits.flatten(0, -2), classes.flatten())
+
+
+def communication_s(model: DistributedDataParallel) -> float:
+    """Mean time per step from the first gradient bucket's all-reduce to the end of the last, by DDP's own clock."""
+    return float(model._get_ddp_logging_data()["avg_backward_comm_time"]) * 1e-9
+
+
+@torch.no_grad()
+def evaluate(network: nn.Module, test: TensorDataset) -> dict[str, float]:
+    """Accuracy and mean loss on the whole test set."""
+    inputs, classes = test.tensors
+    logits = network(inputs)
+    accuracy = (logits.argmax(-1) == classes).float().mean()
+    return {"accuracy": accuracy.item(), "test_loss": cross_entropy(logits, classes).item()}
+
+
+def replica_hash(network: nn.Module) -> str:
+    """SHA-256 over the bytes of every parameter and buffer."""
+    digest = hashlib.sha256()
+    for value in network.state_dict().values():
+        digest.update(value.contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def report(**record: object) -> None:
+    """One line of JSON for whoever started this process."""
+    print(json.dumps(record), flush=True)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", choices=TASKS, default="digits")
+    parser.add_argument("--backend", default="fanin")
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    train(arguments.task, arguments.backend, arguments.epochs, arguments.seed)
+
+
+if __name__ == "__main__":
+    main()
