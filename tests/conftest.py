@@ -1,0 +1,24 @@
+"""What every test shares: one seeded hypothesis profile per way of running, and process tests kept apart.
+
+`make test` runs on as many xdist workers as there are cores. Tests marked `processes` start workers, switches and
+rivals of their own and share one xdist worker, so that they never compete with each other.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("sanitize", settings.get_profile("default"), max_examples=15)
+settings.register_profile("soak", settings.get_profile("default"), derandomize=False, max_examples=5000)
+settings.load_profile(os.environ.get("FANIN_TEST_PROFILE", "default"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put every test that starts processes into one group of xdist's loadgroup distribution."""
+    for item in items:
+        if item.get_closest_marker("processes"):
+            item.add_marker(pytest.mark.xdist_group("processes"))

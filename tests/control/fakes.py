@@ -1,0 +1,147 @@
+"""A controller in virtual time over a data plane that only takes notes."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import defaultdict
+
+from fanin import control
+from fanin.control import Join, Scheme
+from fanin.errors import AdmissionError
+from fanin.events import SwitchEvent, WorkerJoined
+from fanin.job import JobSpec
+from fanin.switch.controller import Controller
+from fanin.switch.data_plane import DataPlane, Limits
+from fanin.switch.job_shape import SwitchBuffers
+from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
+from fanin.wire import VERSION as WIRE_VERSION
+
+BUFFERS = SwitchBuffers(receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, shared=False)
+
+
+class FakeServer:
+    """A data plane that admits what it is told to, up to `jobs_max`."""
+
+    def __init__(self, ports: tuple[int, ...] = (4919,), jobs_max: int = 100) -> None:
+        self.description = "a fake"
+        self.trouble = ""
+        self.ports = ports
+        self.jobs_max = jobs_max
+        self.specs: dict[int, JobSpec] = {}
+        self.masks: dict[int, tuple[int, int, int]] = {}
+        """By job: registered, lost, left. Nothing unless a test says so."""
+
+    def admit(self, spec: JobSpec) -> None:
+        assert spec.job not in self.specs
+        if len(self.specs) >= self.jobs_max:
+            raise AdmissionError("the fake is full")
+        self.specs[spec.job] = spec
+
+    def remove(self, job: int) -> None:
+        del self.specs[job]
+
+    def evict(self, job: int, worker: int) -> None:
+        raise AssertionError("the controller never evicts by itself")
+
+    def set_quorum(self, job: int, quorum: int) -> None:
+        raise AssertionError("the controller never changes a quorum by itself")
+
+    def next_event(self, timeout_s: float) -> SwitchEvent | None:
+        return None
+
+    def counters(self) -> dict[str, int]:
+        return {"packets_in": 7}
+
+    def job_counters(self, job: int) -> dict[str, int]:
+        return {"rounds": self.specs[job].slots}
+
+    def shared_memory(self, job: int) -> tuple[str, ...]:
+        return ()
+
+    def members(self, job: int) -> tuple[int, int, int]:
+        return self.masks.get(job, (0, 0, 0))
+
+    def close(self) -> None:
+        pass
+
+
+def join(rank: int, size: int = 2, **changes: object) -> Join:
+    """A Join of a worker on loopback."""
+    given: dict[str, object] = {
+        "job": "j", "nonce": f"nonce-{rank}", "process": f"laptop:{1000 + rank}", "scheme": "udp", "path_mtu": 65_536,
+        "receive_buffer_bytes": DEFAULT_RECEIVE_BUFFER_BYTES, "wire_version": WIRE_VERSION, "software": "test",
+    }  # fmt: skip
+    return Join(rank=rank, size=size, **{**given, **changes})  # type: ignore[arg-type]
+
+
+class World:
+    """A controller, its clock and what each peer was told. A peer's name is `<nonce>`."""
+
+    def __init__(self, memory_bytes: int = 1 << 28, servers: dict[Scheme, FakeServer] | None = None) -> None:
+        self.now = 0.0
+        self.servers: dict[Scheme, FakeServer] = servers if servers is not None else {"udp": FakeServer()}
+        self.controller = Controller(
+            Limits(memory_bytes=memory_bytes, liveness_timeout_s=5),
+            {scheme: DataPlane(server, BUFFERS) for scheme, server in self.servers.items()},
+            random_bits=random.Random(1).getrandbits,
+            started_s=0.0,
+            engine="none",
+        )
+        self.told: defaultdict[str, list[control.Reply]] = defaultdict(list)
+
+    def _collect(self) -> None:
+        for peer, reply in self.controller.messages_to_send():
+            self.told[peer.decode()].append(reply)
+
+    def say(self, peer: str, request: control.Request) -> control.Reply:
+        """One request; returns the last thing that this peer is told."""
+        self.controller.receive(peer.encode(), request, self.now)
+        self._collect()
+        return self.told[peer][-1]
+
+    def join(self, request: Join) -> control.Reply:
+        return self.say(request.nonce, request)
+
+    def refused(self, request: Join) -> control.Refused:
+        reply = self.join(request)
+        assert isinstance(reply, control.Refused), reply
+        assert reply.reason
+        assert reply.remedy
+        return reply
+
+    def event(self, event: SwitchEvent) -> None:
+        self.controller.handle_event(event, self.now)
+        self._collect()
+
+    def advance(self, seconds: float) -> None:
+        """Time passes, and the controller's timers run."""
+        end = self.now + seconds
+        while (due := self.controller.next_timer()) is not None and due <= end:
+            assert due >= self.now, "a timer that is due stays due"
+            self.now = due
+            self.controller.handle_timer(self.now)
+            self._collect()
+        self.now = end
+
+    def admit(self, *joins: Join) -> control.Admitted:
+        """All of a job's ranks ask; returns what the last one is told."""
+        replies = [self.join(one) for one in joins]
+        admitted = replies[-1]
+        assert isinstance(admitted, control.Admitted), admitted
+        return admitted
+
+    def run(self, *joins: Join) -> control.Admitted:
+        """A job that forms and starts."""
+        admitted = self.admit(*joins)
+        for one in joins:
+            self.event(WorkerJoined(admitted.index, one.rank))
+        return admitted
+
+    def state_of(self, name: str) -> list[str]:
+        return [job.state for job in self.controller.stats(self.now).jobs if job.name == name]
+
+
+def as_rank(request: Join, rank: int) -> Join:
+    """The same from another rank."""
+    return dataclasses.replace(request, rank=rank, nonce=f"nonce-{rank}")

@@ -1,0 +1,210 @@
+"""Real switches and workers for tests: processes that can be killed, stopped and asked, and are gone afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from fanin.host.session import Session
+from fanin.options import Options, SwitchAddress
+from fanin.reduction import Element, Reduction
+
+DEADLINE_S = 30.0
+"""Far more than anything here takes; only a test that fails waits for it."""
+LIVENESS_S = 2.0
+"""Of the switches here, so that tests are quick."""
+WORKER_PROGRAM = Path(__file__).with_name("worker_program.py")
+
+Mode = Literal["native-udp", "native-shared-memory", "twin-udp", "native-zmq"]
+MODES: tuple[Mode, ...] = ("native-udp", "native-shared-memory", "twin-udp", "native-zmq")
+
+
+def options(mode: Mode, **given: object) -> Options:
+    """A worker's options in this mode."""
+    engine: dict[str, object] = {
+        "native": mode.startswith("native"),
+        "shared_memory": mode.endswith("shared-memory"),
+        "connect_timeout_s": 10.0,
+    }
+    return Options(**{**engine, **given})  # type: ignore[arg-type]
+
+
+class SwitchProcess:
+    """`fanin switch` as a user starts it."""
+
+    def __init__(self, mode: Mode, *arguments: str, bind: str = "127.0.0.1:0") -> None:
+        engine = "--native" if mode.startswith("native") else "--twin"
+        common = [engine, "--bind", bind, "--liveness-timeout", str(LIVENESS_S), *arguments]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "fanin", "switch", *common], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        self.banner = self._read_until("counts as lost")
+        found = re.search(r"udp://127\.0\.0\.1:(\d+)", self.banner)
+        assert found, self.banner
+        self.port = int(found[1])
+        self.address = SwitchAddress("zmq" if mode.endswith("zmq") else "udp", "127.0.0.1", self.port)
+
+    def _read_until(self, words: str) -> str:
+        assert self.process.stdout is not None
+        text = ""
+        while words not in text:
+            assert select.select([self.process.stdout], [], [], DEADLINE_S)[0], f"the switch says only {text!r}"
+            piece = os.read(self.process.stdout.fileno(), 4096)
+            assert piece, f"the switch ended: {text}"
+            text += piece.decode()
+        return text
+
+    def rest(self) -> str:
+        """What it has printed since, if anything comes within a moment."""
+        assert self.process.stdout is not None
+        text = ""
+        while select.select([self.process.stdout], [], [], 0.2)[0]:
+            text += os.read(self.process.stdout.fileno(), 4096).decode()
+        return text
+
+    def end(self, number: int = signal.SIGKILL) -> int:
+        """Send a signal and wait for the end; the exit status."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+            self.process.send_signal(signal.SIGCONT)
+        status = self.process.wait(DEADLINE_S)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return status
+
+
+@contextlib.contextmanager
+def a_switch(mode: Mode, *arguments: str) -> Iterator[SwitchProcess]:
+    """A switch that is gone afterwards."""
+    switch = SwitchProcess(mode, *arguments)
+    try:
+        yield switch
+    finally:
+        switch.end()
+
+
+class WorkerProcess:
+    """A process that joins a job and reduces without end: see worker_program.py."""
+
+    def __init__(self, address: SwitchAddress, job: str, rank: int, size: int, given: Options) -> None:
+        engine = {"native": given.native, "shared_memory": given.shared_memory}
+        facts = {"switch": str(address), "job": job, "rank": rank, "size": size, "engine": engine}
+        self.process = subprocess.Popen(
+            [sys.executable, str(WORKER_PROGRAM), json.dumps(facts)], stdout=subprocess.PIPE, stdin=subprocess.PIPE
+        )
+
+    def last_words(self) -> dict[str, object]:
+        """What the worker raised, once it did."""
+        output, _ = self.process.communicate(timeout=DEADLINE_S)
+        return dict(json.loads(output.splitlines()[-1]))
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait(DEADLINE_S)
+        for pipe in (self.process.stdout, self.process.stdin):
+            if pipe is not None and not pipe.closed:
+                pipe.close()
+
+
+@contextlib.contextmanager
+def a_worker(address: SwitchAddress, job: str, rank: int, size: int, given: Options) -> Iterator[WorkerProcess]:
+    """A worker process that is gone afterwards."""
+    worker = WorkerProcess(address, job, rank, size, given)
+    try:
+        yield worker
+    finally:
+        worker.end()
+
+
+def in_thread(call: Callable[[], object]) -> Future[object]:
+    """Run in a thread of its own; the future has the result or the error."""
+    future: Future[object] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return future
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that happens in another thread or process."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def join_all(address: SwitchAddress, job: str, size: int, given: Options, ranks: range | None = None) -> list[Session]:
+    """Sessions of several ranks in this process."""
+    ranks = range(size) if ranks is None else ranks
+
+    def join(rank: int) -> Session:
+        return Session.join(options=given, switch=address, job_name=job, rank=rank, size=size)
+
+    futures = [in_thread(partial(join, rank)) for rank in ranks]
+    sessions = [future.result(DEADLINE_S) for future in futures]
+    assert all(isinstance(session, Session) for session in sessions)
+    return sessions  # type: ignore[return-value]
+
+
+def reduction(values: npt.NDArray[np.float32]) -> tuple[Reduction, npt.NDArray[np.float32]]:
+    """A sum of `values` over all ranks, and the array that receives it."""
+    result = np.zeros_like(values)
+    return (
+        Reduction(
+            source=values.ctypes.data,
+            destination=result.ctypes.data,
+            count=values.size,
+            element=Element.FLOAT32,
+            owner=(values, result),
+        ),
+        result,
+    )
+
+
+def reduce_until_it_fails(session: Session, count: int = 20_000) -> BaseException:
+    """Reduce again and again; the error that ends it."""
+    values = np.ones(count, np.float32)
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        request, result = reduction(values)
+        try:
+            session.wait(session.submit(request), DEADLINE_S)
+        except BaseException as error:
+            return error
+        assert (result == session.size).all()
+    raise AssertionError("nothing failed")
+
+
+def reduce_together(sessions: list[Session], count: int = 1000) -> None:
+    """One reduction over sessions of this process, checked."""
+    values = [np.full(count, session.rank + 1, np.float32) for session in sessions]
+    requests = [reduction(value) for value in values]
+    tickets = [session.submit(request) for session, (request, _) in zip(sessions, requests, strict=True)]
+    for session, ticket, (_, result) in zip(sessions, tickets, requests, strict=True):
+        session.wait(ticket, DEADLINE_S)
+        assert (result == sum(value[0] for value in values)).all()

@@ -1,0 +1,29 @@
+"""A switch service in a thread of the test process: real sockets, no process to start."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+from fanin.options import SwitchAddress
+from fanin.switch.service import ServiceOptions, SwitchService
+
+
+@contextlib.contextmanager
+def a_service(**given: object) -> Iterator[SwitchService]:
+    """A service on loopback, on any free port, that is closed afterwards."""
+    options = ServiceOptions(**{"host": "127.0.0.1", "port": 0, "memory_bytes": 64 << 20, **given})  # type: ignore[arg-type]
+    with contextlib.closing(SwitchService(options)) as service:
+        running = threading.Thread(target=service.run)
+        running.start()
+        try:
+            yield service
+        finally:
+            service.stop()
+            running.join()
+
+
+def address_of(service: SwitchService, scheme: str = "udp") -> SwitchAddress:
+    """Where workers find it."""
+    return SwitchAddress("zmq" if scheme == "zmq" else "udp", "127.0.0.1", service.port)

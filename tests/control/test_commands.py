@@ -1,0 +1,158 @@
+"""The commands as a user runs them: what they print, and their exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fanin.cli import main
+from tests.control.processes import DEADLINE_S, SwitchProcess, a_switch, join_all, options, reduce_together
+
+pytestmark = pytest.mark.processes
+
+
+def fanin(*arguments: str, **environment: str) -> tuple[int, str, str]:
+    """Run the command; exit status, standard output, standard error."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fanin", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env={**os.environ, "COLUMNS": "100", **environment},
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def switch() -> Iterator[SwitchProcess]:
+    """One switch that the commands look at."""
+    with a_switch("native-udp", "--memory", "100") as switch:
+        yield switch
+
+
+def test_a_switch_says_at_start_what_it_is(switch: SwitchProcess) -> None:
+    for words in (
+        "fanin switch 0.1.0",
+        f"udp://127.0.0.1:{switch.port}",
+        "pool: 100 MiB",
+        "at most 32 workers",
+        "native",
+    ):
+        assert words in switch.banner
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_switch_ends_cleanly_when_told_to(number: signal.Signals) -> None:
+    with a_switch("twin-udp") as switch:
+        assert switch.end(number) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--bind", "nonsense"], "expected host:port"),
+        (["--bind", "127.0.0.1:99999"], "expected host:port"),
+        (["--bind", "no-such.invalid:0"], "no name or address of this machine"),
+        (["--slots", "0"], "at least 1"),
+        (["--slots", "1", "--memory", "1"], "give one of them"),
+        (["--flows", "17"], "1..16"),
+        (["--data", "tcp"], "must be udp, zmq or udp,zmq"),
+        (["--liveness-timeout", "0"], "0.2..3600"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line(
+    arguments: list[str], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fanin", "switch", "--bind", "127.0.0.1:0", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert words in str(caught.value.code)
+    assert "\n" not in str(caught.value.code)
+    assert capsys.readouterr().out == ""
+
+
+def one_line_error(outcome: tuple[int, str, str], words: str) -> None:
+    status, _, errors = outcome
+    assert status == 1
+    assert re.search(words, errors), errors
+    assert "Traceback" not in errors
+    assert errors.count("\n") == 1
+
+
+def test_a_port_clash_is_one_line(switch: SwitchProcess) -> None:
+    one_line_error(fanin("switch", "--bind", f"127.0.0.1:{switch.port}"), f"TCP port {switch.port}.*cannot be had")
+
+
+def test_curve_keys_are_made_for_their_owner_only_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    keys = []
+    for _ in range(2):
+        with a_switch("native-udp", "--curve-keys", str(path)) as switch:
+            found = re.search(r"FANIN_CURVE_SERVER_KEY='(.{40})'", switch.banner + switch.rest())
+            assert found
+            keys.append(found[1])
+            status, output, errors = fanin("stats", str(switch.address), "--json", FANIN_CURVE_SERVER_KEY=found[1])
+            assert status == 0, errors
+            assert json.loads(output)["curve"] is True
+    assert keys[0] == keys[1]
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.write_text("{}")
+    one_line_error(fanin("switch", "--bind", "127.0.0.1:0", "--curve-keys", str(path)), "no key file")
+
+
+def test_stats_show_jobs_members_and_counters(switch: SwitchProcess) -> None:
+    sessions = join_all(switch.address, "on show", 2, options("native-udp"))
+    reduce_together(sessions)
+    status, output, errors = fanin("stats", str(switch.address), "--json")
+    table = fanin("stats", str(switch.address))[1]
+    for session in sessions:
+        session.close()
+    assert status == 0, errors
+    (job,) = [job for job in json.loads(output)["jobs"] if job["name"] == "on show"]
+    assert job["state"] == "running"
+    assert [member["state"] for member in job["members"]] == ["registered"] * 2
+    assert job["counters"]["rounds"] > 0
+    assert "on show" in table
+    assert "2 of 2" in table
+
+
+def test_stats_and_doctor_of_a_switch_that_is_not_there_say_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+    one_line_error(fanin("stats", f"udp://127.0.0.1:{port}"), "connection refused")
+    status, output, _ = fanin("doctor", f"udp://127.0.0.1:{port}")
+    assert status == 1
+    assert "remedy: start `fanin switch` there" in output
+
+
+def test_doctor_finds_a_healthy_switch_healthy(switch: SwitchProcess) -> None:
+    for scheme in ("udp", "zmq"):
+        status, output, errors = fanin("doctor", f"{scheme}://127.0.0.1:{switch.port}", "--json")
+        assert status == 0, output + errors
+        found = json.loads(output)
+        assert found["healthy"] is True
+        names = [check["name"] for check in found["checks"]]
+        assert {"python", "engine", "offload", "buffers", "name", "tcp", "control", "versions", "jobs"} - set(
+            names
+        ) == {
+            "control"  # only reported when something is wrong with it
+        }
+        assert f"udp port {switch.port}" in names
+
+
+def test_doctor_without_a_switch_tries_one_of_its_own() -> None:
+    status, output, errors = fanin("doctor", FANIN_NATIVE="0")
+    assert status == 0, output + errors
+    assert "started one to try" in output
+    assert "Python twin: FANIN_NATIVE=0" in output
+    assert "everything that was checked works" in output

@@ -1,0 +1,311 @@
+"""The controller in virtual time: who is admitted, who is refused and why, and when a job is forgotten."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from fanin import control
+from fanin.control import JOIN_INTERVAL_S, JOIN_LEASE_S, Refusal
+from fanin.events import WorkerJoined, WorkerLeft, WorkerSilent
+from fanin.switch.controller import LINGER_S
+from tests.control.fakes import FakeServer, World, join
+
+STARTED = control.Started(job="j", processes=("laptop:1000", "laptop:1001"))
+
+
+def test_ranks_wait_and_are_told_who_is_missing_until_the_last_one_asks() -> None:
+    world = World()
+    assert world.join(join(1, 3)) == control.Waiting(job="j", missing=(0, 2))
+    assert world.join(join(0, 3)) == control.Waiting(job="j", missing=(2,))
+    assert world.join(join(1, 3)) == control.Waiting(job="j", missing=(2,))
+    world.join(join(2, 3))
+    for rank in range(3):
+        admitted = world.told[f"nonce-{rank}"][-1]
+        assert isinstance(admitted, control.Admitted)
+        assert (admitted.rank, admitted.workers, admitted.ports) == (rank, 3, (4919,))
+        assert world.servers["udp"].specs[admitted.index].tokens[rank] == admitted.token
+
+
+def test_a_job_has_started_once_every_rank_is_on_the_data_path() -> None:
+    world = World()
+    admitted = world.admit(join(0), join(1))
+    world.event(WorkerJoined(admitted.index, 1))
+    assert world.join(join(1)) == world.told["nonce-1"][0]  # admitted still
+    assert world.state_of("j") == ["starting"]
+    world.event(WorkerJoined(admitted.index, 0))
+    assert world.told["nonce-0"][-1] == world.told["nonce-1"][-1] == STARTED
+    assert world.join(join(0)) == STARTED
+    assert world.state_of("j") == ["running"]
+
+
+def test_any_two_jobs_differ_in_index_generation_and_tokens() -> None:
+    world = World()
+    admitted = [world.admit(join(0, 1, job=f"job {number}", nonce=f"n{number}")) for number in range(20)]
+    for field in ("index", "generation", "token"):
+        assert len({getattr(one, field) for one in admitted}) == 20
+
+
+def test_an_index_is_not_used_again_at_once() -> None:
+    world = World()
+    first = world.run(join(0, 1))
+    world.event(WorkerLeft(first.index, 0))
+    world.advance(LINGER_S)
+    assert not world.servers["udp"].specs
+    assert world.run(join(0, 1)).index == first.index + 1
+
+
+def test_the_shape_is_the_minimum_of_what_the_workers_report_and_ask_for() -> None:
+    world = World()
+    loopback = world.admit(join(0), join(1))
+    mixed = world.admit(join(0, job="mixed"), join(1, job="mixed", path_mtu=1500))
+    assert mixed.words_per_packet < loopback.words_per_packet
+    asked = world.admit(
+        join(0, job="asked", words_per_packet=256, slots=9), join(1, job="asked", words_per_packet=64, checksum=True)
+    )
+    assert (asked.words_per_packet, asked.slots, asked.checksum) == (64, 9, True)
+    cramped = world.admit(join(0, job="cramped"), join(1, job="cramped", receive_buffer_bytes=1 << 12))
+    assert cramped.slots <= loopback.slots
+    larger = world.admit(join(0, job="larger", words_per_packet=16_352, path_mtu=1500), join(1, job="larger"))
+    assert larger.words_per_packet == mixed.words_per_packet
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "words"),
+    [
+        ({"wire_version": 9}, Refusal.VERSION, "version 9"),
+        ({"size": 33}, Refusal.TOO_MANY_WORKERS, "33 workers"),
+        ({"size": 0}, Refusal.RANK, "rank 0 of 0"),
+        ({"quorum": 3}, Refusal.QUORUM, "quorum 3 of 2"),
+        ({"quorum": 0}, Refusal.QUORUM, "quorum 0"),
+        ({"staleness": 1025}, Refusal.STALENESS, "1025"),
+        ({"staleness": -1}, Refusal.STALENESS, "-1"),
+        ({"scheme": "zmq"}, Refusal.SCHEME, "zmq"),
+        ({"job": ""}, Refusal.MALFORMED, "name"),
+        ({"job": "x" * 201}, Refusal.MALFORMED, "name"),
+        ({"words_per_packet": 12}, Refusal.SHAPE, "12"),
+        ({"slots": 0}, Refusal.SHAPE, "slots 0"),
+        ({"flows": 2}, Refusal.SHAPE, "2 flows"),
+        ({"path_mtu": 100}, Refusal.SHAPE, "100 bytes"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_reason(changes: dict[str, object], code: Refusal, words: str) -> None:
+    world = World()
+    refused = world.refused(join(0, **{"size": 2, **changes}))  # type: ignore[arg-type]
+    assert refused.code == code
+    assert words in refused.reason
+    assert world.controller.stats(0).refused == {code.value: 1}
+    assert world.controller.live_jobs == 0
+
+
+def test_another_job_size_is_refused_and_both_sizes_and_the_opener_are_named() -> None:
+    world = World()
+    world.join(join(0, 3))
+    refused = world.refused(join(1, 4))
+    assert refused.code == Refusal.SIZE
+    assert "4 workers" in refused.reason
+    assert "3" in refused.reason
+    assert "laptop:1000" in refused.reason
+
+
+def test_ranks_that_disagree_on_quorum_staleness_or_scheme_are_refused() -> None:
+    world = World(servers={"udp": FakeServer(), "zmq": FakeServer((5000,))})
+    world.join(join(0))
+    assert world.refused(join(1, quorum=1)).code == Refusal.DISAGREEMENT
+    assert world.refused(join(1, staleness=2)).code == Refusal.DISAGREEMENT
+    assert world.refused(join(1, scheme="zmq")).code == Refusal.DISAGREEMENT
+
+
+def test_a_taken_rank_is_refused_whether_the_job_forms_or_runs() -> None:
+    world = World()
+    world.join(join(0))
+    refused = world.refused(join(0, nonce="another"))
+    assert refused.code == Refusal.RANK_TAKEN
+    assert "laptop:1000" in refused.reason
+    assert refused.ranks == (0,)
+    world.run(join(0), join(1))
+    refused = world.refused(join(1, nonce="another"))
+    assert refused.code == Refusal.RANK_TAKEN
+    assert "runs" in refused.reason
+
+
+def test_a_job_that_does_not_form_in_time_is_forgotten_and_the_missing_ranks_named() -> None:
+    world = World()
+    for _ in range(8):
+        world.join(join(0, 3, join_timeout_s=3))
+        world.join(join(2, 3, join_timeout_s=60))
+        world.advance(JOIN_INTERVAL_S)
+    for rank in (0, 2):
+        refused = next(reply for reply in world.told[f"nonce-{rank}"] if isinstance(reply, control.Refused))
+        assert refused.code == Refusal.JOIN_TIMEOUT
+        assert refused.ranks == (1,)
+
+
+def test_a_waiting_rank_that_falls_silent_is_missing_again_and_its_place_is_free() -> None:
+    world = World()
+    world.join(join(0, 3))
+    world.advance(JOIN_LEASE_S / 2)
+    world.join(join(1, 3))
+    world.advance(JOIN_LEASE_S / 2)
+    assert world.join(join(2, 3)) == control.Waiting(job="j", missing=(0,))
+    assert isinstance(world.join(join(0, 3, nonce="a new process")), control.Admitted)
+
+
+def test_a_job_whose_waiting_ranks_all_leave_is_forgotten() -> None:
+    world = World()
+    world.join(join(0))
+    assert world.say("nonce-0", control.Leave(job="j", rank=0, nonce="nonce-0")) == control.Left(job="j", rank=0)
+    assert world.controller.live_jobs == 0
+    assert isinstance(world.join(join(1, 7)), control.Waiting)
+
+
+def test_nobody_can_leave_for_another() -> None:
+    world = World()
+    world.join(join(0))
+    world.say("stranger", control.Leave(job="j", rank=0, nonce="guess"))
+    assert world.controller.live_jobs == 1
+
+
+@pytest.mark.parametrize("how", ["leaves", "is silent on the control channel"])
+def test_a_job_that_cannot_start_tells_the_others_which_rank_it_was(how: str) -> None:
+    world = World()
+    world.admit(join(0), join(1))
+    if how == "leaves":
+        world.say("nonce-1", control.Leave(job="j", rank=1, nonce="nonce-1", reason="no answer over UDP"))
+    else:
+        for _ in range(10):
+            world.join(join(0))
+            world.advance(JOIN_INTERVAL_S)
+    refused = next(reply for reply in world.told["nonce-0"] if isinstance(reply, control.Refused))
+    assert refused.code == Refusal.MEMBER_LOST
+    assert refused.ranks == (1,)
+    assert "rank 1 (laptop:1001)" in refused.reason
+    world.advance(LINGER_S)
+    assert not world.servers["udp"].specs
+
+
+def test_a_rank_that_never_reaches_the_data_path_does_not_hold_the_others_for_ever() -> None:
+    world = World()
+    admitted = world.admit(join(0, join_timeout_s=6), join(1, join_timeout_s=6))
+    world.event(WorkerJoined(admitted.index, 0))
+    for _ in range(13):
+        world.join(join(0, join_timeout_s=6))
+        world.join(join(1, join_timeout_s=6))
+        world.advance(JOIN_INTERVAL_S)
+    refused = next(reply for reply in world.told["nonce-0"] if isinstance(reply, control.Refused))
+    assert refused.ranks == (1,)
+    assert "data path" in refused.reason
+
+
+def test_a_job_is_removed_once_all_its_members_have_left_or_are_lost() -> None:
+    world = World()
+    admitted = world.run(join(0, 3), join(1, 3), join(2, 3))
+    world.event(WorkerSilent(admitted.index, 2, 5.0))
+    world.event(WorkerLeft(admitted.index, 0))
+    world.advance(100)
+    assert world.state_of("j") == ["ending"]
+    world.say("nonce-1", control.Leave(job="j", rank=1, nonce="nonce-1", reason="rank 2 was lost"))
+    assert world.controller.live_jobs == 0
+    assert world.servers["udp"].specs  # a repeated BYE still finds its echo
+    world.advance(LINGER_S)
+    assert not world.servers["udp"].specs
+
+
+def test_the_name_of_a_job_that_lost_a_member_is_free_for_its_successor() -> None:
+    world = World()
+    old = world.run(join(0), join(1))
+    world.event(WorkerSilent(old.index, 1, 5.0))
+    new = world.run(join(0, nonce="restarted 0"), join(1, nonce="restarted 1"))
+    assert new.index != old.index
+    assert world.state_of("j") == ["ending", "running"]
+
+
+def test_a_successor_need_not_wait_for_the_events_of_a_job_whose_members_have_left() -> None:
+    world = World()
+    old = world.run(join(0), join(1))
+    world.servers["udp"].masks[old.index] = (0b11, 0, 0b11)
+    assert isinstance(world.join(join(0, nonce="successor")), control.Waiting)
+    world.event(WorkerLeft(old.index, 0))  # which comes late
+    assert world.state_of("j") == ["ended", "forming"]
+
+
+def test_a_worker_can_ask_what_became_of_its_job() -> None:
+    world = World()
+    admitted = world.run(join(0), join(1))
+    ask = control.Explain(job="j", generation=admitted.generation)
+    world.event(WorkerSilent(admitted.index, 1, 5.0))
+    for _ in ("while it ends", "when it has ended"):
+        answer = world.say("asker", ask)
+        assert isinstance(answer, control.Explanation)
+        assert (answer.known, answer.lost) == (True, (1,))
+        assert "rank 1 was silent for 5.0 s" in answer.text
+        world.event(WorkerLeft(admitted.index, 0))
+        world.advance(LINGER_S)
+    answer = world.say("asker", control.Explain(job="j", generation=admitted.generation ^ 1))
+    assert isinstance(answer, control.Explanation)
+    assert not answer.known
+
+
+def test_a_job_that_does_not_fit_is_refused_on_every_rank_with_needed_and_free_bytes() -> None:
+    world = World(memory_bytes=1 << 20)
+    big = {"slots": 200, "words_per_packet": 1024}
+    assert isinstance(world.join(join(0, **big)), control.Waiting)
+    refused = world.refused(join(1, **big))
+    assert refused.code == Refusal.MEMORY
+    assert world.told["nonce-0"][-1] == refused
+    assert re.match("1,6[0-9]{2},[0-9]{3} bytes of switch memory needed, 1,048,576 free", refused.reason)
+    assert isinstance(world.join(join(0, 1, slots=10, words_per_packet=1024)), control.Admitted)
+
+
+def test_memory_of_an_ended_job_is_there_for_the_next_one_at_once() -> None:
+    world = World(memory_bytes=1 << 20)
+    shape = {"slots": 100, "words_per_packet": 1024}
+    first = world.run(join(0, 1, **shape))
+    assert world.refused(join(0, 1, job="second", nonce="n2", **shape)).code == Refusal.MEMORY
+    world.event(WorkerLeft(first.index, 0))
+    assert isinstance(world.join(join(0, 1, job="second", nonce="n2", **shape)), control.Admitted)
+
+
+def test_a_data_plane_that_refuses_refuses_the_job() -> None:
+    world = World(servers={"udp": FakeServer(jobs_max=0)})
+    refused = world.refused(join(0, 1))
+    assert refused.code == Refusal.MEMORY
+    assert "the fake is full" in refused.reason
+    assert world.controller.live_jobs == 0
+
+
+def test_a_message_of_another_version_is_answered_with_a_refusal_that_names_it() -> None:
+    world = World()
+    try:
+        control.parse(control.to_bytes(control.Ask(), version=9))
+    except control.ControlError as error:
+        world.controller.receive_malformed(b"old", error)
+    ((_, reply),) = world.controller.messages_to_send()
+    assert isinstance(reply, control.Refused)
+    assert reply.code == Refusal.VERSION
+    assert "version 9" in reply.reason
+
+
+def test_stats_show_jobs_members_memory_and_refusals() -> None:
+    world = World()
+    world.run(join(0, slots=4), join(1, slots=4))
+    world.join(join(0, 3, job="forming", nonce="f"))
+    world.now = 2.5
+    stats = world.say("tool", control.Ask())
+    assert isinstance(stats, control.Stats)
+    running, forming = stats.jobs
+    assert [member.state for member in running.members] == ["registered", "registered"]
+    assert [member.state for member in forming.members] == ["waiting", "missing", "missing"]
+    assert (running.state, forming.state, forming.index) == ("running", "forming", None)
+    assert running.counters == {"rounds": 4}
+    assert stats.memory_used_bytes == running.memory_bytes > 0
+    assert stats.uptime_s == 2.5
+    assert control.parse(control.to_bytes(stats)) == stats
+
+
+def test_events_of_jobs_that_are_gone_are_ignored() -> None:
+    world = World()
+    for event in (WorkerJoined(5, 0), WorkerLeft(5, 0), WorkerSilent(5, 0, 5.0)):
+        world.event(event)
+    assert not world.told

@@ -1,0 +1,155 @@
+"""What the doctor finds, and that each finding that is not well comes with a remedy."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import socket
+import threading
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from fanin import control
+from fanin.cli import stats as stats_command
+from fanin.control import DataReport
+from fanin.host import diagnosis
+from fanin.host.diagnosis import Check, examine_machine, examine_switch
+from fanin.host.path import PathFacts
+from fanin.host.session import Session
+from fanin.options import Options, SwitchAddress
+from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
+from fanin.wire import HEADER_BYTES, OFFSET_KIND, Kind
+from tests.control.fakes import World, join
+from tests.control.processes import DEADLINE_S, in_thread, until
+from tests.control.services import a_service, address_of
+
+
+def by_name(checks: Iterator[Check]) -> dict[str, Check]:
+    """Findings; every one that is not well says what to do."""
+    found = {check.name: check for check in checks}
+    assert all(check.remedy for check in found.values() if check.state != "ok")
+    return found
+
+
+@contextlib.contextmanager
+def an_echo(longest: int) -> Iterator[int]:
+    """A UDP port that answers probes of up to `longest` bytes, like a switch behind a narrow path."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as port:
+        port.bind(("127.0.0.1", 0))
+
+        def answer() -> None:
+            while data := port.recvfrom(65_536):
+                if not data[0]:
+                    return
+                if len(data[0]) <= longest:
+                    echo = bytearray(data[0])
+                    echo[OFFSET_KIND] = Kind.ECHO
+                    port.sendto(echo, data[1])
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        yield port.getsockname()[1]
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as last:
+            last.sendto(b"", port.getsockname())
+        answering.join()
+
+
+def examine_port(port: int, wanted: bool = True) -> Check:
+    data = DataReport(scheme="udp", description="", ports=(port,), counters={})
+    (check,) = diagnosis._examine_data(data, "127.0.0.1", Options(), wanted)
+    return check
+
+
+def test_the_machine_is_described_whichever_engine_runs() -> None:
+    assert by_name(examine_machine(Options()))["engine"].result.startswith(("native", "Python twin"))
+    assert by_name(examine_machine(Options(native=False)))["engine"].state == "warning"
+
+
+def test_small_buffers_come_with_what_raising_them_would_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    ordinary = PathFacts(path_mtu=1500, receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES)
+    monkeypatch.setattr(diagnosis, "discover", lambda *_: ordinary)
+    check = diagnosis._buffers()
+    assert "425,984 bytes" in check.result
+    assert "if raised" in check.result
+    assert "sysctl -w net.core.rmem_max=" in check.remedy
+
+
+def test_a_healthy_switch_is_found_healthy_over_both_transports() -> None:
+    with a_service() as service:
+        found = by_name(examine_switch(address_of(service), Options()))
+    assert all(check.state == "ok" for check in found.values()), found
+    assert {"name", "tcp", "versions", f"udp port {service.port}", "jobs"} <= found.keys()
+
+
+def test_ranks_that_are_missing_are_named() -> None:
+    with a_service() as service:
+        given = Options(join_timeout_s=2.0)
+        address = address_of(service)
+        waiting = in_thread(partial(Session.join, options=given, switch=address, job_name="late", rank=1, size=4))
+        until(lambda: service.controller.live_jobs > 0)
+        check = by_name(examine_switch(address, Options()))["job late"]
+        waiting.exception(DEADLINE_S)
+    assert check.state == "warning"
+    assert "waits for ranks 0, 2, 3" in check.result
+
+
+def test_a_port_where_nothing_listens_ends_the_examination() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+    found = list(examine_switch(SwitchAddress("udp", "127.0.0.1", port), Options()))
+    assert [(check.name, check.state) for check in found] == [("name", "ok"), ("tcp", "failure")]
+    assert f"TCP port {port}" in found[-1].remedy
+
+
+def test_a_key_that_is_missing_is_suspected() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = SwitchAddress("udp", "127.0.0.1", silent.getsockname()[1])
+        found = by_name(examine_switch(address, Options(connect_timeout_s=0.2)))
+    assert found["control"].state == "failure"
+    assert "FANIN_CURVE_SERVER_KEY" in found["control"].remedy
+
+
+def test_a_switch_of_another_version_is_told_from_a_broken_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with a_service() as service:
+        monkeypatch.setattr("fanin.host.diagnosis.WIRE_VERSION", 9)
+        assert by_name(examine_switch(address_of(service), Options()))["versions"].state == "failure"
+
+
+def test_a_silent_udp_port_is_a_firewall_and_only_a_warning_where_zmq_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnosis, "PROBE_TIMEOUT_S", 0.02)
+    with an_echo(longest=0) as port:
+        wanted, other = examine_port(port), examine_port(port, wanted=False)
+    assert (wanted.state, other.state) == ("failure", "warning")
+    assert f"open UDP port {port}" in wanted.remedy
+
+
+def test_a_path_too_narrow_for_full_packets_comes_with_the_length_that_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnosis, "PROBE_TIMEOUT_S", 0.05)
+    with an_echo(longest=1460) as port:
+        check = examine_port(port)
+    assert check.state == "failure"
+    assert "answers packets of 1452 bytes" in check.result
+    words = int(check.remedy.partition("FANIN_WORDS_PER_PACKET=")[2].partition(",")[0])
+    assert HEADER_BYTES + 4 + 4 * words <= 1452
+    assert words % 8 == 0
+
+
+def test_statistics_fit_a_terminal_and_name_members_that_are_not_there() -> None:
+    from rich.console import Console
+
+    world = World()
+    world.run(join(0), join(1))
+    world.join(join(0, 3, job="forming", nonce="f"))
+    world.refused(join(0, 33, nonce="crowd"))
+    answer = world.say("tool", control.Ask())
+    assert isinstance(answer, control.Stats)
+    console = Console(width=80, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(stats_command.render(answer, SwitchAddress("udp", "host", 1)))
+    text = captured.get()
+    for words in ("2 of 2", "1 of 3", "rank 1 missing", "refused: too-many-workers 1"):
+        assert words in " ".join(text.split()), text
+    assert stats_command.drops({"dropped_bad_magic": 1200, "dropped_kind": 0, "rounds": 3}) == "bad magic 1,200"
+    assert stats_command.drops({}) == "-"

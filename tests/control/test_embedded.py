@@ -1,0 +1,124 @@
+"""The embedded switch: it serves its parent and the other ranks, and no process of it stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fanin.errors import SwitchUnreachableError
+from fanin.host.embedded import start_switch
+from fanin.options import Options
+from tests.control.processes import DEADLINE_S, join_all, options, reduce_together, until
+
+pytestmark = pytest.mark.processes
+
+PARENT = """
+import sys, time
+from fanin.host.embedded import start_switch
+from fanin.options import Options
+with start_switch("127.0.0.1", Options()) as switch:
+    print(switch.pid, flush=True)
+    try:
+        time.sleep(600)
+    except KeyboardInterrupt:
+        pass
+"""
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs: one that has ended and that nobody has waited for does not."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+@contextlib.contextmanager
+def a_parent() -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A process that has started a switch, in a process group of its own; and the switch's process id."""
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, start_new_session=True)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    try:
+        yield parent, pid
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            parent.kill()
+        parent.wait(DEADLINE_S)
+        parent.stdout.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("scheme", ["udp", "zmq"])
+def test_it_serves_and_ends_with_its_parent(scheme: str) -> None:
+    with start_switch("127.0.0.1", options("native-udp"), scheme=scheme) as switch:
+        assert switch.address.scheme == scheme
+        assert scheme in switch.description
+        sessions = join_all(switch.address, "j", 2, options("native-udp"))
+        reduce_together(sessions)
+        for session in sessions:
+            session.close()
+    until(lambda: not alive(switch.pid))
+
+
+def test_it_goes_on_for_the_jobs_of_others_and_ends_with_the_last_one() -> None:
+    switch = start_switch("127.0.0.1", options("native-udp"))
+    sessions = join_all(switch.address, "outlives its host", 2, options("native-udp"))
+    switch.close()
+    switch.close()
+    for _ in range(3):
+        reduce_together(sessions)
+    assert alive(switch.pid)
+    for session in sessions:
+        session.close()
+    until(lambda: not alive(switch.pid))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_no_process_stays_behind_when_the_parent_is_gone(number: signal.Signals) -> None:
+    with a_parent() as (parent, pid):
+        assert alive(pid)
+        if number == signal.SIGINT:
+            os.killpg(parent.pid, number)  # as a terminal's Ctrl-C: to the whole group
+        else:
+            parent.send_signal(number)
+        parent.wait(DEADLINE_S)
+        until(lambda: not alive(pid))
+
+
+def test_ctrl_c_does_not_reach_it_before_its_workers_have_left() -> None:
+    with a_parent() as (_, pid):
+        os.kill(pid, signal.SIGINT)
+        assert os.getsid(pid) == pid
+        assert alive(pid)
+
+
+def test_a_switch_that_does_not_come_up_says_why_in_its_own_words() -> None:
+    with pytest.raises(SwitchUnreachableError, match=r"no-such\.invalid.*no name or address of this machine"):
+        start_switch("no-such.invalid", Options())
+
+
+def test_a_child_that_prints_something_else_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    impostor = tmp_path / "python"
+    for says, error in (("echo hello", "it printed b'hello"), ("exit 3", "it ended with status 3")):
+        impostor.write_text(f"#!/bin/sh\n{says}\n")
+        impostor.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(impostor))
+        with pytest.raises(SwitchUnreachableError, match=error):
+            start_switch("127.0.0.1", Options())
+
+
+def test_workers_options_in_the_environment_mean_nothing_to_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FANIN_SWITCH", "nonsense")
+    monkeypatch.setenv("FANIN_NATIVE", "nonsense")
+    with start_switch("127.0.0.1", Options(native=False)) as switch:
+        assert "twin" in switch.description
+        json.dumps(switch.description)

@@ -1,0 +1,44 @@
+"""The packet and the window that a controller chooses."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fanin.job import JobSpec
+from fanin.switch.job_shape import SwitchBuffers, choose_shape
+from fanin.wire import HEADER_BYTES
+from tests.control.fakes import join
+
+OWN = SwitchBuffers(receive_buffer_bytes=425_984, shared=False)
+SHARED = SwitchBuffers(receive_buffer_bytes=425_984, shared=True)
+
+
+@given(
+    st.lists(
+        st.builds(
+            lambda mtu, buffer_bytes, words, slots: join(
+                0, path_mtu=mtu, receive_buffer_bytes=buffer_bytes, words_per_packet=words, slots=slots
+            ),
+            st.integers(576, 65_536),
+            st.integers(0, 1 << 24),
+            st.none() | st.integers(1, 2044).map(lambda eighths: 8 * eighths),
+            st.none() | st.integers(1, 65_536),
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    st.booleans(),
+)
+def test_every_choice_is_a_legal_job_whose_packets_fit_every_path(joins: list[object], shared: bool) -> None:
+    shape = choose_shape(joins, SHARED if shared else OWN)  # type: ignore[arg-type]
+    spec = JobSpec(
+        job=0, generation=0, workers=1, quorum=1, slots=shape.slots, words_per_packet=shape.words_per_packet,
+        codes_per_packet=shape.codes_per_packet, tokens=(0,),
+    )  # fmt: skip
+    assert HEADER_BYTES < spec.packet_bytes <= min(one.path_mtu for one in joins) - 28  # type: ignore[attr-defined]
+
+
+def test_workers_that_share_a_socket_of_the_switch_share_its_buffer() -> None:
+    joins = [join(rank, 8) for rank in range(8)]
+    assert choose_shape(joins, SHARED).slots < choose_shape(joins, OWN).slots

@@ -1,0 +1,218 @@
+"""A session over an engine that does what the test says: tickets, completion order, one sticky failure."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
+from fanin.events import ReductionDone, WorkerEvent, WorkersGone
+from fanin.host.failures import Membership
+from fanin.host.joining import Joined
+from fanin.host.session import MAX_UNSEEN_TICKETS, Session
+from fanin.job import JobSpec
+from fanin.options import Options, SwitchAddress
+from fanin.reduction import Element, Reduction
+from tests.control.processes import DEADLINE_S, in_thread
+
+NOWHERE = SwitchAddress("udp", "127.0.0.1", 1)
+"""A port where nothing listens: what a session asks of it is refused at once."""
+SPEC = JobSpec(job=1, generation=2, workers=4, quorum=4, slots=8, words_per_packet=64, tokens=(0, 1, 2, 3))
+REDUCTION = Reduction(source=0, destination=0, count=0, element=Element.FLOAT32)
+
+
+class FakeEngine:
+    """Finishes and fails when told to."""
+
+    def __init__(self) -> None:
+        self.description = "a fake"
+        self.trouble = ""
+        self.failed = False
+        self.closed = False
+        self.departed = False
+        self._subscribed = False
+        self._submitted = 0
+        self._finished: set[int] = set()
+        self._changed = threading.Condition()
+        self._events: queue.SimpleQueue[WorkerEvent] = queue.SimpleQueue()
+
+    def finish(self, ticket: int) -> None:
+        with self._changed:
+            self._finished.add(ticket)
+            self._changed.notify_all()
+        if self._subscribed:
+            self._events.put(ReductionDone(ticket))
+
+    def fail(self, event: WorkerEvent | None) -> None:
+        with self._changed:
+            self.failed = True
+            self._changed.notify_all()
+        if event is not None:
+            self._events.put(event)
+
+    def submit(self, reduction: Reduction) -> int:
+        self._submitted += 1
+        return self._submitted
+
+    def wait(self, ticket: int, timeout_s: float) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: ticket in self._finished or self.failed or self.closed, timeout_s)
+            return ticket in self._finished
+
+    def done(self, ticket: int) -> bool:
+        return ticket in self._finished
+
+    def subscribe(self) -> None:
+        self._subscribed = True
+
+    def next_event(self, timeout_s: float) -> WorkerEvent | None:
+        try:
+            return self._events.get(timeout=timeout_s) if timeout_s > 0 else self._events.get_nowait()
+        except queue.Empty:
+            return None
+
+    def counters(self) -> dict[str, int]:
+        return {"results": len(self._finished)}
+
+    def leave(self, timeout_s: float) -> bool:
+        self.departed = True
+        return True
+
+    def close(self) -> None:
+        with self._changed:
+            self.closed = True
+            self._changed.notify_all()
+
+
+def a_session() -> tuple[Session, FakeEngine]:
+    engine = FakeEngine()
+    processes = tuple(f"node:{rank}" for rank in range(4))
+    who = Membership(address=NOWHERE, job_name="j", rank=1, size=4, processes=processes)
+    return Session(Joined(engine, SPEC, who, 1, "nonce"), Options()), engine
+
+
+def test_tickets_are_reported_in_completion_order() -> None:
+    session, engine = a_session()
+    assert session.next_done(0) is None
+    tickets = [session.submit(REDUCTION) for _ in range(4)]
+    for ticket in (3, 1, 4):
+        engine.finish(ticket)
+    assert [session.next_done(1) for _ in range(4)] == [3, 1, 4, None]
+    assert [session.done(ticket) for ticket in tickets] == [True, False, True, True]
+
+
+def test_a_ticket_that_was_done_before_anybody_asked_is_reported_unless_it_was_waited_for() -> None:
+    session, engine = a_session()
+    first, second = session.submit(REDUCTION), session.submit(REDUCTION)
+    engine.finish(first)
+    engine.finish(second)
+    session.wait(first)
+    assert [session.next_done(1), session.next_done(0)] == [second, None]
+
+
+@given(st.lists(st.integers(0, 5), max_size=12, unique=True), st.integers(0, 6))
+def test_every_ticket_is_reported_once_also_those_that_failed(finished: list[int], subscribe_after: int) -> None:
+    session, engine = a_session()
+    for at in range(6):
+        if at == subscribe_after:
+            assert session.next_done(0) is None
+        session.submit(REDUCTION)
+    for at in finished:
+        engine.finish(1 + at)
+    engine.fail(WorkersGone(lost=0b100, left=0))
+    reported = [session.next_done(DEADLINE_S) for _ in range(6)]
+    assert sorted(ticket for ticket in reported if ticket) == [1, 2, 3, 4, 5, 6]
+    session.close()
+    assert session.next_done(DEADLINE_S) is None
+
+
+def test_a_failure_reaches_every_waiting_thread_and_names_rank_process_and_address() -> None:
+    session, engine = a_session()
+    tickets = [session.submit(REDUCTION) for _ in range(3)]
+    waiting = [in_thread(partial(session.wait, ticket)) for ticket in tickets]
+    completing = in_thread(lambda: session.next_done(DEADLINE_S))
+    engine.fail(WorkersGone(lost=0b1001, left=0b100))
+    errors = [future.exception(DEADLINE_S) for future in waiting]
+    assert all(error is session.failure for error in errors)
+    assert isinstance(errors[0], WorkerLostError)
+    assert errors[0].ranks == (0, 3, 2)
+    assert "ranks 0 (node:0) and 3 (node:3) of job 'j'" in str(errors[0])
+    assert "rank 2 (node:2) of job 'j' left" in str(errors[0])
+    assert str(NOWHERE) in str(errors[0])
+    assert completing.result(DEADLINE_S) in (1, 2, 3)
+    with pytest.raises(WorkerLostError):
+        session.submit(REDUCTION)
+
+
+def test_a_failure_is_found_by_asking_and_stays() -> None:
+    session, engine = a_session()
+    engine.fail(WorkersGone(lost=1, left=0))
+    failure = session.failure
+    assert isinstance(failure, WorkerLostError)
+    session.close()
+    assert session.failure is failure
+
+
+def test_what_was_done_before_a_failure_can_still_be_waited_for() -> None:
+    session, engine = a_session()
+    ticket = session.submit(REDUCTION)
+    engine.finish(ticket)
+    engine.fail(WorkersGone(lost=1, left=0))
+    session.wait(ticket)
+
+
+def test_an_engine_that_stops_without_a_word_is_a_failure_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fanin.host.session.REASON_TIMEOUT_S", 0.1)
+    session, engine = a_session()
+    engine.trouble = "the network is down"
+    engine.fail(None)
+    with pytest.raises(FaninError, match="the network is down"):
+        session.wait(session_ticket := 1)
+    assert not session.done(session_ticket)
+
+
+def test_a_wait_that_is_too_long_says_so_and_changes_nothing() -> None:
+    session, engine = a_session()
+    ticket = session.submit(REDUCTION)
+    with pytest.raises(CollectiveTimeoutError, match="Timed out"):
+        session.wait(ticket, 0.01)
+    engine.finish(ticket)
+    session.wait(ticket, 0.01)
+    assert session.failure is None
+
+
+def test_closing_leaves_once_ends_waits_and_reports_what_is_unfinished() -> None:
+    session, engine = a_session()
+    assert session.next_done(0) is None
+    ticket = session.submit(REDUCTION)
+    waiting = in_thread(lambda: session.wait(ticket))
+    session.close()
+    session.close()
+    assert (engine.departed, engine.closed) == (True, True)
+    with pytest.raises(FaninError, match="closed"):
+        waiting.result(DEADLINE_S)
+    assert [session.next_done(1), session.next_done(1)] == [ticket, None]
+    with pytest.raises(FaninError, match="closed"):
+        session.submit(REDUCTION)
+
+
+def test_an_over_session_does_not_let_a_completion_loop_spin() -> None:
+    session, engine = a_session()
+    engine.fail(WorkersGone(lost=1, left=0))
+    assert session.failure is not None
+    before = time.monotonic()
+    assert session.next_done(0.2) is None
+    assert time.monotonic() - before >= 0.2
+
+
+def test_tickets_that_nobody_waits_for_are_not_remembered_for_ever() -> None:
+    session, engine = a_session()
+    for _ in range(3 * MAX_UNSEEN_TICKETS):
+        engine.finish(session.submit(REDUCTION))
+    assert len(session._unseen) <= MAX_UNSEEN_TICKETS + 1

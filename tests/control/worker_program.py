@@ -1,0 +1,46 @@
+"""A worker for tests, run as a program: joins a job, then reduces without end; its last line says what ended it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import numpy as np
+
+from fanin.errors import FaninError
+from fanin.host.session import Session
+from fanin.options import Options, SwitchAddress
+from fanin.reduction import Element, Reduction
+
+COUNT = 20_000
+
+
+def main(facts: dict[str, Any]) -> None:
+    """Join and reduce until an error comes, and print it."""
+    options = Options(connect_timeout_s=10.0, **facts["engine"])
+    try:
+        with Session.join(
+            options=options,
+            switch=SwitchAddress.parse(facts["switch"]),
+            job_name=facts["job"],
+            rank=facts["rank"],
+            size=facts["size"],
+        ) as session:
+            print(json.dumps({"joined": session.description}), flush=True)
+            values, result = np.ones(COUNT, np.float32), np.zeros(COUNT, np.float32)
+            while True:
+                request = Reduction(
+                    source=values.ctypes.data,
+                    destination=result.ctypes.data,
+                    count=COUNT,
+                    element=Element.FLOAT32,
+                    owner=(values, result),
+                )
+                session.wait(session.submit(request))
+                assert (result == session.size).all()
+    except FaninError as error:
+        print(json.dumps({"error": type(error).__name__, "text": str(error)}), flush=True)
+
+
+main(json.loads(sys.argv[1]))

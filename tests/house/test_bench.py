@@ -1,0 +1,45 @@
+"""`fanin bench allreduce` with sizes that show that it works, not how fast."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fanin.benchmarks.rivals import Rival
+
+pytestmark = pytest.mark.processes
+
+FIELDS = {"backend", "lanes", "workers", "bytes", "median_s", "ratio_to_gloo", "max_error"}
+
+
+@pytest.mark.slow
+def test_rows_have_a_time_a_ratio_and_an_error_for_every_rival(tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    command = ["bench", "allreduce", "--workers", "2", "--bytes", "4096", "--lanes", "32,8", "--json", str(file)]
+    done = subprocess.run(
+        [sys.executable, "-m", "fanin", *command], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(file.read_text())
+    assert [(row["backend"], row["lanes"]) for row in rows] == [("fanin", 32), ("fanin", 8), ("gloo", 32)]
+    for row in rows:
+        assert set(row) >= FIELDS
+        assert row["median_s"] > 0
+        assert row["ratio_to_gloo"] > 0
+        assert row["samples"] >= 11
+        assert row["max_error"] <= Rival(row["backend"], row["lanes"]).tolerated_error(2)
+
+
+@pytest.mark.parametrize("label", ["fanin-32", "fanin-4", "gloo", "mpi-tcp", "mpi-shm"])
+def test_labels_are_read_back(label: str) -> None:
+    assert Rival.parse(label).label == label
+
+
+def test_a_rival_with_narrower_lanes_may_err_more_and_sends_less() -> None:
+    wide, narrow = Rival("fanin", 32), Rival("fanin", 8)
+    assert wide.tolerated_error(4) < 1e-5 < narrow.tolerated_error(4)
+    assert narrow.bytes_through_wire(4) == wide.bytes_through_wire(4) / 4

@@ -1,0 +1,75 @@
+"""`fanin demo` as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.house.test_processes import has_ended
+
+pytestmark = pytest.mark.processes
+
+FANIN = [sys.executable, "-m", "fanin"]
+
+
+def fanin(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*FANIN, *arguments], cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_replicas_are_identical_and_as_good_as_over_gloo(tmp_path: Path) -> None:
+    file = tmp_path / "demo.json"
+    done = fanin("demo", "--workers", "2", "--epochs", "1", "--json", str(file), folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(file.read_text())
+    assert figures["replicas_identical"] is True
+    assert figures["accuracy"] == pytest.approx(figures["baseline_accuracy"], abs=0.02)
+    assert figures["accuracy"] > 0.6  # one epoch of twelve
+    steps = figures["runs"][0]["epochs"][-1]["steps"]
+    gradient_bytes = steps * figures["runs"][0]["gradient_bytes_per_step"]
+    assert figures["wire_bytes_per_worker"] > 2 * gradient_bytes  # each way once, and headers
+    assert "identical" in done.stdout
+
+
+def test_an_unknown_backend_is_one_line_and_no_traceback(tmp_path: Path) -> None:
+    done = fanin("demo", "--workers", "2", "--backend", "nonsense", folder=tmp_path)
+    assert done.returncode == 1
+    assert "nonsense" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_illegal_options_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    for arguments in (["--lanes", "5"], ["--workers", "33"], ["--epochs", "0"]):
+        done = fanin("demo", *arguments, folder=tmp_path)
+        assert done.returncode == 1
+        assert done.stderr.startswith("fanin: ")
+        assert done.stdout == ""
+
+
+def test_control_c_leaves_no_process(tmp_path: Path) -> None:
+    script = (
+        "import os, signal, threading\n"
+        "from fanin.emulation import processes\n"
+        "entered = processes.LocalJob.__enter__\n"
+        "def enter(job):\n"
+        "    entered(job)\n"
+        "    print('pids', *job.pids, flush=True)\n"
+        "    return job\n"
+        "processes.LocalJob.__enter__ = enter\n"
+        "import sys; sys.argv = ['fanin', 'demo', '--workers', '2']\n"
+        "from fanin.cli import main; main()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout
+        pids = next(line for line in demo.stdout if line.startswith("pids")).split()[1:]
+        pidfds = [os.pidfd_open(int(pid)) for pid in pids]
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait() != 0
+        assert len(pidfds) == 2
+        assert all(has_ended(pidfd) for pidfd in pidfds)

@@ -1,0 +1,75 @@
+"""Documents keep up with the repository: links lead somewhere, commands exist, nothing is tied to one machine."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from typer.core import TyperGroup
+
+from fanin.cli import app
+from tests.house.repository import ROOT, project, tracked
+
+DOCUMENTS = tracked("*.md")
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+MAKE = re.compile(r"\bmake ([a-z][a-z-]*)\b")
+CODE = re.compile(r"```[^\n]*\n(.*?)```|`([^`\n]+)`", re.DOTALL)
+FANIN = re.compile(r"^(?:\$ )?fanin ((?:[a-z]+ ?)+)(.*)$", re.MULTILINE)
+TARGET = re.compile(r"^([a-z-]+):", re.MULTILINE)
+
+
+def code_in(document: Path) -> str:
+    return "\n".join("".join(parts) for parts in CODE.findall(document.read_text()))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_relative_links_resolve(document: Path) -> None:
+    for target in LINK.findall(document.read_text()):
+        if "://" not in target and not target.startswith("mailto:"):
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_make_targets_named_in_code_exist(document: Path) -> None:
+    targets = set(TARGET.findall((ROOT / "Makefile").read_text()))
+    assert set(MAKE.findall(code_in(document))) <= targets
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_fanin_commands_named_in_code_exist_with_their_options(document: Path) -> None:
+    for words, rest in FANIN.findall(code_in(document)):
+        command: Any = typer.main.get_command(app)
+        for word in words.split():
+            if isinstance(command, TyperGroup):
+                assert word in command.commands, f"fanin {words}"
+                command = command.commands[word]
+        options = {name for parameter in command.params for name in parameter.opts} | {"--help"}
+        assert set(re.findall(r"(?<!\S)--[a-z-]+", rest)) <= options, f"fanin {words}{rest}"
+
+
+def test_every_task_is_listed_by_make_help() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    phony = re.search(r"^\.PHONY: ((?:.*\\\n)*.*)$", makefile, re.MULTILINE)
+    assert phony
+    described = set(re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE))
+    assert set(phony[1].replace("\\", " ").split()) == described
+
+
+def test_every_dependency_has_a_pinned_version() -> None:
+    metadata = project()["project"]
+    extras = metadata["optional-dependencies"].values()
+    wanted = {re.split(r"[\[<>=,]", text)[0] for text in [*metadata["dependencies"], *(t for e in extras for t in e)]}
+    pinned = {line.split("==")[0] for line in (ROOT / "requirements/constraints.txt").read_text().splitlines()}
+    assert wanted - {"fanin"} <= pinned
+
+
+def test_nothing_is_tied_to_one_machine_or_registry() -> None:
+    traces = re.compile(r"/(work|farm|root)/|\bpypi\.org|download\.pytorch\.org|--index-url|--find-links")
+    here = Path(__file__)
+    for path in tracked():
+        if path != here and path.suffix not in {".npz", ".bin", ".png", ".pcap"}:
+            found = traces.search(path.read_text())
+            assert not found, f"{path}: {found[0] if found else ''}"

@@ -1,0 +1,97 @@
+"""Local jobs: reports come in, failures are named, and nothing outlives the job or whoever started it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from fanin.emulation.processes import LocalJob, WorkerFailedError, cause_in
+from tests.house.repository import ROOT
+
+pytestmark = pytest.mark.processes
+
+STUB = "tests.support.job_stub"
+GONE_LIMIT_MS = 30_000
+
+
+def has_ended(pidfd: int) -> bool:
+    """Wait for a process that is not a child to end."""
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(GONE_LIMIT_MS))
+
+
+def stub_job(what: str, workers: int = 2) -> LocalJob:
+    return LocalJob(STUB, [what], workers, {"PYTHONPATH": str(ROOT)})
+
+
+def test_every_worker_reports_with_its_rank() -> None:
+    with stub_job("end", workers=3) as job:
+        reports = sorted(job.reports())
+    assert [report.rank for report in reports] == [0, 1, 2]
+    assert [report.record for report in reports] == [{"rank": rank, "workers": 3} for rank in range(3)]
+
+
+def test_a_failing_worker_ends_the_job_with_its_own_words() -> None:
+    with stub_job("fail") as job:
+        pidfds = [os.pidfd_open(pid) for pid in job.pids]
+        with pytest.raises(WorkerFailedError, match="worker 1 failed: ValueError: this worker\nhas") as info:
+            list(job.reports())
+    assert info.value.rank == 1
+    assert all(has_ended(pidfd) for pidfd in pidfds)
+
+
+def test_the_worker_that_failed_first_is_named_though_another_ended_first() -> None:
+    with stub_job("leave") as job:
+        reports = job.reports()
+        while not next(reports).record.get("failed"):
+            pass
+        os.waitid(os.P_PID, job.pids[1], os.WSTOPPED | os.WNOWAIT)
+        os.kill(job.pids[1], signal.SIGCONT)
+        with pytest.raises(WorkerFailedError, match="worker 0 failed: ValueError: the cause"):
+            list(reports)
+
+
+def test_a_killed_worker_is_named_with_its_signal() -> None:
+    with pytest.raises(WorkerFailedError, match="worker 1 was ended by SIGKILL"), stub_job("die") as job:
+        list(job.reports())
+
+
+def test_what_workers_started_ends_with_them() -> None:
+    with stub_job("embed") as job:
+        children = (report.record["child"] for report in job.reports() if "child" in report.record)
+        pidfds = [os.pidfd_open(next(children)), os.pidfd_open(next(children))]
+    assert all(has_ended(pidfd) for pidfd in pidfds)
+
+
+def test_a_launcher_that_is_killed_takes_its_workers_along() -> None:
+    script = textwrap.dedent(
+        f"""
+        from fanin.emulation.processes import LocalJob
+        with LocalJob({STUB!r}, ["hang"], 2, {{}}) as job:
+            for count, _ in enumerate(job.reports(), 1):
+                if count == 2:
+                    print(*job.pids, flush=True)
+        """
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE) as launcher:
+        assert launcher.stdout
+        pidfds = [os.pidfd_open(int(pid)) for pid in launcher.stdout.readline().split()]
+        launcher.send_signal(signal.SIGKILL)
+        assert len(pidfds) == 2
+        assert all(has_ended(pidfd) for pidfd in pidfds)
+
+
+def test_the_cause_of_a_failure_is_the_last_exception_without_its_traceback() -> None:
+    traceback = ["Traceback (most recent call last):", "  File", "fanin.errors.FaninError: no", "yes"]
+    log = "\n".join(f"[rank1]: {line}" for line in traceback)
+    assert cause_in(log) == "fanin.errors.FaninError: no\nyes"
+    assert cause_in("some\nwords\n\n") == "words"
+    assert cause_in("") == "it wrote no message"

@@ -1,0 +1,68 @@
+"""What a user's pip gets: one import package, complete, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+from tests.house.repository import ROOT, project, tracked
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The wheel, from a build folder of its own: an old one would add files that the sources no longer have."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = ["build", "--build-lib", str(folder / "lib"), "bdist_wheel", "--dist-dir", str(folder)]
+    subprocess.run([sys.executable, "setup.py", "--quiet", *command], cwd=ROOT, check=True, env=quiet())
+    return zipfile.ZipFile(next(folder.glob("*.whl")))
+
+
+def quiet() -> dict[str, str]:
+    return {**os.environ, "PYTHONWARNINGS": "ignore"}
+
+
+def test_fanin_is_the_only_top_level_name(wheel: zipfile.ZipFile) -> None:
+    tops = {name.split("/")[0] for name in wheel.namelist()}
+    packages = {top for top in tops if not top.endswith(".dist-info")}
+    assert packages == {"fanin"}
+
+
+def test_every_source_module_is_in_it(wheel: zipfile.ZipFile) -> None:
+    names = set(wheel.namelist())
+    for package, folder in project()["tool"]["setuptools"]["package-dir"].items():
+        for path in tracked(f"{folder}/*.py"):
+            installed = f"{package.replace('.', '/')}/{path.relative_to(ROOT / folder)}"
+            assert installed in names, f"{path} is in no package of pyproject.toml"
+
+
+def test_types_the_extension_and_data_files_are_in_it(wheel: zipfile.ZipFile) -> None:
+    names = wheel.namelist()
+    assert {"fanin/py.typed", "fanin/_native.pyi", "fanin/benchmarks/mpi_allreduce.c"} <= set(names)
+    assert len([name for name in names if name.startswith("fanin/_native") and name.endswith(".so")]) == 1
+
+
+def test_it_says_its_licence_and_how_torch_finds_it(wheel: zipfile.ZipFile) -> None:
+    information = {Path(name).name: name for name in wheel.namelist() if ".dist-info/" in name}
+    metadata = Parser().parsestr(wheel.read(information["METADATA"]).decode())
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert wheel.read(information["LICENSE"]) == (ROOT / "LICENSE").read_bytes()
+    assert (
+        "[torch.backends]\nfanin = fanin._torch_entry:register" in wheel.read(information["entry_points.txt"]).decode()
+    )
+
+
+def test_the_source_distribution_has_every_native_file(tmp_path: Path) -> None:
+    command = ["--quiet", "egg_info", "--egg-base", str(tmp_path), "sdist", "--dist-dir", str(tmp_path)]
+    subprocess.run([sys.executable, "setup.py", *command], cwd=ROOT, check=True, env=quiet())
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        names = {name.split("/", 1)[-1] for name in archive.getnames()}
+    assert {str(path.relative_to(ROOT)) for path in tracked("native/*.cpp", "native/*.hpp")} <= names

@@ -1,0 +1,141 @@
+"""A job in virtual time: a switch, its workers, their arrays, and what their reductions must come to, to the bit."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from fanin.events import Ready, ReductionDone, WorkerEvent
+from fanin.fixed_point import DTYPES, Codec
+from fanin.host.worker_machine import WorkerMachine
+from fanin.job import JobSpec
+from fanin.reduction import Element, Reduction
+from fanin.switch.switch_machine import SwitchMachine
+from tests.support.lockstep import Lockstep
+from tests.support.network import SWITCH, Link, Network, Switch, Worker
+
+Array = npt.NDArray[Any]
+MEMORY_BYTES = 1 << 30
+
+
+def native(name: str) -> Any:
+    """A class of the extension, or None where it is not built."""
+    try:
+        return getattr(importlib.import_module("fanin._native"), name, None)
+    except ImportError:
+        return None
+
+
+WORKER_MACHINES: dict[str, Callable[..., Worker]] = {"twin": WorkerMachine, "native": native("WorkerMachine")}
+SWITCH_MACHINES: dict[str, Callable[[int], Any]] = {"twin": SwitchMachine, "native": native("SwitchMachine")}
+
+
+def job(**given: Any) -> JobSpec:
+    """A small job; `given` fields win."""
+    workers = given.get("workers", 2)
+    fields: dict[str, Any] = {
+        "job": 7,
+        "generation": 0xABCD0123,
+        "workers": workers,
+        "quorum": workers,
+        "slots": 4,
+        "words_per_packet": 16,
+        "tokens": tuple(0x1234_5678_9ABC_DE00 + worker for worker in range(workers)),
+    }
+    return JobSpec(**{**fields, **given})
+
+
+def worker_machine(kind: str, spec: JobSpec, worker: int, **given: Any) -> Worker:
+    """Worker `worker` of the job; "mixed" makes every other one native, "lockstep" makes every one both."""
+    if kind == "lockstep":
+        native_machine = WORKER_MACHINES["native"]
+        return Lockstep(spec, worker, native=native_machine, switch=SWITCH, token=spec.tokens[worker], **given)
+    if kind == "mixed":
+        kind = ("twin", "native")[worker % 2]
+    return WORKER_MACHINES[kind](spec, worker, switch=SWITCH, token=spec.tokens[worker], **given)
+
+
+def reduction(source: Array, destination: Array | None = None, **given: Any) -> Reduction:
+    """A reduction of an array, in place unless there is a destination. bfloat16 and keep ranges by `given` fields."""
+    if destination is None:
+        destination = source
+    element = given.pop("element", None) or next(e for e, dtype in DTYPES.items() if np.dtype(dtype) == source.dtype)
+    residual = given.pop("residual", None)
+    return Reduction(
+        source=source.ctypes.data,
+        destination=destination.ctypes.data,
+        count=len(source),
+        element=element,
+        residual=0 if residual is None else residual.ctypes.data,
+        owner=(source, destination, residual),
+        **given,
+    )
+
+
+def expected(spec: JobSpec, inputs: Sequence[Array], element: Element, lanes: int = 32, **given: Any) -> Array:
+    """What every worker must get, computed without packets: codes agreed, words added, one chunk after another."""
+    codec = Codec(element, lanes, spec.contributions)
+    per_chunk = codec.elements_per_packet(spec.words_per_packet)
+    block = per_chunk // spec.codes_per_packet
+    factor, divisor = given.get("factor", 1.0), given.get("divisor", 1.0)
+    chunks = [np.empty(0, DTYPES[element])]
+    for start in range(0, len(inputs[0]), per_chunk):
+        parts = [x[start : start + per_chunk] for x in inputs]
+        codes = np.max([codec.codes(part, block, factor) for part in parts], axis=0)
+        words = sum(codec.quantize(part, codes, block, factor) for part in parts)
+        chunks.append(codec.dequantize(np.asarray(words), codes, block, len(parts[0]), len(parts), divisor))
+    return np.concatenate(chunks)
+
+
+@dataclass
+class Cluster:
+    """A switch and its workers, joined by a network and ready."""
+
+    spec: JobSpec
+    switch: Any
+    workers: list[Worker]
+    network: Network
+
+    @classmethod
+    def joined(
+        cls, kind: str, *, spec: JobSpec, switch: str = "twin", link: Link | None = None, seed: int = 0, **given: Any
+    ) -> Cluster:
+        """Start everything and wait until all workers are welcome."""
+        machine: Any = SWITCH_MACHINES[switch](MEMORY_BYTES)
+        machine.admit(spec)
+        workers = [worker_machine(kind, spec, worker, **given) for worker in range(spec.workers)]
+        network = Network(cast(Switch, machine), workers, link=link, seed=seed)
+        network.start()
+        network.run_until(lambda: all(worker.ready for worker in workers), limit_s=30)
+        return cls(spec, machine, workers, network)
+
+    def submit(self, worker: int, what: Reduction) -> int:
+        """Give a worker something to do."""
+        ticket = self.workers[worker].submit(what)
+        self.network.submitted(worker)
+        return ticket
+
+    def run(self, limit_s: float = 60.0) -> None:
+        """Run until nothing is outstanding."""
+        self.network.run_until(lambda: not any(worker.outstanding() for worker in self.workers), limit_s=limit_s)
+
+    def all_reduce(self, inputs: Sequence[Array], *, limit_s: float = 60.0, **given: Any) -> list[Array]:
+        """Reduce in place at every worker; the results."""
+        arrays = [np.array(x) for x in inputs]
+        for worker, array in enumerate(arrays):
+            self.submit(worker, reduction(array, **given))
+        self.run(limit_s)
+        return arrays
+
+    def news(self, worker: int) -> list[WorkerEvent]:
+        """What a worker has reported, Ready and finished reductions apart."""
+        return [e for e in self.network.worker_events[worker] if not isinstance(e, Ready | ReductionDone)]
+
+    def total(self, counter: str) -> int:
+        """A counter, added up over the workers."""
+        return sum(worker.counters()[counter] for worker in self.workers)

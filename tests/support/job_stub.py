@@ -1,0 +1,35 @@
+"""A worker process for tests of fanin.emulation.processes: `python -m tests.support.job_stub WHAT`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+
+def main(what: str) -> None:
+    """Report rank and world size, then do as told."""
+    rank = int(os.environ["RANK"])
+    print("not a report")
+    print(json.dumps({"rank": rank, "workers": int(os.environ["WORLD_SIZE"])}), flush=True)
+    if what == "fail" and rank == 1:
+        raise ValueError("this worker\nhas had enough")
+    if what == "leave" and rank == 0:  # the cause: it says so, stays a little, and sees its peer end before it does
+        print("ValueError: the cause", file=sys.stderr, flush=True)
+        print(json.dumps({"failed": True}), flush=True)
+    if what == "leave" and rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        raise ConnectionError("the peer left")
+    if what == "die" and rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "embed":  # a child of its own, which must not outlive the job either
+        child = subprocess.Popen(["sleep", "1000"])
+        print(json.dumps({"child": child.pid}), flush=True)
+    if what != "end":
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

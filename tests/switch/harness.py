@@ -1,0 +1,187 @@
+"""What the switch's tests share: a job with worker 0, 1, ... at addresses 100, 101, ..., and packets from them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from fanin.events import SwitchEvent
+from fanin.job import JobSpec
+from fanin.switch.switch_machine import SwitchMachine as Twin
+from fanin.wire import Flag, Kind, Packet, Reason, datagram_bytes, parse
+
+GENERATION = 0xABCD1234
+NO_FLAGS = Flag(0)
+PLENTY = 1 << 24
+"""Bytes of switch memory: more than any test needs."""
+
+
+class Machine(Protocol):
+    """The five verbs and the controller's, as both machines have them."""
+
+    def admit(self, spec: JobSpec) -> None: ...
+    def remove(self, job: int) -> None: ...
+    def evict(self, job: int, worker: int, now: float) -> None: ...
+    def set_quorum(self, job: int, quorum: int, now: float) -> None: ...
+    def jobs(self) -> list[int]: ...
+    def members(self, job: int) -> tuple[int, int, int]: ...
+    def counters(self) -> dict[str, int]: ...
+    def job_counters(self, job: int) -> dict[str, int]: ...
+    def receive_datagram(self, data: bytes, source: int, now: float) -> None: ...
+    def datagrams_to_send(self, now: float) -> list[tuple[bytes, int]]: ...
+    def next_timer(self) -> float | None: ...
+    def handle_timer(self, now: float) -> None: ...
+    def next_event(self) -> SwitchEvent | None: ...
+
+
+class MachineType(Protocol):
+    def __call__(self, memory_bytes: int) -> Machine: ...
+
+
+def native() -> MachineType | None:
+    """The native machine's class, or None where the extension is not built."""
+    try:
+        machine: MachineType = importlib.import_module("fanin._native").SwitchMachine
+    except ImportError:
+        return None
+    return machine
+
+
+MACHINES: dict[str, MachineType | None] = {"twin": Twin, "native": native()}
+
+
+def make_spec(
+    job: int = 1,
+    workers: int = 2,
+    quorum: int | None = None,
+    staleness: int = 0,
+    slots: int = 2,
+    words: int = 8,
+    codes: int = 1,
+    checksum: bool = False,
+    generation: int = GENERATION,
+) -> JobSpec:
+    return JobSpec(
+        job=job,
+        generation=generation,
+        workers=workers,
+        quorum=workers if quorum is None else quorum,
+        staleness=staleness,
+        slots=slots,
+        words_per_packet=words,
+        codes_per_packet=codes,
+        tokens=tuple((job << 40) + 0x1_0000_0000 * worker + 7 for worker in range(workers)),
+        checksum=checksum,
+    )
+
+
+def address(worker: int, job: int = 1) -> int:
+    return 100 * job + worker
+
+
+def words_of(*values: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+    return np.array(values, np.uint32)
+
+
+class Bench:
+    """One machine with one job, and its workers' voices. What the machine sends is parsed on the way out."""
+
+    def __init__(self, make: MachineType, spec: JobSpec | None = None, registered: bool = True) -> None:
+        self.machine = make(PLENTY)
+        self.spec = make_spec() if spec is None else spec
+        self.machine.admit(self.spec)
+        self.now = 0.0
+        if registered:
+            for worker in range(self.spec.workers):
+                self.say(self.hello(worker), address(worker, self.spec.job))
+            while self.machine.next_event() is not None:
+                pass
+
+    def say(self, data: bytes | Packet, source: int) -> list[tuple[Packet, int]]:
+        """Hand one datagram in; return all that the machine sends, as (packet, address)."""
+        raw = data.to_bytes() if isinstance(data, Packet) else data
+        self.machine.receive_datagram(raw, source, self.now)
+        return self.sent()
+
+    def sent(self) -> list[tuple[Packet, int]]:
+        return [(parse(data), destination) for data, destination in self.machine.datagrams_to_send(self.now)]
+
+    def packet(
+        self,
+        kind: Kind,
+        worker: int,
+        *,
+        flags: Flag = NO_FLAGS,
+        generation: int | None = None,
+        slot: int = 0,
+        base: int = 0,
+        signature: int = 0,
+        codes: Sequence[int] = (),
+        words: Sequence[int] = (),
+    ) -> Packet:
+        return Packet(
+            kind=kind,
+            job=self.spec.job,
+            worker=worker,
+            flags=flags | (Flag.CHECKSUM if self.spec.checksum else NO_FLAGS),
+            generation=self.spec.generation if generation is None else generation,
+            slot=slot,
+            base=base,
+            signature=signature,
+            codes=tuple(codes),
+            words=words_of(*words),
+        )
+
+    def hello(self, worker: int, *, padded: bool = True, token: int | None = None, slot: int = 0) -> Packet:
+        secret = self.spec.tokens[worker % self.spec.workers] if token is None else token
+        zeros = (self.spec.packet_bytes - datagram_bytes(0, 2)) // 4 if padded else 0
+        return self.packet(Kind.HELLO, worker, slot=slot, words=(secret >> 32, secret & 0xFFFFFFFF, *[0] * zeros))
+
+    def bye(self, worker: int, *, token: int | None = None) -> Packet:
+        secret = self.spec.tokens[worker] if token is None else token
+        return self.packet(Kind.BYE, worker, words=(secret >> 32, secret & 0xFFFFFFFF))
+
+    def gives(
+        self,
+        worker: int,
+        base: int,
+        words: Sequence[int] = (1, 2),
+        *,
+        slot: int = 0,
+        codes: Sequence[int] = (),
+        signature: int = 5,
+    ) -> list[tuple[Packet, int]]:
+        """A contribution of `worker` from its own address."""
+        packet = self.packet(
+            Kind.CONTRIBUTION, worker, slot=slot, base=base, signature=signature, codes=codes, words=words
+        )
+        return self.say(packet, address(worker, self.spec.job))
+
+    def passes(self, worker: int, base: int, *, slot: int = 0) -> list[tuple[Packet, int]]:
+        packet = self.packet(Kind.CONTRIBUTION, worker, flags=Flag.PASS, slot=slot, base=base)
+        return self.say(packet, address(worker, self.spec.job))
+
+    def counter(self, name: str) -> int:
+        return self.machine.counters()[name]
+
+    def dropped(self) -> dict[str, int]:
+        """The reasons under which anything was dropped, with how often."""
+        prefix = "dropped_"
+        counts = self.machine.counters()
+        return {name[len(prefix) :]: count for name, count in counts.items() if name.startswith(prefix) and count}
+
+
+def facts(packet: Packet) -> tuple[object, ...]:
+    """What two packets can be compared by."""
+    head = (packet.kind, packet.job, packet.worker, packet.flags, packet.generation, packet.slot, packet.base)
+    rest = (packet.signature, packet.bitmap, packet.contributors, packet.codes, tuple(packet.words.tolist()))
+    return head + rest
+
+
+def reasons(sent: list[tuple[Packet, int]]) -> list[tuple[Reason, int]]:
+    """The reason and the destination of every NOTICE; nothing else may be among them."""
+    assert all(packet.kind is Kind.NOTICE for packet, _ in sent)
+    return [(Reason(packet.contributors), destination) for packet, destination in sent]

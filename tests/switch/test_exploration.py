@@ -1,0 +1,264 @@
+"""Every reachable state of the real slot machine, under a network that may lose, repeat and reorder anything.
+
+The network is a set that only grows: a contribution that was ever sent may be delivered now, later, again or never. A
+worker gets a result by asking again, which covers every way in which the multicast can get lost. `fanin.switch`'s Slot
+is driven itself, from copies of itself; a state is its registers, the hosts, the network and what has come out.
+
+Every contribution adds 1 to a word of its own, so a sum says exactly who is in it and how often.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from fanin.switch.slot_machine import EMPTY, Contribution, Membership, Round, Slot, Verdict
+
+
+class ViolationError(AssertionError):
+    """An invariant does not hold."""
+
+
+class Sent(NamedTuple):
+    worker: int
+    base: int
+    passes: bool
+
+
+class Host(NamedTuple):
+    base: int = 0
+    waiting: bool = False
+
+
+@dataclass(frozen=True)
+class Config:
+    workers: int
+    staleness: int
+    quorum: int
+    bases: int
+    passing: bool = False
+    evicting: int | None = None
+    """A worker that the controller may take out at any moment."""
+    history: int = 0
+
+    def __str__(self) -> str:
+        extras = " passing" * self.passing + (f" evicting {self.evicting}" if self.evicting is not None else "")
+        return f"N={self.workers} S={self.staleness} K={self.quorum} bases={self.bases}{extras}"
+
+
+@dataclass
+class State:
+    slot: Slot
+    hosts: tuple[Host, ...]
+    network: frozenset[Sent]
+    accepted: frozenset[Sent]
+    results: tuple[Round, ...]
+
+    def key(self) -> object:
+        slot = self.slot
+        sums = tuple(_facts(entry) for entry in slot.sums)
+        registers = (slot.membership.live, slot.open, slot.count, slot.floor, tuple(slot.arrived), sums)
+        return registers, self.hosts, self.network, self.accepted, tuple(_facts(result) for result in self.results)
+
+
+def _facts(entry: Round) -> object:
+    return entry.words.tobytes(), entry.contributors, entry.bitmap
+
+
+def explore(config: Config) -> tuple[int, int]:
+    """Visit every reachable state; return how many there are and the largest staleness that was accepted."""
+    membership = Membership(
+        live=(1 << config.workers) - 1,
+        quorum=config.quorum,
+        staleness=config.staleness,
+        history=config.history or config.staleness + 2,
+    )
+    start = State(Slot(membership), (Host(),) * config.workers, frozenset(), frozenset(), ())
+    seen, todo, stalest = {start.key()}, deque([start]), 0
+    while todo:
+        state = todo.popleft()
+        stuck = True
+        for following, stale in _steps(config, state):
+            stuck, stalest = False, max(stalest, stale)
+            key = following.key()
+            if key not in seen:
+                _check_conservation(config, following)
+                seen.add(key)
+                todo.append(following)
+        live = state.slot.membership.live
+        if stuck and any(live >> w & 1 and host.base < config.bases for w, host in enumerate(state.hosts)):
+            raise ViolationError(f"deadlock: {config}, {state.hosts}")
+        if stuck:
+            _check_end(config, state)
+        for following in _evictions(config, state):  # nobody may have to be evicted for the others to go on
+            if (key := following.key()) not in seen:
+                _check_conservation(config, following)
+                seen.add(key)
+                todo.append(following)
+    return len(seen), stalest
+
+
+def _copy(slot: Slot) -> Slot:
+    """A slot with registers of its own. What stands in them is immutable, and the membership is shared."""
+    other = copy.copy(slot)
+    other.arrived, other.sums = list(slot.arrived), list(slot.sums)
+    return other
+
+
+def _steps(config: Config, state: State) -> Iterator[tuple[State, int]]:
+    yield from _sends(config, state)
+    yield from _receives(config, state)
+    yield from _deliveries(config, state)
+
+
+def _sends(config: Config, state: State) -> Iterator[tuple[State, int]]:
+    for w, host in enumerate(state.hosts):
+        if not host.waiting and host.base < config.bases and state.slot.membership.live >> w & 1:
+            hosts = _replaced(state.hosts, w, Host(host.base, True))
+            for passes in (False, True) if config.passing else (False,):
+                network = state.network | {Sent(w, host.base, passes)}
+                yield State(state.slot, hosts, network, state.accepted, state.results), 0
+
+
+def _receives(config: Config, state: State) -> Iterator[tuple[State, int]]:
+    """A worker whose contribution is in and whose round is over asks again, and must be told the result."""
+    for sent in state.network:
+        host = state.hosts[sent.worker]
+        waits = host.waiting and host.base == sent.base and state.slot.membership.live >> sent.worker & 1
+        if not waits or sent not in state.accepted or sent.base >= len(state.results):
+            continue
+        slot = _copy(state.slot)
+        outcome = slot.contribute(*_arguments(config, sent))
+        if outcome.verdict is not Verdict.DUPLICATE or outcome.answer is None or outcome.closed is not None:
+            raise ViolationError(f"history lost: {config}, {sent} got {outcome.verdict}")
+        if _facts(outcome.answer.result) != _facts(state.results[sent.base]):
+            raise ViolationError(f"history lost: {config}, {sent} was told another result {sent.base}")
+        if not outcome.answer.bitmap >> sent.worker & 1:
+            raise ViolationError(f"an answer to {sent} does not acknowledge it: {config}")
+        hosts = _replaced(state.hosts, sent.worker, Host(sent.base + 1, False))
+        yield State(state.slot, hosts, state.network, state.accepted, state.results), 0
+
+
+def _deliveries(config: Config, state: State) -> Iterator[tuple[State, int]]:
+    for sent in state.network:
+        if not state.slot.membership.live >> sent.worker & 1:
+            continue  # the machine around the slots refuses what an evicted worker sends
+        slot = _copy(state.slot)
+        opened, floor = slot.open, slot.floor
+        outcome = slot.contribute(*_arguments(config, sent))
+        if outcome.verdict is not Verdict.ACCEPTED:
+            if sent not in state.accepted:
+                raise ViolationError(f"{sent} is new and was refused as {outcome.verdict}: {config}")
+            continue
+        if sent in state.accepted:
+            raise ViolationError(f"{sent} was added twice: {config}")
+        if slot.floor > floor and sent.base != floor:
+            raise ViolationError(f"base {sent.base} was filled before base {floor}: {config}")
+        stale = opened - sent.base
+        if not 0 <= stale <= config.staleness:
+            raise ViolationError(f"{sent} landed in round {opened}: {config}")
+        if (outcome.answer is not None) != (stale > 0):
+            raise ViolationError(f"only a late contribution is answered at once: {config}, {sent}")
+        results = state.results if outcome.closed is None else (*state.results, outcome.closed[1])
+        if outcome.closed is not None and outcome.closed[0] != len(state.results):
+            raise ViolationError(f"round {outcome.closed[0]} closed after {len(state.results)} rounds: {config}")
+        yield State(slot, state.hosts, state.network, state.accepted | {sent}, results), stale
+
+
+def _evictions(config: Config, state: State) -> Iterator[State]:
+    membership = state.slot.membership
+    if config.evicting is None or not membership.live >> config.evicting & 1:
+        return
+    slot = _copy(state.slot)
+    slot.membership = replace(membership, live=membership.live & ~(1 << config.evicting))
+    closed = slot.poke()
+    results = state.results if closed is None else (*state.results, closed[1])
+    yield State(slot, state.hosts, state.network, state.accepted, results)
+
+
+def _check_conservation(config: Config, state: State) -> None:
+    """What is in the results and in the open round is exactly what was accepted."""
+    slot = state.slot
+    opened = slot.sums[slot.open % slot.membership.history] if slot.count else EMPTY
+    total = np.zeros(config.workers * config.bases, np.uint32)
+    contributors = 0
+    for entry in (*state.results, opened):
+        if entry.contributors:
+            total += entry.words
+            contributors += entry.contributors
+    expected = np.zeros_like(total)
+    for sent in state.accepted:
+        if not sent.passes:
+            expected[sent.worker * config.bases + sent.base] += 1
+    if not np.array_equal(total, expected) or contributors != int(expected.sum()):
+        raise ViolationError(f"accepted {sorted(state.accepted)} but summed {total.tolist()}: {config}")
+
+
+def _check_end(config: Config, state: State) -> None:
+    """All is contributed: a quorum of one closes what is left, and then the results hold everything."""
+    slot = _copy(state.slot)
+    slot.membership = replace(slot.membership, quorum=1)
+    closed = slot.poke()
+    results = state.results if closed is None else (*state.results, closed[1])
+    if slot.count:
+        raise ViolationError(f"round {slot.open} cannot be closed: {config}")
+    _check_conservation(config, State(slot, state.hosts, state.network, state.accepted, results))
+
+
+def _arguments(config: Config, sent: Sent) -> tuple[int, int, Contribution | None]:
+    return sent.worker, sent.base, None if sent.passes else _contribution(config, sent.worker, sent.base)
+
+
+@functools.cache
+def _contribution(config: Config, worker: int, base: int) -> Contribution:
+    words = np.zeros(config.workers * config.bases, np.uint32)
+    words[worker * config.bases + base] = 1
+    return Contribution(words)
+
+
+def _replaced(hosts: tuple[Host, ...], w: int, host: Host) -> tuple[Host, ...]:
+    return (*hosts[:w], host, *hosts[w + 1 :])
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Config(workers=2, staleness=0, quorum=2, bases=4),
+        Config(workers=2, staleness=0, quorum=2, bases=3, passing=True),
+        Config(workers=2, staleness=0, quorum=1, bases=4),
+        Config(workers=2, staleness=1, quorum=1, bases=4),
+        Config(workers=2, staleness=1, quorum=1, bases=3, passing=True),
+        Config(workers=2, staleness=1, quorum=2, bases=4),
+        Config(workers=2, staleness=2, quorum=1, bases=5),
+        Config(workers=3, staleness=0, quorum=3, bases=3),
+        Config(workers=3, staleness=0, quorum=3, bases=3, evicting=1),
+        Config(workers=3, staleness=0, quorum=3, bases=2, passing=True, evicting=2),
+        Config(workers=3, staleness=1, quorum=2, bases=3),
+        Config(workers=3, staleness=1, quorum=1, bases=2, evicting=0),
+        Config(workers=3, staleness=2, quorum=1, bases=3),
+        Config(workers=4, staleness=0, quorum=4, bases=2),
+        Config(workers=2, staleness=1, quorum=1, bases=3, passing=True, evicting=1),
+        Config(workers=2, staleness=2, quorum=2, bases=4, evicting=1),
+    ],
+    ids=str,
+)
+def test_every_reachable_state_keeps_the_invariants(config: Config) -> None:
+    states, stalest = explore(config)
+    assert states > config.workers * config.bases
+    if config.evicting is None:
+        assert stalest == (config.staleness if config.quorum < config.workers else 0)
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_a_history_of_s_plus_1_is_too_short(staleness: int) -> None:
+    """The canary: if the exploration could not find this, it could find nothing."""
+    config = Config(workers=2, staleness=staleness, quorum=2 - staleness, bases=4, history=staleness + 1)
+    with pytest.raises(ViolationError, match=r"history lost|deadlock"):
+        explore(config)

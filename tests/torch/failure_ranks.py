@@ -1,0 +1,203 @@
+"""One rank of a job in which something goes wrong: `python -m tests.torch.failure_ranks SCENARIO OUT.json`.
+
+Each scenario is a function of (rank, size) that returns what the rank saw, for test_failures.py to judge. An expected
+error is returned by `raised`: its class, text and how long the call took.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import fanin
+from fanin.errors import FaninError
+from fanin.host.torch import FaninProcessGroup, counters
+
+VICTIM = 1
+"""The rank that dies or stops."""
+
+
+def raised(call: Callable[[], object]) -> dict[str, Any]:
+    """What a call raised, and within which time."""
+    started_s = time.monotonic()
+    try:
+        call()
+    except Exception as error:
+        return {
+            "error": type(error).__name__, "text": str(error), "ranks": list(getattr(error, "ranks", ())),
+            "seconds": time.monotonic() - started_s, "fanin": isinstance(error, FaninError),
+        }  # fmt: skip
+    return {"error": None, "seconds": time.monotonic() - started_s}
+
+
+def init(**options: Any) -> None:
+    """Join, and do one collective of each kind, so that every connection is up."""
+    dist.init_process_group(
+        "fanin", timeout=timedelta(seconds=60), pg_options=fanin.Options(**options) if options else None
+    )
+    dist.all_reduce(torch.ones(10))
+    dist.broadcast(torch.ones(10), src=0)
+    dist.barrier()
+
+
+def reduce_for_ever() -> None:
+    """Collectives until one raises."""
+    while True:
+        dist.all_reduce(torch.ones(200_000))
+
+
+def receive_from_victim() -> None:
+    """A receive, by gloo, from a rank that never sends."""
+    dist.recv(torch.empty(3), src=VICTIM)
+
+
+def children() -> list[int]:
+    """Processes that this one has started and that still run."""
+    return [int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
+
+
+def kill_the_switch() -> None:
+    """End rank 0's embedded switch without notice."""
+    for child in children():
+        os.kill(child, signal.SIGKILL)
+
+
+def rank_killed(rank: int, size: int) -> dict[str, Any]:
+    init()
+    if rank == VICTIM:
+        for _ in range(20):
+            dist.all_reduce(torch.ones(200_000))
+        os.kill(os.getpid(), signal.SIGKILL)
+    return raised(reduce_for_ever)
+
+
+def rank_stopped(rank: int, size: int) -> dict[str, Any]:
+    """Rank 0 waits for the switch, rank 2 for gloo, rank 3 for anybody's message."""
+    init()
+    if rank == VICTIM:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    waits = {0: reduce_for_ever, 2: receive_from_victim, 3: lambda: dist.recv(torch.empty(3))}
+    seen = raised(waits[rank])
+    seen["afterwards"] = raised(lambda: dist.all_gather_object([None] * size, 1))
+    return seen
+
+
+def switch_killed(rank: int, size: int) -> dict[str, Any]:
+    init()
+    if rank == 0:
+        kill_the_switch()
+    return raised(receive_from_victim if rank == 2 else reduce_for_ever)
+
+
+def switch_killed_under_fallback(rank: int, size: int) -> dict[str, Any]:
+    """Training goes on, bit-identical; the reductions in flight when the switch dies are finished over gloo."""
+    init(fallback="gloo")
+    torch.manual_seed(7)
+    model = DistributedDataParallel(
+        nn.Sequential(nn.Linear(40, 300), nn.Tanh(), nn.Linear(300, 10)), bucket_cap_mb=0.01
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(rank)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(30):
+            if step == 10 and rank == 0:
+                kill_the_switch()
+            optimizer.zero_grad()
+            model(torch.randn(16, 40, generator=generator)).square().mean().backward()
+            optimizer.step()
+        unawaited = [torch.full((1000,), float(rank + index)) for index in range(5)]
+        works = [dist.all_reduce(tensor, async_op=True) for tensor in unawaited]
+        for work in works:
+            assert work is not None
+            work.wait()
+        parts = torch.empty(4)
+        dist.reduce_scatter_tensor(parts, torch.arange(4.0 * size))
+        dist.barrier()
+    flat = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+    copies = [torch.empty_like(flat) for _ in range(size)]
+    dist.all_gather(copies, flat)
+    return {
+        "identical": all(torch.equal(copy, flat) for copy in copies),
+        "sums": [float(tensor[0]) for tensor in unawaited],
+        "part": parts.tolist(),
+        "warnings": [str(one.message) for one in caught if "switch" in str(one.message)],
+    }
+
+
+def no_switch(rank: int, size: int) -> dict[str, Any]:
+    return raised(lambda: dist.init_process_group("fanin"))
+
+
+def no_switch_under_fallback(rank: int, size: int) -> dict[str, Any]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        init(fallback="gloo")
+    tensor = torch.full((5,), rank + 1.0, dtype=torch.bfloat16)
+    dist.all_reduce(tensor, dist.ReduceOp.AVG)
+    return {"mean": float(tensor[0]), "warnings": [str(one.message) for one in caught if "switch" in str(one.message)]}
+
+
+def sizes_differ(rank: int, size: int) -> dict[str, Any]:
+    init()
+    return raised(lambda: dist.all_reduce(torch.ones(1000 + rank)))
+
+
+def collectives_differ(rank: int, size: int) -> dict[str, Any]:
+    init()
+    op = dist.ReduceOp.AVG if rank == 0 else dist.ReduceOp.SUM
+    return raised(lambda: dist.all_reduce(torch.ones(1000), op))
+
+
+def a_rank_does_not_call(rank: int, size: int) -> dict[str, Any]:
+    init()
+    group = dist.group.WORLD
+    assert isinstance(group, FaninProcessGroup)
+    group.set_timeout(timedelta(seconds=2))
+    store = dist.distributed_c10d._get_default_store()
+    if rank == VICTIM:
+        store.wait([f"over{peer}" for peer in range(size) if peer != VICTIM])
+        return {}
+    seen = raised(lambda: dist.all_reduce(torch.ones(1000)))
+    work = dist.all_reduce(torch.ones(1000), async_op=True)
+    assert work is not None
+    future = work.get_future()
+    seen["future"] = raised(future.wait)
+    work = dist.all_gather([torch.empty(2) for _ in range(size)], torch.ones(2), async_op=True)
+    assert work is not None
+    seen["gloo"] = raised(lambda: work.wait(timedelta(seconds=1)))
+    store.set(f"over{rank}", "1")
+    return seen
+
+
+def exit_without_destroy(rank: int, size: int) -> dict[str, Any]:
+    init()
+    return {
+        "children": children(),
+        "packets": counters()["engine.packets_out"],
+    }
+
+
+def main() -> None:
+    """Run one scenario and write what was seen."""
+    scenario, out = sys.argv[1:3]
+    torch.set_num_threads(1)
+    seen = globals()[scenario](int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    Path(out).write_text(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main()

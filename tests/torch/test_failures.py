@@ -1,0 +1,127 @@
+"""What happens when ranks die or stop, the switch dies or is not there, and ranks call different things.
+
+Every wait here is bounded by what docs/errors.md promises: 10 s until every survivor has raised, and 5 s when there is
+no switch. The numbers are limits of the product, not measurements.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+from typing import Any
+
+import pytest
+
+from tests.torch.job import running
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+PROMISED_S = 10.0
+NO_SWITCH = "udp://127.0.0.1:9"
+"""Nothing listens at the discard port."""
+
+
+def play(
+    scenario: str, size: int = 3, *, silent: tuple[int, ...] = (), environment: dict[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """What each rank but the silent ones saw; the silent ones are killed at the end."""
+    with running(["-m", "tests.torch.failure_ranks", scenario, "out%r.json"], size, environment) as job:
+        ranks = [rank for rank in range(size) if rank not in silent]
+        codes = job.wait(120.0, ranks)
+        for rank, code in zip(ranks, codes, strict=True):
+            assert code == 0, f"rank {rank}: exit code {code}\n{job.output(rank)[-3000:]}"
+        return [
+            json.loads((job.folder / f"out{rank}.json").read_text()) if rank in ranks else {} for rank in range(size)
+        ]
+
+
+def ended(pid: int, within_s: float) -> bool:
+    """Whether a process ends in time."""
+    try:
+        watched = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([watched], [], [], within_s)[0])
+    finally:
+        os.close(watched)
+
+
+def test_every_survivor_of_a_killed_rank_raises_in_time_and_names_it() -> None:
+    for seen in (play("rank_killed", silent=(1,))[rank] for rank in (0, 2)):
+        assert seen["error"] == "WorkerLostError"
+        assert seen["ranks"] == [1]
+        assert "Connection closed by peer" in seen["text"]
+        assert seen["seconds"] < PROMISED_S + 1  # the victim lives for a while first
+
+
+def test_a_stopped_rank_is_noticed_whatever_one_waits_for() -> None:
+    said = play("rank_stopped", 4, silent=(1,))
+    for rank in (0, 2, 3):
+        assert said[rank]["error"] == "WorkerLostError", said[rank]
+        assert said[rank]["ranks"] == [1]
+        assert said[rank]["seconds"] < PROMISED_S
+        assert said[rank]["afterwards"]["error"] == "WorkerLostError"
+        assert said[rank]["afterwards"]["seconds"] < 1
+
+
+def test_every_rank_raises_in_time_when_the_switch_dies() -> None:
+    for seen in play("switch_killed"):
+        assert seen["error"] == "SwitchLostError", seen
+        assert "udp://" in seen["text"]
+        assert seen["seconds"] < PROMISED_S
+
+
+def test_training_goes_on_over_gloo_when_the_switch_dies_and_replicas_stay_identical() -> None:
+    for rank, seen in enumerate(play("switch_killed_under_fallback")):
+        assert seen["identical"]
+        assert seen["sums"] == [3.0 + 3 * index for index in range(5)]
+        assert seen["part"] == [3.0 * (4 * rank + index) for index in range(4)]
+        assert len(seen["warnings"]) == 1
+        assert "gloo" in seen["warnings"][0]
+        assert "udp://" in seen["warnings"][0]
+
+
+def test_without_a_switch_joining_fails_in_time_and_names_address_and_remedy() -> None:
+    for seen in play("no_switch", environment={"FANIN_SWITCH": NO_SWITCH}):
+        assert seen["error"] == "SwitchUnreachableError"
+        assert NO_SWITCH in seen["text"]
+        assert "fanin" in seen["text"]
+        assert seen["seconds"] < 5 + 1
+
+
+def test_without_a_switch_the_fallback_starts_on_gloo_and_says_so() -> None:
+    for seen in play("no_switch_under_fallback", environment={"FANIN_SWITCH": NO_SWITCH}):
+        assert seen["mean"] == 2.0
+        assert len(seen["warnings"]) == 1
+
+
+@pytest.mark.parametrize("scenario", ["sizes_differ", "collectives_differ"])
+def test_different_collectives_raise_on_every_rank(scenario: str) -> None:
+    errors = [seen["error"] for seen in play(scenario)]
+    assert "CollectiveMismatchError" in errors
+    assert set(errors) <= {"CollectiveMismatchError", "WorkerLostError"}
+
+
+def test_a_collective_that_a_rank_does_not_call_times_out_everywhere_else() -> None:
+    said = play("a_rank_does_not_call")
+    for rank in (0, 2):
+        for seen in (said[rank], said[rank]["gloo"]):
+            assert seen["error"] == "CollectiveTimeoutError"
+            assert "Timed out" in seen["text"]
+            assert "timeout" in seen["text"]
+        assert "Timed out" in said[rank]["future"]["text"]
+
+
+def test_a_program_that_ends_without_destroying_its_group_leaves_nothing_behind() -> None:
+    for seen in play("exit_without_destroy"):
+        for pid in seen["children"]:
+            assert ended(pid, within_s=PROMISED_S)
+
+
+def test_an_interrupt_ends_a_rank_that_waits() -> None:
+    with running(["-m", "tests.torch.failure_ranks", "rank_stopped", "out%r.json"], 4) as job:
+        assert job.wait(60.0, [2]) == [0]  # everybody waits by now, or has raised
+        job.processes[0].send_signal(signal.SIGINT)
+        assert job.wait(20.0, [0])[0] is not None

@@ -1,0 +1,150 @@
+"""The backend's parts that need no second process."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch._C import _distributed_c10d as c10d
+
+from fanin.errors import ConfigurationError
+from fanin.host.torch.backend import options_for
+from fanin.host.torch.carrier import movable, plain
+from fanin.host.torch.completion import CallbackPool
+from fanin.host.torch.fallback import items_per_flow
+from fanin.host.torch.reducing import Request, signature
+from fanin.host.torch.rendezvous import incarnation_store, reachable_host
+from fanin.host.torch.staging import overlap
+from fanin.job import JobSpec
+from fanin.options import Options
+from fanin.reduction import Element
+
+TIMEOUT_S = 20.0
+
+
+def test_a_callback_that_blocks_delays_no_other() -> None:
+    pool = CallbackPool()
+    release, ran = threading.Event(), threading.Semaphore(0)
+
+    def block() -> None:
+        release.wait(TIMEOUT_S)
+        ran.release()
+
+    for _ in range(5):
+        pool.call(block)
+    after = threading.Event()
+    pool.call(after.set)
+    assert after.wait(TIMEOUT_S)
+    release.set()
+    for _ in range(5):
+        assert ran.acquire(timeout=TIMEOUT_S)
+
+
+def test_the_pool_never_exceeds_its_bound_and_loses_nothing() -> None:
+    pool = CallbackPool(max_threads=2)
+    names: set[str] = set()
+    ran = threading.Semaphore(0)
+
+    def note() -> None:
+        names.add(f"{threading.get_ident()}")
+        ran.release()
+
+    for _ in range(200):
+        pool.call(note)
+    for _ in range(200):
+        assert ran.acquire(timeout=TIMEOUT_S)
+    assert len(names) <= 2
+
+
+def test_signatures_differ_in_everything_that_must_agree() -> None:
+    base = (5, "all_reduce", 100, Element.FLOAT32, 32, False)
+    others = [
+        (6, *base[1:]), (5, "reduce", *base[2:]), (5, "all_reduce", 101, *base[3:]),
+        (5, "all_reduce", 100, Element.INT32, 32, False), (*base[:4], 16, False), (*base[:5], True),
+    ]  # fmt: skip
+    made = {signature(*fields) for fields in [base, *others]}
+    assert len(made) == 1 + len(others)
+    assert 0 not in made
+
+
+@pytest.mark.parametrize(
+    ("flows", "expected"), [(1, [5]), (2, [3, 2]), (4, [2, 1, 1, 1]), (8, [1, 1, 1, 1, 1, 0, 0, 0])]
+)
+def test_chunks_are_dealt_to_flows_in_turn(flows: int, expected: list[int]) -> None:
+    spec = JobSpec(
+        job=1, generation=1, workers=2, quorum=2, slots=8, words_per_packet=64, codes_per_packet=1, tokens=(1, 2)
+    )
+    request = Request(
+        name="all_reduce", source=torch.empty(64 * 4 + 1), kept=None, element=Element.FLOAT32, timeout_s=1.0
+    )
+    assert items_per_flow(spec, request, flows) == expected
+    narrow = Request(
+        name="all_reduce",
+        source=torch.empty(64 * 8 * 4 + 1),
+        kept=None,
+        element=Element.FLOAT32,
+        lanes=4,
+        timeout_s=1.0,
+    )
+    assert items_per_flow(spec, narrow, flows) == expected
+
+
+def test_pieces_keep_what_lies_in_the_kept_range() -> None:
+    assert overlap(0, 10, 0, 30) == (0, 10)
+    assert overlap(10, 10, 15, 100) == (5, 5)
+    assert overlap(10, 10, 0, 12) == (0, 2)
+    assert overlap(10, 10, 12, 3) == (2, 3)
+    assert overlap(10, 10, 20, 5) == (0, 0)
+
+
+def test_carriers_share_memory_where_they_can_and_copy_back_where_not() -> None:
+    tensor = torch.arange(6.0).reshape(2, 3)
+    assert movable(tensor).restore is None
+    assert movable(tensor).tensor.data_ptr() == tensor.data_ptr()
+    assert movable(torch.zeros(3, dtype=torch.int16)).tensor.dtype is torch.uint8
+    turned = tensor.t()
+    assert not plain(turned)
+    carrier = movable(turned)
+    carrier.tensor.fill_(7)
+    assert carrier.restore is not None
+    carrier.restore()
+    assert bool((tensor == 7).all())
+
+
+def test_a_carried_storage_can_still_be_resized() -> None:
+    tensor = torch.zeros(10)
+    movable(tensor)
+    tensor.untyped_storage().resize_(0)
+
+
+@pytest.mark.parametrize(
+    ("master", "expected"), [("", "127.0.0.1"), ("127.0.0.1", "127.0.0.1"), ("localhost", "127.0.0.1")]
+)
+def test_an_embedded_switch_stays_on_loopback_when_the_ranks_do(
+    monkeypatch: pytest.MonkeyPatch, master: str, expected: str
+) -> None:
+    monkeypatch.setenv("MASTER_ADDR", master)
+    assert reachable_host() == expected
+
+
+def test_a_group_made_again_under_its_old_name_meets_in_another_place() -> None:
+    store = c10d.HashStore()
+    first = incarnation_store(store, 0, [1, 2])
+    again = incarnation_store(store, 0, [1, 2])
+    other_rank = incarnation_store(store, 1, [1, 2])
+    first.set("job", "old")
+    assert other_rank.get("job") == b"old"
+    assert not again.check(["job"])
+    assert not incarnation_store(store, 0, [0, 1, 2]).check(["job"])
+
+
+def test_options_come_from_the_caller_then_the_world_then_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FANIN_SWITCH", "udp://env:1")
+    monkeypatch.setenv("FANIN_LANES", "16")
+    assert options_for(None, None) == Options(switch="udp://env:1", lanes=16)
+    assert options_for(Options(lanes=8), None) == Options(switch="udp://env:1", lanes=8)
+    assert options_for(None, Options(lanes=4)) == Options(lanes=4)
+    assert options_for(Options(switch="udp://own:2"), Options(lanes=4)) == Options(switch="udp://own:2")
+    with pytest.raises(ConfigurationError, match=r"fanin\.Options"):
+        options_for({"switch": "udp://host:1"}, None)

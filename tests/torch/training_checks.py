@@ -1,0 +1,398 @@
+"""PyTorch's own engines over the backend, each against the same thing done in one process or over gloo.
+
+Run by rank_main.py on four ranks; see test_training.py.
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook as local_sgd
+from torch.distributed.algorithms.join import Join
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+
+import fanin
+from fanin.host.torch import FaninProcessGroup, LanesState, counters, lanes_hook
+
+STEPS = 4
+WIDTH = 32
+BATCH = 8
+
+
+def make_model(seed: int = 3) -> nn.Sequential:
+    """A small network, the same on every rank."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(WIDTH, 64), nn.ReLU(), nn.Linear(64, 48), nn.Tanh(), nn.Linear(48, 4))
+
+
+def batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """What `rank` sees at `step`."""
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    return torch.randn(BATCH, WIDTH, generator=generator), torch.randint(0, 4, (BATCH,), generator=generator)
+
+
+def train(
+    model: nn.Module, rank: int, optimizer: torch.optim.Optimizer | None = None, steps: int = STEPS,
+    after_step: Callable[[], None] = lambda: None,
+) -> nn.Module:  # fmt: skip
+    """A few steps of SGD."""
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    for step in range(steps):
+        inputs, targets = batch(rank, step)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        after_step()
+    return model
+
+
+def train_alone(size: int, steps: int = STEPS) -> nn.Module:
+    """The same training in one process, on all ranks' data."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    for step in range(steps):
+        pairs = [batch(rank, step) for rank in range(size)]
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(
+            model(torch.cat([pair[0] for pair in pairs])), torch.cat([pair[1] for pair in pairs])
+        ).backward()
+        optimizer.step()
+    return model
+
+
+def parameters_of(model: nn.Module) -> torch.Tensor:
+    """All parameters in one tensor."""
+    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+
+
+def identical(tensor: torch.Tensor) -> None:
+    """Bit for bit the same on every rank."""
+    mine = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    copies = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(copies, mine)
+    assert all(torch.equal(copy, mine) for copy in copies), "replicas differ"
+
+
+def same(model: nn.Module, reference: nn.Module, tolerance: float = 1e-5) -> None:
+    """Replicas are bit-identical and as good as trained alone."""
+    identical(parameters_of(model))
+    difference = (parameters_of(model) - parameters_of(reference)).abs().max()
+    assert difference < tolerance, float(difference)
+
+
+def world() -> FaninProcessGroup:
+    """The default group."""
+    group = dist.group.WORLD
+    assert isinstance(group, FaninProcessGroup)
+    return group
+
+
+def check_ddp_trains_like_one_process(rank: int, size: int) -> None:
+    reference = train_alone(size)
+    settings: list[dict[str, Any]] = [
+        {}, {"bucket_cap_mb": 0.001}, {"static_graph": True}, {"gradient_as_bucket_view": True, "bucket_cap_mb": 0.01},
+        {"find_unused_parameters": True},
+    ]  # fmt: skip
+    before = counters().get("switch.all_reduce", 0)
+    for setting in settings:
+        same(train(DistributedDataParallel(make_model(), **setting), rank), reference)
+    assert counters()["switch.all_reduce"] >= before + STEPS * len(settings), "gradients took another path"
+
+
+def check_ddp_with_parameters_that_are_not_always_used(rank: int, size: int) -> None:
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.left, self.right = nn.Linear(WIDTH, 4), nn.Linear(WIDTH, 4)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            left: torch.Tensor = (self.left if rank % 2 else self.right)(inputs)
+            return left
+
+    model = train(DistributedDataParallel(Branches(), find_unused_parameters=True), rank)
+    identical(parameters_of(model))
+
+
+def check_ddp_no_sync_accumulates(rank: int, size: int) -> None:
+    model = DistributedDataParallel(make_model())
+    count = counters().get("switch.all_reduce", 0)
+    inputs, targets = batch(rank, 0)
+    with model.no_sync():
+        nn.functional.cross_entropy(model(inputs), targets).backward()
+    assert counters().get("switch.all_reduce", 0) == count
+    nn.functional.cross_entropy(model(inputs), targets).backward()
+    identical(torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None]))
+
+
+def check_ddp_join_with_uneven_inputs(rank: int, size: int) -> None:
+    model = DistributedDataParallel(make_model())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Join([model]):
+        for step in range(2 + rank):
+            inputs, targets = batch(rank, step)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+    dist.barrier()
+
+
+def check_ddp_with_sparse_gradients(rank: int, size: int) -> None:
+    class Embedded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.table = nn.EmbeddingBag(50, 8, sparse=True)
+            self.head = nn.Linear(8, 4)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            output: torch.Tensor = self.head(self.table(tokens))
+            return output
+
+    model = DistributedDataParallel(Embedded())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        tokens = torch.randint(0, 50, (4, 6), generator=torch.Generator().manual_seed(10 * step + rank))
+        optimizer.zero_grad()
+        model(tokens).square().sum().backward()
+        optimizer.step()
+    identical(parameters_of(model))
+
+
+def check_fp16_hook(rank: int, size: int) -> None:
+    reference = train_alone(size)
+    model = DistributedDataParallel(make_model())
+    model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    same(train(model, rank), reference, 5e-3)
+
+
+def check_power_sgd(rank: int, size: int) -> None:
+    model = DistributedDataParallel(make_model())
+    state = powerSGD_hook.PowerSGDState(
+        None, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=0.5
+    )
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    identical(parameters_of(train(model, rank, steps=6)))
+
+
+def check_power_sgd_with_several_buckets_in_program_order(rank: int, size: int) -> None:
+    ordered = dist.new_group(pg_options=fanin.Options(ordered_futures=True))
+    model = DistributedDataParallel(make_model(), bucket_cap_mb=0.004, process_group=ordered)
+    state = powerSGD_hook.PowerSGDState(
+        ordered, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=0.5
+    )
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    identical(parameters_of(train(model, rank, steps=6)))
+
+
+def check_hook_with_narrow_lanes_and_error_feedback(rank: int, size: int) -> None:
+    reference = train_alone(size, steps=12)
+    distances = {}
+    for error_feedback in (False, True):
+        model = DistributedDataParallel(make_model(), bucket_cap_mb=0.01)
+        state = LanesState(lanes=8, error_feedback=error_feedback)
+        model.register_comm_hook(state, lanes_hook)
+        train(model, rank, steps=12)
+        identical(parameters_of(model))
+        distances[error_feedback] = float((parameters_of(model) - parameters_of(reference)).norm())
+        assert (state.residual_norm() > 0) == error_feedback
+    assert distances[True] < distances[False], distances
+
+
+def check_error_feedback_makes_the_mean_of_many_sums_exact(rank: int, size: int) -> None:
+    group, rounds = world(), 50
+    value = torch.randn(2000, generator=torch.Generator().manual_seed(rank))
+    exact = sum(torch.randn(2000, generator=torch.Generator().manual_seed(peer)).double() for peer in range(size))
+    errors = {}
+    for feedback in (False, True):
+        residual = torch.zeros(2000) if feedback else None
+        total = torch.zeros(2000, dtype=torch.float64)
+        for _ in range(rounds):
+            tensor = value.clone()
+            group.all_reduce_lanes(tensor, lanes=8, residual=residual).wait()
+            total += tensor
+        errors[feedback] = float((total / rounds - exact).norm())
+    assert errors[True] < errors[False] / 5, errors
+
+
+def check_post_local_sgd(rank: int, size: int) -> None:
+    model = DistributedDataParallel(make_model())
+    pair, _ = dist.new_subgroups(2)
+    state = local_sgd.PostLocalSGDState(process_group=None, subgroup=pair, start_localSGD_iter=2)
+    model.register_comm_hook(state, local_sgd.post_localSGD_hook)
+    optimizer = PostLocalSGDOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), PeriodicModelAverager(period=2, warmup_steps=2)
+    )
+    train(model, rank, optimizer, steps=5)
+    identical(parameters_of(model))
+
+
+def check_zero_redundancy_optimizer(rank: int, size: int) -> None:
+    model = DistributedDataParallel(make_model())
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.2, momentum=0.9)
+    same(train(model, rank, optimizer), train_alone(size))
+
+
+def check_fsdp1(rank: int, size: int) -> None:
+    model = FullyShardedDataParallel(make_model(), device_id=torch.device("cpu"), use_orig_params=True)
+    train(model, rank)
+    with FullyShardedDataParallel.summon_full_params(model):
+        same(model, train_alone(size))
+
+
+def check_fsdp2(rank: int, size: int) -> None:
+    model = make_model()
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer)
+    fully_shard(model)
+    train(model, rank)
+    full_parameters_match(model, train_alone(size))
+
+
+def check_fsdp2_with_hybrid_sharding(rank: int, size: int) -> None:
+    mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("replicate", "shard"))
+    model = make_model()
+    fully_shard(model, mesh=mesh)
+    train(model, rank)
+    full_parameters_match(model, train_alone(size))
+
+
+def full_parameters_match(model: nn.Module, reference: nn.Module) -> None:
+    """Sharded parameters, gathered, equal the reference's and each other."""
+    for parameter, expected in zip(model.parameters(), reference.parameters(), strict=True):
+        assert isinstance(parameter, DTensor)
+        full = parameter.full_tensor()
+        identical(full)
+        assert float((full - expected).abs().max()) < 1e-5
+
+
+def check_dtensor(rank: int, size: int) -> None:
+    mesh = init_device_mesh("cpu", (size,))
+    matrix = torch.arange(float(size * 6)).reshape(size * 2, 3)
+    sharded = distribute_tensor(matrix, mesh, [Shard(0)])
+    assert torch.equal(sharded.full_tensor(), matrix)
+    product = sharded.t() @ sharded
+    assert isinstance(product, DTensor)
+    assert torch.allclose(product.redistribute(mesh, [Replicate()]).to_local(), matrix.t() @ matrix)
+    across = sharded.redistribute(mesh, [Replicate()]).redistribute(mesh, [Shard(1)])
+    assert torch.equal(across.full_tensor(), matrix)
+
+
+def check_tensor_parallelism(rank: int, size: int) -> None:
+    mesh = init_device_mesh("cpu", (size,))
+    reference = make_model()
+    model = copy.deepcopy(reference)
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    inputs, targets = batch(0, 0)
+    nn.functional.cross_entropy(model(inputs), targets).backward()
+    nn.functional.cross_entropy(reference(inputs), targets).backward()
+    for parameter, expected in zip(model.parameters(), reference.parameters(), strict=True):
+        gradient, expected_gradient = parameter.grad, expected.grad
+        assert gradient is not None
+        assert expected_gradient is not None
+        full = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+        assert torch.allclose(full, expected_gradient, atol=1e-5)
+
+
+def check_pipeline_1f1b(rank: int, size: int) -> None:
+    torch.manual_seed(5)
+    layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(size)]
+    inputs, targets = torch.randn(16, WIDTH), torch.randn(16, WIDTH)
+    expected_model = nn.Sequential(*copy.deepcopy(layers))
+    expected = sum(
+        nn.functional.mse_loss(expected_model(part), goal)
+        for part, goal in zip(inputs.chunk(4), targets.chunk(4), strict=True)
+    )
+    assert isinstance(expected, torch.Tensor)
+    expected.backward()
+    stage = PipelineStage(layers[rank], rank, size, torch.device("cpu"))
+    schedule = Schedule1F1B(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss, scale_grads=False)
+    if rank == 0:
+        schedule.step(inputs)
+    else:
+        schedule.step(target=targets) if rank == size - 1 else schedule.step()
+    for parameter, reference in zip(layers[rank].parameters(), expected_model[rank].parameters(), strict=True):
+        assert parameter.grad is not None
+        assert reference.grad is not None
+        assert torch.allclose(parameter.grad, reference.grad, atol=1e-6)
+
+
+def check_distributed_checkpoint(rank: int, size: int) -> None:
+    model = make_model()
+    fully_shard(model)
+    train(model, rank, steps=1)
+    saved = {name: parameter.detach().clone() for name, parameter in model.state_dict().items()}
+    folder = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folder, src=0)
+    save(saved, checkpoint_id=folder[0])
+    train(model, rank, steps=1)
+    restored = {name: torch.zeros_like(parameter) for name, parameter in saved.items()}
+    load(restored, checkpoint_id=folder[0])
+    for name, parameter in saved.items():
+        found = restored[name]
+        assert isinstance(found, DTensor)
+        assert isinstance(parameter, DTensor)
+        assert torch.equal(found.full_tensor(), parameter.full_tensor())
+
+
+def check_device_mesh_of_two_dimensions(rank: int, size: int) -> None:
+    mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("outer", "inner"))
+    tensor = torch.full((4,), float(rank))
+    dist.all_reduce(tensor, group=mesh["inner"].get_group())
+    dist.all_reduce(tensor, group=mesh["outer"].get_group())
+    assert float(tensor[0]) == size * (size - 1) / 2
+
+
+def check_functional_collectives(rank: int, size: int) -> None:
+    group = list(range(size))
+    tensor = torch.full((size, 2), float(rank))
+    total = size * (size - 1) / 2
+    assert float(funcol.all_reduce(tensor, "sum", group)[0, 0]) == total
+    assert float(funcol.all_reduce(tensor, "avg", group)[0, 0]) == total / size
+    assert float(funcol.reduce_scatter_tensor(tensor, "sum", 0, group)[0, 0]) == total
+    gathered = funcol.all_gather_tensor(tensor, 0, group)
+    assert float(gathered[-1, 0]) == size - 1
+    exchanged = funcol.all_to_all_single(tensor, None, None, group)
+    assert [float(row[0]) for row in exchanged] == list(range(size))
+    assert float(funcol.broadcast(tensor, 1, group)[0, 0]) == 1
+    both = funcol.all_reduce_coalesced([tensor, tensor + 1], "sum", group)
+    assert float(both[1][0, 0]) == total + size
+
+
+def check_torch_compile(rank: int, size: int) -> None:
+    reference = train_alone(size)
+    model = DistributedDataParallel(make_model())
+    same(train(torch.compile(model, backend="aot_eager"), rank), reference)  # type: ignore[arg-type]
+
+    def step(tensor: torch.Tensor) -> torch.Tensor:
+        summed: torch.Tensor = funcol.all_reduce(tensor * 2, "sum", list(range(size)))
+        return summed + 1
+
+    compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
+    assert float(compiled(torch.ones(3))[0]) == 2 * size + 1
+
+    def with_break(tensor: torch.Tensor) -> torch.Tensor:
+        doubled = tensor * 2
+        torch._dynamo.graph_break()
+        dist.all_reduce(doubled)
+        return doubled + 1
+
+    assert float(torch.compile(with_break, backend="eager")(torch.ones(3))[0]) == 2 * size + 1

@@ -1,0 +1,145 @@
+"""A switch and its workers in one process, over any transport and with either machine; no controller."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import zmq
+
+from fanin.extension import native_extension
+from fanin.faults import FaultPlan
+from fanin.host.engine import Engine, SwitchEndpoint, make_engine
+from fanin.host.pump import PumpEngine
+from fanin.host.transports import FaultyTransport, MemoryTransport
+from fanin.host.worker_machine import WorkerMachine
+from fanin.job import JobSpec
+from fanin.options import Options
+from fanin.reduction import Element, Reduction
+from fanin.switch.pump import PumpServer
+from fanin.switch.server import Server, make_server
+from fanin.switch.switch_machine import SwitchMachine
+from fanin.transport import SWITCH, Transport
+
+DEADLINE_S = 20.0
+"""Far more than loopback needs; only a test that fails waits for it."""
+MEMORY_BYTES = 64 << 20
+
+Scheme = Literal["udp", "zmq", "zmq+curve", "memory"]
+SCHEMES: tuple[Scheme, ...] = ("udp", "zmq", "zmq+curve", "memory")
+
+
+def make_spec(workers: int, **changed: object) -> JobSpec:
+    """A small job: a window of 8 packets of 64 words."""
+    fields: dict[str, object] = {
+        "job": 5,
+        "generation": 0x5EED,
+        "workers": workers,
+        "quorum": workers,
+        "slots": 8,
+        "words_per_packet": 64,
+        "tokens": tuple(0xABC0 + worker for worker in range(workers)),
+    }
+    return JobSpec(**{**fields, **changed})  # type: ignore[arg-type]
+
+
+@dataclass
+class Cluster:
+    """What a test talks to."""
+
+    spec: JobSpec
+    server: Server
+    engines: list[Engine]
+
+    def all_reduce(self, tensors: Sequence[npt.NDArray[np.float32]]) -> list[npt.NDArray[np.float32]]:
+        """Sum one tensor per worker; every worker's result."""
+        results = [np.full_like(tensor, np.nan) for tensor in tensors]
+        tickets = [
+            engine.submit(reduction_of(tensor, result))
+            for engine, tensor, result in zip(self.engines, tensors, results, strict=True)
+        ]
+        for worker, (engine, ticket) in enumerate(zip(self.engines, tickets, strict=True)):
+            assert engine.wait(ticket, DEADLINE_S), f"worker {worker}: {engine.next_event(0.0)} {engine.counters()}"
+        return results
+
+
+def reduction_of(source: npt.NDArray[Any], destination: npt.NDArray[Any]) -> Reduction:
+    """A plain sum of an array of float32 or int32."""
+    return Reduction(
+        source=source.ctypes.data,
+        destination=destination.ctypes.data,
+        count=source.size,
+        element=Element.FLOAT32 if source.dtype == np.float32 else Element.INT32,
+        owner=(source, destination),
+    )
+
+
+@contextmanager
+def cluster(
+    scheme: Scheme, spec: JobSpec, *, native: bool, flows: int = 1, options: Options | None = None
+) -> Iterator[Cluster]:
+    """Start a switch, admit the job and start every worker; everything is closed afterwards."""
+    options = dataclasses.replace(options or Options(), native=native)
+    make = _in_memory if scheme == "memory" else _over_sockets
+    with ExitStack() as opened:
+        server, engines = make(scheme, spec, flows, options, opened)
+        yield Cluster(spec, server, engines)
+
+
+def _over_sockets(
+    scheme: Scheme, spec: JobSpec, flows: int, options: Options, opened: ExitStack
+) -> tuple[Server, list[Engine]]:
+    secret = None
+    if scheme == "zmq+curve":
+        public_key, secret_key = zmq.curve_keypair()
+        secret = secret_key.decode()
+        options = dataclasses.replace(options, curve_server_key=public_key.decode())
+    plain: Literal["udp", "zmq"] = "udp" if scheme == "udp" else "zmq"
+    server = make_server(
+        plain,
+        "127.0.0.1",
+        0,
+        flows=flows,
+        memory_bytes=MEMORY_BYTES,
+        native=options.native,
+        curve_secret_key=secret,
+    )
+    opened.callback(server.close)
+    server.admit(spec)
+    endpoint = SwitchEndpoint(plain, "127.0.0.1", server.ports)
+    engines: list[Engine] = []
+    for worker in range(spec.workers):
+        engine = make_engine(options, spec, worker, spec.tokens[worker], endpoint)
+        opened.callback(engine.close)
+        engines.append(engine)
+    return server, engines
+
+
+def _in_memory(
+    scheme: Scheme, spec: JobSpec, flows: int, options: Options, opened: ExitStack
+) -> tuple[Server, list[Engine]]:
+    extension = native_extension(options.native)
+    switch_type = SwitchMachine if extension is None else extension.SwitchMachine
+    worker_type = WorkerMachine if extension is None else extension.WorkerMachine
+    plan = FaultPlan.parse(options.faults or "")
+    switches = [MemoryTransport() for _ in range(flows)]
+    server = PumpServer([(switch_type(MEMORY_BYTES), transport) for transport in switches], description=scheme)
+    opened.callback(server.close)
+    server.admit(spec)
+    engines: list[Engine] = []
+    for worker, token in enumerate(spec.tokens):
+        pairs: list[tuple[Any, Transport]] = []
+        for flow, switch in enumerate(switches):
+            transport = MemoryTransport()
+            switch.connect(transport)
+            machine = worker_type(spec, worker, switch=SWITCH, token=token, flow=flow, flow_count=flows)
+            pairs.append((machine, FaultyTransport(transport, plan, f"{worker}/{flow}")))
+        engine = PumpEngine(pairs, description=scheme)
+        opened.callback(engine.close)
+        engines.append(engine)
+    return server, engines

@@ -1,0 +1,112 @@
+"""Machines that do nothing but report what a test tells them to, to see what the pumps make of it."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from fanin.events import SwitchEvent, WorkerEvent
+from fanin.job import JobSpec
+from fanin.reduction import Reduction
+from fanin.transport import Datagram
+
+
+class ScriptedWorker:
+    """A worker machine with a list of events to report, and a log of what was called."""
+
+    def __init__(self) -> None:
+        self.events: deque[WorkerEvent] = deque()
+        self.received: list[bytes] = []
+        self.submitted = 0
+        self.departing = False
+        self.failed = False
+
+    def receive_datagram(self, data: bytes, source: int, now: float) -> None:
+        """Log it."""
+        self.received.append(data)
+
+    def datagrams_to_send(self, now: float) -> list[Datagram]:
+        """Nothing."""
+        return []
+
+    def next_timer(self) -> float | None:
+        """Never."""
+        return None
+
+    def handle_timer(self, now: float) -> None:
+        """Nothing."""
+
+    def next_event(self) -> WorkerEvent | None:
+        """The script's next line."""
+        return self.events.popleft() if self.events else None
+
+    def submit(self, reduction: Reduction) -> int:
+        """Count it."""
+        self.submitted += 1
+        return self.submitted
+
+    def leave(self, now: float) -> None:
+        """Remember it."""
+        self.departing = True
+
+    def counters(self) -> dict[str, int]:
+        """Two counters, of which one is no sum."""
+        return {"packets_in": len(self.received), "srtt_us": 10 * len(self.received)}
+
+
+class ScriptedSwitch:
+    """A switch machine with a list of events to report; it admits jobs until `full`."""
+
+    def __init__(self, full: bool = False) -> None:
+        self.events: deque[SwitchEvent] = deque()
+        self.admitted: list[int] = []
+        self.masks = (0, 0, 0)
+        self.full = full
+        self.broken = False
+
+    def receive_datagram(self, data: bytes, source: int, now: float) -> None:
+        """Break, if the test says so."""
+        if self.broken:
+            raise ZeroDivisionError("a bug")
+
+    def datagrams_to_send(self, now: float) -> list[Datagram]:
+        """Nothing."""
+        return []
+
+    def next_timer(self) -> float | None:
+        """Never."""
+        return None
+
+    def handle_timer(self, now: float) -> None:
+        """Nothing."""
+
+    def next_event(self) -> SwitchEvent | None:
+        """The script's next line."""
+        return self.events.popleft() if self.events else None
+
+    def admit(self, spec: JobSpec) -> None:
+        """Admit or refuse."""
+        if self.full:
+            raise MemoryError
+        self.admitted.append(spec.job)
+
+    def remove(self, job: int) -> None:
+        """Forget it."""
+        self.admitted.remove(job)
+
+    def evict(self, job: int, worker: int, now: float) -> None:
+        """Nothing."""
+
+    def set_quorum(self, job: int, quorum: int, now: float) -> None:
+        """Nothing."""
+
+    def counters(self) -> dict[str, int]:
+        """One counter."""
+        return {"packets_in": 1}
+
+    def job_counters(self, job: int) -> dict[str, int]:
+        """One counter."""
+        return {"packets_in": 1}
+
+    def members(self, job: int) -> tuple[int, int, int]:
+        """What the test says."""
+        return self.masks

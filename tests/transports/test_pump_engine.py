@@ -1,0 +1,308 @@
+"""What an engine promises (host/engine.py): no call hangs, failures are told once, nothing is touched after them."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from fanin.errors import ConfigurationError
+from fanin.events import Departed, EngineStopped, Ready, ReductionDone, Refused, SwitchSilent, WorkersGone
+from fanin.host.engine import SwitchEndpoint, make_engine
+from fanin.host.pump import PumpEngine
+from fanin.host.transports import MemoryTransport
+from fanin.options import Options
+from fanin.reduction import Element, Reduction
+from fanin.switch.transports import UdpServerTransport
+from fanin.transport import Datagram
+from fanin.wire import Reason
+from tests.transports.clusters import DEADLINE_S, Scheme, cluster, make_spec, reduction_of
+from tests.transports.scripted import ScriptedWorker
+
+BRIEF_S = 0.3
+"""A liveness or connect timeout that a test has to sit out."""
+NOTHING = Reduction(source=0, destination=0, count=0, element=Element.FLOAT32)
+
+native_or_twin = pytest.mark.parametrize("native", [True, False], ids=["native", "twin"])
+
+
+def _ones(count: int = 100) -> tuple[np.ndarray, np.ndarray]:
+    return np.ones(count, np.float32), np.zeros(count, np.float32)
+
+
+class Scripted:
+    """An engine over scripted machines."""
+
+    def __init__(self, flows: int = 1) -> None:
+        self.machines = [ScriptedWorker() for _ in range(flows)]
+        self.transports = [MemoryTransport() for _ in range(flows)]
+        self.switch = MemoryTransport()
+        for transport in self.transports:
+            self.switch.connect(transport)
+        self.engine = PumpEngine(list(zip(self.machines, self.transports, strict=True)), description="scripted")
+
+    def report(self, flow: int, event: object) -> None:
+        """Let a flow's machine report something."""
+        self.machines[flow].events.append(event)  # type: ignore[arg-type]
+        self.transports[flow].wake()
+
+
+# --- over real machines ---
+
+
+@native_or_twin
+def test_wait_gives_up_after_its_timeout_and_the_reduction_goes_on(native: bool) -> None:
+    with cluster("memory", make_spec(2), native=native) as running:
+        pairs = [_ones(), _ones()]
+        first = running.engines[0].submit(reduction_of(*pairs[0]))
+        assert not running.engines[0].wait(first, 0.01)
+        assert not running.engines[0].done(first)
+        second = running.engines[1].submit(reduction_of(*pairs[1]))
+        for engine, ticket in zip(running.engines, (first, second), strict=True):
+            assert engine.wait(ticket, DEADLINE_S)
+            assert engine.done(ticket)
+        assert not running.engines[0].failed
+        np.testing.assert_array_equal(pairs[0][1], 2.0)
+
+
+@native_or_twin
+@pytest.mark.parametrize("scheme", ["udp", "zmq"])
+def test_a_switch_that_vanishes_fails_the_engine(scheme: Scheme, native: bool) -> None:
+    spec = make_spec(2, liveness_timeout_s=BRIEF_S)
+    with cluster(scheme, spec, native=native) as running:
+        running.all_reduce([_ones()[0]] * 2)
+        running.server.close()
+        engine = running.engines[0]
+        ticket = engine.submit(reduction_of(*_ones()))
+        assert not engine.wait(ticket, DEADLINE_S)
+        assert engine.failed
+        assert engine.next_event(0.0) == Ready()
+        assert isinstance(engine.next_event(0.0), SwitchSilent)
+        assert engine.next_event(0.0) is None, "a failure is told once"
+        if scheme == "udp":
+            assert re.search("no(body|thing) listens", engine.trouble)
+
+
+@native_or_twin
+def test_a_worker_that_dies_fails_the_others_by_name(native: bool) -> None:
+    spec = make_spec(3, liveness_timeout_s=BRIEF_S)
+    with cluster("udp", spec, native=native, flows=2) as running:
+        running.all_reduce([_ones()[0]] * 3)
+        running.engines[1].close()
+        for engine in (running.engines[0], running.engines[2]):
+            ticket = engine.submit(reduction_of(*_ones()))
+            assert not engine.wait(ticket, DEADLINE_S)
+            assert engine.next_event(0.0) == Ready()
+            assert engine.next_event(0.0) == WorkersGone(lost=0b010, left=0)
+
+
+@native_or_twin
+def test_a_switch_that_never_answers_fails_the_engine_within_the_connect_timeout(native: bool) -> None:
+    spec = make_spec(1)
+    silent = UdpServerTransport("127.0.0.1", 0)
+    options = Options(native=native, connect_timeout_s=BRIEF_S)
+    engine = make_engine(options, spec, 0, spec.tokens[0], SwitchEndpoint("udp", "127.0.0.1", (silent.port,)))
+    assert isinstance(engine.next_event(DEADLINE_S), SwitchSilent)
+    engine.close()
+    silent.close()
+
+
+@native_or_twin
+def test_a_wrong_token_is_refused(native: bool) -> None:
+    with cluster("udp", make_spec(1), native=native) as running:
+        endpoint = SwitchEndpoint("udp", "127.0.0.1", running.server.ports)
+        impostor = make_engine(Options(native=native), running.spec, 0, 1, endpoint)
+        assert impostor.next_event(DEADLINE_S) == Refused(Reason.TOKEN)
+        impostor.close()
+
+
+@native_or_twin
+@pytest.mark.parametrize("flows", [1, 3])
+def test_leaving_is_confirmed_on_every_flow(native: bool, flows: int) -> None:
+    with cluster("udp", make_spec(2), native=native, flows=flows) as running:
+        running.all_reduce([_ones()[0]] * 2)
+        assert running.engines[0].leave(DEADLINE_S)
+        assert running.engines[0].next_event(0.0) == Ready()
+        assert running.engines[0].next_event(0.0) == Departed(confirmed=True)
+        assert running.server.members(running.spec.job) == (0b11, 0, 0b01)
+
+
+@native_or_twin
+def test_leaving_a_switch_that_is_gone_ends_unconfirmed(native: bool) -> None:
+    with cluster("udp", make_spec(1), native=native) as running:
+        running.all_reduce([_ones()[0]])
+        running.server.close()
+        assert not running.engines[0].leave(DEADLINE_S)
+
+
+@native_or_twin
+def test_what_a_machine_refuses_takes_no_ticket(native: bool) -> None:
+    spec = make_spec(8)
+    with cluster("memory", spec, native=native, flows=2) as running:
+        engine = running.engines[0]
+        source, result = _ones()
+        too_narrow = Reduction(
+            source=source.ctypes.data, destination=result.ctypes.data, count=8, element=Element.FLOAT32, lanes=4
+        )
+        with pytest.raises(ConfigurationError):
+            engine.submit(too_narrow)
+        assert engine.submit(reduction_of(source, result)) == 1
+
+
+@native_or_twin
+def test_the_memory_is_kept_alive_until_the_reduction_is_done(native: bool) -> None:
+    released = threading.Event()
+
+    class Owner:
+        def __del__(self) -> None:
+            released.set()
+
+    with cluster("memory", make_spec(2), native=native) as running:
+        pairs = [_ones(), _ones()]
+        engine = running.engines[0]
+        plain = reduction_of(*pairs[0])
+        fields = {name: getattr(plain, name) for name in ("source", "destination", "count", "element")}
+        ticket = engine.submit(Reduction(**fields, owner=Owner()))
+        assert not engine.wait(ticket, 0.01)
+        assert not released.is_set()
+        running.engines[1].submit(reduction_of(*pairs[1]))
+        assert engine.wait(ticket, DEADLINE_S)
+        assert released.wait(DEADLINE_S)
+
+
+# --- over scripted ones ---
+
+
+def test_done_is_reported_as_an_event_only_to_a_subscriber() -> None:
+    scripted = Scripted()
+    engine = scripted.engine
+    assert engine.submit(NOTHING) == 1
+    scripted.report(0, ReductionDone(1))
+    assert engine.wait(1, DEADLINE_S)
+    engine.subscribe()
+    assert engine.submit(NOTHING) == 2
+    scripted.report(0, ReductionDone(2))
+    assert engine.next_event(DEADLINE_S) == ReductionDone(2)
+    engine.close()
+
+
+def test_a_ticket_is_done_and_an_engine_ready_when_every_flow_is() -> None:
+    scripted = Scripted(flows=2)
+    engine = scripted.engine
+    ticket = engine.submit(NOTHING)
+    scripted.report(0, Ready())
+    scripted.report(0, ReductionDone(ticket))
+    assert engine.next_event(0.01) is None
+    assert not engine.wait(ticket, 0.01)
+    scripted.report(1, Ready())
+    scripted.report(1, ReductionDone(ticket))
+    assert engine.next_event(DEADLINE_S) == Ready()
+    assert engine.wait(ticket, DEADLINE_S)
+    engine.close()
+
+
+def test_after_one_flow_fails_no_machine_takes_in_anything() -> None:
+    scripted = Scripted(flows=2)
+    failure = WorkersGone(lost=1, left=0)
+    scripted.report(0, failure)
+    assert scripted.engine.next_event(DEADLINE_S) == failure
+    scripted.switch.send([(b"late result", 0), (b"late result", 1)])
+    scripted.report(1, SwitchSilent(1.0))
+    scripted.engine.close()
+    assert [machine.received for machine in scripted.machines] == [[], []]
+    assert scripted.engine.next_event(0.0) is None, "only the first failure is told"
+
+
+def test_after_a_failure_submitting_gives_a_ticket_that_is_never_done() -> None:
+    scripted = Scripted()
+    scripted.report(0, Refused(Reason.EVICTED))
+    assert scripted.engine.next_event(DEADLINE_S) == Refused(Reason.EVICTED)
+    ticket = scripted.engine.submit(NOTHING)
+    assert not scripted.engine.wait(ticket, DEADLINE_S), "a failure ends waiting at once"
+    assert not scripted.engine.leave(DEADLINE_S)
+    assert scripted.machines[0].submitted == 0
+    scripted.engine.close()
+
+
+@pytest.mark.parametrize("ticket", [0, 1, -1])
+def test_a_ticket_that_was_never_given_out_is_a_value_error(ticket: int) -> None:
+    scripted = Scripted()
+    with pytest.raises(ValueError, match="never given out"):
+        scripted.engine.wait(ticket, 0.0)
+    with pytest.raises(ValueError, match="never given out"):
+        scripted.engine.done(ticket)
+    scripted.engine.close()
+
+
+def _in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    results: list[object] = []
+    thread = threading.Thread(target=lambda: results.append(call()))
+    thread.start()
+    return thread, results
+
+
+def test_closing_releases_whoever_waits() -> None:
+    scripted = Scripted()
+    ticket = scripted.engine.submit(NOTHING)
+    thread, results = _in_thread(lambda: scripted.engine.wait(ticket, DEADLINE_S))
+    scripted.engine.close()
+    thread.join(DEADLINE_S / 2)
+    assert results == [False]
+    scripted.engine.close()
+
+
+def test_counters_are_sums_over_flows_and_the_round_trip_is_the_slowest() -> None:
+    scripted = Scripted(flows=2)
+    scripted.machines[0].received = [b""] * 3
+    scripted.machines[1].received = [b""] * 2
+    assert scripted.engine.counters() == {"packets_in": 5, "srtt_us": 30}
+    scripted.engine.close()
+
+
+def test_a_crash_in_the_loop_fails_the_engine_with_its_text() -> None:
+    class Broken(MemoryTransport):
+        def receive(self, timeout_s: float) -> list[Datagram]:
+            raise ZeroDivisionError("a bug")
+
+    engine = PumpEngine([(ScriptedWorker(), Broken())], description="broken")
+    event = engine.next_event(DEADLINE_S)
+    assert isinstance(event, EngineStopped)
+    assert "a bug" in event.text
+    assert engine.failed
+    engine.close()
+
+
+# --- the choice ---
+
+
+@pytest.mark.parametrize(
+    ("scheme", "native", "description"),
+    [
+        ("udp", True, "native machine, native loop over udp"),
+        ("udp", False, "Python twin, Python loop over udp"),
+        ("zmq", True, "native machine, Python loop over zmq"),
+        ("zmq", False, "Python twin, Python loop over zmq"),
+    ],
+)
+def test_the_description_says_what_runs(scheme: Scheme, native: bool, description: str) -> None:
+    with cluster(scheme, make_spec(1), native=native) as running:
+        assert running.engines[0].description == description
+        assert running.server.description == description
+
+
+def test_without_the_extension_native_is_refused_and_otherwise_the_twin_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fanin._native", None)
+    monkeypatch.delattr("fanin._native", raising=False)
+    spec = make_spec(1)
+    switch = UdpServerTransport("127.0.0.1", 0)
+    endpoint = SwitchEndpoint("udp", "127.0.0.1", (switch.port,))
+    with pytest.raises(ConfigurationError, match="build it with"):
+        make_engine(Options(native=True), spec, 0, spec.tokens[0], endpoint)
+    engine = make_engine(Options(), spec, 0, spec.tokens[0], endpoint)
+    assert "Python twin" in engine.description
+    engine.close()
+    switch.close()

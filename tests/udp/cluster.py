@@ -1,0 +1,109 @@
+"""A native switch server and native engines in this process, over real sockets on loopback; sums to compare with."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from fanin.events import Ready
+from fanin.job import JobSpec
+from fanin.reduction import Element, Reduction
+from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES, slots_for
+from fanin.wire import datagram_bytes
+
+native = pytest.importorskip("fanin._native", reason="the native extension is not built")
+
+WAIT_S = 30.0
+"""Longest wait for what must happen. Only a failing test waits so long."""
+DEFAULT_LIMIT_BYTES = 212_992
+"""What an ordinary user may ask for with SO_RCVBUF on Debian 12 (net.core.rmem_max)."""
+PLENTY = 1 << 26
+
+Array = npt.NDArray[Any]
+
+
+def spec_of(workers: int, *, words: int = 256, codes: int = 1, slots: int | None = None, job: int = 3) -> JobSpec:
+    """A job whose window fits an ordinary user's buffers."""
+    fitting = slots_for(DEFAULT_RECEIVE_BUFFER_BYTES, datagram_bytes(codes, words))
+    return JobSpec(
+        job=job, generation=1000 + job, workers=workers, quorum=workers, slots=slots or fitting,
+        words_per_packet=words, codes_per_packet=codes, tokens=tuple(range(500, 500 + workers)),
+    )  # fmt: skip
+
+
+def impatient(spec: JobSpec) -> JobSpec:
+    """The same job, in which silence is noticed soon."""
+    return dataclasses.replace(spec, liveness_timeout_s=0.4)
+
+
+def reduction(array: Array, element: Element = Element.FLOAT32, **fields: Any) -> Reduction:
+    """Sum `array` in place."""
+    address = array.ctypes.data
+    return Reduction(source=address, destination=address, count=array.size, element=element, owner=array, **fields)
+
+
+@dataclass
+class Cluster:
+    """See the file."""
+
+    server: Any
+    engines: list[Any]
+
+    def run(self, arrays: Sequence[Array], element: Element = Element.FLOAT32, **fields: Any) -> None:
+        """Sum the arrays, one per rank, in place."""
+        tickets = [
+            engine.submit(reduction(array, element, **fields))
+            for engine, array in zip(self.engines, arrays, strict=True)
+        ]
+        for engine, ticket in zip(self.engines, tickets, strict=True):
+            assert engine.wait(ticket, WAIT_S), (engine.next_event(0), engine.counters())
+
+
+@contextlib.contextmanager
+def serving(*, flows: int = 1, host: str = "127.0.0.1", **options: Any) -> Iterator[Any]:
+    """A server that is closed in the end."""
+    server = native.SwitchServer(host, 0, flows, PLENTY, **options)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@contextlib.contextmanager
+def cluster(
+    spec: JobSpec, *, flows: int = 1, host: str = "127.0.0.1", listen: str = "127.0.0.1", **options: Any
+) -> Iterator[Cluster]:
+    """A server and all workers of one job, welcomed. `options` are for both ends."""
+    with serving(flows=flows, host=listen, **options) as server:
+        server.admit(spec)
+        with joined(server, spec, host=host, **options) as engines:
+            yield Cluster(server, engines)
+
+
+@contextlib.contextmanager
+def joined(server: Any, spec: JobSpec, *, host: str = "127.0.0.1", **options: Any) -> Iterator[list[Any]]:
+    """All workers of one job, welcomed."""
+    engines: list[Any] = []
+    try:
+        for rank in range(spec.workers):
+            engines.append(native.WorkerEngine(spec, rank, spec.tokens[rank], host, server.ports, **options))
+            engines[-1].start()
+        for engine in engines:
+            assert engine.next_event(WAIT_S) == Ready(), engine.trouble
+        yield engines
+    finally:
+        for engine in engines:
+            engine.close()
+
+
+def gradients(workers: int, count: int, seed: int = 1) -> list[Array]:
+    """Standard normal float32, another array for each rank."""
+    return [np.random.default_rng((seed, rank)).standard_normal(count).astype(np.float32) for rank in range(workers)]

@@ -1,0 +1,203 @@
+"""What goes wrong at sockets: nobody there, peers that vanish, strangers, taken ports. Nothing hangs, nothing lies."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fanin.errors import AdmissionError
+from fanin.events import Departed, Refused, SwitchSilent, WorkerJoined, WorkerLeft, WorkersGone, WorkerSilent
+from fanin.job import JobSpec
+from fanin.reduction import Element
+from fanin.wire import Kind, Packet, Reason
+from tests.udp.cluster import (
+    PLENTY,
+    WAIT_S,
+    cluster,
+    gradients,
+    impatient,
+    joined,
+    native,
+    reduction,
+    serving,
+    spec_of,
+)
+
+
+def free_port() -> int:
+    """A UDP port where nobody listens."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def next_of(source: Any, kind: type) -> Any:
+    """The next event of that type."""
+    while not isinstance(event := source.next_event(WAIT_S), kind):
+        assert event is not None, f"no {kind.__name__}"
+    return event
+
+
+def alone(spec: JobSpec, ports: tuple[int, ...], token: int, timeout_s: float = 5.0) -> Any:
+    """One started engine."""
+    engine = native.WorkerEngine(spec, 0, token, "127.0.0.1", ports, timeout_s)
+    engine.start()
+    return engine
+
+
+def test_a_switch_that_is_not_there_is_said_not_to_be() -> None:
+    port = free_port()
+    engine = alone(spec_of(1), (port,), 500, timeout_s=0.3)
+    assert isinstance(engine.next_event(WAIT_S), SwitchSilent)
+    assert engine.failed
+    assert f"127.0.0.1:{port}" in engine.trouble
+    assert "nobody listens" in engine.trouble
+    engine.close()
+
+
+@pytest.mark.parametrize("flows", [1, 2])
+def test_a_switch_that_dies_ends_waiting_and_writing(flows: int) -> None:
+    with cluster(impatient(spec_of(2)), flows=flows) as job:
+        ticket = job.engines[0].submit(reduction(gradients(1, 5_000)[0]))
+        job.server.close()
+        assert not job.engines[0].wait(ticket, WAIT_S)
+        assert isinstance(next_of(job.engines[0], SwitchSilent), SwitchSilent)
+        assert job.engines[0].failed
+        assert not job.engines[0].leave(0.1)
+
+
+@pytest.mark.parametrize("flows", [1, 2])
+def test_a_worker_that_vanishes_is_told_to_the_others(flows: int) -> None:
+    with cluster(impatient(spec_of(3)), flows=flows) as job:
+        tickets = [
+            engine.submit(reduction(array)) for engine, array in zip(job.engines[:2], gradients(2, 5_000), strict=True)
+        ]
+        job.engines[2].close()
+        assert next_of(job.server, WorkerSilent).worker == 2
+        for engine, ticket in zip(job.engines[:2], tickets, strict=True):
+            assert not engine.wait(ticket, WAIT_S)
+            assert next_of(engine, WorkersGone).lost == 0b100
+        assert job.server.members(3)[1] == 0b100
+
+
+def test_workers_join_and_leave_once_however_many_flows_there_are() -> None:
+    with cluster(spec_of(2), flows=3) as job:
+        assert {next_of(job.server, WorkerJoined).worker for _ in range(2)} == {0, 1}
+        assert all(engine.leave(WAIT_S) for engine in job.engines)
+        assert all(next_of(engine, Departed).confirmed for engine in job.engines)
+        assert {next_of(job.server, WorkerLeft).worker for _ in range(2)} == {0, 1}
+        assert job.server.members(3) == (0b11, 0, 0b11)
+        assert job.server.next_event(0.0) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "token", "reason"),
+    [
+        ({}, 501, Reason.TOKEN),
+        ({"generation": 9}, 500, Reason.GENERATION),
+        ({"job": 4}, 500, Reason.UNKNOWN_JOB),
+    ],
+)
+def test_who_has_no_business_here_is_refused_with_the_reason(
+    change: dict[str, Any], token: int, reason: Reason
+) -> None:
+    with serving() as server:
+        server.admit(spec_of(1))
+        engine = alone(dataclasses.replace(spec_of(1), **change), server.ports, token)
+        assert engine.next_event(WAIT_S) == Refused(reason)
+        engine.close()
+
+
+def test_strangers_are_counted_and_disturb_nobody() -> None:
+    with cluster(spec_of(2)) as job:
+        forged = Packet(kind=Kind.CONTRIBUTION, job=3, worker=0, generation=1003, words=np.ones(256, np.uint32))
+        for number in range(1500):  # more than the switch remembers, each from a port of its own
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+                stranger.sendto((b"", b"x" * 2000, forged.to_bytes())[number % 3], ("127.0.0.1", job.server.ports[0]))
+            if number % 100 == 0:
+                job.run([np.ones(500, np.int32), np.ones(500, np.int32)], Element.INT32)
+        arrays = gradients(2, 10_000)
+        expected = arrays[0] + arrays[1]
+        job.run(arrays)
+        np.testing.assert_allclose(arrays[0], expected, atol=1e-5)
+        counters = job.server.counters()
+        assert counters["dropped_stranger"] > 0
+        assert counters["dropped_bad_magic"] > 0
+
+
+def test_a_switch_on_every_address_answers_from_the_one_that_was_asked() -> None:
+    with cluster(spec_of(2), listen="0.0.0.0", host="127.0.0.3") as job:
+        job.run(gradients(2, 10_000))
+
+
+def test_ipv6_works_like_ipv4() -> None:
+    if not socket.has_ipv6:
+        pytest.skip("this Python has no IPv6")
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback")
+    arrays = gradients(2, 30_000)
+    with cluster(spec_of(2, words=4064, codes=4), listen="::1", host="::1") as job:
+        job.run(arrays)
+    again = gradients(2, 30_000)
+    with cluster(spec_of(2, words=4064, codes=4)) as job:
+        job.run(again)
+    assert arrays[0].tobytes() == again[0].tobytes()
+
+
+def test_two_switches_cannot_share_a_port() -> None:
+    with serving() as server, pytest.raises(OSError, match=f"127.0.0.1:{server.ports[0]}"):
+        native.SwitchServer("127.0.0.1", server.ports[0], 1, PLENTY)
+
+
+def test_a_job_that_does_not_fit_is_refused_on_every_flow() -> None:
+    server = native.SwitchServer("127.0.0.1", 0, 2, 100_000)
+    with pytest.raises(AdmissionError):
+        server.admit(spec_of(2, words=4064, codes=4))
+    assert server.jobs() == []
+    with pytest.raises(KeyError):
+        server.members(3)
+    server.close()
+
+
+def test_a_removed_job_makes_room_and_its_workers_are_refused() -> None:
+    with cluster(spec_of(2)) as job:
+        job.server.remove(3)
+        assert next_of(job.engines[0], Refused).reason is Reason.UNKNOWN_JOB
+        spec = dataclasses.replace(spec_of(2), generation=77)
+        job.server.admit(spec)
+        with joined(job.server, spec) as engines:
+            assert all(engine.leave(WAIT_S) for engine in engines)
+
+
+def test_nobody_spins_while_nothing_happens() -> None:
+    with cluster(spec_of(4), flows=2) as job:
+        job.run(gradients(4, 1000))
+        for engine in job.engines:
+            while engine.next_event(0) is not None:
+                pass
+        before = time.process_time()
+        assert job.engines[0].next_event(1.0) is None
+        assert time.process_time() - before < 0.5  # a single spinning thread would take a second
+
+
+def test_closing_twice_and_asking_afterwards_is_harmless() -> None:
+    with cluster(spec_of(1)) as job:
+        engine = job.engines[0]
+        ticket = engine.submit(reduction(np.ones(10, np.float32)))
+        assert engine.wait(ticket, WAIT_S)
+        for _ in range(2):
+            engine.close()
+            job.server.close()
+        assert engine.done(ticket)
+        assert engine.wait(ticket, 0.0)
+        assert engine.next_event(0.0) is None
+        assert engine.counters()["results"] > 0

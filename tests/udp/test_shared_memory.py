@@ -1,0 +1,152 @@
+"""Shared memory beside the sockets: the same bits, taken where it can be mapped, and nothing depends on it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from fanin.events import Ready
+from fanin.job import JobSpec
+from fanin.reduction import Element, Reduction
+from fanin.wire import datagram_bytes
+
+native = pytest.importorskip("fanin._native", reason="the native extension is not built")
+WAIT_S = 30.0
+Floats = npt.NDArray[np.float32]
+
+
+def spec_of(workers: int, *, slots: int = 8, words: int = 256) -> JobSpec:
+    return JobSpec(
+        job=3, generation=77, workers=workers, quorum=workers, slots=slots, words_per_packet=words,
+        tokens=tuple(range(1000, 1000 + workers)),
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def cluster(spec: JobSpec, *, flows: int = 1, shared: Sequence[Sequence[str] | None] = ()) -> Iterator[Any]:
+    """A server and its engines; `shared[rank]` replaces the paths that a rank is told, None keeps them."""
+    server = native.SwitchServer("127.0.0.1", 0, flows, 1 << 26)
+    engines: list[Any] = []
+    try:
+        server.start()
+        server.admit(spec)
+        for rank in range(spec.workers):
+            told = shared[rank] if rank < len(shared) else None
+            paths = server.shared_memory(spec.job) if told is None else told
+            engine = native.WorkerEngine(
+                spec, rank, spec.tokens[rank], "127.0.0.1", server.ports, shared_memory=list(paths)
+            )
+            engines.append(engine)
+            engine.start()
+        for engine in engines:
+            assert engine.next_event(WAIT_S) == Ready()
+        yield server, engines
+    finally:
+        for engine in engines:
+            engine.close()
+        server.close()
+
+
+def add_up(engines: Sequence[Any], count: int, *, lanes: int = 32, seed: int = 5) -> list[Floats]:
+    """Every rank's result of summing one random array per rank, in place."""
+    arrays = [
+        np.random.default_rng((seed, rank)).standard_normal(count).astype(np.float32) for rank in range(len(engines))
+    ]
+    tickets = [
+        engine.submit(
+            Reduction(
+                source=array.ctypes.data, destination=array.ctypes.data, count=count, element=Element.FLOAT32,
+                lanes=lanes, owner=array,
+            )
+        )
+        for engine, array in zip(engines, arrays, strict=True)
+    ]  # fmt: skip
+    for engine, ticket in zip(engines, tickets, strict=True):
+        assert engine.wait(ticket, WAIT_S), (engine.next_event(0), engine.counters())
+    return arrays
+
+
+@pytest.mark.parametrize("flows", [1, 2])
+@pytest.mark.parametrize("lanes", [32, 8])
+def test_the_bits_are_those_that_udp_yields(flows: int, lanes: int) -> None:
+    spec = spec_of(3)
+    with cluster(spec, flows=flows) as (server, engines):
+        assert all(engine.shares_memory for engine in engines)
+        shared = add_up(engines, 50_000, lanes=lanes)
+        assert all(engine.counters()["shared_memory_out"] > 0 for engine in engines)
+        assert server.counters()["shared_memory_in"] > 0
+    with cluster(spec, flows=flows, shared=[[]] * 3) as (_, engines):
+        assert not any(engine.shares_memory for engine in engines)
+        sockets = add_up(engines, 50_000, lanes=lanes)
+        assert all(engine.counters()["shared_memory_out"] == 0 for engine in engines)
+    assert len({array.tobytes() for array in shared + sockets}) == 1
+
+
+def test_workers_here_and_elsewhere_share_a_job() -> None:
+    with cluster(spec_of(3), shared=[None, [], None]) as (_, engines):
+        assert [engine.shares_memory for engine in engines] == [True, False, True]
+        results = add_up(engines, 20_000)
+        assert len({array.tobytes() for array in results}) == 1
+
+
+@pytest.mark.parametrize("path", ["/proc/1/fd/0", "/nonexistent", "/dev/zero", "", "/proc/self/exe"])
+def test_a_path_that_is_no_memory_of_ours_means_udp(path: str) -> None:
+    with cluster(spec_of(2), shared=[[path], [path]]) as (_, engines):
+        assert not any(engine.shares_memory for engine in engines)
+        assert len({array.tobytes() for array in add_up(engines, 5_000)}) == 1
+
+
+def test_memory_of_another_job_is_not_used() -> None:
+    other = JobSpec(
+        job=4, generation=78, workers=2, quorum=2, slots=8, words_per_packet=256, tokens=(2000, 2001)
+    )  # fmt: skip
+    server = native.SwitchServer("127.0.0.1", 0, 1, 1 << 26)
+    try:
+        server.admit(other)
+        wrong = server.shared_memory(other.job)
+        with cluster(spec_of(2), shared=[wrong, wrong]) as (_, engines):
+            assert not any(engine.shares_memory for engine in engines)
+    finally:
+        server.close()
+
+
+def test_packets_that_find_no_room_go_by_udp() -> None:
+    """A ring holds two windows at most, less what is lost where it wraps."""
+    spec = spec_of(2, slots=16, words=16_352)
+    assert datagram_bytes(1, spec.words_per_packet) > 65_000
+    with cluster(spec) as (_, engines):
+        for seed in range(3):
+            assert len({array.tobytes() for array in add_up(engines, 600_000, seed=seed)}) == 1
+
+
+def test_a_job_that_is_removed_gives_its_memory_up() -> None:
+    spec = spec_of(2)
+    server = native.SwitchServer("127.0.0.1", 0, 1, 1 << 26)
+    try:
+        server.admit(spec)
+        assert len(server.shared_memory(spec.job)) == 1
+        server.remove(spec.job)
+        assert server.shared_memory(spec.job) == ()
+        server.admit(spec, share_memory=False)
+        assert server.shared_memory(spec.job) == ()
+    finally:
+        server.close()
+
+
+def test_a_worker_that_closes_does_not_hold_up_the_others() -> None:
+    """Its place in the downlink stands still from then on; evicted, the others fill the ring many times over."""
+    spec = spec_of(3)
+    with cluster(spec) as (server, engines):
+        add_up(engines, 10_000)
+        engines[2].leave(5.0)
+        engines[2].close()
+        server.evict(spec.job, 2)
+        before = engines[0].counters()["shared_memory_in"]
+        for seed in range(5):
+            assert len({array.tobytes() for array in add_up(engines[:2], 100_000, seed=seed)}) == 1
+        assert engines[0].counters()["shared_memory_in"] - before >= 5 * 100_000 // spec.words_per_packet

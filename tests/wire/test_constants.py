@@ -1,0 +1,39 @@
+"""native/wire_constants.hpp is what the Python modules say, to the letter."""
+
+from pathlib import Path
+
+from fanin import job, timers, wire
+from fanin.constants import cpp_header, shared_constants
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_committed_header_has_not_drifted() -> None:
+    committed = (ROOT / "native" / "wire_constants.hpp").read_text(encoding="utf-8")
+    assert committed == cpp_header(), "run: python -m fanin.constants native/wire_constants.hpp"
+
+
+def test_every_module_shares_only_what_it_defines_itself() -> None:
+    assert shared_constants(wire)["HEADER_BYTES"] == 36
+    assert "MAX_WORKERS" not in shared_constants(job)
+    assert shared_constants(job)["LIVENESS_TIMEOUT_S"] == job.LIVENESS_TIMEOUT_S
+    assert shared_constants(timers)["ALPHA"] == 1 / 8
+
+
+def test_every_kind_flag_and_reason_is_in_the_header() -> None:
+    header = cpp_header()
+    for flag in wire.Flag:
+        assert f" FLAG_{flag.name} = {flag.value};" in header
+    for member in [*wire.Kind, *wire.Reason]:
+        assert f"  {member.name.lower()} = {member.value}," in header
+
+
+def test_offsets_are_where_the_header_struct_puts_them() -> None:
+    offsets = [value for name, value in shared_constants(wire).items() if name.startswith("OFFSET_")]
+    packet = wire.Packet(kind=wire.Kind.ANSWER, job=0x0101, worker=2, flags=wire.Flag.BARE, generation=3).to_bytes()
+    assert offsets == sorted(offsets)
+    assert packet[wire.OFFSET_KIND] == wire.Kind.ANSWER
+    assert packet[wire.OFFSET_JOB : wire.OFFSET_JOB + 2] == b"\1\1"
+    assert packet[wire.OFFSET_WORKER] == 2
+    assert packet[wire.OFFSET_FLAGS] == wire.Flag.BARE
+    assert packet[wire.OFFSET_GENERATION : wire.OFFSET_SLOT] == b"\0\0\0\3"
