@@ -1,0 +1,270 @@
+"""The record of a run: what `fanin emulate` and `fanin bench` write as JSON, and what the report draws.
+
+Rules
+-----
+* Times are seconds since the start of the run, on one clock for all workers (they are on one machine).
+* Whoever writes a record fills in what was measured. A part that was not measured is empty or None, never invented.
+* A record is read strictly: an unknown or missing field, or one of another type, is a ConfigurationError. A reader
+  takes its own `VERSION` only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from fanin.errors import ConfigurationError
+
+VERSION = 1
+MAX_SPANS = 20_000
+"""Of one worker. A longer run keeps the first ones and says so in `notes`."""
+
+Kind = Literal["emulate", "bench", "compose"]
+Activity = Literal["compute", "quantize", "send", "wait"]
+Scalar = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """One stretch of a worker's time line."""
+
+    activity: Activity
+    """compute: between communication. quantize: making packets out of gradients. send: words are on their way out.
+    wait: all is sent, results are not in."""
+    start_s: float
+    end_s: float
+    step: int | None = None
+    """Optimizer steps finished before it; None for a program without an optimizer."""
+    bytes: int = 0
+    """Of the tensors concerned; 0 for compute."""
+    waited_for: tuple[int, ...] = ()
+    """Ranks whose contributions came last while this worker waited, the most frequent one first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRecord:
+    """One worker of the run."""
+
+    rank: int
+    place: str
+    """Where it ran: a namespace, a container."""
+    outcome: str
+    """`finished`, or how it ended otherwise, for people."""
+    slowdown: float = 1.0
+    """How much slower than the others it was made."""
+    spans: tuple[Span, ...] = ()
+    counters: dict[str, float] = dataclasses.field(default_factory=dict)
+    """The engine's at the end: packets_out, bytes_out, retransmissions, gaps, timeouts, srtt_us, ..."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSample:
+    """Counters of a link at one moment; all grow from 0 at the start of the run."""
+
+    time_s: float
+    up_bytes: int
+    """From the worker (or the lower switch) into the switch, with Ethernet, IP and UDP headers."""
+    down_bytes: int
+    dropped: int = 0
+    """Frames that the link lost, on purpose (loss) or because its queue was full, both ways together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkRecord:
+    """One link and what went over it."""
+
+    name: str
+    """`worker 3`, `rack 1`."""
+    rate_bit_s: float | None
+    """Each way; None for no limit."""
+    delay_s: float = 0.0
+    """One way."""
+    loss: float = 0.0
+    """Probability per frame and direction."""
+    mtu: int = 1500
+    samples: tuple[LinkSample, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchSample:
+    """A switch's counters (as `fanin stats` names them) at one moment."""
+
+    time_s: float
+    counters: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchRecord:
+    """One switch of the run."""
+
+    name: str
+    target: str
+    """native, python, p4, bmv2."""
+    description: str = ""
+    samples: tuple[SwitchSample, ...] = ()
+    last_arrivals: dict[str, int] = dataclasses.field(default_factory=dict)
+    """By rank: how often it was the last to contribute to a round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What a training program reported at one moment (a JSON object on its standard output)."""
+
+    time_s: float
+    rank: int
+    epoch: int | None = None
+    step: int | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    """0..1, on the test set."""
+    step_s: float | None = None
+    """Median time of a step."""
+    communication_s: float | None = None
+    label: str = ""
+    """Which of several runs it belongs to; empty where there is only one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened to the cluster: a fault injected, a process that ended, a message."""
+
+    time_s: float
+    kind: Literal["fault", "end", "note"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of a benchmark's table."""
+
+    backend: str
+    """fanin, gloo, mpi-tcp."""
+    lanes: int
+    """Bits per element on the wire."""
+    workers: int
+    bytes: int
+    """Of float32 per worker."""
+    rate_bit_s: float | None
+    """Of every link, each way."""
+    measures: Literal["allreduce", "step"]
+    """What `median_s` times: one all-reduce, or a whole training step."""
+    median_s: float
+    fastest_s: float
+    slowest_s: float
+    samples: int
+    ideal_s: float | None
+    """What the links alone need: bytes with all headers over the rate. None for whole steps."""
+    ratio_to_gloo: float | None
+    """gloo's median over this one."""
+    max_error: float | None
+    """Relative to the largest contribution; None where it is not defined."""
+    retransmissions: int | None = None
+    """Packets sent again during all samples, all workers together; None for rivals."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """Everything about one run."""
+
+    version: int
+    kind: Kind
+    title: str
+    command: str
+    started: str
+    """ISO 8601, UTC."""
+    duration_s: float
+    outcome: Literal["finished", "failed", "interrupted"]
+    error: str = ""
+    """Why it failed, as the first failing worker said."""
+    software: str = ""
+    """fanin's version."""
+    kernel: str = ""
+    machine: str = ""
+    """Processor and number of cores, for people."""
+    settings: dict[str, Scalar] = dataclasses.field(default_factory=dict)
+    """The scenario, flat, by option name."""
+    workers: tuple[WorkerRecord, ...] = ()
+    links: tuple[LinkRecord, ...] = ()
+    switches: tuple[SwitchRecord, ...] = ()
+    progress: tuple[Progress, ...] = ()
+    events: tuple[Event, ...] = ()
+    rows: tuple[Row, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What a reader must know: what was cut off, what could not be emulated."""
+
+    def write(self, path: Path) -> None:
+        """As JSON. ConfigurationError where the file cannot be written."""
+        try:
+            path.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ConfigurationError(f"cannot write the record {path}: {error.strerror}") from None
+
+    @classmethod
+    def read(cls, path: Path) -> RunRecord:
+        """Read what `write` wrote; ConfigurationError says what is wrong with it."""
+        try:
+            body = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"cannot read the record {path}: {error}") from None
+        return parse(body)
+
+
+def parse(body: object) -> RunRecord:
+    """A record from what `json.loads` made of it; ConfigurationError names the field that is wrong."""
+    if not isinstance(body, dict) or body.get("version") != VERSION:
+        found = body.get("version") if isinstance(body, dict) else None
+        raise ConfigurationError(f"a record of version {found}; this fanin reads version {VERSION}")
+    return _read_dataclass(body, RunRecord, "record")
+
+
+Kept = TypeVar("Kept")
+
+
+def _read_dataclass(body: dict[str, Any], kind: type[Kept], path: str) -> Kept:
+    hints = typing.get_type_hints(kind)
+    missing, absent = dataclasses.MISSING, set()
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if field.default is missing and field.default_factory is missing and field.name not in body:
+            absent.add(field.name)
+    if absent or (unknown := body.keys() - hints.keys()):
+        what = f"field {min(absent)!r} is missing" if absent else f"unknown field {min(unknown)!r}"
+        raise ConfigurationError(f"{path}: {what}")
+    return kind(**{name: _read(value, hints[name], f"{path}.{name}") for name, value in body.items()})
+
+
+def _read(value: Any, hint: Any, path: str) -> Any:
+    """`value` as the type that `hint` names; the hints are those of the records above and no others."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in arguments:
+            return None
+        scalars = [argument for argument in arguments if argument is not type(None)]
+        if len(scalars) == 1:
+            return _read(value, scalars[0], path)
+        legal = type(value) in scalars
+    elif origin is Literal:
+        legal = value in arguments
+    elif origin is tuple:
+        if isinstance(value, list):
+            return tuple(_read(item, arguments[0], f"{path}[{at}]") for at, item in enumerate(value))
+        legal = False
+    elif origin is dict:
+        if isinstance(value, dict):
+            return {str(key): _read(item, arguments[1], f"{path}.{key}") for key, item in value.items()}
+        legal = False
+    elif dataclasses.is_dataclass(hint):
+        if isinstance(value, dict):
+            return _read_dataclass(value, typing.cast("type[Any]", hint), path)
+        legal = False
+    elif hint is float:
+        legal = type(value) in (int, float)
+    else:
+        legal = type(value) is hint
+    if not legal:
+        raise ConfigurationError(f"{path}: {value!r} is no {getattr(hint, '__name__', hint)}")
+    return value
