@@ -11,6 +11,7 @@ Rules
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -125,15 +126,12 @@ def _again(error: FaninError, text: str) -> FaninError:
 def break_connections(gloo: Any, rank: int, size: int) -> None:
     """Make every pending and later wait on this gloo group raise.
 
-    gloo has no abort that does it; a receive that has timed out closes all connections.
+    gloo has no abort that does it; a receive that has timed out closes all connections. One from a peer that has left
+    fails before it can time out and closes nothing, so every peer gets its turn; where all have left, nothing waits.
     """
-    peer = (rank + 1) % size
-    if peer == rank:
-        return
-    try:
-        gloo.recv([torch.zeros(1)], peer, BREAK_TAG).wait(timedelta(milliseconds=1))
-    except RuntimeError:
-        return  # that is the purpose
+    for distance in range(1, size):
+        with contextlib.suppress(RuntimeError):  # that is the purpose
+            gloo.recv([torch.zeros(1)], (rank + distance) % size, BREAK_TAG).wait(timedelta(milliseconds=1))
 
 
 class Watch:

@@ -95,6 +95,16 @@ def rank_stopped(rank: int, size: int) -> dict[str, Any]:
     return seen
 
 
+def neighbour_left(rank: int, size: int) -> dict[str, Any]:
+    """Rank 2 waits, by gloo, for a stopped rank, while the rank after it has already ended."""
+    init()
+    if rank == VICTIM:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if rank == 3:
+        os._exit(0)
+    return raised(receive_from_victim if rank == 2 else reduce_for_ever)
+
+
 def switch_killed(rank: int, size: int) -> dict[str, Any]:
     init()
     if rank == 0:

@@ -66,6 +66,14 @@ def test_a_stopped_rank_is_noticed_whatever_one_waits_for() -> None:
         assert said[rank]["afterwards"]["seconds"] < 1
 
 
+def test_a_stopped_rank_is_noticed_although_the_next_rank_has_ended() -> None:
+    for seen in (play("neighbour_left", 4, silent=(1, 3))[rank] for rank in (0, 2)):
+        assert seen["error"] == "WorkerLostError"
+        assert set(seen["ranks"]) <= {1, 3}
+        assert seen["ranks"]
+        assert seen["seconds"] < PROMISED_S
+
+
 def test_every_rank_raises_in_time_when_the_switch_dies() -> None:
     for seen in play("switch_killed"):
         assert seen["error"] == "SwitchLostError", seen
