@@ -114,6 +114,9 @@ class Flag(enum.IntFlag):
     """The checksum field holds a CRC-32 (IEEE 802.3, as zlib.crc32) of the datagram with that field zero."""
     BARE = 4
     """This answer acknowledges and carries no result (targets that cannot read and add in one pass)."""
+    LATE = 8
+    """With PASS: the sender has seen that round `base` is over, so this arrival lets others go on past it (it moves
+    the floor) and does not count towards the quorum of the round that is open now. Without PASS it is illegal."""
 
 
 class Reason(enum.IntEnum):
@@ -151,7 +154,7 @@ class WireError(ValueError):
         self.reason = reason
 
 
-_KNOWN_FLAGS = int(Flag.PASS | Flag.CHECKSUM | Flag.BARE)  # an int: ~ of an IntFlag would forget the unknown bits
+_KNOWN_FLAGS = sum(flag.value for flag in Flag)  # an int: ~ of an IntFlag would forget the unknown bits
 _NO_WORDS: npt.NDArray[np.uint32] = np.empty(0, np.uint32)
 _NO_WORDS.flags.writeable = False
 

@@ -113,7 +113,7 @@ inline Parsed parse(std::span<const std::uint8_t> datagram) {
   if (datagram.size() > MAX_DATAGRAM_BYTES || parsed.header.code_count > MAX_CODES || datagram.size() < words_at ||
       (datagram.size() - words_at) % WORD_BYTES != 0)
     return refused(Reason::length);
-  if ((parsed.header.flags & ~(FLAG_PASS | FLAG_CHECKSUM | FLAG_BARE)) != 0 || at[OFFSET_RESERVED] != 0)
+  if ((parsed.header.flags & ~(FLAG_PASS | FLAG_CHECKSUM | FLAG_BARE | FLAG_LATE)) != 0 || at[OFFSET_RESERVED] != 0)
     return refused(Reason::length);
   parsed.codes = at + HEADER_BYTES;
   parsed.words = at + words_at;

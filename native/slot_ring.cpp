@@ -60,7 +60,7 @@ void SlotRing::set_quorum(std::uint32_t quorum) {
 }
 
 SlotOutcome SlotRing::contribute(std::uint32_t slot, std::uint32_t worker, std::uint32_t base, const Contribution* given,
-                                 SwitchQueue& queue) {
+                                 SwitchQueue& queue, bool late) {
   Slot& state = slot_at(slot);
   const std::uint32_t open = state.open;
   if (base > open || base == MAX_BASE) return {.verdict = Verdict::future};
@@ -84,7 +84,7 @@ SlotOutcome SlotRing::contribute(std::uint32_t slot, std::uint32_t worker, std::
     if (facts.queue_mark != 0) queue.copy_out(facts.queue_mark);
     facts = {};
   }
-  const std::uint32_t count = state.count + 1;
+  const std::uint32_t count = state.count + (late && given == nullptr ? 0 : 1);
   const bool closes = due(state, count);
   if (given != nullptr) {
     add(entry, *given, closes);

@@ -55,9 +55,9 @@ class SlotRing {
   void set_live(std::uint32_t mask);
   void set_quorum(std::uint32_t quorum);
 
-  // Base `base` of `worker`, or a pass when `given` is null. Copies out of `queue` a result that must make room.
+  // Base `base` of `worker`, or a pass, `late` or not, when `given` is null. Copies out of `queue` a result that must make room.
   SlotOutcome contribute(std::uint32_t slot, std::uint32_t worker, std::uint32_t base, const Contribution* given,
-                         SwitchQueue& queue);
+                         SwitchQueue& queue, bool late = false);
   // The round that can close after a change of live or quorum.
   std::optional<std::uint32_t> poke(std::uint32_t slot);
 

@@ -237,7 +237,9 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
   const bool passes = (header.flags & FLAG_PASS) != 0;
   const bool fits = (header.code_count == 0 || header.code_count == job.spec.codes_per_packet) &&
                     packet.word_count <= job.spec.words_per_packet;
-  if (!fits || (passes && (header.code_count != 0 || packet.word_count != 0))) return job.tally.drop(Reason::length);
+  const bool late = (header.flags & FLAG_LATE) != 0;
+  if (!fits || (passes && (header.code_count != 0 || packet.word_count != 0)) || (late && !passes))
+    return job.tally.drop(Reason::length);
   if (header.slot >= job.spec.slots) return job.tally.drop(Reason::slot_range);
   const Contribution given = {.signature = header.signature,
                               .codes = packet.codes,
@@ -245,7 +247,7 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
                               .words = packet.words,
                               .word_count = static_cast<std::uint32_t>(packet.word_count)};
   const SlotOutcome outcome =
-      job.ring.contribute(header.slot, header.worker, header.base, passes ? nullptr : &given, queue);
+      job.ring.contribute(header.slot, header.worker, header.base, passes ? nullptr : &given, queue, late);
   switch (outcome.verdict) {
     case Verdict::accepted:
       ++(passes ? job.tally.passes : job.tally.contributions);

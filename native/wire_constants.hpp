@@ -66,6 +66,7 @@ inline constexpr std::uint32_t REORDER_THRESHOLD = 3;
 inline constexpr std::uint8_t FLAG_PASS = 1;
 inline constexpr std::uint8_t FLAG_CHECKSUM = 2;
 inline constexpr std::uint8_t FLAG_BARE = 4;
+inline constexpr std::uint8_t FLAG_LATE = 8;
 
 enum class Kind : std::uint8_t {
   contribution = 1,

@@ -20,9 +20,13 @@ On a contribution (w, b), with `stale` = V - b, the first row that holds decides
     otherwise                              ACCEPTED   1. tag < b: take the entry over (tag = b, no bits); set w's bit
                                                       2. all live workers' bits are now set: floor += 1
                                                       3. count = 0: start sums[V mod H] empty; add (a pass adds nothing)
-                                                      4. count += 1; if count >= K and V - S < floor: close round V
-                                                         (it is multicast), V += 1, count = 0
+                                                      4. count += 1, unless it is a late pass; if count >= K and
+                                                         V - S < floor: close round V (it is multicast), V += 1,
+                                                         count = 0
                                                       5. b < the V of step 3: answer result b to w
+
+A late pass is one whose sender has seen that round b is over: it only moves the floor. If it counted, the passes of
+workers that compute would close rounds by themselves, one after another, with nothing in them (docs/staleness.md).
 
 `floor` is the number of bases that every live worker has contributed. Evicting a worker or lowering the quorum may make
 true what step 4 asks for; `poke` then asks again, for a round that holds anything.
@@ -151,8 +155,8 @@ class Slot:
         self.count = 0
         self.sums = [EMPTY] * membership.history
 
-    def contribute(self, worker: int, base: int, given: Contribution | None) -> Outcome:
-        """Take in base `base` of `worker`; `given` is None for a pass. See the table at the top."""
+    def contribute(self, worker: int, base: int, given: Contribution | None, *, late: bool = False) -> Outcome:
+        """Take in base `base` of `worker`; `given` is None for a pass, `late` or not. See the table at the top."""
         history, stale = self.membership.history, self.open - base
         entry, at, bit = base % history, self.open % history, 1 << worker
         tag, bitmap = self.arrived[entry]
@@ -174,7 +178,7 @@ class Slot:
             self.sums[at] = EMPTY
         if given is not None:
             self.sums[at] = self.sums[at].plus(given)
-        self.count += 1
+        self.count += not (late and given is None)
         closed = self._close_if_due()
         return Outcome(Verdict.ACCEPTED, closed, self._answer(base) if stale else None)
 

@@ -235,14 +235,15 @@ class SwitchMachine:
         spec, tally = job.spec, job.tally
         passes = Flag.PASS in packet.flags
         fits = len(packet.codes) in (0, spec.codes_per_packet) and len(packet.words) <= spec.words_per_packet
-        if not fits or (passes and (packet.codes or len(packet.words))):
+        late = Flag.LATE in packet.flags
+        if not fits or (passes and (packet.codes or len(packet.words))) or (late and not passes):
             tally.dropped[Reason.LENGTH] += 1
             return
         if packet.slot >= spec.slots:
             tally.dropped[Reason.SLOT_RANGE] += 1
             return
         given = None if passes else Contribution(packet.words, packet.codes, packet.signature)
-        outcome = job.slot(packet.slot).contribute(packet.worker, packet.base, given)
+        outcome = job.slot(packet.slot).contribute(packet.worker, packet.base, given, late=late)
         if outcome.verdict is Verdict.ACCEPTED:
             tally.contributions += not passes
             tally.passes += passes

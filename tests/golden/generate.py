@@ -100,6 +100,7 @@ def wire_packets() -> dict[str, Packet]:
         "contribution_codes_only": Packet(kind=Kind.CONTRIBUTION, worker=1, codes=(1, 2, 0xFFFF), **aggregate),
         "contribution_of_integers": Packet(kind=Kind.CONTRIBUTION, worker=1, words=words, **aggregate),
         "pass": Packet(kind=Kind.CONTRIBUTION, worker=1, flags=Flag.PASS, **aggregate),
+        "late_pass": Packet(kind=Kind.CONTRIBUTION, worker=1, flags=Flag.PASS | Flag.LATE, **aggregate),
         "result": Packet(kind=Kind.RESULT, worker=0xFF, codes=(0x7FE0, 0), words=words, **switch),
         "result_of_passes": Packet(kind=Kind.RESULT, worker=0xFF, bitmap=0b1111, **aggregate),
         "result_checksummed": Packet(kind=Kind.RESULT, worker=0xFF, flags=Flag.CHECKSUM, words=words, **switch),
@@ -110,7 +111,7 @@ def wire_packets() -> dict[str, Packet]:
         "probe": Packet(kind=Kind.PROBE, slot=1, words=np.zeros(4, np.uint32)),
         "echo": Packet(kind=Kind.ECHO, slot=1, words=np.zeros(4, np.uint32)),
         "largest_fields": Packet(
-            kind=Kind.ANSWER, job=0xFFFF, worker=0xFF, flags=Flag.PASS | Flag.CHECKSUM | Flag.BARE,
+            kind=Kind.ANSWER, job=0xFFFF, worker=0xFF, flags=Flag.PASS | Flag.CHECKSUM | Flag.BARE | Flag.LATE,
             generation=0xFFFFFFFF, slot=0xFFFFFFFF, base=0xFFFFFFFF, signature=0xFFFFFFFF, bitmap=0xFFFFFFFF,
             contributors=0xFFFF, codes=(0xFFFF,) * 64, words=np.full(2, 0xFFFFFFFF, np.uint32),
         ),

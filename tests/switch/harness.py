@@ -160,8 +160,9 @@ class Bench:
         )
         return self.say(packet, address(worker, self.spec.job))
 
-    def passes(self, worker: int, base: int, *, slot: int = 0) -> list[tuple[Packet, int]]:
-        packet = self.packet(Kind.CONTRIBUTION, worker, flags=Flag.PASS, slot=slot, base=base)
+    def passes(self, worker: int, base: int, *, slot: int = 0, late: bool = False) -> list[tuple[Packet, int]]:
+        flags = Flag.PASS | Flag.LATE if late else Flag.PASS
+        packet = self.packet(Kind.CONTRIBUTION, worker, flags=flags, slot=slot, base=base)
         return self.say(packet, address(worker, self.spec.job))
 
     def counter(self, name: str) -> int:

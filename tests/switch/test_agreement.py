@@ -86,7 +86,8 @@ def keep_the_rules(pair: Pair, random: Random) -> None:
     worker, slot = random.randrange(pair.spec.workers), random.randrange(pair.spec.slots)
     base = pair.next_base[worker][slot]
     if random.random() < 0.1:
-        packet = pair.bench.packet(Kind.CONTRIBUTION, worker, flags=Flag.PASS, slot=slot, base=base)
+        flags = Flag.PASS | Flag.LATE if random.random() < 0.5 else Flag.PASS
+        packet = pair.bench.packet(Kind.CONTRIBUTION, worker, flags=flags, slot=slot, base=base)
     else:
         words = [random.getrandbits(32) for _ in range(17)]
         codes = [random.getrandbits(16) for _ in range(pair.spec.codes_per_packet)]

@@ -30,6 +30,7 @@ class Sent(NamedTuple):
     worker: int
     base: int
     passes: bool
+    late: bool = False
 
 
 class Host(NamedTuple):
@@ -44,12 +45,15 @@ class Config:
     quorum: int
     bases: int
     passing: bool = False
+    late: bool = False
+    """A worker that passes a base whose round it has seen closed says so: that pass does not count for the quorum."""
     evicting: int | None = None
     """A worker that the controller may take out at any moment."""
     history: int = 0
 
     def __str__(self) -> str:
-        extras = " passing" * self.passing + (f" evicting {self.evicting}" if self.evicting is not None else "")
+        extras = " passing" * self.passing + " late" * self.late
+        extras += f" evicting {self.evicting}" if self.evicting is not None else ""
         return f"N={self.workers} S={self.staleness} K={self.quorum} bases={self.bases}{extras}"
 
 
@@ -123,7 +127,8 @@ def _sends(config: Config, state: State) -> Iterator[tuple[State, int]]:
         if not host.waiting and host.base < config.bases and state.slot.membership.live >> w & 1:
             hosts = _replaced(state.hosts, w, Host(host.base, True))
             for passes in (False, True) if config.passing else (False,):
-                network = state.network | {Sent(w, host.base, passes)}
+                late = config.late and passes and host.base < len(state.results)
+                network = state.network | {Sent(w, host.base, passes, late)}
                 yield State(state.slot, hosts, network, state.accepted, state.results), 0
 
 
@@ -135,7 +140,7 @@ def _receives(config: Config, state: State) -> Iterator[tuple[State, int]]:
         if not waits or sent not in state.accepted or sent.base >= len(state.results):
             continue
         slot = _copy(state.slot)
-        outcome = slot.contribute(*_arguments(config, sent))
+        outcome = slot.contribute(*_arguments(config, sent), late=sent.late)
         if outcome.verdict is not Verdict.DUPLICATE or outcome.answer is None or outcome.closed is not None:
             raise ViolationError(f"history lost: {config}, {sent} got {outcome.verdict}")
         if _facts(outcome.answer.result) != _facts(state.results[sent.base]):
@@ -152,7 +157,7 @@ def _deliveries(config: Config, state: State) -> Iterator[tuple[State, int]]:
             continue  # the machine around the slots refuses what an evicted worker sends
         slot = _copy(state.slot)
         opened, floor = slot.open, slot.floor
-        outcome = slot.contribute(*_arguments(config, sent))
+        outcome = slot.contribute(*_arguments(config, sent), late=sent.late)
         if outcome.verdict is not Verdict.ACCEPTED:
             if sent not in state.accepted:
                 raise ViolationError(f"{sent} is new and was refused as {outcome.verdict}: {config}")
@@ -167,6 +172,8 @@ def _deliveries(config: Config, state: State) -> Iterator[tuple[State, int]]:
         if (outcome.answer is not None) != (stale > 0):
             raise ViolationError(f"only a late contribution is answered at once: {config}, {sent}")
         results = state.results if outcome.closed is None else (*state.results, outcome.closed[1])
+        if sent.late and slot.count > state.slot.count:
+            raise ViolationError(f"a late pass counted for the quorum: {config}, {sent}")
         if outcome.closed is not None and outcome.closed[0] != len(state.results):
             raise ViolationError(f"round {outcome.closed[0]} closed after {len(state.results)} rounds: {config}")
         yield State(slot, state.hosts, state.network, state.accepted | {sent}, results), stale
@@ -235,6 +242,8 @@ def _replaced(hosts: tuple[Host, ...], w: int, host: Host) -> tuple[Host, ...]:
         Config(workers=2, staleness=0, quorum=1, bases=4),
         Config(workers=2, staleness=1, quorum=1, bases=4),
         Config(workers=2, staleness=1, quorum=1, bases=3, passing=True),
+        Config(workers=2, staleness=1, quorum=1, bases=3, passing=True, late=True),
+        Config(workers=3, staleness=1, quorum=2, bases=2, passing=True, late=True),
         Config(workers=2, staleness=1, quorum=2, bases=4),
         Config(workers=2, staleness=2, quorum=1, bases=5),
         Config(workers=3, staleness=0, quorum=3, bases=3),

@@ -216,6 +216,26 @@ def test_a_quorum_closes_a_round_and_the_late_one_joins_the_next(machine_type: M
     assert bench.counter("rounds") == 2
 
 
+def test_a_late_pass_moves_the_floor_and_closes_no_round_by_itself(machine_type: MachineType) -> None:
+    """Otherwise the passes of workers that compute would close empty rounds for ever (docs/slot-machine.md)."""
+    bench = Bench(machine_type, make_spec(workers=2, quorum=1, staleness=1))
+    bench.gives(0, 0, (1,))
+    assert bench.gives(0, 1, (2,)) == [], "base 0 of worker 1 is missing"
+    sent = bench.passes(1, 0, late=True)
+    closed = results(sent[:2], [100, 101])
+    assert (closed.base, closed.contributors, closed.words.tolist()) == (1, 1, [2])
+    assert (sent[2][0].kind, sent[2][0].base) == (Kind.ANSWER, 0)
+    assert [packet.kind for packet, _ in bench.passes(1, 1, late=True)] == [Kind.ANSWER], "round 2 stays open"
+    assert results(bench.gives(1, 2, (8,)), [100, 101]).words.tolist() == [8]
+
+
+def test_only_a_pass_can_be_late(machine_type: MachineType) -> None:
+    bench = Bench(machine_type, make_spec(workers=2, quorum=1, staleness=1))
+    packet = bench.packet(Kind.CONTRIBUTION, 0, flags=Flag.LATE, words=(1,))
+    assert bench.say(packet, address(0)) == []
+    assert bench.dropped() == {"length": 1}
+
+
 def test_the_staleness_bound_makes_the_quorum_wait(machine_type: MachineType) -> None:
     bench = Bench(machine_type, make_spec(workers=2, quorum=1, staleness=1))
     assert bench.gives(0, 0, (1,)) != []

@@ -158,7 +158,7 @@ def test_a_checksum_finds_every_flipped_bit(packet: Packet, bit: int) -> None:
         (OFFSET_VERSION, 2, Reason.VERSION),
         (OFFSET_KIND, 0, Reason.KIND),
         (OFFSET_KIND, max(Kind) + 1, Reason.KIND),
-        (OFFSET_FLAGS, 8, Reason.LENGTH),
+        (OFFSET_FLAGS, 16, Reason.LENGTH),
         (OFFSET_CODE_COUNT, MAX_CODES + 1, Reason.LENGTH),
         (OFFSET_CODE_COUNT, 0xFF, Reason.LENGTH),
         (OFFSET_RESERVED, 1, Reason.LENGTH),
