@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 import zlib
 from collections.abc import Callable
@@ -31,6 +32,8 @@ class Measured:
 
     rival: Rival
     reduce: Callable[[Tensor], object]
+    counters: Callable[[], dict[str, int | float]] = dict
+    """What the backend has counted so far."""
     buffers: list[Tensor] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     max_error: float = 0.0
@@ -63,10 +66,12 @@ class Bench:
     def measured(self, rival: Rival) -> Measured:
         """Make the rival's process group, warm it up, and fix how many calls a sample takes."""
         if rival.backend == "fanin":
-            group = dist.new_group(backend="fanin", timeout=COLLECTIVE_TIMEOUT, pg_options=Options(lanes=rival.lanes))
+            options = Options.from_environment(os.environ, lanes=rival.lanes)
+            group = dist.new_group(backend="fanin", timeout=COLLECTIVE_TIMEOUT, pg_options=options)
         else:
             group = dist.new_group(backend=rival.backend, timeout=COLLECTIVE_TIMEOUT)
-        measured = Measured(rival, lambda tensor: dist.all_reduce(tensor, group=group))
+        counters = getattr(group, "counters", dict)
+        measured = Measured(rival, lambda tensor: dist.all_reduce(tensor, group=group), counters)
         buffer = torch.empty_like(self.own)
         for _ in range(WARM_UP_CALLS):
             buffer.copy_(self.own)
@@ -112,19 +117,20 @@ def run(rivals: list[Rival], count: int, rounds: int, samples_per_round: int) ->
                     runs[rival] = runs[rival].join(result) if rival in runs else result
         dist.barrier(group=bench.control)
     for one in measured:
-        report(one.rival, one.seconds, one.max_error, one.checksums)
+        resent = one.counters().get("engine.retransmissions")
+        report(one.rival, one.seconds, one.max_error, one.checksums, resent)
     for rival, result in runs.items():
         report(rival, result.seconds, result.max_error, [])
     dist.barrier(group=bench.control)
     dist.destroy_process_group()
 
 
-def report(rival: Rival, seconds: list[float], max_error: float, checksums: list[int]) -> None:
-    """One rival's figures as this rank saw them."""
-    print(
-        json.dumps({"rival": rival.label, "seconds": seconds, "max_error": max_error, "checksums": checksums}),
-        flush=True,
-    )
+def report(
+    rival: Rival, seconds: list[float], max_error: float, checksums: list[int], resent: float | None = None
+) -> None:
+    """One rival's figures as this rank saw them; `resent` are packets sent again, warming up included."""
+    figures = {"seconds": seconds, "max_error": max_error, "checksums": checksums, "retransmissions": resent}
+    print(json.dumps({"rival": rival.label, **figures}), flush=True)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,12 @@ SOURCE = Path(__file__).with_name("mpi_allreduce.c")
 BYTE_TRANSFER_LAYERS = {"tcp": "tcp,self", "shm": "^tcp"}
 PROGRAM_VARIABLE = "FANIN_BENCH_MPI_PROGRAM"
 """Where the compiled program is, for the worker processes."""
+AGENT_VARIABLE = "FANIN_BENCH_MPI_AGENT"
+"""A program that runs a command line on another host: given an address and the command. Unset: all ranks are here."""
+HOSTS_VARIABLE = "FANIN_BENCH_MPI_HOSTS"
+"""With an agent: addresses by rank, separated by commas. This process runs on the first."""
+DEVICE_VARIABLE = "FANIN_BENCH_MPI_DEVICE"
+"""The network device to use; loopback where unset."""
 RUN_LIMIT_S = 300
 
 
@@ -47,7 +53,11 @@ def run(transport: str, workers: int, count: int, samples: int) -> Result:
     if os.geteuid() == 0:
         command.append("--allow-run-as-root")
     if transport == "tcp":
-        command += ["--mca", "btl_tcp_if_include", "lo"]
+        command += ["--mca", "btl_tcp_if_include", os.environ.get(DEVICE_VARIABLE, "lo")]
+    if AGENT_VARIABLE in os.environ:
+        command += ["--mca", "plm_rsh_agent", os.environ[AGENT_VARIABLE], "--mca", "plm_rsh_no_tree_spawn", "1"]
+        command += ["--mca", "oob_tcp_if_include", os.environ[DEVICE_VARIABLE]]
+        command += ["--map-by", "node", "--host", os.environ[HOSTS_VARIABLE]]
     command += ["-np", str(workers), os.environ[PROGRAM_VARIABLE], str(count), str(samples)]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_"))}
     with tempfile.TemporaryDirectory() as folder:  # OpenMPI's session files: a short path, and gone afterwards

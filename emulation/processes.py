@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, NamedTuple
 
 from fanin.errors import FaninError
@@ -62,8 +62,18 @@ def cause_in(log: str) -> str:
 class LocalJob:
     """N processes that each run `module` with `arguments`. A context manager: they run from entry to exit."""
 
-    def __init__(self, module: str, arguments: Sequence[str], workers: int, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        workers: int,
+        environment: Mapping[str, str],
+        place: Callable[[int, list[str]], list[str]] = lambda rank, command: command,
+    ) -> None:
+        """`place` turns a rank's command line into one that runs it elsewhere, as the same process (a namespace).
+        What `environment` says of MASTER_ADDR and so on wins."""
         self.workers = workers
+        self._place = place
         self._command = [sys.executable, "-m", "fanin.emulation.guarded", module, *arguments]
         self._environment = {**os.environ, **environment}
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -84,8 +94,8 @@ class LocalJob:
                 self._logs.append(log)
                 self._processes.append(
                     subprocess.Popen(
-                        self._command,
-                        env={**self._environment, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                        self._place(rank, self._command),
+                        env={**shared, "LOCAL_RANK": str(rank), **self._environment, "RANK": str(rank)},
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.PIPE,
                         stderr=log,

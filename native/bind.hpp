@@ -12,6 +12,7 @@ void bind_kernels(pybind11::module_& module);
 void bind_switch_machine(pybind11::module_& module);
 void bind_worker_machine(pybind11::module_& module);
 void bind_udp(pybind11::module_& module);
+void bind_wires(pybind11::module_& module);
 
 inline JobSpec job_from_python(const pybind11::handle& spec) {
   JobSpec job;
@@ -20,7 +21,6 @@ inline JobSpec job_from_python(const pybind11::handle& spec) {
   job.workers = spec.attr("workers").cast<std::uint32_t>();
   job.quorum = spec.attr("quorum").cast<std::uint32_t>();
   job.staleness = spec.attr("staleness").cast<std::uint32_t>();
-  job.max_staleness = spec.attr("largest_staleness").cast<std::uint32_t>();
   job.slots = spec.attr("slots").cast<std::uint32_t>();
   job.words_per_packet = spec.attr("words_per_packet").cast<std::uint32_t>();
   job.codes_per_packet = spec.attr("codes_per_packet").cast<std::uint32_t>();

@@ -122,12 +122,13 @@ class BoundWorkerEngine {
 void bind_server(py::module_& module) {
   py::class_<SwitchServer>(module, "SwitchServer")
       .def(py::init([](const std::string& host, std::uint16_t port, std::uint32_t flows, std::uint64_t memory_bytes,
-                       int receive_buffer_bytes, bool offload) {
+                       int receive_buffer_bytes, bool offload, bool share_memory) {
              return std::make_unique<SwitchServer>(host, port, flows, memory_bytes,
-                                                   options_from(receive_buffer_bytes, offload));
+                                                   options_from(receive_buffer_bytes, offload), share_memory);
            }),
            py::arg("host"), py::arg("port"), py::arg("flows"), py::arg("memory_bytes"), py::kw_only(),
-           py::arg("receive_buffer_bytes") = UdpOptions{}.receive_buffer_bytes, py::arg("offload") = true)
+           py::arg("receive_buffer_bytes") = UdpOptions{}.receive_buffer_bytes, py::arg("offload") = true,
+           py::arg("share_memory") = true)
       .def_property_readonly("description", [](const SwitchServer&) { return DESCRIPTION; })
       .def_property_readonly("ports", [](const SwitchServer& self) { return py::tuple(py::cast(self.ports())); })
       .def_property_readonly("receive_buffer_bytes", &SwitchServer::receive_buffer_bytes)
@@ -147,7 +148,6 @@ void bind_server(py::module_& module) {
       .def("remove", &SwitchServer::remove, py::arg("job"), NoGil())
       .def("evict", &SwitchServer::evict, py::arg("job"), py::arg("worker"), NoGil())
       .def("set_quorum", &SwitchServer::set_quorum, py::arg("job"), py::arg("quorum"), NoGil())
-      .def("set_staleness", &SwitchServer::set_staleness, py::arg("job"), py::arg("staleness"), NoGil())
       .def("jobs", &SwitchServer::jobs, NoGil())
       .def("members", [](SwitchServer& self, std::uint16_t job) {
             const Members members = [&] {

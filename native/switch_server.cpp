@@ -20,7 +20,8 @@ void add_to(CounterList& total, const CounterList& more) {
 }  // namespace
 
 SwitchServer::SwitchServer(const std::string& host, std::uint16_t port, std::uint32_t flows, std::uint64_t memory_bytes,
-                           const UdpOptions& options) {
+                           const UdpOptions& options, bool share_memory)
+    : share_memory_(share_memory) {
   if (flows == 0) throw std::invalid_argument("a switch has at least one flow");
   for (std::uint32_t flow = 0; flow < flows; ++flow) {
     const SocketAddress address = resolve(host, flow == 0 ? port : 0, true);
@@ -64,7 +65,7 @@ void SwitchServer::admit(const JobSpec& spec, bool share_memory) {
       flows_[i]->with_machine([&](SwitchMachine& machine, double) { machine.remove(spec.job); });
     throw;
   }
-  if (!share_memory) return;
+  if (!share_memory || !share_memory_) return;
   std::vector<std::string> paths;
   for (const auto& flow : flows_) paths.push_back(flow->share_memory(spec));
   if (std::ranges::none_of(paths, &std::string::empty)) shared_memory_[spec.job] = std::move(paths);
@@ -99,14 +100,6 @@ void SwitchServer::set_quorum(std::uint16_t job, std::uint32_t quorum) {
   const std::lock_guard control(control_);
   for (const auto& flow : flows_) {
     flow->with_machine([&](SwitchMachine& machine, double now) { machine.set_quorum(job, quorum, now); });
-    flow->wake();
-  }
-}
-
-void SwitchServer::set_staleness(std::uint16_t job, std::uint32_t staleness) {
-  const std::lock_guard control(control_);
-  for (const auto& flow : flows_) {
-    flow->with_machine([&](SwitchMachine& machine, double now) { machine.set_staleness(job, staleness, now); });
     flow->wake();
   }
 }

@@ -23,9 +23,10 @@ class SwitchServer {
   static constexpr std::size_t MAX_EVENTS = 4096;
 
   // Flow 0 listens at `port`; further flows, and all if it is 0, at any free one. `memory_bytes` is for all flows together.
+  // Without `share_memory` no job is offered any: everything goes through sockets.
   // Throws std::system_error.
   SwitchServer(const std::string& host, std::uint16_t port, std::uint32_t flows, std::uint64_t memory_bytes,
-               const UdpOptions& options);
+               const UdpOptions& options, bool share_memory = true);
   ~SwitchServer();
 
   void start();
@@ -40,7 +41,6 @@ class SwitchServer {
   void remove(std::uint16_t job);   // this and the following throw NoSuchJob
   void evict(std::uint16_t job, std::uint32_t worker);
   void set_quorum(std::uint16_t job, std::uint32_t quorum);
-  void set_staleness(std::uint16_t job, std::uint32_t staleness);
   std::vector<std::uint16_t> jobs();
   Members members(std::uint16_t job);  // registered on every flow, lost on any, left on any
   CounterList counters();              // of the machines, added up, then of the sockets
@@ -58,6 +58,7 @@ class SwitchServer {
 
   void take_event(const SwitchEvent& event);
 
+  const bool share_memory_;
   std::vector<std::unique_ptr<SwitchFlow>> flows_;
   std::unordered_map<std::uint16_t, std::vector<std::string>> shared_memory_;  // paths by job; guarded by control_
   std::mutex control_;  // one control verb at a time, so that all flows see them in one order

@@ -41,9 +41,6 @@ class Server(Protocol):
     def set_quorum(self, job: int, quorum: int) -> None:
         """Change K of a job, which may close open rounds."""
 
-    def set_staleness(self, job: int, staleness: int) -> None:
-        """Change S of a job, which may close open rounds."""
-
     def next_event(self, timeout_s: float) -> SwitchEvent | None:
         """The next event, once per worker however many flows there are; waits up to `timeout_s`."""
 
@@ -72,17 +69,19 @@ def make_server(
     memory_bytes: int,
     native: bool | None = None,
     curve_secret_key: str | None = None,
+    share_memory: bool = True,
 ) -> Server:
     """Open the data ports and start to serve them; `description` of what comes back says how.
 
     `port` is flow 0's; 0, and further flows, take any free one: see `ports`. `memory_bytes` is the switch's in all.
-    `curve_secret_key` (Z85) encrypts zmq data. Raises ConfigurationError for a port that cannot be had, or when
+    `curve_secret_key` (Z85) encrypts zmq data. `share_memory`: native udp offers it to workers on this machine.
+    Raises ConfigurationError for a port that cannot be had, or when
     native=True and the extension is not built.
     """
     extension = native_extension(native)
     if extension is not None and scheme == "udp":
         try:
-            server = extension.SwitchServer(host, port, flows, memory_bytes)
+            server = extension.SwitchServer(host, port, flows, memory_bytes, share_memory=share_memory)
             server.start()
         except OSError as error:
             raise ConfigurationError(f"udp port {port} of {host!r} cannot be had: {error.strerror or error}") from error

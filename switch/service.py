@@ -61,6 +61,8 @@ class ServiceOptions:
     schemes: tuple[Scheme, ...] = ("udp", "zmq")
     curve: CurveKeys | None = None
     liveness_timeout_s: float = LIVENESS_TIMEOUT_S
+    share_memory: bool = True
+    """False: workers on this machine use sockets as well, as over emulated links they must."""
 
 
 class SwitchService:
@@ -183,7 +185,7 @@ class SwitchService:
         except control.ControlError as error:
             self.controller.receive_malformed(peer, error)
             return
-        if isinstance(request, control.Request):
+        if isinstance(request, control.Join | control.Leave | control.Explain | control.Ask):
             self.controller.receive(peer, request, time.monotonic())
         else:
             self.controller.receive_malformed(peer, control.ControlError("a reply came instead of a request"))
@@ -256,7 +258,13 @@ class SwitchService:
         key = options.curve.secret if options.curve is not None else None
         if scheme == "udp":
             return make_server(
-                "udp", self.host, port, flows=options.flows, memory_bytes=options.memory_bytes, native=options.native
+                "udp",
+                self.host,
+                port,
+                flows=options.flows,
+                memory_bytes=options.memory_bytes,
+                native=options.native,
+                share_memory=options.share_memory,
             )
         try:
             return self._open_zmq(port + 1 if options.port else 0, key)

@@ -28,12 +28,57 @@ def allreduce(
     from rich.console import Console
 
     from fanin.benchmarks import allreduce as benchmark
+
+    rivals = tuple(name for name in against.split(",") if name)
+    plan = benchmark.Plan(
+        workers=workers, bytes=bytes_, lanes=_numbers("lanes", lanes), against=rivals, samples=samples
+    )
+    benchmark.bench(plan, json_file=json, console=Console())
+
+
+@app.command()
+def network(
+    workers: Annotated[int, typer.Option(help="Workers, a namespace and a link each.")] = 4,
+    rate: Annotated[str, typer.Option(help="Of every link, each way: 100mbit, 1gbit, none.")] = "1gbit",
+    delay: Annotated[str, typer.Option(help="Of every link, one way.")] = "0us",
+    loss: Annotated[str, typer.Option(help="Of every link, per frame and direction.")] = "0%",
+    mtu: Annotated[int, typer.Option(help="Of every link.")] = 1500,
+    bytes_: Annotated[
+        str, typer.Option("--bytes", help="Bytes of float32 per worker, several separated by commas.")
+    ] = "26214400",
+    lanes: Annotated[str, typer.Option(help="fanin's lane widths in bits, separated by commas.")] = "32,16,8",
+    against: Annotated[str, typer.Option(help="Rivals: gloo, mpi; separated by commas.")] = "gloo",
+    samples: Annotated[int, typer.Option(help="Samples per rival and size.")] = 11,
+    steps: Annotated[int, typer.Option(help="Training steps to time as well (DDP, text transformer).")] = 0,
+    json: Annotated[Path | None, typer.Option(help="File for the rows.")] = None,
+    record: Annotated[Path | None, typer.Option(help="File for the run's record, of which reports are made.")] = None,
+) -> None:
+    """Time all-reduces and training steps over emulated links (root)."""
+    from rich.console import Console
+
+    from fanin.benchmarks import network as benchmark
+    from fanin.emulation.network import units
+    from fanin.emulation.network.topology import Link
+
+    link = Link(
+        rate_bit_s=units.rate_bit_s(rate), delay_s=units.duration_s(delay), loss=units.probability(loss), mtu=mtu
+    )
+    plan = benchmark.Plan(
+        workers=workers,
+        sizes=_numbers("bytes", bytes_),
+        link=link,
+        lanes=_numbers("lanes", lanes),
+        against=tuple(name for name in against.split(",") if name),
+        samples=samples,
+        steps=steps,
+    )
+    benchmark.bench(plan, json_file=json, record_file=record, console=Console(), command=benchmark.command_line())
+
+
+def _numbers(name: str, text: str) -> tuple[int, ...]:
     from fanin.errors import ConfigurationError
 
     try:
-        widths = tuple(int(width) for width in lanes.split(",") if width)
+        return tuple(int(number) for number in text.split(",") if number)
     except ValueError:
-        raise ConfigurationError(f"lanes = {lanes!r}; expected numbers separated by commas") from None
-    rivals = tuple(name for name in against.split(",") if name)
-    plan = benchmark.Plan(workers=workers, bytes=bytes_, lanes=widths, against=rivals, samples=samples)
-    benchmark.bench(plan, json_file=json, console=Console())
+        raise ConfigurationError(f"{name} = {text!r}; expected numbers separated by commas") from None

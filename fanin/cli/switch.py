@@ -46,6 +46,7 @@ def switch(
     liveness_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="Silence after which a worker counts as lost.")
     ] = LIVENESS_TIMEOUT_S,
+    shared_memory: Annotated[bool, typer.Option(help="Offer it to workers on this machine, beside sockets.")] = True,
     quiet: Annotated[bool, typer.Option(help="Print nothing but errors.")] = False,
     embedded: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
@@ -63,6 +64,7 @@ def switch(
             schemes=_schemes(data),
             curve=_keys(curve_keys),
             liveness_timeout_s=_liveness(liveness_timeout),
+            share_memory=shared_memory,
         )
         service = SwitchService(options)
     except FaninError as error:

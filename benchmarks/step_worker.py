@@ -1,0 +1,92 @@
+"""One rank of the training-step benchmark: DDP steps of the text transformer over each rival in turn."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import TensorDataset
+
+from fanin.benchmarks.allreduce_worker import COLLECTIVE_TIMEOUT
+from fanin.benchmarks.rivals import Rival
+from fanin.examples import text
+from fanin.examples.train import cross_entropy, replica_hash
+from fanin.options import Options
+
+SAMPLES_PER_WORKER = 4
+WARM_UP_STEPS = 2
+LEARNING_RATE = 1e-3
+
+
+@dataclass(slots=True)
+class Trainee:
+    """One rival's replica and how long its steps took."""
+
+    rival: Rival
+    model: DistributedDataParallel
+    optimizer: torch.optim.Optimizer
+    seconds: list[float] = field(default_factory=list)
+
+
+def trainee(rival: Rival) -> Trainee:
+    """A replica of the same weights for every rival."""
+    if rival.backend == "fanin":
+        options = Options.from_environment(os.environ, lanes=rival.lanes)
+        group = dist.new_group(backend="fanin", timeout=COLLECTIVE_TIMEOUT, pg_options=options)
+    else:
+        group = dist.new_group(backend=rival.backend, timeout=COLLECTIVE_TIMEOUT)
+    torch.manual_seed(0)
+    network: nn.Module = text.Network()
+    model = DistributedDataParallel(network, process_group=group)
+    return Trainee(rival, model, torch.optim.AdamW(model.parameters(), LEARNING_RATE))
+
+
+def step(one: Trainee, training: TensorDataset, number: int) -> float:
+    """Seconds of one step on this rank's part of the data."""
+    rank, workers = dist.get_rank(), dist.get_world_size()
+    first = ((number * workers + rank) * SAMPLES_PER_WORKER) % (len(training) - SAMPLES_PER_WORKER)
+    inputs, targets = training[first : first + SAMPLES_PER_WORKER]
+    started = time.perf_counter()
+    one.optimizer.zero_grad()
+    cross_entropy(one.model(inputs), targets).backward()
+    one.optimizer.step()
+    return time.perf_counter() - started
+
+
+def run(rivals: list[Rival], steps: int) -> None:
+    """Every rival takes a step in turn; a report for each at the end."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
+    training, _ = text.load()
+    trainees = [trainee(rival) for rival in rivals]
+    for number in range(WARM_UP_STEPS + steps):
+        for one in trainees:
+            dist.barrier()
+            seconds = step(one, training, number)
+            if number >= WARM_UP_STEPS:
+                one.seconds.append(seconds)
+    for one in trainees:
+        report = {
+            "rival": one.rival.label,
+            "seconds": one.seconds,
+            "replica": replica_hash(one.model.module),
+            "gradient_bytes": sum(p.numel() * p.element_size() for p in one.model.parameters()),
+        }
+        print(json.dumps(report), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rivals", required=True, help="labels, separated by commas")
+    parser.add_argument("--steps", type=int, required=True)
+    arguments = parser.parse_args()
+    run([Rival.parse(label) for label in arguments.rivals.split(",")], arguments.steps)

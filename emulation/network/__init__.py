@@ -1,0 +1,1 @@
+"""Clusters in network namespaces of this machine: `fanin emulate` and `fanin bench network` (docs/emulation.md)."""

@@ -1,0 +1,65 @@
+"""iproute2, as a cluster needs it: every command runs inside a namespace of ours, none in the machine's own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+
+from fanin.errors import FaninError, UnsupportedError
+
+COMMAND_LIMIT_S = 30.0
+TOOLS = {"ip": "iproute2", "tc": "iproute2"}
+
+
+def require_privileges() -> None:
+    """UnsupportedError where namespaces cannot be made, with what to do about it."""
+    if os.geteuid() != 0:
+        raise UnsupportedError(
+            "network namespaces need root: run it with sudo (the workers run as root, too). Remedy: `sudo fanin ...`, "
+            "or `docker compose up`, or `torchrun` on one machine without emulated links"
+        )
+    for tool, package in TOOLS.items():
+        if shutil.which(tool) is None:
+            raise UnsupportedError(f"emulation needs the command `{tool}`; install {package}")
+    # What namespaces are made in must be ours to mount in: a container without CAP_SYS_ADMIN is refused here.
+    probe = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True, check=False)
+    if probe.returncode != 0:
+        raise UnsupportedError(
+            f"this system refuses network namespaces to root ({probe.stderr.strip() or 'no reason given'}); in a "
+            "container, run it with --privileged"
+        )
+
+
+def ip(*arguments: str) -> str:
+    """`ip ARGUMENTS`; FaninError with its own words when it fails."""
+    return run(["ip", *arguments])
+
+
+def ip_batch(namespace: str, lines: Sequence[str]) -> None:
+    """`ip` commands, one a line, in a namespace."""
+    _batch(["ip", "-netns", namespace, "-batch", "-"], lines)
+
+
+def tc_batch(namespace: str, lines: Sequence[str]) -> None:
+    """`tc` commands, one a line, in a namespace."""
+    _batch(["tc", "-netns", namespace, "-batch", "-"], lines)
+
+
+def in_namespace(namespace: str, command: Sequence[str]) -> list[str]:
+    """The command line that runs `command` there, as the same process."""
+    return ["ip", "netns", "exec", namespace, *command]
+
+
+def run(command: Sequence[str], text: str = "") -> str:
+    """Its standard output."""
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=COMMAND_LIMIT_S)
+    if done.returncode != 0:
+        raise FaninError(f"`{' '.join(command)}` failed: {done.stderr.strip() or f'status {done.returncode}'}")
+    return done.stdout
+
+
+def _batch(command: list[str], lines: Sequence[str]) -> None:
+    if lines:
+        run(command, "\n".join(lines) + "\n")

@@ -1,0 +1,232 @@
+"""Builds a topology out of namespaces, bridges, veth pairs and wires, and cleans it up however the run ends.
+
+How a link is made
+------------------
+* Rate and queue: a token bucket (tbf) at either end, on the device that sends, so a sender's own queue fills up before
+  frames are dropped, as on a real host. Without a rate: a plain queue (pfifo).
+* No delay and no faults: a veth pair, at whose speed trains of packets (GSO) cross whole.
+* Delay, loss, duplicates, reordering: a TAP device at each end and our wire element between them (native/wires.hpp),
+  since not every kernel has netem. It lives in this process. With faults, trains are cut into frames first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from fanin.emulation.network import commands, ownership
+from fanin.emulation.network.keeper import Keeper
+from fanin.emulation.network.namespaces import inside, open_tap
+from fanin.emulation.network.topology import PREFIX_BITS, Link, Topology
+from fanin.errors import FaninError
+from fanin.extension import native_extension
+
+if TYPE_CHECKING:
+    from fanin._native import Wires
+
+WORKER_DEVICE = "eth0"
+BRIDGE = "br0"
+UPLINK_DEVICE = "up0"
+BURST_S = 0.001
+"""What a token bucket may send at once, in time at its rate: above a timer's slack, below what anybody notices."""
+MIN_BURST_FRAMES = 2
+ETHERNET_HEADER_BYTES = 14
+QUEUE_FRAMES = 10_000
+"""Of a link without a rate."""
+
+
+class End:
+    """One end of a link: a device in a namespace."""
+
+    def __init__(self, namespace: str, device: str) -> None:
+        self.namespace = namespace
+        self.device = device
+
+
+class Cable:
+    """A link as built: `lower` is the worker's (or the rack's) end, `upper` the switch's."""
+
+    def __init__(self, name: str, link: Link, lower: End, upper: End) -> None:
+        self.name = name
+        self.link = link
+        self.lower = lower
+        self.upper = upper
+        self.wire: int | None = None
+        """Its number in the wire element, where it has one."""
+
+
+class Fabric:
+    """A running network of namespaces. A context manager: it is there from entry to exit."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.cables: list[Cable] = []
+        """Workers' links by rank, then racks' uplinks."""
+        self._run: ownership.Run | None = None
+        self._keeper: Keeper | None = None
+        self._wires: Wires | None = None
+        self._taps: list[int] = []
+
+    def __enter__(self) -> Fabric:
+        commands.require_privileges()
+        topology = self.topology
+        parts = ["root", *(f"rack{rack}" for rack in range(topology.racks) if topology.racks > 1)]
+        parts += [f"w{worker}" for worker in range(topology.workers)]
+        self._run = ownership.claim(parts)
+        try:
+            self._keeper = Keeper(self._run)
+            self._build()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def name(self) -> str:
+        """The run's, which is in the names of its namespaces."""
+        assert self._run is not None
+        return self._run.name
+
+    def worker_namespace(self, worker: int) -> str:
+        """Where a worker lives."""
+        return self._namespace(f"w{worker}")
+
+    def switch_namespace(self, rack: int | None = None) -> str:
+        """Where the root's switch lives, or a rack's."""
+        return self._namespace("root" if rack is None else f"rack{rack}")
+
+    def cut(self, cable: Cable, down: bool) -> None:
+        """Take a link down, or bring it back. What is queued is lost."""
+        if cable.wire is not None and self._wires is not None:
+            self._wires.cut(cable.wire, down)
+        else:
+            commands.ip_batch(cable.upper.namespace, [f"link set {cable.upper.device} {'down' if down else 'up'}"])
+
+    def set_rate(self, cable: Cable, rate_bit_s: float | None) -> None:
+        """Change a link's rate both ways from now on. Only for links that have one."""
+        if cable.link.rate_bit_s is None or rate_bit_s is None:
+            raise FaninError(f"{cable.name} has no rate: it cannot be slowed down")
+        for end in (cable.lower, cable.upper):
+            command = f"qdisc change dev {end.device} root {_bucket(rate_bit_s, cable.link)}"
+            commands.tc_batch(end.namespace, [command])
+
+    def wire_losses(self, cable: Cable) -> int:
+        """Frames that the wire element of a link has dropped so far, both ways."""
+        if cable.wire is None or self._wires is None:
+            return 0
+        return sum(each["lost"] + each["overflowed"] + each["refused"] for each in self._wires.counters(cable.wire))
+
+    def close(self) -> None:
+        """End everything in the namespaces and remove them. Idempotent; FaninError names what could not be removed."""
+        run, self._run = self._run, None
+        if self._wires is not None:
+            self._wires.close()
+            self._wires = None
+        for descriptor in self._taps:
+            os.close(descriptor)
+        self._taps = []
+        if run is None:
+            return
+        stuck = ownership.clean(run)
+        if self._keeper is not None:
+            with contextlib.suppress(Exception):
+                self._keeper.close()
+        if stuck:
+            raise FaninError(f"could not clean up: {'; '.join(stuck)}. Remedy: `fanin emulate --clean`")
+
+    # --- building ---
+
+    def _namespace(self, part: str) -> str:
+        return f"{ownership.PREFIX}{self.name}-{part}"
+
+    def _build(self) -> None:
+        topology = self.topology
+        assert self._run is not None
+        for namespace in self._run.namespaces:
+            commands.ip("netns", "add", namespace)
+            # No IPv6: its address detection would be the only traffic on an idle network.
+            commands.run(commands.in_namespace(namespace, ["sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1"]))
+            commands.ip_batch(namespace, ["link set lo up"])
+        self._bridge(self.switch_namespace(), topology.root_address)
+        if topology.racks > 1:
+            for rack in range(topology.racks):
+                self._bridge(self.switch_namespace(rack), topology.rack_address(rack))
+        for worker in range(topology.workers):
+            home = None if topology.racks == 1 else topology.rack_of(worker)
+            lower = End(self.worker_namespace(worker), WORKER_DEVICE)
+            upper = End(self.switch_namespace(home), f"w{worker}")
+            self._connect(Cable(f"worker {worker}", topology.link_of(worker), lower, upper))
+            commands.ip_batch(
+                lower.namespace, [f"address add {topology.worker_address(worker)}/{PREFIX_BITS} dev {WORKER_DEVICE}"]
+            )
+            commands.ip_batch(upper.namespace, [f"link set {upper.device} master {BRIDGE}"])
+        if topology.racks > 1:
+            for rack in range(topology.racks):
+                lower = End(self.switch_namespace(rack), UPLINK_DEVICE)
+                upper = End(self.switch_namespace(), f"rack{rack}")
+                self._connect(Cable(f"rack {rack}", topology.uplink, lower, upper))
+                commands.ip_batch(lower.namespace, [f"link set {lower.device} master {BRIDGE}"])
+                commands.ip_batch(upper.namespace, [f"link set {upper.device} master {BRIDGE}"])
+        if self._wires is not None:
+            self._wires.start()
+
+    def _bridge(self, namespace: str, address: str) -> None:
+        commands.ip_batch(
+            namespace,
+            [
+                f"link add {BRIDGE} type bridge stp_state 0 forward_delay 0 mcast_snooping 0",
+                f"link set {BRIDGE} up mtu {self._largest_mtu()}",
+                f"address add {address}/{PREFIX_BITS} dev {BRIDGE}",
+            ],
+        )
+
+    def _largest_mtu(self) -> int:
+        topology = self.topology
+        links = [topology.link_of(worker) for worker in range(topology.workers)]
+        return max(link.mtu for link in [*links, topology.uplink])
+
+    def _connect(self, cable: Cable) -> None:
+        lower, upper, link = cable.lower, cable.upper, cable.link
+        if link.needs_wire:
+            self._join_taps(cable)
+        else:
+            peer = f"peer name {upper.device} netns {upper.namespace}"
+            commands.ip_batch(lower.namespace, [f"link add name {lower.device} type veth {peer}"])
+        for end in (lower, upper):
+            commands.ip_batch(end.namespace, [f"link set {end.device} mtu {link.mtu} up"])
+            queue = f"pfifo limit {QUEUE_FRAMES}" if link.rate_bit_s is None else _bucket(link.rate_bit_s, link)
+            commands.tc_batch(end.namespace, [f"qdisc add dev {end.device} root {queue}"])
+        self.cables.append(cable)
+
+    def _join_taps(self, cable: Cable) -> None:
+        native = native_extension(True)
+        assert native is not None
+        if self._wires is None:
+            self._wires = native.Wires()
+        link, trains = cable.link, not cable.link.frame_faults
+        ends = []
+        for end in (cable.lower, cable.upper):
+            ends.append(inside(end.namespace, lambda end=end: open_tap(end.device, trains=trains)))  # type: ignore[misc]
+            self._taps.append(ends[-1])
+        cable.wire = self._wires.join(
+            ends[0],
+            ends[1],
+            delay_s=link.delay_s,
+            loss=link.loss,
+            duplicate=link.duplicate,
+            reorder=link.reorder,
+            seed=self.topology.seed * 1000 + len(self.cables),
+        )
+
+
+def _bucket(rate_bit_s: float, link: Link) -> str:
+    frame_bytes = link.mtu + ETHERNET_HEADER_BYTES
+    burst_bytes = max(int(rate_bit_s / 8 * BURST_S), MIN_BURST_FRAMES * frame_bytes)
+    return f"tbf rate {int(rate_bit_s)}bit burst {burst_bytes} limit {link.queue_bytes}"

@@ -1,0 +1,49 @@
+"""`python -m fanin.emulation.network.keeper NAME`: cleans a run up when its owner ends, however it ends.
+
+It holds the read end of a pipe whose write end only the owner has: the pipe closes when the owner exits, crashes or is
+killed by SIGKILL. Signals meant for the owner's terminal pass it by.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+from fanin.emulation.network import ownership
+
+CLOSE_TIMEOUT_S = 10.0
+
+
+class Keeper:
+    """The owner's side: a running keeper."""
+
+    def __init__(self, run: ownership.Run) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "fanin.emulation.network.keeper", run.name],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def close(self) -> None:
+        """Let it clean, and wait until it has."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(CLOSE_TIMEOUT_S)
+
+
+def main() -> None:
+    """Wait for the end of the owner, then clean."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    while os.read(0, 4096):
+        pass
+    for run in ownership.runs():
+        if run.name == sys.argv[1]:
+            for stuck in ownership.clean(run):
+                print(f"fanin emulate: left behind {stuck}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

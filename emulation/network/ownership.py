@@ -1,0 +1,142 @@
+"""Who made which namespace, so that everything that is ours goes away, and nothing else.
+
+Rules
+-----
+* A run has a random name of four letters; its namespaces are `fanin-NAME-...`. All its devices are made inside them:
+  the machine's own namespace gets none and loses none, and a device goes with its namespace.
+* Before the first namespace is made, a mark is written: MARKS/NAME.json says which process owns the run (its id and
+  start time, since ids come again) and which namespaces it makes.
+* `clean` takes a run only when it has a mark, and only namespaces that are in it and have the prefix. `leftovers` are
+  runs whose owner is gone.
+* Processes inside a run's namespaces are the run's: they are ended first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fanin.emulation.network.commands import COMMAND_LIMIT_S
+
+PREFIX = "fanin-"
+MARKS = Path("/run/fanin-emulate")
+NAMESPACES = Path("/run/netns")
+NAME_LETTERS = "abcdefghijkmnpqrstuvwxyz"
+KILL_ROUNDS = 50
+KILL_INTERVAL_S = 0.05
+"""A process killed may take a moment to go; one in uninterruptible sleep is given up after KILL_ROUNDS of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run's mark."""
+
+    name: str
+    pid: int
+    started: int
+    """Start time of the owner, in clock ticks since boot (proc(5), field 22)."""
+    namespaces: tuple[str, ...]
+
+    @property
+    def alive(self) -> bool:
+        """Whether its owner still runs."""
+        return start_time(self.pid) == self.started
+
+    @property
+    def mark(self) -> Path:
+        """Its file."""
+        return MARKS / f"{self.name}.json"
+
+
+def start_time(pid: int) -> int | None:
+    """When the process started, or None when there is none, or only a zombie of it."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()  # the command's name may hold anything
+    return None if fields[0] == "Z" else int(fields[19])
+
+
+def claim(namespaces: list[str]) -> Run:
+    """Mark a new run of this process, whose namespaces will have these names behind `fanin-NAME-`."""
+    MARKS.mkdir(mode=0o755, exist_ok=True)
+    while True:
+        name = "".join(secrets.choice(NAME_LETTERS) for _ in range(4))
+        started = start_time(os.getpid())
+        assert started is not None
+        run = Run(name, os.getpid(), started, tuple(f"{PREFIX}{name}-{part}" for part in namespaces))
+        body = {"pid": run.pid, "started": run.started, "namespaces": run.namespaces}
+        try:
+            with open(run.mark, "x", encoding="utf-8") as file:
+                json.dump(body, file)
+            return run
+        except FileExistsError:
+            continue
+
+
+def runs() -> list[Run]:
+    """All marked runs, dead ones too. A mark that cannot be read is nobody's and stays."""
+    found = []
+    for path in sorted(MARKS.glob("*.json")):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            body = json.loads(path.read_text(encoding="utf-8"))
+            found.append(Run(path.stem, int(body["pid"]), int(body["started"]), tuple(map(str, body["namespaces"]))))
+    return found
+
+
+def leftovers() -> list[Run]:
+    """Runs whose owner is gone."""
+    return [run for run in runs() if not run.alive]
+
+
+def clean(run: Run) -> list[str]:
+    """End the run's processes, delete its namespaces and its mark; returns what could not be removed. Idempotent."""
+    mine = [name for name in run.namespaces if name.startswith(f"{PREFIX}{run.name}-")]
+    present = [name for name in mine if (NAMESPACES / name).exists()]
+    _end_processes(present)
+    stuck = []
+    for name in present:
+        done = subprocess.run(
+            ["ip", "netns", "delete", name], capture_output=True, text=True, check=False, timeout=COMMAND_LIMIT_S
+        )
+        if done.returncode != 0 and (NAMESPACES / name).exists():
+            stuck.append(f"{name}: {done.stderr.strip()}")
+    if not stuck:
+        run.mark.unlink(missing_ok=True)
+    return stuck
+
+
+def processes_in(namespaces: list[str]) -> set[int]:
+    """Ids of the processes that live in any of them, this one aside."""
+    wanted = set()
+    for name in namespaces:
+        with contextlib.suppress(OSError):
+            status = os.stat(NAMESPACES / name)
+            wanted.add((status.st_dev, status.st_ino))
+    found = set()
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal() and int(entry) != os.getpid():
+            with contextlib.suppress(OSError):
+                status = os.stat(f"/proc/{entry}/ns/net")
+                if (status.st_dev, status.st_ino) in wanted:
+                    found.add(int(entry))
+    return found
+
+
+def _end_processes(namespaces: list[str]) -> None:
+    for _ in range(KILL_ROUNDS):
+        remaining = processes_in(namespaces)
+        for pid in remaining:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not remaining:
+            return
+        time.sleep(KILL_INTERVAL_S)

@@ -1,0 +1,51 @@
+"""Quantities as people write them: `1gbit`, `50us`, `0.1%`, `2x`, `1mib`."""
+
+from __future__ import annotations
+
+import re
+
+from fanin.errors import ConfigurationError
+
+RATES = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+DURATIONS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+SIZES = {"b": 1.0, "k": 1024.0, "kib": 1024.0, "m": 1048576.0, "mib": 1048576.0}
+QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z%]*)")
+
+
+def rate_bit_s(text: str) -> float | None:
+    """Bits per second of `100mbit`; None for `none`, no limit."""
+    return None if text == "none" else _quantity("a rate", text, RATES, "100mbit, 1gbit or none")
+
+
+def duration_s(text: str) -> float:
+    """Seconds of `50us`, `2ms`, `1.5s`."""
+    return _quantity("a duration", text, DURATIONS, "50us, 2ms or 1s")
+
+
+def size_bytes(text: str) -> int:
+    """Bytes of `512kib`."""
+    return int(_quantity("a size", text, SIZES, "512kib or 1mib"))
+
+
+def probability(text: str) -> float:
+    """0..1 of `0.1%` or `0.001`."""
+    match = QUANTITY.fullmatch(text.strip().lower())
+    value = float(match[1]) / (100 if match[2] else 1) if match and match[2] in ("", "%") else -1.0
+    if not 0.0 <= value <= 1.0:
+        raise ConfigurationError(f"{text!r} is no probability; expected 0.1% or 0.001")
+    return value
+
+
+def factor(text: str) -> float:
+    """How many times, at least 1, of `2x`."""
+    match = QUANTITY.fullmatch(text.strip().lower().removesuffix("x"))
+    if not match or match[2] or float(match[1]) < 1:
+        raise ConfigurationError(f"{text!r} is no slow-down; expected 2x or 1.5x")
+    return float(match[1])
+
+
+def _quantity(what: str, text: str, units: dict[str, float], examples: str) -> float:
+    match = QUANTITY.fullmatch(text.strip().lower())
+    if not match or match[2] not in units:
+        raise ConfigurationError(f"{text!r} is no {what.removeprefix('a ')}; expected {examples}")
+    return float(match[1]) * units[match[2]]
