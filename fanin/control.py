@@ -17,6 +17,7 @@ Rules of this file
     ... the job runs; control is silent ...
     Leave                          ->  Left          (BYE on the data path comes first; this is for what BYE cannot say)
     Ask                            ->  Stats         (`fanin stats`, `fanin doctor`)
+    Tune                           ->  Tuned         (K and S of a running job: `fanin tune`, Session.tune)  | Refused
     Explain                        ->  Explanation   (a worker whose job is gone asks what became of it)
 """
 
@@ -81,6 +82,7 @@ class Refusal(str, enum.Enum):
     MEMORY = "memory"
     JOIN_TIMEOUT = "join-timeout"
     MEMBER_LOST = "member-lost"
+    UNKNOWN_JOB = "unknown-job"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +113,8 @@ class Join:
     """K; None: all."""
     staleness: int = 0
     """S."""
+    max_staleness: int | None = None
+    """The largest S that Tune may set later; memory and lanes are sized for it. None: S."""
     join_timeout_s: float = 120.0
 
 
@@ -133,6 +137,7 @@ class Admitted:
     workers: int
     quorum: int
     staleness: int
+    max_staleness: int
     slots: int
     words_per_packet: int
     codes_per_packet: int
@@ -210,6 +215,26 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tune:
+    """Let the rounds of a running job close under another K or S; None leaves that one as it is."""
+
+    job: str
+    quorum: int | None = None
+    staleness: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """What the job's rounds close under from here on."""
+
+    job: str
+    quorum: int
+    """K as asked for; no more than there are live workers are ever waited for."""
+    staleness: int
+    max_staleness: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemberReport:
     """One rank of one job. States: missing, waiting, joined, registered, lost, left."""
 
@@ -231,6 +256,7 @@ class JobReport:
     size: int
     quorum: int
     staleness: int
+    max_staleness: int
     slots: int
     words_per_packet: int
     flows: int
@@ -268,14 +294,11 @@ class Stats:
     """Refusals so far by code."""
 
 
-Request = Join | Leave | Explain | Ask
-Reply = Waiting | Admitted | Started | Refused | Left | Explanation | Stats
+Request = Join | Leave | Explain | Ask | Tune
+Reply = Waiting | Admitted | Started | Refused | Left | Explanation | Stats | Tuned
 Message = Request | Reply
 
-_TYPES: dict[str, type[Any]] = {
-    kind.__name__.lower(): kind
-    for kind in (Join, Leave, Explain, Ask, Waiting, Admitted, Started, Refused, Left, Explanation, Stats)
-}
+_TYPES: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in typing.get_args(Message)}
 _ENVELOPE = ("fanin", "type")
 
 Kind = TypeVar("Kind")

@@ -61,3 +61,11 @@ class CollectiveTimeoutError(FaninError, TimeoutError):
 
 class UnsupportedError(FaninError, NotImplementedError):
     """A combination that fanin refuses rather than computing something else."""
+
+
+class ProgramError(FaninError, ValueError):
+    """A compiled P4 program or its P4Info is malformed, or the two do not belong together."""
+
+
+class PacketError(FaninError):
+    """A P4 program does something undefined with this packet; the packet is lost, and nothing else."""

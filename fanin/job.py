@@ -55,6 +55,8 @@ class JobSpec:
     """K, 1..N: arrivals that close a round once the staleness bound allows it. N for synchronous all-reduce."""
     staleness: int = 0
     """S, 0..: rounds by which a contribution may land late. 0 for synchronous all-reduce."""
+    max_staleness: int | None = None
+    """The largest S that the controller may set while the job runs: decides the rings' depth and the lanes. None: S."""
     slots: int
     """Slots of this job at this switch (of this flow, where a job is spread over several)."""
     words_per_packet: int
@@ -76,7 +78,11 @@ class JobSpec:
         check(0 <= self.generation <= 0xFFFFFFFF, f"generation {self.generation} is no 32-bit number")
         check(1 <= self.workers <= MAX_WORKERS, f"workers = {self.workers}; one switch takes 1..{MAX_WORKERS}")
         check(1 <= self.quorum <= self.workers, f"quorum = {self.quorum}; must be in 1..{self.workers} (workers)")
-        check(0 <= self.staleness <= 1024, f"staleness = {self.staleness}; must be in 0..1024")
+        check(0 <= self.largest_staleness <= 1024, f"staleness = {self.largest_staleness}; must be in 0..1024")
+        check(
+            0 <= self.staleness <= self.largest_staleness,
+            f"staleness = {self.staleness}; must be in 0..{self.largest_staleness} (max_staleness)",
+        )
         check(1 <= self.slots <= 1 << 20, f"slots = {self.slots}; must be in 1..{1 << 20}")
         check(1 <= self.codes_per_packet <= MAX_CODES, f"codes_per_packet must be in 1..{MAX_CODES}")
         check(
@@ -88,14 +94,19 @@ class JobSpec:
         check(self.liveness_timeout_s > 0, "liveness_timeout_s must be positive")
 
     @property
+    def largest_staleness(self) -> int:
+        """The S that memory and lanes are sized for."""
+        return self.staleness if self.max_staleness is None else self.max_staleness
+
+    @property
     def history(self) -> int:
-        """H = S + 2 ring entries per slot (design: S + 1 is not enough)."""
-        return self.staleness + 2
+        """H = S + 2 ring entries per slot (design: S + 1 is not enough), for the largest S."""
+        return self.largest_staleness + 2
 
     @property
     def contributions(self) -> int:
-        """M = N (S + 1): the most contributions that one round can hold; lanes are sized for it."""
-        return self.workers * (self.staleness + 1)
+        """M = N (S + 1): the most contributions that one round can hold; lanes are sized for it and the largest S."""
+        return self.workers * (self.largest_staleness + 1)
 
     @property
     def full_mask(self) -> int:

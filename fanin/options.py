@@ -44,6 +44,29 @@ class SwitchAddress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rounds:
+    """When a job's rounds close (docs/slot-machine.md); the same on every rank. The default: synchronous all-reduce."""
+
+    quorum: int | None = None
+    """K, 1..size: contributions that a round waits for. None: all. May be changed while the job runs."""
+    staleness: int = 0
+    """S, 0..1024: rounds by which the slowest worker may be behind. May be changed while the job runs."""
+    max_staleness: int | None = None
+    """The largest S that may ever be set, S..1024; None: S. Each step costs a ring entry per slot and lane room."""
+
+    def __post_init__(self) -> None:
+        largest = self.staleness if self.max_staleness is None else self.max_staleness
+        if self.quorum is not None and self.quorum < 1:
+            raise ConfigurationError(f"quorum = {self.quorum}; must be at least 1")
+        if not 0 <= self.staleness <= largest <= 1024:
+            raise ConfigurationError(f"staleness = {self.staleness}, max_staleness = {largest}; 0 <= S <= max <= 1024")
+
+
+SYNCHRONOUS = Rounds()
+"""Every round waits for every worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """Everything a worker can be told. Each field is also an environment variable: `lanes` is FANIN_LANES."""
 

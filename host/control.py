@@ -54,7 +54,7 @@ class ControlClient:
         except control.ControlError as error:
             remedy = "install the same fanin version on workers and switch"
             raise AdmissionError(f"the answer of {self.address} is not understood: {error}; {remedy}") from error
-        if isinstance(reply, control.Join | control.Leave | control.Explain | control.Ask):
+        if isinstance(reply, control.Request):
             raise AdmissionError(f"{self.address} asks instead of answering: it is no fanin switch")
         return reply
 

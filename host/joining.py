@@ -30,7 +30,7 @@ from fanin.host.failures import (
 )
 from fanin.host.path import discover
 from fanin.job import JobSpec
-from fanin.options import Options, SwitchAddress
+from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
 from fanin.wire import VERSION as WIRE_VERSION
 
 MAX_EVENT_WAIT_S = 0.05
@@ -54,7 +54,9 @@ class Joined:
     """With which to say Leave."""
 
 
-def join(options: Options, address: SwitchAddress, job_name: str, rank: int, size: int) -> Joined:
+def join(
+    options: Options, address: SwitchAddress, job_name: str, rank: int, size: int, rounds: Rounds = SYNCHRONOUS
+) -> Joined:
     """Join; raises the errors that Session.join names. Leaves nothing behind when it fails."""
     who = Membership(address=address, job_name=job_name, rank=rank, size=size)
     connect_by = time.monotonic() + options.connect_timeout_s
@@ -62,7 +64,7 @@ def join(options: Options, address: SwitchAddress, job_name: str, rank: int, siz
         address, curve_server_key=options.curve_server_key, timeout_s=options.connect_timeout_s, patient=True
     )
     with client:
-        joining = _Joining(options, who, client, connect_by)
+        joining = _Joining(options, rounds, who, client, connect_by)
         try:
             return joining.run()
         except BaseException as error:  # KeyboardInterrupt too: the others must not wait for this rank
@@ -73,7 +75,9 @@ def join(options: Options, address: SwitchAddress, job_name: str, rank: int, siz
 class _Joining:
     """One join under way."""
 
-    def __init__(self, options: Options, who: Membership, client: ControlClient, connect_by: float) -> None:
+    def __init__(
+        self, options: Options, rounds: Rounds, who: Membership, client: ControlClient, connect_by: float
+    ) -> None:
         facts = discover(who.address.scheme, client.host, who.address.port)
         self._options = options
         self._who = who
@@ -93,6 +97,9 @@ class _Joining:
             words_per_packet=options.words_per_packet,
             flows=options.flows,
             checksum=bool(options.checksum) or (options.checksum is None and options.faults is not None),
+            quorum=rounds.quorum,
+            staleness=rounds.staleness,
+            max_staleness=rounds.max_staleness,
             join_timeout_s=options.join_timeout_s,
         )
         self._engine: Engine | None = None
@@ -197,6 +204,7 @@ def spec_of(admitted: control.Admitted) -> JobSpec:
         workers=admitted.workers,
         quorum=admitted.quorum,
         staleness=admitted.staleness,
+        max_staleness=admitted.max_staleness,
         slots=admitted.slots,
         words_per_packet=admitted.words_per_packet,
         codes_per_packet=admitted.codes_per_packet,

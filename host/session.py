@@ -16,15 +16,23 @@ from collections import deque
 from types import TracebackType
 
 from fanin import control
-from fanin.errors import CollectiveTimeoutError, FaninError, SwitchLostError
+from fanin.errors import AdmissionError, CollectiveTimeoutError, FaninError, SwitchLostError
 from fanin.events import ReductionDone, SwitchSilent, WorkerEvent, WorkersGone
 from fanin.events import Refused as PacketRefused
 from fanin.host import joining
 from fanin.host.control import ask
 from fanin.host.engine import Engine
-from fanin.host.failures import FAILURES, Membership, packet_refused, ranks_of, switch_silent, workers_gone
+from fanin.host.failures import (
+    FAILURES,
+    Membership,
+    join_refused,
+    packet_refused,
+    ranks_of,
+    switch_silent,
+    workers_gone,
+)
 from fanin.job import LEAVE_TIMEOUT_S, JobSpec
-from fanin.options import Options, SwitchAddress
+from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
 from fanin.reduction import Reduction
 
 WAIT_SLICE_S = 0.5
@@ -83,14 +91,23 @@ class Session:
         """Tickets for `next_done`."""
 
     @classmethod
-    def join(cls, *, options: Options, switch: SwitchAddress, job_name: str, rank: int, size: int) -> Session:
+    def join(
+        cls,
+        *,
+        options: Options,
+        switch: SwitchAddress,
+        job_name: str,
+        rank: int,
+        size: int,
+        rounds: Rounds = SYNCHRONOUS,
+    ) -> Session:
         """Become rank `rank` of the `size` workers of `job_name`; returns when all of them are reachable.
 
         Raises SwitchUnreachableError (within options.connect_timeout_s), JoinTimeoutError naming the ranks that are
         missing (after options.join_timeout_s), AdmissionError when the controller refuses, WorkerLostError when a rank
         dies meanwhile, ConfigurationError.
         """
-        return cls(joining.join(options, switch, job_name, rank, size), options)
+        return cls(joining.join(options, switch, job_name, rank, size, rounds), options)
 
     def submit(self, reduction: Reduction) -> int:
         """Start a reduction; returns its ticket (1, 2, ...). Every rank submits the same ones in the same order.
@@ -166,6 +183,25 @@ class Session:
         if self._failure is None and not self._closed and self._engine.failed:
             self._find_failure()
         return self._failure
+
+    def tune(self, *, quorum: int | None = None, staleness: int | None = None) -> Rounds:
+        """Change K, S or both for all workers of the job while it runs; returns what is in force then.
+
+        Each slot applies it between two packets: a round closes under what is in force when it closes. With neither,
+        it only tells. Raises AdmissionError for values that the job was not admitted for (max_staleness),
+        SwitchUnreachableError within INQUIRY_TIMEOUT_S.
+        """
+        answer = ask(
+            self.address,
+            control.Tune(job=self.job_name, quorum=quorum, staleness=staleness),
+            curve_server_key=self._options.curve_server_key,
+            timeout_s=INQUIRY_TIMEOUT_S,
+        )
+        if isinstance(answer, control.Refused):
+            raise join_refused(self._who, answer)
+        if not isinstance(answer, control.Tuned):
+            raise AdmissionError(f"{self.address} answered {type(answer).__name__} to Tune: it is no fanin switch")
+        return Rounds(quorum=answer.quorum, staleness=answer.staleness, max_staleness=answer.max_staleness)
 
     def counters(self) -> dict[str, int | float]:
         """The engine's counters by name: packets_out, bytes_out, retransmissions, srtt_us, ..."""

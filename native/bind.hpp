@@ -21,6 +21,7 @@ inline JobSpec job_from_python(const pybind11::handle& spec) {
   job.workers = spec.attr("workers").cast<std::uint32_t>();
   job.quorum = spec.attr("quorum").cast<std::uint32_t>();
   job.staleness = spec.attr("staleness").cast<std::uint32_t>();
+  job.max_staleness = spec.attr("largest_staleness").cast<std::uint32_t>();
   job.slots = spec.attr("slots").cast<std::uint32_t>();
   job.words_per_packet = spec.attr("words_per_packet").cast<std::uint32_t>();
   job.codes_per_packet = spec.attr("codes_per_packet").cast<std::uint32_t>();

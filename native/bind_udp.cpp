@@ -148,6 +148,7 @@ void bind_server(py::module_& module) {
       .def("remove", &SwitchServer::remove, py::arg("job"), NoGil())
       .def("evict", &SwitchServer::evict, py::arg("job"), py::arg("worker"), NoGil())
       .def("set_quorum", &SwitchServer::set_quorum, py::arg("job"), py::arg("quorum"), NoGil())
+      .def("set_staleness", &SwitchServer::set_staleness, py::arg("job"), py::arg("staleness"), NoGil())
       .def("jobs", &SwitchServer::jobs, NoGil())
       .def("members", [](SwitchServer& self, std::uint16_t job) {
             const Members members = [&] {

@@ -70,7 +70,7 @@ SlotOutcome SlotRing::contribute(std::uint32_t slot, std::uint32_t worker, std::
   const std::uint32_t bit = std::uint32_t{1} << worker;
   const std::uint32_t before = arrived.tag == base ? arrived.bitmap : 0;
   if ((before & bit) != 0) return {.verdict = Verdict::duplicate, .answered = stale > 0};
-  if (stale > staleness_) return {.verdict = Verdict::ancient};
+  if (stale > history_ - 2) return {.verdict = Verdict::ancient};
   std::uint8_t* const entry = entry_at(slot, open);
   Facts& facts = *reinterpret_cast<Facts*>(entry);
   if (given != nullptr && state.count != 0 && facts.contributors != 0 &&

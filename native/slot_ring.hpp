@@ -54,11 +54,12 @@ class SlotRing {
   std::uint32_t live() const { return live_; }
   void set_live(std::uint32_t mask);
   void set_quorum(std::uint32_t quorum);
+  void set_staleness(std::uint32_t staleness) { staleness_ = staleness; }
 
   // Base `base` of `worker`, or a pass, `late` or not, when `given` is null. Copies out of `queue` a result that must make room.
   SlotOutcome contribute(std::uint32_t slot, std::uint32_t worker, std::uint32_t base, const Contribution* given,
                          SwitchQueue& queue, bool late = false);
-  // The round that can close after a change of live or quorum.
+  // The round that can close after a change of live, K or S.
   std::optional<std::uint32_t> poke(std::uint32_t slot);
 
   // The datagram of a round that has closed and is still in the ring, as it is multicast; and its mark for the queue.
@@ -116,7 +117,7 @@ class SlotRing {
   std::uint8_t flags_;
   std::uint32_t generation_;
   std::uint32_t slot_count_;
-  std::uint32_t staleness_;
+  std::uint32_t staleness_;  // S now; history_ - 2 is the largest that it may be set to
   std::uint32_t history_;
   std::uint32_t quorum_;
   std::uint32_t live_;

@@ -1,5 +1,7 @@
 #include "switch_flow.hpp"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <bit>
 #include <system_error>
@@ -167,8 +169,24 @@ void SwitchFlow::run() {
   }
 }
 
+// As WorkerFlow::linger, after a round of work only: what is idle stays asleep.
+bool SwitchFlow::linger() {
+  const double until = monotonic_now() + LINGER_S;
+  do {
+    sched_yield();
+    const std::lock_guard lock(turnstile_);
+    if (shared_.empty()) return false;
+    for (auto& [job, shared] : shared_) {
+      for (const RingReader& uplink : shared.uplinks)
+        if (uplink.has_more()) return true;
+    }
+  } while (monotonic_now() < until);
+  return false;
+}
+
 // Says that it sleeps, looks once more, and only then does: see native/shared_memory.hpp.
 void SwitchFlow::sleep() {
+  if (linger()) return;
   bool busy = false;
   {
     const std::lock_guard lock(turnstile_);

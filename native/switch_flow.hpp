@@ -29,6 +29,7 @@ namespace fanin {
 
 class SwitchFlow {
  public:
+  static constexpr double LINGER_S = 50e-6;
   static constexpr std::size_t MAX_MEMBER_SOCKETS = 4096;
   static constexpr int BATCHES_PER_SOCKET = 32;  // before the next socket has its turn
   static constexpr int SHARED_DATAGRAMS_PER_WORKER = 64;  // before the next worker's ring has its turn
@@ -70,6 +71,7 @@ class SwitchFlow {
   void open_socket_for(AddressBook::Peer& peer, Address number, std::uint16_t job);
   void find_shared_memory(AddressBook::Peer& peer, Address number, std::uint16_t job);
   bool receive_shared();  // false: there may be more
+  bool linger();
   void sleep();
   void report();
 

@@ -127,6 +127,15 @@ void SwitchMachine::set_quorum(std::uint16_t index, std::uint32_t quorum, double
   state_->poke(job);
 }
 
+void SwitchMachine::set_staleness(std::uint16_t index, std::uint32_t staleness, double) {
+  SwitchJob& job = state_->job_at(index);
+  if (staleness > job.spec.max_staleness)
+    throw std::invalid_argument("staleness = " + std::to_string(staleness) + "; must be in 0.." +
+                                std::to_string(job.spec.max_staleness) + " (the job's max_staleness)");
+  job.ring.set_staleness(staleness);
+  state_->poke(job);
+}
+
 std::vector<std::uint16_t> SwitchMachine::jobs() const {
   std::vector<std::uint16_t> indices;
   for (const auto& job : state_->jobs)

@@ -104,6 +104,14 @@ void SwitchServer::set_quorum(std::uint16_t job, std::uint32_t quorum) {
   }
 }
 
+void SwitchServer::set_staleness(std::uint16_t job, std::uint32_t staleness) {
+  const std::lock_guard control(control_);
+  for (const auto& flow : flows_) {
+    flow->with_machine([&](SwitchMachine& machine, double now) { machine.set_staleness(job, staleness, now); });
+    flow->wake();
+  }
+}
+
 std::vector<std::uint16_t> SwitchServer::jobs() {
   return flows_.front()->with_machine([](SwitchMachine& machine, double) { return machine.jobs(); });
 }

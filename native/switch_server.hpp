@@ -41,6 +41,7 @@ class SwitchServer {
   void remove(std::uint16_t job);   // this and the following throw NoSuchJob
   void evict(std::uint16_t job, std::uint32_t worker);
   void set_quorum(std::uint16_t job, std::uint32_t quorum);
+  void set_staleness(std::uint16_t job, std::uint32_t staleness);
   std::vector<std::uint16_t> jobs();
   Members members(std::uint16_t job);  // registered on every flow, lost on any, left on any
   CounterList counters();              // of the machines, added up, then of the sockets

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -167,7 +168,7 @@ bool WorkerFlow::drive(const std::function<bool()>& finished, double deadline_s)
   while (!finished() && !closing_.load()) {
     const double left_s = deadline_s - monotonic_now();
     if (left_s <= 0) break;
-    if (drained && may_sleep()) {
+    if (drained && !linger() && may_sleep()) {
       pollfd waiting[] = {{fd, POLLIN, 0}, {driver_bell_, POLLIN, 0}};
       poll(waiting, 2, static_cast<int>(std::min(std::ceil(left_s * 1e3), 1e6)));  // the thread minds the timers
       std::uint64_t rings;
@@ -221,6 +222,19 @@ bool WorkerFlow::receive_shared() {
     send(now);
     bytes = 0;
   }
+  return false;
+}
+
+// Gives the processor to others for a moment, on the chance that the result comes meanwhile: where a round trip takes
+// less than going to sleep and being woken, that is the quicker way.
+bool WorkerFlow::linger() {
+  const double until = monotonic_now() + LINGER_S;
+  do {
+    sched_yield();
+    const std::lock_guard lock(turnstile_);
+    if (!shared_) return false;
+    if (downlink_.has_more()) return true;
+  } while (monotonic_now() < until);
   return false;
 }
 

@@ -28,6 +28,7 @@ class WorkerFlow {
   static constexpr int BATCHES_PER_WAKE = 64;           // before timers are looked at
   static constexpr int SHARED_DATAGRAMS_PER_WAKE = 256;  // the same, from shared memory
   static constexpr std::size_t SEND_AFTER_BYTES = 60'000;  // received: about a train's worth of room to send into
+  static constexpr double LINGER_S = 50e-6;              // before a thread that waits goes to sleep
 
   // Called with the machine locked (on_event) and with nothing locked (on_failure: the event that ends the flow).
   struct Listener {
@@ -68,6 +69,7 @@ class WorkerFlow {
   bool receive();  // the same
   bool receive_shared();
   void sleep();
+  bool linger();
   bool may_sleep();
   void count_as_awake();
   void send(double now);

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from fanin.control import MAX_TEXT_CHARACTERS, Join, Refusal, Refused, one_line
+from fanin.control import MAX_TEXT_CHARACTERS, Join, Refusal, Refused, Tune, one_line
+from fanin.job import JobSpec
 from fanin.wire import MAX_WORKERS
 from fanin.wire import VERSION as WIRE_VERSION
 
@@ -61,8 +62,13 @@ def judge_alone(join: Join, schemes: Collection[str], flows: int) -> Refused | N
         return refuse(
             Refusal.QUORUM, f"quorum {quorum} of {join.size} workers", f"the quorum must be in 1..{join.size}"
         )
-    if not 0 <= join.staleness <= MAX_STALENESS:
-        return refuse(Refusal.STALENESS, f"staleness {join.staleness}", f"the staleness must be in 0..{MAX_STALENESS}")
+    largest = join.staleness if join.max_staleness is None else join.max_staleness
+    if not 0 <= join.staleness <= largest <= MAX_STALENESS:
+        return refuse(
+            Refusal.STALENESS,
+            f"staleness {join.staleness}, at most {largest}",
+            f"the staleness must be in 0..max_staleness, and that at most {MAX_STALENESS}",
+        )
     if join.scheme not in schemes:
         served = " and ".join(f"{scheme}://" for scheme in sorted(schemes))
         return refuse(
@@ -103,12 +109,33 @@ def judge_beside(join: Join, first: Join) -> Refused | None:
             f"rank {join.rank} uses {join.scheme}://, rank {first.rank} uses {first.scheme}://",
             "give every rank the same switch address",
         )
-    if (join.quorum, join.staleness) != (first.quorum, first.staleness):
+    for name in ("quorum", "staleness", "max_staleness"):
+        if getattr(join, name) != getattr(first, name):
+            return refuse(
+                Refusal.DISAGREEMENT,
+                f"rank {join.rank} asks for {name} {getattr(join, name)}, rank {first.rank} for {getattr(first, name)}",
+                "give every rank the same options",
+            )
+    return None
+
+
+def judge_tune(tune: Tune, spec: JobSpec | None) -> Refused | None:
+    """What is wrong with a wish to change K or S of the job that `spec` describes (None: it does not run)."""
+    if spec is None:
         return refuse(
-            Refusal.DISAGREEMENT,
-            f"rank {join.rank} asks for quorum {join.quorum} and staleness {join.staleness}, rank {first.rank} "
-            f"for {first.quorum} and {first.staleness}",
-            "give every rank the same options",
+            Refusal.UNKNOWN_JOB, f"no job {tune.job!r} runs at this switch", "`fanin stats` names those that do"
+        )
+    if tune.quorum is not None and not 1 <= tune.quorum <= spec.workers:
+        return refuse(
+            Refusal.QUORUM,
+            f"quorum {tune.quorum} of {spec.workers} workers",
+            f"the quorum must be in 1..{spec.workers}",
+        )
+    if tune.staleness is not None and not 0 <= tune.staleness <= spec.largest_staleness:
+        return refuse(
+            Refusal.STALENESS,
+            f"staleness {tune.staleness}; the job was admitted for at most {spec.largest_staleness}",
+            f"choose 0..{spec.largest_staleness}, or start the job with a larger max_staleness",
         )
     return None
 

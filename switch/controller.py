@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import fanin
 from fanin import control
@@ -18,7 +19,15 @@ from fanin.control import JOIN_LEASE_S, Join, Refusal, Refused, Scheme
 from fanin.errors import AdmissionError, ConfigurationError
 from fanin.events import SwitchEvent, WorkerJoined, WorkerLeft, WorkerSilent
 from fanin.job import JobSpec
-from fanin.switch.admission import in_words, judge_alone, judge_beside, no_memory, rank_taken, refuse
+from fanin.switch.admission import (
+    in_words,
+    judge_alone,
+    judge_beside,
+    judge_tune,
+    no_memory,
+    rank_taken,
+    refuse,
+)
 from fanin.switch.data_plane import DataPlane, Limits
 from fanin.switch.job_shape import choose_shape
 from fanin.switch.jobs import Job, Member, State, explanation_of, ranks_of, report
@@ -73,6 +82,8 @@ class Controller:
             self._leave(peer, request, now)
         elif isinstance(request, control.Explain):
             self._send(peer, self._explain(request))
+        elif isinstance(request, control.Tune):
+            self._tune(peer, request)
         else:
             self._send(peer, self.stats(now))
 
@@ -202,6 +213,7 @@ class Controller:
             workers=spec.workers,
             quorum=spec.quorum,
             staleness=spec.staleness,
+            max_staleness=spec.largest_staleness,
             slots=spec.slots,
             words_per_packet=spec.words_per_packet,
             codes_per_packet=spec.codes_per_packet,
@@ -252,6 +264,7 @@ class Controller:
             workers=first.size,
             quorum=first.size if first.quorum is None else first.quorum,
             staleness=first.staleness,
+            max_staleness=first.max_staleness,
             slots=shape.slots,
             words_per_packet=shape.words_per_packet,
             codes_per_packet=shape.codes_per_packet,
@@ -267,6 +280,34 @@ class Controller:
             index = (index + 1) & MAX_INDEX
             if index not in self._placed:
                 return index
+
+    # --- while it runs ---
+
+    def _tune(self, peer: bytes, tune: control.Tune) -> None:
+        """Change K and S of a running job, or tell what they are."""
+        job = self._open.get(tune.job)
+        spec = job.spec if job is not None and job.state is State.RUNNING else None
+        refused = judge_tune(tune, spec)
+        if refused is not None:
+            self._refuse(peer, refused)
+            return
+        assert job is not None
+        assert spec is not None
+        server = self._planes[job.first.scheme].server
+        if tune.quorum is not None:
+            server.set_quorum(spec.job, tune.quorum)
+            spec = replace(spec, quorum=tune.quorum)
+        if tune.staleness is not None:
+            largest = spec.largest_staleness
+            server.set_staleness(spec.job, tune.staleness)
+            spec = replace(spec, staleness=tune.staleness, max_staleness=largest)
+        job.spec = spec
+        self._send(
+            peer,
+            control.Tuned(
+                job=job.name, quorum=spec.quorum, staleness=spec.staleness, max_staleness=spec.largest_staleness
+            ),
+        )
 
     # --- leaving, and worse ---
 

@@ -62,6 +62,7 @@ class Job:
     state: State = State.FORMING
     members: dict[int, Member] = field(default_factory=dict)
     spec: JobSpec | None = None
+    """What the switch holds it to; its K and S are those in force."""
     memory_bytes: int = 0
     """What it holds of the switch's memory, over all flows."""
     registered: int = 0
@@ -91,6 +92,11 @@ class Job:
         return tuple(ranks_of(self.spec.full_mask & ~self.registered))
 
 
+def largest_staleness(join: Join) -> int:
+    """The S that a worker wants its job to be able to reach."""
+    return join.staleness if join.max_staleness is None else join.max_staleness
+
+
 def ranks_of(mask: int) -> Iterator[int]:
     """The ranks whose bits are set."""
     return (rank for rank in range(mask.bit_length()) if mask >> rank & 1)
@@ -114,7 +120,8 @@ def report(job: Job, now: float, flows: int, counters: dict[str, int]) -> JobRep
         scheme=job.first.scheme,
         size=job.first.size,
         quorum=spec.quorum if spec else job.first.quorum or job.first.size,
-        staleness=job.first.staleness,
+        staleness=spec.staleness if spec else job.first.staleness,
+        max_staleness=spec.largest_staleness if spec else largest_staleness(job.first),
         slots=spec.slots if spec else 0,
         words_per_packet=spec.words_per_packet if spec else 0,
         flows=flows,

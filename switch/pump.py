@@ -33,6 +33,9 @@ class SwitchMachine(Machine[SwitchEvent], Protocol):
     def set_quorum(self, job: int, quorum: int, now: float) -> None:
         """Change K."""
 
+    def set_staleness(self, job: int, staleness: int, now: float) -> None:
+        """Change S."""
+
     def counters(self) -> dict[str, int]:
         """Counts by name."""
 
@@ -120,6 +123,13 @@ class PumpServer:
         for machine, pump in self._flows():
             with pump.lock:
                 machine.set_quorum(job, quorum, self._clock())
+            pump.transport.wake()
+
+    def set_staleness(self, job: int, staleness: int) -> None:
+        """Change S on every flow."""
+        for machine, pump in self._flows():
+            with pump.lock:
+                machine.set_staleness(job, staleness, self._clock())
             pump.transport.wake()
 
     def next_event(self, timeout_s: float) -> SwitchEvent | None:

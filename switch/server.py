@@ -41,6 +41,9 @@ class Server(Protocol):
     def set_quorum(self, job: int, quorum: int) -> None:
         """Change K of a job, which may close open rounds."""
 
+    def set_staleness(self, job: int, staleness: int) -> None:
+        """Change S of a job, which may close open rounds."""
+
     def next_event(self, timeout_s: float) -> SwitchEvent | None:
         """The next event, once per worker however many flows there are; waits up to `timeout_s`."""
 

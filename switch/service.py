@@ -185,7 +185,7 @@ class SwitchService:
         except control.ControlError as error:
             self.controller.receive_malformed(peer, error)
             return
-        if isinstance(request, control.Join | control.Leave | control.Explain | control.Ask):
+        if isinstance(request, control.Request):
             self.controller.receive(peer, request, time.monotonic())
         else:
             self.controller.receive_malformed(peer, control.ControlError("a reply came instead of a request"))

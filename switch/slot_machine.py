@@ -3,9 +3,9 @@
 Rules
 -----
 A worker's contribution carries a base b: how many results of this slot the worker has received. The switch completes
-rounds 0, 1, 2, ... of the slot one after another; V is the round now open. K is the quorum, S the staleness bound and
-H = S + 2 the depth of both rings. An entry of `arrived` belongs to base b, one of `sums` to round V; both are indexed
-modulo H. Registers that are all zero are a slot that has seen nothing.
+rounds 0, 1, 2, ... of the slot one after another; V is the round now open. K is the quorum, S the staleness bound, M
+the largest S that the controller may ever set and H = M + 2 the depth of both rings. An entry of `arrived` belongs to
+base b, one of `sums` to round V; both are indexed modulo H. Registers that are all zero: a slot that has seen nothing.
 
 On a contribution (w, b), with `stale` = V - b, the first row that holds decides:
 
@@ -15,7 +15,7 @@ On a contribution (w, b), with `stale` = V - b, the first row that holds decides
     stale >= H (so the entry's tag > b     ANCIENT    nothing: w has long had result b, and it is no longer kept
       or may be so at any moment)
     tag = b and w's bit is set             DUPLICATE  answer result b to w if b < V (if b = V the result will come)
-    stale > S                              ANCIENT    nothing: only a worker that left out a base gets here
+    stale > M                              ANCIENT    nothing: only a worker that left out a base gets here
     another shape than the round's words   MISMATCH   nothing: the workers call different collectives
     otherwise                              ACCEPTED   1. tag < b: take the entry over (tag = b, no bits); set w's bit
                                                       2. all live workers' bits are now set: floor += 1
@@ -28,11 +28,13 @@ On a contribution (w, b), with `stale` = V - b, the first row that holds decides
 A late pass is one whose sender has seen that round b is over: it only moves the floor. If it counted, the passes of
 workers that compute would close rounds by themselves, one after another, with nothing in them (docs/staleness.md).
 
-`floor` is the number of bases that every live worker has contributed. Evicting a worker or lowering the quorum may make
-true what step 4 asks for; `poke` then asks again, for a round that holds anything.
+`floor` is the number of bases that every live worker has contributed. Evicting a worker, and changing K or S, may make
+true what step 4 asks for; `poke` then asks again, for a round that holds anything. K and S stand in step 4 alone: a
+round closes under those in force when it closes, and nothing else asks for them. After S was lowered V may be ahead of
+floor + S; what is late then is accepted (the fourth row says M), and V waits until floor has caught up.
 
 The first and the fourth row restate what the host rules imply, so that the staleness bound and the lanes' head room (at
-most N (S + 1) contributions in a round) hold even against a worker that breaks them. A target that reads its registers
+most N (M + 1) contributions in a round) hold even against a worker that breaks them. A target that reads its registers
 in the order of steps 1 to 4, where V comes last, may leave them out and compare the tag in the second.
 """
 
@@ -69,8 +71,11 @@ class Membership:
     quorum: int
     """K as asked for; no more than there are live workers are ever waited for."""
     staleness: int
+    """S now: how far V may be ahead of floor when a round closes."""
+    max_staleness: int
+    """M, the largest that S may be set to."""
     history: int
-    """Ring depth H. Anything but S + 2 is for the test which shows that S + 1 is not enough."""
+    """Ring depth H. Anything but M + 2 is for the test which shows that M + 1 is not enough."""
 
     @property
     def arrivals_to_close(self) -> int:
@@ -166,7 +171,7 @@ class Slot:
             return Outcome(Verdict.ANCIENT)
         if tag == base and bitmap & bit:
             return Outcome(Verdict.DUPLICATE, answer=self._answer(base))
-        if stale > self.membership.staleness:
+        if stale > self.membership.max_staleness:
             return Outcome(Verdict.ANCIENT)
         if given is not None and self.count and not self.sums[at].takes(given):
             return Outcome(Verdict.MISMATCH)
@@ -183,7 +188,7 @@ class Slot:
         return Outcome(Verdict.ACCEPTED, closed, self._answer(base) if stale else None)
 
     def poke(self) -> tuple[int, Round] | None:
-        """After a change of membership or quorum: close the open round if that was all it waited for."""
+        """After a change of membership, K or S: close the open round if that was all it waited for."""
         live = self.membership.live
         while (entry := self.arrived[self.floor % self.membership.history]).tag == self.floor and (
             entry.bitmap & live == live

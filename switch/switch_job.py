@@ -16,7 +16,11 @@ class SwitchJob:
         self.spec = spec
         self.tally = Tally()
         self.membership = Membership(
-            live=spec.full_mask, quorum=spec.quorum, staleness=spec.staleness, history=spec.history
+            live=spec.full_mask,
+            quorum=spec.quorum,
+            staleness=spec.staleness,
+            max_staleness=spec.largest_staleness,
+            history=spec.history,
         )
         self.slots: dict[int, Slot] = {}
         self.sources: list[int | None] = [None] * spec.workers

@@ -110,6 +110,16 @@ class SwitchMachine:
         state.membership.quorum = quorum
         self._poke(state)
 
+    def set_staleness(self, job: int, staleness: int, now: float) -> None:
+        """Change S, up to the job's largest; rounds that the bound alone held up close."""
+        state = self._jobs[job]
+        if not 0 <= staleness <= state.spec.largest_staleness:
+            raise ValueError(
+                f"staleness = {staleness}; must be in 0..{state.spec.largest_staleness} (the job's max_staleness)"
+            )
+        state.membership.staleness = staleness
+        self._poke(state)
+
     def jobs(self) -> list[int]:
         """Indices of the jobs that are admitted, in ascending order."""
         return sorted(self._jobs)

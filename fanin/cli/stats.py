@@ -116,6 +116,7 @@ def _jobs_table(answer: control.Stats) -> Table:
         shape = f"{job.slots} x {job.words_per_packet}" if job.slots else "-"
         if (job.quorum, job.staleness) != (job.size, 0):
             shape += f", K {job.quorum}, S {job.staleness}"
+            shape += f" of {job.max_staleness}" if job.max_staleness != job.staleness else ""
         table.add_row(job.name, job.state, members(job), shape, *counts, drops(job.counters))
     return table
 

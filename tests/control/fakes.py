@@ -31,6 +31,7 @@ class FakeServer:
         self.specs: dict[int, JobSpec] = {}
         self.masks: dict[int, tuple[int, int, int]] = {}
         """By job: registered, lost, left. Nothing unless a test says so."""
+        self.tuned: list[tuple[str, int, int]] = []
 
     def admit(self, spec: JobSpec) -> None:
         assert spec.job not in self.specs
@@ -45,7 +46,12 @@ class FakeServer:
         raise AssertionError("the controller never evicts by itself")
 
     def set_quorum(self, job: int, quorum: int) -> None:
-        raise AssertionError("the controller never changes a quorum by itself")
+        assert job in self.specs
+        self.tuned.append(("quorum", job, quorum))
+
+    def set_staleness(self, job: int, staleness: int) -> None:
+        assert job in self.specs
+        self.tuned.append(("staleness", job, staleness))
 
     def next_event(self, timeout_s: float) -> SwitchEvent | None:
         return None

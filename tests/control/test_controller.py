@@ -309,3 +309,49 @@ def test_events_of_jobs_that_are_gone_are_ignored() -> None:
     for event in (WorkerJoined(5, 0), WorkerLeft(5, 0), WorkerSilent(5, 0, 5.0)):
         world.event(event)
     assert not world.told
+
+
+# --- K and S while the job runs ---
+
+
+def test_k_and_s_of_a_running_job_can_be_set_and_asked_for() -> None:
+    world = World()
+    admitted = world.run(*(join(rank, 3, quorum=2, staleness=1, max_staleness=4) for rank in range(3)))
+    assert (admitted.staleness, admitted.max_staleness) == (1, 4)
+    told = world.say("operator", control.Tune(job="j"))
+    assert told == control.Tuned(job="j", quorum=2, staleness=1, max_staleness=4)
+    told = world.say("operator", control.Tune(job="j", quorum=3, staleness=0))
+    assert told == control.Tuned(job="j", quorum=3, staleness=0, max_staleness=4)
+    assert world.servers["udp"].tuned == [("quorum", 0, 3), ("staleness", 0, 0)]
+    (report,) = world.controller.stats(world.now).jobs
+    assert (report.quorum, report.staleness, report.max_staleness) == (3, 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "words"),
+    [
+        ({"quorum": 4}, Refusal.QUORUM, "1..3"),
+        ({"quorum": 0}, Refusal.QUORUM, "1..3"),
+        ({"staleness": 2}, Refusal.STALENESS, "at most 1"),
+        ({"staleness": -1}, Refusal.STALENESS, "at most 1"),
+        ({"job": "nobody's"}, Refusal.UNKNOWN_JOB, "nobody's"),
+    ],
+)
+def test_what_a_job_cannot_be_tuned_to_is_refused_and_changes_nothing(
+    changes: dict[str, object], code: Refusal, words: str
+) -> None:
+    world = World()
+    world.run(*(join(rank, 3, max_staleness=1) for rank in range(3)))
+    reply = world.say("operator", control.Tune(**{"job": "j", **changes}))  # type: ignore[arg-type]
+    assert isinstance(reply, control.Refused)
+    assert reply.code == code
+    assert words in f"{reply.reason} {reply.remedy}"
+    assert world.servers["udp"].tuned == []
+
+
+def test_a_job_that_still_forms_cannot_be_tuned() -> None:
+    world = World()
+    world.join(join(0))
+    reply = world.say("operator", control.Tune(job="j", quorum=1))
+    assert isinstance(reply, control.Refused)
+    assert reply.code == Refusal.UNKNOWN_JOB

@@ -23,8 +23,9 @@ COUNTERS = st.dictionaries(TEXT, NUMBER, max_size=4)
 MEMBER = st.builds(control.MemberReport, rank=st.integers(0, 31), process=TEXT, state=TEXT)
 JOB = st.builds(
     control.JobReport, name=TEXT, state=TEXT, index=st.none() | NUMBER, generation=st.none() | NUMBER, scheme=SCHEME,
-    size=NUMBER, quorum=NUMBER, staleness=NUMBER, slots=NUMBER, words_per_packet=NUMBER, flows=NUMBER,
-    memory_bytes=NUMBER, age_s=FRACTION, members=st.lists(MEMBER, max_size=3).map(tuple), counters=COUNTERS,
+    size=NUMBER, quorum=NUMBER, staleness=NUMBER, max_staleness=NUMBER, slots=NUMBER, words_per_packet=NUMBER,
+    flows=NUMBER, memory_bytes=NUMBER, age_s=FRACTION, members=st.lists(MEMBER, max_size=3).map(tuple),
+    counters=COUNTERS,
 )  # fmt: skip
 DATA = st.builds(control.DataReport, scheme=SCHEME, description=TEXT, ports=RANKS, counters=COUNTERS)
 MESSAGES = st.one_of(
@@ -32,12 +33,13 @@ MESSAGES = st.one_of(
         control.Join, job=TEXT, rank=NUMBER, size=NUMBER, nonce=TEXT, wire_version=NUMBER, software=TEXT, process=TEXT,
         scheme=SCHEME, path_mtu=NUMBER, receive_buffer_bytes=NUMBER, slots=st.none() | NUMBER,
         words_per_packet=st.none() | NUMBER, flows=st.none() | NUMBER, checksum=st.booleans(),
-        quorum=st.none() | NUMBER, staleness=NUMBER, join_timeout_s=FRACTION,
+        quorum=st.none() | NUMBER, staleness=NUMBER, max_staleness=st.none() | NUMBER, join_timeout_s=FRACTION,
     ),
     st.builds(control.Waiting, job=TEXT, missing=RANKS),
     st.builds(
         control.Admitted, job=TEXT, rank=NUMBER, index=NUMBER, generation=NUMBER, workers=NUMBER, quorum=NUMBER,
-        staleness=NUMBER, slots=NUMBER, words_per_packet=NUMBER, codes_per_packet=NUMBER, checksum=st.booleans(),
+        staleness=NUMBER, max_staleness=NUMBER, slots=NUMBER, words_per_packet=NUMBER, codes_per_packet=NUMBER,
+        checksum=st.booleans(),
         liveness_timeout_s=FRACTION, token=NUMBER, scheme=SCHEME, ports=RANKS,
         shared_memory=st.lists(TEXT, max_size=2).map(tuple),
     ),
@@ -48,6 +50,8 @@ MESSAGES = st.one_of(
     st.builds(control.Explain, job=TEXT, generation=NUMBER),
     st.builds(control.Explanation, known=st.booleans(), text=TEXT, lost=RANKS, left=RANKS),
     st.builds(control.Ask),
+    st.builds(control.Tune, job=TEXT, quorum=st.none() | NUMBER, staleness=st.none() | NUMBER),
+    st.builds(control.Tuned, job=TEXT, quorum=NUMBER, staleness=NUMBER, max_staleness=NUMBER),
     st.builds(
         control.Stats, software=TEXT, wire_version=NUMBER, engine=TEXT, uptime_s=FRACTION, memory_bytes=NUMBER,
         memory_used_bytes=NUMBER, curve=st.booleans(), data=st.lists(DATA, max_size=2).map(tuple),

@@ -26,6 +26,7 @@ class Machine(Protocol):
     def remove(self, job: int) -> None: ...
     def evict(self, job: int, worker: int, now: float) -> None: ...
     def set_quorum(self, job: int, quorum: int, now: float) -> None: ...
+    def set_staleness(self, job: int, staleness: int, now: float) -> None: ...
     def jobs(self) -> list[int]: ...
     def members(self, job: int) -> tuple[int, int, int]: ...
     def counters(self) -> dict[str, int]: ...
@@ -58,6 +59,7 @@ def make_spec(
     workers: int = 2,
     quorum: int | None = None,
     staleness: int = 0,
+    max_staleness: int | None = None,
     slots: int = 2,
     words: int = 8,
     codes: int = 1,
@@ -70,6 +72,7 @@ def make_spec(
         workers=workers,
         quorum=workers if quorum is None else quorum,
         staleness=staleness,
+        max_staleness=max_staleness,
         slots=slots,
         words_per_packet=words,
         codes_per_packet=codes,

@@ -24,10 +24,12 @@ pytestmark = pytest.mark.skipif(NATIVE is None, reason="the native extension is 
 
 def random_spec(random: Random) -> JobSpec:
     workers = random.choice([1, 2, 2, 3, 4])
+    staleness = random.choice([0, 0, 1, 1, 2, 3])
     return make_spec(
         workers=workers,
         quorum=random.choice([workers, random.randint(1, workers)]),
-        staleness=random.choice([0, 0, 1, 1, 2, 3]),
+        staleness=staleness,
+        max_staleness=random.choice([None, staleness + 2]),
         slots=random.randint(1, 2),
         codes=random.randint(1, 3),
         words=48,
@@ -142,12 +144,15 @@ def greet(pair: Pair, random: Random) -> None:
 
 def control(pair: Pair, random: Random) -> None:
     worker = random.randrange(pair.spec.workers)
-    evicts = random.random() < 0.4
+    verb = random.choice(["evict", "quorum", "staleness"])
+    staleness = random.randint(0, pair.spec.largest_staleness)
     for machine in pair.both():
-        if evicts:
+        if verb == "evict":
             machine.evict(1, worker, pair.now)
-        else:
+        elif verb == "quorum":
             machine.set_quorum(1, worker + 1, pair.now)
+        else:
+            machine.set_staleness(1, staleness, pair.now)
 
 
 def wait(pair: Pair, random: Random) -> None:

@@ -49,12 +49,19 @@ class Config:
     """A worker that passes a base whose round it has seen closed says so: that pass does not count for the quorum."""
     evicting: int | None = None
     """A worker that the controller may take out at any moment."""
+    tuning: tuple[tuple[int, int], ...] = ()
+    """(K, S) that the controller may set at any moment."""
     history: int = 0
 
     def __str__(self) -> str:
         extras = " passing" * self.passing + " late" * self.late
         extras += f" evicting {self.evicting}" if self.evicting is not None else ""
+        extras += "".join(f" tuning K={quorum} S={staleness}" for quorum, staleness in self.tuning)
         return f"N={self.workers} S={self.staleness} K={self.quorum} bases={self.bases}{extras}"
+
+    @property
+    def max_staleness(self) -> int:
+        return max(self.staleness, *(staleness for _, staleness in self.tuning), 0)
 
 
 @dataclass
@@ -68,8 +75,16 @@ class State:
     def key(self) -> object:
         slot = self.slot
         sums = tuple(_facts(entry) for entry in slot.sums)
-        registers = (slot.membership.live, slot.open, slot.count, slot.floor, tuple(slot.arrived), sums)
-        return registers, self.hosts, self.network, self.accepted, tuple(_facts(result) for result in self.results)
+        membership = (slot.membership.live, slot.membership.quorum, slot.membership.staleness)
+        registers = (slot.open, slot.count, slot.floor, tuple(slot.arrived), sums)
+        return (
+            membership,
+            registers,
+            self.hosts,
+            self.network,
+            self.accepted,
+            tuple(_facts(result) for result in self.results),
+        )
 
 
 def _facts(entry: Round) -> object:
@@ -82,7 +97,8 @@ def explore(config: Config) -> tuple[int, int]:
         live=(1 << config.workers) - 1,
         quorum=config.quorum,
         staleness=config.staleness,
-        history=config.history or config.staleness + 2,
+        max_staleness=config.max_staleness,
+        history=config.history or config.max_staleness + 2,
     )
     start = State(Slot(membership), (Host(),) * config.workers, frozenset(), frozenset(), ())
     seen, todo, stalest = {start.key()}, deque([start]), 0
@@ -101,7 +117,7 @@ def explore(config: Config) -> tuple[int, int]:
             raise ViolationError(f"deadlock: {config}, {state.hosts}")
         if stuck:
             _check_end(config, state)
-        for following in _evictions(config, state):  # nobody may have to be evicted for the others to go on
+        for following in _controls(config, state):  # the workers may not need the controller to go on
             if (key := following.key()) not in seen:
                 _check_conservation(config, following)
                 seen.add(key)
@@ -167,7 +183,7 @@ def _deliveries(config: Config, state: State) -> Iterator[tuple[State, int]]:
         if slot.floor > floor and sent.base != floor:
             raise ViolationError(f"base {sent.base} was filled before base {floor}: {config}")
         stale = opened - sent.base
-        if not 0 <= stale <= config.staleness:
+        if not 0 <= stale <= config.max_staleness:
             raise ViolationError(f"{sent} landed in round {opened}: {config}")
         if (outcome.answer is not None) != (stale > 0):
             raise ViolationError(f"only a late contribution is answered at once: {config}, {sent}")
@@ -179,15 +195,18 @@ def _deliveries(config: Config, state: State) -> Iterator[tuple[State, int]]:
         yield State(slot, state.hosts, state.network, state.accepted | {sent}, results), stale
 
 
-def _evictions(config: Config, state: State) -> Iterator[State]:
+def _controls(config: Config, state: State) -> Iterator[State]:
+    """What the controller may do at any moment: take a worker out, set another K and S."""
     membership = state.slot.membership
-    if config.evicting is None or not membership.live >> config.evicting & 1:
-        return
-    slot = _copy(state.slot)
-    slot.membership = replace(membership, live=membership.live & ~(1 << config.evicting))
-    closed = slot.poke()
-    results = state.results if closed is None else (*state.results, closed[1])
-    yield State(slot, state.hosts, state.network, state.accepted, results)
+    changed = [replace(membership, quorum=quorum, staleness=staleness) for quorum, staleness in config.tuning]
+    if config.evicting is not None and membership.live >> config.evicting & 1:
+        changed.append(replace(membership, live=membership.live & ~(1 << config.evicting)))
+    for each in changed:
+        slot = _copy(state.slot)
+        slot.membership = each
+        closed = slot.poke()
+        results = state.results if closed is None else (*state.results, closed[1])
+        yield State(slot, state.hosts, state.network, state.accepted, results)
 
 
 def _check_conservation(config: Config, state: State) -> None:
@@ -209,9 +228,9 @@ def _check_conservation(config: Config, state: State) -> None:
 
 
 def _check_end(config: Config, state: State) -> None:
-    """All is contributed: a quorum of one closes what is left, and then the results hold everything."""
+    """All is contributed: a quorum of one, at the largest S, closes what is left; the results then hold everything."""
     slot = _copy(state.slot)
-    slot.membership = replace(slot.membership, quorum=1)
+    slot.membership = replace(slot.membership, quorum=1, staleness=config.max_staleness)
     closed = slot.poke()
     results = state.results if closed is None else (*state.results, closed[1])
     if slot.count:
@@ -255,13 +274,17 @@ def _replaced(hosts: tuple[Host, ...], w: int, host: Host) -> tuple[Host, ...]:
         Config(workers=4, staleness=0, quorum=4, bases=2),
         Config(workers=2, staleness=1, quorum=1, bases=3, passing=True, evicting=1),
         Config(workers=2, staleness=2, quorum=2, bases=4, evicting=1),
+        Config(workers=2, staleness=0, quorum=2, bases=4, tuning=((2, 0), (1, 1))),
+        Config(workers=2, staleness=2, quorum=1, bases=4, tuning=((2, 0), (1, 2))),
+        Config(workers=3, staleness=0, quorum=3, bases=2, tuning=((1, 1), (3, 0))),
+        Config(workers=2, staleness=1, quorum=1, bases=3, passing=True, evicting=1, tuning=((1, 0), (2, 1))),
     ],
     ids=str,
 )
 def test_every_reachable_state_keeps_the_invariants(config: Config) -> None:
     states, stalest = explore(config)
     assert states > config.workers * config.bases
-    if config.evicting is None:
+    if config.evicting is None and not config.tuning:
         assert stalest == (config.staleness if config.quorum < config.workers else 0)
 
 

@@ -22,6 +22,10 @@ def results(sent: list[tuple[Packet, int]], destinations: list[int]) -> Packet:
     return sent[0][0]
 
 
+def kinds(sent: list[tuple[Packet, int]]) -> list[Kind]:
+    return [packet.kind for packet, _ in sent]
+
+
 def test_a_full_round_is_multicast_with_its_sum(machine_type: MachineType) -> None:
     bench = Bench(machine_type)
     assert bench.gives(0, 0, (1, 2, 0xFFFFFFFF), codes=(7,)) == []
@@ -336,3 +340,40 @@ def test_a_result_that_was_not_fetched_survives_its_job(machine_type: MachineTyp
     bench.machine.remove(1)
     bench.machine.admit(make_spec(job=1))
     assert results(bench.sent(), [100, 101]).words.tolist() == [1, 6]
+
+
+# --- K and S set while the job runs ---
+
+
+def test_a_larger_staleness_closes_what_the_bound_alone_held_up(machine_type: MachineType) -> None:
+    bench = Bench(machine_type, make_spec(workers=2, quorum=1, staleness=0, max_staleness=1))
+    assert kinds(bench.gives(0, 0)) == []
+    bench.machine.set_staleness(1, 1, 0.0)
+    assert [(packet.kind, packet.base, packet.bitmap) for packet, _ in bench.sent()] == [(Kind.RESULT, 0, 1)] * 2
+
+
+def test_a_smaller_staleness_takes_in_what_is_late_and_waits_for_the_slow_one(machine_type: MachineType) -> None:
+    bench = Bench(machine_type, make_spec(workers=2, quorum=1, staleness=2))
+    bench.gives(0, 0, (1,))
+    bench.gives(0, 1, (2,))
+    bench.machine.set_staleness(1, 0, 0.0)
+    assert kinds(bench.gives(1, 0, (10,))) == [Kind.ANSWER], "two rounds late, and still in"
+    assert kinds(bench.gives(0, 2, (4,))) == [], "round 2 may no longer close before everybody has contributed base 2"
+    assert kinds(bench.gives(1, 1, (20,))) == [Kind.ANSWER]
+    sent = bench.gives(1, 2, (40,))
+    assert [(packet.kind, packet.base, packet.words.tolist()) for packet, _ in sent] == [(Kind.RESULT, 2, [74])] * 2
+
+
+def test_a_staleness_beyond_what_the_job_was_admitted_for_is_refused(machine_type: MachineType) -> None:
+    bench = Bench(machine_type, make_spec(workers=2, staleness=1, max_staleness=2))
+    for staleness in (3, -1):
+        with pytest.raises((ValueError, TypeError)):
+            bench.machine.set_staleness(1, staleness, 0.0)
+    with pytest.raises(KeyError):
+        bench.machine.set_staleness(9, 0, 0.0)
+
+
+def test_memory_and_lanes_are_sized_for_the_largest_staleness() -> None:
+    narrow, wide = make_spec(workers=3, staleness=0), make_spec(workers=3, staleness=0, max_staleness=4)
+    assert (wide.history, wide.contributions) == (6, 15)
+    assert wide.pool_bytes > narrow.pool_bytes

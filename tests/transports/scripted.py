@@ -99,6 +99,9 @@ class ScriptedSwitch:
     def set_quorum(self, job: int, quorum: int, now: float) -> None:
         """Nothing."""
 
+    def set_staleness(self, job: int, staleness: int, now: float) -> None:
+        """Nothing."""
+
     def counters(self) -> dict[str, int]:
         """One counter."""
         return {"packets_in": 1}

@@ -1,0 +1,5 @@
+"""A switch that runs a compiled P4 program: BMv2's JSON format, executed by Python made of it when it is loaded."""
+
+from fanin.switch.p4.v1model import V1Switch
+
+__all__ = ["V1Switch"]

@@ -1,0 +1,206 @@
+"""Actions, tables and conditions of a program as Python source: a node of the control flow is a function of fields and
+packet state that does its part and returns the next node, or None at the end of the pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fanin.errors import UnsupportedError
+from fanin.switch.p4.document import Node
+from fanin.switch.p4.externs import Counter
+from fanin.switch.p4.primitives import Compiler, Objects
+from fanin.switch.p4.tables import KeyField, Match, MatchKind, Table
+
+HIT, MISS = "__HIT__", "__MISS__"
+
+
+@dataclass(slots=True)
+class Action:
+    """An action: its function's name in compiled code, and its parameters' widths."""
+
+    name: str
+    symbol: str
+    widths: tuple[int, ...]
+    parameters: tuple[str, ...]
+    exits: bool
+
+
+@dataclass(slots=True)
+class TableSource:
+    """A table while it is being compiled."""
+
+    table: Table
+    symbol: str
+    node: Node
+    nexts: dict[str, str]
+    """Names of the functions that come next, by action or HIT and MISS; by "" without a default action."""
+    actions: dict[str, int]
+    """Numbers of the actions by name."""
+
+
+@dataclass(slots=True)
+class ControlFlow:
+    """Compiles actions and pipelines; collects lines and what the tables need afterwards."""
+
+    objects: Objects
+    counters: dict[str, Counter]
+    lines: list[str] = field(default_factory=list)
+    actions: dict[int, Action] = field(default_factory=dict)
+    tables: dict[str, TableSource] = field(default_factory=dict)
+
+    def read_actions(self, root: Node) -> None:
+        """`actions`: a function `(f, k, p)` each."""
+        for node in root["actions"]:
+            number = node["id"].integer
+            widths = tuple(each["bitwidth"].integer for each in node["runtime_data"])
+            names = tuple(each["name"].text for each in node["runtime_data"])
+            primitives = list(node["primitives"])
+            exits = any(each["op"].text == "exit" for each in primitives)
+            self.actions[number] = Action(node["name"].text, f"A_{number}", widths, names, exits)
+            self.lines += [f"def A_{number}(f, k, p):", *Compiler(self.objects, widths).body(primitives)]
+
+    def read_pipeline(self, pipeline: Node) -> None:
+        """One of `pipelines`; its first node is called `<name>_start`."""
+        name = pipeline["name"].text
+        if next(pipeline.each("action_profiles"), None) is not None:
+            raise UnsupportedError(f"{pipeline.path}: action profiles and selectors are not implemented")
+        kinds = ("tables", "conditionals", "action_calls")
+        nodes = {
+            node["name"].text: f"N_{name}_{kind}_{at}" for kind in kinds for at, node in enumerate(pipeline.each(kind))
+        }
+
+        def named(node: Node | None) -> str:
+            if node is None:
+                return "None"
+            if node.text not in nodes:
+                raise node.fail(f"there is no table or condition {node.text!r} in pipeline {name!r}")
+            return nodes[node.text]
+
+        for node in pipeline.each("tables"):
+            nexts = {key: named(node["next_tables"].get(key)) for key in _keys(node)}
+            nexts[""] = named(node.get("base_default_next"))
+            self._table(node, nodes[node["name"].text], nexts)
+        for node in pipeline.each("conditionals"):
+            condition = Compiler(self.objects, ()).expressions.truth(node["expression"])
+            yes, no = named(node.get("true_next")), named(node.get("false_next"))
+            self.lines += [f"def {nodes[node['name'].text]}(f, k):", f" return {yes} if {condition} else {no}"]
+        for node in pipeline.each("action_calls"):
+            action = self._action(node["action_id"])
+            after = "None if k.exit else " * action.exits + named(node.get("next_node"))
+            self.lines += [f"def {nodes[node['name'].text]}(f, k):", f" {action.symbol}(f, k, ())", f" return {after}"]
+        self.lines.append(f"{name}_start = {named(pipeline.get('init_table'))}")
+
+    def _action(self, node: Node) -> Action:
+        if node.integer not in self.actions:
+            raise node.fail(f"there is no action with id {node.integer}")
+        return self.actions[node.integer]
+
+    def _table(self, node: Node, symbol: str, nexts: dict[str, str]) -> None:
+        name = node["name"].text
+        if name in self.tables:
+            raise node.fail(f"table {name!r} is declared twice")
+        if node["type"].text != "simple":
+            raise UnsupportedError(
+                f"{node.path}: tables of type {node['type'].text!r} (action profiles) are not implemented"
+            )
+        if node.get("direct_meters") is not None:
+            raise UnsupportedError(f"{node.path}.direct_meters: meters are not implemented")
+        if node.flag("support_timeout"):
+            raise UnsupportedError(f"{node.path}.support_timeout: entries that age are not implemented")
+        key, terms, left = [], [], 0
+        for each in reversed(list(node["key"])):
+            part, source = self._key_field(each)
+            key.append(part)
+            terms.append(f"{source} << {left}" if left else source)
+            left += part.bits
+        counts = node.flag("with_counters")
+        table = Table(name, tuple(reversed(key)), node["max_size"].integer, counts=counts)
+        actions = self._actions_of(node)
+        self.tables[name] = TableSource(table, symbol, node, nexts, actions)
+        handle = f"T_{symbol}"
+        self.lines.append(f"def {symbol}(f, k):")
+        if not key:
+            self.lines.append(f" e = {handle}.miss")
+        else:
+            self.lines.append(f" x = {' | '.join(reversed(terms))}")
+            if table.is_exact:
+                self.lines.append(f" e = {handle}_exact(x) or {handle}.miss")
+            else:
+                self.lines.append(f" e = {handle}_remembered(x) or {handle}.find(x)")
+        if counts:
+            self.lines.append(f" if e is not {handle}.miss: e.packets += 1; e.bytes += k.arrived")
+        self.lines.append(" e.run(f, k, e.data)")
+        exits = any(self.actions[number].exits for number in actions.values())
+        self.lines.append(" return None if k.exit else e.next" if exits else " return e.next")
+
+    def _key_field(self, node: Node) -> tuple[KeyField, str]:
+        text = node["match_type"].text
+        if text not in MatchKind._value2member_map_:
+            raise UnsupportedError(f"{node.path}: match type {text!r} is not implemented")
+        kind, target, name, mask = MatchKind(text), node["target"], node.get("name"), node.get("mask")
+        if kind is MatchKind.VALID:
+            header = self.objects.layout.header(target)
+            return KeyField(header.name if name is None else name.text, kind, 1), f"f[{header.valid}]"
+        place, part = self.objects.layout.field(target)
+        source = part.unsigned(f"f[{place}]")
+        if mask is not None:
+            source = f"({source} & {mask.hexadecimal:#x})"
+        called = f"{target[0].text}.{target[1].text}" if name is None else name.text
+        return KeyField(called, kind, part.bits), source
+
+    def _actions_of(self, node: Node) -> dict[str, int]:
+        if (numbers := node.get("action_ids")) is not None:
+            return {self._action(each).name: each.integer for each in numbers}
+        by_name = {action.name: number for number, action in self.actions.items()}
+        for each in node["actions"]:
+            if each.text not in by_name:
+                raise each.fail(f"there is no action {each.text!r}")
+        return {each.text: by_name[each.text] for each in node["actions"]}
+
+    def default_of(self, node: Node) -> tuple[str, tuple[int, ...], bool]:
+        """A table's default action, its data, and whether it is constant; "" where the program has none."""
+        default = node.get("default_entry")
+        if default is None:
+            return "", (), False
+        data = tuple(each.hexadecimal for each in default.each("action_data"))
+        fixed = default.flag("action_const") and default.flag("action_entry_const")
+        return self._action(default["action_id"]).name, data, fixed
+
+    def entries_of(
+        self, node: Node, key: tuple[KeyField, ...]
+    ) -> list[tuple[tuple[Match, ...], int, str, tuple[int, ...]]]:
+        """A table's constant entries: matches, rank, action, data."""
+        entries = []
+        for each in node.each("entries"):
+            action = each["action_entry"]
+            data = tuple(value.hexadecimal for value in action["action_data"])
+            rank = each["priority"].integer if each.get("priority") is not None else 0
+            if len(each["match_key"]) != len(key):
+                raise each.fail(f"the table has {len(key)} key fields")
+            matches = tuple(read_match(*pair) for pair in zip(each["match_key"], key, strict=True))
+            entries.append((matches, rank, self._action(action["action_id"]).name, data))
+        return entries
+
+
+def read_match(node: Node, field: KeyField) -> Match:
+    """One field of a constant entry."""
+    kind = node["match_type"].text
+    if kind == "valid":
+        return Match(int(node.flag("key")))
+    if kind == "exact":
+        return Match(node["key"].hexadecimal)
+    if kind == "ternary":
+        return Match(node["key"].hexadecimal, node["mask"].hexadecimal)
+    if kind == "range":
+        return Match(low=node["start"].hexadecimal, high=node["end"].hexadecimal)
+    if kind == "lpm":
+        if (length := node["prefix_length"].integer) > field.bits:
+            raise node.fail(f"a prefix of {length} bits of a field of {field.bits}")
+        return Match(node["key"].hexadecimal, ((1 << length) - 1) << (field.bits - length))
+    raise UnsupportedError(f"{node.path}: match type {kind!r} is not implemented")
+
+
+def _keys(node: Node) -> list[str]:
+    if not isinstance(node["next_tables"].value, dict):
+        raise node["next_tables"].fail("an object is expected")
+    return list(node["next_tables"].value)

@@ -1,0 +1,107 @@
+"""A JSON document with typed look-ups, each of which names its place when something is wrong there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from fanin.errors import ProgramError
+
+MAX_DOCUMENT_BYTES = 1 << 26
+"""Longest program that is read: p4c's output for a switch of 256 words has about 2 MiB."""
+
+
+class Node:
+    """One value of the document and where it stands. Look-ups raise ProgramError."""
+
+    __slots__ = ("path", "value")
+
+    def __init__(self, value: object, path: str) -> None:
+        self.value = value
+        self.path = path
+
+    @classmethod
+    def read(cls, text: str | bytes) -> Node:
+        """The root of a document; ProgramError for what is no JSON object."""
+        if len(text) > MAX_DOCUMENT_BYTES:
+            raise ProgramError(f"the program has {len(text):,} bytes; at most {MAX_DOCUMENT_BYTES:,} are read")
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ProgramError(f"the program is no JSON: {error}") from None
+        if not isinstance(value, dict):
+            raise ProgramError("the program is no JSON object")
+        return cls(value, "")
+
+    def fail(self, text: str) -> ProgramError:
+        """An error that names this place."""
+        return ProgramError(f"{self.path or 'the program'}: {text}")
+
+    def __getitem__(self, key: str | int) -> Node:
+        """A member of an object or an element of an array, which must be there."""
+        path = f"{self.path}.{key}" if isinstance(key, str) else f"{self.path}[{key}]"
+        value = self.value
+        if isinstance(key, str) and isinstance(value, dict) and key in value:
+            return Node(value[key], path.removeprefix("."))
+        if isinstance(key, int) and isinstance(value, list) and key < len(value):
+            return Node(value[key], path)
+        raise self.fail(f"{key!r} is missing")
+
+    def get(self, key: str) -> Node | None:
+        """A member of an object; None where it is absent or null."""
+        if not isinstance(self.value, dict):
+            raise self.fail("an object is expected")
+        return None if self.value.get(key) is None else self[key]
+
+    def __iter__(self) -> Iterator[Node]:
+        """The elements of an array."""
+        if not isinstance(self.value, list):
+            raise self.fail("an array is expected")
+        return (Node(value, f"{self.path}[{at}]") for at, value in enumerate(self.value))
+
+    def __len__(self) -> int:
+        if not isinstance(self.value, list):
+            raise self.fail("an array is expected")
+        return len(self.value)
+
+    def each(self, key: str) -> Iterator[Node]:
+        """The elements of an array member, which may be absent."""
+        member = self.get(key)
+        return iter(()) if member is None else iter(member)
+
+    @property
+    def text(self) -> str:
+        """This value as a string."""
+        if not isinstance(self.value, str):
+            raise self.fail("a string is expected")
+        return self.value
+
+    @property
+    def integer(self) -> int:
+        """This value as a number without a fraction, at least 0."""
+        if type(self.value) is not int or self.value < 0:
+            raise self.fail("a number 0, 1, 2, ... is expected")
+        return self.value
+
+    @property
+    def hexadecimal(self) -> int:
+        """This value as an integer written in base 16, perhaps with a sign."""
+        try:
+            return int(self.text, 16)
+        except ValueError:
+            raise self.fail(f"{self.value!r} is no hexadecimal number") from None
+
+    def flag(self, key: str) -> bool:
+        """A boolean member; False where it is absent."""
+        member = self.get(key)
+        if member is None:
+            return False
+        if not isinstance(member.value, bool):
+            raise member.fail("true or false is expected")
+        return member.value
+
+    def name_pair(self) -> tuple[str, str]:
+        """This value as two strings."""
+        if len(self) != 2:
+            raise self.fail("two names are expected")
+        return self[0].text, self[1].text

@@ -1,0 +1,253 @@
+"""Expressions of a program as Python source over `f`, the list of fields (switch/p4/layout.py).
+
+Rules
+-----
+* Arithmetic has unlimited precision, as in the format's definition; what stores a value wraps it. An expression knows
+  how many bits its value fits in where that is certain, so that most stores need no wrapping.
+* `p` is the tuple of an action's parameters and `R_n` a register array, where these may be used.
+* An operator, operand or type that is not listed here is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from fanin.errors import UnsupportedError
+from fanin.switch.p4.document import Node
+from fanin.switch.p4.externs import Register
+from fanin.switch.p4.layout import Header, HeaderType, Layout, Stack
+
+MAX_SHIFT = 1 << 16
+"""A left shift by more yields 0: no field is that wide, so every bit would be cut off."""
+ARITHMETIC = {"+": "+", "-": "-", "*": "*", "&": "&", "|": "|", "^": "^", "/": "//", "%": "%"}
+COMPARISONS = ("==", "!=", ">", ">=", "<", "<=")
+
+Kind = Literal["data", "bool", "header", "stack", "union"]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A compiled expression. `header`, `stack` and `union` are set for values of those kinds."""
+
+    source: str
+    kind: Kind = "data"
+    bits: int | None = None
+    """Width that the value, which is then not negative, is known to fit in."""
+    header_type: HeaderType | None = None
+    stack: Stack | None = None
+    union: tuple[Header, ...] = ()
+    header: Header | None = None
+    """Of a header known when compiling; otherwise `source` is its base, found at run time."""
+
+
+class Expressions:
+    """Compiles expressions of one program."""
+
+    def __init__(self, layout: Layout, registers: Mapping[str, Register], parameters: tuple[int, ...] = ()) -> None:
+        """`parameters` are the widths of the enclosing action's."""
+        self.layout = layout
+        self._registers = registers
+        self._parameters = parameters
+
+    def data(self, node: Node) -> Value:
+        """An expression that is a number."""
+        value = self.any(node)
+        if value.kind == "bool":
+            return Value(f"int({value.source})", bits=1)
+        if value.kind != "data":
+            raise node.fail(f"a number is expected, not a {value.kind}")
+        return value
+
+    def truth(self, node: Node) -> str:
+        """An expression that is true or false."""
+        value = self.any(node)
+        if value.kind != "bool":
+            raise node.fail(f"true or false is expected, not {value.kind}")
+        return value.source
+
+    def header(self, node: Node) -> Value:
+        """An expression that is a header."""
+        value = self.any(node)
+        if value.kind != "header":
+            raise node.fail(f"a header is expected, not {value.kind}")
+        return value
+
+    def any(self, node: Node) -> Value:
+        """Any expression or operand."""
+        kind, value = node["type"].text, node["value"]
+        if kind == "expression":
+            assert isinstance(value.value, dict) or value.fail("an object is expected")
+            return self._operation(value) if isinstance(value.value, dict) and "op" in value.value else self.any(value)
+        if kind == "field":
+            place, field = self.layout.field(value)
+            return Value(f"f[{place}]", bits=None if field.signed else field.bits)
+        if kind == "hexstr":
+            number = value.hexadecimal
+            return Value(
+                f"{number}" if number >= 0 else f"({number})", bits=number.bit_length() if number >= 0 else None
+            )
+        if kind == "bool":
+            if not isinstance(value.value, bool):
+                raise value.fail("true or false is expected")
+            return Value(str(value.value), "bool")
+        if kind in ("local", "runtime_data"):
+            return self._parameter(value)
+        if kind == "header":
+            header = self.layout.header(value)
+            return Value(str(header.base), "header", header_type=header.type, header=header)
+        if kind == "header_stack":
+            return Value("", "stack", stack=self.layout.stack(value))
+        if kind == "header_union":
+            return Value("", "union", union=self.layout.union(value))
+        if kind == "stack_field":
+            return self._last_field(value)
+        if kind == "register":
+            return self._register(value)
+        raise UnsupportedError(f"{node.path}: operands of type {kind!r} are not implemented")
+
+    # --- operands ---
+
+    def _parameter(self, node: Node) -> Value:
+        if node.integer >= len(self._parameters):
+            raise node.fail(f"the action has {len(self._parameters)} parameters")
+        return Value(f"p[{node.integer}]", bits=self._parameters[node.integer])
+
+    def _last_field(self, node: Node) -> Value:
+        stack = self.layout.stack(node[0])
+        field = stack.type.named(node[1].text, node[1])
+        source = f"f[last(f, {stack.bases}, {stack.next}) + {field.offset}]"
+        return Value(source, bits=None if field.signed else field.bits)
+
+    def _register(self, node: Node) -> Value:
+        name = node[0].text
+        if name not in self._registers:
+            raise node.fail(f"there is no register array {name!r}")
+        array = self._registers[name]
+        return Value(f"{array.symbol}[{self.data(node[1]).source}]", bits=array.bits)
+
+    # --- operations ---
+
+    def _operation(self, node: Node) -> Value:
+        operator = node["op"].text
+        if operator in ARITHMETIC:
+            return self._arithmetic(node, operator)
+        if operator in COMPARISONS:
+            return self._comparison(node, operator)
+        if operator in ("<<", ">>"):
+            return self._shift(node, operator)
+        if operator in ("and", "or"):
+            return Value(f"({self.truth(node['left'])} {operator} {self.truth(node['right'])})", "bool")
+        if operator == "not":
+            return Value(f"(not {self.truth(node['right'])})", "bool")
+        if operator == "~":
+            return Value(f"(~{self.data(node['right']).source})")
+        if operator == "valid":
+            return Value(f"(f[{self.validity(self.header(node['right']))}] == 1)", "bool")
+        if operator == "valid_union":
+            members = self.layout.union(node["right"]["value"])
+            return Value("(" + " or ".join(f"f[{header.valid}] == 1" for header in members) + ")", "bool")
+        if operator == "d2b":
+            return Value(f"({self.data(node['right']).source} != 0)", "bool")
+        if operator == "b2d":
+            return Value(f"int({self.truth(node['right'])})", bits=1)
+        if operator == "?":
+            return self._choice(node)
+        if operator in ("two_comp_mod", "usat_cast", "sat_cast"):
+            return self._cast(node, operator)
+        return self._structure(node, operator)
+
+    def _arithmetic(self, node: Node, operator: str) -> Value:
+        if operator == "-" and node.get("left") is None:
+            return Value(f"(-{self.data(node['right']).source})")
+        left, right = self.data(node["left"]), self.data(node["right"])
+        bits = None
+        if left.bits is not None and right.bits is not None:
+            widths = left.bits, right.bits
+            bits = {"+": max(widths) + 1, "*": sum(widths), "/": widths[0], "%": widths[1]}.get(operator)
+            if operator in ("|", "^"):
+                bits = max(widths)
+        if operator == "&":
+            known = [value.bits for value in (left, right) if value.bits is not None]
+            bits = min(known, default=None)
+        return Value(f"({left.source} {ARITHMETIC[operator]} {right.source})", bits=bits)
+
+    def _comparison(self, node: Node, operator: str) -> Value:
+        left, right = self.any(node["left"]), self.any(node["right"])
+        if left.kind != right.kind:
+            raise node.fail(f"{left.kind} and {right.kind} cannot be compared")
+        if left.kind in ("data", "bool"):
+            return Value(f"({left.source} {operator} {right.source})", "bool")
+        kind = left.header_type
+        if kind is not None and operator in ("==", "!=") and kind is right.header_type:
+            count = len(kind.fields)
+            ends = f"f[{left.source}:{left.source} + {count + 1}]", f"f[{right.source}:{right.source} + {count + 1}]"
+            equal = f"(f[{self.validity(left)}] == 1 and {ends[0]} == {ends[1]})"
+            return Value(equal if operator == "==" else f"(not {equal})", "bool")
+        raise UnsupportedError(f"{node.path}: {operator!r} between a {left.kind} and a {right.kind} is not implemented")
+
+    def _shift(self, node: Node, operator: str) -> Value:
+        left, right = self.data(node["left"]), self.data(node["right"])
+        if operator == ">>":
+            return Value(f"({left.source} >> {right.source})", bits=left.bits)
+        if right.source.isdigit():
+            amount = min(int(right.source), MAX_SHIFT)
+            return Value(f"({left.source} << {amount})", bits=None if left.bits is None else left.bits + amount)
+        return Value(f"shifted({left.source}, {right.source})")
+
+    def _choice(self, node: Node) -> Value:
+        condition, left, right = self.truth(node["cond"]), self.any(node["left"]), self.any(node["right"])
+        if left.kind != right.kind or left.kind not in ("data", "bool"):
+            raise UnsupportedError(f"{node.path}: '?' between a {left.kind} and a {right.kind} is not implemented")
+        bits = None if left.bits is None or right.bits is None else max(left.bits, right.bits)
+        return Value(f"({left.source} if {condition} else {right.source})", left.kind, bits)
+
+    def _cast(self, node: Node, operator: str) -> Value:
+        source, width = self.data(node["left"]).source, self.data(node["right"]).source
+        if not width.isdigit() or not int(width):
+            raise node["right"].fail("a constant width of at least one bit is expected")
+        bits = int(width)
+        half = 1 << (bits - 1)
+        if operator == "usat_cast":
+            return Value(f"min(max({source}, 0), {(1 << bits) - 1})", bits=bits)
+        if operator == "sat_cast":
+            return Value(f"min(max({source}, {-half}), {half - 1})")
+        return Value(f"((({source} + {half}) & {(1 << bits) - 1}) - {half})")
+
+    def _structure(self, node: Node, operator: str) -> Value:
+        """Headers, fields of headers and stacks that are found when a packet is there."""
+        if operator == "dereference_header_stack":
+            stack = self._stack(node["left"])
+            return Value(f"element({stack.bases}, {self.data(node['right']).source})", "header", header_type=stack.type)
+        if operator == "last_stack_index":
+            return Value(f"(f[{self._stack(node['right']).next}] - 1)")
+        if operator == "size_stack":
+            return Value(f"f[{self._stack(node['right']).next}]", bits=32)
+        if operator == "access_field":
+            header, at = self.header(node["left"]), node["right"].integer
+            assert header.header_type is not None
+            if at >= header.header_type.places:
+                raise node["right"].fail(f"header type {header.header_type.name} has no field number {at}")
+            fields = header.header_type.fields
+            bits = 1 if at >= len(fields) else None if fields[at].signed else fields[at].bits
+            return Value(f"f[{header.source} + {at}]", bits=bits)
+        if operator == "access_union_header":
+            union, at = self.any(node["left"]).union, node["right"].integer
+            if at >= len(union):
+                raise node["right"].fail(f"the union has {len(union)} members")
+            return Value(str(union[at].base), "header", header_type=union[at].type, header=union[at])
+        raise UnsupportedError(f"{node.path}: operator {operator!r} is not implemented")
+
+    def _stack(self, node: Node) -> Stack:
+        value = self.any(node)
+        if value.stack is None:
+            raise node.fail(f"a header stack is expected, not a {value.kind}")
+        return value.stack
+
+    def validity(self, header: Value) -> str:
+        """Source of the place where a header's validity is."""
+        if header.header is not None:
+            return str(header.header.valid)
+        assert header.header_type is not None
+        return f"{header.source} + {len(header.header_type.fields)}"

@@ -1,0 +1,71 @@
+"""What a program keeps between packets: registers and counters."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import MutableSequence
+from dataclasses import dataclass, field
+
+from fanin.switch.p4.document import Node
+
+MAX_CELLS = 1 << 26
+"""Cells of one array: 64 Mi, as many bytes again times its width."""
+
+
+@dataclass(slots=True)
+class Register:
+    """An array of cells of equal width, all zero at first."""
+
+    name: str
+    symbol: str
+    """What compiled code calls `cells`."""
+    bits: int
+    size: int
+    cells: MutableSequence[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cells = [0] * self.size if self.bits > 64 else array("I" if self.bits <= 32 else "Q", [0]) * self.size
+
+    def reset(self) -> None:
+        """All cells are zero again."""
+        for at in range(self.size):
+            self.cells[at] = 0
+
+
+@dataclass(slots=True)
+class Counter:
+    """An array of counters of packets and of bytes."""
+
+    name: str
+    symbol: str
+    size: int
+    packets: list[int] = field(init=False)
+    bytes: list[int] = field(init=False)
+    table: str | None = None
+    """Of a direct counter, the table whose entries count."""
+
+    def __post_init__(self) -> None:
+        self.packets, self.bytes = [0] * self.size, [0] * self.size
+
+
+def read_registers(root: Node) -> dict[str, Register]:
+    """`register_arrays`, by name."""
+    registers = {}
+    for at, node in enumerate(root.each("register_arrays")):
+        size, bits = node["size"].integer, node["bitwidth"].integer
+        if not 0 < size <= MAX_CELLS or not bits:
+            raise node.fail(f"{size} cells of {bits} bits: there must be 1..{MAX_CELLS:,} of at least one bit")
+        registers[node["name"].text] = Register(node["name"].text, f"R_{at}", bits, size)
+    return registers
+
+
+def read_counters(root: Node) -> dict[str, Counter]:
+    """`counter_arrays`, by name. A direct one counts in its table's entries."""
+    counters = {}
+    for at, node in enumerate(root.each("counter_arrays")):
+        name, direct = node["name"].text, node.flag("is_direct")
+        size = 0 if direct else node["size"].integer
+        if size > MAX_CELLS:
+            raise node.fail(f"{size} counters; at most {MAX_CELLS:,}")
+        counters[name] = Counter(name, f"C_{at}", size, table=node["binding"].text if direct else None)
+    return counters

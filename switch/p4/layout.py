@@ -1,0 +1,242 @@
+"""Where a packet's fields live: every header instance has its place in one flat list of integers.
+
+Rules
+-----
+* A header instance of n fields takes n + 1 places, fields in order and then its validity (0 or 1), or n + 2 if one of
+  its fields has a variable length: the last is that length in bits.
+* A header stack takes one more place: the index of its first empty element (`next` of P4_16).
+* Values are as wide as their fields and, for signed fields, signed: whoever stores wraps (see `Field.wrapped`).
+* A packet starts as a copy of `Layout.blank`: nothing is valid but metadata, and all is zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fanin.errors import ProgramError, UnsupportedError
+from fanin.switch.p4.document import Node
+
+VALID = "$valid$"
+"""The hidden field of every header."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a header type."""
+
+    name: str
+    bits: int
+    """Width; of a variable-length field, the most that it can have."""
+    offset: int
+    """Place within its header."""
+    signed: bool = False
+    saturating: bool = False
+    variable: bool = False
+
+    def wrapped(self, source: str, bits: int | None = None) -> str:
+        """Python source of `source` as this field stores it; `bits` is what an unsigned value is known to fit in."""
+        if self.saturating:
+            low, high = (-(1 << self.bits - 1), (1 << self.bits - 1) - 1) if self.signed else (0, (1 << self.bits) - 1)
+            return f"min(max({source}, {low}), {high})"
+        if self.signed:
+            half = 1 << (self.bits - 1)
+            return f"(({source} + {half}) & {(1 << self.bits) - 1}) - {half}"
+        if bits is not None and bits <= self.bits:
+            return source
+        return f"({source}) & {(1 << self.bits) - 1:#x}"
+
+    def unsigned(self, source: str) -> str:
+        """Python source of the bits of a stored value."""
+        return f"({source} & {(1 << self.bits) - 1:#x})" if self.signed else source
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderType:
+    """Fields in order. `fixed_bits` leaves a variable-length field out."""
+
+    name: str
+    fields: tuple[Field, ...]
+    max_bytes: int | None = None
+    """Longest header, where one field has a variable length."""
+
+    @property
+    def variable(self) -> Field | None:
+        """The field of variable length."""
+        return next((field for field in self.fields if field.variable), None)
+
+    @property
+    def fixed_bits(self) -> int:
+        """Width of all fields of fixed length."""
+        return sum(field.bits for field in self.fields if not field.variable)
+
+    @property
+    def places(self) -> int:
+        """Length of an instance in the list."""
+        return len(self.fields) + 1 + (self.variable is not None)
+
+    def named(self, name: str, where: Node) -> Field:
+        """The field of that name, VALID included."""
+        if name == VALID:
+            return Field(VALID, 1, len(self.fields))
+        for each in self.fields:
+            if each.name == name:
+                return each
+        raise where.fail(f"header type {self.name} has no field {name!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A header instance: `base` is its first place."""
+
+    name: str
+    type: HeaderType
+    base: int
+    metadata: bool
+
+    @property
+    def valid(self) -> int:
+        """The place of its validity."""
+        return self.base + len(self.type.fields)
+
+    @property
+    def end(self) -> int:
+        """One past its fields."""
+        return self.base + len(self.type.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A header stack; `next` is the place of its fill level."""
+
+    name: str
+    type: HeaderType
+    headers: tuple[Header, ...]
+    next: int
+
+    @property
+    def bases(self) -> tuple[int, ...]:
+        """First places of its elements."""
+        return tuple(header.base for header in self.headers)
+
+
+@dataclass(slots=True)
+class Layout:
+    """All header instances, stacks and unions of a program, by name."""
+
+    types: dict[str, HeaderType] = field(default_factory=dict)
+    headers: dict[str, Header] = field(default_factory=dict)
+    stacks: dict[str, Stack] = field(default_factory=dict)
+    unions: dict[str, tuple[Header, ...]] = field(default_factory=dict)
+    siblings: dict[str, tuple[Header, ...]] = field(default_factory=dict)
+    """By header: the other members of its union, which become invalid when it becomes valid."""
+    aliases: dict[str, tuple[str, str]] = field(default_factory=dict)
+    blank: list[int] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, root: Node) -> Layout:
+        """From `header_types`, `headers`, `header_stacks`, `header_unions` and `field_aliases`."""
+        layout, by_id = cls(), {}
+        for node in root["header_types"]:
+            kind = _read_type(node)
+            if kind.name in layout.types:
+                raise node.fail(f"header type {kind.name!r} is declared twice")
+            layout.types[kind.name] = kind
+        for node in root["headers"]:
+            kind = layout._type(node["header_type"])
+            header = Header(node["name"].text, kind, len(layout.blank), node.flag("metadata"))
+            if header.name in layout.headers:
+                raise node.fail(f"header {header.name!r} is declared twice")
+            if kind.fixed_bits % 8 and not header.metadata:
+                raise node.fail(f"header {header.name!r} has {kind.fixed_bits} bits, which are no whole bytes")
+            layout.blank += [0] * kind.places
+            layout.blank[header.valid] = int(header.metadata)
+            layout.headers[header.name] = by_id[node["id"].integer] = header
+        for node in root.each("header_stacks"):
+            members = _members(node, by_id)
+            stack = Stack(node["name"].text, layout._type(node["header_type"]), members, len(layout.blank))
+            if any(header.type is not stack.type for header in members) or not members:
+                raise node.fail(f"stack {stack.name!r} has elements of another type, or none")
+            layout.blank.append(0)
+            layout.stacks[stack.name] = stack
+        for node in root.each("header_unions"):
+            members = _members(node, by_id)
+            layout.unions[node["name"].text] = members
+            for header in members:
+                layout.siblings[header.name] = tuple(other for other in members if other is not header)
+        if next(root.each("header_union_stacks"), None) is not None:
+            raise UnsupportedError("header_union_stacks: stacks of header unions are not implemented")
+        for node in root.each("field_aliases"):
+            layout.aliases[node[0].text] = node[1].name_pair()
+        return layout
+
+    def _type(self, node: Node) -> HeaderType:
+        if node.text not in self.types:
+            raise node.fail(f"there is no header type {node.text!r}")
+        return self.types[node.text]
+
+    def header(self, node: Node) -> Header:
+        """The header instance that `node` names."""
+        if node.text not in self.headers:
+            raise node.fail(f"there is no header {node.text!r}")
+        return self.headers[node.text]
+
+    def stack(self, node: Node) -> Stack:
+        """The header stack that `node` names."""
+        if node.text not in self.stacks:
+            raise node.fail(f"there is no header stack {node.text!r}")
+        return self.stacks[node.text]
+
+    def union(self, node: Node) -> tuple[Header, ...]:
+        """The members of the header union that `node` names."""
+        if node.text not in self.unions:
+            raise node.fail(f"there is no header union {node.text!r}")
+        return self.unions[node.text]
+
+    def field(self, node: Node) -> tuple[int, Field]:
+        """Place and field that `node`, a pair of names, refers to."""
+        if len(node) != 2:
+            raise node.fail("header and field names are expected")
+        header = self.header(node[0])
+        found = header.type.named(node[1].text, node[1])
+        return header.base + found.offset, found
+
+    def intrinsic(self, header: str, name: str) -> tuple[int, Field] | None:
+        """A field that the architecture knows, by its own name or an alias; None where the program has none."""
+        header, name = self.aliases.get(f"{header}.{name}", (header, name))
+        if header not in self.headers:
+            return None
+        instance = self.headers[header]
+        return next(
+            ((instance.base + at, each) for at, each in enumerate(instance.type.fields) if each.name == name), None
+        )
+
+    def required(self, header: str, name: str) -> tuple[int, Field]:
+        """The same, of one that no program of this architecture lacks."""
+        found = self.intrinsic(header, name)
+        if found is None:
+            raise ProgramError(f"the program has no field {header}.{name}: it was compiled for another architecture")
+        return found
+
+
+def _read_type(node: Node) -> HeaderType:
+    fields = []
+    for at, each in enumerate(node["fields"]):
+        signed, saturating = (len(each) > more and each[more].value is True for more in (2, 3))
+        if each[1].value == "*":
+            rest = sum(other[1].integer for other in node["fields"] if other[1].value != "*")
+            fields.append(Field(each[0].text, node["max_length"].integer * 8 - rest, at, variable=True))
+        elif (bits := each[1].integer) > 0:
+            fields.append(Field(each[0].text, bits, at, signed, saturating))
+        else:
+            raise each.fail("a field has at least one bit")
+    if sum(field.variable for field in fields) > 1:
+        raise node.fail("more than one field of variable length")
+    max_length = node.get("max_length")
+    return HeaderType(node["name"].text, tuple(fields), None if max_length is None else max_length.integer)
+
+
+def _members(node: Node, by_id: dict[int, Header]) -> tuple[Header, ...]:
+    for each in node["header_ids"]:
+        if each.integer not in by_id:
+            raise each.fail(f"there is no header with id {each.integer}")
+    return tuple(by_id[each.integer] for each in node["header_ids"])

@@ -1,0 +1,112 @@
+"""What the architecture keeps of a packet beside its fields, and what compiled code calls at run time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from fanin.errors import PacketError
+from fanin.switch.p4.expressions import MAX_SHIFT
+
+NO_CUT = 1 << 30
+"""`PacketState.cut` of a packet that is not truncated."""
+
+log = logging.getLogger("fanin.switch.p4")
+
+
+class ParserStop(Exception):  # noqa: N818 (no error of ours: a parser's way out)
+    """Parsing ends with an error of the program's: its code, and how many bytes were parsed."""
+
+    def __init__(self, code: int, at: int) -> None:
+        super().__init__(code)
+        self.code = code
+        self.at = at
+
+
+class PacketState:
+    """One packet on its way through parser, pipelines and deparser: `k` in compiled code."""
+
+    __slots__ = ("arrived", "clone", "cut", "exit", "length", "payload", "random", "recirculate", "resubmit")
+
+    def __init__(self, arrived: int, random: Callable[[int], int]) -> None:
+        """`arrived` is the length in bytes with which it came in; `random(n)` draws from 0..n-1."""
+        self.arrived = arrived
+        self.length = arrived
+        """Kept up to date as headers come and go."""
+        self.payload = b""
+        """What the parser did not look at."""
+        self.cut = NO_CUT
+        """Most bytes that leave."""
+        self.exit = False
+        self.clone: tuple[int, int] | None = None
+        """Mirror session and field list, when the program asked for a clone."""
+        self.resubmit = 0
+        """A field list, when the program asked for it."""
+        self.recirculate = 0
+        self.random = random
+
+    def copied(self) -> PacketState:
+        """For a replica: it goes its own way, without what was asked of the original."""
+        copy = PacketState(self.arrived, self.random)
+        copy.length, copy.payload, copy.cut = self.length, self.payload, self.cut
+        return copy
+
+    def log(self, text: str, values: Sequence[int]) -> None:
+        """A program's log_msg."""
+        for value in values:
+            text = text.replace("{}", str(value), 1)
+        log.info("%s", text)
+
+
+# --- functions of compiled code ---
+
+
+def shifted(value: int, amount: int) -> int:
+    """`value << amount` for an amount that a packet chooses."""
+    return value << amount if amount < MAX_SHIFT else 0
+
+
+def element(bases: tuple[int, ...], index: int) -> int:
+    """The first place of a stack's element."""
+    if not 0 <= index < len(bases):
+        raise PacketError(f"element {index} of a header stack of {len(bases)} was asked for")
+    return bases[index]
+
+
+def last(f: list[int], bases: tuple[int, ...], following: int) -> int:
+    """The first place of a stack's last element, `following` being the place of its fill level."""
+    if not f[following]:
+        raise PacketError("the last element of an empty header stack was asked for")
+    return bases[f[following] - 1]
+
+
+def pushed(f: list[int], bases: tuple[int, ...], following: int, places: int, valid: int, count: int) -> None:
+    """push_front (P4_16 section 8.18): elements move up, `count` new ones at the front are not valid."""
+    f[following] = min(len(bases), f[following] + count)
+    for at in range(len(bases) - 1, count - 1, -1):
+        source = bases[at - count]
+        f[bases[at] : bases[at] + places] = f[source : source + places]
+    for base in bases[:count]:
+        f[base + valid] = 0
+
+
+def popped(f: list[int], bases: tuple[int, ...], following: int, places: int, valid: int, count: int) -> None:
+    """pop_front: elements move down, `count` at the end are not valid."""
+    f[following] = max(0, f[following] - count)
+    for at in range(len(bases) - count):
+        source = bases[at + count]
+        f[bases[at] : bases[at] + places] = f[source : source + places]
+    for base in bases[max(0, len(bases) - count) :]:
+        f[base + valid] = 0
+
+
+RUNTIME = {
+    "PacketError": PacketError,
+    "ParserStop": ParserStop,
+    "element": element,
+    "last": last,
+    "popped": popped,
+    "pushed": pushed,
+    "shifted": shifted,
+}
+"""What compiled code finds by name."""

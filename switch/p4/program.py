@@ -1,0 +1,203 @@
+"""A compiled program (BMv2's JSON format) made into Python functions, with the state that it works on.
+
+The format is the one that p4c-bm2-ss writes and docs/JSON_format.md of the behavioral model describes. Loading turns
+parser, actions, tables, checksums and deparser into the source of one Python module and compiles that once; a packet
+then runs through functions, not through JSON. What is not implemented is refused here, with its place in the document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fanin.errors import ProgramError, UnsupportedError
+from fanin.switch.p4.calculations import algorithm, calculation_source
+from fanin.switch.p4.control_flow import HIT, MISS, ControlFlow, TableSource
+from fanin.switch.p4.document import Node
+from fanin.switch.p4.externs import Counter, Register, read_counters, read_registers
+from fanin.switch.p4.header_codec import word_format
+from fanin.switch.p4.layout import Layout
+from fanin.switch.p4.packet_state import RUNTIME
+from fanin.switch.p4.parser import ParserCompiler, ValueSet, deparser_lines, read_errors
+from fanin.switch.p4.primitives import Compiler, Objects
+from fanin.switch.p4.tables import ActionFacts, Table, TableError
+
+MAJOR_VERSION = 2
+"""Of the JSON format; another one may mean anything."""
+PIPELINES = ("ingress", "egress")
+REFUSED = {
+    "meter_arrays": "meters",
+    "extern_instances": "extern instances of the program's own",
+    "learn_lists": "digests",
+}
+"""Members of the document that must be empty, and what they declare."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What was loaded. Functions take `f`, the list of fields, and `k`, the packet state."""
+
+    layout: Layout
+    errors: Mapping[str, int]
+    tables: Mapping[str, Table]
+    registers: Mapping[str, Register]
+    counters: Mapping[str, Counter]
+    value_sets: Mapping[str, ValueSet]
+    field_lists: Mapping[int, tuple[int, ...]]
+    """Places of the fields that a clone, or a packet on its second way, keeps."""
+    actions: Mapping[str, tuple[str, ...]]
+    """Names of the parameters of every action of a table."""
+    source: str
+    """The Python that runs, for people who look for a fault."""
+    parser_start: Callable[..., Any] | None
+    ingress_start: Callable[..., Any] | None
+    egress_start: Callable[..., Any] | None
+    verify: Callable[[list[int], Any], bool]
+    """Whether a checksum that the program wants verified is wrong."""
+    update: Callable[[list[int], Any], None]
+    """Compute the checksums that the program wants written."""
+    deparse: Callable[[list[int], Any], bytes]
+
+
+def load(text: str | bytes, *, drop_port: int) -> Program:
+    """Compile a program.
+
+    `drop_port` is what mark_to_drop writes. ProgramError for a document that is malformed, UnsupportedError for a
+    construct that is not implemented; both name the place.
+    """
+    root = Node.read(text)
+    _check_version(root)
+    for key, what in REFUSED.items():
+        if (found := next(root.each(key), None)) is not None:
+            raise UnsupportedError(f"{found.path}: {what} are not implemented")
+    layout = Layout.read(root)
+    registers, counters, errors = read_registers(root), read_counters(root), read_errors(root)
+    calculations = {node["name"].text: f"K_{at}" for at, node in enumerate(root.each("calculations"))}
+    field_lists = {node["id"].integer: _places(node, layout) for node in root.each("field_lists")}
+    objects = Objects(layout, registers, counters, calculations, frozenset(field_lists), drop_port)
+    names: dict[str, Any] = dict(RUNTIME)
+    names |= {register.symbol: register.cells for register in registers.values()}
+    names |= {counter.symbol: counter for counter in counters.values()}
+
+    structs: dict[str, str] = {}
+    for at, kind in enumerate(layout.types.values()):
+        if (form := word_format(kind)) is not None:
+            structs[kind.name] = f"W_{at}"
+            names[f"W_{at}"] = form
+    lines: list[str] = []
+    for node in root.each("calculations"):
+        symbol = calculations[node["name"].text]
+        names[f"H_{symbol}"] = algorithm(node["algo"])
+        lines += calculation_source(symbol, node, layout)
+
+    value_sets, set_names = {}, {}
+    for at, node in enumerate(root.each("parse_vsets")):
+        value_set = ValueSet(node["name"].text, node["compressed_bitwidth"].integer)
+        value_sets[value_set.name], set_names[value_set.name] = value_set, f"V_{at}"
+        names[f"V_{at}"] = value_set
+    plain = Compiler(objects, ())
+    lines += ParserCompiler(plain, errors, structs, set_names).states(_only(root, "parsers"))
+    flow = ControlFlow(objects, counters)
+    flow.read_actions(root)
+    for pipeline in root["pipelines"]:
+        if pipeline["name"].text not in PIPELINES:
+            raise UnsupportedError(f"{pipeline.path}: v1model has no pipeline {pipeline['name'].text!r}")
+        flow.read_pipeline(pipeline)
+    lines += flow.lines
+    lines += _checksum_lines(root, plain, calculations)
+    lines += deparser_lines(_only(root, "deparsers"), plain, structs)
+
+    for source in flow.tables.values():
+        names[f"T_{source.symbol}"] = source.table
+        names[f"T_{source.symbol}_exact"] = source.table.exact.get
+        names[f"T_{source.symbol}_remembered"] = source.table.remembered.get
+    text_source = "\n".join(lines) + "\n"
+    try:
+        exec(compile(text_source, "<compiled P4 program>", "exec"), names)
+    except (SyntaxError, RecursionError, MemoryError) as error:  # too many levels of parentheses
+        raise UnsupportedError(f"an expression of the program is nested too deeply: {error}") from None
+    for source in flow.tables.values():
+        _furnish(source, flow, names)
+    return Program(
+        layout=layout,
+        errors=errors,
+        tables={name: source.table for name, source in flow.tables.items()},
+        registers=registers,
+        counters=counters,
+        value_sets=value_sets,
+        field_lists=field_lists,
+        actions={action.name: action.parameters for action in flow.actions.values()},
+        source=text_source,
+        parser_start=names["parser_start"],
+        ingress_start=names.get("ingress_start"),
+        egress_start=names.get("egress_start"),
+        verify=names["verify"],
+        update=names["update"],
+        deparse=names["deparse"],
+    )
+
+
+def _check_version(root: Node) -> None:
+    meta = root.get("__meta__")
+    version = None if meta is None else meta.get("version")
+    if version is not None and version[0].integer != MAJOR_VERSION:
+        raise ProgramError(f"{version.path}: format version {version[0].integer}; this reads version {MAJOR_VERSION}")
+
+
+def _only(root: Node, key: str) -> Node:
+    """The one parser or deparser that v1model has."""
+    found = list(root[key])
+    if len(found) != 1:
+        raise root[key].fail(f"v1model has one of these, not {len(found)}")
+    return found[0]
+
+
+def _places(node: Node, layout: Layout) -> tuple[int, ...]:
+    places = []
+    for each in node["elements"]:
+        if each["type"].text != "field":
+            raise UnsupportedError(f"{each.path}: elements of type {each['type'].text!r} are not implemented")
+        places.append(layout.field(each["value"])[0])
+    return tuple(places)
+
+
+def _checksum_lines(root: Node, compiler: Compiler, calculations: dict[str, str]) -> list[str]:
+    """Functions `verify(f, k)` and `update(f, k)`."""
+    verify, update = ["def verify(f, k):"], ["def update(f, k):"]
+    for node in root.each("checksums"):
+        if node["type"].text != "generic" or node["calculation"].text not in calculations:
+            raise UnsupportedError(f"{node.path}: a checksum of this type is not implemented")
+        place, field = compiler.layout.field(node["target"])
+        header = compiler.layout.header(node["target"][0])
+        call = f"{calculations[node['calculation'].text]}(f, k)"
+        condition = node.get("if_cond")
+        met = "True" if condition is None else compiler.expressions.truth(condition)
+        if node.get("verify") is None or node.flag("verify"):
+            verify.append(f" if f[{header.valid}] and {met} and {call} != f[{place}]: return True")
+        if node.get("update") is None or node.flag("update"):
+            update.append(f" if {met}: f[{place}] = {field.wrapped(call)}")
+    return [*verify, " return False", *update, " return None"]
+
+
+def _furnish(source: TableSource, flow: ControlFlow, names: Mapping[str, Any]) -> None:
+    """Give a table its compiled actions, what comes after it, its default and its constant entries."""
+    table = source.table
+    table.actions = {
+        name: ActionFacts(name, flow.actions[number].widths, names[flow.actions[number].symbol])
+        for name, number in source.actions.items()
+    }
+    nexts = {key: None if symbol == "None" else names[symbol] for key, symbol in source.nexts.items()}
+
+    def after(action: str, hit: bool) -> Callable[..., object] | None:
+        key = HIT if hit else MISS
+        return nexts[key] if key in nexts else nexts.get(action)
+
+    table.after = after
+    try:
+        action, data, fixed = flow.default_of(source.node)
+        table.initialize(action, data, fixed=fixed)
+        if source.node.get("entries") is not None:
+            table.initialize_entries(flow.entries_of(source.node, table.key))
+    except TableError as error:
+        raise source.node.fail(str(error)) from None

@@ -1,0 +1,299 @@
+"""Match-action tables: entries, how they are found, and what the control plane may do to them.
+
+Rules
+-----
+* A key is the table's fields side by side in one integer, the first field on top. An entry matches where key & mask
+  equals its value and every range holds. Exact tables are a dictionary; in all others the first match in order of rank
+  wins, and what a key led to is remembered until the table changes.
+* `rank` orders entries: the lowest wins. It is the priority as a compiled program has it, the P4Runtime priority with
+  its sign turned, or, for longest prefixes, the number of bits compared with its sign turned.
+* A change takes effect between packets. Every refusal is a TableError with the reason as the control plane reports it.
+"""
+
+from __future__ import annotations
+
+import enum
+from bisect import insort
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from fanin.errors import FaninError
+
+MAX_REMEMBERED = 4096
+"""Keys of one table whose entry is remembered; then all are forgotten."""
+
+
+class MatchKind(enum.Enum):
+    """How one field of a key is compared."""
+
+    EXACT = "exact"
+    TERNARY = "ternary"
+    LPM = "lpm"
+    RANGE = "range"
+    VALID = "valid"
+
+
+class TableProblem(enum.Enum):
+    """Why a change is refused; P4Runtime has a code for each."""
+
+    EXISTS = enum.auto()
+    NOT_FOUND = enum.auto()
+    FULL = enum.auto()
+    IMMUTABLE = enum.auto()
+    INVALID = enum.auto()
+
+
+class TableError(FaninError):
+    """A change that a table refuses."""
+
+    def __init__(self, problem: TableProblem, text: str) -> None:
+        super().__init__(text)
+        self.problem = problem
+
+
+@dataclass(frozen=True, slots=True)
+class KeyField:
+    """One field of a table's key."""
+
+    name: str
+    kind: MatchKind
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What one field of an entry asks for: value and mask, or a range. Values are not negative and fit the field."""
+
+    value: int = 0
+    mask: int = -1
+    """Bits that count; -1: all. Of a longest-prefix field, its leading bits."""
+    low: int | None = None
+    """With `high`, the bounds of a range; value and mask are then not looked at."""
+    high: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One row of a table, or what is done on a miss."""
+
+    action: str
+    data: tuple[int, ...]
+    run: Callable[..., None]
+    """The compiled action: called with fields, packet state and `data`."""
+    next: Callable[..., object] | None
+    """What comes after it in the pipeline."""
+    matches: tuple[Match, ...] = ()
+    rank: int = 0
+    value: int = 0
+    mask: int = 0
+    ranges: tuple[tuple[int, int, int, int], ...] = ()
+    """(shift, mask, low, high) of each field that is compared with a range."""
+    packets: int = 0
+    bytes: int = 0
+    constant: bool = False
+    """Written in the program; the control plane cannot change it."""
+    note: object = None
+    """The control plane's own, kept as it is."""
+
+    def __lt__(self, other: Entry) -> bool:
+        return self.rank < other.rank
+
+    def covers(self, key: int) -> bool:
+        """Whether a key matches."""
+        return key & self.mask == self.value and all(
+            low <= key >> shift & mask <= high for shift, mask, low, high in self.ranges
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ActionFacts:
+    """What a table must know of an action."""
+
+    name: str
+    widths: tuple[int, ...]
+    run: Callable[..., None]
+
+
+@dataclass(slots=True)
+class Table:
+    """A table with its entries. Compiled code reads `exact`, `remembered`, `miss` and calls `find`."""
+
+    name: str
+    key: tuple[KeyField, ...]
+    max_size: int
+    actions: Mapping[str, ActionFacts] = field(default_factory=dict)
+    counts: bool = False
+    """Whether entries count packets and bytes."""
+    immutable: bool = False
+    """Its entries are written in the program."""
+    fixed_default: bool = False
+    after: Callable[[str, bool], Callable[..., object] | None] = field(default=lambda action, hit: None)
+    """What comes next after an action, on a hit or a miss."""
+    exact: dict[int, Entry] = field(default_factory=dict)
+    ordered: list[Entry] = field(default_factory=list)
+    remembered: dict[int, Entry] = field(default_factory=dict)
+    miss: Entry = field(init=False)
+    _default: tuple[str, tuple[int, ...]] = ("", ())
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether a dictionary finds entries."""
+        return all(field.kind in (MatchKind.EXACT, MatchKind.VALID) for field in self.key)
+
+    @property
+    def ranked(self) -> bool:
+        """Whether entries have priorities."""
+        return any(field.kind in (MatchKind.TERNARY, MatchKind.RANGE) for field in self.key)
+
+    def shifts(self) -> tuple[int, ...]:
+        """By how many bits each field of the key is shifted to the left."""
+        left, shifts = sum(field.bits for field in self.key), []
+        for each in self.key:
+            left -= each.bits
+            shifts.append(left)
+        return tuple(shifts)
+
+    def find(self, key: int) -> Entry:
+        """The entry for a key that is not remembered; `miss` if there is none."""
+        found = next((entry for entry in self.ordered if entry.covers(key)), self.miss)
+        if len(self.remembered) >= MAX_REMEMBERED:
+            self.remembered.clear()
+        self.remembered[key] = found
+        return found
+
+    # --- what the control plane does ---
+
+    def __iter__(self) -> Iterator[Entry]:
+        """All entries, in the order in which they win."""
+        return iter(list(self.exact.values()) if self.is_exact else list(self.ordered))
+
+    def __len__(self) -> int:
+        return len(self.exact) if self.is_exact else len(self.ordered)
+
+    def insert(self, matches: tuple[Match, ...], priority: int, action: str, data: tuple[int, ...]) -> Entry:
+        """Add an entry."""
+        self._check_mutable()
+        entry = self._made(matches, priority, action, data)
+        if self._same(entry) is not None:
+            raise TableError(TableProblem.EXISTS, f"table {self.name} has an entry with this match already")
+        if len(self) >= self.max_size:
+            raise TableError(TableProblem.FULL, f"table {self.name} is full: it has {self.max_size} entries")
+        self._put(entry)
+        return entry
+
+    def modify(self, matches: tuple[Match, ...], priority: int, action: str, data: tuple[int, ...]) -> Entry:
+        """Give an entry another action or other data; its counts go on."""
+        self._check_mutable()
+        entry = self._made(matches, priority, action, data)
+        old = self._existing(entry)
+        self._take(old)
+        entry.packets, entry.bytes = old.packets, old.bytes
+        self._put(entry)
+        return entry
+
+    def delete(self, matches: tuple[Match, ...], priority: int) -> None:
+        """Remove an entry."""
+        self._check_mutable()
+        self._take(self._existing(self._made(matches, priority, "", ())))
+
+    def lookup(self, matches: tuple[Match, ...], priority: int) -> Entry:
+        """The entry with exactly this match and priority."""
+        return self._existing(self._made(matches, priority, "", ()))
+
+    def clear(self) -> None:
+        """Remove every entry that the control plane has made."""
+        if not self.immutable:
+            self.exact.clear()
+            self.ordered.clear()
+            self.remembered.clear()
+
+    def set_default(self, action: str | None, data: tuple[int, ...] = ()) -> None:
+        """What is done on a miss; None: what the program says."""
+        if self.fixed_default:
+            raise TableError(TableProblem.IMMUTABLE, f"the default action of table {self.name} is constant")
+        self._change_default(*(self._default if action is None else (action, data)))
+
+    def initialize(self, action: str, data: tuple[int, ...], *, fixed: bool) -> None:
+        """The default action that the program says; "" for none."""
+        self._default, self.fixed_default = (action, data), fixed
+        self._change_default(action, data)
+
+    def initialize_entries(self, entries: list[tuple[tuple[Match, ...], int, str, tuple[int, ...]]]) -> None:
+        """The entries that the program has; there can be no others."""
+        for matches, rank, action, data in entries:
+            entry = self._made(matches, -rank, action, data)
+            entry.constant = True
+            if self._same(entry) is not None:
+                raise TableError(TableProblem.EXISTS, f"table {self.name} has two entries with the same match")
+            self._put(entry)
+        self.immutable = True
+
+    # --- within ---
+
+    def _change_default(self, action: str, data: tuple[int, ...]) -> None:
+        run = self._facts(action, data).run if action else _nothing
+        self.miss = Entry(action, data, run, self.after(action, False))
+        self.remembered.clear()
+
+    def _check_mutable(self) -> None:
+        if self.immutable:
+            raise TableError(TableProblem.IMMUTABLE, f"the entries of table {self.name} are constant")
+
+    def _facts(self, action: str, data: tuple[int, ...]) -> ActionFacts:
+        if action not in self.actions:
+            raise TableError(TableProblem.INVALID, f"table {self.name} has no action {action!r}")
+        facts = self.actions[action]
+        if len(data) != len(facts.widths) or any(value >> bits for value, bits in zip(data, facts.widths, strict=True)):
+            raise TableError(
+                TableProblem.INVALID, f"action {action} takes values of {list(facts.widths)} bits, not {data}"
+            )
+        return facts
+
+    def _made(self, matches: tuple[Match, ...], priority: int, action: str, data: tuple[int, ...]) -> Entry:
+        if len(matches) != len(self.key):
+            raise TableError(
+                TableProblem.INVALID, f"table {self.name} has {len(self.key)} key fields, not {len(matches)}"
+            )
+        value, mask, ranges, compared = 0, 0, [], 0
+        for match, part, shift in zip(matches, self.key, self.shifts(), strict=True):
+            whole = (1 << part.bits) - 1
+            if match.low is not None and match.high is not None:
+                ranges.append((shift, whole, match.low, match.high))
+                continue
+            value |= (match.value & match.mask & whole) << shift
+            mask |= (match.mask & whole) << shift
+            if part.kind is MatchKind.LPM:
+                compared = (match.mask & whole).bit_count()
+        rank = -priority if self.ranked else -compared
+        run = self._facts(action, data).run if action else _nothing
+        return Entry(action, data, run, self.after(action, True), matches, rank, value, mask, tuple(ranges))
+
+    def _same(self, entry: Entry) -> Entry | None:
+        if self.is_exact:
+            return self.exact.get(entry.value)
+        alike = (entry.rank, entry.value, entry.mask, entry.ranges)
+        return next((each for each in self.ordered if (each.rank, each.value, each.mask, each.ranges) == alike), None)
+
+    def _existing(self, entry: Entry) -> Entry:
+        found = self._same(entry)
+        if found is None:
+            raise TableError(TableProblem.NOT_FOUND, f"table {self.name} has no entry with this match")
+        return found
+
+    def _put(self, entry: Entry) -> None:
+        if self.is_exact:
+            self.exact[entry.value] = entry
+        else:
+            insort(self.ordered, entry)
+            self.remembered.clear()
+
+    def _take(self, entry: Entry) -> None:
+        if self.is_exact:
+            del self.exact[entry.value]
+        else:
+            self.ordered.remove(entry)
+            self.remembered.clear()
+
+
+def _nothing(f: list[int], k: object, p: tuple[int, ...]) -> None:
+    """What a table without a default action does on a miss."""

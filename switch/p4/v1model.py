@@ -1,0 +1,284 @@
+"""A switch of the v1model architecture that runs a compiled program, packet by packet: no socket, no clock, no thread.
+
+Rules
+-----
+* A packet goes through parser, ingress, replication, egress and deparser as in BMv2's simple_switch. What decides at
+  the end of ingress, first row first:
+
+      program asked for        what happens
+      -----------------------  -----------------------------------------------------------------------------------------
+      a clone                  the packet as it came in is parsed again and goes to the mirror session's egress, beside
+                               what follows
+      resubmit                 the packet as it came in starts ingress again, with the fields of the list kept
+      a multicast group        a copy per replica goes to egress; the packet itself ends
+      egress_spec = drop       the packet ends
+      otherwise                it goes to egress at port egress_spec
+
+  At the end of egress: a clone, then drop, then recirculation (the deparsed packet starts over), else it leaves.
+* Everything happens at once and in order: replicas in the order of the group, packets in the order in which they came.
+* What a program leaves undefined (an element beyond a stack, division by zero) is a PacketError: the packet is lost and
+  counted, and the switch goes on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fanin.errors import PacketError
+from fanin.switch.p4.packet_state import NO_CUT, PacketState, ParserStop
+from fanin.switch.p4.program import Program, load
+from fanin.switch.p4.replication import MirrorSession, Replica
+
+DROP_PORT = 511
+"""simple_switch's default: the highest number that a 9-bit port can have."""
+MAX_PASSES = 1024
+"""Passes through a pipeline that one packet may cause, copies included: a program that goes in circles ends here."""
+MAX_PARSE_STATES = 4096
+"""Parse states that one packet may go through: a parser that goes in circles without reading ends here."""
+NORMAL, INGRESS_CLONE, EGRESS_CLONE, RECIRCULATED, REPLICATED, RESUBMITTED = 0, 1, 2, 4, 5, 6
+"""standard_metadata.instance_type."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of packets; all counts only grow."""
+
+    packets_in: int = 0
+    packets_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    dropped: int = 0
+    """By the program itself, copies included."""
+    failed: int = 0
+    """Lost because the program does something undefined with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entering:
+    """A packet in front of the parser."""
+
+    data: bytes
+    port: int
+    kind: int = NORMAL
+    kept: tuple[tuple[int, int], ...] = ()
+    """Places and values that it brings along from an earlier pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    """A packet in front of egress."""
+
+    fields: list[int]
+    state: PacketState
+    port: int
+
+
+def _no_randomness(limit: int) -> int:
+    raise PacketError("the program draws random numbers, and this switch was given none")
+
+
+@dataclass(slots=True)
+class V1Switch:
+    """A program and the state of the switch around it. Not thread safe."""
+
+    program: Program
+    random: Callable[[int], int] = _no_randomness
+    """Draws from 0..n-1, for programs that want it."""
+    groups: dict[int, tuple[Replica, ...]] = field(default_factory=dict)
+    """Multicast groups by number, from 1 on."""
+    mirrors: dict[int, MirrorSession] = field(default_factory=dict)
+    tally: Tally = field(default_factory=Tally)
+    _places: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        layout = self.program.layout
+        names = ("ingress_port", "packet_length", "instance_type", "egress_spec", "egress_port")
+        self._places = {name: layout.required("standard_metadata", name)[0] for name in names}
+        optional = {
+            "standard_metadata": ("parser_error", "checksum_error"),
+            "intrinsic_metadata": ("mcast_grp", "egress_rid", "ingress_global_timestamp", "egress_global_timestamp"),
+            "queueing_metadata": ("enq_timestamp",),
+        }
+        for header, members in optional.items():
+            for name in members:
+                if (found := layout.intrinsic(header, name)) is not None:
+                    self._places[name] = found[0]
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, random: Callable[[int], int] = _no_randomness) -> V1Switch:
+        """Load a program; ProgramError and UnsupportedError as switch/p4/program.py says."""
+        return cls(load(text, drop_port=DROP_PORT), random)
+
+    def process(self, port: int, data: bytes, now: float) -> list[tuple[int, bytes]]:
+        """Take in one packet at `port` (0..510), at `now` seconds; returns what leaves, in order, with the ports.
+
+        Raises PacketError where the program does something undefined; what it had sent before is lost with it.
+        """
+        tally = self.tally
+        tally.packets_in += 1
+        tally.bytes_in += len(data)
+        try:
+            sent = self._run(_Entering(data, port), int(now * 1e6))
+        except (IndexError, ZeroDivisionError, ValueError, OverflowError, MemoryError) as error:
+            tally.failed += 1
+            raise PacketError(f"the program does something undefined with this packet: {error}") from error
+        except PacketError:
+            tally.failed += 1
+            raise
+        tally.packets_out += len(sent)
+        for _, leaving in sent:
+            tally.bytes_out += len(leaving)
+        return sent
+
+    def _run(self, first: _Entering, now_us: int) -> list[tuple[int, bytes]]:
+        sent: list[tuple[int, bytes]] = []
+        entering, leaving = deque([first]), deque[_Leaving]()
+        passes = 0
+        while entering or leaving:
+            passes += 1
+            if passes > MAX_PASSES:
+                raise PacketError(f"one packet caused more than {MAX_PASSES} passes: the program goes in circles")
+            if leaving:
+                self._egress(leaving.popleft(), now_us, entering, leaving, sent)
+            else:
+                self._ingress(entering.popleft(), now_us, entering, leaving)
+        return sent
+
+    # --- parser and ingress ---
+
+    def _parsed(self, packet: _Entering, now_us: int) -> tuple[list[int], PacketState]:
+        """Fields and state of a packet behind the parser."""
+        places, data = self._places, packet.data
+        f = self.program.layout.blank.copy()
+        k = PacketState(len(data), self.random)
+        f[places["ingress_port"]] = packet.port
+        f[places["packet_length"]] = len(data)
+        f[places["instance_type"]] = packet.kind
+        for place, value in packet.kept:
+            f[place] = value
+        if "ingress_global_timestamp" in places:
+            f[places["ingress_global_timestamp"]] = now_us & 0xFFFF_FFFF_FFFF
+        state, at, error, left = self.program.parser_start, 0, self.program.errors["NoError"], MAX_PARSE_STATES
+        try:
+            while state is not None:
+                state, at = state(f, data, at, k)
+                left -= 1
+                if not left:
+                    raise PacketError(f"the parser went through more than {MAX_PARSE_STATES} states")
+        except ParserStop as stop:
+            error, at = stop.code, stop.at
+        k.payload = data[at:]
+        if "parser_error" in places:
+            f[places["parser_error"]] = error
+        wrong = self.program.verify(f, k)
+        if "checksum_error" in places:
+            f[places["checksum_error"]] = int(wrong)
+        return f, k
+
+    def _ingress(self, packet: _Entering, now_us: int, entering: deque[_Entering], leaving: deque[_Leaving]) -> None:
+        places = self._places
+        f, k = self._parsed(packet, now_us)
+        node = self.program.ingress_start
+        while node is not None:
+            node = node(f, k)
+        k.exit = False
+        if k.clone is not None:
+            self._clone_ingress(packet, f, k.clone, now_us, leaving)
+            k.clone = None
+        if k.resubmit:
+            entering.append(_Entering(packet.data, packet.port, RESUBMITTED, self._kept(f, k.resubmit)))
+            return
+        group = f[places["mcast_grp"]] if "mcast_grp" in places else 0
+        if group:
+            f[places["instance_type"]] = REPLICATED
+            self._replicate(f, k, self.groups.get(group, ()), leaving)
+            return
+        port = f[places["egress_spec"]]
+        if port == DROP_PORT:
+            self.tally.dropped += 1
+            return
+        f[places["instance_type"]] = NORMAL
+        leaving.append(_Leaving(f, k, port))
+
+    def _replicate(self, f: list[int], k: PacketState, replicas: tuple[Replica, ...], leaving: deque[_Leaving]) -> None:
+        instance_at = self._places.get("egress_rid")
+        for port, instance in replicas:
+            copy = f.copy()
+            if instance_at is not None:
+                copy[instance_at] = instance
+            leaving.append(_Leaving(copy, k.copied(), port))
+
+    def _kept(self, f: list[int], number: int) -> tuple[tuple[int, int], ...]:
+        """What a packet brings along into another pass."""
+        return tuple((place, f[place]) for place in self.program.field_lists.get(number, ()))
+
+    def _clone_ingress(
+        self, packet: _Entering, f: list[int], asked: tuple[int, int], now_us: int, leaving: deque[_Leaving]
+    ) -> None:
+        session = self.mirrors.get(asked[0])
+        if session is None:
+            return
+        again = _Entering(packet.data, packet.port, INGRESS_CLONE)
+        copy, state = self._parsed(again, now_us)
+        for place, value in self._kept(f, asked[1]):
+            copy[place] = value
+        copy[self._places["instance_type"]] = INGRESS_CLONE
+        state.cut = session.cut or NO_CUT
+        self._replicate(copy, state, session.replicas, leaving)
+
+    # --- egress and deparser ---
+
+    def _egress(
+        self,
+        packet: _Leaving,
+        now_us: int,
+        entering: deque[_Entering],
+        leaving: deque[_Leaving],
+        sent: list[tuple[int, bytes]],
+    ) -> None:
+        places, f, k = self._places, packet.fields, packet.state
+        f[places["egress_port"]] = packet.port
+        f[places["egress_spec"]] = 0
+        f[places["packet_length"]] = k.length
+        if "egress_global_timestamp" in places:
+            f[places["egress_global_timestamp"]] = now_us & 0xFFFF_FFFF_FFFF
+        if "enq_timestamp" in places:
+            f[places["enq_timestamp"]] = now_us & 0xFFFF_FFFF
+        node = self.program.egress_start
+        while node is not None:
+            node = node(f, k)
+        if k.clone is not None:
+            self._clone_egress(f, k, k.clone, leaving)
+            k.clone = None
+        if f[places["egress_spec"]] == DROP_PORT:
+            self.tally.dropped += 1
+            return
+        self.program.update(f, k)
+        data = self.program.deparse(f, k)
+        if len(data) > k.cut:
+            data = data[: k.cut]
+        if k.recirculate:
+            port = f[places["ingress_port"]]
+            entering.append(_Entering(data, port, RECIRCULATED, self._kept(f, k.recirculate)))
+            return
+        sent.append((packet.port, data))
+
+    def _clone_egress(self, f: list[int], k: PacketState, asked: tuple[int, int], leaving: deque[_Leaving]) -> None:
+        """A copy of the packet as it is now, with its metadata reset but for the field list."""
+        session = self.mirrors.get(asked[0])
+        if session is None:
+            return
+        copy = f.copy()
+        layout = self.program.layout
+        for header in layout.headers.values():
+            if header.metadata:
+                end = header.base + header.type.places
+                copy[header.base : end] = layout.blank[header.base : end]
+        for place, value in self._kept(f, asked[1]):
+            copy[place] = value
+        copy[self._places["instance_type"]] = EGRESS_CLONE
+        state = k.copied()
+        state.cut = session.cut or NO_CUT
+        self._replicate(copy, state, session.replicas, leaving)

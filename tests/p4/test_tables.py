@@ -1,0 +1,136 @@
+"""Match-action tables: who matches, who wins, what the control plane may do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fanin.switch.p4 import V1Switch
+from fanin.switch.p4.tables import Match, TableError, TableProblem
+from tests.p4.bmv2 import action, call, data, extract, field, program, start, state, table, to_port
+
+SEND, LOSE = 0, 1
+
+
+def matching(kinds: tuple[str, ...], **more: Any) -> V1Switch:
+    """One table over 8-bit fields `a`, `b`, ...; action `send` goes to a port, a miss to port 500."""
+    names = "abcd"[: len(kinds)]
+    key = [(kind, "given", name) for kind, name in zip(kinds, names, strict=True)]
+    egress = field("standard_metadata", "egress_spec")
+    return start(
+        program(
+            types={"in_t": [[name, 8] for name in names]},
+            headers={"given": "in_t"},
+            states=[state("start", [extract("given")])],
+            actions=[
+                action("send", call("assign", egress, data(0)), widths=(9,)),
+                action("lose", to_port(500)),
+            ],
+            ingress=[table("t", ["send", "lose"], key, default=(LOSE, ()), **more)],
+        )
+    )
+
+
+def port_of(switch: V1Switch, *key: int) -> int:
+    ((port, _),) = switch.process(0, bytes(key), 0.0)
+    return port
+
+
+def test_exact_entries_match_all_fields() -> None:
+    switch = matching(("exact", "exact"))
+    switch.program.tables["t"].insert((Match(1), Match(2)), 0, "send", (7,))
+    assert [port_of(switch, 1, 2), port_of(switch, 1, 3), port_of(switch, 2, 1)] == [7, 500, 500]
+
+
+def test_the_longest_prefix_wins_whatever_the_order() -> None:
+    switch = matching(("lpm",))
+    for length, port in ((4, 4), (0, 9), (8, 8), (6, 6)):
+        mask = (0xFF << (8 - length)) & 0xFF
+        switch.program.tables["t"].insert((Match(0b10110110 & mask, mask),), 0, "send", (port,))
+    assert [port_of(switch, key) for key in (0b10110110, 0b10110101, 0b10111111, 0)] == [8, 6, 4, 9]
+
+
+def test_the_highest_priority_wins_and_its_removal_uncovers_the_next() -> None:
+    table_of = matching(("ternary", "range"))
+    entries = table_of.program.tables["t"]
+    entries.insert((Match(0, 0), Match(low=0, high=255)), 1, "send", (1,))
+    entries.insert((Match(0x10, 0xF0), Match(low=5, high=9)), 7, "send", (2,))
+    assert [port_of(table_of, 0x1F, 5), port_of(table_of, 0x1F, 10), port_of(table_of, 0x2F, 5)] == [2, 1, 1]
+    entries.delete((Match(0x10, 0xF0), Match(low=5, high=9)), 7)
+    assert port_of(table_of, 0x1F, 5) == 1
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 255), st.integers(0, 255), st.integers(0, 15), st.integers(0, 15)),
+        max_size=12,
+        unique_by=lambda each: each,
+    ),
+    st.lists(st.tuples(st.integers(0, 255), st.integers(0, 255)), min_size=1, max_size=12),
+)
+def test_ternary_and_range_agree_with_a_linear_search(
+    entries: list[tuple[int, int, int, int]], keys: list[tuple[int, int]]
+) -> None:
+    switch = matching(("ternary", "range"))
+    rows = []
+    for priority, (value, mask, low, high) in enumerate(entries, 1):
+        bounds = min(low, high) * 16, max(low, high) * 16
+        switch.program.tables["t"].insert(
+            (Match(value, mask), Match(low=bounds[0], high=bounds[1])), priority, "send", (priority,)
+        )
+        rows.append((priority, value & mask, mask, *bounds))
+    for first, second in keys + keys:  # the second time from memory
+        hits = [p for p, value, mask, low, high in rows if first & mask == value and low <= second <= high]
+        assert port_of(switch, first, second) == max(hits, default=500)
+
+
+def test_what_a_table_refuses() -> None:
+    entries = matching(("exact",), size=1).program.tables["t"]
+
+    def refused(call_: Any, *arguments: Any) -> TableProblem:
+        with pytest.raises(TableError) as caught:
+            call_(*arguments)
+        return caught.value.problem
+
+    assert refused(entries.modify, (Match(1),), 0, "send", (1,)) is TableProblem.NOT_FOUND
+    assert refused(entries.delete, (Match(1),), 0) is TableProblem.NOT_FOUND
+    assert refused(entries.insert, (Match(1), Match(1)), 0, "send", (1,)) is TableProblem.INVALID
+    assert refused(entries.insert, (Match(1),), 0, "nothing", ()) is TableProblem.INVALID
+    assert refused(entries.insert, (Match(1),), 0, "send", (512,)) is TableProblem.INVALID
+    entries.insert((Match(1),), 0, "send", (1,))
+    assert refused(entries.insert, (Match(1),), 0, "send", (2,)) is TableProblem.EXISTS
+    assert refused(entries.insert, (Match(2),), 0, "send", (2,)) is TableProblem.FULL
+
+
+def test_entries_and_a_default_of_the_program_itself_cannot_be_changed() -> None:
+    entry = {
+        "match_key": [{"match_type": "exact", "key": "0x05"}],
+        "action_entry": {"action_id": SEND, "action_data": ["0x7"]},
+        "priority": 1,
+    }
+    switch = matching(("exact",), entries=[entry])
+    assert [port_of(switch, 5), port_of(switch, 6)] == [7, 500]
+    with pytest.raises(TableError, match="constant"):
+        switch.program.tables["t"].insert((Match(1),), 0, "send", (1,))
+
+
+def test_the_default_action_changes_and_goes_back() -> None:
+    switch = matching(("ternary",))
+    assert port_of(switch, 3) == 500
+    switch.program.tables["t"].set_default("send", (9,))
+    assert port_of(switch, 3) == 9
+    switch.program.tables["t"].set_default(None)
+    assert port_of(switch, 3) == 500
+
+
+def test_direct_counters_count_hits_with_the_bytes_that_came_in() -> None:
+    switch = matching(("exact",), with_counters=True)
+    entry = switch.program.tables["t"].insert((Match(1),), 0, "send", (7,))
+    for packet in (b"\1abc", b"\1", b"\2xx"):
+        switch.process(0, packet, 0.0)
+    assert (entry.packets, entry.bytes) == (2, 5)
+    changed = switch.program.tables["t"].modify((Match(1),), 0, "send", (8,))
+    assert (changed.packets, port_of(switch, 1)) == (2, 8)
