@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import fanin
-from fanin.cli import bench, demo, doctor, stats, switch, tune
+from fanin.cli import bench, demo, doctor, report, stats, switch, tune
 from fanin.errors import FaninError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False)
@@ -18,6 +18,7 @@ app.command()(switch.switch)
 app.command()(stats.stats)
 app.command()(tune.tune)
 app.command()(doctor.doctor)
+app.command()(report.report)
 
 
 def print_version(wanted: bool) -> None:

@@ -1,0 +1,81 @@
+"""What the job and its members say to each other: JSON objects, one to a line, over a TCP connection per member.
+
+    member -> job   {"type": "join"}                                     once connected
+    job -> member   {"type": "start", "rank": 2, "workers": 4, "master": "172.18.0.5"}   when the roster closed
+                    {"type": "refused", "text": "..."}                   instead
+    member -> job   {"type": "beat"}                                     every BEAT_S while its program runs
+                    {"type": "report", "record": {...}}                  what its program printed
+                    {"type": "ended", "status": 0, "cause": ""}          last
+    job -> member   {"type": "verdict", "status": 0}                     last
+
+A connection that breaks before `ended` is a member that is lost. Both ends are containers of one job and trust each
+other; the limits below only keep a mistake from filling the memory.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+from fanin.errors import FaninError
+
+DEFAULT_PORT = 4918
+"""The one below the switch's."""
+MAX_LINE_BYTES = 1 << 20
+SEND_TIMEOUT_S = 5.0
+
+
+class ChannelError(FaninError):
+    """What came is no message of these."""
+
+
+class Channel:
+    """One end of a connection. Blocking sends; `receive` after the socket became readable does not block."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.settimeout(SEND_TIMEOUT_S)
+        self._connection = connection
+        self._partial = b""
+
+    def fileno(self) -> int:
+        """For selectors."""
+        return self._connection.fileno()
+
+    @property
+    def peer_address(self) -> str:
+        """The other end's numeric address."""
+        return str(self._connection.getpeername()[0])
+
+    def send(self, kind: str, **fields: object) -> None:
+        """OSError when the other end is gone."""
+        self._connection.sendall(json.dumps({"type": kind, **fields}).encode() + b"\n")
+
+    def receive(self) -> list[dict[str, Any]] | None:
+        """The messages that have come, None at the end of the connection. ChannelError for anything else."""
+        try:
+            data = self._connection.recv(1 << 16)
+        except TimeoutError:
+            return []
+        except OSError:  # reset: the same as its end
+            return None
+        if not data:
+            return None
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        if len(self._partial) > MAX_LINE_BYTES:
+            raise ChannelError(f"a line of more than {MAX_LINE_BYTES} bytes")
+        return [_message(line) for line in lines]
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._connection.close()
+
+
+def _message(line: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ChannelError(f"no JSON: {error}") from None
+    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        raise ChannelError("no object with a type")
+    return message

@@ -1,0 +1,202 @@
+"""`python -m fanin.emulation.containers.worker COMMAND...`: a container's part in a job.
+
+It joins the job at FANIN_JOB (host:port), runs COMMAND with the environment variables that torchrun would set, passes
+on what the command prints, and exits with its status; where that is 0, with the job's. The command is the program that
+a user would start with torchrun, unchanged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from types import FrameType
+from typing import Any, NoReturn
+
+from fanin.emulation.containers.channel import DEFAULT_PORT, Channel
+from fanin.emulation.containers.roster import BEAT_S
+from fanin.emulation.processes import MAX_LOG_BYTES, STOP_GRACE_S, cause_in
+from fanin.errors import AdmissionError, ConfigurationError, FaninError
+
+CONNECT_TIMEOUT_S = 60.0
+"""The job's container may start after this one."""
+CONNECT_INTERVAL_S = 0.5
+MASTER_PORT = 29_500
+"""torchrun's own default; of rank 0's container."""
+VERDICT_TIMEOUT_S = 60.0
+"""Longest wait for the other members once this one's program has ended well."""
+
+
+def connect(host: str, port: int) -> Channel:
+    """To the job. FaninError when it is not there in time."""
+    deadline = time.monotonic() + CONNECT_TIMEOUT_S
+    while True:
+        try:
+            return Channel(socket.create_connection((host, port), timeout=CONNECT_INTERVAL_S))
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise FaninError(f"no job at {host}:{port}: {error}. Remedy: start the service `job`") from None
+        time.sleep(CONNECT_INTERVAL_S)
+
+
+def expect(channel: Channel, kind: str, timeout_s: float | None) -> dict[str, Any]:
+    """The next message of that kind; a FaninError when the job refuses, is gone or is late."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    with selectors.DefaultSelector() as selector:
+        selector.register(channel, selectors.EVENT_READ)
+        while deadline is None or time.monotonic() < deadline:
+            if not selector.select(BEAT_S):
+                continue
+            messages = channel.receive()
+            if messages is None:
+                raise FaninError("the job is gone. Remedy: see the output of the service `job`")
+            for message in messages:
+                if message["type"] == "refused":
+                    raise AdmissionError(str(message["text"]))
+                if message["type"] == kind:
+                    return message
+    raise FaninError(f"the job did not answer within {timeout_s:g} s. Remedy: see the output of the service `job`")
+
+
+class Program:
+    """The command as a rank of the job: what it prints is passed on, and its records go to the job."""
+
+    def __init__(self, command: list[str], rank: int, workers: int, master: str) -> None:
+        ours = {
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "MASTER_ADDR": master,
+            "MASTER_PORT": str(MASTER_PORT),
+            "OMP_NUM_THREADS": "1",
+            "RANK": str(rank),
+            "WORLD_SIZE": str(workers),
+        }
+        try:
+            self._process = subprocess.Popen(
+                command, env={**os.environ, **ours}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+        except OSError as error:
+            raise ConfigurationError(f"{command[0]}: {error.strerror}") from None
+        self._partial = b""
+        self._log = b""
+
+    def follow(self, channel: Channel) -> tuple[int, str]:
+        """Until it ends, tell the job at least every BEAT_S that it lives. Returns its status, and what failed."""
+        process = self._process
+        assert process.stdout
+        assert process.stderr
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ, self._take_output)
+            selector.register(process.stderr, selectors.EVENT_READ, self._take_log)
+            while True:
+                over = process.poll() is not None
+                ready = selector.select(0 if over else BEAT_S)
+                if over and not ready:
+                    break
+                records: list[dict[str, Any]] = []
+                for key, _ in ready:
+                    data = os.read(key.fd, 1 << 16)
+                    if data:
+                        records += key.data(data)
+                    else:
+                        selector.unregister(key.fileobj)
+                tell(channel, records)
+                if not selector.get_map():
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(BEAT_S)
+        status = process.returncode
+        cause = "" if status == 0 else cause_in(self._log.decode(errors="replace"))
+        return (status if status >= 0 else 128 - status), cause
+
+    def stop(self) -> None:
+        """End it if it still runs."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_GRACE_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def _take_output(self, data: bytes) -> list[dict[str, Any]]:
+        pass_on(data, sys.stdout.fileno())
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        records = []
+        for line in lines:
+            if line.startswith(b"{"):
+                with contextlib.suppress(ValueError):  # a brace does not make a record
+                    records.append(json.loads(line))
+        return records
+
+    def _take_log(self, data: bytes) -> list[dict[str, Any]]:
+        pass_on(data, sys.stderr.fileno())
+        self._log = (self._log + data)[-MAX_LOG_BYTES:]
+        return []
+
+
+def pass_on(data: bytes, descriptor: int) -> None:
+    """Write all of it."""
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def tell(channel: Channel, records: list[dict[str, Any]]) -> None:
+    """The records, or that this worker lives. A job that is gone is noticed at the end: training needs it not."""
+    with contextlib.suppress(OSError):
+        for record in records:
+            channel.send("report", record=record)
+        if not records:
+            channel.send("beat")
+
+
+def take_part(channel: Channel, command: list[str]) -> int:
+    """From joining to the verdict; returns the exit status."""
+    channel.send("join")
+    start = expect(channel, "start", None)
+    rank, workers = int(start["rank"]), int(start["workers"])
+    print(f"worker: rank {rank} of {workers}, rank 0 is at {start['master']}", flush=True)
+    program = Program(command, rank, workers, str(start["master"]))
+    try:
+        status, cause = program.follow(channel)
+    finally:
+        program.stop()
+    with contextlib.suppress(OSError):
+        channel.send("ended", status=status, cause=cause)
+    if status != 0:
+        return status
+    return int(expect(channel, "verdict", VERDICT_TIMEOUT_S)["status"])
+
+
+def job_address(text: str) -> tuple[str, int]:
+    """`host` or `host:port`; ConfigurationError for anything else."""
+    host, _, port = text.partition(":")
+    if not host or (port and not (port.isascii() and port.isdigit())):
+        raise ConfigurationError(f"FANIN_JOB={text!r}: expected host or host:port")
+    return host, int(port or DEFAULT_PORT)
+
+
+def main() -> None:
+    """Command line."""
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        if len(sys.argv) < 2:
+            raise ConfigurationError("no command. Usage: python -m fanin.emulation.containers.worker COMMAND...")
+        with contextlib.closing(connect(*job_address(os.environ.get("FANIN_JOB", "job")))) as channel:
+            status = take_part(channel, sys.argv[1:])
+    except FaninError as error:
+        sys.exit(f"worker: {error}")
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

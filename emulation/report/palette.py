@@ -1,0 +1,72 @@
+"""Colours by role, in three palettes: light and dark as a reader sees them, and one of names.
+
+A plot on the page is drawn once, in the palette of names: every colour in it is a number that stands for a role, and
+`with_variables` turns these numbers into CSS variables. So one drawing serves light and dark, and what is printed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+SERIES = 8
+"""Colours that can be told apart; a ninth series starts again with the first, and markers tell them apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Palette:
+    """`#rrggbb` each."""
+
+    paper: str
+    panel: str
+    ink: str
+    muted: str
+    """Labels of axes, captions."""
+    grid: str
+    good: str
+    bad: str
+    series: tuple[str, ...]
+
+    def of(self, index: int) -> str:
+        """The colour of the index-th series."""
+        return self.series[index % len(self.series)]
+
+    def roles(self) -> dict[str, str]:
+        """Colours by the name of their CSS variable."""
+        named = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "series"}
+        return {**named, **{f"series-{index}": colour for index, colour in enumerate(self.series)}}
+
+
+LIGHT = Palette(
+    paper="#ffffff", panel="#f5f7f9", ink="#1b1f24", muted="#55606c", grid="#d8dee4", good="#1a7f42", bad="#c3202b",
+    series=("#1f6feb", "#c45f00", "#1a8a4a", "#8250df", "#cf222e", "#0e7c86", "#80632f", "#bf3989"),
+)  # fmt: skip
+DARK = Palette(
+    paper="#0f1318", panel="#181d24", ink="#e6e9ed", muted="#a3adb8", grid="#303843", good="#56d089", bad="#ff8a83",
+    series=("#6cb0ff", "#ffb066", "#5ad18a", "#c4a2ff", "#ff8f87", "#58d0da", "#d8b87a", "#ff9dcf"),
+)  # fmt: skip
+
+_ROLES = tuple(LIGHT.roles())
+_NUMBERS = {role: f"#01f0{number:02x}" for number, role in enumerate(_ROLES)}
+NAMES = Palette(
+    **{role: number for role, number in _NUMBERS.items() if not role.startswith("series-")},
+    series=tuple(_NUMBERS[f"series-{index}"] for index in range(SERIES)),
+)
+
+
+def with_variables(drawing: str) -> str:
+    """`drawing` with every number of NAMES replaced by its CSS variable."""
+    for role, number in _NUMBERS.items():
+        drawing = drawing.replace(number, f"var(--{role})")
+    return drawing
+
+
+def style_sheet() -> str:
+    """The variables: light unless the reader's system asks for dark."""
+
+    def block(palette: Palette) -> str:
+        return " ".join(f"--{role}: {colour};" for role, colour in palette.roles().items())
+
+    return (
+        f":root {{ color-scheme: light dark; {block(LIGHT)} }}\n"
+        f"@media (prefers-color-scheme: dark) {{ :root {{ {block(DARK)} }} }}"
+    )

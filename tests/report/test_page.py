@@ -1,0 +1,140 @@
+"""The page and its plots: what a record has is drawn, what it lacks is not, and nothing is fetched or left open."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from fanin.emulation.record import VERSION, RunRecord
+from fanin.emulation.report import write_report
+from fanin.emulation.report.drawing import bytes_label, rate_label, time_label
+from fanin.emulation.report.links import busiest_share, rates_of
+from fanin.emulation.report.page import plots_of, render
+from fanin.emulation.report.palette import NAMES, style_sheet
+from fanin.emulation.report.timeline import shares_of, waited_s, window_of
+from tests.report.records import emulated, measured
+
+EMPTY = RunRecord(
+    version=VERSION, kind="emulate", title="nothing", command="true", started="", duration_s=0.0, outcome="failed"
+)
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    record = emulated(workers=3, steps=30)
+    return render(record, plots_of(record))
+
+
+def test_an_emulated_run_has_every_plot() -> None:
+    keys = [plot.key for plot in plots_of(emulated(workers=2, steps=10))]
+    assert keys == ["accuracy", "loss", "links", "timeline", "shares", "waited-for", "retransmissions", "duplicates"]
+
+
+def test_a_benchmark_has_a_plot_per_rate_and_one_for_steps() -> None:
+    assert [plot.key for plot in plots_of(measured())] == ["allreduce", "allreduce-1", "steps"]
+
+
+def test_one_size_is_shown_against_workers_and_one_row_each_as_bars() -> None:
+    rows = [row for row in measured().rows if row.bytes == 1 << 20 and row.rate_bit_s == 1e9]
+    against_workers = dataclasses.replace(EMPTY, rows=tuple(rows))
+    assert "time against workers" in plots_of(against_workers)[0].title
+    bars = dataclasses.replace(EMPTY, rows=tuple(row for row in rows if row.workers == 4))
+    (plot,) = plots_of(bars)
+    assert "8.72 ms" not in plot.svg(narrow=False)
+    assert time_label(rows[0].median_s) in plot.svg(narrow=False)
+
+
+def test_a_record_without_measurements_gives_a_page_that_says_so() -> None:
+    assert plots_of(EMPTY) == []
+    assert "nothing that could be drawn" in render(EMPTY, [])
+
+
+def test_the_page_fetches_nothing(page: str) -> None:
+    addresses = set(re.findall(r"https?://[^\s\"'<]+", page))
+    assert all(address.startswith("http://www.w3.org/") for address in addresses), addresses  # names, not places
+    assert "<script" not in page
+    assert "<link" not in page
+
+
+def test_every_colour_of_a_plot_is_a_variable_that_the_page_defines(page: str) -> None:
+    drawn = page[page.index("<main>") :]
+    assert not re.findall(r"#[0-9a-f]{6}\b", drawn)
+    defined = set(re.findall(r"(--[\w-]+):", style_sheet()))
+    assert set(re.findall(r"var\((--[\w-]+)\)", page)) <= defined
+    assert len(set(NAMES.roles().values())) == len(NAMES.roles())
+
+
+def test_text_from_outside_cannot_become_markup() -> None:
+    record = dataclasses.replace(EMPTY, title="<script>alert(1)</script>", error="a < b & c")
+    text = render(record, [])
+    assert "<script>" not in text
+    assert "a &lt; b &amp; c" in text
+
+
+def test_identifiers_on_the_page_are_unique(page: str) -> None:
+    found = re.findall(r'\bid="([^"]+)"', page)
+    assert len(found) == len(set(found))
+
+
+def test_the_same_record_gives_the_same_page(page: str) -> None:
+    record = emulated(workers=3, steps=30)
+    assert render(record, plots_of(record)) == page
+
+
+def test_pictures_are_written_beside_the_page(tmp_path: Path) -> None:
+    written = write_report(measured(), tmp_path / "report.html", tmp_path / "plots")
+    assert [path.name for path in written] == ["report.html", "allreduce.png", "allreduce-1.png", "steps.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written[1:])
+
+
+def test_a_saved_record_gives_the_same_page(tmp_path: Path, page: str) -> None:
+    emulated(workers=3, steps=30).write(tmp_path / "record.json")
+    write_report(RunRecord.read(tmp_path / "record.json"), tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text() == page
+
+
+def test_rates_are_bits_over_intervals() -> None:
+    link = emulated(workers=1, steps=20).links[0]
+    times, rates = rates_of(link, "up")
+    first, second = link.samples[:2]
+    assert times[0] == pytest.approx(0.25)
+    assert rates[0] == pytest.approx((second.up_bytes - first.up_bytes) * 8 / 0.5)
+
+
+def test_the_busiest_link_is_a_share_of_its_rate() -> None:
+    share = busiest_share(emulated(workers=2, steps=100))
+    assert share is not None
+    assert 0.5 < share < 0.8  # 8e7 bytes per second of 1.25e8, and a ripple
+
+
+def test_waiting_is_charged_to_the_rank_that_came_last() -> None:
+    workers = list(emulated(workers=3, steps=10).workers)
+    assert waited_s(workers) == {2: pytest.approx(2 * 10 * 0.024)}
+
+
+def test_a_long_run_shows_its_middle_and_shares_are_of_all_of_it() -> None:
+    workers = list(emulated(workers=2, steps=1000).workers)
+    start_s, end_s = window_of(workers)
+    assert 40 < start_s < end_s < 60
+    assert sum(share for _, share in shares_of(workers[0])) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (time_label(0.0015), "1.5 ms"),
+        (time_label(0), "0"),
+        (time_label(2e-7), "0.2 µs"),
+        (time_label(3725.0), "3,725 s"),
+        (bytes_label(26_214_400), "25 MiB"),
+        (bytes_label(1500), "1.5 KiB"),
+        (bytes_label(12), "12 B"),
+        (rate_label(1e8), "100 Mbit/s"),
+        (rate_label(None), "no limit"),
+    ],
+)
+def test_quantities_are_written_for_people(text: str, expected: str) -> None:
+    assert text == expected

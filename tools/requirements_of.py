@@ -1,0 +1,39 @@
+"""The packages that building fanin and running it with some extras needs, one a line: `requirements_of.py demo plot`.
+
+What pyproject.toml says, and nothing else: the container image installs these in a layer that changes to the sources do
+not touch, and `make wheels` fetches them for a build without a package index.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+OWN_EXTRAS = re.compile(r"^fanin\[([^\]]+)\]$")
+
+
+def requirements_of(extras: list[str], path: Path = Path("pyproject.toml")) -> list[str]:
+    """Build requirements, dependencies and those of `extras`, `fanin[...]` resolved; KeyError for no such extra."""
+    body = tomllib.loads(path.read_text(encoding="utf-8"))
+    optional: dict[str, list[str]] = body["project"]["optional-dependencies"]
+    wanted: list[str] = [*body["build-system"]["requires"], *body["project"]["dependencies"]]
+    pending = list(extras)
+    seen: set[str] = set()
+    while pending:
+        extra = pending.pop()
+        if extra in seen:
+            continue
+        seen.add(extra)
+        for requirement in optional[extra]:
+            own = OWN_EXTRAS.match(requirement)
+            if own:
+                pending += own[1].split(",")
+            else:
+                wanted.append(requirement)
+    return sorted(set(wanted))
+
+
+if __name__ == "__main__":
+    print("\n".join(requirements_of(sys.argv[1:])))
