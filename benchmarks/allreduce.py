@@ -23,7 +23,6 @@ from fanin.benchmarks import mpi
 from fanin.benchmarks.rivals import Rival
 from fanin.emulation.processes import LocalJob
 from fanin.errors import ConfigurationError, FaninError
-from fanin.options import Options
 
 FLOAT_BYTES = 4
 ROUNDS = 3
@@ -43,6 +42,8 @@ class Plan:
     """Of `gloo` and `mpi`."""
     samples: int
     """At least this many per rival."""
+    loss_percent: tuple[float, ...] = ()
+    """More rows of 32-bit fanin, behind a fault injector that drops this share of all datagrams."""
 
     def __post_init__(self) -> None:
         if not 2 <= self.workers <= 32:
@@ -51,11 +52,17 @@ class Plan:
             raise ConfigurationError(f"bytes = {self.bytes}; must be a positive multiple of {FLOAT_BYTES}")
         if self.samples < MIN_SAMPLES:
             raise ConfigurationError(f"samples = {self.samples}; a median needs at least {MIN_SAMPLES}")
-        for lanes in self.lanes:
-            Options(lanes=lanes)
+        for rival in self.fanin:
+            rival.options(rank=0, environment={})
         unknown = set(self.against) - {"gloo", "mpi"}
-        if unknown or not (self.lanes or self.against):
+        if unknown or not (self.fanin or self.against):
             raise ConfigurationError(f"against = {','.join(self.against)!r}; name some of gloo and mpi")
+
+    @property
+    def fanin(self) -> list[Rival]:
+        """Our own rows."""
+        clean = [Rival("fanin", lanes) for lanes in self.lanes]
+        return clean + [Rival("fanin", loss_percent=percent) for percent in self.loss_percent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +84,13 @@ class Row:
     fastest_s: float
     slowest_s: float
     samples: int
+    loss_percent: float | None
+    """Datagrams that a fault injector dropped; None where there was no injector."""
 
 
 def bench(plan: Plan, *, json_file: Path | None, console: Console) -> list[Row]:
     """Measure, check, print a table, write a JSON list of rows."""
-    rivals = [Rival("fanin", lanes) for lanes in plan.lanes]
+    rivals = list(plan.fanin)
     rivals += [Rival("gloo")] if "gloo" in plan.against else []
     if "mpi" in plan.against:
         absent = mpi.missing()
@@ -141,6 +150,7 @@ def checked_row(
         fastest_s=min(seconds),
         slowest_s=max(seconds),
         samples=len(seconds),
+        loss_percent=rival.loss_percent,
     )
 
 
@@ -151,7 +161,7 @@ def table_of(plan: Plan, rows: list[Row]) -> Table:
         table.add_column(heading, justify="left" if heading == "backend" else "right", no_wrap=True)
     for row in rows:
         table.add_row(
-            row.backend,
+            row.backend if row.loss_percent is None else f"{row.backend} -{row.loss_percent:g} %",
             str(row.lanes),
             *(f"{value * 1e3:.3g}" for value in (row.median_s, row.fastest_s, row.slowest_s)),
             "" if row.ratio_to_gloo is None else f"{row.ratio_to_gloo:.2f}",
@@ -159,4 +169,6 @@ def table_of(plan: Plan, rows: list[Row]) -> Table:
             f"{row.max_error:.1e}",
         )
     table.caption = f"{min(row.samples for row in rows)} samples each, interleaved; ideal: by bytes sent"
+    if plan.loss_percent:
+        table.caption += "; -1 %: so many datagrams dropped each way at each worker, Python's loop"
     return table

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from fanin.benchmarks import mpi
 from fanin.benchmarks.rivals import Rival
-from fanin.options import Options
 
 SAMPLE_TARGET_S = 0.02
 """Quick calls are repeated to about this long, so that the clock and the start of the ranks weigh little."""
@@ -66,7 +65,7 @@ class Bench:
     def measured(self, rival: Rival) -> Measured:
         """Make the rival's process group, warm it up, and fix how many calls a sample takes."""
         if rival.backend == "fanin":
-            options = Options.from_environment(os.environ, lanes=rival.lanes)
+            options = rival.options(self.rank, os.environ)
             group = dist.new_group(backend="fanin", timeout=COLLECTIVE_TIMEOUT, pg_options=options)
         else:
             group = dist.new_group(backend=rival.backend, timeout=COLLECTIVE_TIMEOUT)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from fanin.options import Options
 
 FLOAT32_EPSILON = 2.0**-23
 
@@ -17,19 +20,31 @@ class Rival:
     """Bits per element on the wire."""
     transport: str = ""
     """Of OpenMPI: `tcp` or `shm`."""
+    loss_percent: float | None = None
+    """Of fanin: datagrams that the fault injector drops, in either direction at every worker. None: no injector, whose
+    Python loop and checksums cost something even where it drops nothing."""
 
     @property
     def label(self) -> str:
         """A name without commas, read back by `parse`."""
-        return {"fanin": f"fanin-{self.lanes}", "mpi": f"mpi-{self.transport}"}.get(self.backend, self.backend)
+        lossy = "" if self.loss_percent is None else f"-{self.loss_percent:g}"
+        return {"fanin": f"fanin-{self.lanes}{lossy}", "mpi": f"mpi-{self.transport}"}.get(self.backend, self.backend)
 
     @classmethod
     def parse(cls, label: str) -> Rival:
         """The rival of that label."""
         backend, _, detail = label.partition("-")
         if backend == "fanin":
-            return cls(backend, lanes=int(detail))
+            lanes, _, lossy = detail.partition("-")
+            return cls(backend, lanes=int(lanes), loss_percent=float(lossy) if lossy else None)
         return cls(backend, transport=detail)
+
+    def options(self, rank: int, environment: Mapping[str, str]) -> Options:
+        """For fanin: the process group's. What the rival does not fix comes from the environment."""
+        if self.loss_percent is None:
+            return Options.from_environment(environment, lanes=self.lanes)
+        faults = f"drop={self.loss_percent}%@seed={rank}"
+        return Options.from_environment(environment, lanes=self.lanes, faults=faults)
 
     def bytes_through_wire(self, workers: int) -> float:
         """Bytes that a worker sends per byte of float32: once through a switch, almost twice around a ring."""

@@ -22,6 +22,9 @@ def allreduce(
     lanes: Annotated[str, typer.Option(help="fanin's lane widths in bits, separated by commas.")] = "32,16,8",
     against: Annotated[str, typer.Option(help="Rivals: gloo, mpi; separated by commas.")] = "gloo",
     samples: Annotated[int, typer.Option(help="Samples per rival, at least 11.")] = 11,
+    loss: Annotated[
+        str, typer.Option(help="Rows behind a fault injector: percent of datagrams dropped, separated by commas.")
+    ] = "",
     json: Annotated[Path | None, typer.Option(help="File for the rows.")] = None,
 ) -> None:
     """Time torch.distributed.all_reduce over fanin and its rivals."""
@@ -31,8 +34,9 @@ def allreduce(
 
     rivals = tuple(name for name in against.split(",") if name)
     plan = benchmark.Plan(
-        workers=workers, bytes=bytes_, lanes=_numbers("lanes", lanes), against=rivals, samples=samples
-    )
+        workers=workers, bytes=bytes_, lanes=_numbers("lanes", lanes), against=rivals, samples=samples,
+        loss_percent=_percentages(loss),
+    )  # fmt: skip
     benchmark.bench(plan, json_file=json, console=Console())
 
 
@@ -82,3 +86,13 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
         return tuple(int(number) for number in text.split(",") if number)
     except ValueError:
         raise ConfigurationError(f"{name} = {text!r}; expected numbers separated by commas") from None
+
+
+def _percentages(text: str) -> tuple[float, ...]:
+    """`0,0.5,1`, each perhaps with a `%`."""
+    from fanin.errors import ConfigurationError
+
+    try:
+        return tuple(float(part.strip().removesuffix("%")) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ConfigurationError(f"loss = {text!r}; expected percentages separated by commas") from None

@@ -19,13 +19,19 @@ FIELDS = {"backend", "lanes", "workers", "bytes", "median_s", "ratio_to_gloo", "
 @pytest.mark.slow
 def test_rows_have_a_time_a_ratio_and_an_error_for_every_rival(tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
-    command = ["bench", "allreduce", "--workers", "2", "--bytes", "4096", "--lanes", "32,8", "--json", str(file)]
+    command = ["bench", "allreduce", "--workers", "2", "--bytes", "4096", "--lanes", "32,8", "--loss", "1"]
     done = subprocess.run(
-        [sys.executable, "-m", "fanin", *command], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "fanin", *command, "--json", str(file)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     rows = json.loads(file.read_text())
-    assert [(row["backend"], row["lanes"]) for row in rows] == [("fanin", 32), ("fanin", 8), ("gloo", 32)]
+    assert [(row["backend"], row["lanes"], row["loss_percent"]) for row in rows] == [
+        ("fanin", 32, None), ("fanin", 8, None), ("fanin", 32, 1.0), ("gloo", 32, None),
+    ]  # fmt: skip
     for row in rows:
         assert set(row) >= FIELDS
         assert row["median_s"] > 0
@@ -34,7 +40,7 @@ def test_rows_have_a_time_a_ratio_and_an_error_for_every_rival(tmp_path: Path) -
         assert row["max_error"] <= Rival(row["backend"], row["lanes"]).tolerated_error(2)
 
 
-@pytest.mark.parametrize("label", ["fanin-32", "fanin-4", "gloo", "mpi-tcp", "mpi-shm"])
+@pytest.mark.parametrize("label", ["fanin-32", "fanin-4", "fanin-32-0.5", "gloo", "mpi-tcp", "mpi-shm"])
 def test_labels_are_read_back(label: str) -> None:
     assert Rival.parse(label).label == label
 
