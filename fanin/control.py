@@ -15,6 +15,7 @@ Rules of this file
     HELLO over the data path ...
     Join                           ->  Started: every rank's data path works               | Refused
     ... the job runs; control is silent ...
+    Join  (of a rank that was lost, in a job that goes on without) -> Admitted(running) ... Started
     Leave                          ->  Left          (BYE on the data path comes first; this is for what BYE cannot say)
     Ask                            ->  Stats         (`fanin stats`, `fanin doctor`)
     Tune                           ->  Tuned         (K and S of a running job: `fanin tune`, Session.tune)  | Refused
@@ -54,6 +55,8 @@ MAX_ITEMS = 65_536
 MAX_INTEGER = 2**64 - 1
 
 Scheme = Literal["udp", "zmq"]
+OnWorkerLoss = Literal["raise", "continue"]
+"""What a job does when a worker is lost or leaves: fail, or go on without it."""
 
 
 class ControlError(FaninError):
@@ -115,6 +118,7 @@ class Join:
     """S."""
     max_staleness: int | None = None
     """The largest S that Tune may set later; memory and lanes are sized for it. None: S."""
+    on_worker_loss: OnWorkerLoss = "raise"
     join_timeout_s: float = 120.0
 
 
@@ -143,6 +147,7 @@ class Admitted:
     codes_per_packet: int
     checksum: bool
     liveness_timeout_s: float
+    on_worker_loss: OnWorkerLoss
     token: int
     """This rank's, 64 bits."""
     scheme: Scheme
@@ -150,6 +155,8 @@ class Admitted:
     """One per flow."""
     shared_memory: tuple[str, ...] = ()
     """Paths, one per flow, where a worker on the switch's own machine finds rings for its datagrams; none if empty."""
+    running: bool = False
+    """The job runs already, and this rank comes into a place that is free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +264,7 @@ class JobReport:
     quorum: int
     staleness: int
     max_staleness: int
+    on_worker_loss: OnWorkerLoss
     slots: int
     words_per_packet: int
     flows: int

@@ -45,6 +45,30 @@ class ReductionDone:
 
 
 @dataclass(frozen=True, slots=True)
+class MembersChanged:
+    """Worker, in a job that survives losses: who takes part from here on. Each change is reported once, in order."""
+
+    change: int
+    """Which change of this job it is: 1, 2, ...; one that was overtaken by the next is not reported by itself."""
+    members: int
+    """Bit mask of the workers that rounds wait for."""
+    gone: int
+    """Those that are no members any more: lost, or left."""
+    come: int
+    """Those that are new."""
+    base: int
+    """The base of this worker's oldest unfinished item: rounds from about here on are without, or with, them. Exactly
+    who is in a round is what its result says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stands:
+    """Worker that came into a running job: the first base, of any slot, that it has to contribute; see `begin`."""
+
+    base: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkersGone:
     """Worker: bit masks of peers that are lost (silent) or left (said BYE) while this one needs them."""
 
@@ -81,4 +105,6 @@ class EngineStopped:
 
 
 SwitchEvent = WorkerJoined | WorkerSilent | WorkerLeft
-WorkerEvent = Ready | ReductionDone | WorkersGone | SwitchSilent | Refused | Departed | EngineStopped
+WorkerEvent = (
+    Ready | MembersChanged | Stands | ReductionDone | WorkersGone | SwitchSilent | Refused | Departed | EngineStopped
+)

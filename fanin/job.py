@@ -68,6 +68,8 @@ class JobSpec:
     checksum: bool = False
     """Whether packets carry a CRC-32: for paths that have no checksum of their own."""
     liveness_timeout_s: float = LIVENESS_TIMEOUT_S
+    survives_loss: bool = False
+    """Whether the job goes on without a worker that is lost or has left: the controller then evicts it."""
 
     def __post_init__(self) -> None:
         def check(legal: bool, text: str) -> None:

@@ -86,6 +86,9 @@ class Options:
     """True: the native engine or an error. False: the Python twin. None: native where it is built."""
     shared_memory: bool | None = None
     """False: packets go by UDP even to a switch on this machine. None, True: through shared memory where they can."""
+    on_worker_loss: Literal["raise", "continue"] = "raise"
+    """What happens when a rank dies or leaves: an error on every other rank, or rounds go on without it, means divide
+    by who is there, and a new process may join in its place. The same on every rank of a job."""
     fallback: Literal["raise", "gloo"] = "raise"
     """What happens when the switch is lost: an error on every rank, or, loudly and once, gloo from there on."""
     ordered_futures: bool = False
@@ -119,6 +122,9 @@ class Options:
             f"words_per_packet = {words}; must be a multiple of 8 in 8..16352",
         )
         check(self.flows is None or 1 <= self.flows <= 16, f"flows = {self.flows}; must be in 1..16")
+        check(
+            self.on_worker_loss in ("raise", "continue"), f"on_worker_loss = {self.on_worker_loss!r}: raise, continue"
+        )
         check(self.fallback in ("raise", "gloo"), f"fallback = {self.fallback!r}; must be 'raise' or 'gloo'")
         check(0.1 <= self.connect_timeout_s <= 600, "connect_timeout_s must be in 0.1..600")
         check(1 <= self.join_timeout_s <= 86_400, "join_timeout_s must be in 1..86400")

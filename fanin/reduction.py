@@ -57,7 +57,7 @@ class Reduction:
     lanes: int = 32
     """Bits per lane: 32, 16, 8 or 4. Integers and float64 always use 32."""
     divisor: float = 1.0
-    """The result is divided by it (AVG: the number of workers)."""
+    """The result is divided by it (AVG: the number of workers). 0: each chunk by the contributions that it holds."""
     factor: float = 1.0
     """Every element is multiplied by it before it is quantized (PREMUL_SUM)."""
     residual: int = 0

@@ -144,6 +144,8 @@ class Reason(enum.IntEnum):
     EVICTED = 16
     WORKER_LOST = 17
     WORKER_LEFT = 18
+    WORKER_JOINED = 19
+    """News, no refusal, as the two before it: a new process has an evicted worker's place (jobs that go on only)."""
 
 
 class WireError(ValueError):

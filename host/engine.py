@@ -61,6 +61,9 @@ class Engine(Protocol):
         done: so whoever submits need not fear a failure in between.
         """
 
+    def begin(self, base: int) -> None:
+        """Let the reductions of a newcomer begin with `base` of every slot: no earlier than its event Stands said."""
+
     def wait(self, ticket: int, timeout_s: float) -> bool:
         """Wait until it is done. False after `timeout_s`, or as soon as the engine has failed."""
 
@@ -83,9 +86,12 @@ class Engine(Protocol):
         """Stop at once, without BYE, and give up sockets and threads. A second call does nothing."""
 
 
-def make_engine(options: Options, spec: JobSpec, worker: int, token: int, endpoint: SwitchEndpoint) -> Engine:
+def make_engine(
+    options: Options, spec: JobSpec, worker: int, token: int, endpoint: SwitchEndpoint, newcomer: bool = False
+) -> Engine:
     """Start the engine that `options` ask for; `description` of what comes back says which one it is.
 
+    A `newcomer` comes into a job that runs: see `Engine.begin`.
     Native loop and machine: scheme udp, and neither faults, pcap nor trace asked for. Otherwise a thread that pumps
     packets between a transport and the native machine, or, with options.native=False, its Python twin.
     Raises ConfigurationError when native=True and the extension is not built, SwitchUnreachableError when the address
@@ -95,7 +101,7 @@ def make_engine(options: Options, spec: JobSpec, worker: int, token: int, endpoi
     machine_type: Callable[..., pump.WorkerMachine] = WorkerMachine if extension is None else extension.WorkerMachine
     instruments = [name for name in INSTRUMENTS if getattr(options, name) is not None]
     if extension is not None and endpoint.scheme == "udp" and not instruments:
-        return _native_engine(extension, options, spec, worker, token, endpoint)
+        return _native_engine(extension, options, spec, worker, token, endpoint, newcomer)
     with ExitStack() as opened:
         flows: list[tuple[pump.WorkerMachine, Transport]] = []
         for flow, port in enumerate(endpoint.ports):
@@ -109,6 +115,7 @@ def make_engine(options: Options, spec: JobSpec, worker: int, token: int, endpoi
                 flow=flow,
                 flow_count=len(endpoint.ports),
                 connect_timeout_s=options.connect_timeout_s,
+                newcomer=newcomer,
             )
             flows.append((machine, transport))
         opened.pop_all()
@@ -119,7 +126,13 @@ def make_engine(options: Options, spec: JobSpec, worker: int, token: int, endpoi
 
 
 def _native_engine(
-    extension: ModuleType, options: Options, spec: JobSpec, worker: int, token: int, endpoint: SwitchEndpoint
+    extension: ModuleType,
+    options: Options,
+    spec: JobSpec,
+    worker: int,
+    token: int,
+    endpoint: SwitchEndpoint,
+    newcomer: bool,
 ) -> Engine:
     """Machine and batched UDP loop in C++."""
     try:
@@ -131,6 +144,7 @@ def _native_engine(
             endpoint.ports,
             options.connect_timeout_s,
             shared_memory=endpoint.shared_memory if options.shared_memory is not False else (),
+            newcomer=newcomer,
         )
         engine.start()
     except OSError as error:

@@ -57,6 +57,20 @@ class ItemStream:
         self._queue: deque[int] = deque()
         self._is_in_queue = [False] * slots
         self._agreed: dict[int, Codes] = {}
+        self._held: set[int] = set()
+        """Slots that host/catch_up.py still has."""
+
+    def begin(self, base: int) -> None:
+        """Start with `base` instead of 0, and with no slot: see `release`."""
+        assert not self._operations
+        self.end_item = self.oldest_item = base * self.slots
+        self._current = [self.end_item + slot for slot in range(self.slots)]
+        self._held = set(range(self.slots))
+
+    def release(self, slot: int) -> None:
+        """The slot is in step with the others: its items may be sent."""
+        self._held.discard(slot)
+        self._offer(self._current[slot])
 
     def append(self, operation: Operation) -> None:
         """Take in an operation, whose first item is `end_item`; OverflowError when the bases of this job run out."""
@@ -132,7 +146,7 @@ class ItemStream:
     def _offer(self, item: int) -> None:
         """Queue an item if it may be sent."""
         slot = item % self.slots
-        if self._current[slot] != item or self._state[slot] is not SlotState.IDLE:
+        if self._current[slot] != item or self._state[slot] is not SlotState.IDLE or slot in self._held:
             return
         if item >= self.end_item or item >= self.oldest_item + WINDOW_POOLS * self.slots:
             return

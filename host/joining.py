@@ -11,12 +11,13 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import fanin
 from fanin import control
 from fanin.errors import FaninError, JoinTimeoutError
-from fanin.events import Ready, SwitchSilent, WorkerEvent, WorkersGone
+from fanin.events import MembersChanged, Ready, Stands, SwitchSilent, WorkerEvent, WorkersGone
 from fanin.events import Refused as PacketRefused
 from fanin.host.control import ControlClient
 from fanin.host.engine import Engine, SwitchEndpoint, make_engine
@@ -35,6 +36,8 @@ from fanin.wire import VERSION as WIRE_VERSION
 
 MAX_EVENT_WAIT_S = 0.05
 """While the engine looks for its data path, the controller is listened to this often."""
+ENTRY_MARGIN = 1
+"""A newcomer's reductions begin that many bases after the latest that any of its slots stands at."""
 FIRST_WARNING_S = 5.0
 """A join that waits for others says so after this long, and again each time the wait has doubled."""
 
@@ -52,6 +55,12 @@ class Joined:
     """Sockets that the job is spread over."""
     nonce: str
     """With which to say Leave."""
+    newcomer: bool = False
+    """Whether the job ran already."""
+    first_base: int = 0
+    """The base of every slot with which this worker's reductions begin."""
+    events: Sequence[WorkerEvent] = ()
+    """What the engine has reported meanwhile."""
 
 
 def join(
@@ -100,6 +109,7 @@ class _Joining:
             quorum=rounds.quorum,
             staleness=rounds.staleness,
             max_staleness=rounds.max_staleness,
+            on_worker_loss=options.on_worker_loss,
             join_timeout_s=options.join_timeout_s,
         )
         self._engine: Engine | None = None
@@ -114,11 +124,22 @@ class _Joining:
         spec = spec_of(admitted)
         shared = () if self._options.shared_memory is False else admitted.shared_memory
         endpoint = SwitchEndpoint(admitted.scheme, self._client.host, admitted.ports, shared)
-        self._engine = make_engine(self._options, spec, self._who.rank, admitted.token, endpoint)
-        self._wait_for_data_path(self._engine, admitted)
+        self._engine = make_engine(
+            self._options, spec, self._who.rank, admitted.token, endpoint, newcomer=admitted.running
+        )
+        changes = self._wait_for_data_path(self._engine, admitted, Ready)
         started = self._wait_for_start()
+        first_base = 0
+        if admitted.running:
+            changes += self._wait_for_data_path(self._engine, admitted, Stands)
+            stands = changes.pop()
+            assert isinstance(stands, Stands)
+            first_base = stands.base + ENTRY_MARGIN
+            self._engine.begin(first_base)
         who = replace(self._who, processes=started.processes)
-        return Joined(self._engine, spec, who, len(admitted.ports), self._request.nonce)
+        return Joined(
+            self._engine, spec, who, len(admitted.ports), self._request.nonce, admitted.running, first_base, changes
+        )
 
     def give_up(self, error: BaseException) -> None:
         """Tell the controller, and stop the engine."""
@@ -148,13 +169,21 @@ class _Joining:
         )
         raise JoinTimeoutError(missing, text)
 
-    def _wait_for_data_path(self, engine: Engine, admitted: control.Admitted) -> None:
-        """Until the engine's first answer from the switch; the engine itself gives up after connect_timeout_s."""
+    def _wait_for_data_path(
+        self, engine: Engine, admitted: control.Admitted, awaited: type[Ready | Stands]
+    ) -> list[WorkerEvent]:
+        """Until the engine reports `awaited`; returns that, last, and what else it reported.
+
+        Ready is its first answer from the switch, for which it waits connect_timeout_s itself.
+        """
+        events: list[WorkerEvent] = []
         while True:
             event = engine.next_event(MAX_EVENT_WAIT_S)
-            if isinstance(event, Ready):
-                return
-            if event is not None or engine.failed:
+            if isinstance(event, Ready | Stands | MembersChanged):
+                events.append(event)
+                if isinstance(event, awaited):
+                    return events
+            elif event is not None or engine.failed:
                 raise self._failure(engine, event, admitted)
             self._exchange(0.0)
 
@@ -211,4 +240,5 @@ def spec_of(admitted: control.Admitted) -> JobSpec:
         tokens=tuple(admitted.token if rank == admitted.rank else 0 for rank in range(admitted.workers)),
         checksum=admitted.checksum,
         liveness_timeout_s=admitted.liveness_timeout_s,
+        survives_loss=admitted.on_worker_loss == "continue",
     )

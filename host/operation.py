@@ -142,7 +142,8 @@ class Operation:
         first = max(start, asked.keep_first)
         last = min(start + count, asked.keep_first + asked.kept)
         if first < last:
-            result = self.codec.dequantize(words, agreed, self.block_elements, count, contributors, asked.divisor)
+            divisor = asked.divisor or max(contributors, 1)
+            result = self.codec.dequantize(words, agreed, self.block_elements, count, contributors, divisor)
             destination = memory(asked.destination, asked.kept, DTYPES[asked.element])
             destination[first - asked.keep_first : last - asked.keep_first] = result[first - start : last - start]
 

@@ -9,6 +9,9 @@ Rules of this file, as a table; a phase that is not named ignores what happens.
 | connecting | a packet of another protocol version, NOTICE of VERSION; | failed  | Refused(VERSION)          |
 |            | in a job with checksums either may be a damaged packet   |         |                           |
 | member     | silence for liveness_timeout_s                           | failed  | SwitchSilent              |
+| both       | the members have changed (WELCOME, NOTICE), in a job     |         | MembersChanged            |
+|            | that survives losses; the next two are for those that    |         |                           |
+|            | do not                                                   |         |                           |
 | both       | a peer is lost (WELCOME, NOTICE)                         | failed  | WorkersGone               |
 | both       | a peer has left and nothing moves, see `peers_hold_up`   | failed  | WorkersGone               |
 | both       | NOTICE with any other reason                             | failed  | Refused                   |
@@ -28,7 +31,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 
-from fanin.events import Departed, Ready, Refused, SwitchSilent, WorkerEvent, WorkersGone
+from fanin.events import Departed, MembersChanged, Ready, Refused, SwitchSilent, WorkerEvent, WorkersGone
 from fanin.job import (
     BYE_RETRY_S,
     HEARTBEAT_INTERVAL_S,
@@ -74,6 +77,9 @@ class Presence:
         self._leave_by = 0.0
         self._left = 0
         self._left_at = 0.0
+        self._survives_loss = spec.survives_loss
+        self._members = spec.full_mask
+        self._change = 0
 
     @property
     def joined(self) -> bool:
@@ -149,13 +155,20 @@ class Presence:
 
     def peers_gone(self, lost: int, left: int, now: float) -> None:
         """WELCOME or NOTICE names peers that are lost or have left."""
-        if not self.joined:
+        if not self.joined or self._survives_loss:
             return
         if left and not self._left:
             self._left_at = now
         self._left = left
         if lost:
             self._fail(WorkersGone(lost, left))
+
+    def members_are(self, change: int, members: int, base: int) -> None:
+        """WELCOME or NOTICE says who the members are after `change` changes; one that is overtaken is no news."""
+        if self.joined and self._survives_loss and change > self._change:
+            gone, come = self._members & ~members, members & ~self._members
+            self._change, self._members = change, members
+            self._events.append(MembersChanged(change, members, gone, come, base))
 
     def refused(self, reason: Reason) -> None:
         """NOTICE came: the switch will not act on this worker's packets."""

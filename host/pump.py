@@ -3,7 +3,8 @@
 Rules
 -----
 * A reduction goes to the machine of every flow, in the same order, under one lock: so all machines give it one ticket.
-* A ticket is done when every flow is. `Ready` and `Departed` are reported when every flow has reported them.
+* A ticket is done when every flow is. `Ready`, `Stands` (with the latest base) and `Departed` are reported when every
+  flow has reported them, `MembersChanged` when the first has.
 * The first failure of any flow fails the engine: first every pump is halted, so that nothing writes to tensors any
   more, then waiters are released, then the event is there to read.
 """
@@ -16,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from fanin.events import Departed, EngineStopped, Ready, ReductionDone, WorkerEvent
+from fanin.events import Departed, EngineStopped, MembersChanged, Ready, ReductionDone, Stands, WorkerEvent
 from fanin.pump import Machine, Pump
 from fanin.reduction import Reduction
 from fanin.transport import Transport
@@ -27,6 +28,9 @@ class WorkerMachine(Machine[WorkerEvent], Protocol):
 
     def submit(self, reduction: Reduction) -> int:
         """Queue a reduction; its ticket."""
+
+    def begin(self, base: int) -> None:
+        """Let a newcomer's reductions begin."""
 
     def leave(self, now: float) -> None:
         """Begin to say BYE."""
@@ -61,6 +65,10 @@ class PumpEngine:
         """By ticket: how many flows are still at it."""
         self._owners: dict[int, object] = {}
         """By ticket: what keeps the memory alive for as long as a machine may touch it."""
+        self._change = 0
+        """The last change of membership that was reported."""
+        self._stands: list[int] = []
+        """Where the flows of a newcomer stand, of those that know."""
         self._unready = len(flows)
         self._remaining = len(flows)
         """Flows that have not departed."""
@@ -151,6 +159,14 @@ class PumpEngine:
                 total[key] = max(total.get(key, 0), value) if key == "srtt_us" else total.get(key, 0) + value
         return total
 
+    def begin(self, base: int) -> None:
+        """Let a newcomer's reductions begin with `base`, on every flow."""
+        for machine, pump in zip(self._machines, self._pumps, strict=True):
+            with pump.lock:
+                if not self._failed:
+                    machine.begin(base)
+            pump.transport.wake()
+
     def leave(self, timeout_s: float) -> bool:
         """Say BYE on every flow and wait for the echoes; True when all came."""
         for machine, pump in zip(self._machines, self._pumps, strict=True):
@@ -190,6 +206,18 @@ class PumpEngine:
                     del self._unfinished[event.ticket], self._owners[event.ticket]
                     if self._subscribed:
                         self._events.append(event)
+                    self._changed.notify_all()
+        elif isinstance(event, MembersChanged):
+            with self._changed:
+                if event.change > self._change:
+                    self._change = event.change
+                    self._events.append(event)
+                    self._changed.notify_all()
+        elif isinstance(event, Stands):
+            with self._changed:
+                self._stands.append(event.base)
+                if len(self._stands) == len(self._pumps):
+                    self._events.append(Stands(max(self._stands)))
                     self._changed.notify_all()
         elif isinstance(event, Ready):
             with self._changed:

@@ -10,14 +10,16 @@ whoever needs one: the thread in `next_done`, or the first one that finds the en
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass
 from types import TracebackType
 
 from fanin import control
 from fanin.errors import AdmissionError, CollectiveTimeoutError, FaninError, SwitchLostError
-from fanin.events import ReductionDone, SwitchSilent, WorkerEvent, WorkersGone
+from fanin.events import MembersChanged, ReductionDone, SwitchSilent, WorkerEvent, WorkersGone
 from fanin.events import Refused as PacketRefused
 from fanin.host import joining
 from fanin.host.control import ask
@@ -41,8 +43,27 @@ INQUIRY_TIMEOUT_S = 1.0
 """How long a failure may take to ask the controller what happened: part of the 10 s in which a wait must raise."""
 REASON_TIMEOUT_S = 2.0
 """How long a failed engine may take to say why."""
+MAX_CHANGES = 1024
+"""Changes of membership that are remembered for `take_changes`."""
 MAX_UNSEEN_TICKETS = 4096
 """Tickets that nobody has waited for yet and that are remembered for `next_done`; done ones beyond it are forgotten."""
+
+
+log = logging.getLogger("fanin")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembershipChange:
+    """Ranks that have gone and come, in a job that goes on without those it loses."""
+
+    at_s: float
+    """When this rank heard of it, in seconds since 1970."""
+    gone: tuple[int, ...]
+    come: tuple[int, ...]
+    members: tuple[int, ...]
+    """The ranks that rounds wait for from here on."""
+    base: int
+    """Rounds from about this one on; exactly who is in a round is what its contributor count says."""
 
 
 class Session:
@@ -57,6 +78,11 @@ class Session:
     """What the controller decided for the job."""
     flows: int
     """Flows that chunks are dealt to: chunk i goes with flow i mod flows."""
+    newcomer: bool
+    """Whether this rank came into a job that ran already (on_worker_loss="continue")."""
+    first_base: int
+    """The base of every slot with which this rank's first reduction begins: 0, but for a newcomer, which passes till
+    then."""
     description: str
     """One line for people: job, rank, switch, engine (native or twin), transport, packet and window sizes."""
 
@@ -68,6 +94,7 @@ class Session:
         self._options = options
         self.spec = joined.spec
         self.flows = joined.flows
+        self.newcomer, self.first_base = joined.newcomer, joined.first_base
         self.address, self.job_name = joined.who.address, joined.who.job_name
         self.rank, self.size = joined.who.rank, joined.who.size
         spec = joined.spec
@@ -89,6 +116,10 @@ class Session:
         """Tickets, oldest first, that neither `wait` nor `done` nor `next_done` has reported as finished."""
         self._finished: deque[int] = deque()
         """Tickets for `next_done`."""
+        self._members = tuple(range(self.size))
+        self._changes: deque[MembershipChange] = deque(maxlen=MAX_CHANGES)
+        for event in joined.events:
+            self._take(event)
 
     @classmethod
     def join(
@@ -106,6 +137,10 @@ class Session:
         Raises SwitchUnreachableError (within options.connect_timeout_s), JoinTimeoutError naming the ranks that are
         missing (after options.join_timeout_s), AdmissionError when the controller refuses, WorkerLostError when a rank
         dies meanwhile, ConfigurationError.
+
+        Where the job runs already with options.on_worker_loss="continue", and has lost or been left by this very rank,
+        this process takes its place: `newcomer` is True, and `first_base` says where its reductions begin. It passes
+        for all before; what the tensors held there it must have from a peer. Its reductions need a `signature`.
         """
         return cls(joining.join(options, switch, job_name, rank, size, rounds), options)
 
@@ -203,6 +238,20 @@ class Session:
             raise AdmissionError(f"{self.address} answered {type(answer).__name__} to Tune: it is no fanin switch")
         return Rounds(quorum=answer.quorum, staleness=answer.staleness, max_staleness=answer.max_staleness)
 
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The ranks that rounds wait for, as far as this one has heard."""
+        self._read_events()
+        return self._members
+
+    def take_changes(self) -> list[MembershipChange]:
+        """Who has come and gone since the last call, oldest first (the last MAX_CHANGES); on_worker_loss="continue"."""
+        self._read_events()
+        with self._lock:
+            changes = list(self._changes)
+            self._changes.clear()
+        return changes
+
     def counters(self) -> dict[str, int | float]:
         """The engine's counters by name: packets_out, bytes_out, retransmissions, srtt_us, ..."""
         return dict(self._engine.counters())
@@ -266,8 +315,36 @@ class Session:
     def _take(self, event: WorkerEvent) -> None:
         if isinstance(event, ReductionDone):
             self._finish(event.ticket)
+        elif isinstance(event, MembersChanged):
+            self._note(event)
         elif isinstance(event, FAILURES):
             self._fail(self._explain(event))
+
+    def _note(self, event: MembersChanged) -> None:
+        """Never silently: who goes on without a rank must be able to see it."""
+        change = MembershipChange(
+            at_s=time.time(),
+            gone=ranks_of(event.gone),
+            come=ranks_of(event.come),
+            members=ranks_of(event.members),
+            base=event.base,
+        )
+        with self._lock:
+            self._members = change.members
+            self._changes.append(change)
+        told = [f"{self._who.name(change.gone)} is gone"] if change.gone else []
+        told += [f"{self._who.name(change.come)} has come"] if change.come else []
+        log.warning(
+            "job %r at %s: %s; rounds from about %d on are of %d ranks",
+            self.job_name, self.address, " and ".join(told) or "no change", change.base, len(change.members),
+        )  # fmt: skip
+
+    def _read_events(self) -> None:
+        """Take in what the engine has to say, unless a completion thread does so anyway."""
+        if self._subscribed:
+            return
+        while (event := self._engine.next_event(0.0)) is not None:
+            self._take(event)
 
     def _find_failure(self) -> None:
         """The engine has failed: read its events until one says why, or another thread has read it."""

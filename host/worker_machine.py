@@ -4,6 +4,8 @@ Rules of this file
 ------------------
 * Five verbs, with the time passed in as seconds of one monotonic clock. Call `datagrams_to_send` once to start and
   after every other verb; hand over what has arrived before `handle_timer`; take events until there are none.
+* A worker that comes into a running job (`newcomer`) first catches up (host/catch_up.py); `Stands` says from which base
+  on its reductions can begin, and `begin` that they do.
 * Four parts, one concept each: presence.py (am I a member, is the switch there), item_stream.py (which item may go),
   loss_recovery.py (which one must go again), operation.py (numbers and memory). This file is packets and wiring.
 * HELLO and its WELCOME measure the path, items the path and the peers; the retransmission timer learns from both.
@@ -34,7 +36,8 @@ from collections import Counter, deque
 
 import numpy as np
 
-from fanin.events import ReductionDone, WorkerEvent
+from fanin.events import ReductionDone, Stands, WorkerEvent
+from fanin.host.catch_up import CatchUp, Step
 from fanin.host.item_stream import ItemStream
 from fanin.host.loss_recovery import LossRecovery
 from fanin.host.operation import Operation
@@ -43,6 +46,7 @@ from fanin.job import LEFT_MIN_TIMEOUTS, JobSpec
 from fanin.reduction import Reduction
 from fanin.wire import HEADER_BYTES, SWITCH_WORKER, WORD_BYTES, Flag, Kind, Packet, Reason, WireError, parse
 
+NO_FLAGS = Flag(0)
 COUNTERS = (
     "packets_out", "packets_in", "bytes_out", "bytes_in", "retransmissions", "gaps", "timeouts", "results",
     "duplicates", "unacknowledged",
@@ -62,6 +66,7 @@ class WorkerMachine:
         flow: int = 0,
         flow_count: int = 1,
         connect_timeout_s: float = 5.0,
+        newcomer: bool = False,
     ) -> None:
         assert 0 <= worker < spec.workers, f"worker {worker} of {spec.workers}"
         assert 0 <= flow < flow_count, f"flow {flow} of {flow_count}"
@@ -73,12 +78,14 @@ class WorkerMachine:
         self._events: deque[WorkerEvent] = deque()
         self._presence = Presence(spec, connect_timeout_s, self._events)
         self._stream = ItemStream(spec.slots)
+        self._catch_up = CatchUp(spec.slots) if newcomer else None
         self._recovery = LossRecovery()
         self._accepted: set[int] = set()
         """Slots whose current contribution a bare ANSWER acknowledged."""
         self._moved_at = 0.0
         """When a result was last stored, or the first contribution sent after a pause."""
         self._tickets = 0
+        self._begun = False
         self._outstanding = 0
         self._counters: Counter[str] = Counter()
 
@@ -92,6 +99,8 @@ class WorkerMachine:
         """
         if not self._presence.joined:
             raise RuntimeError("this worker has failed or left: it takes no more reductions")
+        if self._catch_up is not None and not self._begun:
+            raise RuntimeError("this worker came into a running job: reductions begin after `begin`")
         operation = Operation(
             self._tickets + 1, reduction, self._spec, self._flow, self._flow_count, self._stream.end_item
         )
@@ -105,6 +114,15 @@ class WorkerMachine:
     def leave(self, now: float) -> None:
         """Leave the job, giving up what is outstanding: BYE goes out until it is echoed or LEAVE_TIMEOUT_S pass."""
         self._presence.leave(now)
+
+    def begin(self, base: int) -> None:
+        """Reductions of a newcomer begin with `base`, which is no earlier than `Stands` said; it passes up to there."""
+        assert self._catch_up is not None
+        self._begun = True
+        self._stream.begin(base)
+        for slot in self._catch_up.begin(base):
+            self._stream.release(slot)
+        self._end_catch_up()
 
     def outstanding(self) -> int:
         """Reductions that are submitted and not done."""
@@ -147,6 +165,11 @@ class WorkerMachine:
         if self._presence.bye_due(now):
             datagrams.append(self._packet(Kind.BYE, words=self._token))
             self._presence.bye_sent(now)
+        while self._catching_up() and (slot := self._catch_up.take()) is not None:  # type: ignore[union-attr]
+            base = self._catch_up.base_to_pass(slot)  # type: ignore[union-attr]
+            datagrams.append(self._packet(Kind.CONTRIBUTION, flags=Flag.PASS, slot=slot, base=base))
+            if not self._recovery.sent(slot, now):
+                self._counters["retransmissions"] += 1
         while self._presence.phase is Phase.MEMBER and (item := self._stream.take()) is not None:
             datagrams.append(self._contribution(item))
             if self._recovery.idle:
@@ -170,7 +193,7 @@ class WorkerMachine:
         """Do what is due; nothing, when it is early."""
         deadline = self._recovery.deadline()
         if self._presence.phase is Phase.MEMBER and deadline is not None and now >= deadline:
-            self._stream.send_again(self._recovery.expire(now))
+            self._send_again(self._recovery.expire(now))
             self._counters["timeouts"] += 1
         self._presence.handle_timer(now)
         if self._waits_for_departed():
@@ -219,6 +242,7 @@ class WorkerMachine:
             return Reason.LENGTH
         self._presence.heard(now)
         round_trip_s = self._presence.welcome(packet.slot, int(packet.words[0]), int(packet.words[1]), now)
+        self._presence.members_are(packet.signature, packet.bitmap, self._stream.oldest_item // self._spec.slots)
         if round_trip_s is not None:
             self._recovery.timer.sample(round_trip_s)
         return None
@@ -230,13 +254,14 @@ class WorkerMachine:
         if reason is Reason.VERSION:
             self._presence.other_version()
             return Reason.VERSION
-        if reason not in (Reason.WORKER_LOST, Reason.WORKER_LEFT):
+        if reason not in (Reason.WORKER_LOST, Reason.WORKER_LEFT, Reason.WORKER_JOINED):
             self._presence.refused(reason)
         elif len(packet.words) < 2:
             return Reason.LENGTH
         else:
             self._presence.heard(now)
             self._presence.peers_gone(int(packet.words[0]), int(packet.words[1]), now)
+            self._presence.members_are(packet.signature, packet.bitmap, self._stream.oldest_item // self._spec.slots)
         return None
 
     def _result(self, packet: Packet, now: float) -> Reason | None:
@@ -244,6 +269,9 @@ class WorkerMachine:
         slot = packet.slot
         if slot >= self._spec.slots:
             return Reason.SLOT_RANGE
+        if self._catch_up is not None and self._catch_up.holds(slot):
+            self._catch(self._catch_up, packet, now)
+            return None
         item = self._stream.current(slot)
         base = item // self._spec.slots
         if packet.base < base:
@@ -269,6 +297,40 @@ class WorkerMachine:
         self._store(operation, item, packet, now)
         return None
 
+    def _catch(self, catch_up: CatchUp, packet: Packet, now: float) -> None:
+        """A result, or an answer, for a slot that is not in step yet."""
+        slot = packet.slot
+        knew = catch_up.first_base is not None
+        step = Step.IGNORED
+        if self._recovery.was_sent(slot):
+            step = catch_up.receive(packet, bool(packet.bitmap >> self._worker & 1))
+        if step is Step.IGNORED:
+            self._counters["duplicates"] += 1
+        elif step is Step.ACKNOWLEDGED:
+            self._recovery.withdraw(slot)
+            catch_up.again(slot)
+        else:
+            for other in self._recovery.finished(slot, now):
+                self._send_again(other)
+            if not catch_up.holds(slot):
+                self._stream.release(slot)
+        if not knew and catch_up.first_base is not None:
+            self._events.append(Stands(catch_up.first_base))
+        self._end_catch_up()
+
+    def _catching_up(self) -> bool:
+        return self._catch_up is not None and self._presence.phase is Phase.MEMBER
+
+    def _end_catch_up(self) -> None:
+        if self._catch_up is not None and self._catch_up.done:
+            self._catch_up = None
+
+    def _send_again(self, slot: int) -> None:
+        if self._catch_up is not None and self._catch_up.holds(slot):
+            self._catch_up.again(slot)
+        else:
+            self._stream.send_again(slot)
+
     def _store(self, operation: Operation, item: int, packet: Packet, now: float) -> None:
         """Write a result where it belongs, and let the slot go on."""
         words_chunk = operation.words_chunk(item)
@@ -282,7 +344,7 @@ class WorkerMachine:
         overdue = self._recovery.finished(slot, now)
         self._counters["gaps"] += len(overdue)
         for other in overdue:
-            self._stream.send_again(other)
+            self._send_again(other)
         done = self._stream.finish(item, np.array(packet.codes, np.uint16))
         if done is not None:
             self._done(done)
@@ -297,8 +359,8 @@ class WorkerMachine:
 
     # --- packets out ---
 
-    def _packet(self, kind: Kind, **fields: object) -> bytes:
-        flags = Flag.CHECKSUM if self._spec.checksum else Flag(0)
+    def _packet(self, kind: Kind, *, flags: Flag = NO_FLAGS, **fields: object) -> bytes:
+        flags |= Flag.CHECKSUM if self._spec.checksum else NO_FLAGS
         header = {"job": self._spec.job, "worker": self._worker, "generation": self._spec.generation, "flags": flags}
         return Packet(kind=kind, **header, **fields).to_bytes()  # type: ignore[arg-type]
 

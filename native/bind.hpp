@@ -27,6 +27,7 @@ inline JobSpec job_from_python(const pybind11::handle& spec) {
   job.codes_per_packet = spec.attr("codes_per_packet").cast<std::uint32_t>();
   for (const auto& token : spec.attr("tokens")) job.tokens.push_back(token.cast<std::uint64_t>());
   job.checksum = spec.attr("checksum").cast<bool>();
+  job.survives_loss = spec.attr("survives_loss").cast<bool>();
   job.liveness_timeout_s = spec.attr("liveness_timeout_s").cast<double>();
   return job;
 }

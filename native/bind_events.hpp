@@ -16,6 +16,10 @@ struct WorkerEventToPython {
 
   pybind11::object operator()(const Ready&) const { return events.attr("Ready")(); }
   pybind11::object operator()(const ReductionDone& event) const { return events.attr("ReductionDone")(event.ticket); }
+  pybind11::object operator()(const MembersChanged& event) const {
+    return events.attr("MembersChanged")(event.change, event.members, event.gone, event.come, event.base);
+  }
+  pybind11::object operator()(const Stands& event) const { return events.attr("Stands")(event.base); }
   pybind11::object operator()(const WorkersGone& event) const { return events.attr("WorkersGone")(event.lost, event.left); }
   pybind11::object operator()(const SwitchSilent& event) const { return events.attr("SwitchSilent")(event.silent_s); }
   pybind11::object operator()(const Refused& event) const {

@@ -48,9 +48,9 @@ class BoundWorkerEngine {
  public:
   BoundWorkerEngine(const py::object& spec, std::uint32_t worker, std::uint64_t token, const std::string& host,
                     const std::vector<std::uint16_t>& ports, double connect_timeout_s, int receive_buffer_bytes,
-                    bool offload, const std::vector<std::string>& shared_memory)
+                    bool offload, const std::vector<std::string>& shared_memory, bool newcomer)
       : engine_(job_from_python(spec), worker, token, host, ports, connect_timeout_s,
-                options_from(receive_buffer_bytes, offload), shared_memory) {}
+                options_from(receive_buffer_bytes, offload), shared_memory, newcomer) {}
 
   ~BoundWorkerEngine() {
     const py::gil_scoped_release released;
@@ -149,6 +149,7 @@ void bind_server(py::module_& module) {
       .def("evict", &SwitchServer::evict, py::arg("job"), py::arg("worker"), NoGil())
       .def("set_quorum", &SwitchServer::set_quorum, py::arg("job"), py::arg("quorum"), NoGil())
       .def("set_staleness", &SwitchServer::set_staleness, py::arg("job"), py::arg("staleness"), NoGil())
+      .def("admit_worker", &SwitchServer::admit_worker, py::arg("job"), py::arg("worker"), py::arg("token"), NoGil())
       .def("jobs", &SwitchServer::jobs, NoGil())
       .def("members", [](SwitchServer& self, std::uint16_t job) {
             const Members members = [&] {
@@ -171,11 +172,11 @@ void bind_engine(py::module_& module) {
   using Bound = BoundWorkerEngine;
   py::class_<Bound>(module, "WorkerEngine")
       .def(py::init<const py::object&, std::uint32_t, std::uint64_t, const std::string&,
-                    const std::vector<std::uint16_t>&, double, int, bool, const std::vector<std::string>&>(),
+                    const std::vector<std::uint16_t>&, double, int, bool, const std::vector<std::string>&, bool>(),
            py::arg("spec"), py::arg("worker"), py::arg("token"), py::arg("host"), py::arg("ports"),
            py::arg("connect_timeout_s") = 5.0, py::kw_only(),
            py::arg("receive_buffer_bytes") = UdpOptions{}.receive_buffer_bytes, py::arg("offload") = true,
-           py::arg("shared_memory") = std::vector<std::string>{})
+           py::arg("shared_memory") = std::vector<std::string>{}, py::arg("newcomer") = false)
       .def_property_readonly("description", [](Bound& self) {
             return std::string(DESCRIPTION) + (self.engine().shares_memory() ? " and shared memory" : "");
           })
@@ -185,6 +186,7 @@ void bind_engine(py::module_& module) {
       .def_property_readonly("trouble", [](Bound& self) { return self.engine().trouble(); })
       .def("start", [](Bound& self) { self.engine().start(); })
       .def("submit", &Bound::submit, py::arg("reduction"))
+      .def("begin", [](Bound& self, std::uint32_t base) { self.engine().begin(base); }, py::arg("base"), NoGil())
       .def("wait", &Bound::wait, py::arg("ticket"), py::arg("timeout_s"))
       .def("done", &Bound::done, py::arg("ticket"))
       .def("subscribe", [](Bound& self) { self.engine().subscribe(); })

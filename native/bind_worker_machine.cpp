@@ -37,9 +37,9 @@ class ListSink final : public WorkerSink {
 class BoundWorkerMachine {
  public:
   BoundWorkerMachine(const py::object& spec, std::uint32_t worker, Address switch_address, std::uint64_t token,
-                     std::uint32_t flow, std::uint32_t flow_count, double connect_timeout_s)
+                     std::uint32_t flow, std::uint32_t flow_count, double connect_timeout_s, bool newcomer)
       : switch_(switch_address),
-        machine_(job_from_python(spec), worker, switch_address, token, flow, flow_count, connect_timeout_s) {}
+        machine_(job_from_python(spec), worker, switch_address, token, flow, flow_count, connect_timeout_s, newcomer) {}
 
   std::uint64_t submit(const py::object& reduction) {
     try {
@@ -103,11 +103,13 @@ class BoundWorkerMachine {
 void bind_worker_machine(py::module_& module) {
   using Bound = BoundWorkerMachine;
   py::class_<Bound>(module, "WorkerMachine")
-      .def(py::init<const py::object&, std::uint32_t, Address, std::uint64_t, std::uint32_t, std::uint32_t, double>(),
+      .def(py::init<const py::object&, std::uint32_t, Address, std::uint64_t, std::uint32_t, std::uint32_t, double,
+                    bool>(),
            py::arg("spec"), py::arg("worker"), py::kw_only(), py::arg("switch"), py::arg("token"), py::arg("flow") = 0,
-           py::arg("flow_count") = 1, py::arg("connect_timeout_s") = 5.0)
+           py::arg("flow_count") = 1, py::arg("connect_timeout_s") = 5.0, py::arg("newcomer") = false)
       .def("submit", &Bound::submit, py::arg("reduction"))
       .def("leave", [](Bound& self, double now) { self.machine().leave(now); }, py::arg("now"))
+      .def("begin", [](Bound& self, std::uint32_t base) { self.machine().begin(base); }, py::arg("base"))
       .def("receive_datagram", &Bound::receive_datagram, py::arg("data"), py::arg("source"), py::arg("now"))
       .def("datagrams_to_send", &Bound::datagrams_to_send, py::arg("now"))
       .def("next_timer", [](Bound& self) { return self.machine().next_timer(); })

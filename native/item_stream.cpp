@@ -28,6 +28,16 @@ void ItemStream::append(const Operation& operation) {
   for (std::uint64_t item = operation.first_item; item < last; ++item) offer(item, number);
 }
 
+void ItemStream::begin(std::uint32_t base) {
+  end_item_ = oldest_item_ = std::uint64_t{base} * slots_.size();
+  for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) slots_[slot] = {.item = end_item_ + slot, .held = true};
+}
+
+void ItemStream::release(std::uint32_t slot) {
+  slots_[slot].held = false;
+  if (slots_[slot].item < end_item_) offer(slots_[slot].item, operations_.front_number());
+}
+
 std::optional<std::uint32_t> ItemStream::next() {
   while (queue_size_ != 0) {
     const std::uint32_t slot = queue_[queue_front_];
@@ -86,7 +96,7 @@ void ItemStream::offer(std::uint64_t item, std::uint64_t hint) {
   if (item >= end_item_ || item >= window_end()) return;
   const auto index = static_cast<std::uint32_t>(item % slots_.size());
   Slot& slot = slots_[index];
-  if (slot.item != item || slot.state != State::idle) return;
+  if (slot.item != item || slot.state != State::idle || slot.held) return;
   const std::uint64_t number = find(item, hint);
   const Operation& operation = operations_[number];
   if (operation.code_count != 0 && operation.carries_words(item) && agreed_for_[entry(item)] != item + 1) return;

@@ -17,6 +17,7 @@ class ItemStream {
   ItemStream(std::uint32_t slots, std::uint32_t codes_per_packet);
 
   std::uint64_t end_item() const { return end_item_; }
+  std::uint64_t oldest_base() const { return oldest_item_ / slots_.size(); }
   bool unfinished() const { return oldest_item_ < end_item_; }
   // The slot's current item, submitted or not.
   std::uint64_t current(std::uint32_t slot) const { return slots_[slot].item; }
@@ -26,6 +27,9 @@ class ItemStream {
 
   // Takes in an operation, whose first item is end_item(); throws std::overflow_error when the bases run out.
   void append(const Operation& operation);
+  // Starts with `base` instead of 0, and with no slot: those of a catch-up come with `release`, one by one.
+  void begin(std::uint32_t base);
+  void release(std::uint32_t slot);
   // The slot whose current item is to be sent next; it stays so until `take`.
   std::optional<std::uint32_t> next();
   void take();
@@ -43,6 +47,7 @@ class ItemStream {
     std::uint64_t operation = 0;  // its number in operations_; valid unless idle
     State state = State::idle;
     bool in_queue = false;
+    bool held = false;  // native/catch_up.hpp still has it
   };
 
   std::size_t entry(std::uint64_t item) const { return static_cast<std::size_t>(item % agreed_for_.size()); }

@@ -20,6 +20,7 @@ struct JobSpec {
   std::vector<std::uint64_t> tokens;
   bool checksum = false;
   double liveness_timeout_s = 5.0;
+  bool survives_loss = false;
 
   std::uint32_t history() const { return max_staleness + 2; }
   std::uint32_t contributions() const { return workers * (max_staleness + 1); }

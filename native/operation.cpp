@@ -89,8 +89,8 @@ void Operation::store(std::uint64_t chunk, const std::uint16_t* agreed, const st
     update_residual(codec_, source(at), at.count, block_elements_, agreed, asked_.factor, residual(at));
   const Kept keep = kept(at);
   if (keep.count != 0)
-    dequantize(codec_, words, at.count, block_elements_, agreed, contributors, asked_.divisor, keep.skip, keep.count,
-               keep.out);
+    dequantize(codec_, words, at.count, block_elements_, agreed, contributors,
+               asked_.divisor != 0 ? asked_.divisor : std::max(contributors, 1u), keep.skip, keep.count, keep.out);
 }
 
 void Operation::store_zeros(std::uint64_t chunk) {

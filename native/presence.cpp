@@ -7,6 +7,8 @@ namespace fanin {
 Presence::Presence(const JobSpec& spec, double connect_timeout_s, GrowingRing<WorkerEvent>& events)
     : events_(events),
       checksum_(spec.checksum),
+      survives_loss_(spec.survives_loss),
+      members_(spec.full_mask()),
       silence_limit_s_(connect_timeout_s),
       liveness_timeout_s_(spec.liveness_timeout_s),
       heartbeat_s_(std::min(HEARTBEAT_INTERVAL_S, spec.liveness_timeout_s / LIVENESS_HEARTBEATS)) {}
@@ -63,10 +65,18 @@ std::optional<double> Presence::welcome(std::uint32_t sequence, std::uint32_t lo
 }
 
 void Presence::peers_gone(std::uint32_t lost, std::uint32_t left, double now) {
-  if (!joined()) return;
+  if (!joined() || survives_loss_) return;
   if (left != 0 && left_ == 0) left_at_ = now;
   left_ = left;
   if (lost != 0) fail(WorkersGone{.lost = lost, .left = left});
+}
+
+void Presence::members_are(std::uint32_t change, std::uint32_t members, std::uint64_t base) {
+  if (!joined() || !survives_loss_ || change <= change_) return;
+  events_.push_back(MembersChanged{
+      .change = change, .members = members, .gone = members_ & ~members, .come = members & ~members_, .base = base});
+  change_ = change;
+  members_ = members;
 }
 
 void Presence::refused(Reason reason) {

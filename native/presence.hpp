@@ -42,6 +42,7 @@ class Presence {
   // Returns the round trip in seconds if it answers the last HELLO.
   std::optional<double> welcome(std::uint32_t sequence, std::uint32_t lost, std::uint32_t left, double now);
   void peers_gone(std::uint32_t lost, std::uint32_t left, double now);
+  void members_are(std::uint32_t change, std::uint32_t members, std::uint64_t base);
   void refused(Reason reason);
   void other_version();
   void departed();
@@ -56,6 +57,9 @@ class Presence {
 
   GrowingRing<WorkerEvent>& events_;
   const bool checksum_;
+  const bool survives_loss_;
+  std::uint32_t members_;
+  std::uint32_t change_ = 0;
   Phase phase_ = Phase::connecting;
   bool started_ = false;
   std::uint32_t hello_sequence_ = 0;

@@ -158,6 +158,23 @@ std::optional<std::uint32_t> SlotRing::poke(std::uint32_t slot) {
   return number;
 }
 
+void SlotRing::enter(std::uint32_t slot, std::uint32_t worker) {
+  Slot& state = slot_at(slot);
+  for (std::uint32_t base = state.floor; base < state.open; ++base) {
+    Arrived& arrived = state.arrived()[place(base)];
+    arrived = {.tag = base, .bitmap = (arrived.tag == base ? arrived.bitmap : 0) | std::uint32_t{1} << worker};
+  }
+}
+
+std::uint32_t SlotRing::stands(std::uint32_t slot, std::uint32_t worker) const {
+  const Slot& state = slot_at(slot);
+  for (std::uint32_t base = state.floor; base < state.open; ++base) {
+    const Arrived& arrived = state.arrived()[place(base)];
+    if (arrived.tag != base || (arrived.bitmap >> worker & 1) == 0) return base;
+  }
+  return state.open;
+}
+
 std::span<const std::uint8_t> SlotRing::result(std::uint32_t slot, std::uint32_t number) const {
   const std::uint8_t* const entry = entry_at(slot, number);
   const Facts& facts = *reinterpret_cast<const Facts*>(entry);

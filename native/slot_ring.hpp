@@ -62,6 +62,11 @@ class SlotRing {
   // The round that can close after a change of live, K or S.
   std::optional<std::uint32_t> poke(std::uint32_t slot);
 
+  // `worker` is about to be live: it counts as having contributed every base below the open round.
+  void enter(std::uint32_t slot, std::uint32_t worker);
+  // The base that a live worker has to contribute next.
+  std::uint32_t stands(std::uint32_t slot, std::uint32_t worker) const;
+
   // The datagram of a round that has closed and is still in the ring, as it is multicast; and its mark for the queue.
   std::span<const std::uint8_t> result(std::uint32_t slot, std::uint32_t number) const;
   std::uint32_t* queue_mark(std::uint32_t slot, std::uint32_t number);

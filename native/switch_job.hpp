@@ -18,7 +18,7 @@ struct SwitchJob {
   explicit SwitchJob(const JobSpec& given) : spec(given), ring(given) {}
 
   bool has(std::uint32_t mask, std::uint32_t worker) const { return (mask >> worker & 1) != 0; }
-  bool evicted(std::uint32_t worker) const { return !has(ring.live(), worker); }
+  bool evicted(std::uint32_t worker) const { return !has(ring.live() | expected, worker); }
   bool watched(std::uint32_t worker) const { return has(registered & ~lost & ~left, worker); }
   double silent_at(std::uint32_t worker) const { return heard[worker] + spec.liveness_timeout_s; }
   std::span<const Address> audience() const { return {listeners.data(), listener_count}; }
@@ -33,12 +33,22 @@ struct SwitchJob {
       if (has(registered & ~left, worker)) listeners[listener_count++] = sources[worker];
   }
 
-  JobSpec spec;
+  // A new process has an evicted worker's place: rounds wait for it from here on, and for no base before.
+  void enter(std::uint32_t worker) {
+    for (std::uint32_t slot = 0; slot < spec.slots; ++slot) ring.enter(slot, worker);
+    ring.set_live(ring.live() | std::uint32_t{1} << worker);
+    expected &= ~(std::uint32_t{1} << worker);
+    ++changes;
+  }
+
+  JobSpec spec;  // its tokens are those in force: a new process in a place has a new one
   SlotRing ring;
   SwitchTally tally;
   std::uint32_t registered = 0;  // and not evicted; so too the next two
   std::uint32_t lost = 0;
   std::uint32_t left = 0;
+  std::uint32_t expected = 0;  // evicted workers whose place is open for a new process; live from its HELLO on
+  std::uint32_t changes = 0;   // of membership, in a job that survives losses
   std::array<Address, MAX_WORKERS> sources{};  // of those that registered
   std::array<double, MAX_WORKERS> heard{};     // when something last came from there, in seconds
   std::array<Address, MAX_WORKERS> listeners{};

@@ -62,6 +62,7 @@ struct SwitchMachine::State {
   void answer(SwitchJob& job, const Header& header, Address source);
   void refuse(SwitchTally& tally, const SwitchJob* job, Reason reason, const Header& header, Address source);
   void tell(SwitchJob& job, Reason reason, std::uint8_t worker, std::span<const Address> destinations);
+  void tell_where(SwitchJob& job, const Header& header, Address source);
 
   std::uint64_t memory_bytes;
   std::uint64_t memory_taken = 0;
@@ -110,12 +111,28 @@ void SwitchMachine::remove(std::uint16_t job) {
 void SwitchMachine::evict(std::uint16_t index, std::uint32_t worker, double) {
   SwitchJob& job = state_->job_at(index);
   if (worker >= job.spec.workers) throw NoSuchJob("worker " + std::to_string(worker));
+  job.expected &= ~(std::uint32_t{1} << worker);
   if (job.evicted(worker)) return;
   const bool known = job.has(job.registered, worker);
+  const Reason news = job.has(job.left, worker) ? Reason::worker_left : Reason::worker_lost;
   job.ring.set_live(job.ring.live() & ~(std::uint32_t{1} << worker));
   job.update_audience();
   if (known) state_->tell(job, Reason::evicted, static_cast<std::uint8_t>(worker), {&job.sources[worker], 1});
+  if (job.spec.survives_loss) {
+    ++job.changes;
+    state_->tell(job, news, SWITCH_WORKER, job.audience());
+  }
   state_->poke(job);
+}
+
+void SwitchMachine::admit_worker(std::uint16_t index, std::uint32_t worker, std::uint64_t token) {
+  SwitchJob& job = state_->job_at(index);
+  if (worker >= job.spec.workers) throw NoSuchJob("worker " + std::to_string(worker));
+  if (!job.spec.survives_loss || !job.evicted(worker))
+    throw std::invalid_argument("worker " + std::to_string(worker) + " of job " + std::to_string(index) +
+                                " has not been evicted, or nobody may come in its place");
+  job.spec.tokens[worker] = token;
+  job.expected |= std::uint32_t{1} << worker;
 }
 
 void SwitchMachine::set_quorum(std::uint16_t index, std::uint32_t quorum, double) {
@@ -250,6 +267,7 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
   if (!fits || (passes && (header.code_count != 0 || packet.word_count != 0)) || (late && !passes))
     return job.tally.drop(Reason::length);
   if (header.slot >= job.spec.slots) return job.tally.drop(Reason::slot_range);
+  if (passes && header.base == MAX_BASE) return tell_where(job, header, source);
   const Contribution given = {.signature = header.signature,
                               .codes = packet.codes,
                               .code_count = header.code_count,
@@ -276,9 +294,12 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
 }
 
 void SwitchMachine::State::register_source(SwitchJob& job, std::uint32_t worker, Address source) {
+  const bool enters = job.has(job.expected, worker);
+  if (enters) job.enter(worker);
   job.sources[worker] = source;
   job.registered |= std::uint32_t{1} << worker;
   job.update_audience();
+  if (enters) tell(job, Reason::worker_joined, SWITCH_WORKER, job.audience());
   events.push_back({.kind = SwitchEvent::Kind::worker_joined,
                     .job = job.spec.job,
                     .worker = static_cast<std::uint8_t>(worker),
@@ -378,6 +399,18 @@ void SwitchMachine::State::answer(SwitchJob& job, const Header& header, Address 
   finish(datagram);
 }
 
+// The base that the worker has to contribute next, as a bare answer that acknowledges nothing.
+void SwitchMachine::State::tell_where(SwitchJob& job, const Header& header, Address source) {
+  ++job.tally.answers;
+  if (!takes(job.tally, HEADER_BYTES, 1)) return;
+  Header where = reply_to(header, Kind::answer);
+  where.base = job.ring.stands(header.slot, header.worker);
+  where.flags = static_cast<std::uint8_t>(FLAG_BARE | (job.spec.checksum ? FLAG_CHECKSUM : 0));
+  const std::span<std::uint8_t> datagram = queue.push(HEADER_BYTES, {&source, 1});
+  store_header(datagram.data(), where);
+  finish(datagram);
+}
+
 void SwitchMachine::State::refuse(SwitchTally& tally, const SwitchJob* job, Reason reason, const Header& header,
                                   Address source) {
   tally.drop(reason);
@@ -400,6 +433,8 @@ void SwitchMachine::State::tell(SwitchJob& job, Reason reason, std::uint8_t work
                          .worker = worker,
                          .flags = job.spec.checksum ? FLAG_CHECKSUM : std::uint8_t{0},
                          .generation = job.spec.generation,
+                         .signature = job.changes,
+                         .bitmap = job.spec.survives_loss ? job.registered : 0,
                          .contributors = static_cast<std::uint16_t>(reason)};
   write_news(queue.push(bytes, destinations), notice, job.lost, job.left);
 }
@@ -408,6 +443,7 @@ void SwitchMachine::State::welcome(SwitchJob& job, const Parsed& hello, Address 
   const std::size_t bytes = datagram_bytes(0, hello.word_count);
   if (!takes(job.tally, bytes, 1)) return;
   Header header = reply_to(hello.header, Kind::welcome);
+  header.signature = job.changes;
   header.bitmap = job.registered;
   write_news(queue.push(bytes, {&source, 1}), header, job.lost, job.left);
 }

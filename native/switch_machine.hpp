@@ -59,6 +59,7 @@ class SwitchMachine {
   void evict(std::uint16_t job, std::uint32_t worker, double now);
   void set_quorum(std::uint16_t job, std::uint32_t quorum, double now);  // throws std::invalid_argument, too
   void set_staleness(std::uint16_t job, std::uint32_t staleness, double now);  // the same
+  void admit_worker(std::uint16_t job, std::uint32_t worker, std::uint64_t token);  // the same
   std::vector<std::uint16_t> jobs() const;
   Members members(std::uint16_t job) const;
   std::optional<Address> source(std::uint16_t job, std::uint32_t worker) const;  // where a registered worker sends from

@@ -112,6 +112,16 @@ void SwitchServer::set_staleness(std::uint16_t job, std::uint32_t staleness) {
   }
 }
 
+void SwitchServer::admit_worker(std::uint16_t job, std::uint32_t worker, std::uint64_t token) {
+  const std::lock_guard control(control_);
+  {
+    const std::lock_guard lock(events_lock_);
+    seen_.erase(std::uint32_t{job} << 8 | worker);  // what is reported of it from here on is news again
+  }
+  for (const auto& flow : flows_)
+    flow->with_machine([&](SwitchMachine& machine, double) { machine.admit_worker(job, worker, token); });
+}
+
 std::vector<std::uint16_t> SwitchServer::jobs() {
   return flows_.front()->with_machine([](SwitchMachine& machine, double) { return machine.jobs(); });
 }

@@ -42,6 +42,7 @@ class SwitchServer {
   void evict(std::uint16_t job, std::uint32_t worker);
   void set_quorum(std::uint16_t job, std::uint32_t quorum);
   void set_staleness(std::uint16_t job, std::uint32_t staleness);
+  void admit_worker(std::uint16_t job, std::uint32_t worker, std::uint64_t token);
   std::vector<std::uint16_t> jobs();
   Members members(std::uint16_t job);  // registered on every flow, lost on any, left on any
   CounterList counters();              // of the machines, added up, then of the sockets

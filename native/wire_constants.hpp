@@ -99,10 +99,11 @@ enum class Reason : std::uint16_t {
   evicted = 16,
   worker_lost = 17,
   worker_left = 18,
+  worker_joined = 19,
 };
 
 // Lower-case names of the reasons, indexed by value: the keys of the drop counters.
-inline constexpr std::array<const char*, 19> REASON_NAMES = {
+inline constexpr std::array<const char*, 20> REASON_NAMES = {
     "",
     "too_short",
     "bad_magic",
@@ -122,6 +123,7 @@ inline constexpr std::array<const char*, 19> REASON_NAMES = {
     "evicted",
     "worker_lost",
     "worker_left",
+    "worker_joined",
 };
 
 }  // namespace fanin

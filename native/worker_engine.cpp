@@ -33,7 +33,8 @@ std::vector<std::pair<std::string, std::uint64_t>> named(const WorkerCounters& c
 
 WorkerEngine::WorkerEngine(const JobSpec& spec, std::uint32_t worker, std::uint64_t token, const std::string& host,
                            const std::vector<std::uint16_t>& ports, double connect_timeout_s,
-                           const UdpOptions& options, const std::vector<std::string>& shared_memory) {
+                           const UdpOptions& options, const std::vector<std::string>& shared_memory,
+                           bool newcomer) {
   if (ports.empty()) throw std::invalid_argument("an engine needs at least one port of the switch");
   const auto flow_count = static_cast<std::uint32_t>(ports.size());
   for (std::uint32_t flow = 0; flow < flow_count; ++flow) {
@@ -43,7 +44,7 @@ WorkerEngine::WorkerEngine(const JobSpec& spec, std::uint32_t worker, std::uint6
         flow < shared_memory.size() ? SharedMemory::open(shared_memory[flow], worker, token) : std::nullopt;
     flows_.push_back(std::make_unique<WorkerFlow>(spec, worker, token, flow, flow_count,
                                                   resolve(host, ports[flow], false), options, connect_timeout_s,
-                                                  std::move(shared), std::move(listener)));
+                                                  std::move(shared), newcomer, std::move(listener)));
   }
 }
 
@@ -126,6 +127,14 @@ void WorkerEngine::take_event(const WorkerEvent& event) {
         ++first_ticket_;
       }
       if (subscribed_) publish(event);
+    } else if (const auto* changed = std::get_if<MembersChanged>(&event)) {
+      if (changed->change <= change_) return;  // another flow has told of it
+      change_ = changed->change;
+      publish(event);
+    } else if (const auto* stands = std::get_if<Stands>(&event)) {
+      stands_ = std::max(stands_, stands->base);
+      if (++standing_flows_ < flows_.size()) return;
+      publish(Stands{stands_});
     } else if (std::holds_alternative<Ready>(event)) {
       if (++ready_flows_ < flows_.size()) return;
       publish(event);
@@ -147,6 +156,10 @@ void WorkerEngine::fail(const WorkerEvent& event) {
     publish(event);
   }
   progress_.notify_all();
+}
+
+void WorkerEngine::begin(std::uint32_t base) {
+  for (const auto& flow : flows_) flow->begin(base);
 }
 
 bool WorkerEngine::leave(double timeout_s) {

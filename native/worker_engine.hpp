@@ -27,7 +27,7 @@ class WorkerEngine {
   // Throws std::system_error when the host does not resolve or has no route.
   WorkerEngine(const JobSpec& spec, std::uint32_t worker, std::uint64_t token, const std::string& host,
                const std::vector<std::uint16_t>& ports, double connect_timeout_s, const UdpOptions& options,
-               const std::vector<std::string>& shared_memory = {});
+               const std::vector<std::string>& shared_memory = {}, bool newcomer = false);
   ~WorkerEngine();
 
   void start();
@@ -40,6 +40,7 @@ class WorkerEngine {
   std::optional<WorkerEvent> next_event(double timeout_s);
   bool failed() const { return failed_.load(); }
   bool closed();
+  void begin(std::uint32_t base);  // of a newcomer, once Stands has come
   bool leave(double timeout_s);  // true once the switch has confirmed it on every flow
   void close();
 
@@ -66,6 +67,9 @@ class WorkerEngine {
   std::uint64_t first_ticket_ = 1;       // the oldest that is not done
   std::deque<std::uint32_t> remaining_;  // flows that still work on first_ticket_, first_ticket_ + 1, ...
   std::deque<WorkerEvent> events_;
+  std::uint32_t change_ = 0;  // the last MembersChanged
+  std::uint64_t stands_ = 0;  // the latest base that any flow stands at
+  std::size_t standing_flows_ = 0;
   std::size_t ready_flows_ = 0;
   std::size_t departed_flows_ = 0;
   bool all_confirmed_ = true;

@@ -10,6 +10,16 @@ struct Ready {};
 struct ReductionDone {
   std::uint64_t ticket;
 };
+struct MembersChanged {
+  std::uint32_t change;
+  std::uint32_t members;
+  std::uint32_t gone;
+  std::uint32_t come;
+  std::uint64_t base;
+};
+struct Stands {
+  std::uint64_t base;
+};
 struct WorkersGone {
   std::uint32_t lost;
   std::uint32_t left;
@@ -24,6 +34,6 @@ struct Departed {
   bool confirmed;
 };
 
-using WorkerEvent = std::variant<Ready, ReductionDone, WorkersGone, SwitchSilent, Refused, Departed>;
+using WorkerEvent = std::variant<Ready, MembersChanged, Stands, ReductionDone, WorkersGone, SwitchSilent, Refused, Departed>;
 
 }  // namespace fanin

@@ -87,12 +87,13 @@ bool ends_the_flow(const WorkerEvent& event) {
 
 WorkerFlow::WorkerFlow(const JobSpec& spec, std::uint32_t worker, std::uint64_t token, std::uint32_t flow,
                        std::uint32_t flow_count, const SocketAddress& address, const UdpOptions& options,
-                       double connect_timeout_s, std::optional<SharedMemory> shared, Listener listener)
+                       double connect_timeout_s, std::optional<SharedMemory> shared, bool newcomer,
+                       Listener listener)
     : address_(address),
       listener_(std::move(listener)),
       socket_(connected_socket(address, options)),
       receive_buffer_bytes_(socket_.receive_buffer_bytes()),
-      machine_(spec, worker, SWITCH, token, flow, flow_count, connect_timeout_s),
+      machine_(spec, worker, SWITCH, token, flow, flow_count, connect_timeout_s, newcomer),
       worker_(worker),
       shared_(std::move(shared)),
       outbox_(std::make_unique<Outbox>(*this)),
@@ -297,6 +298,14 @@ void WorkerFlow::leave() {
   const double now = monotonic_now();
   machine_.leave(now);
   send(now);
+  poller_.alarm_at(machine_.next_timer());
+}
+
+void WorkerFlow::begin(std::uint32_t base) {
+  const std::lock_guard lock(turnstile_);
+  if (!socket_.is_open()) return;
+  machine_.begin(base);
+  send(monotonic_now());
   poller_.alarm_at(machine_.next_timer());
 }
 

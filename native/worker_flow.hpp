@@ -40,13 +40,14 @@ class WorkerFlow {
   // Throws std::system_error when no socket can be had or the address has no route.
   WorkerFlow(const JobSpec& spec, std::uint32_t worker, std::uint64_t token, std::uint32_t flow, std::uint32_t flow_count,
              const SocketAddress& address, const UdpOptions& options, double connect_timeout_s,
-             std::optional<SharedMemory> shared, Listener listener);
+             std::optional<SharedMemory> shared, bool newcomer, Listener listener);
   ~WorkerFlow();
 
   void start();
   // As WorkerMachine::submit; then sends what the window takes. Nothing happens once the machine has failed.
   void submit(const Reduction& reduction);
   void leave();
+  void begin(std::uint32_t base);  // as WorkerMachine::begin
   // Moves packets until `finished()`, the deadline, or the end of the flow. False, at once, if another thread does so.
   bool drive(const std::function<bool()>& finished, double deadline_s);
   // No packet is handled any more and no memory written once this returns. The switch gets "nobody listens".

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "catch_up.hpp"
 #include "checksum.hpp"
 #include "growing_ring.hpp"
 #include "item_stream.hpp"
@@ -19,7 +20,7 @@ namespace fanin {
 class WorkerMachine::State {
  public:
   State(JobSpec spec, std::uint32_t worker, Address switch_address, std::uint64_t token, std::uint32_t flow,
-        std::uint32_t flow_count, double connect_timeout_s)
+        std::uint32_t flow_count, double connect_timeout_s, bool newcomer)
       : spec_(std::move(spec)),
         worker_(worker),
         switch_(switch_address),
@@ -32,6 +33,7 @@ class WorkerMachine::State {
         recovery_(spec_.slots),
         accepted_(spec_.slots) {
     if (worker >= spec_.workers || flow >= flow_count) throw std::invalid_argument("no such worker or flow");
+    if (newcomer) catch_up_.emplace(spec_.slots);
   }
 
   std::uint64_t submit(const Reduction& reduction);
@@ -41,6 +43,7 @@ class WorkerMachine::State {
   void handle_timer(double now);
   std::optional<WorkerEvent> next_event();
   void leave(double now) { presence_.leave(now); }
+  void begin(std::uint32_t base);
 
   Phase phase() const { return presence_.phase(); }
   std::size_t outstanding() const { return outstanding_; }
@@ -60,6 +63,12 @@ class WorkerMachine::State {
   void welcome(const Parsed& packet, std::size_t bytes, double now);
   void notice(const Parsed& packet, double now);
   void result(const Parsed& packet, double now);
+  void caught(const Header& header, double now);
+  void end_catch_up() {
+    if (catch_up_ && catch_up_->done()) catch_up_.reset();
+  }
+  void send_again(std::uint32_t slot);
+  bool send_pass(WorkerSink& sink, std::uint32_t slot);
   void finish(std::uint32_t slot, const Parsed& packet, double now);
   void done(std::uint64_t ticket);
 
@@ -92,6 +101,8 @@ class WorkerMachine::State {
   Presence presence_;
   ItemStream stream_;
   LossRecovery recovery_;
+  std::optional<CatchUp> catch_up_;     // of a newcomer, until it is in step
+  bool begun_ = false;
   std::vector<std::uint8_t> accepted_;  // by slot: a bare ANSWER has acknowledged the current contribution
   double moved_at_ = 0.0;  // when a result was last stored, or the first contribution sent after a pause
   std::uint64_t tickets_ = 0;
@@ -103,6 +114,7 @@ class WorkerMachine::State {
 
 std::uint64_t WorkerMachine::State::submit(const Reduction& reduction) {
   if (!presence_.joined()) throw std::logic_error("this worker has failed or left: it takes no more reductions");
+  if (catch_up_ && !begun_) throw std::logic_error("this worker came into a running job: reductions begin after begin()");
   const Operation operation(tickets_ + 1, reduction, spec_, flow_, flow_count_, stream_.end_item());
   stream_.append(operation);
   ++tickets_;
@@ -140,6 +152,13 @@ void WorkerMachine::State::send(double now, WorkerSink& sink) {
     presence_.bye_sent(now);
   }
   if (phase() != Phase::member) return;
+  while (catch_up_) {
+    const std::optional<std::uint32_t> slot = catch_up_->next();
+    if (!slot) break;
+    if (!send_pass(sink, *slot)) return;
+    catch_up_->take();
+    if (!recovery_.sent(*slot, now)) ++counters_.retransmissions;
+  }
   while (const std::optional<std::uint32_t> slot = stream_.next()) {
     if (!send_contribution(sink, *slot)) return;
     stream_.take();
@@ -163,7 +182,7 @@ std::optional<double> WorkerMachine::State::next_timer() const {
 void WorkerMachine::State::handle_timer(double now) {
   const std::optional<double> deadline = recovery_.deadline();
   if (phase() == Phase::member && deadline && now >= *deadline) {
-    stream_.send_again(recovery_.expire(now));
+    send_again(recovery_.expire(now));
     ++counters_.timeouts;
   }
   presence_.handle_timer(now);
@@ -202,6 +221,7 @@ void WorkerMachine::State::welcome(const Parsed& packet, std::size_t bytes, doub
   presence_.heard(now);
   const std::optional<double> round_trip_s = presence_.welcome(packet.header.slot, load_be32(packet.words),
                                                                load_be32(packet.words + WORD_BYTES), now);
+  presence_.members_are(packet.header.signature, packet.header.bitmap, stream_.oldest_base());
   if (round_trip_s) recovery_.timer.sample(*round_trip_s);
 }
 
@@ -212,16 +232,19 @@ void WorkerMachine::State::notice(const Parsed& packet, double now) {
     presence_.other_version();
     return drop(reason);
   }
-  if (reason != Reason::worker_lost && reason != Reason::worker_left) return presence_.refused(reason);
+  if (reason != Reason::worker_lost && reason != Reason::worker_left && reason != Reason::worker_joined)
+    return presence_.refused(reason);
   if (packet.word_count < 2) return drop(Reason::length);
   presence_.heard(now);
   presence_.peers_gone(load_be32(packet.words), load_be32(packet.words + WORD_BYTES), now);
+  presence_.members_are(packet.header.signature, packet.header.bitmap, stream_.oldest_base());
 }
 
 void WorkerMachine::State::result(const Parsed& packet, double now) {
   const Header& header = packet.header;
   const std::uint32_t slot = header.slot;
   if (slot >= spec_.slots) return drop(Reason::slot_range);
+  if (catch_up_ && catch_up_->holds(slot)) return caught(header, now);
   const std::uint64_t item = stream_.current(slot);
   const std::uint64_t base = item / spec_.slots;
   if (header.base < base) {
@@ -254,13 +277,46 @@ void WorkerMachine::State::result(const Parsed& packet, double now) {
   finish(slot, packet, now);
 }
 
+void WorkerMachine::State::begin(std::uint32_t base) {
+  if (!catch_up_ || begun_ || !catch_up_->first_base() || base < *catch_up_->first_base())
+    throw std::logic_error("begin() is for a newcomer, once, and no earlier than Stands said");
+  begun_ = true;
+  stream_.begin(base);
+  catch_up_->begin(base, [this](std::uint32_t slot) { stream_.release(slot); });
+  end_catch_up();
+}
+
+// A result, or an answer, for a slot that is not in step yet.
+void WorkerMachine::State::caught(const Header& header, double now) {
+  const std::uint32_t slot = header.slot;
+  const bool knew = catch_up_->first_base().has_value();
+  CatchUp::Step step = CatchUp::Step::ignored;
+  if (recovery_.was_sent(slot)) step = catch_up_->receive(header, (header.bitmap >> worker_ & 1) != 0);
+  if (step == CatchUp::Step::ignored) {
+    ++counters_.duplicates;
+  } else if (step == CatchUp::Step::acknowledged) {
+    recovery_.withdraw(slot);
+    catch_up_->again(slot);
+  } else {
+    recovery_.finished(slot, now, [this](std::uint32_t overdue) { send_again(overdue); });
+    if (!catch_up_->holds(slot)) stream_.release(slot);
+  }
+  if (!knew && catch_up_->first_base()) events_.push_back(Stands{.base = *catch_up_->first_base()});
+  end_catch_up();
+}
+
+void WorkerMachine::State::send_again(std::uint32_t slot) {
+  if (catch_up_ && catch_up_->holds(slot)) return catch_up_->again(slot);
+  stream_.send_again(slot);
+}
+
 void WorkerMachine::State::finish(std::uint32_t slot, const Parsed& packet, double now) {
   accepted_[slot] = 0;
   ++counters_.results;
   moved_at_ = now;
   recovery_.finished(slot, now, [this](std::uint32_t overdue) {
     ++counters_.gaps;
-    stream_.send_again(overdue);
+    send_again(overdue);
   });
   const std::uint64_t ticket = stream_.finish(slot, packet.codes);
   if (ticket != 0) done(ticket);
@@ -282,6 +338,18 @@ bool WorkerMachine::State::send_token(WorkerSink& sink, const Header& header, st
   store_be32(words + WORD_BYTES, static_cast<std::uint32_t>(token_));
   std::memset(words + 2 * WORD_BYTES, 0, bytes - datagram_bytes(0, 2));
   commit(sink, datagram.first(bytes));
+  return true;
+}
+
+bool WorkerMachine::State::send_pass(WorkerSink& sink, std::uint32_t slot) {
+  const std::span<std::uint8_t> datagram = sink.reserve(HEADER_BYTES);
+  if (datagram.empty()) return false;
+  Header pass = header(Kind::contribution);
+  pass.flags |= FLAG_PASS;
+  pass.slot = slot;
+  pass.base = catch_up_->base_to_pass(slot);
+  store_header(datagram.data(), pass);
+  commit(sink, datagram.first(HEADER_BYTES));
   return true;
 }
 
@@ -323,13 +391,14 @@ void WorkerMachine::State::commit(WorkerSink& sink, std::span<std::uint8_t> data
 // --- the public face ---
 
 WorkerMachine::WorkerMachine(JobSpec spec, std::uint32_t worker, Address switch_address, std::uint64_t token,
-                             std::uint32_t flow, std::uint32_t flow_count, double connect_timeout_s)
+                             std::uint32_t flow, std::uint32_t flow_count, double connect_timeout_s, bool newcomer)
     : state_(std::make_unique<State>(std::move(spec), worker, switch_address, token, flow, flow_count,
-                                     connect_timeout_s)) {}
+                                     connect_timeout_s, newcomer)) {}
 WorkerMachine::~WorkerMachine() = default;
 
 std::uint64_t WorkerMachine::submit(const Reduction& reduction) { return state_->submit(reduction); }
 void WorkerMachine::leave(double now) { state_->leave(now); }
+void WorkerMachine::begin(std::uint32_t base) { state_->begin(base); }
 void WorkerMachine::receive_datagram(std::span<const std::uint8_t> datagram, Address source, double now) {
   state_->receive(datagram, source, now);
 }

@@ -38,7 +38,7 @@ struct WorkerCounters {
 class WorkerMachine {
  public:
   WorkerMachine(JobSpec spec, std::uint32_t worker, Address switch_address, std::uint64_t token, std::uint32_t flow = 0,
-                std::uint32_t flow_count = 1, double connect_timeout_s = 5.0);
+                std::uint32_t flow_count = 1, double connect_timeout_s = 5.0, bool newcomer = false);
   ~WorkerMachine();
   WorkerMachine(const WorkerMachine&) = delete;
   WorkerMachine& operator=(const WorkerMachine&) = delete;
@@ -47,6 +47,8 @@ class WorkerMachine {
   // std::invalid_argument for what it refuses and std::logic_error when the machine has failed or is leaving.
   std::uint64_t submit(const Reduction& reduction);
   void leave(double now);
+  // Reductions of a newcomer begin with `base`, which is no earlier than Stands said; it passes up to there.
+  void begin(std::uint32_t base);
 
   void receive_datagram(std::span<const std::uint8_t> datagram, Address source, double now);
   // Everything goes to the switch. Stops early when the sink takes no more: call again when it does.

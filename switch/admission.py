@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 
 from fanin.control import MAX_TEXT_CHARACTERS, Join, Refusal, Refused, Tune, one_line
 from fanin.job import JobSpec
+from fanin.window import IP_UDP_HEADER_BYTES
 from fanin.wire import MAX_WORKERS
 from fanin.wire import VERSION as WIRE_VERSION
 
@@ -109,13 +110,25 @@ def judge_beside(join: Join, first: Join) -> Refused | None:
             f"rank {join.rank} uses {join.scheme}://, rank {first.rank} uses {first.scheme}://",
             "give every rank the same switch address",
         )
-    for name in ("quorum", "staleness", "max_staleness"):
+    for name in ("quorum", "staleness", "max_staleness", "on_worker_loss"):
         if getattr(join, name) != getattr(first, name):
             return refuse(
                 Refusal.DISAGREEMENT,
                 f"rank {join.rank} asks for {name} {getattr(join, name)}, rank {first.rank} for {getattr(first, name)}",
                 "give every rank the same options",
             )
+    return None
+
+
+def judge_newcomer(join: Join, spec: JobSpec) -> Refused | None:
+    """What is wrong with a Join, of a rank whose place is free, to the running job that `spec` describes."""
+    needed = spec.packet_bytes + IP_UDP_HEADER_BYTES
+    if join.scheme == "udp" and join.path_mtu < needed:
+        return refuse(
+            Refusal.SHAPE,
+            f"the path of rank {join.rank} carries {join.path_mtu} bytes, the running job's packets have {needed}",
+            "join from a machine with the same MTU, or start the job again",
+        )
     return None
 
 

@@ -23,6 +23,7 @@ from fanin.switch.admission import (
     in_words,
     judge_alone,
     judge_beside,
+    judge_newcomer,
     judge_tune,
     no_memory,
     rank_taken,
@@ -104,6 +105,8 @@ class Controller:
             if job.state is State.STARTING and job.registered == job.spec.full_mask:
                 job.state = State.RUNNING
                 self._tell(job, self._standing(job, event.worker))
+            elif job.state is State.RUNNING:  # a newcomer
+                self._send(job.members[event.worker].peer, self._standing(job, event.worker))
         elif isinstance(event, WorkerSilent):
             if not job.lost:
                 job.epitaph = ""
@@ -123,6 +126,8 @@ class Controller:
                     self._give_up_forming(job)
             elif job.state is State.STARTING:
                 self._check_start(job, now)
+            elif job.state is State.RUNNING:
+                self._check_arrivals(job, now)
         for job in list(self._placed.values()):
             if job.state is State.ENDED and now >= job.forget_s:
                 self._forget(job)
@@ -131,6 +136,7 @@ class Controller:
         """When `handle_timer` wants to be called, or None."""
         times = [job.forget_s for job in self._placed.values() if job.state is State.ENDED]
         for job in self._open.values():
+            times.extend(job.members[rank].renewed_s + JOIN_LEASE_S for rank in job.arriving)
             if job.state in (State.FORMING, State.STARTING):
                 times.append(job.deadline_s)
                 times.extend(member.renewed_s + JOIN_LEASE_S for member in job.members.values())
@@ -165,6 +171,9 @@ class Controller:
         if refused is not None:
             self._refuse(peer, refused)
             return
+        if job is not None and job.state is State.RUNNING:
+            self._admit_newcomer(job, peer, join, now)
+            return
         if job is None:
             job = self._open[join.job] = Job(join, opened_s=now, deadline_s=now + join.join_timeout_s)
         job.deadline_s = min(job.deadline_s, now + join.join_timeout_s)
@@ -189,6 +198,9 @@ class Controller:
     def _judge_against(self, join: Join, job: Job) -> Refused | None:
         if (refused := judge_beside(join, job.first)) is not None:
             return refused
+        if job.place_is_free(join.rank):
+            assert job.spec is not None
+            return judge_newcomer(join, job.spec)
         if (holder := job.members.get(join.rank)) is not None:
             running = job.state is not State.FORMING
             free_after_s = self._limits.liveness_timeout_s if running else JOIN_LEASE_S
@@ -199,12 +211,13 @@ class Controller:
         """How far the job is, for one of its ranks."""
         if job.spec is None:
             return control.Waiting(job=job.name, missing=job.missing)
-        if job.state is State.STARTING:
+        if job.state is State.STARTING or rank in job.arriving:
             return self._admitted(job, job.spec, rank)
         processes = tuple(job.members[each].join.process for each in range(job.first.size))
         return control.Started(job=job.name, processes=processes)
 
     def _admitted(self, job: Job, spec: JobSpec, rank: int) -> control.Admitted:
+        running = job.state is State.RUNNING
         return control.Admitted(
             job=job.name,
             rank=rank,
@@ -219,10 +232,13 @@ class Controller:
             codes_per_packet=spec.codes_per_packet,
             checksum=spec.checksum,
             liveness_timeout_s=spec.liveness_timeout_s,
+            on_worker_loss=job.first.on_worker_loss,
             token=spec.tokens[rank],
             scheme=job.first.scheme,
             ports=self._planes[job.first.scheme].server.ports,
-            shared_memory=self._planes[job.first.scheme].server.shared_memory(spec.job),
+            # A newcomer has no ring there: the rings' tokens are those of the processes that founded the job.
+            shared_memory=() if running else self._planes[job.first.scheme].server.shared_memory(spec.job),
+            running=running,
         )
 
     def _place(self, job: Job, now: float) -> None:
@@ -271,6 +287,7 @@ class Controller:
             tokens=tuple(self._random_bits(64) for _ in range(first.size)),
             checksum=shape.checksum,
             liveness_timeout_s=self._limits.liveness_timeout_s,
+            survives_loss=job.survives_loss,
         )
 
     def _next_index(self) -> int:
@@ -282,6 +299,32 @@ class Controller:
                 return index
 
     # --- while it runs ---
+
+    def _admit_newcomer(self, job: Job, peer: bytes, join: Join, now: float) -> None:
+        """A new process takes the place of a rank that was lost or has left; it is live from its HELLO on."""
+        spec, bit = job.spec, 1 << join.rank
+        assert spec is not None
+        token = self._random_bits(64)
+        self._planes[job.first.scheme].server.admit_worker(spec.job, join.rank, token)
+        job.spec = replace(spec, tokens=(*spec.tokens[: join.rank], token, *spec.tokens[join.rank + 1 :]))
+        job.registered, job.lost, job.left = job.registered & ~bit, job.lost & ~bit, job.left & ~bit
+        job.members[join.rank] = Member(join, peer, now)
+        self._send(peer, self._standing(job, join.rank))
+
+    def _check_arrivals(self, job: Job, now: float) -> None:
+        """A newcomer that is silent before it reaches the data path: its place is free again."""
+        for rank in job.arriving:
+            if now >= job.members[rank].renewed_s + JOIN_LEASE_S:
+                job.lost |= 1 << rank
+                self._go_on_without(job, rank, now)
+
+    def _go_on_without(self, job: Job, rank: int, now: float) -> None:
+        """Rounds close without a rank; without any, the job ends."""
+        assert job.spec is not None
+        self._planes[job.first.scheme].server.evict(job.spec.job, rank)
+        if job.departed == job.spec.full_mask:
+            del self._open[job.name]
+            self._end(job, now)
 
     def _tune(self, peer: bytes, tune: control.Tune) -> None:
         """Change K and S of a running job, or tell what they are."""
@@ -327,6 +370,10 @@ class Controller:
     def _member_gone(self, job: Job, rank: int, how: str, now: float) -> None:
         if job.state is State.STARTING:
             self._abort(job, rank, how, now)
+            return
+        if job.state is State.RUNNING and job.survives_loss:
+            job.epitaph = f"rank {rank} {how}"
+            self._go_on_without(job, rank, now)
             return
         if job.state is State.RUNNING:
             job.state = State.ENDING

@@ -12,6 +12,9 @@ States of a job, what moves it on, and what its ranks are told:
     STARTING   | every rank is registered            | RUNNING   | Started
                | a rank leaves, or is silent         | ENDED     | Refused(member-lost, that rank)
     RUNNING    | a rank is lost or leaves            | ENDING    | (the data plane tells them)
+               | the same, on_worker_loss="continue" | RUNNING   | (evicted; the data plane tells the others)
+               | ... and it was the last one         | ENDED     |
+               | a rank asks whose place is free so  | RUNNING   | Admitted (running); once on the data path, Started
     ENDING     | every rank is lost or has left      | ENDED     |
     ENDED      | LINGER_S later                      | forgotten | Explanation, to who asks
 
@@ -85,6 +88,22 @@ class Job:
         return self.lost | self.left | leavers
 
     @property
+    def survives_loss(self) -> bool:
+        """Whether it goes on without a rank that is lost or has left."""
+        return self.first.on_worker_loss == "continue"
+
+    def place_is_free(self, rank: int) -> bool:
+        """Whether a new process may come in as `rank` while the job runs."""
+        return self.state is State.RUNNING and self.survives_loss and bool(self.departed >> rank & 1)
+
+    @property
+    def arriving(self) -> tuple[int, ...]:
+        """Ranks that come into the running job, and have not reached the data path."""
+        if self.spec is None or self.state is not State.RUNNING:
+            return ()
+        return tuple(ranks_of(self.spec.full_mask & ~self.registered & ~self.departed))
+
+    @property
     def missing(self) -> tuple[int, ...]:
         """Ranks that have not asked yet, or, once all have, whose data path is not open yet."""
         if self.spec is None:
@@ -121,6 +140,7 @@ def report(job: Job, now: float, flows: int, counters: dict[str, int]) -> JobRep
         size=job.first.size,
         quorum=spec.quorum if spec else job.first.quorum or job.first.size,
         staleness=spec.staleness if spec else job.first.staleness,
+        on_worker_loss=job.first.on_worker_loss,
         max_staleness=spec.largest_staleness if spec else largest_staleness(job.first),
         slots=spec.slots if spec else 0,
         words_per_packet=spec.words_per_packet if spec else 0,

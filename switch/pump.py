@@ -36,6 +36,9 @@ class SwitchMachine(Machine[SwitchEvent], Protocol):
     def set_staleness(self, job: int, staleness: int, now: float) -> None:
         """Change S."""
 
+    def admit_worker(self, job: int, worker: int, token: int) -> None:
+        """Open an evicted worker's place."""
+
     def counters(self) -> dict[str, int]:
         """Counts by name."""
 
@@ -131,6 +134,15 @@ class PumpServer:
             with pump.lock:
                 machine.set_staleness(job, staleness, self._clock())
             pump.transport.wake()
+
+    def admit_worker(self, job: int, worker: int, token: int) -> None:
+        """Open an evicted worker's place on every flow; what is reported of it from here on is news again."""
+        with self._changed:
+            for key in [key for key in self._reported if key[1:] == (job, worker)]:
+                del self._reported[key]
+        for machine, pump in self._flows():
+            with pump.lock:
+                machine.admit_worker(job, worker, token)
 
     def next_event(self, timeout_s: float) -> SwitchEvent | None:
         """The next event; waits up to `timeout_s` for one."""

@@ -44,6 +44,9 @@ class Server(Protocol):
     def set_staleness(self, job: int, staleness: int) -> None:
         """Change S of a job, which may close open rounds."""
 
+    def admit_worker(self, job: int, worker: int, token: int) -> None:
+        """Open an evicted worker's place to a new process; ValueError when it was not evicted."""
+
     def next_event(self, timeout_s: float) -> SwitchEvent | None:
         """The next event, once per worker however many flows there are; waits up to `timeout_s`."""
 

@@ -33,6 +33,9 @@ true what step 4 asks for; `poke` then asks again, for a round that holds anythi
 round closes under those in force when it closes, and nothing else asks for them. After S was lowered V may be ahead of
 floor + S; what is late then is accepted (the fourth row says M), and V waits until floor has caught up.
 
+A worker that comes into a running job (`enter`) counts as having contributed every base below V: it stands at V, and no
+round waits for it before that. Where it stands is what a pass of base MAX_BASE asks for (`stands`).
+
 The first and the fourth row restate what the host rules imply, so that the staleness bound and the lanes' head room (at
 most N (M + 1) contributions in a round) hold even against a worker that breaks them. A target that reads its registers
 in the order of steps 1 to 4, where V comes last, may leave them out and compare the tag in the second.
@@ -195,6 +198,21 @@ class Slot:
         ):
             self.floor += 1
         return self._close_if_due() if self.count else None
+
+    def enter(self, worker: int) -> None:
+        """`worker` is about to be live: whatever the others may still wait for below V, they do not wait for it."""
+        for base in range(self.floor, self.open):
+            entry = base % self.membership.history
+            tag, bitmap = self.arrived[entry]
+            self.arrived[entry] = Arrived(base, 1 << worker | (bitmap if tag == base else 0))
+
+    def stands(self, worker: int) -> int:
+        """The base that a live worker has to contribute next: the first that it has not, V at most."""
+        for base in range(self.floor, self.open):
+            tag, bitmap = self.arrived[base % self.membership.history]
+            if tag != base or not bitmap >> worker & 1:
+                return base
+        return self.open
 
     def _close_if_due(self) -> tuple[int, Round] | None:
         number, history = self.open, self.membership.history

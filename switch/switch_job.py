@@ -23,6 +23,12 @@ class SwitchJob:
             history=spec.history,
         )
         self.slots: dict[int, Slot] = {}
+        self.tokens = list(spec.tokens)
+        """What a HELLO or BYE of each worker must carry; a new process in a place has a new one."""
+        self.expected = 0
+        """Bit mask of evicted workers whose place is open for a new process; it is live from its HELLO on."""
+        self.changes = 0
+        """Changes of membership so far, in a job that survives losses."""
         self.sources: list[int | None] = [None] * spec.workers
         """The address that each worker registered, or None."""
         self.heard: list[float] = [0.0] * spec.workers
@@ -37,8 +43,16 @@ class SwitchJob:
         return self.slots[index]
 
     def evicted(self, worker: int) -> bool:
-        """Whether the controller has taken this worker out."""
-        return not self.membership.live >> worker & 1
+        """Whether the controller has taken this worker out, and nobody else may come in its place."""
+        return not (self.membership.live | self.expected) >> worker & 1
+
+    def enter(self, worker: int) -> None:
+        """A new process has an evicted worker's place: rounds wait for it from here on, and for no base before."""
+        for slot in self.slots.values():
+            slot.enter(worker)
+        self.membership.live |= 1 << worker
+        self.expected &= ~(1 << worker)
+        self.changes += 1
 
     @property
     def registered(self) -> int:

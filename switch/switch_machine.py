@@ -23,6 +23,8 @@ know, and it is at most 8 bytes longer than what came in. Everything else that i
     CONTRIBUTION         shape fits the job: codes 0 or all, words that fit  LENGTH
                          the packet; a pass has neither
     CONTRIBUTION         slot < slots                                        SLOT_RANGE
+    CONTRIBUTION         (a pass of base MAX_BASE asks where its worker
+                         stands: answered by a bare ANSWER of that base)
     CONTRIBUTION         fanin.switch.slot_machine                           FUTURE, ANCIENT
                                                                              MISMATCH       MISMATCH only
 
@@ -30,6 +32,10 @@ What then happens: HELLO registers the source (once) and is answered by WELCOME 
 left, is echoed, and the others are told; a contribution goes to its slot. Whatever passes the STRANGER check is a sign
 of life. A registered worker that gives none for the job's liveness timeout is lost: an event, a bit in every WELCOME, a
 NOTICE to all. Nobody is evicted for it: that is for the controller to decide.
+
+In a job that survives losses, the controller evicts who is lost or has left, and may open an evicted worker's place to
+a new process (`admit_worker`), which is live from its HELLO on. Every such change is counted, and told to all: WELCOME,
+and NOTICE on the switch's own account, carry the count (signature) and the members (bitmap).
 """
 
 from __future__ import annotations
@@ -48,7 +54,7 @@ from fanin.job import SWITCH_QUEUE_BYTES, SWITCH_QUEUE_DATAGRAMS, JobSpec
 from fanin.switch.slot_machine import Answer, Contribution, Round, Verdict
 from fanin.switch.switch_job import SwitchJob
 from fanin.switch.tally import Tally
-from fanin.wire import SWITCH_WORKER, Flag, Kind, Packet, Reason, WireError
+from fanin.wire import MAX_BASE, SWITCH_WORKER, Flag, Kind, Packet, Reason, WireError
 
 FROM_WORKERS = (Kind.CONTRIBUTION, Kind.HELLO, Kind.BYE)
 TOLD = (
@@ -92,15 +98,31 @@ class SwitchMachine:
         state = self._jobs[job]
         if not 0 <= worker < state.spec.workers:
             raise KeyError(worker)
+        state.expected &= ~(1 << worker)
         if state.evicted(worker):
             return
         source = state.sources[worker]
+        news = Reason.WORKER_LEFT if state.left >> worker & 1 else Reason.WORKER_LOST
         state.membership.live &= ~(1 << worker)
         state.lost &= state.membership.live
         state.left &= state.membership.live
         if source is not None:
             self._tell(state, Reason.EVICTED, worker, (source,))
+        if state.spec.survives_loss:
+            state.changes += 1
+            self._tell(state, news, SWITCH_WORKER, state.audience)
         self._poke(state)
+
+    def admit_worker(self, job: int, worker: int, token: int) -> None:
+        """Open an evicted worker's place to a new process, which registers with `token`. ValueError for a live one."""
+        state = self._jobs[job]
+        if not 0 <= worker < state.spec.workers:
+            raise KeyError(worker)
+        if not state.spec.survives_loss or not state.evicted(worker):
+            raise ValueError(f"worker {worker} of job {job} has not been evicted, or nobody may come in its place")
+        state.sources[worker] = None
+        state.tokens[worker] = token
+        state.expected |= 1 << worker
 
     def set_quorum(self, job: int, quorum: int, now: float) -> None:
         """Change K; rounds that hold that many arrivals already, and that the staleness bound lets go, close."""
@@ -196,9 +218,13 @@ class SwitchMachine:
             return
         worker = packet.worker
         joined = packet.kind is Kind.HELLO and job.sources[worker] is None
+        enters = joined and bool(job.expected >> worker & 1)
         if joined:
             job.sources[worker] = source
             self._events.append(WorkerJoined(job.spec.job, worker))
+        if enters:
+            job.enter(worker)
+            self._tell(job, Reason.WORKER_JOINED, SWITCH_WORKER, job.audience)
         job.heard[worker] = now
         if packet.kind is Kind.HELLO:
             self._welcome(job, packet, source)
@@ -219,7 +245,7 @@ class SwitchMachine:
         if packet.kind is not Kind.CONTRIBUTION:
             if packet.codes or len(packet.words) < 2 or length > spec.packet_bytes:
                 return Reason.LENGTH
-            if int(packet.words[0]) << 32 | int(packet.words[1]) != spec.tokens[worker]:
+            if int(packet.words[0]) << 32 | int(packet.words[1]) != job.tokens[worker]:
                 return Reason.TOKEN
         if job.evicted(worker):
             return Reason.EVICTED
@@ -231,7 +257,7 @@ class SwitchMachine:
     def _welcome(self, job: SwitchJob, hello: Packet, source: int) -> None:
         words = np.zeros(len(hello.words), np.uint32)
         words[:2] = job.lost, job.left
-        welcome = _reply(hello, Kind.WELCOME, bitmap=job.registered, words=words)
+        welcome = _reply(hello, Kind.WELCOME, signature=job.changes, bitmap=job.registered, words=words)
         self._send(job.tally, welcome.to_bytes(), (source,))
 
     def _part(self, job: SwitchJob, worker: int, bye: bytes, source: int) -> None:
@@ -251,6 +277,9 @@ class SwitchMachine:
             return
         if packet.slot >= spec.slots:
             tally.dropped[Reason.SLOT_RANGE] += 1
+            return
+        if passes and packet.base == MAX_BASE:
+            self._tell_where(job, packet, source)
             return
         given = None if passes else Contribution(packet.words, packet.codes, packet.signature)
         outcome = job.slot(packet.slot).contribute(packet.worker, packet.base, given, late=late)
@@ -283,6 +312,15 @@ class SwitchMachine:
         job.tally.answers += 1
         full = _result(job.spec, Kind.ANSWER, packet.worker, packet.slot, answer.base, answer.result)
         self._send(job.tally, dataclasses.replace(full, bitmap=answer.bitmap).to_bytes(), (source,))
+
+    def _tell_where(self, job: SwitchJob, packet: Packet, source: int) -> None:
+        """The base that the worker has to contribute next, as a bare answer that acknowledges nothing."""
+        job.tally.answers += 1
+        base = job.slot(packet.slot).stands(packet.worker)
+        answer = dataclasses.replace(
+            _reply(packet, Kind.ANSWER, words=np.empty(0, np.uint32)), base=base, flags=Flag.BARE | _flags(job.spec)
+        )
+        self._send(job.tally, answer.to_bytes(), (source,))
 
     def _refuse(self, tally: Tally, job: SwitchJob | None, reason: Reason, packet: Packet, source: int) -> None:
         """Count a drop, and tell the source where the table says so."""
@@ -317,6 +355,8 @@ class SwitchMachine:
             worker=worker,
             flags=_flags(job.spec),
             generation=job.spec.generation,
+            signature=job.changes,
+            bitmap=job.registered if job.spec.survives_loss else 0,
             contributors=reason,
             words=np.array([job.lost, job.left], np.uint32),
         )
@@ -349,7 +389,13 @@ def _flags(spec: JobSpec) -> Flag:
 
 
 def _reply(
-    packet: Packet, kind: Kind, *, bitmap: int = 0, contributors: int = 0, words: npt.NDArray[np.uint32]
+    packet: Packet,
+    kind: Kind,
+    *,
+    signature: int = 0,
+    bitmap: int = 0,
+    contributors: int = 0,
+    words: npt.NDArray[np.uint32],
 ) -> Packet:
     """A packet to the sender of `packet`: same job, worker, generation, slot and base; a checksum if that had one."""
     return Packet(
@@ -360,6 +406,7 @@ def _reply(
         generation=packet.generation,
         slot=packet.slot,
         base=packet.base,
+        signature=signature,
         bitmap=bitmap,
         contributors=contributors,
         words=words,

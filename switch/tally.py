@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, fields
 
 from fanin.wire import Reason
 
-DROPS = tuple(reason for reason in Reason if reason not in (Reason.WORKER_LOST, Reason.WORKER_LEFT))
-"""Reasons for which a packet can be dropped; the two others are news about workers."""
+DROPS = tuple(reason for reason in Reason if reason < Reason.WORKER_LOST)
+"""Reasons for which a packet can be dropped; the others are news about workers."""
 
 
 def _no_drops() -> dict[Reason, int]:

@@ -117,6 +117,8 @@ def _jobs_table(answer: control.Stats) -> Table:
         if (job.quorum, job.staleness) != (job.size, 0):
             shape += f", K {job.quorum}, S {job.staleness}"
             shape += f" of {job.max_staleness}" if job.max_staleness != job.staleness else ""
+        if job.on_worker_loss == "continue":
+            shape += ", survives losses"
         table.add_row(job.name, job.state, members(job), shape, *counts, drops(job.counters))
     return table
 

@@ -77,7 +77,7 @@ class Direct:
         self.session = session
         self._failures = failures
         self._completion = completion
-        self._size = session.size
+        self._divisor = 0.0 if session.spec.survives_loss else float(session.size)  # 0: by who is there
         self._sequence = 0
         self._lock = threading.Lock()
 
@@ -93,7 +93,7 @@ class Direct:
                 count=count,
                 element=request.element,
                 lanes=request.lanes,
-                divisor=float(self._size) if request.average else 1.0,
+                divisor=self._divisor if request.average else 1.0,
                 factor=request.factor,
                 residual=0 if request.residual is None else request.residual.data_ptr(),
                 keep_first=request.keep_first,

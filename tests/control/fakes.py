@@ -32,6 +32,8 @@ class FakeServer:
         self.masks: dict[int, tuple[int, int, int]] = {}
         """By job: registered, lost, left. Nothing unless a test says so."""
         self.tuned: list[tuple[str, int, int]] = []
+        self.evicted: list[tuple[int, int]] = []
+        self.opened: list[tuple[int, int, int]] = []
 
     def admit(self, spec: JobSpec) -> None:
         assert spec.job not in self.specs
@@ -43,7 +45,12 @@ class FakeServer:
         del self.specs[job]
 
     def evict(self, job: int, worker: int) -> None:
-        raise AssertionError("the controller never evicts by itself")
+        assert self.specs[job].survives_loss, "the controller evicts from jobs that go on without, and from no others"
+        self.evicted.append((job, worker))
+
+    def admit_worker(self, job: int, worker: int, token: int) -> None:
+        assert (job, worker) in self.evicted
+        self.opened.append((job, worker, token))
 
     def set_quorum(self, job: int, quorum: int) -> None:
         assert job in self.specs

@@ -355,3 +355,69 @@ def test_a_job_that_still_forms_cannot_be_tuned() -> None:
     reply = world.say("operator", control.Tune(job="j", quorum=1))
     assert isinstance(reply, control.Refused)
     assert reply.code == Refusal.UNKNOWN_JOB
+
+
+# --- jobs that go on without a rank ---
+
+
+def surviving(world: World, size: int = 3) -> control.Admitted:
+    return world.run(*(join(rank, size, on_worker_loss="continue") for rank in range(size)))
+
+
+def test_a_rank_that_is_lost_or_leaves_is_evicted_and_the_job_runs_on() -> None:
+    world = World()
+    admitted = surviving(world)
+    assert admitted.on_worker_loss == "continue"
+    assert world.servers["udp"].specs[0].survives_loss
+    world.event(WorkerSilent(0, 1, 5.0))
+    world.event(WorkerLeft(0, 2))
+    assert world.servers["udp"].evicted == [(0, 1), (0, 2)]
+    assert world.state_of("j") == ["running"]
+    (report,) = world.controller.stats(world.now).jobs
+    assert [member.state for member in report.members] == ["registered", "lost", "left"]
+    world.event(WorkerLeft(0, 0))
+    assert world.state_of("j") == ["ended"]
+
+
+def test_a_new_process_comes_into_a_free_place_and_no_other() -> None:
+    world = World()
+    surviving(world)
+    assert world.refused(join(1, 3, nonce="new", on_worker_loss="continue")).code == Refusal.RANK_TAKEN
+    world.event(WorkerSilent(0, 1, 5.0))
+    newcomer = join(1, 3, nonce="new", process="spare:9", on_worker_loss="continue")
+    told = world.join(newcomer)
+    assert isinstance(told, control.Admitted)
+    assert told.running
+    assert world.servers["udp"].opened == [(0, 1, told.token)]
+    assert world.join(newcomer) == told, "asking again changes nothing"
+    world.event(WorkerJoined(0, 1))
+    started = world.told["new"][-1]
+    assert isinstance(started, control.Started)
+    assert started.processes[1] == "spare:9"
+    assert started not in world.told["nonce-0"], "the others hear of it on the data path"
+    assert world.refused(join(1, 3, nonce="third", on_worker_loss="continue")).code == Refusal.RANK_TAKEN
+
+
+def test_a_newcomer_that_never_reaches_the_data_path_frees_its_place() -> None:
+    world = World()
+    surviving(world)
+    world.event(WorkerSilent(0, 1, 5.0))
+    world.join(join(1, 3, nonce="new", on_worker_loss="continue"))
+    world.advance(10.0)
+    assert world.servers["udp"].evicted == [(0, 1), (0, 1)]
+    assert isinstance(world.join(join(1, 3, nonce="newer", on_worker_loss="continue")), control.Admitted)
+
+
+def test_a_newcomer_whose_path_is_too_narrow_for_the_running_job_is_refused() -> None:
+    world = World()
+    surviving(world)
+    world.event(WorkerSilent(0, 1, 5.0))
+    refused = world.refused(join(1, 3, nonce="new", path_mtu=1500, on_worker_loss="continue"))
+    assert refused.code == Refusal.SHAPE
+    assert "1500" in refused.reason
+
+
+def test_ranks_that_disagree_on_what_a_loss_means_are_refused() -> None:
+    world = World()
+    world.join(join(0, on_worker_loss="continue"))
+    assert world.refused(join(1)).code == Refusal.DISAGREEMENT

@@ -113,7 +113,8 @@ def test_a_closed_data_path_is_told_apart_from_a_missing_switch(service: SwitchS
 
 ADMITTED = control.Admitted(
     job="j", rank=0, index=0, generation=1, workers=1, quorum=1, staleness=0, max_staleness=0, slots=4,
-    words_per_packet=64, codes_per_packet=1, checksum=False, liveness_timeout_s=5.0, token=1, scheme="udp", ports=(),
+    words_per_packet=64, codes_per_packet=1, checksum=False,
+    liveness_timeout_s=5.0, on_worker_loss="raise", token=1, scheme="udp", ports=(),
 )  # fmt: skip
 
 

@@ -17,14 +17,16 @@ TEXT = st.text(st.characters(categories=("L", "N", "P", "S", "Zs")), max_size=40
 )
 NUMBER = st.integers(0, 2**64 - 1)
 FRACTION = st.floats(0, 1e9)
+LOSS = st.sampled_from(["raise", "continue"])
 SCHEME = st.sampled_from(["udp", "zmq"])
 RANKS = st.lists(st.integers(0, 31), max_size=5).map(tuple)
 COUNTERS = st.dictionaries(TEXT, NUMBER, max_size=4)
 MEMBER = st.builds(control.MemberReport, rank=st.integers(0, 31), process=TEXT, state=TEXT)
 JOB = st.builds(
     control.JobReport, name=TEXT, state=TEXT, index=st.none() | NUMBER, generation=st.none() | NUMBER, scheme=SCHEME,
-    size=NUMBER, quorum=NUMBER, staleness=NUMBER, max_staleness=NUMBER, slots=NUMBER, words_per_packet=NUMBER,
-    flows=NUMBER, memory_bytes=NUMBER, age_s=FRACTION, members=st.lists(MEMBER, max_size=3).map(tuple),
+    size=NUMBER, quorum=NUMBER, staleness=NUMBER, max_staleness=NUMBER,
+    on_worker_loss=LOSS, slots=NUMBER, words_per_packet=NUMBER, flows=NUMBER, memory_bytes=NUMBER,
+    age_s=FRACTION, members=st.lists(MEMBER, max_size=3).map(tuple),
     counters=COUNTERS,
 )  # fmt: skip
 DATA = st.builds(control.DataReport, scheme=SCHEME, description=TEXT, ports=RANKS, counters=COUNTERS)
@@ -33,14 +35,16 @@ MESSAGES = st.one_of(
         control.Join, job=TEXT, rank=NUMBER, size=NUMBER, nonce=TEXT, wire_version=NUMBER, software=TEXT, process=TEXT,
         scheme=SCHEME, path_mtu=NUMBER, receive_buffer_bytes=NUMBER, slots=st.none() | NUMBER,
         words_per_packet=st.none() | NUMBER, flows=st.none() | NUMBER, checksum=st.booleans(),
-        quorum=st.none() | NUMBER, staleness=NUMBER, max_staleness=st.none() | NUMBER, join_timeout_s=FRACTION,
+        quorum=st.none() | NUMBER, staleness=NUMBER, max_staleness=st.none() | NUMBER, on_worker_loss=LOSS,
+        join_timeout_s=FRACTION,
     ),
     st.builds(control.Waiting, job=TEXT, missing=RANKS),
     st.builds(
         control.Admitted, job=TEXT, rank=NUMBER, index=NUMBER, generation=NUMBER, workers=NUMBER, quorum=NUMBER,
         staleness=NUMBER, max_staleness=NUMBER, slots=NUMBER, words_per_packet=NUMBER, codes_per_packet=NUMBER,
         checksum=st.booleans(),
-        liveness_timeout_s=FRACTION, token=NUMBER, scheme=SCHEME, ports=RANKS,
+        liveness_timeout_s=FRACTION, on_worker_loss=LOSS, running=st.booleans(),
+        token=NUMBER, scheme=SCHEME, ports=RANKS,
         shared_memory=st.lists(TEXT, max_size=2).map(tuple),
     ),
     st.builds(control.Started, job=TEXT, processes=st.lists(TEXT, max_size=3).map(tuple)),

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
-from fanin.events import ReductionDone, WorkerEvent, WorkersGone
+from fanin.events import MembersChanged, ReductionDone, WorkerEvent, WorkersGone
 from fanin.host.failures import Membership
 from fanin.host.joining import Joined
 from fanin.host.session import MAX_UNSEEN_TICKETS, Session
@@ -56,9 +56,15 @@ class FakeEngine:
         if event is not None:
             self._events.put(event)
 
+    def report(self, event: WorkerEvent) -> None:
+        self._events.put(event)
+
     def submit(self, reduction: Reduction) -> int:
         self._submitted += 1
         return self._submitted
+
+    def begin(self, base: int) -> None:
+        raise AssertionError("these sessions found their jobs")
 
     def wait(self, ticket: int, timeout_s: float) -> bool:
         with self._changed:
@@ -216,3 +222,16 @@ def test_tickets_that_nobody_waits_for_are_not_remembered_for_ever() -> None:
     for _ in range(3 * MAX_UNSEEN_TICKETS):
         engine.finish(session.submit(REDUCTION))
     assert len(session._unseen) <= MAX_UNSEEN_TICKETS + 1
+
+
+def test_changes_of_membership_are_told_once_and_never_silently(caplog: pytest.LogCaptureFixture) -> None:
+    session, engine = a_session()
+    engine.report(MembersChanged(1, 0b1011, 0b0100, 0, 7))
+    with caplog.at_level("WARNING", "fanin"):
+        (change,) = session.take_changes()
+    assert (change.gone, change.come, change.members, change.base) == ((2,), (), (0, 1, 3), 7)
+    assert "rank 2" in caplog.text
+    assert "is gone" in caplog.text
+    assert session.take_changes() == []
+    assert session.members == (0, 1, 3)
+    assert session.failure is None

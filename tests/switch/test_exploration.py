@@ -31,11 +31,16 @@ class Sent(NamedTuple):
     base: int
     passes: bool
     late: bool = False
+    life: int = 0
 
 
 class Host(NamedTuple):
     base: int = 0
     waiting: bool = False
+    life: int = 0
+    """Which process it is that has this place; what an earlier one sent comes from another address, and is refused."""
+    passing: bool = False
+    """A newcomer passes for the base at which it stands."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,8 @@ class Config:
     """A worker that passes a base whose round it has seen closed says so: that pass does not count for the quorum."""
     evicting: int | None = None
     """A worker that the controller may take out at any moment."""
+    joining: bool = False
+    """Once it is taken out, a new process may come into its place."""
     tuning: tuple[tuple[int, int], ...] = ()
     """(K, S) that the controller may set at any moment."""
     history: int = 0
@@ -56,6 +63,7 @@ class Config:
     def __str__(self) -> str:
         extras = " passing" * self.passing + " late" * self.late
         extras += f" evicting {self.evicting}" if self.evicting is not None else ""
+        extras += " joining" * self.joining
         extras += "".join(f" tuning K={quorum} S={staleness}" for quorum, staleness in self.tuning)
         return f"N={self.workers} S={self.staleness} K={self.quorum} bases={self.bases}{extras}"
 
@@ -141,10 +149,10 @@ def _steps(config: Config, state: State) -> Iterator[tuple[State, int]]:
 def _sends(config: Config, state: State) -> Iterator[tuple[State, int]]:
     for w, host in enumerate(state.hosts):
         if not host.waiting and host.base < config.bases and state.slot.membership.live >> w & 1:
-            hosts = _replaced(state.hosts, w, Host(host.base, True))
-            for passes in (False, True) if config.passing else (False,):
+            hosts = _replaced(state.hosts, w, Host(host.base, True, host.life))
+            for passes in (True,) if host.passing else (False, True) if config.passing else (False,):
                 late = config.late and passes and host.base < len(state.results)
-                network = state.network | {Sent(w, host.base, passes, late)}
+                network = state.network | {Sent(w, host.base, passes, late, host.life)}
                 yield State(state.slot, hosts, network, state.accepted, state.results), 0
 
 
@@ -153,7 +161,7 @@ def _receives(config: Config, state: State) -> Iterator[tuple[State, int]]:
     for sent in state.network:
         host = state.hosts[sent.worker]
         waits = host.waiting and host.base == sent.base and state.slot.membership.live >> sent.worker & 1
-        if not waits or sent not in state.accepted or sent.base >= len(state.results):
+        if not waits or sent.life != host.life or not _is_in(state, sent) or sent.base >= len(state.results):
             continue
         slot = _copy(state.slot)
         outcome = slot.contribute(*_arguments(config, sent), late=sent.late)
@@ -163,22 +171,22 @@ def _receives(config: Config, state: State) -> Iterator[tuple[State, int]]:
             raise ViolationError(f"history lost: {config}, {sent} was told another result {sent.base}")
         if not outcome.answer.bitmap >> sent.worker & 1:
             raise ViolationError(f"an answer to {sent} does not acknowledge it: {config}")
-        hosts = _replaced(state.hosts, sent.worker, Host(sent.base + 1, False))
+        hosts = _replaced(state.hosts, sent.worker, Host(sent.base + 1, False, host.life))
         yield State(state.slot, hosts, state.network, state.accepted, state.results), 0
 
 
 def _deliveries(config: Config, state: State) -> Iterator[tuple[State, int]]:
     for sent in state.network:
-        if not state.slot.membership.live >> sent.worker & 1:
+        if not state.slot.membership.live >> sent.worker & 1 or sent.life != state.hosts[sent.worker].life:
             continue  # the machine around the slots refuses what an evicted worker sends
         slot = _copy(state.slot)
         opened, floor = slot.open, slot.floor
         outcome = slot.contribute(*_arguments(config, sent), late=sent.late)
         if outcome.verdict is not Verdict.ACCEPTED:
-            if sent not in state.accepted:
+            if not _is_in(state, sent):
                 raise ViolationError(f"{sent} is new and was refused as {outcome.verdict}: {config}")
             continue
-        if sent in state.accepted:
+        if _is_in(state, sent):
             raise ViolationError(f"{sent} was added twice: {config}")
         if slot.floor > floor and sent.base != floor:
             raise ViolationError(f"base {sent.base} was filled before base {floor}: {config}")
@@ -195,6 +203,11 @@ def _deliveries(config: Config, state: State) -> Iterator[tuple[State, int]]:
         yield State(slot, state.hosts, state.network, state.accepted | {sent}, results), stale
 
 
+def _is_in(state: State, sent: Sent) -> bool:
+    """Whether this contribution, or one of an earlier process in the same place, was accepted."""
+    return any((each.worker, each.base) == (sent.worker, sent.base) for each in state.accepted)
+
+
 def _controls(config: Config, state: State) -> Iterator[State]:
     """What the controller may do at any moment: take a worker out, set another K and S."""
     membership = state.slot.membership
@@ -207,6 +220,13 @@ def _controls(config: Config, state: State) -> Iterator[State]:
         closed = slot.poke()
         results = state.results if closed is None else (*state.results, closed[1])
         yield State(slot, state.hosts, state.network, state.accepted, results)
+    worker = config.evicting
+    if config.joining and worker is not None and not membership.live >> worker & 1 and state.hosts[worker].life == 0:
+        slot = _copy(state.slot)
+        slot.enter(worker)
+        slot.membership = replace(membership, live=membership.live | 1 << worker)
+        hosts = _replaced(state.hosts, worker, Host(slot.stands(worker), False, 1, True))
+        yield State(slot, hosts, state.network, state.accepted, state.results)
 
 
 def _check_conservation(config: Config, state: State) -> None:
@@ -274,6 +294,10 @@ def _replaced(hosts: tuple[Host, ...], w: int, host: Host) -> tuple[Host, ...]:
         Config(workers=4, staleness=0, quorum=4, bases=2),
         Config(workers=2, staleness=1, quorum=1, bases=3, passing=True, evicting=1),
         Config(workers=2, staleness=2, quorum=2, bases=4, evicting=1),
+        Config(workers=2, staleness=0, quorum=2, bases=3, evicting=1, joining=True),
+        Config(workers=2, staleness=1, quorum=1, bases=3, evicting=1, joining=True),
+        Config(workers=2, staleness=2, quorum=1, bases=4, evicting=0, joining=True),
+        Config(workers=3, staleness=0, quorum=3, bases=2, evicting=1, joining=True),
         Config(workers=2, staleness=0, quorum=2, bases=4, tuning=((2, 0), (1, 1))),
         Config(workers=2, staleness=2, quorum=1, bases=4, tuning=((2, 0), (1, 2))),
         Config(workers=3, staleness=0, quorum=3, bases=2, tuning=((1, 1), (3, 0))),

@@ -44,6 +44,9 @@ class ScriptedWorker:
         self.submitted += 1
         return self.submitted
 
+    def begin(self, base: int) -> None:
+        """Nothing."""
+
     def leave(self, now: float) -> None:
         """Remember it."""
         self.departing = True
@@ -100,6 +103,9 @@ class ScriptedSwitch:
         """Nothing."""
 
     def set_staleness(self, job: int, staleness: int, now: float) -> None:
+        """Nothing."""
+
+    def admit_worker(self, job: int, worker: int, token: int) -> None:
         """Nothing."""
 
     def counters(self) -> dict[str, int]:
