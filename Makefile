@@ -12,7 +12,7 @@ WITH_HEADERS := headers=$$(tools/python_headers.sh $(PY) $(VENV)/headers) && exp
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-text test test-fast lint format types imports drift constants wheel wheel-smoke sanitize \
-	sanitize-address sanitize-thread fuzz bench ci clean
+	sanitize-address sanitize-thread fuzz simulate bench ci clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +72,11 @@ sanitize-thread: $(VENV)/dev.stamp ## The native tests under TSan
 
 fuzz: $(VENV)/tools.stamp ## libFuzzer on every native parser (skipped, by name, without clang)
 	tools/fuzz.sh $(ARGS)
+
+simulate: $(VENV)/dev.stamp ## Thousands of schedules in virtual time: native, twin, and six planted defects that must be found
+	$(VENV)/bin/fanin simulate --native --search 5000
+	$(VENV)/bin/fanin simulate --python --search 500 --seed 100000
+	$(VENV)/bin/fanin simulate --canary 3
 
 bench: $(VENV)/demo.stamp ## All-reduce against gloo and, where installed, OpenMPI
 	$(VENV)/bin/fanin bench allreduce --against gloo,mpi $(ARGS)

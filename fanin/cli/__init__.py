@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import fanin
-from fanin.cli import bench, demo, doctor, report, stats, switch, tune
+from fanin.cli import bench, demo, doctor, report, simulate, stats, switch, tune
 from fanin.errors import FaninError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False)
@@ -19,6 +19,7 @@ app.command()(stats.stats)
 app.command()(tune.tune)
 app.command()(doctor.doctor)
 app.command()(report.report)
+app.command()(simulate.simulate)
 
 
 def print_version(wanted: bool) -> None:

@@ -46,7 +46,7 @@ def test_fanin_commands_named_in_code_exist_with_their_options(document: Path) -
             if isinstance(command, TyperGroup):
                 assert word in command.commands, f"fanin {words}"
                 command = command.commands[word]
-        options = {name for parameter in command.params for name in parameter.opts} | {"--help"}
+        options = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
         assert set(re.findall(r"(?<!\S)--[a-z-]+", rest)) <= options, f"fanin {words}{rest}"
 
 

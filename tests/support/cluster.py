@@ -10,11 +10,12 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from fanin.emulation.simulator.oracle import expected as expected
 from fanin.events import Ready, ReductionDone, WorkerEvent
-from fanin.fixed_point import DTYPES, Codec
+from fanin.fixed_point import DTYPES
 from fanin.host.worker_machine import WorkerMachine
 from fanin.job import JobSpec
-from fanin.reduction import Element, Reduction
+from fanin.reduction import Reduction
 from fanin.switch.switch_machine import SwitchMachine
 from tests.support.lockstep import Lockstep
 from tests.support.network import SWITCH, Link, Network, Switch, Worker
@@ -75,21 +76,6 @@ def reduction(source: Array, destination: Array | None = None, **given: Any) -> 
         owner=(source, destination, residual),
         **given,
     )
-
-
-def expected(spec: JobSpec, inputs: Sequence[Array], element: Element, lanes: int = 32, **given: Any) -> Array:
-    """What every worker must get, computed without packets: codes agreed, words added, one chunk after another."""
-    codec = Codec(element, lanes, spec.contributions)
-    per_chunk = codec.elements_per_packet(spec.words_per_packet)
-    block = per_chunk // spec.codes_per_packet
-    factor, divisor = given.get("factor", 1.0), given.get("divisor", 1.0)
-    chunks = [np.empty(0, DTYPES[element])]
-    for start in range(0, len(inputs[0]), per_chunk):
-        parts = [x[start : start + per_chunk] for x in inputs]
-        codes = np.max([codec.codes(part, block, factor) for part in parts], axis=0)
-        words = sum(codec.quantize(part, codes, block, factor) for part in parts)
-        chunks.append(codec.dequantize(np.asarray(words), codes, block, len(parts[0]), len(parts), divisor))
-    return np.concatenate(chunks)
 
 
 @dataclass

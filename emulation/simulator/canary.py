@@ -1,0 +1,137 @@
+"""Six switch machines with one defect each, for the simulator to find. What it cannot find there it finds nowhere.
+
+Each is the Python twin with a small change. `hunt` runs drawn schedules against one until a checker objects; it must
+succeed within MAX_SCHEDULES, from any seed on, or the build fails.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from fanin.emulation.simulator.chaos import draw
+from fanin.emulation.simulator.machines import SwitchType
+from fanin.emulation.simulator.simulation import simulate
+from fanin.emulation.simulator.violations import ViolationError
+from fanin.job import JobSpec
+from fanin.switch.slot_machine import Arrived, Contribution, Membership, Outcome, Round, Slot, Verdict
+from fanin.switch.switch_job import SwitchJob
+from fanin.switch.switch_machine import SwitchMachine
+from fanin.wire import Packet, Reason
+
+MAX_SCHEDULES = 600
+"""Schedules after which a defect counts as not found."""
+
+
+class ForgetsATag(Slot):
+    """Takes an entry over for a later base, and leaves the bits of the former one in it."""
+
+    def contribute(self, worker: int, base: int, given: Contribution | None, *, late: bool = False) -> Outcome:
+        entry = base % self.membership.history
+        tag, bitmap = self.arrived[entry]
+        if tag < base <= self.open:
+            self.arrived[entry] = Arrived(base, bitmap)
+        return super().contribute(worker, base, given, late=late)
+
+
+class RemembersTooLittle(Slot):
+    """Has a history of S + 1."""
+
+    def __init__(self, membership: Membership) -> None:
+        super().__init__(dataclasses.replace(membership, history=membership.history - 1))
+        self._job = membership
+
+    def contribute(self, worker: int, base: int, given: Contribution | None, *, late: bool = False) -> Outcome:
+        self._follow()
+        return super().contribute(worker, base, given, late=late)
+
+    def poke(self) -> tuple[int, Round] | None:
+        self._follow()
+        return super().poke()
+
+    def _follow(self) -> None:
+        """The membership is a copy: what the controller changes in the job's must be in it, too."""
+        self.membership = dataclasses.replace(self._job, history=self._job.history - 1)
+
+
+class AddsADuplicate(Slot):
+    """Adds a contribution to the open round again when it comes again."""
+
+    def contribute(self, worker: int, base: int, given: Contribution | None, *, late: bool = False) -> Outcome:
+        outcome = super().contribute(worker, base, given, late=late)
+        if outcome.verdict is Verdict.DUPLICATE and given is not None and self.count:
+            at = self.open % self.membership.history
+            self.sums[at] = self.sums[at].plus(given)
+        return outcome
+
+
+class ClosesEarly(Slot):
+    """Closes a round as soon as the floor reaches V - S, not when it has passed it."""
+
+    def _close_if_due(self) -> tuple[int, Round] | None:
+        self.floor += 1
+        closed = super()._close_if_due()
+        self.floor -= 1
+        return closed
+
+
+class SkipsThePassRule(Slot):
+    """Notes who passed, and does not count the pass as an arrival."""
+
+    def contribute(self, worker: int, base: int, given: Contribution | None, *, late: bool = False) -> Outcome:
+        return super().contribute(worker, base, given, late=late or given is None)
+
+
+def machine_of(slot_type: type[Slot]) -> type[SwitchMachine]:
+    """A switch machine all of whose slots are of that type."""
+
+    class Job(SwitchJob):
+        def slot(self, index: int) -> Slot:
+            if index not in self.slots:
+                self.slots[index] = slot_type(self.membership)
+            return self.slots[index]
+
+    class Machine(SwitchMachine):
+        def admit(self, spec: JobSpec) -> None:
+            super().admit(spec)
+            self._jobs[spec.job] = Job(spec)
+
+    return Machine
+
+
+class MixesGenerations(SwitchMachine):
+    """Does not look at the generation of a packet."""
+
+    def _objection(self, job: SwitchJob, packet: Packet, length: int, source: int) -> Reason | None:
+        return super()._objection(job, dataclasses.replace(packet, generation=job.spec.generation), length, source)
+
+
+DEFECTS: dict[str, SwitchType] = {
+    "forgets a tag": machine_of(ForgetsATag),
+    "history of S + 1": machine_of(RemembersTooLittle),
+    "adds a duplicate": machine_of(AddsADuplicate),
+    "closes early": machine_of(ClosesEarly),
+    "skips the pass rule": machine_of(SkipsThePassRule),
+    "mixes two generations": MixesGenerations,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Catch:
+    """A defect that was found."""
+
+    defect: str
+    schedules: int
+    """How many were run to find it."""
+    violation: ViolationError
+
+
+def hunt(defect: str, first_seed: int) -> Catch | None:
+    """Run schedules against a defect, from a seed on; None if MAX_SCHEDULES do not find it."""
+    for number in range(MAX_SCHEDULES):
+        seed = first_seed + number
+        try:
+            simulate(draw(seed), seed, kind="python", switch=DEFECTS[defect])
+        except ViolationError as violation:
+            return Catch(defect, number + 1, violation)
+    return None

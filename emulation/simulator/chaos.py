@@ -1,0 +1,128 @@
+"""Scenarios drawn by a seed: small jobs, short runs, and every fault there is in every combination.
+
+Runs are short because what breaks protocols is small: the exhaustive exploration of the slot machine needs three
+workers, three rounds and two slots to find everything that it finds. What it cannot have is time, packets, membership
+and a control channel; those are what is drawn here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from dataclasses import dataclass
+from typing import get_args
+
+from fanin.emulation.simulator.links import Link
+from fanin.emulation.simulator.scenario import OF_A_WORKER, TUNES, Direction, Fault, FaultKind, JobPlan, Scenario
+
+MAX_FAULTS = 6
+BUSY_S = 0.4
+"""Faults begin within that time; a job that takes longer has peace at its end."""
+LONGEST_FAULT_S = 1.5
+MILD = ("cut", "clog", "degrade", "pause", *TUNES)
+"""Kinds after which a job goes on; most faults are of these, so that most runs get somewhere."""
+MILD_SHARE = 0.75
+REBIRTH_SHARE = 0.15
+"""Scenarios in which the switch restarts under way and packets of the life before stray into the next."""
+REBIRTH_STRAY = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chaos:
+    """What may be drawn."""
+
+    workers: int = 4
+    """At most."""
+    staleness: int = 3
+    """At most."""
+    faults: int = MAX_FAULTS
+    """At most."""
+    kinds: tuple[FaultKind, ...] = get_args(FaultKind)
+
+
+def draw(seed: int, chaos: Chaos | None = None) -> Scenario:
+    """The scenario of a seed."""
+    chaos, dice = chaos or Chaos(), random.Random(seed)
+    jobs = tuple(_job(dice, chaos) for _ in range(dice.choice((1, 1, 1, 2))))
+    faults = tuple(_fault(dice, chaos, jobs) for _ in range(dice.randint(0, chaos.faults)))
+    link = _link(dice) if dice.random() < 0.8 else Link(delay_s=_delay_s(dice))
+    if "restart" in chaos.kinds and dice.random() < REBIRTH_SHARE:
+        link = dataclasses.replace(link, stray=REBIRTH_STRAY, stray_s=BUSY_S + LONGEST_FAULT_S)
+        restart = Fault(kind="restart", at_s=round(dice.random() * BUSY_S / 4, 4), for_s=round(dice.random() / 10, 4))
+        faults = (*faults, restart)
+    return Scenario(
+        name=f"chaos-{seed}",
+        jobs=jobs,
+        link=link,
+        faults=faults,
+        noise_s=BUSY_S,
+        liveness_timeout_s=dice.choice((1.0, 5.0)),
+    )
+
+
+def _job(dice: random.Random, chaos: Chaos) -> JobPlan:
+    workers = dice.randint(1, chaos.workers)
+    slots = dice.randint(1, 3)
+    stale = dice.random() < 0.6
+    think_s = dice.choice((0.0, 1e-3, 0.02))
+    staleness = dice.randint(0, chaos.staleness) if stale else 0
+    return JobPlan(
+        workers=workers,
+        quorum=dice.randint(1, workers) if stale else None,
+        staleness=staleness,
+        max_staleness=dice.choice((None, dice.randint(staleness, chaos.staleness))) if stale else None,
+        slots=slots,
+        element="int32" if stale else dice.choice(("int32", "float32")),
+        chunks=slots if stale else dice.randint(1, 3 * slots),
+        steps=dice.randint(2, 10),
+        ahead=dice.randint(1, 3),
+        think_s=think_s,
+        slow=tuple(dice.choice((1.0, 1.0, 5.0)) for _ in range(workers)) if think_s else (),
+        passes=dice.choice((0.0, 0.0, 0.3)) if stale else 0.0,
+        start_s=dice.choice((0.0, 0.0, 0.01)),
+    )
+
+
+def _delay_s(dice: random.Random) -> float:
+    return dice.choice((5e-6, 50e-6, 2e-3))
+
+
+def _link(dice: random.Random) -> Link:
+    """A link that does some of everything; corruption included, so jobs have checksums."""
+    much = dice.choice((0.02, 0.1, 0.3))
+
+    def share() -> float:
+        return round(dice.choice((0.0, 1.0)) * dice.random() * much, 3)
+
+    return Link(
+        delay_s=_delay_s(dice),
+        bytes_per_s=dice.choice((1.25e9, 1e6)),
+        queue_bytes=dice.choice((1 << 20, 1000)),
+        loss=share(),
+        duplicate=share(),
+        reorder=share(),
+        reorder_s=dice.choice((500e-6, 20e-3)),
+        stray=share(),
+        stray_s=dice.choice((0.05, 2.0)),
+        corrupt=share(),
+    )
+
+
+def _fault(dice: random.Random, chaos: Chaos, jobs: tuple[JobPlan, ...]) -> Fault:
+    mild = [kind for kind in chaos.kinds if kind in MILD]
+    wild = [kind for kind in chaos.kinds if kind not in MILD]
+    kind = dice.choice(mild if mild and (not wild or dice.random() < MILD_SHARE) else wild)
+    job = dice.randrange(len(jobs))
+    workers = jobs[job].workers
+    of_one = kind in OF_A_WORKER or (kind not in ("restart", *TUNES) and dice.random() < 0.7)
+    tunes = {"quorum": dice.randint(1, workers), "staleness": dice.randint(0, jobs[job].largest_staleness)}
+    return Fault(
+        kind=kind,
+        at_s=round(dice.random() * BUSY_S, 4),
+        for_s=0.0 if kind in ("evict", *TUNES) else round(dice.random() ** 3 * LONGEST_FAULT_S, 4),
+        job=job,
+        rank=dice.randrange(workers) if of_one else None,
+        direction=dice.choice(get_args(Direction)) if kind in ("cut", "clog") else "both",
+        value=tunes.get(kind),
+        link=_link(dice) if kind == "degrade" else None,
+    )

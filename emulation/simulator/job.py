@@ -1,0 +1,190 @@
+"""A job as its launcher sees it: processes, the work they have, whether it is done, and whether it was done right."""
+
+from __future__ import annotations
+
+import functools
+import random
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fanin.emulation.simulator import oracle
+from fanin.emulation.simulator.ledger import JobLedger
+from fanin.emulation.simulator.machines import WorkerType
+from fanin.emulation.simulator.network import Network
+from fanin.emulation.simulator.scenario import JobPlan
+from fanin.emulation.simulator.switch_host import Note, SwitchHost
+from fanin.emulation.simulator.violations import AgreementError, ConservationError
+from fanin.emulation.simulator.worker import RESTART_S, Phase, Process
+from fanin.reduction import Element
+
+LAUNCHER_POLL_S = 0.5
+"""How often a launcher looks whether the peers of a worker that is done are still on their way."""
+
+Array = npt.NDArray[Any]
+
+
+class SimulatedJob:
+    """The processes of one job. It is complete when all of one generation have done all steps."""
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        index: int,
+        first_address: int,
+        *,
+        network: Network,
+        switch: SwitchHost,
+        worker_type: WorkerType,
+        dice: random.Random,
+        seed: int,
+        note: Note,
+    ) -> None:
+        self.plan = plan
+        self.index = index
+        self.network = network
+        self.queue = network.queue
+        self.switch = switch
+        self.worker_type = worker_type
+        self.dice = dice
+        self.note = note
+        self.complete = False
+        self.attempts = 0
+        """Generations in which at least one worker was admitted and failed, or that finished."""
+        self.processes = [Process(self, rank, first_address + rank) for rank in range(plan.workers)]
+        self.passes: set[tuple[int, int, int]] = set()
+        """Generation, rank and step of what was passed."""
+        self._seed = seed
+        self._results: dict[tuple[int, int], bytes] = {}
+        """By generation and step, what the first worker held."""
+        self._finished: dict[int, set[int]] = {}
+        """By generation, the ranks that have done all steps."""
+        self._gone_wrong: set[int] = set()
+        self.inputs = functools.lru_cache(maxsize=None)(self._inputs)
+
+    @property
+    def name(self) -> str:
+        """What the controller knows it by."""
+        return f"job{self.index}"
+
+    def start(self) -> None:
+        """Start every worker."""
+        for process in self.processes:
+            process.start()
+
+    # --- work ---
+
+    def _inputs(self, rank: int, step: int) -> Array:
+        """What a worker reduces in a step: the same in every attempt."""
+        dice = np.random.default_rng((self._seed, self.index, rank, step))
+        count = self.plan.chunks * self.plan.words_per_packet
+        if self.plan.element == "int32":
+            return dice.integers(0, 1 << 32, count, np.uint32).view(np.int32)
+        return (dice.standard_normal(count) * 2.0 ** dice.integers(-8, 9)).astype(np.float32)
+
+    # --- what processes report ---
+
+    def check_result(self, process: Process, step: int, array: Array) -> None:
+        """A worker holds the result of a step: all hold the same, and integers hold what the switch multicast."""
+        assert process.spec is not None
+        assert process.ledger is not None
+        generation = process.spec.generation
+        held = array.tobytes()
+        if self._results.setdefault((generation, step), held) != held:
+            raise AgreementError(f"{process}: another worker holds another result of step {step}")
+        if self.plan.element == "int32":
+            told = np.concatenate([self._told(process.ledger, step, chunk) for chunk in range(self.plan.chunks)])
+            right = array.view(np.uint32)
+        elif process.ledger.live == process.spec.full_mask:
+            told, right = self._expected(process, step), array
+        else:
+            return
+        if told.tobytes() != right.tobytes():
+            raise ConservationError(f"{process}: step {step} came to {right[:4]}..., not {told[:4]}...")
+
+    def _told(self, ledger: JobLedger, step: int, chunk: int) -> Array:
+        """The words of a chunk of a step, as they were multicast; integers only, whose chunks are items."""
+        base, slot = divmod(step * self.plan.chunks + chunk, ledger.spec.slots)
+        words = ledger.slots[slot].results[base].words
+        return words if len(words) else np.zeros(self.plan.words_per_packet, np.uint32)
+
+    def _expected(self, process: Process, step: int) -> Array:
+        assert process.spec is not None
+        inputs = [self.inputs(rank, step) for rank in range(self.plan.workers)]
+        return oracle.expected(process.spec, inputs, Element.FLOAT32)
+
+    def finished(self, process: Process) -> None:
+        """A worker has done all its steps: it leaves."""
+        assert process.spec is not None
+        assert process.ledger is not None
+        self._finished.setdefault(process.spec.generation, set()).add(process.rank)
+        self.queue.at(self.queue.now, process.leave)
+        self.reconsider(process.ledger)
+
+    def reconsider(self, ledger: JobLedger) -> None:
+        """Is that all? Asked when a worker is done, or need not be any more."""
+        ranks = self._finished.get(ledger.spec.generation, set())
+        needed = {rank for rank in range(self.plan.workers) if ledger.live >> rank & 1}
+        if self.complete or not needed or not ranks >= needed:
+            return
+        self.note(f"job {self.index} is complete")
+        self._settle(ledger)
+        self.attempts += 1
+        self.complete = True
+
+    def failed(self, process: Process) -> None:
+        """A worker gave up. It is started again, and so are those that had left in good faith."""
+        if process.spec is not None and process.spec.generation not in self._gone_wrong:
+            self._gone_wrong.add(process.spec.generation)
+            self.attempts += 1
+        self.start_again()
+
+    def departed(self, process: Process) -> None:
+        """A worker has left; was it done, and are the others getting there?"""
+        assert process.spec is not None
+        generation = process.spec.generation
+        done = self._finished.get(generation, set())
+        if self.complete or process.phase is not Phase.OUT:
+            return
+        if process.rank not in done:
+            self.failed(process)
+            return
+        others = [other for other in self.processes if other.rank not in done]
+        if any(other.node is None or other.spec is None or other.spec.generation != generation for other in others):
+            process.start_after(RESTART_S)
+        else:
+            self.queue.after(LAUNCHER_POLL_S, self._look_after, process, process.life)
+
+    def _look_after(self, process: Process, life: int) -> None:
+        if process.life == life:
+            self.departed(process)
+
+    def start_again(self) -> None:
+        """Start all who are out, soon."""
+        if not self.complete:
+            for process in self.processes:
+                process.start_after(RESTART_S)
+
+    # --- the end ---
+
+    def _settle(self, ledger: JobLedger) -> None:
+        """All is contributed: results and open rounds together are what was put in, to the bit (integers only)."""
+        if self.plan.element != "int32":
+            return
+        chunks, size = self.plan.chunks, self.plan.words_per_packet
+        for index, slot in enumerate(ledger.slots):
+            out = np.zeros(size, np.uint32)
+            for words in (*(result.words for result in slot.results), slot.words):
+                if len(words):
+                    out += words
+            put_in = np.zeros(size, np.uint32)
+            for base, mask in slot.accepted.items():
+                step, chunk = divmod(base * ledger.spec.slots + index, chunks)
+                for process in self.processes:
+                    passed = (ledger.spec.generation, process.rank, step) in self.passes
+                    if mask >> process.rank & 1 and not passed:
+                        array = self.inputs(process.rank, step)
+                        put_in += array[chunk * size : (chunk + 1) * size].view(np.uint32)
+            if out.tobytes() != put_in.tobytes():
+                raise ConservationError(f"{ledger}: slot {index} gave {out[:4]}... for {put_in[:4]}...")

@@ -1,0 +1,271 @@
+"""The books of a switch, kept from the outside: what it took in, what it put out, and whether the two agree.
+
+Rules of this file
+------------------
+* The ledger sees the packets that a switch machine takes in and sends, and the counters that say what became of a
+  contribution. It never looks at registers, so native machine, twin and canary are judged alike; and it works nothing
+  out as the slot machine does: it remembers everything, and compares.
+* After every contribution:
+
+  | must hold                                                                                  | else         |
+  |--------------------------------------------------------------------------------------------|--------------|
+  | it is refused if generation, sender or membership are wrong                                | isolation    |
+  | it is accepted at most once, and refused as a duplicate only if it was accepted before     | conservation |
+  | a new one with base b is accepted if b <= V <= b + S, and only then (S: the largest ever)  | staleness    |
+  | a result is, to the bit, what was accepted since the round opened: words, largest codes,   | conservation |
+  | contributors, bitmap                                                                       |              |
+  | rounds close in order, each no earlier than quorum and bound allow ...                     | staleness    |
+  | ... and no later (told by the counter where nobody is left to be told the result)          | progress     |
+  | an answer is the result that was multicast, with the bits of everybody accepted by now     | agreement    |
+  | a multicast goes once to everybody who is registered and has not left                      | agreement    |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fanin.emulation.simulator.machines import Switch
+from fanin.emulation.simulator.violations import (
+    AgreementError,
+    ConservationError,
+    IsolationError,
+    ProgressError,
+    StalenessError,
+)
+from fanin.job import JobSpec
+from fanin.lanes import Words
+from fanin.wire import Flag, Packet, Reason
+
+ACCEPTED = "accepted"
+DUPLICATE = "duplicate"
+SILENT = "nothing counted"
+
+NO_WORDS: Words = np.empty(0, np.uint32)
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A round that closed, as it was multicast."""
+
+    words: Words
+    codes: tuple[int, ...]
+    signature: int
+    contributors: int
+
+
+@dataclass(slots=True)
+class SlotLedger:
+    """Everything that happened in one slot."""
+
+    words: Words = field(default_factory=lambda: NO_WORDS)
+    """Of the open round, as are the next four."""
+    codes: tuple[int, ...] = ()
+    signature: int = 0
+    contributors: int = 0
+    arrivals: int = 0
+    results: list[Closed] = field(default_factory=list)
+    accepted: dict[int, int] = field(default_factory=dict)
+    """By base, the mask of the workers whose contribution was accepted."""
+    full_bases: int = 0
+    """Bases, from 0 on without a gap, that every live worker has contributed."""
+
+    @property
+    def open(self) -> int:
+        """V, the number of the open round."""
+        return len(self.results)
+
+    def add(self, packet: Packet) -> None:
+        """Enter an accepted contribution."""
+        self.arrivals += not packet.flags & Flag.LATE
+        self.accepted[packet.base] = self.accepted.get(packet.base, 0) | 1 << packet.worker
+        if packet.flags & Flag.PASS:
+            return
+        if self.contributors == 0:
+            self.words, self.codes, self.signature = packet.words, packet.codes, packet.signature
+        else:
+            self.words = self.words + packet.words
+            self.codes = tuple(map(max, self.codes, packet.codes))
+        self.contributors += 1
+
+    def close(self) -> None:
+        """The open round is over."""
+        self.results.append(Closed(self.words, self.codes, self.signature, self.contributors))
+        self.words, self.codes, self.signature = NO_WORDS, (), 0
+        self.contributors = self.arrivals = 0
+
+
+class JobLedger:
+    """The books of one job at one switch."""
+
+    def __init__(self, spec: JobSpec, machine: Switch) -> None:
+        self.spec = spec
+        self.live = spec.full_mask
+        self.quorum = spec.quorum
+        self.staleness = spec.staleness
+        self.slots = [SlotLedger() for _ in range(spec.slots)]
+        self.sources: dict[int, int] = {}
+        """By worker, the address that registered."""
+        self._machine = machine
+        self._counters = machine.job_counters(spec.job)
+
+    def __str__(self) -> str:
+        return f"job {self.spec.job}, generation {self.spec.generation:#x}"
+
+    # --- what the controller does ---
+
+    def evicted(self, worker: int) -> None:
+        """A worker is out of the full mask."""
+        self.live &= ~(1 << worker)
+        self._advance_all()
+
+    def quorum_is(self, quorum: int) -> None:
+        """K is another one."""
+        self.quorum = quorum
+
+    def staleness_is(self, staleness: int) -> None:
+        """S is another one."""
+        self.staleness = staleness
+
+    # --- what the switch takes in ---
+
+    def registered(self, packet: Packet, source: int) -> None:
+        """A HELLO came; note who registers from where."""
+        members = self._machine.members(self.spec.job)[0]
+        if packet.worker not in self.sources and members >> packet.worker & 1:
+            self.sources[packet.worker] = source
+
+    def contribution(self, packet: Packet, source: int) -> None:
+        """The machine has taken in a contribution: was it right to do with it what it did?"""
+        verdict = self._verdict()
+        what = f"{self}: slot {packet.slot}, worker {packet.worker}, base {packet.base}"
+        wrong = self._stranger(packet, source)
+        if wrong:
+            if verdict in (ACCEPTED, DUPLICATE, SILENT):
+                raise IsolationError(f"{what}: {wrong}, and yet {verdict}")
+            return
+        if packet.slot >= len(self.slots):
+            return
+        slot = self.slots[packet.slot]
+        known = slot.accepted.get(packet.base, 0) >> packet.worker & 1
+        in_bounds = 0 <= slot.open - packet.base <= self.spec.largest_staleness
+        if verdict == ACCEPTED:
+            if known:
+                raise ConservationError(f"{what} was accepted twice")
+            if not in_bounds:
+                raise StalenessError(f"{what} landed in round {slot.open}; the bound is {self.spec.largest_staleness}")
+            slot.add(packet)
+            self._advance(slot)
+        elif verdict == DUPLICATE and not known:
+            raise ConservationError(f"{what} is new and was taken for a duplicate; round {slot.open} is open")
+        elif verdict != DUPLICATE and not known and in_bounds:
+            raise StalenessError(f"{what} is new and was refused ({verdict}); round {slot.open} is open")
+
+    def _verdict(self) -> str | Reason:
+        """What the counters say about the contribution that was just taken in."""
+        before, after = self._counters, self._machine.job_counters(self.spec.job)
+        self._counters = after
+        if after["contributions"] + after["passes"] > before["contributions"] + before["passes"]:
+            return ACCEPTED
+        if after["duplicates"] > before["duplicates"]:
+            return DUPLICATE
+        for reason in Reason:
+            name = f"dropped_{reason.name.lower()}"
+            if after.get(name, 0) > before.get(name, 0):
+                return reason
+        return SILENT
+
+    def counted(self) -> None:
+        """Something else than a contribution was counted: that is no verdict on the next one."""
+        self._counters = self._machine.job_counters(self.spec.job)
+
+    def _stranger(self, packet: Packet, source: int) -> str:
+        """Why the packet must have no effect; empty when it may."""
+        if packet.generation != self.spec.generation:
+            return f"it is of generation {packet.generation:#x}"
+        if self.spec.checksum and not packet.flags & Flag.CHECKSUM:
+            return "it has no checksum"
+        if packet.worker >= self.spec.workers or not self.live >> packet.worker & 1:
+            return "it is of nobody in this job"
+        if self.sources.get(packet.worker) != source:
+            return f"it is from address {source}, not {self.sources.get(packet.worker)}"
+        return ""
+
+    # --- what the switch puts out ---
+
+    def result(self, packet: Packet, destinations: Sequence[int]) -> None:
+        """A round was multicast."""
+        slot, what = self.slots[packet.slot], f"{self}: slot {packet.slot}, result {packet.base}"
+        if packet.base != slot.open:
+            raise AgreementError(f"{what} was multicast while round {slot.open} is open")
+        if not self._due(slot):
+            raise StalenessError(
+                f"{what} closed with {slot.arrivals} arrivals (quorum {self.quorum}) and {slot.full_bases} full bases "
+                f"(bound {self.staleness}): too early"
+            )
+        facts = (slot.contributors, slot.codes, slot.accepted.get(slot.open, 0))
+        if (packet.contributors, packet.codes, packet.bitmap) != facts or not np.array_equal(packet.words, slot.words):
+            raise ConservationError(
+                f"{what} is not what was accepted: contributors, codes, bitmap {facts} and words "
+                f"{slot.words[:4].tolist()}..., but it has {packet.contributors, packet.codes, packet.bitmap} and "
+                f"{packet.words[:4].tolist()}..."
+            )
+        if sorted(destinations) != self._audience():
+            raise AgreementError(f"{what} went to {sorted(destinations)} and is for {self._audience()}")
+        slot.close()
+
+    def answer(self, packet: Packet, destination: int) -> None:
+        """A worker was told a result by itself."""
+        slot, what = self.slots[packet.slot], f"{self}: slot {packet.slot}, answer {packet.base} to {destination}"
+        if packet.base >= slot.open:
+            raise AgreementError(f"{what}: round {slot.open} is open, so there is no such result")
+        if self.sources.get(packet.worker) != destination:
+            raise IsolationError(f"{what} is for worker {packet.worker} at {self.sources.get(packet.worker)}")
+        if packet.bitmap != slot.accepted.get(packet.base, 0):
+            raise AgreementError(f"{what} has bitmap {packet.bitmap:#x}, not {slot.accepted.get(packet.base, 0):#x}")
+        if packet.flags & Flag.BARE:
+            return
+        result = slot.results[packet.base]
+        facts = (result.contributors, result.codes)
+        if (packet.contributors, packet.codes) != facts or not np.array_equal(packet.words, result.words):
+            raise AgreementError(
+                f"{what} has contributors, codes {packet.contributors, packet.codes} and words "
+                f"{packet.words[:4].tolist()}..., but {facts} and {result.words[:4].tolist()}... were multicast"
+            )
+
+    def settle(self) -> None:
+        """A step is over: nothing that was due is still open, and the machine counts as many rounds as were seen."""
+        audience = self._audience()
+        for index, slot in enumerate(self.slots):
+            if not slot.arrivals or not self._due(slot):
+                continue
+            if not audience:
+                slot.close()  # nobody is left to be told, so only the counter shows it
+                continue
+            raise ProgressError(
+                f"{self}: slot {index}, round {slot.open} holds {slot.arrivals} arrivals with quorum {self.quorum} "
+                f"and {slot.full_bases} full bases, and was not closed"
+            )
+        closed = sum(slot.open for slot in self.slots)
+        if self._counters["rounds"] != closed:
+            raise ConservationError(f"{self}: the switch counts {self._counters['rounds']} rounds, and {closed} closed")
+
+    def _audience(self) -> list[int]:
+        """The addresses of everybody who is registered and has not left."""
+        registered, _, left = self._machine.members(self.spec.job)
+        return sorted(self.sources[worker] for worker in self.sources if (registered & ~left) >> worker & 1)
+
+    def _due(self, slot: SlotLedger) -> bool:
+        arrivals_to_close = min(self.quorum, self.live.bit_count())
+        return slot.arrivals >= arrivals_to_close and slot.open - self.staleness < slot.full_bases
+
+    def _advance(self, slot: SlotLedger) -> None:
+        while slot.accepted.get(slot.full_bases, 0) & self.live == self.live:
+            slot.full_bases += 1
+
+    def _advance_all(self) -> None:
+        for slot in self.slots:
+            if self.live:
+                self._advance(slot)

@@ -1,0 +1,168 @@
+"""A network in virtual time: hands packets and time to machines at addresses, and takes from them what they send.
+
+Rules of this file
+------------------
+* Nothing runs by itself. An event of the queue gives one machine one packet or the time; the machine is then asked what
+  it sends, what it reports and when it wants to be woken. That is one step, and the watchers see each.
+* A pipe exists for each pair (source, destination) that ever spoke. Packets to an address where nobody is are lost.
+* A machine may be paused, as SIGSTOP does: what arrives waits, up to BACKLOG_PACKETS as in a socket's receive buffer,
+  and its timers wait too.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Protocol
+
+from fanin.emulation.simulator.event_queue import EventQueue
+from fanin.emulation.simulator.links import Link, Pipe
+from fanin.emulation.simulator.machines import Machine
+
+BACKLOG_PACKETS = 4096
+"""Packets that wait for a paused machine; more are lost."""
+NEVER = float("inf")
+
+Datagrams = list[tuple[bytes, int]]
+
+
+class Watcher(Protocol):
+    """Sees every step, after it was taken."""
+
+    def stepped(self, address: int, received: tuple[bytes, int] | None, sent: Datagrams) -> None:
+        """The machine at `address` took in a packet (data, source), or was given time or orders, and sent this."""
+
+
+class Node:
+    """A machine in the network."""
+
+    __slots__ = ("address", "armed_at", "backlog", "gone", "machine", "on_step", "paused")
+
+    def __init__(self, address: int, machine: Machine, on_step: Callable[[], None]) -> None:
+        self.address = address
+        self.machine = machine
+        self.on_step = on_step
+        """Called at the end of each step, to fetch events."""
+        self.armed_at = NEVER
+        """The earliest event in the queue that will look at the machine's timer."""
+        self.paused = 0
+        """Pauses that it is subject to."""
+        self.backlog: list[tuple[bytes, int]] = []
+        self.gone = False
+
+
+class Network:
+    """Nodes, pipes and the dice. `link` may be replaced while it runs; `links` holds exceptions by worker address."""
+
+    def __init__(self, queue: EventQueue, link: Link, dice: random.Random) -> None:
+        self.queue = queue
+        self.link = link
+        self.links: dict[int, Link] = {}
+        self.watchers: list[Watcher] = []
+        self.packets = 0
+        self.bytes = 0
+        """Sent, by anybody."""
+        self._dice = dice
+        self._nodes: dict[int, Node] = {}
+        self._pipes: dict[tuple[int, int], Pipe] = {}
+
+    # --- machines come, go, stop and go on ---
+
+    def attach(self, address: int, machine: Machine, on_step: Callable[[], None]) -> Node:
+        """A machine starts at an address that nobody has, and says its first words."""
+        assert address not in self._nodes, f"address {address} is taken"
+        node = self._nodes[address] = Node(address, machine, on_step)
+        self.speak(node)
+        return node
+
+    def detach(self, node: Node) -> None:
+        """The machine is gone, and what it had not read."""
+        node.gone = True
+        del self._nodes[node.address]
+
+    def pause(self, node: Node) -> None:
+        """Stop a machine. Pauses add up."""
+        node.paused += 1
+
+    def resume(self, node: Node) -> None:
+        """End a pause: the machine takes in what has arrived, and then sees what time it is."""
+        node.paused -= 1
+        if node.paused or node.gone:
+            return
+        backlog, node.backlog = node.backlog, []
+        for data, source in backlog:
+            self._give(node, data, source)
+        if not node.gone:
+            self._wake(node)
+            self.speak(node)
+
+    # --- paths ---
+
+    def pipe(self, source: int, destination: int) -> Pipe:
+        """The pipe from one address to another."""
+        found = self._pipes.get((source, destination))
+        if found is None:
+            found = self._pipes[source, destination] = Pipe()
+        return found
+
+    def speak(self, node: Node) -> None:
+        """Let a machine send and report, after it was given something to do."""
+        if not node.paused and not node.gone:
+            self._finish_step(node, None)
+
+    # --- steps ---
+
+    def _give(self, node: Node, data: bytes, source: int) -> None:
+        node.machine.receive_datagram(data, source, self.queue.now)
+        self._finish_step(node, (data, source))
+
+    def _finish_step(self, node: Node, received: tuple[bytes, int] | None) -> None:
+        now = self.queue.now
+        sent = node.machine.datagrams_to_send(now)
+        for watcher in self.watchers:
+            watcher.stepped(node.address, received, sent)
+        for data, destination in sent:
+            self._carry(node.address, destination, data)
+        node.on_step()
+        at = node.machine.next_timer()
+        if at is not None and at < node.armed_at and not node.gone:
+            node.armed_at = at
+            self.queue.at(at, self._ring, node, at)
+
+    def _ring(self, node: Node, armed_at: float) -> None:
+        if node.gone or armed_at != node.armed_at:
+            return
+        node.armed_at = NEVER
+        if not node.paused:
+            self._wake(node)
+
+    def _wake(self, node: Node) -> None:
+        """Show a machine the time, if it asked for that."""
+        at = node.machine.next_timer()
+        if at is None:
+            return
+        if at <= self.queue.now:
+            node.machine.handle_timer(self.queue.now)
+            self._finish_step(node, None)
+        elif at < node.armed_at:
+            node.armed_at = at
+            self.queue.at(at, self._ring, node, at)
+
+    def _carry(self, source: int, destination: int, data: bytes) -> None:
+        self.packets += 1
+        self.bytes += len(data)
+        pipe = self.pipe(source, destination)
+        if pipe.blocked:
+            return
+        link = self.links.get(source) or self.links.get(destination) or self.link
+        for at, copy in pipe.carry(data, self.queue.now, link, self._dice):
+            self.queue.at(at, self._arrive, source, destination, copy)
+
+    def _arrive(self, source: int, destination: int, data: bytes) -> None:
+        node = self._nodes.get(destination)
+        if node is None or self._pipes[source, destination].blocked:
+            return
+        if not node.paused:
+            self._give(node, data, source)
+        elif len(node.backlog) < BACKLOG_PACKETS:
+            node.backlog.append((data, source))

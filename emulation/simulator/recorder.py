@@ -1,0 +1,75 @@
+"""What happened, for people: the last steps of a run for a violation's text, all for `--events`, and captures."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from fanin.emulation.simulator.event_queue import EventQueue
+from fanin.emulation.simulator.network import Datagrams
+from fanin.emulation.simulator.switch_host import SWITCH_ADDRESS
+from fanin.framing import Endpoint
+from fanin.host.transports.pcap import PcapWriter
+from fanin.trace import describe
+
+TAIL_STEPS = 12
+"""Steps and notes at the end of a violation's text."""
+PCAP_PORT = 4919
+CAPTURE_NETWORK = "192.0.2"
+"""TEST-NET-1 (RFC 5737): a simulated address A is shown as 192.0.2.A."""
+
+Step = tuple[int, float, int, "tuple[bytes, int] | None", Datagrams]
+
+
+class Recorder:
+    """Remembers the last steps; gives all of them to `show` and what is sent to `pcap`, where there are such."""
+
+    def __init__(
+        self, queue: EventQueue, *, show: Callable[[str], None] | None = None, pcap: PcapWriter | None = None
+    ) -> None:
+        self._queue = queue
+        self._show = show
+        self._pcap = pcap
+        self._tail: deque[Step | str] = deque(maxlen=TAIL_STEPS)
+
+    def note(self, text: str) -> None:
+        """Something happened that is no packet."""
+        line = f"{self._queue.happened:7d} {self._queue.now:.6f} * {text}"
+        self._tail.append(line)
+        if self._show is not None:
+            self._show(line)
+
+    def stepped(self, address: int, received: tuple[bytes, int] | None, sent: Datagrams) -> None:
+        """See fanin.emulation.simulator.network.Watcher."""
+        if received is None and not sent:
+            return
+        step = (self._queue.happened, self._queue.now, address, received, sent)
+        self._tail.append(step)
+        if self._show is not None:
+            for line in _lines(step):
+                self._show(line)
+        if self._pcap is not None:
+            for data, destination in sent:
+                self._pcap.write(self._queue.now, _endpoint(address), _endpoint(destination), [data])
+
+    def tail(self) -> list[str]:
+        """The last steps and notes, a line for each packet."""
+        return [line for each in self._tail for line in ([each] if isinstance(each, str) else _lines(each))]
+
+
+def name_of(address: int) -> str:
+    """Who has that address."""
+    return "switch" if address == SWITCH_ADDRESS else f"worker@{address}"
+
+
+def _lines(step: Step) -> list[str]:
+    number, time_s, address, received, sent = step
+    lines = []
+    if received is not None:
+        lines.append(f"{number:7d} {time_s:.6f} {name_of(address)} < {name_of(received[1])}: {describe(received[0])}")
+    lines += [f"{number:7d} {time_s:.6f} {name_of(address)} > {name_of(to)}: {describe(data)}" for data, to in sent]
+    return lines
+
+
+def _endpoint(address: int) -> Endpoint:
+    return Endpoint(f"{CAPTURE_NETWORK}.{address % 254 + 1}", PCAP_PORT + address // 254)

@@ -1,0 +1,249 @@
+"""What a simulation is given: jobs, links, and faults at given times. Read from TOML, and written as TOML.
+
+Rules of this file
+------------------
+* A scenario is concrete: with a seed for the dice it determines a run. `chaos.py` draws scenarios; `search.py` shortens
+  the list of faults of one that fails, and prints what is left as TOML, which `fanin simulate --scenario FILE` takes.
+* Faults end: links are clean and all that was cut, clogged, paused or crashed is back at `quiet_s`. From then on the
+  jobs must be done within `recovery_s`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from fanin.emulation.simulator.links import Link
+from fanin.errors import ConfigurationError
+from fanin.job import LIVENESS_TIMEOUT_S
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SCENARIO_FOLDER = Path(__file__).parent / "scenarios"
+RECOVERY_S = 40.0
+"""Virtual seconds from the end of the faults to the end of all work. A worker that crashed last is missed for the
+liveness timeout (5 s), twice if it crashed while its job was starting; a join that nobody renews is kept for
+JOIN_LEASE_S (4 s); then the job forms anew and does all its steps."""
+
+FaultKind = Literal["cut", "clog", "degrade", "pause", "crash", "leave", "restart", "evict", "quorum", "staleness"]
+Direction = Literal["both", "to_switch", "from_switch"]
+TUNES = ("quorum", "staleness")
+"""Kinds that change a running job, as `fanin tune` does."""
+OF_A_WORKER = ("crash", "leave", "evict")
+"""Kinds that need a rank; the others mean the switch, or all links of the job, without one."""
+
+
+def check(legal: bool, text: str) -> None:
+    """ConfigurationError unless it is legal."""
+    if not legal:
+        raise ConfigurationError(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Something that goes wrong at `at_s` and is over after `for_s`, both in virtual seconds."""
+
+    kind: FaultKind
+    """cut: nothing passes (in one direction or both); clog: links hold back what they have; degrade: links get the
+    qualities in `link`; pause: SIGSTOP and SIGCONT; crash: a worker dies, and is started again after `for_s`; leave:
+    a worker says BYE in the middle, and is started again; restart: the switch dies, and is back empty after `for_s`;
+    evict: the controller takes a worker out; quorum, staleness: an operator sets K or S to `value`."""
+    at_s: float
+    for_s: float = 0.0
+    job: int = 0
+    """Position of the job in the scenario."""
+    rank: int | None = None
+    """The worker. None: the switch (pause) or every worker of the job (cut, clog, degrade)."""
+    direction: Direction = "both"
+    value: int | None = None
+    link: Link | None = None
+
+    def __post_init__(self) -> None:
+        check(self.kind in get_args(FaultKind), f"fault: {self.kind!r} is none of {', '.join(get_args(FaultKind))}")
+        check(self.direction in get_args(Direction), f"fault: {self.direction!r} is no direction")
+        check(0 <= self.at_s <= 3600 and 0 <= self.for_s <= 3600, f"fault {self.kind}: at_s and for_s are in 0..3600")
+        check(self.rank is not None or self.kind not in OF_A_WORKER, f"fault {self.kind}: rank is missing")
+        check((self.link is not None) == (self.kind == "degrade"), f"fault {self.kind}: link goes with degrade")
+        check((self.value is not None) == (self.kind in TUNES), f"fault {self.kind}: value goes with {TUNES}")
+
+    @property
+    def ends_s(self) -> float:
+        """When it is over."""
+        return self.at_s + self.for_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """A job and its work: every worker reduces `steps` arrays of `chunks` packets each, one after another."""
+
+    workers: int = 2
+    quorum: int | None = None
+    """K. None: all workers."""
+    staleness: int = 0
+    """S. With S > 0 each chunk owns a slot, so `chunks` must be `slots`, and elements are int32."""
+    max_staleness: int | None = None
+    """The largest S that a fault may set. None: S."""
+    slots: int = 2
+    words_per_packet: int = 8
+    element: Literal["int32", "float32"] = "int32"
+    chunks: int = 2
+    steps: int = 6
+    ahead: int = 1
+    """Steps that a worker may have under way at once."""
+    think_s: float = 0.0
+    """Mean time that a worker computes between the end of one step and the beginning of another."""
+    slow: tuple[float, ...] = ()
+    """By rank, a factor of `think_s`; 1 for ranks that it does not reach."""
+    passes: float = 0.0
+    """Probability that a worker passes a step. Such workers are Python twins: see worker.py."""
+    checksum: bool = True
+    start_s: float = 0.0
+    """When its workers start."""
+
+    def __post_init__(self) -> None:
+        check(1 <= self.workers <= 32, f"job: workers = {self.workers}; must be in 1..32")
+        check(self.quorum is None or 1 <= self.quorum <= self.workers, f"job: quorum = {self.quorum} of {self.workers}")
+        check(0 <= self.staleness <= self.largest_staleness <= 64, "job: staleness must be in 0..max_staleness <= 64")
+        check(1 <= self.steps <= 100_000, f"job: steps = {self.steps}; must be in 1..100000")
+        check(1 <= self.slots <= 65536 and self.chunks >= 1, "job: slots must be in 1..65536, chunks positive")
+        check(1 <= self.ahead <= 64, f"job: ahead = {self.ahead}; must be in 1..64")
+        check(self.element in ("int32", "float32"), f"job: element {self.element!r} is neither int32 nor float32")
+        if self.every_chunk_has_a_slot:
+            check(self.chunks == self.slots, "job: with staleness, quorum or passes, chunks must be slots")
+            check(self.element == "int32", "job: with staleness, quorum or passes, element must be int32")
+
+    @property
+    def largest_staleness(self) -> int:
+        """The S that memory is sized for."""
+        return self.staleness if self.max_staleness is None else self.max_staleness
+
+    @property
+    def every_chunk_has_a_slot(self) -> bool:
+        """Whether rounds may hold contributions of several steps."""
+        return self.largest_staleness > 0 or self.passes > 0 or self.quorum not in (None, self.workers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Everything that happens, seeds apart."""
+
+    name: str = "unnamed"
+    about: str = ""
+    jobs: tuple[JobPlan, ...] = (JobPlan(),)
+    link: Link = field(default_factory=Link)
+    faults: tuple[Fault, ...] = ()
+    noise_s: float = 0.0
+    """How long, at least, links have the qualities of `link`; from `quiet_s` on they only delay."""
+    memory_bytes: int = 1 << 24
+    liveness_timeout_s: float = LIVENESS_TIMEOUT_S
+    recovery_s: float = RECOVERY_S
+
+    def __post_init__(self) -> None:
+        check(len(self.jobs) >= 1, "scenario: at least one job")
+        for fault in self.faults:
+            check(0 <= fault.job < len(self.jobs), f"fault {fault.kind}: there is no job {fault.job}")
+            workers = self.jobs[fault.job].workers
+            check(fault.rank is None or 0 <= fault.rank < workers, f"fault {fault.kind}: no rank {fault.rank}")
+            if fault.kind == "quorum" and fault.value is not None:
+                check(1 <= fault.value <= workers, f"fault quorum: {fault.value} of {workers}")
+            if fault.kind == "staleness" and fault.value is not None:
+                largest = self.jobs[fault.job].largest_staleness
+                check(0 <= fault.value <= largest, f"fault staleness: {fault.value}, at most {largest}")
+        damaging = [self.link, *(fault.link for fault in self.faults if fault.link is not None)]
+        if any(link.corrupt for link in damaging):
+            check(all(job.checksum for job in self.jobs), "scenario: corrupt needs checksum = true in every job")
+
+    @property
+    def quiet_s(self) -> float:
+        """When the last fault is over."""
+        return max([self.noise_s, *(fault.ends_s for fault in self.faults), *(job.start_s for job in self.jobs)])
+
+    def with_faults(self, faults: tuple[Fault, ...]) -> Scenario:
+        """The same with other faults."""
+        return dataclasses.replace(self, faults=faults)
+
+
+# --- TOML ---
+
+
+def load(name_or_path: str) -> Scenario:
+    """A scenario by the name of a shipped one, or from a file. ConfigurationError says what is wrong with it."""
+    path = Path(name_or_path)
+    if not path.suffix and not path.exists():
+        path = SCENARIO_FOLDER / f"{name_or_path}.toml"
+        if not path.exists():
+            known = ", ".join(sorted(each.stem for each in SCENARIO_FOLDER.glob("*.toml")))
+            raise ConfigurationError(f"no scenario {name_or_path!r}: give the path of a file, or one of {known}")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"scenario {str(path)!r} cannot be read: {error.strerror}") from error
+    return parse(text, default_name=path.stem)
+
+
+def parse(text: str, default_name: str = "unnamed") -> Scenario:
+    """A scenario from TOML text."""
+    try:
+        given = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"scenario {default_name!r}: {error}") from error
+    given = {"name": default_name, **given}
+    jobs = tuple(_make(JobPlan, "job", each) for each in given.pop("job", [{}]))
+    faults = tuple(_make(Fault, "fault", each) for each in given.pop("fault", []))
+    scenario: Scenario = _make(Scenario, "scenario", {**given, "jobs": jobs, "faults": faults})
+    return scenario
+
+
+def _make(wanted: Any, where: str, given: Mapping[str, Any]) -> Any:
+    """A dataclass from a table; names that it does not have are errors."""
+    values = dict(given)
+    known = {each.name for each in dataclasses.fields(wanted)}
+    if unknown := sorted(values.keys() - known):
+        raise ConfigurationError(f"{where}: {', '.join(unknown)} is none of {', '.join(sorted(known))}")
+    if isinstance(values.get("link"), dict):
+        values["link"] = _make(Link, f"{where}.link", values["link"])
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    try:
+        return wanted(**values)
+    except TypeError as error:
+        raise ConfigurationError(f"{where}: {error}") from error
+
+
+def to_toml(scenario: Scenario) -> str:
+    """The scenario as text that `parse` reads back; what has its default is left out."""
+    lines = _lines(scenario, skip=("jobs", "faults", "link"))
+    if scenario.link != Link():
+        lines += ["", "[link]", *_lines(scenario.link)]
+    for job in scenario.jobs:
+        lines += ["", "[[job]]", *_lines(job)]
+    for fault in scenario.faults:
+        lines += ["", "[[fault]]", *_lines(fault, skip=("link",))]
+        if fault.link is not None:
+            lines += ["[fault.link]", *_lines(fault.link)]
+    return "\n".join(lines) + "\n"
+
+
+def _lines(values: Any, skip: tuple[str, ...] = ()) -> list[str]:
+    lines = []
+    for each in dataclasses.fields(values):
+        value = getattr(values, each.name)
+        if each.name not in skip and value is not None and value != each.default:
+            lines.append(f"{each.name} = {_literal(value)}")
+    return lines
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_literal, value))}]"
+    return repr(value)

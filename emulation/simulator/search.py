@@ -1,0 +1,224 @@
+"""Many schedules, and for the first that fails the fewest faults that still make it fail.
+
+A schedule is a seed: it draws the scenario (chaos.py), unless one is given, and is the seed of the run. Schedules are
+independent, so they are dealt out to processes in batches; what is reported is the lowest seed that fails.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import functools
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from fanin.emulation.simulator.chaos import draw
+from fanin.emulation.simulator.links import Link
+from fanin.emulation.simulator.machines import Kind, SwitchType
+from fanin.emulation.simulator.scenario import Fault, Scenario
+from fanin.emulation.simulator.simulation import Report, simulate
+from fanin.emulation.simulator.violations import ViolationError
+
+BATCH_SCHEDULES = 50
+"""Schedules that a process gets at a time."""
+MAX_SHORTENING_RUNS = 400
+"""Runs that shortening a schedule may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A schedule that violates something, shortened."""
+
+    seed: int
+    scenario: Scenario
+    violation: ViolationError
+    faults_before: int
+    """How many faults it had when it was drawn."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What schedules came to, added up."""
+
+    schedules: int = 0
+    events: int = 0
+    packets: int = 0
+    contributions: int = 0
+    virtual_s: float = 0.0
+    slowest_recovery_s: float = 0.0
+    failed: list[tuple[int, ViolationError]] = field(default_factory=list)
+
+    def add(self, report: Report) -> None:
+        """Enter a run."""
+        self.schedules += 1
+        self.events += report.events
+        self.packets += report.packets
+        self.contributions += report.contributions
+        self.virtual_s += report.virtual_s
+        self.slowest_recovery_s = max(self.slowest_recovery_s, report.recovery_s)
+
+    def merge(self, other: Tally) -> None:
+        """Enter another tally."""
+        self.schedules += other.schedules
+        self.events += other.events
+        self.packets += other.packets
+        self.contributions += other.contributions
+        self.virtual_s += other.virtual_s
+        self.slowest_recovery_s = max(self.slowest_recovery_s, other.slowest_recovery_s)
+        self.failed += other.failed
+
+
+def search(
+    first_seed: int,
+    schedules: int,
+    *,
+    kind: Kind = "native",
+    scenario: Scenario | None = None,
+    processes: int = 1,
+    progress: Callable[[Tally], None] | None = None,
+) -> Tally:
+    """Run schedules until all are done or one has failed; `progress` hears of every batch.
+
+    With `scenario`, only the seed of the run varies. `failed` of what is returned is empty or begins with the lowest
+    seed that failed.
+    """
+    total = Tally()
+    run = functools.partial(_run_batch, kind=kind, scenario=scenario)
+    for tally in _map(run, list(_batches(first_seed, schedules)), processes):
+        total.merge(tally)
+        if progress is not None:
+            progress(total)
+        if total.failed:
+            break
+    return total
+
+
+def _batches(first_seed: int, schedules: int) -> Iterator[range]:
+    end = first_seed + schedules
+    for start in range(first_seed, end, BATCH_SCHEDULES):
+        yield range(start, min(end, start + BATCH_SCHEDULES))
+
+
+def _map(run: Callable[[range], Tally], batches: list[range], processes: int) -> Iterable[Tally]:
+    """Batches in order, so that the first failure that is seen is the one with the lowest seed."""
+    if processes == 1:
+        yield from map(run, batches)
+        return
+    context = multiprocessing.get_context("forkserver")
+    with concurrent.futures.ProcessPoolExecutor(processes, mp_context=context) as pool:
+        futures = [pool.submit(run, batch) for batch in batches]
+        try:
+            for future in futures:
+                yield future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+def _run_batch(seeds: range, kind: Kind, scenario: Scenario | None) -> Tally:
+    tally = Tally()
+    for seed in seeds:
+        try:
+            tally.add(simulate(scenario or draw(seed), seed, kind=kind))
+        except ViolationError as violation:
+            tally.schedules += 1
+            tally.failed.append((seed, violation))
+            break
+    return tally
+
+
+# --- shortening ---
+
+
+def shorten(
+    scenario: Scenario, seed: int, violation: ViolationError, *, kind: Kind = "native", switch: SwitchType | None = None
+) -> Failure:
+    """Leave out of a failing schedule whatever it fails without: faults, qualities of links, jobs' extras.
+
+    Faults by delta debugging (Zeller and Hildebrandt, IEEE TSE 28(2), 2002: `ddmin`); what counts is that the same kind
+    of violation remains, not the same event.
+    """
+    shortener = _Shortener(scenario, seed, violation, kind, switch)
+    shortener.run()
+    return Failure(seed, shortener.scenario, shortener.violation, len(scenario.faults))
+
+
+class _Shortener:
+    def __init__(
+        self, scenario: Scenario, seed: int, violation: ViolationError, kind: Kind, switch: SwitchType | None
+    ) -> None:
+        self.scenario = scenario
+        self.violation = violation
+        self._seed = seed
+        self._kind: Kind = kind
+        self._switch = switch
+        self._runs_left = MAX_SHORTENING_RUNS
+
+    def run(self) -> None:
+        self._shorten_faults()
+        for simpler in self._simpler_links():
+            self._try(simpler)
+        self._shorten_jobs()
+
+    def _try(self, candidate: Scenario) -> bool:
+        """Whether the candidate fails alike; then it is what is shortened further."""
+        if self._runs_left == 0 or candidate == self.scenario:
+            return False
+        self._runs_left -= 1
+        try:
+            simulate(candidate, self._seed, kind=self._kind, switch=self._switch)
+        except ViolationError as found:
+            if found.kind == self.violation.kind:
+                self.scenario, self.violation = candidate, found
+                return True
+        return False
+
+    def _shorten_faults(self) -> None:
+        """ddmin: leave out ever smaller parts, as long as that changes nothing."""
+        part_count = 1
+        while (faults := self.scenario.faults) and part_count <= len(faults):
+            size = -(-len(faults) // part_count)
+            parts = [faults[start : start + size] for start in range(0, len(faults), size)]
+            rest = [self.scenario.with_faults(_without(faults, part)) for part in parts]
+            if any(self._try(candidate) for candidate in rest):
+                part_count = max(part_count - 1, 1)
+            elif part_count == len(faults):
+                return
+            else:
+                part_count = min(2 * part_count, len(faults))
+
+    def _simpler_links(self) -> Iterator[Scenario]:
+        """The scenario with one quality of its links as it is by default, or the link of one fault."""
+        for each in dataclasses.fields(Link):
+            default: Any = each.default
+            link = dataclasses.replace(self.scenario.link, **{each.name: default})
+            yield dataclasses.replace(self.scenario, link=link)
+
+    def _shorten_jobs(self) -> None:
+        for index in reversed(range(len(self.scenario.jobs))):
+            jobs = self.scenario.jobs
+            if len(jobs) > 1 and not any(fault.job >= index for fault in self.scenario.faults):
+                self._try(dataclasses.replace(self.scenario, jobs=(*jobs[:index], *jobs[index + 1 :])))
+        for index in range(len(self.scenario.jobs)):
+            for change in ({"ahead": 1}, {"think_s": 0.0, "slow": ()}, {"start_s": 0.0}):
+                jobs = self.scenario.jobs
+                job = dataclasses.replace(jobs[index], **change)
+                self._try(dataclasses.replace(self.scenario, jobs=(*jobs[:index], job, *jobs[index + 1 :])))
+            while (steps := self.scenario.jobs[index].steps) > 1:
+                jobs = self.scenario.jobs
+                job = dataclasses.replace(jobs[index], steps=steps // 2)
+                if not self._try(dataclasses.replace(self.scenario, jobs=(*jobs[:index], job, *jobs[index + 1 :]))):
+                    break
+
+
+def _without(faults: tuple[Fault, ...], part: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    dropped = list(part)
+    kept = []
+    for fault in faults:
+        if fault in dropped:
+            dropped.remove(fault)
+        else:
+            kept.append(fault)
+    return tuple(kept)

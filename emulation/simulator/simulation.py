@@ -1,0 +1,227 @@
+"""One run: a scenario and a seed, the machines of one kind, and checkers that see every event.
+
+`simulate` is a function of its arguments alone: the same scenario, seed, kind and commit give the same events, to the
+bit. All chance comes from one `random.Random(seed)`; what workers add up is a function of the seed as well.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fanin import control
+from fanin.emulation.simulator.event_queue import EventQueue
+from fanin.emulation.simulator.job import SimulatedJob
+from fanin.emulation.simulator.links import Link, Pipe
+from fanin.emulation.simulator.machines import Kind, SwitchType, switch_type, worker_type
+from fanin.emulation.simulator.network import Network
+from fanin.emulation.simulator.recorder import Recorder
+from fanin.emulation.simulator.scenario import Fault, Scenario
+from fanin.emulation.simulator.switch_host import SWITCH_ADDRESS, SwitchHost
+from fanin.emulation.simulator.violations import ProgressError, ViolationError
+from fanin.emulation.simulator.worker import Process
+from fanin.host.transports.pcap import PcapWriter
+
+MAX_EVENTS = 2_000_000
+"""Events in one run; more is a machine that never rests."""
+OPERATOR = b"operator"
+OPERATOR_ADDRESS = -1
+"""Of whoever runs `fanin tune`: no machine is there, and nothing cuts it off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a run that violated nothing came to."""
+
+    seed: int
+    virtual_s: float
+    quiet_s: float
+    """When the last fault was over."""
+    events: int
+    packets: int
+    """Sent by anybody."""
+    contributions: int
+    """That reached a switch machine: how often the ledgers were compared."""
+    attempts: int
+    """Generations that jobs needed, all jobs together."""
+
+    @property
+    def recovery_s(self) -> float:
+        """Virtual time from the end of the faults to the end of the work."""
+        return max(0.0, self.virtual_s - self.quiet_s)
+
+
+def simulate(
+    scenario: Scenario,
+    seed: int,
+    *,
+    kind: Kind = "native",
+    switch: SwitchType | None = None,
+    show: Callable[[str], None] | None = None,
+    pcap: PcapWriter | None = None,
+) -> Report:
+    """Run until all jobs are complete. A ViolationError says what does not hold; `switch` replaces the switch machine.
+
+    `show` gets a line per packet and event, `pcap` every packet that is sent.
+    """
+    return Simulation(scenario, seed, kind=kind, switch=switch, show=show, pcap=pcap).run()
+
+
+class Simulation:
+    """A run in progress."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        seed: int,
+        *,
+        kind: Kind = "native",
+        switch: SwitchType | None = None,
+        show: Callable[[str], None] | None = None,
+        pcap: PcapWriter | None = None,
+    ) -> None:
+        self.scenario = scenario
+        self.seed = seed
+        self.queue = EventQueue()
+        self.recorder = Recorder(self.queue, show=show, pcap=pcap)
+        dice = random.Random(seed)
+        self.network = Network(self.queue, scenario.link, dice)
+        self.network.watchers.append(self.recorder)
+        self.switch = SwitchHost(
+            self.network,
+            switch or switch_type(kind),
+            dice,
+            memory_bytes=scenario.memory_bytes,
+            liveness_timeout_s=scenario.liveness_timeout_s,
+            note=self.recorder.note,
+        )
+        self.jobs: list[SimulatedJob] = []
+        address = SWITCH_ADDRESS + 1
+        for index, plan in enumerate(scenario.jobs):
+            job = SimulatedJob(
+                plan, index, address,
+                network=self.network, switch=self.switch, worker_type=worker_type(kind), dice=dice, seed=seed,
+                note=self.recorder.note,
+            )  # fmt: skip
+            self.jobs.append(job)
+            self.queue.at(plan.start_s, job.start)
+            address += plan.workers
+        for fault in scenario.faults:
+            self.queue.at(fault.at_s, self._strike, fault)
+        self.queue.at(scenario.quiet_s, self._quiet)
+
+    def run(self) -> Report:
+        """Run to the end; the first violation ends it."""
+        try:
+            self._run()
+        except ViolationError as violation:
+            violation.locate(self.seed, self.queue.happened, self.queue.now, self.recorder.tail())
+            raise
+        return Report(
+            seed=self.seed,
+            virtual_s=self.queue.now,
+            quiet_s=self.scenario.quiet_s,
+            events=self.queue.happened,
+            packets=self.network.packets,
+            contributions=self.switch.contributions + self.switch.auditor.contributions,
+            attempts=sum(job.attempts for job in self.jobs),
+        )
+
+    def _run(self) -> None:
+        limit_s = self.scenario.quiet_s + self.scenario.recovery_s
+        while not all(job.complete for job in self.jobs):
+            if self.queue.next_at() > limit_s:
+                raise ProgressError(
+                    f"not done {self.scenario.recovery_s:g} s after the last fault: "
+                    + "; ".join(f"{process} is {process.phase.name}" for job in self.jobs for process in job.processes)
+                )
+            if self.queue.happened >= MAX_EVENTS:
+                raise ProgressError(f"{MAX_EVENTS} events, and no end: a machine never rests")
+            self.queue.step()
+
+    # --- faults ---
+
+    def _quiet(self) -> None:
+        link = self.scenario.link
+        self.network.link = Link(delay_s=link.delay_s, bytes_per_s=link.bytes_per_s, queue_bytes=link.queue_bytes)
+        self.recorder.note("all faults are over")
+
+    def _strike(self, fault: Fault) -> None:
+        self.recorder.note(f"fault: {fault}")
+        job = self.jobs[fault.job]
+        process = None if fault.rank is None else job.processes[fault.rank]
+        match fault.kind:
+            case "cut" | "clog":
+                self._obstruct(fault, job)
+            case "degrade":
+                self._degrade(fault, job)
+            case "pause":
+                self._pause(fault, process)
+            case "restart":
+                self.switch.stop()
+                self.queue.at(fault.ends_s, self._restart_switch)
+            case "crash" | "leave":
+                assert process is not None
+                process.held_until = fault.ends_s
+                if fault.kind == "crash":
+                    process.crash()
+                    self.queue.at(fault.ends_s, job.start_again)
+                else:
+                    process.leave()
+            case "evict":
+                self._evict(fault, job)
+            case "quorum" | "staleness":
+                tune = control.Tune(job=job.name, **{fault.kind: fault.value})
+                self.switch.request(OPERATOR, OPERATOR_ADDRESS, tune, lambda reply: self.recorder.note(str(reply)))
+
+    def _obstruct(self, fault: Fault, job: SimulatedJob) -> None:
+        for pipe in self._pipes(fault, job):
+            if fault.kind == "clog":
+                pipe.clog(fault.ends_s)
+            else:
+                pipe.blocked += 1
+                self.queue.at(fault.ends_s, _unblock, pipe)
+
+    def _pipes(self, fault: Fault, job: SimulatedJob) -> list[Pipe]:
+        processes = job.processes if fault.rank is None else [job.processes[fault.rank]]
+        pipes = []
+        for process in processes:
+            if fault.direction != "from_switch":
+                pipes.append(self.network.pipe(process.address, SWITCH_ADDRESS))
+            if fault.direction != "to_switch":
+                pipes.append(self.network.pipe(SWITCH_ADDRESS, process.address))
+        return pipes
+
+    def _degrade(self, fault: Fault, job: SimulatedJob) -> None:
+        assert fault.link is not None
+        for process in job.processes if fault.rank is None else [job.processes[fault.rank]]:
+            self.network.links[process.address] = fault.link
+            self.queue.at(fault.ends_s, self._mend, process.address, fault.link)
+
+    def _mend(self, address: int, link: Link) -> None:
+        if self.network.links.get(address) is link:
+            del self.network.links[address]
+
+    def _pause(self, fault: Fault, process: Process | None) -> None:
+        if process is None:
+            self.queue.at(fault.ends_s, self.switch.resume, self.switch.pause())
+        elif process.node is not None:
+            self.network.pause(process.node)
+            self.queue.at(fault.ends_s, self.network.resume, process.node)
+
+    def _restart_switch(self) -> None:
+        self.switch.stop()  # of two overlapping restarts, the later one decides
+        self.switch.start()
+
+    def _evict(self, fault: Fault, job: SimulatedJob) -> None:
+        """Take a worker out of the job that runs now, if one does."""
+        assert fault.rank is not None
+        for ledger in list(self.switch.auditor.ledgers.values()):
+            if any(process.ledger is ledger for process in job.processes):
+                self.switch.evict(ledger.spec.job, fault.rank)
+                job.reconsider(ledger)
+
+
+def _unblock(pipe: Pipe) -> None:
+    pipe.blocked -= 1

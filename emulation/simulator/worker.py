@@ -1,0 +1,280 @@
+"""A worker as a process: it joins, reduces, leaves; it crashes and is started again. The machine in it is the real one.
+
+    phase    | what it does                               | becomes
+    ---------+--------------------------------------------+---------------------------------------------------------
+    OUT      | nothing                                    | JOINING, when it is started
+    JOINING  | asks the controller every JOIN_INTERVAL_S; | WORKING, when it is told that all are there; OUT, when it
+             | once admitted its machine says HELLO       | is refused or the machine fails
+    WORKING  | submits steps, checks results              | LEAVING, when all steps are done; OUT, when it fails
+    LEAVING  | says BYE                                   | OUT, when the switch knows, or LEAVE_TIMEOUT_S later
+
+Whoever fails is started again RESTART_S later, as torchrun does, and then does all steps again: a checkpoint would tell
+the simulation nothing. `job.py` decides who else is started again, and when all is done.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fanin import control
+from fanin.control import JOIN_INTERVAL_S
+from fanin.emulation.simulator.ledger import JobLedger
+from fanin.emulation.simulator.machines import Worker
+from fanin.emulation.simulator.network import Node
+from fanin.emulation.simulator.switch_host import SWITCH_ADDRESS
+from fanin.events import Departed, Ready, ReductionDone, WorkerEvent
+from fanin.host.joining import spec_of
+from fanin.host.operation import Operation
+from fanin.host.worker_machine import WorkerMachine
+from fanin.job import JobSpec
+from fanin.reduction import Element, Reduction
+from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
+from fanin.wire import VERSION, Flag, Kind, Packet
+
+if TYPE_CHECKING:
+    from fanin.emulation.simulator.job import SimulatedJob
+
+RESTART_S = 0.2
+"""How long a launcher takes to start a worker again."""
+PAUSE_POLL_S = 0.01
+"""How often a paused process looks whether it may go on computing."""
+SIGNATURE = 0x5EED
+"""Of every reduction of a job whose rounds may hold contributions of several steps."""
+
+Array = npt.NDArray[Any]
+
+
+class PassingWorker(WorkerMachine):
+    """The Python worker machine, in which some reductions are passes: an arrival without words for each chunk."""
+
+    passed: frozenset[int] = frozenset()
+    """Tickets that are passes."""
+
+    def pass_next(self) -> None:
+        """The next reduction that is submitted is a pass."""
+        self.passed |= {self._tickets + 1}
+
+    def _contribution(self, item: int) -> bytes:
+        operation: Operation = self._stream.operation(item)
+        if operation.ticket not in self.passed:
+            return super()._contribution(item)
+        base, slot = divmod(item, self._spec.slots)
+        flags = Flag.PASS | (Flag.CHECKSUM if self._spec.checksum else Flag(0))
+        return Packet(
+            kind=Kind.CONTRIBUTION, job=self._spec.job, worker=self._worker, generation=self._spec.generation,
+            slot=slot, base=base, flags=flags,
+        ).to_bytes()  # fmt: skip
+
+
+class Phase(enum.Enum):
+    """See the table of this file."""
+
+    OUT = enum.auto()
+    JOINING = enum.auto()
+    WORKING = enum.auto()
+    LEAVING = enum.auto()
+
+
+class Process:
+    """One worker of one job."""
+
+    def __init__(self, job: SimulatedJob, rank: int, address: int) -> None:
+        self.job = job
+        self.rank = rank
+        self.address = address
+        """Kept over restarts: the worst case for telling old packets from new ones."""
+        self.phase = Phase.OUT
+        self.life = 0
+        self.node: Node | None = None
+        self.spec: JobSpec | None = None
+        self.ledger: JobLedger | None = None
+        self.held_until = 0.0
+        """It is not started again before that."""
+        self._machine: Worker | None = None
+        self._arrays: dict[int, Array] = {}
+        self._submitted = 0
+        self._done = 0
+        self._thinking = False
+        self._told_to_start = False
+
+    def __str__(self) -> str:
+        return f"job {self.job.index} rank {self.rank}"
+
+    # --- what happens to it ---
+
+    def start(self) -> None:
+        """Begin a life."""
+        if self.phase is not Phase.OUT or self.job.complete:
+            return
+        if self.job.queue.now < self.held_until:
+            self.start_after(0.0)
+            return
+        self.life += 1
+        self.phase = Phase.JOINING
+        self._submitted = self._done = 0
+        self._thinking = self._told_to_start = False
+        self._arrays.clear()
+        self._ask(self.life)
+
+    def start_after(self, delay_s: float) -> None:
+        """Begin a life then, or when it may begin one, unless it has begun one before."""
+        self.job.queue.at(max(self.job.queue.now + delay_s, self.held_until), self._start_life_after, self.life)
+
+    def _start_life_after(self, life: int) -> None:
+        if life == self.life:
+            self.start()
+
+    def crash(self) -> None:
+        """End this life without a word."""
+        self.phase = Phase.OUT
+        self.life += 1
+        self._detach()
+
+    def leave(self) -> None:
+        """Say BYE, whatever is outstanding."""
+        if self._machine is None or self.node is None or self._machine.failed:
+            return
+        self.phase = Phase.LEAVING
+        self._machine.leave(self.job.queue.now)
+        self.job.network.speak(self.node)
+
+    # --- joining ---
+
+    @property
+    def _peer(self) -> bytes:
+        return f"{self.job.index}-{self.rank}-{self.life}".encode()
+
+    def _ask(self, life: int) -> None:
+        if life != self.life or self.phase is not Phase.JOINING:
+            return
+        if self.node is None or not self.node.paused:
+            plan = self.job.plan
+            join = control.Join(
+                job=self.job.name, rank=self.rank, size=plan.workers, nonce=self._peer.decode(),
+                wire_version=VERSION, software="simulated", process=f"worker:{self.rank}", scheme="udp",
+                path_mtu=65_536, receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, slots=plan.slots,
+                words_per_packet=plan.words_per_packet, checksum=plan.checksum, quorum=plan.quorum,
+                staleness=plan.staleness, max_staleness=plan.max_staleness,
+            )  # fmt: skip
+            self._send(join)
+        self.job.queue.after(JOIN_INTERVAL_S, self._ask, life)
+
+    def _send(self, request: control.Request) -> None:
+        life = self.life
+        self.job.switch.request(self._peer, self.address, request, lambda reply: self._replied(life, reply))
+
+    def _replied(self, life: int, reply: control.Reply) -> None:
+        if life != self.life or self.phase is not Phase.JOINING:
+            return
+        if isinstance(reply, control.Admitted):
+            if self._machine is None:
+                self._admitted(reply)
+            elif self.spec is not None and reply.generation != self.spec.generation:
+                self._fail("is asked to join another generation while it waits for the start of its own")
+        elif isinstance(reply, control.Started):
+            self._told_to_start = True
+            self._begin()
+        elif isinstance(reply, control.Refused):
+            self._fail(f"was refused: {reply.reason}")
+
+    def _begin(self) -> None:
+        """Go to work, once the others are there and the data path is open."""
+        if self._told_to_start and self._machine is not None and self._machine.ready and self.phase is Phase.JOINING:
+            self.job.note(f"{self} starts its steps")
+            self.phase = Phase.WORKING
+            self._work(self.life)
+
+    def _admitted(self, admitted: control.Admitted) -> None:
+        self.job.note(f"{self} is admitted to index {admitted.index}, generation {admitted.generation:#x}")
+        self.spec = spec_of(admitted)
+        ledger = self.job.switch.auditor.ledgers.get(admitted.index)
+        if ledger is None or ledger.spec.generation != admitted.generation:
+            self._fail("was admitted to a job that is gone")
+            return
+        self.ledger = ledger
+        make = PassingWorker if self.job.plan.passes else self.job.worker_type
+        self._machine = make(self.spec, self.rank, switch=SWITCH_ADDRESS, token=admitted.token)
+        self.node = self.job.network.attach(self.address, self._machine, self._stepped)
+
+    # --- working ---
+
+    def _work(self, life: int) -> None:
+        """Submit what may be submitted now."""
+        if life != self.life or self.phase is not Phase.WORKING or self._machine is None or self.node is None:
+            return
+        if self.node.paused:
+            self.job.queue.after(PAUSE_POLL_S, self._work, life)
+            return
+        plan = self.job.plan
+        self._thinking = False
+        while self._submitted < plan.steps and self._submitted - self._done < plan.ahead and not self._thinking:
+            self._submit(self._machine)
+            self._thinking = plan.think_s > 0
+        if self._thinking:
+            slow = plan.slow[self.rank] if self.rank < len(plan.slow) else 1.0
+            self.job.queue.after(plan.think_s * slow * 2 * self.job.dice.random(), self._work, life)
+        self.job.network.speak(self.node)
+
+    def _submit(self, machine: Worker) -> None:
+        plan, step = self.job.plan, self._submitted
+        if isinstance(machine, PassingWorker) and self.job.dice.random() < plan.passes:
+            machine.pass_next()
+            assert self.spec is not None
+            self.job.passes.add((self.spec.generation, self.rank, step))
+        array = np.array(self.job.inputs(self.rank, step))
+        self._arrays[step] = array
+        machine.submit(
+            Reduction(
+                source=array.ctypes.data,
+                destination=array.ctypes.data,
+                count=len(array),
+                element=Element[plan.element.upper()],
+                signature=SIGNATURE if plan.every_chunk_has_a_slot else 0,
+                owner=array,
+            )
+        )
+        self._submitted += 1
+
+    def _stepped(self) -> None:
+        machine = self._machine
+        while machine is not None and machine is self._machine and (event := machine.next_event()) is not None:
+            self._handle(event)
+
+    def _handle(self, event: WorkerEvent) -> None:
+        if isinstance(event, ReductionDone):
+            step = event.ticket - 1
+            self.job.check_result(self, step, self._arrays.pop(step))
+            self._done += 1
+            if self._done == self.job.plan.steps:
+                self.job.finished(self)
+            elif not self._thinking:
+                self.job.queue.at(self.job.queue.now, self._work, self.life)
+        elif isinstance(event, Departed):
+            self.job.note(f"{self} has left")
+            if not event.confirmed:
+                self._send(control.Leave(job=self.job.name, rank=self.rank, nonce=self._peer.decode()))
+            self.phase = Phase.OUT
+            self._detach()
+            self.job.departed(self)
+        elif isinstance(event, Ready):
+            self.job.queue.at(self.job.queue.now, self._begin)
+        else:
+            self._fail(str(event))
+
+    def _fail(self, text: str) -> None:
+        """End this life, and tell the controller."""
+        self.job.note(f"{self}: {text}")
+        self._send(control.Leave(job=self.job.name, rank=self.rank, nonce=self._peer.decode()))
+        self.phase = Phase.OUT
+        self.life += 1
+        self._detach()
+        self.job.failed(self)
+
+    def _detach(self) -> None:
+        if self.node is not None:
+            self.job.network.detach(self.node)
+        self.node = self._machine = None

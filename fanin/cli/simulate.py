@@ -1,0 +1,130 @@
+"""`fanin simulate`: the machines in virtual time, under faults, with every event checked."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fanin.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from fanin.emulation.simulator.machines import Kind
+    from fanin.emulation.simulator.scenario import Scenario
+    from fanin.emulation.simulator.search import Tally
+
+CANARY_SEEDS_APART = 1_000_000
+"""Between the first seeds of two hunts for one defect."""
+
+
+def simulate(
+    seed: Annotated[int, typer.Option(help="Of the run, and of the scenario where none is given.")] = 0,
+    scenario: Annotated[str, typer.Option(help="A scenario's file (TOML), or the name of a shipped one.")] = "",
+    events: Annotated[bool, typer.Option("--events", help="Print every packet and event.")] = False,
+    pcap: Annotated[Path | None, typer.Option(help="File for a capture of every packet sent.")] = None,
+    native: Annotated[bool, typer.Option("--native/--python", help="Which machines.")] = True,
+    search: Annotated[int, typer.Option(help="Run that many schedules, from --seed on.")] = 0,
+    canary: Annotated[int, typer.Option(help="Hunt each planted defect so many times; all must be found.")] = 0,
+    processes: Annotated[int, typer.Option(help="For --search; 0: one per core.")] = 0,
+) -> None:
+    """Run the real machines in virtual time, under faults, and check every event (docs/simulation.md)."""
+    from fanin.emulation.simulator.chaos import draw
+    from fanin.emulation.simulator.scenario import load, to_toml
+
+    if search < 0 or canary < 0 or processes < 0:
+        raise ConfigurationError("--search, --canary and --processes count something: they cannot be negative")
+    kind: Kind = "native" if native else "python"
+    given = load(scenario) if scenario else None
+    if canary:
+        _hunt(canary, seed)
+    elif search:
+        _search(seed, search, kind, given, processes or os.cpu_count() or 1)
+    else:
+        chosen = given or draw(seed)
+        if events and given is None:
+            print(to_toml(chosen))
+        _run(chosen, seed, kind, events, pcap)
+
+
+def _run(scenario: Scenario, seed: int, kind: Kind, events: bool, pcap: Path | None) -> None:
+    """One run, and what it came to."""
+    from fanin.emulation.simulator.simulation import simulate as run
+    from fanin.emulation.simulator.violations import ViolationError
+    from fanin.host.transports.pcap import PcapWriter
+
+    capture = PcapWriter(str(pcap)) if pcap is not None else None
+    try:
+        report = run(scenario, seed, kind=kind, show=print if events else None, pcap=capture)
+    except ViolationError as violation:
+        print(violation)
+        sys.exit(1)
+    finally:
+        if capture is not None:
+            capture.close()
+    print(
+        f"scenario {scenario.name}, seed {seed}, {kind} machines: {report.attempts} generations in "
+        f"{report.virtual_s:.3f} virtual s ({report.recovery_s:.3f} s after the last fault), {report.events:,} events, "
+        f"{report.packets:,} packets, {report.contributions:,} contributions checked; nothing was violated"
+    )
+
+
+def _search(seed: int, schedules: int, kind: Kind, scenario: Scenario | None, processes: int) -> None:
+    """Many runs; of the first that fails, the shortest schedule that still does."""
+    from fanin.emulation.simulator.chaos import draw
+    from fanin.emulation.simulator.scenario import to_toml
+    from fanin.emulation.simulator.search import search, shorten
+
+    started = time.monotonic()
+    tally = search(
+        seed, schedules, kind=kind, scenario=scenario, processes=processes, progress=_show_progress(schedules)
+    )
+    took_s = time.monotonic() - started
+    print(
+        f"{tally.schedules:,} schedules with {kind} machines from seed {seed} on: {tally.events:,} events, "
+        f"{tally.contributions:,} contributions checked, {tally.virtual_s:,.0f} virtual s in {took_s:.0f} s; slowest "
+        f"recovery {tally.slowest_recovery_s:.1f} s"
+    )
+    if not tally.failed:
+        print("nothing was violated")
+        return
+    failed_seed, violation = tally.failed[0]
+    print(f"seed {failed_seed} fails:\n{violation}\n\nshortening its schedule ...")
+    failure = shorten(scenario or draw(failed_seed), failed_seed, violation, kind=kind)
+    print(f"{len(failure.scenario.faults)} of {failure.faults_before} faults are needed; it then fails with\n")
+    print(failure.violation)
+    print(
+        f"\nSave this as FILE.toml; `fanin simulate --seed {failed_seed} --scenario FILE.toml --events` replays it:\n"
+    )
+    print(to_toml(failure.scenario))
+    sys.exit(1)
+
+
+def _show_progress(schedules: int) -> Callable[[Tally], None]:
+    """A line that is overwritten, where somebody looks on."""
+
+    def show(tally: Tally) -> None:
+        if sys.stderr.isatty():
+            print(f"\r{tally.schedules:,} of {schedules:,} schedules", end="\r", file=sys.stderr, flush=True)
+
+    return show
+
+
+def _hunt(times: int, seed: int) -> None:
+    """The canary: every planted defect must be found, every time."""
+    from fanin.emulation.simulator.canary import DEFECTS, MAX_SCHEDULES, hunt
+
+    missed = 0
+    for defect in DEFECTS:
+        for first_seed in range(seed, seed + times * CANARY_SEEDS_APART, CANARY_SEEDS_APART):
+            catch = hunt(defect, first_seed)
+            missed += catch is None
+            found = "NOT FOUND" if catch is None else f"{catch.violation.kind} violated, seed {catch.violation.seed}"
+            schedules = MAX_SCHEDULES if catch is None else catch.schedules
+            print(f"{defect:22} from seed {first_seed}: {found}, {schedules} schedules")
+    if missed:
+        sys.exit(f"{missed} hunts found nothing: the simulator no longer sees what it must see")
