@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import platform
 import statistics
 import sys
@@ -31,6 +30,7 @@ from fanin.benchmarks.allreduce import FLOAT_BYTES, ROUNDS, slowest_ranks
 from fanin.benchmarks.rivals import Rival
 from fanin.emulation.network.commands import in_namespace
 from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
+from fanin.emulation.network.machine import machine
 from fanin.emulation.network.switches import Switches
 from fanin.emulation.network.topology import Link, Topology
 from fanin.emulation.network.traffic import Meters
@@ -132,16 +132,6 @@ def bench(plan: Plan, *, json_file: Path | None, record_file: Path | None, conso
             notes=tuple(notes),
         ).write(record_file)
     return rows
-
-
-def machine() -> str:
-    """Processor and cores, for people."""
-    name = platform.processor() or platform.machine()
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            name = line.partition(":")[2].strip()
-            break
-    return f"{name}, {len(os.sched_getaffinity(0))} cores"
 
 
 class _Cluster:

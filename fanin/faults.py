@@ -1,16 +1,32 @@
-"""Faults to inject, as text: `drop=1%,dup=0.5%,reorder=2%,corrupt=0.01%@seed=7`.
+"""Faults to inject, as text. One grammar for `--fault`, scenario files and FANIN_FAULTS.
 
-Each part is a probability per datagram and direction, `1%` or `0.01`; a part left out is 0, `@seed=` left out is 0.
-Only the reading of the text stands here: host/transports/faulty.py draws the dice.
+Clauses are separated by semicolons (or are several `--fault` options):
+
+* `drop=1%,dup=0.5%,reorder=2%,corrupt=0.01%@seed=7`: to datagrams, all the time. Each part is a probability per
+  datagram and direction, `1%` or `0.01`; a part left out is 0, `@seed=` left out is 0.
+* `kill=worker:2@step:40`, `kill=worker:2@12s`, `kill=switch@step:40`: SIGKILL, once, when so many optimizer steps are
+  done (by that worker; by worker 0 for a switch) or so long after the start.
+* `restart=worker:2@step:40`, `restart=switch@12s`: the same, and it is started again.
+* `pause=worker:2@12s+3s`: stopped (SIGSTOP) for three seconds.
+* `down=link:3@5s+2s`: worker 3's link carries nothing for two seconds.
+* `slow=link:3:4x@5s+10s`: worker 3's link has a quarter of its rate for ten seconds.
+
+Only the reading of the text stands here. Who does it: datagrams, host/transports/faulty.py; workers at a step,
+host/torch/timeline.py; the rest, the emulator (emulation/network/happenings.py), which alone can.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Literal
 
 from fanin.errors import ConfigurationError
 
 EXAMPLE = "drop=1%,dup=0.5%,reorder=2%,corrupt=0.01%@seed=7"
+HAPPENING_EXAMPLES = (
+    "kill=worker:2@step:40, restart=switch@12s, pause=worker:2@12s+3s, down=link:3@5s+2s or slow=link:3:4x@5s+10s"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,3 +77,105 @@ def _probability(text: str, value: str) -> float:
         return float(value[:-1]) / 100 if value.endswith("%") else float(value)
     except ValueError:
         raise ConfigurationError(f"faults {text!r}: {value!r} is no probability; as in {EXAMPLE}") from None
+
+
+Action = Literal["kill", "restart", "pause", "down", "slow"]
+TARGETS: dict[Action, tuple[str, ...]] = {
+    "kill": ("worker", "switch"),
+    "restart": ("worker", "switch"),
+    "pause": ("worker", "switch"),
+    "down": ("link",),
+    "slow": ("link",),
+}
+"""What each can happen to."""
+LASTING: tuple[Action, ...] = ("pause", "down", "slow")
+"""What has a duration."""
+_HAPPENING = re.compile(
+    r"(?P<action>[a-z]+)=(?P<target>worker|switch|link)(?::(?P<index>\d+))?(?::(?P<factor>\d+(?:\.\d+)?)x)?"
+    r"@(?:step:(?P<step>\d+)|(?P<at>\d+(?:\.\d+)?)s)(?:\+(?P<lasts>\d+(?:\.\d+)?)s)?"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    """Something that happens once to a part of the cluster, at a step or at a time."""
+
+    action: Action
+    target: str
+    """worker, switch or link."""
+    index: int | None
+    """Rank of the worker (a link has its worker's); None for a switch."""
+    at_step: int | None = None
+    at_s: float | None = None
+    """Seconds after the start; exactly one of the two is given."""
+    lasts_s: float | None = None
+    factor: float = 1.0
+    """How much slower, for `slow`."""
+    text: str
+    """As it was given."""
+
+    @property
+    def by_worker(self) -> bool:
+        """Whether the worker itself does it, at the very step."""
+        return self.target == "worker" and self.at_step is not None
+
+    @classmethod
+    def parse(cls, text: str) -> Happening:
+        """Read one clause; ConfigurationError says what is wrong."""
+        match = _HAPPENING.fullmatch(text.strip())
+        if match is None or match["action"] not in TARGETS:
+            raise ConfigurationError(f"fault {text!r}: expected {EXAMPLE}, {HAPPENING_EXAMPLES}")
+        action: Action = match["action"]
+        happening = cls(
+            action=action,
+            target=match["target"],
+            index=None if match["index"] is None else int(match["index"]),
+            at_step=None if match["step"] is None else int(match["step"]),
+            at_s=None if match["at"] is None else float(match["at"]),
+            lasts_s=None if match["lasts"] is None else float(match["lasts"]),
+            factor=float(match["factor"] or 1.0),
+            text=text.strip(),
+        )
+        happening._check()
+        return happening
+
+    def _check(self) -> None:
+        def check(legal: bool, why: str) -> None:
+            if not legal:
+                raise ConfigurationError(f"fault {self.text!r}: {why}; as in {HAPPENING_EXAMPLES}")
+
+        check(self.target in TARGETS[self.action], f"{self.action} happens to {' or '.join(TARGETS[self.action])}")
+        check((self.index is None) == (self.target == "switch"), "workers and links have a number, the switch has none")
+        check((self.lasts_s is not None) == (self.action in LASTING), f"only {', '.join(LASTING)} last, with +SECONDS")
+        check((self.factor > 1) == (self.action == "slow"), "slow, and nothing else, has a factor above 1")
+        check(not (self.at_step and self.action == "pause"), "a pause begins at a time, not at a step")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultSchedule:
+    """Everything that is to go wrong."""
+
+    packets: FaultPlan | None = None
+    happenings: tuple[Happening, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> FaultSchedule:
+        """Read clauses separated by semicolons; ConfigurationError says which part is wrong."""
+        packets: FaultPlan | None = None
+        happenings = []
+        for clause in filter(None, (clause.strip() for clause in text.split(";"))):
+            if clause.partition("=")[0].strip() in _FIELDS:
+                if packets is not None:
+                    raise ConfigurationError(
+                        f"faults {text!r}: faults of datagrams stand there twice; join them by commas"
+                    )
+                packets = FaultPlan.parse(clause)
+            else:
+                happenings.append(Happening.parse(clause))
+        return cls(packets=packets, happenings=tuple(happenings))
+
+    def for_workers(self, text: str) -> str:
+        """Those clauses of `text`, which this was read from, that workers carry out themselves: FANIN_FAULTS."""
+        mine = [happening.text for happening in self.happenings if happening.by_worker]
+        packets = [clause.strip() for clause in text.split(";") if clause.partition("=")[0].strip() in _FIELDS]
+        return ";".join(packets + mine)

@@ -13,6 +13,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from fanin.errors import ConfigurationError
+from fanin.faults import FaultPlan, FaultSchedule
 from fanin.reduction import LANES
 
 ENVIRONMENT_PREFIX = "FANIN_"
@@ -99,7 +100,11 @@ class Options:
     join_timeout_s: float = 120.0
     """Longest wait for the other ranks of the job, 1..86,400 s."""
     faults: str | None = None
-    """Faults injected at this worker, for tests: `drop=1%,dup=0.5%,reorder=2%,corrupt=0.1%@seed=7`."""
+    """Faults injected at this worker, for tests: `drop=1%,dup=0.5%,reorder=2%,corrupt=0.1%@seed=7`, and when to end it:
+    `kill=worker:2@step:40`. The grammar is in fanin/faults.py."""
+    timeline: str | None = None
+    """File that receives a JSON line per reduction and per optimizer step of this worker, with times; `%r` becomes the
+    rank. What `fanin emulate` draws its time lines from."""
     pcap: str | None = None
     """File that receives every datagram of this worker as a packet capture; `%r` becomes the rank."""
     trace: str | None = None
@@ -128,8 +133,16 @@ class Options:
         check(self.fallback in ("raise", "gloo"), f"fallback = {self.fallback!r}; must be 'raise' or 'gloo'")
         check(0.1 <= self.connect_timeout_s <= 600, "connect_timeout_s must be in 0.1..600")
         check(1 <= self.join_timeout_s <= 86_400, "join_timeout_s must be in 1..86400")
+        if self.faults is not None:
+            others = [each.text for each in FaultSchedule.parse(self.faults).happenings if not each.by_worker]
+            check(not others, f"faults: a worker cannot do {'; '.join(others)}: `fanin emulate --fault` can")
         key = self.curve_server_key
         check(key is None or len(key) == 40, "curve_server_key must be 40 characters (Z85)")
+
+    @property
+    def packet_faults(self) -> FaultPlan | None:
+        """What is to happen to datagrams, if anything."""
+        return None if self.faults is None else FaultSchedule.parse(self.faults).packets
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], **given: object) -> Options:

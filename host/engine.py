@@ -16,7 +16,7 @@ from fanin.errors import SwitchUnreachableError
 from fanin.events import WorkerEvent
 from fanin.extension import native_extension
 from fanin.host import pump
-from fanin.host.transports import INSTRUMENTS, open_transport
+from fanin.host.transports import open_transport
 from fanin.host.worker_machine import WorkerMachine
 from fanin.job import JobSpec
 from fanin.options import Options
@@ -99,7 +99,8 @@ def make_engine(
     """
     extension = native_extension(options.native)
     machine_type: Callable[..., pump.WorkerMachine] = WorkerMachine if extension is None else extension.WorkerMachine
-    instruments = [name for name in INSTRUMENTS if getattr(options, name) is not None]
+    asked_for = {"faults": options.packet_faults, "pcap": options.pcap, "trace": options.trace}
+    instruments = [name for name, value in asked_for.items() if value is not None]
     if extension is not None and endpoint.scheme == "udp" and not instruments:
         return _native_engine(extension, options, spec, worker, token, endpoint, newcomer)
     with ExitStack() as opened:

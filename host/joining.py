@@ -105,7 +105,7 @@ class _Joining:
             slots=options.slots,
             words_per_packet=options.words_per_packet,
             flows=options.flows,
-            checksum=bool(options.checksum) or (options.checksum is None and options.faults is not None),
+            checksum=bool(options.checksum) or (options.checksum is None and options.packet_faults is not None),
             quorum=rounds.quorum,
             staleness=rounds.staleness,
             max_staleness=rounds.max_staleness,

@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -103,6 +104,8 @@ class Session:
             f"{spec.words_per_packet} words per packet ({spec.packet_bytes} bytes), {spec.slots} slots"
             f"{', checksums' * spec.checksum}"
         )
+        self.observer: Callable[[int, Reduction], None] | None = None
+        """Told of every ticket, after its reduction was submitted (host/torch/timeline.py)."""
         self._lock = threading.Lock()
         """Guards what follows."""
         self._failure: FaninError | None = None
@@ -156,6 +159,8 @@ class Session:
             crowded = len(self._unseen) > MAX_UNSEEN_TICKETS and not self._subscribed
         if crowded:
             self._forget_done()
+        if self.observer is not None:
+            self.observer(ticket, reduction)
         return ticket
 
     def wait(self, ticket: int, timeout_s: float | None = None) -> None:

@@ -51,6 +51,7 @@ struct SwitchJob {
   std::uint32_t changes = 0;   // of membership, in a job that survives losses
   std::array<Address, MAX_WORKERS> sources{};  // of those that registered
   std::array<double, MAX_WORKERS> heard{};     // when something last came from there, in seconds
+  std::array<std::uint64_t, MAX_WORKERS> last_arrivals{};  // rounds that this worker was the last to contribute to
   std::array<Address, MAX_WORKERS> listeners{};
   std::size_t listener_count = 0;
 };

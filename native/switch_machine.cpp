@@ -177,7 +177,13 @@ CounterList SwitchMachine::counters() const {
   return total.list();
 }
 
-CounterList SwitchMachine::job_counters(std::uint16_t job) const { return state_->job_at(job).tally.list(); }
+CounterList SwitchMachine::job_counters(std::uint16_t job) const {
+  const SwitchJob& found = state_->job_at(job);
+  CounterList counts = found.tally.list();
+  for (std::uint32_t worker = 0; worker < found.spec.workers; ++worker)
+    counts.emplace_back("last_arrivals_" + std::to_string(worker), found.last_arrivals[worker]);
+  return counts;
+}
 
 // --- the five verbs ---
 
@@ -289,7 +295,10 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
     case Verdict::mismatch:
       return refuse(job.tally, &job, Reason::mismatch, header, source);
   }
-  if (outcome.closed) multicast(job, header.slot, outcome.number);
+  if (outcome.closed) {
+    ++job.last_arrivals[header.worker];
+    multicast(job, header.slot, outcome.number);
+  }
   if (outcome.answered) answer(job, header, source);
 }
 

@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "poller.hpp"
+
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103
 #endif
@@ -218,6 +220,7 @@ Verdict judge(int error, bool train, UdpSocket& socket, UdpCounters& counters, i
 void send_datagrams(UdpSocket& socket, std::span<iovec> datagrams, UdpCounters& counters, Route route) {
   constexpr int PATIENCE = 3;
   Outgoing out;
+  const double began_s = monotonic_now();
   std::size_t first = 0;
   int patience = PATIENCE;
   while (first < datagrams.size()) {
@@ -248,6 +251,7 @@ void send_datagrams(UdpSocket& socket, std::span<iovec> datagrams, UdpCounters& 
       patience = PATIENCE;
     }
   }
+  counters.send_ns += static_cast<std::uint64_t>((monotonic_now() - began_s) * 1e9);
 }
 
 }  // namespace fanin

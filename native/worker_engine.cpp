@@ -189,6 +189,7 @@ std::vector<std::pair<std::string, std::uint64_t>> WorkerEngine::counters() {
   std::vector<std::pair<std::string, std::uint64_t>> total;
   UdpCounters sockets;
   std::uint64_t overflows = 0;
+  std::uint64_t packing_us = 0;
   for (const auto& flow : flows_) {
     const auto [machine, socket] = flow->counters();
     const auto list = named(machine);
@@ -200,9 +201,11 @@ std::vector<std::pair<std::string, std::uint64_t>> WorkerEngine::counters() {
     }
     sockets += socket;
     overflows += flow->socket_overflows();
+    packing_us += flow->packing_us();
   }
   for (const auto& entry : fanin::named(sockets)) total.push_back(entry);
   total.emplace_back("socket_overflows", overflows);
+  total.emplace_back("packing_us", packing_us);
   return total;
 }
 

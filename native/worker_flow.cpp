@@ -262,8 +262,12 @@ void WorkerFlow::sleep() {
 }
 
 void WorkerFlow::send(double now) {
+  const double began_s = monotonic_now();
+  const std::uint64_t sending_ns = counters_.send_ns;
   machine_.datagrams_to_send(now, *outbox_);
   outbox_->flush();
+  const auto took_ns = static_cast<std::uint64_t>((monotonic_now() - began_s) * 1e9);
+  packing_ns_ += took_ns - std::min(took_ns, counters_.send_ns - sending_ns);
 }
 
 std::optional<WorkerEvent> WorkerFlow::report() {
@@ -327,6 +331,11 @@ void WorkerFlow::close() {
 std::pair<WorkerCounters, UdpCounters> WorkerFlow::counters() {
   const std::lock_guard lock(turnstile_);
   return {machine_.counters(), counters_};
+}
+
+std::uint64_t WorkerFlow::packing_us() {
+  const std::lock_guard lock(turnstile_);
+  return packing_ns_ / 1000;
 }
 
 std::uint64_t WorkerFlow::socket_overflows() {

@@ -55,6 +55,7 @@ class WorkerFlow {
   void close();  // halt, and end the thread
 
   std::pair<WorkerCounters, UdpCounters> counters();
+  std::uint64_t packing_us();  // spent on making packets: quantizing, above all
   std::uint64_t socket_overflows();
   std::size_t buffer_bytes();
   int receive_buffer_bytes() const { return receive_buffer_bytes_; }
@@ -92,6 +93,7 @@ class WorkerFlow {
   std::unique_ptr<Outbox> outbox_;
   UdpCounters counters_;
   std::uint64_t overflows_at_halt_ = 0;
+  std::uint64_t packing_ns_ = 0;
   std::atomic<bool> closing_ = false;
   std::mutex driver_;    // held by the thread that waits and drives
   std::atomic<bool> driven_ = false;

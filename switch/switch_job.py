@@ -15,6 +15,8 @@ class SwitchJob:
     def __init__(self, spec: JobSpec) -> None:
         self.spec = spec
         self.tally = Tally()
+        self.last_arrivals = [0] * spec.workers
+        """By worker: rounds that it was the last to contribute to, and so closed."""
         self.membership = Membership(
             live=spec.full_mask,
             quorum=spec.quorum,

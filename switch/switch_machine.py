@@ -160,7 +160,9 @@ class SwitchMachine:
 
     def job_counters(self, job: int) -> dict[str, int]:
         """What concerned one job: from the row UNKNOWN_JOB of the table on."""
-        return self._jobs[job].tally.as_dict()
+        found = self._jobs[job]
+        last = {f"last_arrivals_{worker}": count for worker, count in enumerate(found.last_arrivals)}
+        return found.tally.as_dict() | last
 
     # --- the five verbs ---
 
@@ -291,6 +293,7 @@ class SwitchMachine:
         else:
             self._refuse(tally, job, REFUSALS[outcome.verdict], packet, source)
         if outcome.closed is not None:
+            job.last_arrivals[packet.worker] += 1
             self._multicast(job, packet.slot, *outcome.closed)
         if outcome.answer is not None:
             self._answer(job, packet, outcome.answer, source)

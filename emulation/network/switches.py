@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -60,6 +60,11 @@ class SwitchProcess:
                 words = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
                 raise FaninError(f"switch {self.name} did not start: {words[-1] if words else 'it said nothing'}")
             select.select([], [], [], POLL_S)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it, if the switch runs."""
+        if self._process is not None:
+            self._process.send_signal(number)
 
     def kill(self) -> None:
         """SIGKILL, as a crash would."""
@@ -147,15 +152,3 @@ def command(target: str, address: str, extra: list[str]) -> list[str]:
         where = ["--bind", f"{address}:{control.DEFAULT_PORT}", "--no-shared-memory"]
         return [*fanin, "switch", engine, *where, *extra]
     raise UnsupportedError(f"--target {target} is not part of this fanin; use --target native or python")
-
-
-def ask_stats(switch: SwitchProcess, namespace: str) -> dict[str, object]:
-    """`fanin stats --json` of a switch, asked from a namespace that reaches it; empty when it does not answer."""
-    asked = subprocess.run(
-        in_namespace(namespace, [sys.executable, "-m", "fanin", "stats", "--json", switch.url]),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=START_LIMIT_S,
-    )
-    return dict(json.loads(asked.stdout)) if asked.returncode == 0 else {}

@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 import fanin
-from fanin.cli import bench, demo, doctor, report, simulate, stats, switch, tune
+from fanin.cli import bench, demo, doctor, emulate, report, simulate, stats, switch, tune
 from fanin.errors import FaninError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False)
 app.command()(demo.demo)
 app.add_typer(bench.app, name="bench")
+app.command()(emulate.emulate)
 app.command()(switch.switch)
 app.command()(stats.stats)
 app.command()(tune.tune)

@@ -20,6 +20,7 @@ from fanin.host.torch.inner import Inner
 from fanin.host.torch.reducing import Direct, Request
 from fanin.host.torch.rendezvous import SHARED, Meeting, incarnation_store, meet
 from fanin.host.torch.staging import Staging
+from fanin.host.torch.timeline import Timeline, timeline_for
 from fanin.host.torch.work import FaninWork
 from fanin.options import Options
 
@@ -41,6 +42,7 @@ class Plumbing:
         self.fallback: Fallback | None = None
         self.staging: Staging | None = None
         self._meeting: Meeting | None = None
+        self._timeline: Timeline | None = None
         self._is_world = not global_ranks
         self._closed = False
         own_store = incarnation_store(store, rank, global_ranks)
@@ -105,6 +107,8 @@ class Plumbing:
     def _use(self, session: Session) -> None:
         self.session = self.failures.session = session
         self.direct = Direct(session, self.failures, self.completion)
+        if self._is_world:
+            self._timeline = timeline_for(session, self.options)
 
     def start(self, request: Request) -> FaninWork:
         """Start a reduction that the switch can do, on host or CUDA memory."""
@@ -132,6 +136,8 @@ class Plumbing:
         if self._closed:
             return
         self._closed = True
+        if self._timeline is not None:
+            self._timeline.close()
         if self.session is not None:
             WATCH.remove(self.session)
             self.session.close(timeout_s)

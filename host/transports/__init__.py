@@ -8,13 +8,12 @@ The interface, and its rules, stand in fanin/transport.py.
 from fanin.host.transports.faulty import FaultyTransport
 from fanin.host.transports.memory import MemoryTransport
 from fanin.host.transports.pcap import PcapTransport, PcapWriter
-from fanin.host.transports.stack import INSTRUMENTS, open_transport
+from fanin.host.transports.stack import open_transport
 from fanin.host.transports.tracer import TracingTransport
 from fanin.host.transports.udp import UdpTransport
 from fanin.host.transports.zmq import ZmqTransport
 
 __all__ = [
-    "INSTRUMENTS",
     "FaultyTransport",
     "MemoryTransport",
     "PcapTransport",

@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from typing import Literal
 
 from fanin.errors import ConfigurationError
-from fanin.faults import FaultPlan
 from fanin.framing import Endpoint
 from fanin.host.transports.faulty import FaultyTransport
 from fanin.host.transports.pcap import PcapTransport, PcapWriter
@@ -22,9 +21,6 @@ _NO_ADDRESS = "192.0.2.{}"
 _NO_PORT = 49_152
 """The first dynamic port (RFC 6335)."""
 
-INSTRUMENTS = ("faults", "pcap", "trace")
-"""Options that need a transport of Python: the native loop has no place for them."""
-
 
 def open_transport(
     options: Options, spec: JobSpec, worker: int, scheme: Literal["udp", "zmq"], host: str, port: int, flow: int
@@ -38,8 +34,8 @@ def open_transport(
         if options.trace is not None:
             prefix = f"rank={worker} flow={flow}"
             transport = TracingTransport(transport, _of_rank(options.trace, worker), prefix=prefix)
-        if options.faults is not None:
-            plan = FaultPlan.parse(options.faults)
+        plan = options.packet_faults
+        if plan is not None:
             if plan.corrupt and not spec.checksum:
                 raise ConfigurationError(
                     "faults: corrupt needs checksums in the job: set FANIN_CHECKSUM=1 on every rank"

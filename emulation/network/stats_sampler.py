@@ -1,0 +1,55 @@
+"""`python -m fanin.emulation.network.stats_sampler URL SECONDS`: a switch's statistics as JSON lines, run where it is.
+
+    {"time": CLOCK_MONOTONIC, "counters": {...}, "last_arrivals": {"0": n, ...}}
+
+A switch that does not answer gives no line. Ends with its standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+from fanin import control
+from fanin.errors import FaninError
+from fanin.host.control import ask
+from fanin.options import SwitchAddress
+
+LAST_ARRIVALS = "last_arrivals_"
+ASK_TIMEOUT_S = 1.0
+
+
+def sample(address: SwitchAddress) -> dict[str, object] | None:
+    """One line's object."""
+    try:
+        answer = ask(address, control.Ask(), curve_server_key=None, timeout_s=ASK_TIMEOUT_S)
+    except FaninError:
+        return None
+    if not isinstance(answer, control.Stats):
+        return None
+    counters: dict[str, int] = {}
+    for data in answer.data:
+        for name, count in data.counters.items():
+            counters[name] = counters.get(name, 0) + count
+    last: dict[str, int] = {}
+    for job in answer.jobs:
+        for name, count in job.counters.items():
+            if name.startswith(LAST_ARRIVALS):
+                rank = name.removeprefix(LAST_ARRIVALS)
+                last[rank] = last.get(rank, 0) + count
+    return {"time": time.monotonic(), "counters": counters, "last_arrivals": last}
+
+
+def main() -> None:
+    """Until nobody reads."""
+    address, interval_s = SwitchAddress.parse(sys.argv[1]), float(sys.argv[2])
+    while True:
+        found = sample(address)
+        if found is not None:
+            print(json.dumps(found), flush=True)
+        time.sleep(interval_s)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""`fanin emulate`: a training command on an emulated cluster of network namespaces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def emulate(
+    command: Annotated[list[str] | None, typer.Argument(help="Behind --: python train.py ...")] = None,
+    scenario: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE", help="A TOML file, or a shipped one; options below win.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="A namespace and a link each.")] = None,
+    racks: Annotated[int | None, typer.Option(help="Switches below a root switch; 1: only one.")] = None,
+    target: Annotated[str | None, typer.Option(help="The switch: native, python, p4 or bmv2.")] = None,
+    lanes: Annotated[int | None, typer.Option(help="Bits per lane: 32, 16, 8 or 4.")] = None,
+    rate: Annotated[str | None, typer.Option(help="Of every link, each way: 100mbit, 1gbit, none.")] = None,
+    delay: Annotated[str | None, typer.Option(help="Of every link, one way: 50us.")] = None,
+    loss: Annotated[str | None, typer.Option(help="Of every link, per frame and direction: 0.1%.")] = None,
+    mtu: Annotated[int | None, typer.Option(help="Of every link.")] = None,
+    queue: Annotated[str | None, typer.Option(help="At either end of every link: 512kib.")] = None,
+    link: Annotated[
+        list[str] | None, typer.Option(help="One worker's own: 3:rate=500mbit,delay=1ms. May be repeated.")
+    ] = None,
+    straggler: Annotated[list[str] | None, typer.Option(help="A slower worker: 3:2x. May be repeated.")] = None,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="drop=1%,dup=0.5%,reorder=2%,corrupt=0.01%@seed=7, kill=worker:2@step:40, restart=switch@12s, "
+            "pause=worker:2@12s+3s, down=link:3@5s+2s, slow=link:3:4x@5s+10s. May be repeated."
+        ),
+    ] = None,
+    restarts: Annotated[int | None, typer.Option(help="How often torchrun starts all workers anew.")] = None,
+    fallback: Annotated[str | None, typer.Option(help="When the switch is lost: raise or gloo.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the links' dice.")] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="File for the run's record (JSON), of which reports are made.")
+    ] = None,
+    logs: Annotated[Path | None, typer.Option(help="Folder for what switch and workers write.")] = None,
+    clean: Annotated[bool, typer.Option("--clean", help="Remove what runs that were killed left behind.")] = False,
+) -> None:
+    """Run a training command on an emulated cluster (root): a namespace and a link per worker, and the switch."""
+    from rich.console import Console
+
+    from fanin.emulation.network import ownership
+    from fanin.emulation.network.commands import require_privileges
+    from fanin.emulation.network.emulate import emulate as run
+    from fanin.emulation.network.scenario import Scenario, load
+    from fanin.emulation.network.scenario import link as read_link
+    from fanin.emulation.network.scenario import straggler as read_straggler
+    from fanin.errors import ConfigurationError, FaninError
+
+    require_privileges()
+    console = Console()
+    if clean:
+        left = ownership.leftovers()
+        stuck = [each for found in left for each in ownership.clean(found)]
+        if stuck:
+            raise FaninError(f"could not remove {'; '.join(stuck)}")
+        console.print(f"removed {len(left)} run{'s' * (len(left) != 1)} whose owner is gone", highlight=False)
+        return
+    if not command:
+        raise ConfigurationError("no command: write it behind --, as in `fanin emulate --workers 4 -- python train.py`")
+    fields: dict[str, Any] = load(scenario) if scenario is not None else {}
+    given = {
+        "workers": workers, "racks": racks, "target": target, "lanes": lanes, "rate": rate, "delay": delay,
+        "loss": loss, "mtu": mtu, "queue": queue, "restarts": restarts, "fallback": fallback, "seed": seed,
+        "faults": tuple(fault) if fault else None,
+        "stragglers": dict(map(read_straggler, straggler)) if straggler else None,
+        "links": dict(map(read_link, link)) if link else None,
+    }  # fmt: skip
+    fields |= {name: value for name, value in given.items() if value is not None}
+    finished = run(Scenario(**fields), command, record_file=record, logs=logs, console=console)
+    if finished.outcome != "finished":
+        raise typer.Exit(1)
