@@ -112,7 +112,9 @@ def _run(
         meters = Meters(fabric)
         stack.callback(meters.close)
         statistics = folder / "switch.jsonl"
-        stack.callback(_sample_switch(fabric, switches.root.url, statistics).kill)
+        sampler = _sample_switch(fabric, switches.root.url, statistics)
+        stack.callback(sampler.wait)
+        stack.callback(sampler.kill)
         workers = stack.enter_context(Workers(fabric, command, environment, logs, restarts=scenario.restarts))
         stack.enter_context(Slowness(slow))
         watched.origin_s = time.monotonic()

@@ -62,11 +62,10 @@ class Scenario:
         if not 0 <= self.restarts <= MAX_RESTARTS:
             raise ConfigurationError(f"restarts = {self.restarts}; must be in 0..{MAX_RESTARTS}")
         Options(lanes=self.lanes, fallback=self.fallback)  # type: ignore[arg-type]
-        for rank in self.slowdowns:
-            self.topology.check_worker(rank)
-        for happening in self.schedule.happenings:
-            if happening.index is not None:
-                self.topology.check_worker(happening.index)
+        topology = self.topology
+        named = [*self.slowdowns, *(each.index for each in self.schedule.happenings if each.index is not None)]
+        for rank in named:
+            topology.check_worker(rank)
 
     @property
     def topology(self) -> Topology:

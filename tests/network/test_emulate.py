@@ -1,0 +1,106 @@
+"""fanin emulate: commands run in their namespaces, are recorded, and leave nothing. Needs root."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fanin.emulation.network import ownership
+from fanin.emulation.network.emulate import emulate
+from fanin.emulation.network.scenario import Scenario
+from fanin.emulation.record import RunRecord
+
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("namespaces")]
+
+LIMIT_S = 60.0
+PROGRAM = str(Path(__file__).with_name("worker_program.py"))
+
+
+def run(scenario: Scenario, *command: str, tmp_path: Path) -> RunRecord:
+    """A run without a terminal, read back from its file."""
+    path = tmp_path / "run.json"
+    emulate(scenario, command, record_file=path, logs=tmp_path, console=Console(file=io.StringIO()))
+    return RunRecord.read(path)
+
+
+def reductions(*arguments: str) -> tuple[str, ...]:
+    """The command line of a worker that sums tensors over fanin without torch."""
+    return ("env", f"PYTHONPATH={os.pathsep.join(sys.path)}", sys.executable, "-c", _RUN, *arguments)
+
+
+_RUN = f"import runpy, sys; sys.argv[0] = {PROGRAM!r}; runpy.run_path({PROGRAM!r}, run_name='__main__')"
+
+
+def test_workers_sum_over_their_links_and_all_of_it_is_recorded(tmp_path: Path) -> None:
+    record = run(Scenario(workers=2, rate="100mbit", mtu=1400), *reductions("4"), tmp_path=tmp_path)
+    assert record.outcome == "finished", record
+    assert [worker.outcome for worker in record.workers] == ["finished", "finished"]
+    assert {progress.loss for progress in record.progress} == {0.0}
+    for link in record.links:
+        assert link.samples[-1].up_bytes > 4 * 400_000
+        assert link.samples[-1].down_bytes > 4 * 400_000
+    assert record.settings["mtu"] == 1400
+
+
+def test_delay_and_loss_on_the_way_change_no_result(tmp_path: Path) -> None:
+    scenario = Scenario(workers=2, rate="100mbit", delay="500us", loss="0.5%", seed=5)
+    record = run(scenario, *reductions("4"), tmp_path=tmp_path)
+    assert record.outcome == "finished", record
+    assert sum(link.samples[-1].dropped for link in record.links) > 0
+
+
+def test_a_link_that_is_down_for_a_second_is_survived(tmp_path: Path) -> None:
+    scenario = Scenario(workers=2, rate="20mbit", faults=("down=link:1@1s+1s",))
+    record = run(scenario, *reductions("30"), tmp_path=tmp_path)
+    assert record.outcome == "finished", record
+    assert [event.text for event in record.events] == ["down=link:1@1s+1s", "end of down=link:1@1s+1s"]
+
+
+def test_a_worker_that_is_killed_is_named_by_the_others(tmp_path: Path) -> None:
+    scenario = Scenario(workers=2, rate="20mbit", faults=("kill=worker:1@2s",))
+    record = run(scenario, *reductions("1000"), tmp_path=tmp_path)
+    assert record.outcome == "failed"
+    assert "WorkerLostError" in record.workers[0].outcome
+    assert "rank 1" in record.workers[0].outcome or "1" in record.workers[0].outcome
+    assert "SIGKILL" in record.workers[1].outcome
+
+
+def test_a_switch_that_is_restarted_is_reported_as_lost(tmp_path: Path) -> None:
+    scenario = Scenario(workers=2, rate="20mbit", faults=("restart=switch@2s",))
+    record = run(scenario, *reductions("1000"), tmp_path=tmp_path)
+    assert record.outcome == "failed"
+    assert all("SwitchLostError" in worker.outcome for worker in record.workers)
+
+
+def test_what_comes_too_late_is_noted(tmp_path: Path) -> None:
+    record = run(Scenario(workers=1, faults=("kill=worker:0@500s",)), "true", tmp_path=tmp_path)
+    assert record.outcome == "finished"
+    assert "kill=worker:0@500s" in record.notes[0]
+
+
+def test_ctrl_c_ends_the_run_and_leaves_nothing(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fanin", "emulate", "--workers", "1", "--", "sh", "-c", "echo here; sleep 100"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    text = ""
+    while "here" not in text:
+        line = process.stdout.readline()
+        assert line, "it ended by itself"
+        text += line
+    name = text.split("run ")[1].split(";")[0]
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=LIMIT_S)
+    assert "interrupted" in said
+    assert process.returncode == 1
+    assert not list(ownership.NAMESPACES.glob(f"fanin-{name}-*"))
+    assert name not in [run.name for run in ownership.runs()]
