@@ -11,7 +11,7 @@ ARGS ?=
 WITH_HEADERS := headers=$$(tools/python_headers.sh $(PY) $(VENV)/headers) && export CPATH="$$headers" &&
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-text test test-fast lint format types imports drift constants wheel wheel-smoke sanitize \
+.PHONY: help demo demo-text test test-fast lint format types imports drift constants p4 wheel wheel-smoke sanitize \
 	sanitize-address sanitize-thread fuzz simulate bench ci clean
 
 help: ## This list
@@ -47,11 +47,16 @@ imports: $(VENV)/dev.stamp ## Who may import whom (contracts in pyproject.toml)
 	$(PY) tools/linked_tree.py
 	cd build/tree && $(CURDIR)/$(VENV)/bin/lint-imports --no-logo
 
-constants: $(VENV)/dev.stamp ## Regenerate what native code shares with fanin/wire.py
+constants: $(VENV)/dev.stamp ## Regenerate what native code and P4 share with fanin/wire.py
 	$(PY) -m fanin.constants native/wire_constants.hpp
+	$(PY) -m fanin.constants p4/shared/constants.p4
 
-drift: $(VENV)/dev.stamp ## Generated constants are current, and the stubs match the native module
+p4: ## Compile the P4 programs into p4/build (needs p4c on PATH)
+	$(PYTHON) tools/p4_artefacts.py build
+
+drift: $(VENV)/dev.stamp ## Generated constants and compiled P4 are current, and the stubs match the native module
 	$(PY) -m fanin.constants | diff native/wire_constants.hpp -
+	$(PY) tools/p4_artefacts.py check
 	$(PY) tools/linked_tree.py
 	cd build/tree && $(CURDIR)/$(PY) -m mypy.stubtest --allowlist $(CURDIR)/tools/stubtest-allowlist.txt fanin._native
 

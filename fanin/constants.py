@@ -1,8 +1,9 @@
-"""Writes the constants that C++ shares with Python: `python -m fanin.constants native/wire_constants.hpp`.
+"""Writes the constants that C++ and P4 share with Python: `python -m fanin.constants native/wire_constants.hpp`, or
+`p4/shared/constants.p4`.
 
 The Python modules are the source: offsets, kinds, flags, reasons and limits of fanin.wire, the liveness times of
 fanin.job, the retransmission timer of fanin.timers. Nobody copies a number by hand; tests/wire/test_constants.py fails
-when the committed header and the modules drift apart.
+when a committed file and the modules drift apart.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ from fanin import job, timers, wire
 
 ENUM_TYPES: dict[type[enum.IntEnum], str] = {wire.Kind: "std::uint8_t", wire.Reason: "std::uint16_t"}
 """Enumerations that are shared, with their width on the wire (a Reason travels in the contributors field)."""
+
+P4_WIDTHS = {
+    "MAGIC": 16, "VERSION": 8, "HEADER_BYTES": 16, "MAX_CODES": 8, "MAX_WORKERS": 8, "MAX_BASE": 32, "SWITCH_WORKER": 8,
+}  # fmt: skip
+"""What P4 programs need of fanin.wire's numbers, each with the width in bits of the field that it is compared with."""
 
 
 def shared_constants(module: ModuleType) -> dict[str, int | float]:
@@ -63,6 +69,28 @@ def cpp_header() -> str:
     return "\n".join(parts) + "\n"
 
 
+def p4_header() -> str:
+    """The text of p4/shared/constants.p4."""
+    shared = shared_constants(wire)
+    parts = [
+        "/* Generated from fanin/wire.py by `python -m fanin.constants p4/shared/constants.p4`. */",
+        "#ifndef FANIN_CONSTANTS_P4",
+        "#define FANIN_CONSTANTS_P4",
+        "",
+        *(f"@noWarn(\"unused\") const bit<{width}> {name} = {shared[name]:#x};" for name, width in P4_WIDTHS.items()),
+        "",
+        *(f"@noWarn(\"unused\") const bit<8> KIND_{kind.name} = {kind.value};" for kind in wire.Kind),
+        "",
+        *(f"@noWarn(\"unused\") const bit<8> FLAG_{flag.name} = {flag.value};" for flag in wire.Flag),
+        f"const bit<8> KNOWN_FLAGS = {sum(flag.value for flag in wire.Flag)};",
+        "",
+        *(f"@noWarn(\"unused\") const bit<16> REASON_{reason.name} = {reason.value};" for reason in wire.Reason),
+        "",
+        "#endif",
+    ]
+    return "\n".join(parts) + "\n"
+
+
 def _cpp_constant(name: str, value: int | float) -> str:
     assert not isinstance(value, enum.Enum)
     if isinstance(value, float) or name.endswith("_S"):
@@ -73,6 +101,7 @@ def _cpp_constant(name: str, value: int | float) -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_text(cpp_header(), encoding="utf-8")
+        target = Path(sys.argv[1])
+        target.write_text(p4_header() if target.suffix == ".p4" else cpp_header(), encoding="utf-8")
     else:
         sys.stdout.write(cpp_header())

@@ -1,9 +1,10 @@
-"""native/wire_constants.hpp is what the Python modules say, to the letter."""
+"""native/wire_constants.hpp and p4/shared/constants.p4 are what the Python modules say, to the letter."""
 
+import re
 from pathlib import Path
 
 from fanin import job, timers, wire
-from fanin.constants import cpp_header, shared_constants
+from fanin.constants import cpp_header, p4_header, shared_constants
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -11,6 +12,23 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_committed_header_has_not_drifted() -> None:
     committed = (ROOT / "native" / "wire_constants.hpp").read_text(encoding="utf-8")
     assert committed == cpp_header(), "run: python -m fanin.constants native/wire_constants.hpp"
+
+
+def test_the_committed_p4_constants_have_not_drifted() -> None:
+    committed = (ROOT / "p4" / "shared" / "constants.p4").read_text(encoding="utf-8")
+    assert committed == p4_header(), "run: python -m fanin.constants p4/shared/constants.p4"
+
+
+def test_the_p4_header_has_its_fields_where_the_wire_format_has_them() -> None:
+    text = (ROOT / "p4" / "shared" / "headers.p4").read_text(encoding="utf-8")
+    (body,) = re.findall(r"header fanin_t \{(.*?)\}", text, re.DOTALL)
+    at_bits, offsets = 0, {}
+    for width, name in re.findall(r"bit<(\d+)> (\w+);", body):
+        offsets[name] = at_bits
+        at_bits += int(width)
+    assert at_bits == wire.HEADER_BYTES * 8
+    shared = shared_constants(wire)
+    assert offsets == {name: shared[f"OFFSET_{name.upper()}"] * 8 for name in offsets}
 
 
 def test_every_module_shares_only_what_it_defines_itself() -> None:

@@ -1,0 +1,118 @@
+/* What becomes of a packet that is addressed to the switch: the table at the top of switch/switch_machine.py.
+ *
+ * The rows are tried from top to bottom. What the controller checks of a HELLO or BYE (its length, its token) it checks
+ * itself; what the switch checks of a contribution's base is verdict.p4. */
+#ifndef FANIN_ADMISSION_P4
+#define FANIN_ADMISSION_P4
+
+#include "types.p4"
+
+control Admission(in headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
+    action drop(bit<16> reason) {
+        meta.fate = Fate.DROP;
+        meta.reason = reason;
+    }
+    action notice(bit<16> reason) {
+        meta.fate = Fate.NOTICE;
+        meta.reason = reason;
+    }
+    action go(Fate fate) {
+        meta.fate = fate;
+    }
+
+    bit<1> intact;
+    bit<1> magic;
+    bit<1> version;
+    bit<1> length;
+    bit<1> checksum;
+    bit<1> known;
+    bit<1> generation;
+    bit<1> worker;
+    bit<1> live;
+    bit<1> shape;
+    bit<1> slot;
+
+    table admission {
+        key = {
+            intact: ternary;                /* 36 bytes or more, undamaged on the way */
+            magic: ternary;
+            version: ternary;
+            hdr.fanin.kind: ternary @name("kind");
+            length: ternary;                /* a length and bits that are legal for any job */
+            checksum: ternary;              /* carries a checksum of ours, which no pipeline can verify */
+            meta.poke: ternary @name("poke");
+            known: ternary;                 /* the job is */
+            generation: ternary;            /* is the job's */
+            worker: ternary;                /* < N */
+            live: ternary;                  /* the worker is not evicted */
+            meta.member: ternary @name("member");
+            shape: ternary;                 /* fits the job */
+            slot: ternary;                  /* < slots */
+        }
+        actions = { drop; notice; go; }
+        const default_action = go(Fate.AGGREGATE);
+        const entries = {
+            /* head magic ver  kind              len  sum  poke known gen  wkr  live memb shape slot */
+            (0, _, _, _,                 _, _, _, _, _, _, _, _, _, _): drop(REASON_TOO_SHORT);
+            (_, 0, _, _,                 _, _, _, _, _, _, _, _, _, _): drop(REASON_BAD_MAGIC);
+            (_, _, 0, KIND_CONTRIBUTION, _, _, _, _, _, _, _, _, _, _): notice(REASON_VERSION);
+            (_, _, 0, KIND_HELLO,        _, _, _, _, _, _, _, _, _, _): notice(REASON_VERSION);
+            (_, _, 0, KIND_BYE,          _, _, _, _, _, _, _, _, _, _): notice(REASON_VERSION);
+            (_, _, 0, KIND_PROBE,        _, _, _, _, _, _, _, _, _, _): notice(REASON_VERSION);
+            (_, _, 0, _,                 _, _, _, _, _, _, _, _, _, _): drop(REASON_VERSION);
+            (_, _, _, 0,                 _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, 0x10 &&& 0xF0,     _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, 0x20 &&& 0xE0,     _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, 0x40 &&& 0xC0,     _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, 0x80 &&& 0x80,     _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, 0x0A &&& 0xFE,     _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, 0x0C &&& 0xFC,     _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, _,                 0, _, _, _, _, _, _, _, _, _): drop(REASON_LENGTH);
+            (_, _, _, _,                 _, 1, _, _, _, _, _, _, _, _): drop(REASON_CHECKSUM);
+            (_, _, _, KIND_PROBE,        _, _, _, _, _, _, _, _, _, _): go(Fate.ECHO);
+            (_, _, _, KIND_RESULT,       _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, KIND_ANSWER,       _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, KIND_WELCOME,      _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, KIND_NOTICE,       _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, KIND_ECHO,         _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, _,                 _, _, _, 0, _, _, _, _, _, _): notice(REASON_UNKNOWN_JOB);
+            (_, _, _, _,                 _, _, _, _, 0, _, _, _, _, _): notice(REASON_GENERATION);
+            /* A poke names no worker: it is the controller's own. */
+            (_, _, _, KIND_CONTRIBUTION, _, _, 1, _, _, _, _, _, _, 1): go(Fate.AGGREGATE);
+            (_, _, _, _,                 _, _, _, _, _, 0, _, _, _, _): drop(REASON_WORKER_RANGE);
+            (_, _, _, KIND_HELLO,        _, _, _, _, _, _, _, _, _, _): go(Fate.CONTROLLER);
+            (_, _, _, KIND_BYE,          _, _, _, _, _, _, _, _, _, _): go(Fate.CONTROLLER);
+            (_, _, _, _,                 _, _, _, _, _, _, 0, _, _, _): notice(REASON_EVICTED);
+            (_, _, _, _,                 _, _, _, _, _, _, _, 0, _, _): notice(REASON_STRANGER);
+            (_, _, _, _,                 _, _, _, _, _, _, _, _, 0, _): drop(REASON_LENGTH);
+            (_, _, _, _,                 _, _, _, _, _, _, _, _, _, 0): drop(REASON_SLOT_RANGE);
+        }
+    }
+
+    apply {
+        bit<16> payload_bytes = hdr.udp.bytes - UDP_BYTES;
+        bit<16> tail_bytes = payload_bytes - HEADER_BYTES;
+        intact = (bit<1>)(hdr.udp.bytes >= UDP_BYTES + HEADER_BYTES
+            && hdr.udp.bytes + IPV4_BYTES <= hdr.ipv4.total_bytes
+            && standard.parser_error == error.NoError && standard.checksum_error == 0);
+        magic = (bit<1>)hdr.fanin.isValid();
+        version = (bit<1>)(hdr.fanin.version == VERSION);
+        length = (bit<1>)(hdr.fanin.code_count <= MAX_CODES && (meta.code_words << 2) <= tail_bytes
+            && meta.word_bytes[1:0] == 0 && (hdr.fanin.flags & ~KNOWN_FLAGS) == 0 && hdr.fanin.reserved == 0);
+        checksum = (bit<1>)((hdr.fanin.flags & FLAG_CHECKSUM) != 0);
+        known = meta.job.known;
+        generation = (bit<1>)(hdr.fanin.generation == meta.job.generation);
+        worker = (bit<1>)(hdr.fanin.worker < meta.job.workers);
+        live = (bit<1>)((meta.job.live & meta.worker_bit) != 0);
+        slot = (bit<1>)(hdr.fanin.slot < meta.job.slots);
+        if (meta.passes == 1) {
+            shape = (bit<1>)(hdr.fanin.code_count == 0 && meta.word_bytes == 0);
+        } else {
+            shape = (bit<1>)((hdr.fanin.code_count == 0 || hdr.fanin.code_count == meta.job.codes)
+                && meta.word_count <= meta.job.words && (hdr.fanin.flags & FLAG_LATE) == 0);
+        }
+        admission.apply();
+    }
+}
+
+#endif

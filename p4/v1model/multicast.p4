@@ -1,0 +1,50 @@
+/* Egress: every copy of a result gets the addresses of its worker, so that an ordinary socket receives it.
+ *
+ * The instance of a replica says whom it is for (shared/sizes.p4); the port is the multicast group's. A copy with
+ * BARE_INSTANCE acknowledges a late contribution and carries nothing. */
+#ifndef FANIN_MULTICAST_P4
+#define FANIN_MULTICAST_P4
+
+#include "result.p4"
+
+control Multicast(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
+    Lengths() lengths;
+    Strip() strip;
+
+    action to_worker(mac_t mac, ipv4_address_t address, bit<16> port) {
+        hdr.ethernet.destination = mac;
+        hdr.ipv4.destination = address;
+        hdr.udp.destination = port;
+    }
+    action nobody() {
+        mark_to_drop(standard);
+    }
+    table workers {
+        key = {
+            hdr.fanin.job: exact @name("job");
+            standard.egress_rid: exact @name("instance");
+        }
+        actions = { to_worker; nobody; }
+        default_action = nobody;
+        size = MEMBER_COUNT;
+    }
+
+    apply {
+        bit<16> instance = standard.egress_rid;
+        if (instance >= BARE_INSTANCE) {
+            hdr.fanin.kind = KIND_ANSWER;
+            hdr.fanin.worker = (bit<8>)(instance - BARE_INSTANCE);
+            hdr.fanin.flags = FLAG_BARE;
+            hdr.fanin.base = meta.late_base;
+            hdr.fanin.bitmap = meta.late_bitmap;
+            hdr.fanin.contributors = 0;
+            hdr.fanin.signature = 0;
+            hdr.fanin.code_count = 0;
+            strip.apply(hdr);
+            lengths.apply(hdr, meta, 0);
+        }
+        workers.apply();
+    }
+}
+
+#endif

@@ -1,0 +1,122 @@
+/* The header of what goes out: a result, an answer, a notice, an echo; and its way back to where the packet came from. */
+#ifndef FANIN_RESULT_P4
+#define FANIN_RESULT_P4
+
+#include "types.p4"
+
+/* Takes codes and words out of the packet. */
+control Strip(inout headers_t hdr) {
+    apply {
+        hdr.codes32.setInvalid();
+        hdr.codes16.setInvalid();
+        hdr.codes8.setInvalid();
+        hdr.codes4.setInvalid();
+        hdr.codes2.setInvalid();
+        hdr.codes1.setInvalid();
+        hdr.words64[0].setInvalid();
+#if WHOLE_BLOCKS > 1
+        hdr.words64[1].setInvalid();
+#if WHOLE_BLOCKS > 2
+        hdr.words64[2].setInvalid();
+        hdr.words64[3].setInvalid();
+#endif
+#endif
+        hdr.words32.setInvalid();
+        hdr.words16.setInvalid();
+        hdr.words8.setInvalid();
+        hdr.words4.setInvalid();
+        hdr.words2.setInvalid();
+        hdr.words1.setInvalid();
+    }
+}
+
+/* Lengths in IPv4 and UDP for a payload of our header and `tail_bytes` more. */
+control Lengths(inout headers_t hdr, inout metadata_t meta, in bit<16> tail_bytes) {
+    apply {
+        hdr.udp.bytes = UDP_BYTES + HEADER_BYTES + tail_bytes;
+        hdr.udp.checksum = 0;
+        hdr.ipv4.total_bytes = IPV4_BYTES + hdr.udp.bytes;
+        hdr.ipv4.ttl = 64;
+        meta.rewritten = 1;
+    }
+}
+
+/* A result or an answer from the facts of its round; the blocks bring codes and words. */
+control ResultHeader(inout headers_t hdr, inout metadata_t meta) {
+    Lengths() lengths;
+    apply {
+        if (meta.fate == Fate.ANSWER) {
+            hdr.fanin.kind = KIND_ANSWER;
+        } else {
+            hdr.fanin.kind = KIND_RESULT;
+            hdr.fanin.worker = SWITCH_WORKER;
+        }
+        hdr.fanin.flags = 0;
+        hdr.fanin.base = meta.out_round;
+        hdr.fanin.signature = meta.round.signature;
+        hdr.fanin.bitmap = meta.out_bitmap;
+        hdr.fanin.contributors = meta.round.contributors;
+        hdr.fanin.code_count = meta.round.codes;
+        hdr.fanin.checksum = 0;
+        bit<16> code_words = ((bit<16>)meta.round.codes + 1) >> 1;
+        lengths.apply(hdr, meta, (code_words + meta.round.words) << 2);
+    }
+}
+
+/* A NOTICE: the header, turned round, with the reason, and who is absent from the job. */
+control Notice(inout headers_t hdr, inout metadata_t meta) {
+    Lengths() lengths;
+    Strip() strip;
+    apply {
+        hdr.fanin.version = VERSION;
+        hdr.fanin.kind = KIND_NOTICE;
+        hdr.fanin.flags = 0;
+        hdr.fanin.signature = 0;
+        hdr.fanin.bitmap = 0;
+        hdr.fanin.contributors = meta.reason;
+        hdr.fanin.code_count = 0;
+        hdr.fanin.reserved = 0;
+        hdr.fanin.checksum = 0;
+        hdr.absent.setValid();
+        hdr.absent.lost = meta.job.lost;
+        hdr.absent.left = meta.job.left;
+        if (meta.reason == REASON_VERSION) {
+            hdr.absent.lost = 0;
+            hdr.absent.left = 0;
+        }
+        strip.apply(hdr);
+        lengths.apply(hdr, meta, 8);
+        /* What was not parsed of a longer packet does not travel back. */
+        truncate((bit<32>)(14 + hdr.ipv4.total_bytes));
+    }
+}
+
+/* Source addresses of what the switch sends are those that the packet was sent to. */
+control FromSwitch(inout headers_t hdr) {
+    apply {
+        hdr.ethernet.source = hdr.ethernet.destination;
+        hdr.ipv4.source = hdr.ipv4.destination;
+        hdr.udp.source = hdr.udp.destination;
+    }
+}
+
+/* Back to the sender, out of the port that the packet came in by. */
+control Reflect(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
+    apply {
+        mac_t mac = hdr.ethernet.source;
+        ipv4_address_t address = hdr.ipv4.source;
+        bit<16> port = hdr.udp.source;
+        hdr.ethernet.source = hdr.ethernet.destination;
+        hdr.ethernet.destination = mac;
+        hdr.ipv4.source = hdr.ipv4.destination;
+        hdr.ipv4.destination = address;
+        hdr.udp.source = hdr.udp.destination;
+        hdr.udp.destination = port;
+        hdr.udp.checksum = 0;
+        hdr.ipv4.ttl = 64;
+        meta.rewritten = 1;
+        standard.egress_spec = standard.ingress_port;
+    }
+}
+
+#endif

@@ -1,0 +1,41 @@
+/* What a round holds beside its sums: signature, contributors, and shape. The first contribution that is no pass sets them. */
+#ifndef FANIN_ROUND_P4
+#define FANIN_ROUND_P4
+
+#include "types.p4"
+
+#define ROUND register<bit<32>> signatures, register<bit<16>> contributors, register<bit<8>> codes, register<bit<16>> words
+
+control RoundRead(inout metadata_t meta, ROUND) {
+    apply {
+        signatures.read(meta.round.signature, meta.round_entry);
+        contributors.read(meta.round.contributors, meta.round_entry);
+        codes.read(meta.round.codes, meta.round_entry);
+        words.read(meta.round.words, meta.round_entry);
+    }
+}
+
+/* Takes an accepted contribution in; says to the blocks whether they add it, and whether they start with it. */
+control RoundAdd(in headers_t hdr, inout metadata_t meta, ROUND) {
+    apply {
+        if (meta.count == 0) {
+            meta.round = { 0, 0, 0, 0 };
+        }
+        if (meta.passes == 0) {
+            meta.adds = 1;
+            if (meta.round.contributors == 0) {
+                meta.starts = 1;
+                meta.round.signature = hdr.fanin.signature;
+                meta.round.codes = hdr.fanin.code_count;
+                meta.round.words = meta.word_count;
+            }
+            meta.round.contributors = meta.round.contributors + 1;
+        }
+        signatures.write(meta.open_entry, meta.round.signature);
+        contributors.write(meta.open_entry, meta.round.contributors);
+        codes.write(meta.open_entry, meta.round.codes);
+        words.write(meta.open_entry, meta.round.words);
+    }
+}
+
+#endif

@@ -1,0 +1,104 @@
+/* The slot machine: one contribution, or one poke, to one slot. docs/slot-machine.md; the order is the twin's.
+ *
+ * All registers are touched in ingress, which BMv2 runs packet by packet, so that a packet sees the one before it whole. */
+#ifndef FANIN_SLOT_MACHINE_P4
+#define FANIN_SLOT_MACHINE_P4
+
+#include "arrived.p4"
+#include "blocks.p4"
+#include "floor.p4"
+#include "open_round.p4"
+#include "round.p4"
+#include "verdict.p4"
+
+control SlotMachine(inout headers_t hdr, inout metadata_t meta) {
+    /* Per slot. */
+    register<bit<32>>(SLOT_COUNT) open_generation;
+    register<bit<32>>(SLOT_COUNT) open_round;
+    register<bit<8>>(SLOT_COUNT) open_count;
+    register<bit<32>>(SLOT_COUNT) floor;
+    /* Per ring entry: by base. */
+    register<bit<32>>(ENTRY_COUNT) arrived_generation;
+    register<bit<32>>(ENTRY_COUNT) arrived_tag;
+    register<bit<32>>(ENTRY_COUNT) arrived_bitmap;
+    /* Per ring entry: by round. */
+    register<bit<32>>(ENTRY_COUNT) round_signature;
+    register<bit<16>>(ENTRY_COUNT) round_contributors;
+    register<bit<8>>(ENTRY_COUNT) round_codes;
+    register<bit<16>>(ENTRY_COUNT) round_words;
+
+    OpenRead() open_read;
+    OpenCount() open_count_in;
+    FloorRead() floor_read;
+    FloorAdvance() floor_advance;
+    ArrivedRead() arrived_read;
+    ArrivedSet() arrived_set;
+    ArrivedOfRound() arrived_of_round;
+    RoundRead() round_read;
+    RoundRead() round_read_result;
+    RoundAdd() round_add;
+    Verdict() verdict;
+    Exponents() exponents;
+    Sums() sums;
+
+    apply {
+        meta.slot = meta.job.first_slot + hdr.fanin.slot;
+        meta.history = meta.job.staleness + 2;
+        meta.ring = meta.job.first_entry + hdr.fanin.slot * meta.history;
+        open_read.apply(meta, open_generation, open_round, open_count);
+        floor_read.apply(meta, floor);
+        bit<32> base = hdr.fanin.base;
+        if (meta.poke == 1) {
+            base = meta.floor;
+        }
+        RING_ENTRY(meta.base_entry, base)
+        arrived_read.apply(meta, arrived_generation, arrived_tag, arrived_bitmap);
+        meta.round_entry = meta.open_entry;
+        round_read.apply(meta, round_signature, round_contributors, round_codes, round_words);
+        if (meta.poke == 1) {
+            meta.fate = Fate.SILENT;
+            meta.full = (bit<1>)(meta.tag == base && (meta.bitmap & meta.job.live) == meta.job.live);
+        } else {
+            verdict.apply(hdr, meta);
+        }
+
+        meta.result_entry = meta.base_entry;
+        meta.out_round = base;
+        if (meta.fate == Fate.SILENT) {
+            if (meta.poke == 0) {
+                arrived_set.apply(hdr, meta, arrived_generation, arrived_tag, arrived_bitmap);
+                round_add.apply(hdr, meta, round_signature, round_contributors, round_codes, round_words);
+            }
+            floor_advance.apply(meta, floor);
+            open_count_in.apply(hdr, meta, open_generation, open_round, open_count);
+            bit<1> late = (bit<1>)(meta.poke == 0 && base != meta.open);
+            if (meta.closes == 1) {
+                meta.fate = Fate.RESULT;
+                if (late == 1) {
+                    meta.fate = Fate.RESULT_AND_BARE;
+                }
+                meta.result_entry = meta.open_entry;
+                meta.out_round = meta.open;
+            } else if (late == 1) {
+                meta.fate = Fate.ANSWER;
+            }
+        }
+
+        meta.out_bitmap = meta.bitmap;
+        if (meta.closes == 1) {
+            arrived_of_round.apply(meta, arrived_generation, arrived_tag, arrived_bitmap);
+        } else if (meta.fate == Fate.ANSWER) {
+            meta.round_entry = meta.base_entry;
+            round_read_result.apply(meta, round_signature, round_contributors, round_codes, round_words);
+        }
+        if (meta.closes == 1 || meta.fate == Fate.ANSWER) {
+            meta.shows = 1;
+        }
+        meta.late_base = hdr.fanin.base;
+        meta.late_bitmap = meta.bitmap;
+        exponents.apply(hdr, meta);
+        sums.apply(hdr, meta);
+    }
+}
+
+#endif

@@ -1,0 +1,133 @@
+"""A P4Runtime client as small as a test needs: load a program, write entries and groups by name, exchange packets.
+
+Independent of fanin's own controller on purpose, so that what it programs into BMv2 is what the tests say.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import grpc
+from google.protobuf import text_format
+from p4.config.v1 import p4info_pb2
+from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
+
+DEVICE = 1
+ELECTION = p4runtime_pb2.Uint128(low=1)
+REPLY_TIMEOUT_S = 10.0
+
+
+class Client:
+    """The primary controller of one switch, for as long as the context lasts."""
+
+    def __init__(self, address: str, info: Path) -> None:
+        self.info = text_format.Parse(info.read_text(encoding="utf-8"), p4info_pb2.P4Info())
+        self._channel = grpc.insecure_channel(address)
+        self._stub = p4runtime_pb2_grpc.P4RuntimeStub(self._channel)
+        self._requests: queue.Queue[p4runtime_pb2.StreamMessageRequest | None] = queue.Queue()
+        self._packets: queue.Queue[p4runtime_pb2.PacketIn] = queue.Queue()
+        self._ready = threading.Event()
+        self._stream = self._stub.StreamChannel(self._outgoing())
+        threading.Thread(target=self._read, daemon=True).start()
+        arbitration = p4runtime_pb2.MasterArbitrationUpdate(device_id=DEVICE, election_id=ELECTION)
+        self._requests.put(p4runtime_pb2.StreamMessageRequest(arbitration=arbitration))
+        assert self._ready.wait(REPLY_TIMEOUT_S), "the switch does not answer to arbitration"
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._requests.put(None)
+        self._stream.cancel()
+        self._channel.close()
+
+    def load(self, program: Path) -> None:
+        """SetForwardingPipelineConfig with a BMv2 JSON file."""
+        config = p4runtime_pb2.ForwardingPipelineConfig(
+            p4info=self.info, p4_device_config=program.read_bytes(), cookie=p4runtime_pb2.ForwardingPipelineConfig.Cookie()
+        )
+        verify_and_commit = p4runtime_pb2.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT
+        self._stub.SetForwardingPipelineConfig(
+            p4runtime_pb2.SetForwardingPipelineConfigRequest(
+                device_id=DEVICE, election_id=ELECTION, action=verify_and_commit, config=config
+            )
+        )
+
+    def entry(
+        self, table: str, key: Mapping[str, int], action: str, *, verb: str = "INSERT", **parameters: int
+    ) -> None:
+        """Insert, or with another verb modify or delete, an entry of exact matches."""
+        facts = next(each for each in self.info.tables if each.preamble.name == table)
+        called = next(each for each in self.info.actions if each.preamble.name == action)
+        entry = p4runtime_pb2.TableEntry(table_id=facts.preamble.id)
+        for field in facts.match_fields:
+            match = entry.match.add(field_id=field.id)
+            match.exact.value = _bytes(key[field.name])
+        entry.action.action.action_id = called.preamble.id
+        assert {each.name for each in called.params} == set(parameters)
+        for parameter in called.params:
+            entry.action.action.params.add(param_id=parameter.id, value=_bytes(parameters[parameter.name]))
+        self._write(verb, p4runtime_pb2.Entity(table_entry=entry))
+
+    def group(self, number: int, replicas: Sequence[tuple[int, int]]) -> None:
+        """A multicast group of (port, instance)."""
+        group = p4runtime_pb2.MulticastGroupEntry(multicast_group_id=number)
+        for port, instance in replicas:
+            group.replicas.add(egress_port=port, instance=instance)
+        entry = p4runtime_pb2.PacketReplicationEngineEntry(multicast_group_entry=group)
+        self._write("INSERT", p4runtime_pb2.Entity(packet_replication_engine_entry=entry))
+
+    def counter(self, name: str, index: int) -> int:
+        """Packets of one cell of a counter."""
+        facts = next(each for each in self.info.counters if each.preamble.name == name)
+        asked = p4runtime_pb2.CounterEntry(counter_id=facts.preamble.id, index=p4runtime_pb2.Index(index=index))
+        request = p4runtime_pb2.ReadRequest(device_id=DEVICE)
+        request.entities.add().counter_entry.CopyFrom(asked)
+        (reply,) = self._stub.Read(request)
+        return int(reply.entities[0].counter_entry.data.packet_count)
+
+    def send(self, frame: bytes, **metadata: int) -> None:
+        """Packet-out with its metadata by name; what is not named is 0."""
+        (facts,) = (each for each in self.info.controller_packet_metadata if each.preamble.name == "packet_out")
+        packet = p4runtime_pb2.PacketOut(payload=frame)
+        for field in facts.metadata:
+            packet.metadata.add(metadata_id=field.id, value=_bytes(metadata.get(field.name, 0)))
+        self._requests.put(p4runtime_pb2.StreamMessageRequest(packet=packet))
+
+    def receive(self, timeout_s: float) -> bytes | None:
+        """The next packet-in's frame, or None."""
+        try:
+            return bytes(self._packets.get(timeout=timeout_s).payload)
+        except queue.Empty:
+            return None
+
+    def _write(self, verb: str, entity: p4runtime_pb2.Entity) -> None:
+        request = p4runtime_pb2.WriteRequest(device_id=DEVICE, election_id=ELECTION)
+        update = request.updates.add(type=p4runtime_pb2.Update.Type.Value(verb))
+        update.entity.CopyFrom(entity)
+        self._stub.Write(request)
+
+    def _outgoing(self) -> Iterator[p4runtime_pb2.StreamMessageRequest]:
+        while (request := self._requests.get()) is not None:
+            yield request
+
+    def _read(self) -> None:
+        try:
+            for message in self._stream:
+                if message.HasField("arbitration"):
+                    self._ready.set()
+                elif message.HasField("packet"):
+                    self._packets.put(message.packet)
+        except grpc.RpcError:
+            pass  # the context has ended
+
+
+def _bytes(value: int) -> bytes:
+    """A number as P4Runtime writes it: big-endian, as short as possible, at least one byte."""
+    return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")

@@ -1,0 +1,56 @@
+"""p4/build/ is what p4/ compiles to: hashes in the manifest say so where there is no compiler, and p4c where there is."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools import p4_artefacts
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_sources_and_artefacts_are_those_of_the_manifest() -> None:
+    assert list(p4_artefacts.drift()) == []
+
+
+def test_a_changed_source_is_drift(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(ROOT / "p4", tmp_path / "p4")
+    monkeypatch.setattr(p4_artefacts, "P4", tmp_path / "p4")
+    assert list(p4_artefacts.drift()) == []
+    changed = tmp_path / "p4" / "shared" / "sizes.p4"
+    changed.write_text(changed.read_text(encoding="utf-8").replace("4096", "4097"), encoding="utf-8")
+    (tmp_path / "p4" / "build" / "v1model-64.json").unlink()
+    found = list(p4_artefacts.drift())
+    assert any("sources changed" in line and line.startswith("v1model-256") for line in found)
+    assert "v1model-64: build/v1model-64.json is missing" in found
+
+
+@pytest.mark.parametrize("configuration", p4_artefacts.CONFIGURATIONS, ids=lambda one: str(one.name))
+def test_artefacts_name_no_path_outside_the_repository(configuration: p4_artefacts.Configuration) -> None:
+    program = json.loads((ROOT / "p4" / configuration.artefacts[0]).read_text(encoding="utf-8"))
+    assert program["program"] == configuration.main
+    assert not any(str(part).startswith("/") for part in _strings(program))
+
+
+@pytest.mark.skipif(shutil.which("p4c-bm2-ss") is None, reason="needs p4c-bm2-ss on PATH")
+def test_the_compiler_makes_the_same_artefacts_again(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "p4", tmp_path / "p4")
+    shutil.copytree(ROOT / "tools", tmp_path / "tools")
+    subprocess.run([sys.executable, "tools/p4_artefacts.py", "build"], check=True, cwd=tmp_path)
+    for configuration in p4_artefacts.CONFIGURATIONS:
+        for name in configuration.artefacts:
+            assert (tmp_path / "p4" / name).read_bytes() == (ROOT / "p4" / name).read_bytes()
+
+
+def _strings(node: object) -> list[str]:
+    if isinstance(node, str):
+        return [node]
+    if isinstance(node, dict):
+        return [text for value in node.values() for text in _strings(value)]
+    if isinstance(node, list):
+        return [text for value in node for text in _strings(value)]
+    return []
