@@ -1,8 +1,8 @@
 """p4/build/: the P4 programs compiled, with a manifest of what they were compiled from.
 
 `python tools/p4_artefacts.py build` compiles every configuration with the p4c that is on PATH (`make p4`);
-`python tools/p4_artefacts.py check` compares sources and artefacts with the manifest and needs no compiler. Whoever changes
-a program without compiling it again is told so by tests/p4_programs/test_artefacts.py.
+`python tools/p4_artefacts.py check` compares sources and artefacts with the manifest and needs no compiler. Whoever
+changes a program without compiling it again is told so by tests/p4_programs/test_artefacts.py.
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ def sources(main: str) -> Iterator[Path]:
         if path in seen:
             continue
         seen.add(path)
-        for line in path.read_text(encoding="utf-8").splitlines():
-            if line.startswith('#include "'):
-                todo.append(path.parent / line.split('"')[1])
+        lines = path.read_text(encoding="utf-8").splitlines()
+        todo += [path.parent / line.split('"')[1] for line in lines if line.startswith('#include "')]
     yield from sorted(seen)
 
 
@@ -105,8 +104,10 @@ def build() -> None:
     compiler = shutil.which("p4c-bm2-ss")
     if compiler is None:
         sys.exit("p4c-bm2-ss is not on PATH: install p4c (https://github.com/p4lang/p4c) and try again")
-    version = subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True).stdout.split("\n")
-    stamp = next(line.removeprefix("Version ") for line in version if line.startswith("Version"))
+    said = subprocess.run(
+        [compiler, "--version"], check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    stamp = next(line.removeprefix("Version ") for line in said.stdout.splitlines() if line.startswith("Version "))
     records = {}
     for configuration in CONFIGURATIONS:
         program, info = configuration.artefacts

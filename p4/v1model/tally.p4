@@ -27,7 +27,7 @@ control Tally(inout metadata_t meta) {
         if (meta.fate == Fate.NOTICE) {
             notices.count(row);
         }
-        if (meta.duplicate == 1) {
+        if (meta.duplicate == 1 && meta.reason == 0) {
             duplicates.count(row);
         } else if (meta.accepted == 1 && meta.passes == 1) {
             passes.count(row);

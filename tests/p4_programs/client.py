@@ -50,7 +50,9 @@ class Client:
     def load(self, program: Path) -> None:
         """SetForwardingPipelineConfig with a BMv2 JSON file."""
         config = p4runtime_pb2.ForwardingPipelineConfig(
-            p4info=self.info, p4_device_config=program.read_bytes(), cookie=p4runtime_pb2.ForwardingPipelineConfig.Cookie()
+            p4info=self.info,
+            p4_device_config=program.read_bytes(),
+            cookie=p4runtime_pb2.ForwardingPipelineConfig.Cookie(),
         )
         verify_and_commit = p4runtime_pb2.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT
         self._stub.SetForwardingPipelineConfig(

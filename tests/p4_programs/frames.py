@@ -49,9 +49,7 @@ class Place:
 def frame_to_switch(source: Place, payload: bytes) -> bytes:
     """A datagram of somebody's to the switch."""
     ethernet = SWITCH_MAC.to_bytes(6, "big") + source.mac.to_bytes(6, "big") + b"\x08\0"
-    ipv4 = struct.pack(
-        "!BBHHHBBHII", 0x45, 0, 28 + len(payload), 7, 0x4000, 64, 17, 0, source.address, SWITCH_ADDRESS
-    )
+    ipv4 = struct.pack("!BBHHHBBHII", 0x45, 0, 28 + len(payload), 7, 0x4000, 64, 17, 0, source.address, SWITCH_ADDRESS)
     ipv4 = ipv4[:10] + checksum(ipv4).to_bytes(2, "big") + ipv4[12:]
     udp = struct.pack("!HHHH", source.udp_port, SERVICE_PORT, 8 + len(payload), 0)
     return ethernet + ipv4 + udp + payload
@@ -71,7 +69,7 @@ def payload_for(destination: Place, frame: bytes) -> bytes:
 
 def checksum(header: bytes) -> int:
     """The internet checksum (RFC 1071); 0 for a header that has the right one in it."""
-    total = sum(struct.unpack(f"!{len(header) // 2}H", header))
+    total = sum(int.from_bytes(header[at : at + 2], "big") for at in range(0, len(header), 2))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return ~total & 0xFFFF

@@ -1,4 +1,4 @@
-"""Random histories of one job: what well-behaved workers send, with replays, passes, wrong shapes and strangers mixed in."""
+"""Random histories of one job: what well-behaved workers send, mixed with replays, passes, wrong shapes, strangers."""
 
 from __future__ import annotations
 

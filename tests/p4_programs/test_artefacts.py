@@ -1,4 +1,4 @@
-"""p4/build/ is what p4/ compiles to: hashes in the manifest say so where there is no compiler, and p4c where there is."""
+"""p4/build/ is what p4/ compiles to: by the hashes in its manifest, and, where p4c is at hand, by compiling again."""
 
 import json
 import shutil
