@@ -157,6 +157,8 @@ class Admitted:
     """Paths, one per flow, where a worker on the switch's own machine finds rings for its datagrams; none if empty."""
     running: bool = False
     """The job runs already, and this rank comes into a place that is free."""
+    data_host: str = ""
+    """Address that data goes to where that is not this controller's: of a switch that it programs from outside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,7 +123,8 @@ class _Joining:
         admitted = self._wait_for_admission()
         spec = spec_of(admitted)
         shared = () if self._options.shared_memory is False else admitted.shared_memory
-        endpoint = SwitchEndpoint(admitted.scheme, self._client.host, admitted.ports, shared)
+        host = admitted.data_host or self._client.host
+        endpoint = SwitchEndpoint(admitted.scheme, host, admitted.ports, shared)
         self._engine = make_engine(
             self._options, spec, self._who.rank, admitted.token, endpoint, newcomer=admitted.running
         )

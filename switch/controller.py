@@ -20,6 +20,7 @@ from fanin.errors import AdmissionError, ConfigurationError
 from fanin.events import SwitchEvent, WorkerJoined, WorkerLeft, WorkerSilent
 from fanin.job import JobSpec
 from fanin.switch.admission import (
+    MIN_PATH_MTU,
     in_words,
     judge_alone,
     judge_beside,
@@ -239,6 +240,7 @@ class Controller:
             # A newcomer has no ring there: the rings' tokens are those of the processes that founded the job.
             shared_memory=() if running else self._planes[job.first.scheme].server.shared_memory(spec.job),
             running=running,
+            data_host=self._planes[job.first.scheme].host,
         )
 
     def _place(self, job: Job, now: float) -> None:
@@ -262,6 +264,9 @@ class Controller:
         except AdmissionError as error:
             remedy = "start the switch with more --memory, or set FANIN_SLOTS lower"
             self._disband(job, refuse(Refusal.MEMORY, str(error), remedy))
+            return
+        except ConfigurationError as error:
+            self._disband(job, refuse(Refusal.SHAPE, str(error), "change or unset the options named"))
             return
         job.spec, job.state = spec, State.STARTING
         job.deadline_s = now + min(member.join.join_timeout_s for member in job.members.values())
@@ -351,6 +356,38 @@ class Controller:
                 job=job.name, quorum=spec.quorum, staleness=spec.staleness, max_staleness=spec.largest_staleness
             ),
         )
+
+    def adopt(self, spec: JobSpec, scheme: Scheme, now: float) -> None:
+        """Take over a job that an earlier controller has put on the data plane, and that goes on meanwhile.
+
+        Nobody knows its name any more, nor which processes its ranks are.
+        """
+        ranks = [
+            Join(
+                job=f"job {spec.job} of an earlier controller",
+                rank=rank,
+                size=spec.workers,
+                nonce="",
+                wire_version=WIRE_VERSION,
+                software=fanin.__version__,
+                process="unknown process",
+                scheme=scheme,
+                path_mtu=MIN_PATH_MTU,
+                receive_buffer_bytes=0,
+                quorum=spec.quorum,
+                staleness=spec.staleness,
+                max_staleness=spec.max_staleness,
+            )
+            for rank in range(spec.workers)
+        ]
+        registered, lost, left = self._planes[scheme].server.members(spec.job)
+        job = Job(ranks[0], opened_s=now, deadline_s=now, state=State.RUNNING, spec=spec, memory_bytes=spec.pool_bytes)
+        job.members = {each.rank: Member(each, b"", now) for each in ranks}
+        job.registered, job.lost, job.left = registered, lost, left
+        self._placed[spec.job] = self._open[job.name] = job
+        self._last_index = max(self._last_index, spec.job)
+        if gone := lost | left:
+            self._member_gone(job, next(ranks_of(gone)), "had gone before this controller was started", now)
 
     # --- leaving, and worse ---
 

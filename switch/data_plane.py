@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fanin.job import LIVENESS_TIMEOUT_S
+from fanin.job import LIVENESS_TIMEOUT_S, JobSpec
 from fanin.switch.job_shape import SwitchBuffers
 from fanin.switch.server import Server
 
@@ -25,3 +25,7 @@ class DataPlane:
 
     server: Server
     buffers: SwitchBuffers
+    host: str = ""
+    """Where workers send data, if not to the address that they reach the controller at."""
+    running: tuple[JobSpec, ...] = ()
+    """Jobs that were on it already, and go on."""

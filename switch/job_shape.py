@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fanin.control import Join
-from fanin.window import packet_shape, slots_for
+from fanin.window import MAX_SLOTS, packet_shape, slots_for
 from fanin.wire import datagram_bytes
 
 
@@ -28,6 +28,10 @@ class SwitchBuffers:
     """Of one socket, as SO_RCVBUF reads."""
     shared: bool
     """Whether all workers send to one socket, or each has its own at the switch."""
+    words_per_packet: int | None = None
+    """Longest packet that the switch takes; None: any that fits a datagram."""
+    slots: int | None = None
+    """Widest window that one job gets; None: any that fits the memory."""
 
 
 def choose_shape(joins: Sequence[Join], buffers: SwitchBuffers) -> JobShape:
@@ -42,6 +46,9 @@ def choose_shape(joins: Sequence[Join], buffers: SwitchBuffers) -> JobShape:
     if asked_words and min(asked_words) < words:
         words = min(asked_words)
         codes = max(count for count in range(1, codes + 1) if words % (8 * count) == 0)
+    if buffers.words_per_packet is not None and buffers.words_per_packet < words:
+        words = buffers.words_per_packet
+        codes = max(count for count in range(1, codes + 1) if words % (8 * count) == 0)
     asked_slots = [join.slots for join in joins if join.slots is not None]
     if asked_slots:
         slots = min(asked_slots)
@@ -50,6 +57,7 @@ def choose_shape(joins: Sequence[Join], buffers: SwitchBuffers) -> JobShape:
         slots = min(
             slots_for(min(join.receive_buffer_bytes for join in joins), packet_bytes),
             slots_for(buffers.receive_buffer_bytes, packet_bytes, senders=len(joins) if buffers.shared else 1),
+            MAX_SLOTS if buffers.slots is None else buffers.slots,
         )
     return JobShape(
         slots=slots,

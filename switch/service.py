@@ -61,6 +61,9 @@ class ServiceOptions:
     schemes: tuple[Scheme, ...] = ("udp", "zmq")
     curve: CurveKeys | None = None
     liveness_timeout_s: float = LIVENESS_TIMEOUT_S
+    data: Callable[[str, int], DataPlane] | None = None
+    """Opens the data plane for `schemes`, which is then udp alone, at a host and port: a programmable switch. None: the
+    software switch."""
     share_memory: bool = True
     """False: workers on this machine use sockets as well, as over emulated links they must."""
 
@@ -82,13 +85,15 @@ class SwitchService:
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._servers: dict[Scheme, Server] = {}
+        self._given: DataPlane | None = None
+        """What `options.data` has opened."""
         try:
             self._configure()
             self.port: int = self._open_ports()
         except BaseException:
             self.close()
             raise
-        planes = {scheme: DataPlane(server, _buffers(scheme, server)) for scheme, server in self._servers.items()}
+        planes = {scheme: self._plane(scheme, server) for scheme, server in self._servers.items()}
         self.controller = Controller(
             Limits(memory_bytes=options.memory_bytes, liveness_timeout_s=options.liveness_timeout_s),
             planes,
@@ -97,6 +102,9 @@ class SwitchService:
             engine="; ".join(server.description for server in self._servers.values()),
             curve=options.curve is not None,
         )
+        for scheme, plane in planes.items():
+            for spec in plane.running:
+                self.controller.adopt(spec, scheme, time.monotonic())
 
     @property
     def servers(self) -> Mapping[Scheme, Server]:
@@ -253,8 +261,14 @@ class SwitchService:
             self._servers.clear()
             raise
 
+    def _plane(self, scheme: Scheme, server: Server) -> DataPlane:
+        return self._given or DataPlane(server, _buffers(scheme, server))
+
     def _open_server(self, scheme: Scheme, port: int) -> Server:
         options = self.options
+        if options.data is not None:
+            self._given = options.data(self.host, port)
+            return self._given.server
         key = options.curve.secret if options.curve is not None else None
         if scheme == "udp":
             return make_server(

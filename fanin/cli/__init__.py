@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import fanin
-from fanin.cli import bench, demo, doctor, emulate, report, simulate, stats, switch, tune
+from fanin.cli import bench, controller, demo, doctor, emulate, report, simulate, stats, switch, tune
 from fanin.errors import FaninError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False)
@@ -16,6 +16,7 @@ app.command()(demo.demo)
 app.add_typer(bench.app, name="bench")
 app.command()(emulate.emulate)
 app.command()(switch.switch)
+app.command()(controller.controller)
 app.command()(stats.stats)
 app.command()(tune.tune)
 app.command()(doctor.doctor)

@@ -8,9 +8,10 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -20,13 +21,23 @@ from fanin.job import LIVENESS_TIMEOUT_S
 from fanin.options import Options
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from fanin.switch.curve import CurveKeys
+    from fanin.switch.data_plane import DataPlane
+    from fanin.switch.p4runtime.opening import Artefacts
+    from fanin.switch.p4runtime.server import TlsFiles
     from fanin.switch.service import SwitchService
 
 DEFAULT_MEMORY_MIB = 512
 """Some thirty jobs of the widest window; none of it is touched before a job needs it."""
 CORES_PER_FLOW = 4
 MAX_FLOWS = 16
+
+
+TlsCertificate = Annotated[Path | None, typer.Option(metavar="FILE", help="P4Runtime over TLS: our certificate (PEM).")]
+TlsKey = Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key.")]
+TlsCa = Annotated[Path | None, typer.Option(metavar="FILE", help="Authority that the other side's must be signed by.")]
 
 
 def switch(
@@ -47,6 +58,20 @@ def switch(
         float, typer.Option(metavar="SECONDS", help="Silence after which a worker counts as lost.")
     ] = LIVENESS_TIMEOUT_S,
     shared_memory: Annotated[bool, typer.Option(help="Offer it to workers on this machine, beside sockets.")] = True,
+    target: Annotated[str, typer.Option(help="software, or p4: the compiled P4 program in its emulator.")] = "software",
+    program: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --target p4: a program that p4c-bm2-ss compiled.")
+    ] = None,
+    p4info: Annotated[Path | None, typer.Option(metavar="FILE", help="Its P4Info, in text form.")] = None,
+    p4runtime: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="With --target p4: serve P4Runtime there; `fanin controller` programs it."
+        ),
+    ] = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
     quiet: Annotated[bool, typer.Option(help="Print nothing but errors.")] = False,
     embedded: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
@@ -54,16 +79,23 @@ def switch(
     from fanin.switch.service import ServiceOptions, SwitchService
 
     try:
-        host, port = _where(bind)
+        host, port = where(bind)
+        artefacts = _artefacts(target, program, p4info, p4runtime)
+        if artefacts is not None and p4runtime is not None:
+            serve_device(artefacts, (host, port), where(p4runtime), tls_files(tls_certificate, tls_key, tls_ca), quiet)
+            return
+        if tls_certificate or tls_key or tls_ca:
+            raise ConfigurationError("--tls-... is for --p4runtime")
         options = ServiceOptions(
             host=host,
             port=port,
             memory_bytes=_memory_bytes(memory, slots),
             flows=_flows(flows),
             native=native if native is not None else Options.from_environment(os.environ, switch=None).native,
-            schemes=_schemes(data),
+            schemes=_schemes(data) if artefacts is None else ("udp",),
+            data=None if artefacts is None else _emulated(artefacts),
             curve=_keys(curve_keys),
-            liveness_timeout_s=_liveness(liveness_timeout),
+            liveness_timeout_s=liveness(liveness_timeout),
             share_memory=shared_memory,
         )
         service = SwitchService(options)
@@ -72,7 +104,7 @@ def switch(
             print(json.dumps({"error": str(error)}), flush=True)
             raise typer.Exit(1) from None
         raise
-    with contextlib.closing(service), _signals(service, embedded):
+    with contextlib.closing(service), signals(service, embedded):
         if embedded:
             _serve_parent(service)
         else:
@@ -81,6 +113,60 @@ def switch(
             service.run()
             if not quiet:
                 print("fanin switch: ended", flush=True)
+
+
+def _artefacts(target: str, program: Path | None, p4info: Path | None, p4runtime: str | None) -> Artefacts | None:
+    """The program to run; None for the software switch."""
+    if target == "p4":
+        return cast("Artefacts", load_p4().Artefacts.read(program, p4info))
+    if target != "software":
+        raise ConfigurationError(f"--target {target!r}: must be software or p4")
+    if program is not None or p4info is not None or p4runtime is not None:
+        raise ConfigurationError("--program, --p4info and --p4runtime are for --target p4")
+    return None
+
+
+def load_p4() -> ModuleType:
+    """What makes data planes of P4 programs; ConfigurationError where its packages are not installed."""
+    try:
+        from fanin.switch.p4runtime import opening
+    except ImportError as error:
+        raise ConfigurationError(f"{error}. Remedy: pip install 'fanin[p4]'") from None
+    return opening
+
+
+def tls_files(certificate: Path | None, key: Path | None, ca: Path | None) -> TlsFiles | None:
+    """The TLS options as one; None without any."""
+    if (certificate is None) != (key is None) or (ca is not None and certificate is None):
+        raise ConfigurationError("--tls-certificate and --tls-key belong together, and --tls-ca goes with them")
+    if certificate is None or key is None:
+        return None
+    load_p4()
+    from fanin.switch.p4runtime.server import TlsFiles
+
+    for path in (certificate, key, ca):
+        if path is not None and not path.is_file():
+            raise ConfigurationError(f"{path}: there is no such file")
+    return TlsFiles(certificate, key, ca)
+
+
+def _emulated(artefacts: Artefacts) -> Callable[[str, int], DataPlane]:
+    opening = load_p4()
+    return lambda host, port: cast("DataPlane", opening.open_emulated(artefacts, host, port))
+
+
+def serve_device(
+    artefacts: Artefacts, data: tuple[str, int], control: tuple[str, int], tls: TlsFiles | None, quiet: bool
+) -> None:
+    """The emulator as a P4Runtime device, until a signal ends it."""
+    device = load_p4().open_device(artefacts, data, control, tls)
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    with contextlib.closing(device):
+        if not quiet:
+            print(f"fanin switch: {device.description}", flush=True)
+        ended.wait()
 
 
 def describe(service: SwitchService) -> list[str]:
@@ -119,7 +205,8 @@ def slot_bytes() -> int:
 # --- reading the command line ---
 
 
-def _where(bind: str) -> tuple[str, int]:
+def where(bind: str) -> tuple[str, int]:
+    """Host and port of a listening address."""
     host, colon, port = bind.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
@@ -159,7 +246,8 @@ def _keys(path: Path | None) -> CurveKeys | None:
     return None if path is None else load_or_create(path)
 
 
-def _liveness(timeout_s: float) -> float:
+def liveness(timeout_s: float) -> float:
+    """A liveness timeout in seconds, checked."""
     if not 0.2 <= timeout_s <= 3600:
         raise ConfigurationError(f"--liveness-timeout {timeout_s:g}: must be in 0.2..3600 seconds")
     return timeout_s
@@ -169,7 +257,7 @@ def _liveness(timeout_s: float) -> float:
 
 
 @contextlib.contextmanager
-def _signals(service: SwitchService, embedded: bool) -> Iterator[None]:
+def signals(service: SwitchService, embedded: bool) -> Iterator[None]:
     """SIGTERM ends the switch, and so does SIGINT, unless it belongs to the workers of a terminal."""
 
     def stop(number: int, frame: object) -> None:

@@ -1,0 +1,88 @@
+"""`fanin controller`: admits jobs to a programmable switch, which it programs over P4Runtime."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fanin.cli.switch import TlsCa, TlsCertificate, TlsKey, liveness, load_p4, signals, tls_files, where
+from fanin.control import DEFAULT_PORT
+from fanin.errors import ConfigurationError
+from fanin.job import LIVENESS_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from fanin.switch.data_plane import DataPlane
+
+MEMORY_BYTES = 1 << 40
+"""The controller's own limit is none: the device says when its registers are used up."""
+
+
+def controller(
+    p4runtime: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the device serves P4Runtime.")],
+    switch_address: Annotated[str, typer.Option(metavar="ADDRESS:PORT", help="Where workers send data: the switch's.")],
+    switch_mac: Annotated[str | None, typer.Option(metavar="MAC", help="The switch's, as ARP is told.")] = None,
+    bind: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where workers reach this controller.")] = (
+        f"0.0.0.0:{DEFAULT_PORT}"
+    ),
+    program: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Loaded unless it runs already; default: what is on the device.")
+    ] = None,
+    p4info: Annotated[Path | None, typer.Option(metavar="FILE", help="The program's P4Info, in text form.")] = None,
+    device_id: Annotated[int, typer.Option(help="P4Runtime's number of the device.")] = 0,
+    election_id: Annotated[int, typer.Option(help="The highest is in charge.")] = 1,
+    flood: Annotated[str, typer.Option(metavar="PORTS", help="Ports that unknown destinations go to: 1,2,3.")] = "",
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+    liveness_timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Silence after which a worker counts as lost.")
+    ] = LIVENESS_TIMEOUT_S,
+    quiet: Annotated[bool, typer.Option(help="Print nothing but errors.")] = False,
+) -> None:
+    """Admit jobs to BMv2, the emulator or a Tofino. Workers find it with FANIN_SWITCH=udp://host:port of --bind."""
+    opening = load_p4()
+    from fanin.switch.p4runtime.links import DeviceAddress
+    from fanin.switch.service import ServiceOptions, SwitchService
+
+    host, port = where(bind)
+    artefacts = opening.Artefacts.read(program, p4info) if program is not None or p4info is not None else None
+    device = DeviceAddress(
+        target=p4runtime,
+        device_id=device_id,
+        election_id=election_id,
+        tls=tls_files(tls_certificate, tls_key, tls_ca),
+    )
+    surroundings = opening.Surroundings(end=opening.endpoint(switch_address, switch_mac), flooded=_ports(flood))
+
+    def data(host: str, port: int) -> DataPlane:
+        plane: DataPlane = opening.open_remote(device, artefacts, surroundings, liveness(liveness_timeout))
+        return plane
+
+    options = ServiceOptions(
+        host=host,
+        port=port,
+        memory_bytes=MEMORY_BYTES,
+        schemes=("udp",),
+        data=data,
+        liveness_timeout_s=liveness(liveness_timeout),
+    )
+    service = SwitchService(options)
+    with contextlib.closing(service), signals(service, embedded=False):
+        if not quiet:
+            adopted = service.controller.live_jobs
+            print(f"fanin controller at udp://{options.host}:{service.port}: {service.controller.engine}", flush=True)
+            print(f"  workers send data to {switch_address}; {adopted} jobs taken over", flush=True)
+        service.run()
+
+
+def _ports(text: str) -> tuple[int, ...]:
+    try:
+        ports = tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        ports = (-1,)
+    if any(not 0 < port < 510 for port in ports):
+        raise ConfigurationError(f"--flood {text!r}: expected port numbers like 1,2,3")
+    return ports

@@ -1,0 +1,72 @@
+"""Taking over what an earlier controller left on a device: the jobs that run there go on, nothing is wiped.
+
+The device knows a job's facts and its workers' addresses. It does not know tokens, so a worker of an adopted job is
+recognized by its registered address, and a rank that never registered cannot join any more.
+"""
+
+from __future__ import annotations
+
+from fanin.errors import ConfigurationError
+from fanin.job import JobSpec
+from fanin.switch.frames import Endpoint
+from fanin.switch.p4runtime.job_control import BARE_INSTANCE, GROUPS_PER_JOB, JobControl, PlacedJob, Worker
+from fanin.switch.p4runtime.links import Link
+from fanin.switch.p4runtime.vocabulary import Vocabulary
+
+
+def adopt(control: JobControl, link: Link, vocabulary: Vocabulary, liveness_timeout_s: float, now: float) -> list[int]:
+    """Fill `control` with the jobs that are on the device; returns their indices."""
+    jobs = {}
+    for entity in link.read([vocabulary.all_entries("jobs")]):
+        if not entity.table_entry.is_default_action:
+            match, _, facts = vocabulary.read_entry("jobs", entity.table_entry)
+            jobs[match["job"]] = _read_job(match["job"], facts, liveness_timeout_s, now)
+    groups = _groups(link, vocabulary)
+    for job in jobs.values():
+        job.groups = {number for number in groups if job.group <= number < job.group + GROUPS_PER_JOB}
+    for entity in link.read([vocabulary.all_entries("workers")]):
+        if entity.table_entry.is_default_action:
+            continue
+        match, _, ends = vocabulary.read_entry("workers", entity.table_entry)
+        if match["instance"] >= BARE_INSTANCE or match["job"] not in jobs:
+            continue
+        rank, job = match["instance"] - 1, jobs[match["job"]]
+        port = {instance: port for port, instance in groups.get(job.group, ())}.get(rank + 1)
+        if port is None:  # it has left: nothing goes there any more, and where it was does not matter
+            job.left |= 1 << rank
+            port = 0
+        job.workers[rank] = Worker(Endpoint(ends["mac"].to_bytes(6, "big"), ends["address"], ends["port"]), port)
+    control.jobs.update(jobs)
+    return sorted(jobs)
+
+
+def _read_job(index: int, facts: dict[str, int], liveness_timeout_s: float, now: float) -> PlacedJob:
+    largest = facts.get("history", facts["staleness"] + 2) - 2
+    try:
+        spec = JobSpec(
+            job=index,
+            generation=facts["generation"],
+            workers=facts["workers"],
+            quorum=facts["quorum"],
+            staleness=facts["staleness"],
+            max_staleness=largest,
+            slots=facts["slots"],
+            words_per_packet=facts["words"],
+            codes_per_packet=facts["codes"],
+            tokens=(0,) * facts["workers"],
+            liveness_timeout_s=liveness_timeout_s,
+        )
+    except ConfigurationError as error:
+        raise ConfigurationError(f"the device has an entry for job {index} that is none of ours: {error}") from None
+    return PlacedJob(
+        spec, facts["row"], facts["first_slot"], facts["first_entry"], facts["live"], facts["quorum"],
+        facts["staleness"], [None] * spec.workers, [now] * spec.workers, facts["lost"], facts["left"], adopted=True,
+    )  # fmt: skip
+
+
+def _groups(link: Link, vocabulary: Vocabulary) -> dict[int, list[tuple[int, int]]]:
+    groups = {}
+    for entity in link.read([vocabulary.all_groups()]):
+        entry = entity.packet_replication_engine_entry.multicast_group_entry
+        groups[entry.multicast_group_id] = [(each.egress_port, each.instance) for each in entry.replicas]
+    return groups

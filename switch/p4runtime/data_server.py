@@ -1,0 +1,129 @@
+"""A programmable switch as a data server (switch/server.py): the same controller admits jobs to it as to the software
+switch."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+
+from fanin.events import SwitchEvent
+from fanin.job import JobSpec
+from fanin.switch.p4runtime.job_control import JobControl
+from fanin.switch.p4runtime.links import Link
+
+PACKET_WAIT_S = 0.2
+"""How long one look for a packet waits at most; timers are looked after in between."""
+
+
+class DeviceServer:
+    """Serves jobs on a device. Its calls may come from any thread; one thread here takes the device's packets."""
+
+    def __init__(
+        self, control: JobControl, link: Link, ports: tuple[int, ...], close: Callable[[], None] = lambda: None
+    ) -> None:
+        """`close` lets go of what carries the device's packets, where that is ours."""
+        self._control = control
+        self._link = link
+        self._ports = ports
+        self._close_ports = close
+        self._changed = threading.Condition()
+        """Guards `_control` and everything below."""
+        self._crash: Exception | None = None
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="fanin device", daemon=True)
+        self._thread.start()
+
+    @property
+    def description(self) -> str:
+        """What is programmed."""
+        return self._link.description
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """Where workers send to."""
+        return self._ports
+
+    def admit(self, spec: JobSpec) -> None:
+        """See Server."""
+        with self._changed:
+            self._control.admit(spec)
+
+    def remove(self, job: int) -> None:
+        """See Server."""
+        with self._changed:
+            self._control.remove(job)
+
+    def evict(self, job: int, worker: int) -> None:
+        """See Server."""
+        with self._changed:
+            self._control.evict(job, worker)
+
+    def set_quorum(self, job: int, quorum: int) -> None:
+        """See Server."""
+        with self._changed:
+            self._control.set_quorum(job, quorum)
+
+    def set_staleness(self, job: int, staleness: int) -> None:
+        """See Server."""
+        with self._changed:
+            self._control.set_staleness(job, staleness)
+
+    def next_event(self, timeout_s: float) -> SwitchEvent | None:
+        """See Server. RuntimeError when the device is gone."""
+        with self._changed:
+            event = self._control.next_event()
+            if event is None and not self._closed and self._crash is None:
+                self._changed.wait(timeout_s)
+                event = self._control.next_event()
+            if event is None and self._crash is not None:
+                raise RuntimeError(str(self._crash)) from self._crash
+            return event
+
+    def counters(self) -> dict[str, int]:
+        """See Server."""
+        with self._changed:
+            return self._control.counters()
+
+    def job_counters(self, job: int) -> dict[str, int]:
+        """See Server."""
+        with self._changed:
+            return self._control.counters(self._control.jobs[job].row)
+
+    def shared_memory(self, job: int) -> tuple[str, ...]:
+        """None: packets must pass the pipeline."""
+        return ()
+
+    def members(self, job: int) -> tuple[int, int, int]:
+        """See Server."""
+        with self._changed:
+            placed = self._control.jobs[job]
+            return placed.registered, placed.lost, placed.left
+
+    def close(self) -> None:
+        """See Server."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._close_ports()
+        self._link.close()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _serve(self) -> None:
+        try:
+            while not self._closed:
+                packet = self._link.next_packet(PACKET_WAIT_S)
+                now = time.monotonic()
+                with self._changed:
+                    if packet is not None:
+                        self._control.receive(packet, now)
+                    timer = self._control.next_timer()
+                    if timer is not None and timer <= now:
+                        self._control.handle_timer(now)
+                    self._changed.notify_all()
+        except Exception as error:  # whatever it is, who waits for events must hear of it
+            with self._changed, contextlib.suppress(Exception):
+                self._crash = error
+                self._changed.notify_all()

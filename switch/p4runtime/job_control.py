@@ -1,0 +1,453 @@
+"""Jobs on a programmable switch: what the software switch does with HELLO, BYE and silence, done from outside.
+
+Rules
+-----
+* The pipeline keeps the slots and counts; here is what it cannot do: registration by token, heartbeats, departures, and
+  the entries that say all of it to the pipeline. The checks and answers are those of switch/switch_machine.py.
+* Table `jobs` has an entry per job, `members` one per registered worker (its source address), `workers` one per replica
+  (its rewriting), and each job its own range of slots, ring entries, counters and multicast groups.
+* A worker that registers is written to the device before it is welcomed, so its first contribution finds it there.
+* What changes a closing condition (an eviction, another K or S) is followed by a poke of each slot.
+* No clock, no socket, no thread: time and the link are passed in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fanin import wire
+from fanin.errors import AdmissionError, ConfigurationError
+from fanin.events import SwitchEvent, WorkerJoined, WorkerLeft, WorkerSilent
+from fanin.job import JobSpec
+from fanin.switch.frames import Endpoint, Frame, read_frame
+from fanin.switch.p4runtime.links import Link, RefusedError
+from fanin.switch.p4runtime.vocabulary import DELETE, INSERT, MODIFY, Vocabulary
+from fanin.switch.tally import DROPS
+from fanin.wire import SWITCH_WORKER, Kind, Packet, Reason, WireError
+
+GROUPS_PER_JOB = 64
+"""A job's multicast groups: one that goes to all, and for each worker one that also sends it a bare answer."""
+BARE_INSTANCE = 0x100
+"""Replica w + 1 is the result for worker w, BARE_INSTANCE + w a bare answer to it (p4/shared/sizes.p4)."""
+REASONS = 32
+"""Drop counters of one job (p4/v1model/tally.p4)."""
+TALLY = ("contributions", "passes", "duplicates", "rounds", "answers", "notices")
+BLOCK_BITS = 2048
+"""Register cells of this width hold 64 words each (p4/v1model/types.p4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What workers see of the switch: where they send to."""
+
+    endpoints: tuple[Endpoint, ...]
+    """One per flow. Jobs here are not spread: each flow would be a job of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A registered worker: where it is, and behind which port of the switch."""
+
+    end: Endpoint
+    port: int
+
+
+@dataclass(slots=True)
+class PlacedJob:
+    """A job on the device."""
+
+    spec: JobSpec
+    row: int
+    first_slot: int
+    first_entry: int
+    live: int
+    quorum: int
+    staleness: int
+    workers: list[Worker | None]
+    heard: list[float]
+    lost: int = 0
+    left: int = 0
+    groups: set[int] = field(default_factory=set)
+    """Multicast groups that are on the device."""
+    adopted: bool = False
+    """It was found on the device: tokens are unknown, so the registered addresses stand for them."""
+
+    @property
+    def registered(self) -> int:
+        """Mask of the workers that have an address and are not evicted."""
+        return sum(1 << rank for rank, worker in enumerate(self.workers) if worker is not None) & self.live
+
+    @property
+    def audience(self) -> list[tuple[int, Worker]]:
+        """Who gets results: registered, not evicted, not left."""
+        mask = self.registered & ~self.left
+        return [(rank, each) for rank, each in enumerate(self.workers) if each is not None and mask >> rank & 1]
+
+    @property
+    def group(self) -> int:
+        """The first of its multicast groups."""
+        return self.row * GROUPS_PER_JOB
+
+    @property
+    def entries(self) -> int:
+        """Ring entries that it holds."""
+        return self.spec.slots * self.spec.history
+
+    def watched(self) -> Iterator[tuple[int, float]]:
+        """Workers whose silence would be news, with the time at which they count as lost."""
+        for rank, _ in self.audience:
+            if not self.lost >> rank & 1:
+                yield rank, self.heard[rank] + self.spec.liveness_timeout_s
+
+    def facts(self) -> dict[str, int]:
+        """What the job's entry says, by the names of the action's parameters."""
+        return {
+            "row": self.row,
+            "generation": self.spec.generation,
+            "workers": self.spec.workers,
+            "live": self.live,
+            "quorum": min(self.quorum, self.live.bit_count()),
+            "staleness": self.staleness,
+            "history": self.spec.history,
+            "slots": self.spec.slots,
+            "first_slot": self.first_slot,
+            "first_entry": self.first_entry,
+            "codes": self.spec.codes_per_packet,
+            "words": self.spec.words_per_packet,
+            "group": self.group,
+            "lost": self.lost,
+            "left": self.left,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What the program has room for, as its P4Info says."""
+
+    jobs: int
+    slots: int
+    entries: int
+    words_per_packet: int
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary) -> Capacity:
+        """Read from the sizes of tables and registers."""
+        registers = vocabulary.registers
+        blocks = sum(each.type_spec.bitstring.bit.bitwidth == BLOCK_BITS for each in _all(registers))
+        return cls(
+            jobs=vocabulary.size("jobs") - 1,
+            slots=registers["open_round"].size,
+            entries=registers["arrived_tag"].size,
+            words_per_packet=blocks * (BLOCK_BITS // 32),
+        )
+
+
+def _all(registers: Mapping[str, Any]) -> Iterable[Any]:
+    return registers.values()
+
+
+class JobControl:
+    """All jobs of one device. Not thread safe."""
+
+    def __init__(self, link: Link, vocabulary: Vocabulary, placement: Placement, capacity: Capacity) -> None:
+        self._link = link
+        self._words = vocabulary
+        self._placement = placement
+        self.capacity = capacity
+        self.jobs: dict[int, PlacedJob] = {}
+        self._events: deque[SwitchEvent] = deque()
+
+    # --- what the controller asks ---
+
+    def admit(self, spec: JobSpec) -> None:
+        """Put a job on the device. AdmissionError when it does not fit, ConfigurationError when it never can."""
+        if spec.checksum:
+            raise ConfigurationError("a pipeline computes no checksums over payloads: FANIN_CHECKSUM=0")
+        if spec.words_per_packet > self.capacity.words_per_packet:
+            raise ConfigurationError(
+                f"words_per_packet = {spec.words_per_packet}; the program parses {self.capacity.words_per_packet}"
+            )
+        if spec.job in self.jobs:
+            raise AdmissionError(f"job index {spec.job} is taken at this switch; the controller must choose another")
+        placed = self.jobs.values()
+        row = next(row for row in range(1, len(self.jobs) + 2) if all(job.row != row for job in placed))
+        slot = _first_fit([(job.first_slot, job.spec.slots) for job in placed], spec.slots, self.capacity.slots)
+        need = spec.slots * spec.history
+        entry = _first_fit([(job.first_entry, job.entries) for job in placed], need, self.capacity.entries)
+        if row > self.capacity.jobs or slot is None or entry is None:
+            raise AdmissionError(
+                f"job {spec.job} needs {spec.slots} slots and {need} ring entries; the switch has room for "
+                f"{self.capacity.jobs} jobs, {self.capacity.slots} slots and {self.capacity.entries} entries, and "
+                f"{len(self.jobs)} jobs hold some of it: ask for fewer slots or end another job"
+            )
+        job = PlacedJob(
+            spec, row, slot, entry, spec.full_mask, spec.quorum, spec.staleness,
+            [None] * spec.workers, [0.0] * spec.workers,
+        )  # fmt: skip
+        updates = [self._words.counter(name, row, reset=True) for name in ("packets", *TALLY)]
+        updates += [self._words.counter("drops", row * REASONS + reason, reset=True) for reason in DROPS]
+        try:
+            self._link.write([*updates, self._job_entry(INSERT, job)])
+        except RefusedError as error:
+            raise AdmissionError(f"the switch refused job {spec.job}: {error}") from None
+        self.jobs[spec.job] = job
+
+    def remove(self, job: int) -> None:
+        """Take a job off the device. KeyError for one that is not there."""
+        placed = self.jobs.pop(job)
+        updates = [self._job_entry(DELETE, placed)]
+        for rank, worker in enumerate(placed.workers):
+            if worker is not None and placed.live >> rank & 1:
+                updates += self._worker_entries(DELETE, placed, rank, worker)
+        updates += [self._words.group(DELETE, number) for number in sorted(placed.groups)]
+        self._link.write(updates)
+
+    def evict(self, job: int, worker: int) -> None:
+        """Take a worker out of the full mask; rounds that waited for it alone close."""
+        placed = self.jobs[job]
+        if not 0 <= worker < placed.spec.workers:
+            raise KeyError(worker)
+        if not placed.live >> worker & 1:
+            return
+        gone = placed.workers[worker]
+        placed.live &= ~(1 << worker)
+        placed.lost &= placed.live
+        placed.left &= placed.live
+        updates = [self._job_entry(MODIFY, placed), *self._group_updates(placed)]
+        if gone is not None:
+            updates += self._worker_entries(DELETE, placed, worker, gone)
+        self._link.write(updates)
+        if gone is not None:
+            self._tell(placed, Reason.EVICTED, worker, [gone])
+        self._poke(placed)
+
+    def set_quorum(self, job: int, quorum: int) -> None:
+        """Change K."""
+        placed = self.jobs[job]
+        if not 1 <= quorum <= placed.spec.workers:
+            raise ValueError(f"quorum = {quorum}; must be in 1..{placed.spec.workers} (workers)")
+        placed.quorum = quorum
+        self._link.write([self._job_entry(MODIFY, placed)])
+        self._poke(placed)
+
+    def set_staleness(self, job: int, staleness: int) -> None:
+        """Change S, up to what the rings are deep enough for."""
+        placed = self.jobs[job]
+        if not 0 <= staleness <= placed.spec.largest_staleness:
+            raise ValueError(f"staleness = {staleness}; must be in 0..{placed.spec.largest_staleness} (max_staleness)")
+        placed.staleness = staleness
+        self._link.write([self._job_entry(MODIFY, placed)])
+        self._poke(placed)
+
+    def next_event(self) -> SwitchEvent | None:
+        """The oldest event that was not fetched yet, or None."""
+        return self._events.popleft() if self._events else None
+
+    # --- packets from the device ---
+
+    def receive(self, packet: Any, now: float) -> None:
+        """A PacketIn: HELLO or BYE of a worker; anything else is let go."""
+        data, metadata = self._words.packet_in(packet)
+        frame = read_frame(data)
+        if frame is None:
+            return
+        try:
+            message = wire.parse(frame.payload)
+        except WireError:
+            return
+        job = self.jobs.get(message.job)
+        if job is None or message.kind not in (Kind.HELLO, Kind.BYE):
+            return
+        worker = Worker(frame.source, metadata["ingress_port"])
+        reason = self._objection(job, message, len(frame.payload), worker)
+        if reason is not None:
+            if reason in (Reason.TOKEN, Reason.EVICTED, Reason.STRANGER):
+                words = np.array([job.lost, job.left], np.uint32)
+                notice = _reply(message, Kind.NOTICE, contributors=reason, words=words)
+                self._send(worker, frame.answered(notice.to_bytes()))
+            return
+        rank = message.worker
+        if message.kind is Kind.HELLO and job.workers[rank] is None:
+            self._register(job, rank, worker)
+        job.heard[rank] = now
+        if message.kind is Kind.HELLO:
+            words = np.zeros(len(message.words), np.uint32)
+            words[:2] = job.lost, job.left
+            welcome = _reply(message, Kind.WELCOME, bitmap=job.registered, words=words)
+            self._send(worker, frame.answered(welcome.to_bytes()))
+        else:
+            self._send(worker, frame.answered(frame.payload))
+            self._part(job, rank)
+
+    def _objection(self, job: PlacedJob, packet: Packet, length: int, worker: Worker) -> Reason | None:
+        """The rows of switch/switch_machine.py that the pipeline leaves to the controller."""
+        rank = packet.worker
+        if packet.generation != job.spec.generation or rank >= job.spec.workers:
+            return Reason.GENERATION
+        if packet.codes or len(packet.words) < 2 or length > job.spec.packet_bytes:
+            return Reason.LENGTH
+        known = job.workers[rank] == worker
+        token = int(packet.words[0]) << 32 | int(packet.words[1])
+        if token != job.spec.tokens[rank] and not (job.adopted and known):
+            return Reason.TOKEN
+        if not job.live >> rank & 1:
+            return Reason.EVICTED
+        return Reason.STRANGER if job.workers[rank] is not None and not known else None
+
+    def _register(self, job: PlacedJob, rank: int, worker: Worker) -> None:
+        job.workers[rank] = worker
+        self._link.write([*self._worker_entries(INSERT, job, rank, worker), *self._group_updates(job)])
+        self._events.append(WorkerJoined(job.spec.job, rank))
+
+    def _part(self, job: PlacedJob, rank: int) -> None:
+        if job.left >> rank & 1:
+            return
+        job.left |= 1 << rank
+        self._link.write([self._job_entry(MODIFY, job), *self._group_updates(job)])
+        self._events.append(WorkerLeft(job.spec.job, rank))
+        self._tell(job, Reason.WORKER_LEFT, SWITCH_WORKER, [worker for _, worker in job.audience])
+
+    # --- time ---
+
+    def next_timer(self) -> float | None:
+        """When the next worker would count as lost; None when nobody is watched."""
+        return min((at for job in self.jobs.values() for _, at in job.watched()), default=None)
+
+    def handle_timer(self, now: float) -> None:
+        """Find the workers that have been silent for too long."""
+        for job in self.jobs.values():
+            silent = [rank for rank, at in job.watched() if at <= now]
+            for rank in silent:
+                job.lost |= 1 << rank
+                self._events.append(WorkerSilent(job.spec.job, rank, now - job.heard[rank]))
+            if silent:
+                self._link.write([self._job_entry(MODIFY, job)])
+                self._tell(job, Reason.WORKER_LOST, SWITCH_WORKER, [worker for _, worker in job.audience])
+
+    # --- counts ---
+
+    def counters(self, row: int | None = None) -> dict[str, int]:
+        """What the pipeline has counted for one job, or, for None, in all; names as the software switch has them."""
+        wanted = [self._words.counter(name, row) for name in ("packets", *TALLY)]
+        cells = self._link.read(wanted)
+        drops = [row * REASONS + reason for reason in DROPS] if row is not None else [None]
+        dropped = self._link.read([self._words.counter("drops", index) for index in drops])
+        numbers = {each.counter_entry.counter_id: name for each, name in zip(wanted, ("packets", *TALLY), strict=True)}
+        counts = dict.fromkeys(("packets_in", "bytes_in", *TALLY), 0)
+        for cell in cells:
+            entry = cell.counter_entry
+            name = numbers[entry.counter_id]
+            counts["packets_in" if name == "packets" else name] += entry.data.packet_count
+            if name == "packets":
+                counts["bytes_in"] += entry.data.byte_count
+        totals: dict[Reason, int] = dict.fromkeys(DROPS, 0)
+        for cell in dropped:
+            number = cell.counter_entry.index.index % REASONS
+            if number in Reason._value2member_map_ and Reason(number) in totals:
+                totals[Reason(number)] += cell.counter_entry.data.packet_count
+        return counts | {f"dropped_{reason.name.lower()}": count for reason, count in totals.items()}
+
+    # --- entries ---
+
+    def serve(self) -> None:
+        """Tell the pipeline which addresses are the switch's own; what is there already stays."""
+        for end in self._placement.endpoints:
+            write_once(
+                self._link, self._words.entry(INSERT, "services", {"address": end.address, "port": end.port}, "ours")
+            )
+
+    def _job_entry(self, kind: int, job: PlacedJob) -> Any:
+        action = "" if kind == DELETE else "job"
+        return self._words.entry(kind, "jobs", {"job": job.spec.job}, action, job.facts())
+
+    def _worker_entries(self, kind: int, job: PlacedJob, rank: int, worker: Worker) -> list[Any]:
+        add = kind != DELETE
+        source = {
+            "job": job.spec.job, "worker": rank, "address": worker.end.address, "port": worker.end.port,
+        }  # fmt: skip
+        ends = {
+            "mac": int.from_bytes(worker.end.mac, "big"), "address": worker.end.address, "port": worker.end.port,
+        }  # fmt: skip
+        updates = [self._words.entry(kind, "members", source, "registered" if add else "")]
+        for instance in (rank + 1, BARE_INSTANCE + rank):
+            match = {"job": job.spec.job, "instance": instance}
+            updates.append(self._words.entry(kind, "workers", match, "to_worker" if add else "", ends))
+        return updates
+
+    def _group_updates(self, job: PlacedJob) -> list[Any]:
+        """The job's groups as they must be now."""
+        all_ = [(worker.port, rank + 1) for rank, worker in job.audience]
+        wanted = {job.group: all_}
+        if job.spec.largest_staleness:
+            for rank, worker in job.audience:
+                wanted[job.group + 1 + rank] = [*all_, (worker.port, BARE_INSTANCE + rank)]
+        updates = [
+            self._words.group(MODIFY if number in job.groups else INSERT, number, replicas)
+            for number, replicas in wanted.items()
+        ]
+        job.groups |= wanted.keys()
+        return updates
+
+    # --- packets to workers ---
+
+    def _send(self, worker: Worker, frame: Frame) -> None:
+        self._link.send(self._words.packet_out(frame.to_bytes(), egress_port=worker.port))
+
+    def _tell(self, job: PlacedJob, reason: Reason, rank: int, audience: list[Worker]) -> None:
+        """NOTICE on the switch's own account."""
+        notice = Packet(
+            kind=Kind.NOTICE,
+            job=job.spec.job,
+            worker=rank,
+            generation=job.spec.generation,
+            contributors=reason,
+            words=np.array([job.lost, job.left], np.uint32),
+        )
+        for worker in audience:
+            self._send(worker, Frame(self._placement.endpoints[0], worker.end, notice.to_bytes()))
+
+    def _poke(self, job: PlacedJob) -> None:
+        """Have every slot ask again whether its round can close; a poke moves its floor by one base at most."""
+        end = self._placement.endpoints[0]
+        for slot in range(job.spec.slots):
+            poke = Packet(kind=Kind.CONTRIBUTION, job=job.spec.job, generation=job.spec.generation, slot=slot)
+            message = self._words.packet_out(Frame(end, end, poke.to_bytes()).to_bytes(), poke=1)
+            for _ in range(job.spec.history):
+                self._link.send(message)
+
+
+def write_once(link: Link, update: Any) -> None:
+    """Write an entry that may be there already."""
+    try:
+        link.write([update])
+    except RefusedError as error:
+        if error.code.name != "ALREADY_EXISTS":
+            raise
+
+
+def _first_fit(held: list[tuple[int, int]], size: int, total: int) -> int | None:
+    """Where a range of that size fits between those that are held; None if nowhere."""
+    start = 0
+    for begin, length in sorted(held):
+        if start + size <= begin:
+            break
+        start = begin + length
+    return start if start + size <= total else None
+
+
+def _reply(packet: Packet, kind: Kind, **changes: Any) -> Packet:
+    """A packet to the sender of `packet`, with its job, worker, generation, slot and base."""
+    return Packet(
+        kind=kind,
+        job=packet.job,
+        worker=packet.worker,
+        generation=packet.generation,
+        slot=packet.slot,
+        base=packet.base,
+        **changes,
+    )

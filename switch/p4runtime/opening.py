@@ -1,0 +1,214 @@
+"""Making a data plane of a compiled program: in this process, or on a device that speaks P4Runtime."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from p4.v1 import p4runtime_pb2
+
+from fanin.errors import ConfigurationError, PacketError
+from fanin.switch.data_plane import DataPlane
+from fanin.switch.frames import Endpoint, mac_of
+from fanin.switch.job_shape import SwitchBuffers
+from fanin.switch.p4runtime.adoption import adopt
+from fanin.switch.p4runtime.data_server import DeviceServer
+from fanin.switch.p4runtime.device import Actions, Device
+from fanin.switch.p4runtime.job_control import Capacity, JobControl, Placement, write_once
+from fanin.switch.p4runtime.links import DeviceAddress, GrpcLink, Link, LocalLink
+from fanin.switch.p4runtime.p4info import read_p4info
+from fanin.switch.p4runtime.server import GrpcServer, Service, TlsFiles
+from fanin.switch.p4runtime.status import StatusError
+from fanin.switch.p4runtime.udp_port import UdpPort
+from fanin.switch.p4runtime.vocabulary import INSERT, MODIFY, Vocabulary
+from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
+
+CPU_PORT = 510
+"""Where the programs send packets for the controller (p4/shared/sizes.p4)."""
+DEVICE_ID = 0
+"""Of the emulator, as of BMv2 when it is told nothing else."""
+WINDOW = 64
+"""Slots that a job gets at most: a pipeline in software takes long for a packet, and a longer queue only waits."""
+BUILD = Path(__file__).resolve().parents[2] / "p4" / "build"
+"""Compiled programs of a checkout."""
+PROGRAM = "v1model-256"
+FLOOD_GROUP = 1
+"""Multicast group of all ports, for packets to nobody known. Jobs' groups begin at 64."""
+ARP_REQUEST = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Artefacts:
+    """A compiled program and its P4Info, as files hold them."""
+
+    program: bytes
+    p4info: str
+
+    @classmethod
+    def read(cls, program: Path | None, p4info: Path | None) -> Artefacts:
+        """From files; None for both: what the repository was built with. ConfigurationError when they are not there."""
+        if (program is None) != (p4info is None):
+            raise ConfigurationError("--program and --p4info belong together: give both or neither")
+        files = program or BUILD / f"{PROGRAM}.json", p4info or BUILD / f"{PROGRAM}.p4info.txtpb"
+        try:
+            return cls(files[0].read_bytes(), files[1].read_text())
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(
+                f"the compiled program cannot be read: {error}. Remedy: --program FILE.json --p4info FILE.txtpb, or "
+                "`make p4` in a checkout"
+            ) from None
+
+
+def emulated_device(artefacts: Artefacts) -> Device:
+    """The emulator with a program loaded. ConfigurationError for what it refuses."""
+    device = Device(CPU_PORT, secrets.randbelow)
+    config = p4runtime_pb2.ForwardingPipelineConfig(
+        p4info=read_p4info(artefacts.p4info), p4_device_config=artefacts.program
+    )
+    try:
+        device.set_pipeline(Actions.VERIFY_AND_COMMIT, config)
+    except StatusError as error:
+        raise ConfigurationError(f"the program cannot be run here: {error}") from None
+    return device
+
+
+def open_emulated(artefacts: Artefacts, host: str, port: int) -> DataPlane:
+    """The emulator with a UDP socket for a port, programmed from this process."""
+    udp = UdpPort(host, port)
+    try:
+        link = LocalLink(emulated_device(artefacts), udp.transmit)
+        plane = _plane(link, udp.end, close=udp.close)
+    except BaseException:
+        udp.close()
+        raise
+    udp.start(link.receive)
+    return plane
+
+
+class ServedDevice:
+    """The emulator with a UDP socket for a port, which serves P4Runtime and leaves the rest to its controller."""
+
+    def __init__(self, udp: UdpPort, server: GrpcServer, description: str) -> None:
+        self._udp = udp
+        self._server = server
+        self.description = description
+
+    def close(self) -> None:
+        """Give up ports and threads."""
+        self._udp.close()
+        self._server.close()
+
+
+def open_device(
+    artefacts: Artefacts, data: tuple[str, int], control: tuple[str, int], tls: TlsFiles | None
+) -> ServedDevice:
+    """Serve the emulator at a data and a P4Runtime address, each (host, port). ConfigurationError when that fails."""
+    if data[0] in ("", "0.0.0.0"):
+        raise ConfigurationError(
+            "--bind: with --p4runtime the controller must know the data address: give one of this host's"
+        )
+    udp = UdpPort(*data)
+    try:
+        service = Service(emulated_device(artefacts), DEVICE_ID, udp.transmit)
+        server = GrpcServer(service, *control, tls)
+    except BaseException:
+        udp.close()
+        raise
+
+    def receive(port: int, frame: bytes) -> None:
+        with contextlib.suppress(PacketError):  # counted by the switch
+            service.receive(port, frame)
+
+    udp.start(receive)
+    where = f"data at udp://{data[0]}:{udp.port}, P4Runtime at {control[0]}:{server.port}, device {DEVICE_ID}"
+    return ServedDevice(udp, server, f"P4 program in the Python emulator; {where}{', TLS' * (tls is not None)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """How a device's ports are used beside aggregation."""
+
+    end: Endpoint
+    """The switch as workers see it: they send there, and results come from there."""
+    flooded: tuple[int, ...] = ()
+    """Ports that packets to unknown destinations leave through. None: such packets are dropped."""
+
+
+def open_remote(
+    address: DeviceAddress, artefacts: Artefacts | None, surroundings: Surroundings, liveness_timeout_s: float
+) -> DataPlane:
+    """A device behind P4Runtime; what it still has of jobs is taken over.
+
+    With `artefacts` it gets that program, unless it runs it already.
+    """
+    link = GrpcLink(address)
+    try:
+        if artefacts is not None:
+            link.ensure_pipeline(read_p4info(artefacts.p4info), artefacts.program)
+        plane = _plane(link, surroundings.end, adopts_s=liveness_timeout_s)
+        _connect(link, surroundings)
+        return plane
+    except BaseException:
+        link.close()
+        raise
+
+
+def _plane(
+    link: Link, end: Endpoint, *, adopts_s: float | None = None, close: Callable[[], None] = lambda: None
+) -> DataPlane:
+    """With `adopts_s`, a liveness timeout, jobs on the device are taken over."""
+    vocabulary = Vocabulary(link.p4info())
+    capacity = Capacity.of(vocabulary)
+    control = JobControl(link, vocabulary, Placement((end,)), capacity)
+    control.serve()
+    if adopts_s is not None:
+        adopt(control, link, vocabulary, adopts_s, time.monotonic())
+    host = socket.inet_ntoa(end.address.to_bytes(4, "big"))
+    buffers = SwitchBuffers(
+        receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES,
+        shared=True,
+        words_per_packet=capacity.words_per_packet,
+        slots=WINDOW,
+    )
+    server = DeviceServer(control, link, (end.port,), close)
+    return DataPlane(
+        server, buffers, "" if adopts_s is None else host, tuple(job.spec for job in control.jobs.values())
+    )
+
+
+def _connect(link: Link, surroundings: Surroundings) -> None:
+    """ARP for the switch's own address, and a way for everything that is not ours."""
+    vocabulary = Vocabulary(link.p4info())
+    end = surroundings.end
+    match = {"operation": ARP_REQUEST, "address": end.address}
+    write_once(link, vocabulary.entry(INSERT, "addresses", match, "reply", {"mac": int.from_bytes(end.mac, "big")}))
+    if surroundings.flooded:
+        replicas = [(port, port) for port in surroundings.flooded]
+        write_once(link, vocabulary.group(INSERT, FLOOD_GROUP, replicas))
+        link.write(
+            [
+                vocabulary.group(MODIFY, FLOOD_GROUP, replicas),
+                vocabulary.default("hosts", "flood", {"group": FLOOD_GROUP}),
+            ]
+        )
+
+
+def endpoint(text: str, mac: str | None) -> Endpoint:
+    """`10.0.0.254:4919` and perhaps a MAC address, as an Endpoint; ConfigurationError for anything else."""
+    host, _, port = text.rpartition(":")
+    try:
+        address = int.from_bytes(socket.inet_aton(host), "big")
+        number = int(port)
+        hardware = mac_of(address) if mac is None else bytes.fromhex(mac.replace(":", ""))
+    except (OSError, ValueError):
+        raise ConfigurationError(
+            f"{text!r} with MAC {mac!r}: expected an IPv4 address and a port, and six bytes"
+        ) from None
+    if not 0 < number < 1 << 16 or len(hardware) != 6 or host.count(".") != 3:
+        raise ConfigurationError(f"{text!r} with MAC {mac!r}: expected an IPv4 address and a port, and six bytes")
+    return Endpoint(hardware, address, number)

@@ -1,0 +1,141 @@
+"""Messages to a P4Runtime device in the words of its P4Info: names in, ids out. The controller's side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from p4.v1 import p4runtime_pb2
+
+from fanin.errors import ProgramError
+from fanin.switch.p4runtime.values import encoded
+
+INSERT, MODIFY, DELETE = (getattr(p4runtime_pb2.Update, name) for name in ("INSERT", "MODIFY", "DELETE"))
+
+
+class Vocabulary:
+    """What the controller says to one program. ProgramError for a name that the program does not have."""
+
+    def __init__(self, info: Any) -> None:
+        """`info` is the P4Info. Tables and counters are known by the last part of their names."""
+        self._tables = _by_last_part(info.tables)
+        self._actions = {each.preamble.id: each for each in info.actions}
+        self._counters = _by_last_part(info.counters)
+        self.registers = _by_last_part(info.registers)
+        metadata = {each.preamble.name: each for each in info.controller_packet_metadata}
+        if not {"packet_in", "packet_out"} <= metadata.keys():
+            raise ProgramError("the program has no packet_in and packet_out headers: it is no program of ours")
+        self._in = {each.id: each.name for each in metadata["packet_in"].metadata}
+        self._out = {each.name: each.id for each in metadata["packet_out"].metadata}
+
+    def size(self, table: str) -> int:
+        """How many entries a table has room for."""
+        return int(_found(self._tables, "table", table).size)
+
+    def parameters(self, table: str, action: str) -> tuple[str, ...]:
+        """Names of an action's parameters."""
+        return tuple(each.name for each in self._action(_found(self._tables, "table", table), action).params)
+
+    def entry(
+        self, kind: int, table: str, match: Mapping[str, int], action: str = "", values: Mapping[str, int] | None = None
+    ) -> Any:
+        """An update of an entry that matches exactly; without `action`, to delete it."""
+        update = p4runtime_pb2.Update(type=kind)
+        info = _found(self._tables, "table", table)
+        entry = update.entity.table_entry
+        entry.table_id = info.preamble.id
+        for field in info.match_fields:
+            entry.match.add(field_id=field.id).exact.value = encoded(match[field.name])
+        if action:
+            self._fill(entry, info, action, values or {})
+        return update
+
+    def default(self, table: str, action: str, values: Mapping[str, int]) -> Any:
+        """An update of a table's default action."""
+        update = p4runtime_pb2.Update(type=MODIFY)
+        info = _found(self._tables, "table", table)
+        entry = update.entity.table_entry
+        entry.table_id, entry.is_default_action = info.preamble.id, True
+        self._fill(entry, info, action, values)
+        return update
+
+    def group(self, kind: int, number: int, replicas: Iterable[tuple[int, int]] = ()) -> Any:
+        """An update of a multicast group: (port, instance) each."""
+        update = p4runtime_pb2.Update(type=kind)
+        entry = update.entity.packet_replication_engine_entry.multicast_group_entry
+        entry.multicast_group_id = number
+        for port, instance in replicas:
+            entry.replicas.add(egress_port=port, instance=instance)
+        return update
+
+    def counter(self, name: str, index: int | None, *, reset: bool = False) -> Any:
+        """A counter's cell, all of them for None: an entity to read, or with `reset` an update that makes it 0."""
+        entity = p4runtime_pb2.Entity()
+        entity.counter_entry.counter_id = _found(self._counters, "counter", name).preamble.id
+        if index is not None:
+            entity.counter_entry.index.index = index
+        if not reset:
+            return entity
+        entity.counter_entry.data.SetInParent()
+        return p4runtime_pb2.Update(type=MODIFY, entity=entity)
+
+    def all_entries(self, table: str) -> Any:
+        """An entity that asks for a whole table."""
+        return p4runtime_pb2.Entity(
+            table_entry=p4runtime_pb2.TableEntry(table_id=_found(self._tables, "table", table).preamble.id)
+        )
+
+    def all_groups(self) -> Any:
+        """An entity that asks for all multicast groups."""
+        entity = p4runtime_pb2.Entity()
+        entity.packet_replication_engine_entry.multicast_group_entry.SetInParent()
+        return entity
+
+    def read_entry(self, table: str, entry: Any) -> tuple[dict[str, int], str, dict[str, int]]:
+        """Match, action and values of an entry that was read."""
+        info = _found(self._tables, "table", table)
+        names = {field.id: field.name for field in info.match_fields}
+        match = {names[each.field_id]: int.from_bytes(each.exact.value, "big") for each in entry.match}
+        action = self._actions[entry.action.action.action_id]
+        named = {each.id: each.name for each in action.params}
+        values = {named[each.param_id]: int.from_bytes(each.value, "big") for each in entry.action.action.params}
+        return match, str(action.preamble.name).rpartition(".")[2], values
+
+    def packet_out(self, payload: bytes, **metadata: int) -> Any:
+        """A packet for the device; metadata that is not given is 0."""
+        packet = p4runtime_pb2.PacketOut(payload=payload)
+        if unknown := metadata.keys() - self._out.keys():
+            raise ProgramError(f"packet_out has no metadata {min(unknown)!r}")
+        for name, number in self._out.items():
+            packet.metadata.add(metadata_id=number, value=encoded(metadata.get(name, 0)))
+        return packet
+
+    def packet_in(self, packet: Any) -> tuple[bytes, dict[str, int]]:
+        """Payload and metadata of a packet from the device."""
+        metadata = {self._in[each.metadata_id]: int.from_bytes(each.value, "big") for each in packet.metadata}
+        return bytes(packet.payload), metadata
+
+    def _action(self, table: Any, name: str) -> Any:
+        for reference in table.action_refs:
+            action = self._actions[reference.id]
+            if action.preamble.name.rpartition(".")[2] == name:
+                return action
+        raise ProgramError(f"table {table.preamble.name} has no action {name!r}")
+
+    def _fill(self, entry: Any, table: Any, name: str, values: Mapping[str, int]) -> None:
+        action = self._action(table, name)
+        entry.action.action.action_id = action.preamble.id
+        for parameter in action.params:
+            if parameter.name not in values:
+                raise ProgramError(f"action {action.preamble.name} wants {parameter.name!r}, which is unknown here")
+            entry.action.action.params.add(param_id=parameter.id, value=encoded(values[parameter.name]))
+
+
+def _by_last_part(things: Any) -> dict[str, Any]:
+    return {each.preamble.name.rpartition(".")[2]: each for each in things}
+
+
+def _found(things: dict[str, Any], kind: str, name: str) -> Any:
+    if name not in things:
+        raise ProgramError(f"the program has no {kind} {name!r}: it is no program of ours, or of another version")
+    return things[name]

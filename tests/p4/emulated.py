@@ -1,0 +1,97 @@
+"""The compiled program with the controller around it, as one more machine: the verbs of the twin, in virtual time.
+
+A source address of the tests, a small number, becomes an IPv4 address, a UDP port and a MAC address behind a port.
+"""
+
+from __future__ import annotations
+
+from fanin.events import SwitchEvent
+from fanin.job import JobSpec
+from fanin.switch.frames import Endpoint, Frame, mac_of, read_frame
+from fanin.switch.p4runtime.job_control import Capacity, JobControl, Placement
+from fanin.switch.p4runtime.links import LocalLink
+from fanin.switch.p4runtime.opening import Artefacts, emulated_device
+from fanin.switch.p4runtime.vocabulary import Vocabulary
+
+NETWORK = 0x0A00_0000
+SWITCH = Endpoint(mac_of(NETWORK + 0xFFFF), NETWORK + 0xFFFF, 4919)
+
+
+def endpoint_of(source: int) -> Endpoint:
+    return Endpoint(mac_of(NETWORK + source), NETWORK + source, 10_000 + source)
+
+
+def port_of(source: int) -> int:
+    """The switch port behind which a source sits: a few share one, as behind another switch."""
+    return 1 + source % 7
+
+
+class P4Machine:
+    """A device with the verbs of a switch machine."""
+
+    def __init__(self, memory_bytes: int, artefacts: Artefacts | None = None) -> None:
+        self.device = emulated_device(artefacts or Artefacts.read(None, None))
+        self.out: list[tuple[bytes, int]] = []
+        self.link = LocalLink(self.device, self._leave)
+        vocabulary = Vocabulary(self.link.p4info())
+        self.control = JobControl(self.link, vocabulary, Placement((SWITCH,)), Capacity.of(vocabulary))
+        self.control.serve()
+
+    def _leave(self, port: int, data: bytes) -> None:
+        frame = read_frame(data)
+        assert frame is not None, data.hex()
+        assert frame.source == SWITCH, frame
+        source = frame.destination.address - NETWORK
+        assert frame.destination == endpoint_of(source), frame
+        assert port == port_of(source)
+        self.out.append((frame.payload, source))
+
+    def _settle(self, now: float) -> None:
+        while (packet := self.link.next_packet(0)) is not None:
+            self.control.receive(packet, now)
+
+    def admit(self, spec: JobSpec) -> None:
+        self.control.admit(spec)
+
+    def remove(self, job: int) -> None:
+        self.control.remove(job)
+
+    def evict(self, job: int, worker: int, now: float) -> None:
+        self.control.evict(job, worker)
+
+    def set_quorum(self, job: int, quorum: int, now: float) -> None:
+        self.control.set_quorum(job, quorum)
+
+    def set_staleness(self, job: int, staleness: int, now: float) -> None:
+        self.control.set_staleness(job, staleness)
+
+    def jobs(self) -> list[int]:
+        return sorted(self.control.jobs)
+
+    def members(self, job: int) -> tuple[int, int, int]:
+        placed = self.control.jobs[job]
+        return placed.registered, placed.lost, placed.left
+
+    def counters(self) -> dict[str, int]:
+        return self.control.counters()
+
+    def job_counters(self, job: int) -> dict[str, int]:
+        return self.control.counters(self.control.jobs[job].row)
+
+    def receive_datagram(self, data: bytes, source: int, now: float) -> None:
+        self.link.receive(port_of(source), Frame(endpoint_of(source), SWITCH, data).to_bytes())
+        assert not self.link.failed, self.link.failed
+        self._settle(now)
+
+    def datagrams_to_send(self, now: float) -> list[tuple[bytes, int]]:
+        sent, self.out = self.out, []
+        return sent
+
+    def next_timer(self) -> float | None:
+        return self.control.next_timer()
+
+    def handle_timer(self, now: float) -> None:
+        self.control.handle_timer(now)
+
+    def next_event(self) -> SwitchEvent | None:
+        return self.control.next_event()
