@@ -1,5 +1,4 @@
-"""A programmable switch as a data server (switch/server.py): the same controller admits jobs to it as to the software
-switch."""
+"""A programmable switch as a data server (switch/server.py): the controller admits jobs to it as to any other."""
 
 from __future__ import annotations
 
@@ -69,6 +68,11 @@ class DeviceServer:
         """See Server."""
         with self._changed:
             self._control.set_staleness(job, staleness)
+
+    def admit_worker(self, job: int, worker: int, token: int) -> None:
+        """See Server."""
+        with self._changed:
+            self._control.admit_worker(job, worker, token)
 
     def next_event(self, timeout_s: float) -> SwitchEvent | None:
         """See Server. RuntimeError when the device is gone."""

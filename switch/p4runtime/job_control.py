@@ -159,6 +159,8 @@ class JobControl:
         self._words = vocabulary
         self._placement = placement
         self.capacity = capacity
+        self._deep = "history" in vocabulary.parameters("jobs", "job")
+        """Whether a job's entry says how deep its rings are, or S alone does."""
         self.jobs: dict[int, PlacedJob] = {}
         self._events: deque[SwitchEvent] = deque()
 
@@ -168,6 +170,13 @@ class JobControl:
         """Put a job on the device. AdmissionError when it does not fit, ConfigurationError when it never can."""
         if spec.checksum:
             raise ConfigurationError("a pipeline computes no checksums over payloads: FANIN_CHECKSUM=0")
+        if spec.survives_loss:
+            raise ConfigurationError("jobs that survive the loss of workers need the software switch")
+        if spec.largest_staleness != spec.staleness and not self._deep:
+            raise ConfigurationError(
+                f"max_staleness = {spec.largest_staleness}; this program's rings are as deep as staleness = "
+                f"{spec.staleness} needs, for good"
+            )
         if spec.words_per_packet > self.capacity.words_per_packet:
             raise ConfigurationError(
                 f"words_per_packet = {spec.words_per_packet}; the program parses {self.capacity.words_per_packet}"
@@ -234,6 +243,10 @@ class JobControl:
         placed.quorum = quorum
         self._link.write([self._job_entry(MODIFY, placed)])
         self._poke(placed)
+
+    def admit_worker(self, job: int, worker: int, token: int) -> None:
+        """Nobody comes into a place here: `admit` takes no job that survives losses. ValueError, always."""
+        raise ValueError(f"worker {worker} of job {job} has not been evicted, or nobody may come in its place")
 
     def set_staleness(self, job: int, staleness: int) -> None:
         """Change S, up to what the rings are deep enough for."""

@@ -65,6 +65,9 @@ class P4Machine:
     def set_staleness(self, job: int, staleness: int, now: float) -> None:
         self.control.set_staleness(job, staleness)
 
+    def admit_worker(self, job: int, worker: int, token: int) -> None:
+        self.control.admit_worker(job, worker, token)
+
     def jobs(self) -> list[int]:
         return sorted(self.control.jobs)
 
