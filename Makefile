@@ -12,7 +12,7 @@ WITH_HEADERS := headers=$$(tools/python_headers.sh $(PY) $(VENV)/headers) && exp
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-text test test-fast lint format types imports drift constants p4 wheel wheel-smoke sanitize \
-	sanitize-address sanitize-thread fuzz simulate bench ci clean
+	sanitize-address sanitize-thread fuzz simulate compose-check wheels bench ci clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,6 +82,12 @@ simulate: $(VENV)/dev.stamp ## Thousands of schedules in virtual time: native, t
 	$(VENV)/bin/fanin simulate --native --search 5000
 	$(VENV)/bin/fanin simulate --python --search 500 --seed 100000
 	$(VENV)/bin/fanin simulate --canary 3
+
+wheels: $(VENV)/tools.stamp ## Fill wheels/ with what the container image installs, for a build without a package index
+	tools/fetch_wheels.sh $(PY)
+
+compose-check: $(VENV)/dev.stamp ## docker-compose.yml on a real engine (skipped, by name, where none can be had)
+	tools/compose_check.sh $(PY) $(ARGS)
 
 bench: $(VENV)/demo.stamp ## All-reduce against gloo and, where installed, OpenMPI
 	$(VENV)/bin/fanin bench allreduce --against gloo,mpi $(ARGS)

@@ -128,9 +128,9 @@ def cable_of(container: str) -> tuple[str, str]:
 
 def missing() -> str:
     """Why these tests cannot run here, or nothing."""
+    if "FANIN_COMPOSE_CHECK" not in os.environ:
+        return "tools/compose_check.sh provides a container engine and the image, and runs these"
     for tool in ("docker", "ip"):
         if shutil.which(tool) is None:
             return f"{tool} is not installed"
-    if subprocess.run(["docker", "image", "inspect", "fanin:local"], capture_output=True, check=False).returncode:
-        return "no container engine with the image fanin:local: tools/compose_check.sh makes both"
     return "" if os.geteuid() == 0 else "only root can unplug a container"
