@@ -20,8 +20,10 @@ from rich.console import Console
 from rich.table import Table
 
 from fanin.benchmarks import mpi
+from fanin.benchmarks.recording import Beginning, record_of
 from fanin.benchmarks.rivals import Rival
 from fanin.emulation.processes import LocalJob
+from fanin.emulation.report import publish
 from fanin.errors import ConfigurationError, FaninError
 
 FLOAT_BYTES = 4
@@ -88,19 +90,27 @@ class Row:
     """Datagrams that a fault injector dropped; None where there was no injector."""
 
 
-def bench(plan: Plan, *, json_file: Path | None, console: Console) -> list[Row]:
-    """Measure, check, print a table, write a JSON list of rows."""
+def bench(
+    plan: Plan, *, json_file: Path | None, record_file: Path | None, html: Path | None, console: Console, command: str
+) -> list[Row]:
+    """Measure, check, print a table; write a JSON list of rows, the run's record and its report."""
+    beginning, notes = Beginning(), []
     rivals = list(plan.fanin)
     rivals += [Rival("gloo")] if "gloo" in plan.against else []
     if "mpi" in plan.against:
         absent = mpi.missing()
         rivals += [] if absent else [Rival("mpi", transport="tcp"), Rival("mpi", transport="shm")]
         if absent:
-            console.print(f"OpenMPI is absent from the comparison: {absent}")
+            notes.append(f"OpenMPI is absent from the comparison: {absent}")
+            console.print(notes[-1])
     rows = measure(plan, rivals, console)
     console.print(table_of(plan, rows))
     if json_file:
         json_file.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n", encoding="utf-8")
+    record = record_of(rows, command, beginning, notes)
+    if record_file:
+        record.write(record_file)
+    publish(record, html, console)
     return rows
 
 

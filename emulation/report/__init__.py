@@ -2,7 +2,7 @@
 
     write_report(record, Path("report.html"))                  # needs the `plot` extra: matplotlib and Jinja2
 
-Every `fanin emulate` and `fanin bench` makes one with `--html`; `fanin report RECORD.json --html FILE` makes it again
+Every `fanin emulate` and `fanin bench` ends with one (`publish`); `fanin report RECORD.json --html FILE` makes it again
 from a saved record. A report is a function of its record: what was not measured is not on the page.
 """
 
@@ -11,9 +11,13 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+from rich.console import Console
+
 from fanin.emulation.record import RunRecord
 from fanin.errors import ConfigurationError
 
+DEFAULT_PAGE = Path("fanin-report.html")
+"""Of a run that was not told where; the next run's replaces it."""
 NEEDED = ("matplotlib", "jinja2")
 
 
@@ -37,6 +41,18 @@ def write_report(record: RunRecord, html: Path, png_folder: Path | None = None) 
     except OSError as error:
         raise ConfigurationError(f"cannot write the report: {error.filename}: {error.strerror}") from None
     return written
+
+
+def publish(record: RunRecord, html: Path | None, console: Console) -> None:
+    """Write the page of a run that has ended, and say where. None: to DEFAULT_PAGE, or, without the extra, nowhere."""
+    try:
+        write_report(record, html or DEFAULT_PAGE)
+    except ConfigurationError as error:
+        if html is not None:
+            raise
+        console.print(f"no report: {error}", markup=False, highlight=False)
+        return
+    console.print(f"report: {html or DEFAULT_PAGE}", markup=False, highlight=False)
 
 
 def check_available() -> None:

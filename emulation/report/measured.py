@@ -34,7 +34,7 @@ def plots(record: RunRecord) -> list[Plot]:
 
 def name_of(row: Row) -> str:
     """`fanin, 16-bit`; a rival's lanes are its floats."""
-    return f"{row.backend}, {row.lanes}-bit" if row.backend == "fanin" else row.backend
+    return f"{row.backend}, {row.lanes}-bit" if row.backend.startswith("fanin") else row.backend
 
 
 def _step_caption() -> str:
@@ -120,7 +120,9 @@ def _bars(frame: Plot, rows: Sequence[Row]) -> Plot:
 
 def _bar_group(canvas: Canvas, axes: Axes, rows: list[Row]) -> None:
     for place, row in enumerate(rows):
-        axes.barh(place, row.median_s, color=canvas.palette.of(0 if row.backend == "fanin" else 1), height=0.62)
+        axes.barh(
+            place, row.median_s, color=canvas.palette.of(0 if row.backend.startswith("fanin") else 1), height=0.62
+        )
         axes.plot([row.fastest_s, row.slowest_s], [place, place], color=canvas.palette.ink, linewidth=1.0)
         if row.ideal_s is not None:
             edges = [place - 0.42, place + 0.42]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +27,8 @@ def allreduce(
         str, typer.Option(help="Rows behind a fault injector: percent of datagrams dropped, separated by commas.")
     ] = "",
     json: Annotated[Path | None, typer.Option(help="File for the rows.")] = None,
+    record: Annotated[Path | None, typer.Option(help="File for the run's record, of which reports are made.")] = None,
+    html: Annotated[Path | None, typer.Option(help="The report. Default: fanin-report.html.")] = None,
 ) -> None:
     """Time torch.distributed.all_reduce over fanin and its rivals."""
     from rich.console import Console
@@ -37,7 +40,8 @@ def allreduce(
         workers=workers, bytes=bytes_, lanes=_numbers("lanes", lanes), against=rivals, samples=samples,
         loss_percent=_percentages(loss),
     )  # fmt: skip
-    benchmark.bench(plan, json_file=json, console=Console())
+    command = " ".join(["fanin", *sys.argv[1:]])
+    benchmark.bench(plan, json_file=json, record_file=record, html=html, console=Console(), command=command)
 
 
 @app.command()

@@ -108,13 +108,14 @@ class Cluster:
 
     @contextlib.contextmanager
     def cut_off(self, container: str) -> Iterator[None]:
-        """Unplug a container: its end of the cable leaves the bridge, silently, and comes back at the end."""
+        """Unplug a container: its cable leaves the bridge, silently, and comes back at the end if it is still there."""
         cable, bridge = cable_of(container)
         run("ip", "link", "set", cable, "nomaster")
         try:
             yield
         finally:
-            run("ip", "link", "set", cable, "master", bridge)
+            if Path("/sys/class/net", cable).exists():
+                run("ip", "link", "set", cable, "master", bridge)
 
 
 def cable_of(container: str) -> tuple[str, str]:
