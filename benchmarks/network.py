@@ -11,7 +11,6 @@ import dataclasses
 import json
 import platform
 import statistics
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -36,6 +35,7 @@ from fanin.emulation.network.topology import Link, Topology
 from fanin.emulation.network.traffic import Meters
 from fanin.emulation.processes import LocalJob
 from fanin.emulation.record import VERSION, LinkRecord, Row, RunRecord
+from fanin.emulation.report import publish
 from fanin.errors import ConfigurationError, FaninError
 from fanin.fixed_point import Codec
 from fanin.options import Options
@@ -80,8 +80,10 @@ class Plan:
             raise ConfigurationError(f"against = {','.join(self.against)!r}; name some of gloo and mpi")
 
 
-def bench(plan: Plan, *, json_file: Path | None, record_file: Path | None, console: Console, command: str) -> list[Row]:
-    """Measure, check, print a table; write a JSON list of rows and the run's record where asked to."""
+def bench(
+    plan: Plan, *, json_file: Path | None, record_file: Path | None, html: Path | None, console: Console, command: str
+) -> list[Row]:
+    """Measure, check, print a table; write a JSON list of rows, the run's record and its report."""
     started, clock = datetime.now(timezone.utc), time.monotonic()
     rivals = [Rival("fanin", lanes) for lanes in plan.lanes]
     rivals += [Rival("gloo")] if "gloo" in plan.against else []
@@ -110,27 +112,29 @@ def bench(plan: Plan, *, json_file: Path | None, record_file: Path | None, conso
     console.print(table_of(plan, rows))
     if json_file:
         json_file.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n", encoding="utf-8")
+    links = tuple(
+        LinkRecord(name=name, rate_bit_s=plan.link.rate_bit_s, mtu=plan.link.mtu, samples=(sample,))
+        for name, sample in samples.items()
+    )
+    record = RunRecord(
+        version=VERSION,
+        kind="bench",
+        title=f"all-reduce over emulated links, {plan.workers} workers",
+        command=command,
+        started=started.isoformat(timespec="seconds"),
+        duration_s=time.monotonic() - clock,
+        outcome="finished",
+        software=fanin.__version__,
+        kernel=platform.release(),
+        machine=machine(),
+        settings={"workers": plan.workers, "rate_bit_s": plan.link.rate_bit_s, "mtu": plan.link.mtu},
+        links=links,
+        rows=tuple(rows),
+        notes=tuple(notes),
+    )
     if record_file:
-        links = tuple(
-            LinkRecord(name=name, rate_bit_s=plan.link.rate_bit_s, mtu=plan.link.mtu, samples=(sample,))
-            for name, sample in samples.items()
-        )
-        RunRecord(
-            version=VERSION,
-            kind="bench",
-            title=f"all-reduce over emulated links, {plan.workers} workers",
-            command=command,
-            started=started.isoformat(timespec="seconds"),
-            duration_s=time.monotonic() - clock,
-            outcome="finished",
-            software=fanin.__version__,
-            kernel=platform.release(),
-            machine=machine(),
-            settings={"workers": plan.workers, "rate_bit_s": plan.link.rate_bit_s, "mtu": plan.link.mtu},
-            links=links,
-            rows=tuple(rows),
-            notes=tuple(notes),
-        ).write(record_file)
+        record.write(record_file)
+    publish(record, html, console)
     return rows
 
 
@@ -299,8 +303,3 @@ def table_of(plan: Plan, rows: list[Row]) -> Table:
         f"{min(row.samples for row in rows)} samples each, interleaved; ideal: what a link alone needs, headers and all"
     )
     return table
-
-
-def command_line() -> str:
-    """As it was typed."""
-    return " ".join(["fanin", *sys.argv[1:]])

@@ -52,6 +52,7 @@ def _against_time(
                 times, values, color=canvas.palette.of(index), marker=marker, markersize=4, linewidth=1.8, label=label
             )
         canvas.mark_events(axes, record.events)
+        axes.set_xlim(left=0)
         axes.set_xlabel("seconds")
         axes.yaxis.set_major_formatter(formatter)
         if set(lines) != {""}:

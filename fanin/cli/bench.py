@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -40,8 +41,7 @@ def allreduce(
         workers=workers, bytes=bytes_, lanes=_numbers("lanes", lanes), against=rivals, samples=samples,
         loss_percent=_percentages(loss),
     )  # fmt: skip
-    command = " ".join(["fanin", *sys.argv[1:]])
-    benchmark.bench(plan, json_file=json, record_file=record, html=html, console=Console(), command=command)
+    benchmark.bench(plan, json_file=json, record_file=record, html=html, console=Console(), command=_command_line())
 
 
 @app.command()
@@ -60,6 +60,7 @@ def network(
     steps: Annotated[int, typer.Option(help="Training steps to time as well (DDP, text transformer).")] = 0,
     json: Annotated[Path | None, typer.Option(help="File for the rows.")] = None,
     record: Annotated[Path | None, typer.Option(help="File for the run's record, of which reports are made.")] = None,
+    html: Annotated[Path | None, typer.Option(help="The report. Default: fanin-report.html.")] = None,
 ) -> None:
     """Time all-reduces and training steps over emulated links (root)."""
     from rich.console import Console
@@ -80,7 +81,7 @@ def network(
         samples=samples,
         steps=steps,
     )
-    benchmark.bench(plan, json_file=json, record_file=record, console=Console(), command=benchmark.command_line())
+    benchmark.bench(plan, json_file=json, record_file=record, html=html, console=Console(), command=_command_line())
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:
@@ -100,3 +101,8 @@ def _percentages(text: str) -> tuple[float, ...]:
         return tuple(float(part.strip().removesuffix("%")) for part in text.split(",") if part.strip())
     except ValueError:
         raise ConfigurationError(f"loss = {text!r}; expected percentages separated by commas") from None
+
+
+def _command_line() -> str:
+    """As it was typed."""
+    return shlex.join(["fanin", *sys.argv[1:]])

@@ -39,6 +39,7 @@ def emulate(
     record: Annotated[
         Path | None, typer.Option(help="File for the run's record (JSON), of which reports are made.")
     ] = None,
+    html: Annotated[Path | None, typer.Option(help="The report. Default: fanin-report.html.")] = None,
     logs: Annotated[Path | None, typer.Option(help="Folder for what switch and workers write.")] = None,
     clean: Annotated[bool, typer.Option("--clean", help="Remove what runs that were killed left behind.")] = False,
 ) -> None:
@@ -51,6 +52,7 @@ def emulate(
     from fanin.emulation.network.scenario import Scenario, load
     from fanin.emulation.network.scenario import link as read_link
     from fanin.emulation.network.scenario import straggler as read_straggler
+    from fanin.emulation.report import publish
     from fanin.errors import ConfigurationError, FaninError
 
     require_privileges()
@@ -74,5 +76,6 @@ def emulate(
     }  # fmt: skip
     fields |= {name: value for name, value in given.items() if value is not None}
     finished = run(Scenario(**fields), command, record_file=record, logs=logs, console=console)
+    publish(finished, html, console)
     if finished.outcome != "finished":
         raise typer.Exit(1)
