@@ -15,7 +15,7 @@ WITH_HEADERS := headers=$$(tools/python_headers.sh $(PY) $(VENV)/headers) && exp
 	sanitize-address sanitize-thread fuzz simulate compose-check wheels bench ci clean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "ARGS=... is passed on: make demo ARGS='--workers 2', make test ARGS='tests/switch -k drop'"
 
 demo: $(VENV)/demo.stamp ## Train handwritten digits on 4 workers through the software switch, then over gloo

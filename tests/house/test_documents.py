@@ -15,10 +15,10 @@ from tests.house.repository import ROOT, project, tracked
 
 DOCUMENTS = tracked("*.md")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
-MAKE = re.compile(r"\bmake ([a-z][a-z-]*)\b")
+MAKE = re.compile(r"\bmake ([a-z][a-z0-9-]*)\b")
 CODE = re.compile(r"```[^\n]*\n(.*?)```|`([^`\n]+)`", re.DOTALL)
 FANIN = re.compile(r"^(?:\$ )?fanin ((?:[a-z]+ ?)+)(.*)$", re.MULTILINE)
-TARGET = re.compile(r"^([a-z-]+):", re.MULTILINE)
+TARGET = re.compile(r"^([a-z0-9-]+):", re.MULTILINE)
 
 
 def code_in(document: Path) -> str:
@@ -54,7 +54,7 @@ def test_every_task_is_listed_by_make_help() -> None:
     makefile = (ROOT / "Makefile").read_text()
     phony = re.search(r"^\.PHONY: ((?:.*\\\n)*.*)$", makefile, re.MULTILINE)
     assert phony
-    described = set(re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE))
+    described = set(re.findall(r"^([a-z0-9-]+):.*## ", makefile, re.MULTILINE))
     assert set(phony[1].replace("\\", " ").split()) == described
 
 
