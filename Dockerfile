@@ -12,7 +12,7 @@ RUN apt-get update \
 
 FROM tools AS requirements
 COPY tools/requirements_of.py pyproject.toml ./
-RUN python3 requirements_of.py demo plot > /requirements.txt
+RUN python3 requirements_of.py demo p4 plot > /requirements.txt
 
 FROM tools AS build
 RUN python3 -m venv /opt/fanin
@@ -44,6 +44,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 10001 fanin
 COPY --from=build /opt/fanin /opt/fanin
+COPY p4/build /opt/fanin/p4
 ENV PATH=/opt/fanin/bin:$PATH PYTHONUNBUFFERED=1
 USER fanin
 WORKDIR /home/fanin

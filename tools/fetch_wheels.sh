@@ -8,7 +8,7 @@ image_python=3.11 # Debian 12's
 python=$1
 list=$(mktemp)
 trap 'rm -f "$list"' EXIT
-"$python" tools/requirements_of.py demo plot >"$list"
+"$python" tools/requirements_of.py demo p4 plot >"$list"
 if [ "$("$python" -c 'import sys; print("{}.{}".format(*sys.version_info))')" != "$image_python" ]; then
   set -- --python-version "$image_python" --only-binary :all:
 else

@@ -47,7 +47,7 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        profiles = [argument for profile in ("zmq", "bench") for argument in ("--profile", profile)]
+        profiles = [argument for profile in ("zmq", "p4", "bench") for argument in ("--profile", profile)]
         command = [*self._compose, *profiles, "down", "--volumes", "--timeout", "2"]
         subprocess.run(command, cwd=ROOT, env=self._env, capture_output=True, check=False, timeout=DEADLINE_S)
 

@@ -57,6 +57,15 @@ def test_datagrams_can_be_replaced_by_zeromq() -> None:
         assert "the job succeeded" in done.stdout
 
 
+def test_the_compiled_p4_program_trains_with_its_controller_in_a_container_of_its_own() -> None:
+    services = ("controller", "job-p4", "worker-p4")
+    with Cluster(TRAIN="--task digits --epochs 1", COMPOSE_PROFILES="p4") as cluster:
+        done = cluster.run_to_end("--exit-code-from", "job-p4", "--scale", "worker-p4=2", *services)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "the job succeeded" in done.stdout
+        assert "P4 program" in done.stdout
+
+
 def test_a_killed_worker_is_reported_by_name() -> None:
     with Cluster(TRAIN=ENDLESS) as cluster:
         cluster.start(workers=3)
