@@ -31,6 +31,11 @@ BRIDGE = "br0"
 UPLINK_DEVICE = "up0"
 BURST_S = 0.001
 """What a token bucket may send at once, in time at its rate: above a timer's slack, below what anybody notices."""
+TRAIN_BYTES = 70_000
+"""A train of packets (GSO) with the headers of each: what a bucket takes whole, so that the kernel need not cut it up
+and set a timer for every frame, which is what two cores would mostly do otherwise."""
+MAX_BURST_S = 0.01
+"""Where the rate is so low that a train would last longer, it is cut up."""
 MIN_BURST_FRAMES = 2
 ETHERNET_HEADER_BYTES = 14
 QUEUE_FRAMES = 10_000
@@ -228,5 +233,6 @@ class Fabric:
 
 def _bucket(rate_bit_s: float, link: Link) -> str:
     frame_bytes = link.mtu + ETHERNET_HEADER_BYTES
-    burst_bytes = max(int(rate_bit_s / 8 * BURST_S), MIN_BURST_FRAMES * frame_bytes)
+    train_bytes = min(TRAIN_BYTES, int(rate_bit_s / 8 * MAX_BURST_S))
+    burst_bytes = max(int(rate_bit_s / 8 * BURST_S), train_bytes, MIN_BURST_FRAMES * frame_bytes)
     return f"tbf rate {int(rate_bit_s)}bit burst {burst_bytes} limit {link.queue_bytes}"
