@@ -55,6 +55,8 @@ def torchrun_command(command: Sequence[str], fabric: Fabric, rank: int, restarts
         # Only the dynamic rendezvous lets nodes meet again. It numbers them by address, which sorts as ranks do.
         arguments += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{master}:{MASTER_PORT}", "--rdzv-id", fabric.name]
         arguments += ["--local-addr", topology.worker_address(rank)]
+        # By itself torchrun looks its addresses up by host name, and all namespaces have the machine's.
+        arguments += ["--rdzv-conf", f"is_host={int(rank == 0)}"]
     else:
         arguments += ["--node-rank", str(rank), "--master-addr", master, "--master-port", str(MASTER_PORT)]
     return [python, "-m", "torch.distributed.run", *arguments, *command[1:]]

@@ -151,4 +151,8 @@ def command(target: str, address: str, extra: list[str]) -> list[str]:
         # Links of an emulated network mean nothing to workers that share memory with their switch.
         where = ["--bind", f"{address}:{control.DEFAULT_PORT}", "--no-shared-memory"]
         return [*fanin, "switch", engine, *where, *extra]
-    raise UnsupportedError(f"--target {target} is not part of this fanin; use --target native or python")
+    if target == "p4":
+        return [*fanin, "switch", "--target", "p4", "--bind", f"{address}:{control.DEFAULT_PORT}", *extra]
+    raise UnsupportedError(
+        f"--target {target}: run by hand in the switch's namespace, with `fanin controller` before it; see p4/README.md"
+    )

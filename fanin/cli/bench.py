@@ -106,3 +106,19 @@ def _percentages(text: str) -> tuple[float, ...]:
 def _command_line() -> str:
     """As it was typed."""
     return shlex.join(["fanin", *sys.argv[1:]])
+
+
+@app.command()
+def fairness(
+    rate: Annotated[str, typer.Option(help="Of every link, each way: 100mbit, 1gbit, none.")] = "100mbit",
+    seconds: Annotated[float, typer.Option(help="Of summing, three times.")] = 5.0,
+    json: Annotated[Path | None, typer.Option(help="File for the rows.")] = None,
+) -> None:
+    """Two jobs on one switch, one of them flooding it: what the other keeps of its rate (root)."""
+    from rich.console import Console
+
+    from fanin.benchmarks import fairness as benchmark
+    from fanin.emulation.network import units
+    from fanin.emulation.network.topology import Link
+
+    benchmark.bench(Link(rate_bit_s=units.rate_bit_s(rate)), seconds, json_file=json, console=Console())

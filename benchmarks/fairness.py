@@ -1,0 +1,74 @@
+"""`fanin bench fairness`: two jobs of two workers on one switch; what the first keeps while the second floods it.
+
+The second job idles, sums as the first does, or sends small packets from a stranger's port as fast as its links take
+them, each of which the switch must look at, refuse and answer. The first job's rate while the second sums is its fair
+rate. Every sum is checked.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fanin.benchmarks.fairness_worker import COUNT
+from fanin.emulation.network.commands import in_namespace
+from fanin.emulation.network.fabric import Fabric
+from fanin.emulation.network.switches import Switches
+from fanin.emulation.network.topology import Link, Topology
+from fanin.emulation.processes import LocalJob
+from fanin.errors import FaninError
+
+WORKERS = 4
+SECOND_JOBS = ("idle", "sum", "flood")
+
+
+def bench(link: Link, seconds: float, *, json_file: Path | None, console: Console) -> list[dict[str, Any]]:
+    """Measure, print a table, write the rows. FaninError where a sum is wrong."""
+    rows = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Fabric(Topology(workers=WORKERS, link=link)) as fabric,
+        Switches(fabric, "native", Path(folder)) as switches,
+    ):
+        for second in SECOND_JOBS:
+            with console.status(f"second job: {second}"):
+                rows.append(_measure(fabric, switches.root.url, second, seconds))
+    fair = next(row["bytes_per_s"] for row in rows if row["second_job"] == "sum")
+    table = Table(title="two jobs on one switch: what the first one keeps", title_justify="left")
+    for heading in ("second job", "first job", "of its fair rate", "packets flooded"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        row["of_fair_rate"] = row["bytes_per_s"] / fair
+        table.add_row(
+            row["second_job"],
+            f"{row['bytes_per_s'] * 8e-6:.0f} Mbit/s",
+            f"{row['of_fair_rate']:.2f}",
+            f"{row['flooded']:,}",
+        )
+    console.print(table)
+    if json_file:
+        json_file.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    return rows
+
+
+def _measure(fabric: Fabric, url: str, second: str, seconds: float) -> dict[str, Any]:
+    job = LocalJob(
+        "fanin.benchmarks.fairness_worker",
+        ["--second-job", second, "--seconds", str(seconds)],
+        WORKERS,
+        {"FANIN_SWITCH": url},
+        lambda rank, line: in_namespace(fabric.worker_namespace(rank), line),
+    )
+    with job:
+        reports = [report.record for report in job.reports()]
+    first = [report for report in reports if report["job"] == 0]
+    if any(report["wrong"] for report in reports if "wrong" in report):
+        raise FaninError(f"second job {second}: sums were wrong; please report this")
+    rate = min(report["sums"] * COUNT * 4 / report["seconds"] for report in first)
+    flooded = sum(report.get("flooded", 0) for report in reports)
+    return {"second_job": second, "bytes_per_s": rate, "sums": first[0]["sums"], "flooded": flooded}

@@ -1,0 +1,98 @@
+"""One process of the fairness benchmark: sums for some seconds, or floods the switch for as long."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import time
+
+import numpy as np
+
+from fanin.host.session import Session
+from fanin.options import Options, SwitchAddress
+from fanin.reduction import Element, Reduction
+from fanin.wire import Kind, Packet
+
+COUNT = 1 << 18
+"""int32 elements of a sum: exact, so that every one can be checked."""
+WARM_UP_SUMS = 3
+FLOOD_BURST = 64
+
+
+def summing(session: Session, seconds: float) -> dict[str, object]:
+    """Sum until the time is up; all ranks of the job agree on when by a sum of their clocks' verdicts."""
+    done, wrong, step = 0, 0, 0
+    began = ended = time.monotonic()
+    while True:
+        values = np.full(COUNT, session.rank + 1 + step, np.int32)
+        values[0] = ended - began > seconds
+        _sum(session, values, step + 1)
+        step += 1
+        expected = session.size * (session.size + 1) // 2 + session.size * (step - 1)
+        wrong += int((values[1:] != expected).sum())
+        if step == WARM_UP_SUMS:
+            began = time.monotonic()
+        done += step > WARM_UP_SUMS
+        ended = time.monotonic()
+        if values[0] > 0:
+            return {"sums": done, "seconds": ended - began, "wrong": wrong}
+
+
+def flooding(session: Session, seconds: float) -> dict[str, object]:
+    """Send the switch contributions of our own job from a stranger's port, as fast as the link takes them."""
+    spec, address = session.spec, session.address
+    sent = 0
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as flood:
+        flood.connect((address.host, address.port))
+        packet = Packet(
+            kind=Kind.CONTRIBUTION, job=spec.job, generation=spec.generation, worker=session.rank, slot=0, signature=1
+        ).to_bytes()
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            for _ in range(FLOOD_BURST):
+                try:
+                    flood.send(packet)
+                    sent += 1
+                except OSError:  # the link's queue is full
+                    time.sleep(0)
+    return {"flooded": sent}
+
+
+def _sum(session: Session, values: np.ndarray, signature: int) -> None:
+    address = values.ctypes.data
+    reduction = Reduction(
+        source=address,
+        destination=address,
+        count=COUNT,
+        element=Element.INT32,
+        signature=signature,
+        owner=values,
+    )
+    session.wait(session.submit(reduction), 60.0)
+
+
+def main() -> None:
+    """Join a job of two, and do as told."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--second-job", choices=("idle", "sum", "flood"), required=True)
+    parser.add_argument("--seconds", type=float, required=True)
+    arguments = parser.parse_args()
+    rank = int(os.environ["RANK"])
+    job, own_rank = divmod(rank, 2)
+    options = Options.from_environment(os.environ)
+    assert options.switch is not None
+    switch = SwitchAddress.parse(options.switch)
+    with Session.join(options=options, switch=switch, job_name=f"job {job}", rank=own_rank, size=2) as session:
+        if job == 0 or arguments.second_job == "sum":
+            report = summing(session, arguments.seconds)
+        elif arguments.second_job == "flood":
+            report = flooding(session, arguments.seconds + 1.0)
+        else:
+            report = {}
+    print(json.dumps({"job": job, **report}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
