@@ -114,6 +114,15 @@ def packet_refused(who: Membership, reason: Reason, explanation: Explanation | N
     )
 
 
+def superseded(who: Membership) -> AdmissionError:
+    """The job was over before this rank knew that it had begun, and its name is another job's by now."""
+    text = (
+        f"job {who.job_name!r} at switch {who.address} ended, and another one of that name began, while rank "
+        f"{who.rank} waited for its start. Remedy: see the output of the other ranks, then start the job again"
+    )
+    return AdmissionError(text)
+
+
 def join_refused(who: Membership, refused: Refused) -> FaninError:
     """The controller's no."""
     text = (

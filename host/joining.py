@@ -27,6 +27,7 @@ from fanin.host.failures import (
     join_refused,
     packet_refused,
     ranks_of,
+    superseded,
     workers_gone,
 )
 from fanin.host.path import discover
@@ -113,6 +114,8 @@ class _Joining:
             join_timeout_s=options.join_timeout_s,
         )
         self._engine: Engine | None = None
+        self._start: control.Started | None = None
+        """May come while the data path is still opening, and only once: asked later, the job may be over."""
         self._next_join_s = 0.0
         self._started_s = time.monotonic()
         self._warn_s = self._started_s + FIRST_WARNING_S
@@ -129,7 +132,7 @@ class _Joining:
             self._options, spec, self._who.rank, admitted.token, endpoint, newcomer=admitted.running
         )
         changes = self._wait_for_data_path(self._engine, admitted, Ready)
-        started = self._wait_for_start()
+        started = self._wait_for_start(self._engine, admitted)
         first_base = 0
         if admitted.running:
             changes += self._wait_for_data_path(self._engine, admitted, Stands)
@@ -188,12 +191,17 @@ class _Joining:
                 raise self._failure(engine, event, admitted)
             self._exchange(0.0)
 
-    def _wait_for_start(self) -> control.Started:
-        while True:  # ends: a controller that is silent, and a start that takes too long, raise
+    def _wait_for_start(self, engine: Engine, admitted: control.Admitted) -> control.Started:
+        while self._start is None:  # ends: a controller that is silent, and a start that takes too long, raise
             reply = self._exchange(control.JOIN_INTERVAL_S)
-            if isinstance(reply, control.Started):
-                return reply
+            if engine.failed:
+                while isinstance(event := engine.next_event(MAX_EVENT_WAIT_S), Ready | MembersChanged | Stands):
+                    pass
+                raise self._failure(engine, event, admitted)
+            if isinstance(reply, control.Admitted) and reply.generation != admitted.generation:
+                raise superseded(self._who)
             self._warn(time.monotonic(), "waiting for the data paths of other ranks")
+        return self._start
 
     def _exchange(self, timeout_s: float) -> control.Reply | None:
         """Say Join if it is time to, and take one reply in. Raises for a refusal, and for a silent controller."""
@@ -205,6 +213,8 @@ class _Joining:
         now = time.monotonic()
         if isinstance(reply, control.Refused):
             raise join_refused(self._who, reply)
+        if isinstance(reply, control.Started):
+            self._start = reply
         if reply is not None:
             self._answer_by = now + max(self._options.connect_timeout_s, 2 * control.JOIN_INTERVAL_S)
         elif now >= self._answer_by:
