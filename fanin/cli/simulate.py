@@ -31,6 +31,7 @@ def simulate(
     search: Annotated[int, typer.Option(help="Run that many schedules, from --seed on.")] = 0,
     canary: Annotated[int, typer.Option(help="Hunt each planted defect so many times; all must be found.")] = 0,
     processes: Annotated[int, typer.Option(help="For --search; 0: one per core.")] = 0,
+    scale: Annotated[bool, typer.Option("--scale", help="One all-reduce of 25 MiB on up to 1,024 workers.")] = False,
 ) -> None:
     """Run the real machines in virtual time, under faults, and check every event (docs/simulation.md)."""
     from fanin.emulation.simulator.chaos import draw
@@ -40,7 +41,9 @@ def simulate(
         raise ConfigurationError("--search, --canary and --processes count something: they cannot be negative")
     kind: Kind = "native" if native else "python"
     given = load(scenario) if scenario else None
-    if canary:
+    if scale:
+        _scale()
+    elif canary:
         _hunt(canary, seed)
     elif search:
         _search(seed, search, kind, given, processes or os.cpu_count() or 1)
@@ -112,6 +115,29 @@ def _show_progress(schedules: int) -> Callable[[Tally], None]:
             print(f"\r{tally.schedules:,} of {schedules:,} schedules", end="\r", file=sys.stderr, flush=True)
 
     return show
+
+
+def _scale() -> None:
+    """The table of docs/simulation.md."""
+    from fanin.emulation.simulator.scale import Fabric, Transfer, table
+
+    transfer, link = Transfer.over(), Fabric(workers=2)
+    started = time.process_time()
+    rows = table(transfer)
+    print(
+        f"one all-reduce of {transfer.tensor_bytes:,} bytes of float32, links {link.bytes_per_s * 8 / 1e9:g} Gbit/s "
+        f"and {link.delay_s * 1e6:g} us, switches {link.switch_s * 1e6:g} us, window {transfer.window}; virtual ms\n\n"
+        "| workers | leaf switches | fanin | floor | ring | halving-doubling |\n|---:|---:|---:|---:|---:|---:|"
+    )
+    for row in rows:
+        times = (row.aggregate_s, row.floor_s, row.ring_s, row.halving_doubling_s)
+        cells = [
+            f"{row.workers:,}",
+            str(row.leaves) if row.leaves > 1 else "-",
+            *(f"{each * 1e3:.2f}" for each in times),
+        ]
+        print(f"| {' | '.join(cells)} |")
+    print(f"\n{time.process_time() - started:.0f} s of one core")
 
 
 def _hunt(times: int, seed: int) -> None:
