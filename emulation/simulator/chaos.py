@@ -12,6 +12,7 @@ import random
 from dataclasses import dataclass
 from typing import get_args
 
+from fanin.control import OnWorkerLoss
 from fanin.emulation.simulator.links import Link
 from fanin.emulation.simulator.scenario import OF_A_WORKER, TUNES, Direction, Fault, FaultKind, JobPlan, Scenario
 
@@ -22,6 +23,9 @@ LONGEST_FAULT_S = 1.5
 MILD = ("cut", "clog", "degrade", "pause", *TUNES)
 """Kinds after which a job goes on; most faults are of these, so that most runs get somewhere."""
 MILD_SHARE = 0.75
+LOSS_CHOICES: tuple[OnWorkerLoss, ...] = ("raise", "raise", "raise", "continue")
+LONG_STEPS = 30
+"""Steps of a job that goes on without a worker: enough for it to come in again while the others work."""
 REBIRTH_SHARE = 0.15
 """Scenarios in which the switch restarts under way and packets of the life before stray into the next."""
 REBIRTH_STRAY = 0.3
@@ -45,6 +49,9 @@ def draw(seed: int, chaos: Chaos | None = None) -> Scenario:
     chaos, dice = chaos or Chaos(), random.Random(seed)
     jobs = tuple(_job(dice, chaos) for _ in range(dice.choice((1, 1, 1, 2))))
     faults = tuple(_fault(dice, chaos, jobs) for _ in range(dice.randint(0, chaos.faults)))
+    for index, job in enumerate(jobs):
+        if job.on_worker_loss == "continue":
+            faults = (*faults, _loss(dice, index, job))
     link = _link(dice) if dice.random() < 0.8 else Link(delay_s=_delay_s(dice))
     if "restart" in chaos.kinds and dice.random() < REBIRTH_SHARE:
         link = dataclasses.replace(link, stray=REBIRTH_STRAY, stray_s=BUSY_S + LONGEST_FAULT_S)
@@ -66,6 +73,7 @@ def _job(dice: random.Random, chaos: Chaos) -> JobPlan:
     stale = dice.random() < 0.6
     think_s = dice.choice((0.0, 1e-3, 0.02))
     staleness = dice.randint(0, chaos.staleness) if stale else 0
+    on_worker_loss: OnWorkerLoss = dice.choice(LOSS_CHOICES) if stale else "raise"
     return JobPlan(
         workers=workers,
         quorum=dice.randint(1, workers) if stale else None,
@@ -74,11 +82,12 @@ def _job(dice: random.Random, chaos: Chaos) -> JobPlan:
         slots=slots,
         element="int32" if stale else dice.choice(("int32", "float32")),
         chunks=slots if stale else dice.randint(1, 3 * slots),
-        steps=dice.randint(2, 10),
+        steps=dice.randint(2, 10) if on_worker_loss == "raise" else LONG_STEPS,
         ahead=dice.randint(1, 3),
         think_s=think_s,
         slow=tuple(dice.choice((1.0, 1.0, 5.0)) for _ in range(workers)) if think_s else (),
         passes=dice.choice((0.0, 0.0, 0.3)) if stale else 0.0,
+        on_worker_loss=on_worker_loss,
         start_s=dice.choice((0.0, 0.0, 0.01)),
     )
 
@@ -105,6 +114,17 @@ def _link(dice: random.Random) -> Link:
         stray=share(),
         stray_s=dice.choice((0.05, 2.0)),
         corrupt=share(),
+    )
+
+
+def _loss(dice: random.Random, index: int, job: JobPlan) -> Fault:
+    """A worker goes, and comes in again."""
+    return Fault(
+        kind="crash" if dice.random() < 0.5 else "leave",
+        at_s=round(dice.random() * BUSY_S, 4),
+        for_s=round(dice.random() * LONGEST_FAULT_S, 4),
+        job=index,
+        rank=dice.randrange(job.workers),
     )
 
 

@@ -53,8 +53,6 @@ class SimulatedJob:
         self.attempts = 0
         """Generations in which at least one worker was admitted and failed, or that finished."""
         self.processes = [Process(self, rank, first_address + rank) for rank in range(plan.workers)]
-        self.passes: set[tuple[int, int, int]] = set()
-        """Generation, rank and step of what was passed."""
         self._seed = seed
         self._results: dict[tuple[int, int], bytes] = {}
         """By generation and step, what the first worker held."""
@@ -126,7 +124,7 @@ class SimulatedJob:
         """Is that all? Asked when a worker is done, or need not be any more."""
         ranks = self._finished.get(ledger.spec.generation, set())
         needed = {rank for rank in range(self.plan.workers) if ledger.live >> rank & 1}
-        if self.complete or not needed or not ranks >= needed:
+        if self.complete or not ranks or not ranks >= needed:
             return
         self.note(f"job {self.index} is complete")
         self._settle(ledger)
@@ -148,7 +146,7 @@ class SimulatedJob:
         if self.complete or process.phase is not Phase.OUT:
             return
         if process.rank not in done:
-            self.failed(process)
+            self.start_again()
             return
         others = [other for other in self.processes if other.rank not in done]
         if any(other.node is None or other.spec is None or other.spec.generation != generation for other in others):
@@ -179,11 +177,10 @@ class SimulatedJob:
                 if len(words):
                     out += words
             put_in = np.zeros(size, np.uint32)
-            for base, mask in slot.accepted.items():
+            for base, mask in slot.given.items():
                 step, chunk = divmod(base * ledger.spec.slots + index, chunks)
                 for process in self.processes:
-                    passed = (ledger.spec.generation, process.rank, step) in self.passes
-                    if mask >> process.rank & 1 and not passed:
+                    if mask >> process.rank & 1:
                         array = self.inputs(process.rank, step)
                         put_in += array[chunk * size : (chunk + 1) * size].view(np.uint32)
             if out.tobytes() != put_in.tobytes():

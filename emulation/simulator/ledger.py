@@ -37,7 +37,7 @@ from fanin.emulation.simulator.violations import (
 )
 from fanin.job import JobSpec
 from fanin.lanes import Words
-from fanin.wire import Flag, Packet, Reason
+from fanin.wire import MAX_BASE, Flag, Packet, Reason
 
 ACCEPTED = "accepted"
 DUPLICATE = "duplicate"
@@ -69,6 +69,8 @@ class SlotLedger:
     results: list[Closed] = field(default_factory=list)
     accepted: dict[int, int] = field(default_factory=dict)
     """By base, the mask of the workers whose contribution was accepted."""
+    given: dict[int, int] = field(default_factory=dict)
+    """The same, without passes."""
     full_bases: int = 0
     """Bases, from 0 on without a gap, that every live worker has contributed."""
 
@@ -83,12 +85,18 @@ class SlotLedger:
         self.accepted[packet.base] = self.accepted.get(packet.base, 0) | 1 << packet.worker
         if packet.flags & Flag.PASS:
             return
+        self.given[packet.base] = self.given.get(packet.base, 0) | 1 << packet.worker
         if self.contributors == 0:
             self.words, self.codes, self.signature = packet.words, packet.codes, packet.signature
         else:
             self.words = self.words + packet.words
             self.codes = tuple(map(max, self.codes, packet.codes))
         self.contributors += 1
+
+    def stands(self, worker: int) -> int:
+        """The base that a live worker has to contribute next."""
+        bases = (base for base in range(self.full_bases, self.open) if not self.accepted.get(base, 0) >> worker & 1)
+        return next(bases, self.open)
 
     def close(self) -> None:
         """The open round is over."""
@@ -109,6 +117,8 @@ class JobLedger:
         self.sources: dict[int, int] = {}
         """By worker, the address that registered."""
         self._machine = machine
+        self._asked: tuple[int, int] | None = None
+        """Slot and worker of a question where that worker stands, until it is answered."""
         self._counters = machine.job_counters(spec.job)
 
     def __str__(self) -> str:
@@ -120,6 +130,10 @@ class JobLedger:
         """A worker is out of the full mask."""
         self.live &= ~(1 << worker)
         self._advance_all()
+
+    def place_opened(self, worker: int) -> None:
+        """A new process may come in an evicted worker's place."""
+        self.sources.pop(worker, None)
 
     def quorum_is(self, quorum: int) -> None:
         """K is another one."""
@@ -136,6 +150,16 @@ class JobLedger:
         members = self._machine.members(self.spec.job)[0]
         if packet.worker not in self.sources and members >> packet.worker & 1:
             self.sources[packet.worker] = source
+            if not self.live >> packet.worker & 1:
+                self._entered(packet.worker)
+
+    def _entered(self, worker: int) -> None:
+        """A newcomer counts as having contributed, with passes, what is below the open rounds."""
+        self.live |= 1 << worker
+        for slot in self.slots:
+            for base in range(slot.full_bases, slot.open):
+                slot.accepted[base] = slot.accepted.get(base, 0) | 1 << worker
+            self._advance(slot)
 
     def contribution(self, packet: Packet, source: int) -> None:
         """The machine has taken in a contribution: was it right to do with it what it did?"""
@@ -149,6 +173,9 @@ class JobLedger:
         if packet.slot >= len(self.slots):
             return
         slot = self.slots[packet.slot]
+        if packet.base == MAX_BASE and packet.flags & Flag.PASS and verdict == SILENT:
+            self._asked = (packet.slot, packet.worker)
+            return
         known = slot.accepted.get(packet.base, 0) >> packet.worker & 1
         in_bounds = 0 <= slot.open - packet.base <= self.spec.largest_staleness
         if verdict == ACCEPTED:
@@ -219,6 +246,11 @@ class JobLedger:
     def answer(self, packet: Packet, destination: int) -> None:
         """A worker was told a result by itself."""
         slot, what = self.slots[packet.slot], f"{self}: slot {packet.slot}, answer {packet.base} to {destination}"
+        if self._asked is not None and self._asked == (packet.slot, packet.worker) and packet.flags & Flag.BARE:
+            self._asked = None
+            if packet.base != slot.stands(packet.worker) or packet.bitmap:
+                raise AgreementError(f"{what}: it stands at {slot.stands(packet.worker)}")
+            return
         if packet.base >= slot.open:
             raise AgreementError(f"{what}: round {slot.open} is open, so there is no such result")
         if self.sources.get(packet.worker) != destination:
@@ -262,10 +294,9 @@ class JobLedger:
         return slot.arrivals >= arrivals_to_close and slot.open - self.staleness < slot.full_bases
 
     def _advance(self, slot: SlotLedger) -> None:
-        while slot.accepted.get(slot.full_bases, 0) & self.live == self.live:
+        while (mask := slot.accepted.get(slot.full_bases)) is not None and mask & self.live == self.live:
             slot.full_bases += 1
 
     def _advance_all(self) -> None:
         for slot in self.slots:
-            if self.live:
-                self._advance(slot)
+            self._advance(slot)

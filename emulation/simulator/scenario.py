@@ -103,6 +103,8 @@ class JobPlan:
     """By rank, a factor of `think_s`; 1 for ranks that it does not reach."""
     passes: float = 0.0
     """Probability that a worker passes a step. Such workers are Python twins: see worker.py."""
+    on_worker_loss: Literal["raise", "continue"] = "raise"
+    """continue: who is lost or leaves is evicted, the others go on, and it comes in again."""
     checksum: bool = True
     start_s: float = 0.0
     """When its workers start."""
@@ -114,6 +116,7 @@ class JobPlan:
         check(1 <= self.steps <= 100_000, f"job: steps = {self.steps}; must be in 1..100000")
         check(1 <= self.slots <= 65536 and self.chunks >= 1, "job: slots must be in 1..65536, chunks positive")
         check(1 <= self.ahead <= 64, f"job: ahead = {self.ahead}; must be in 1..64")
+        check(self.on_worker_loss in ("raise", "continue"), f"job: on_worker_loss = {self.on_worker_loss!r}")
         check(self.element in ("int32", "float32"), f"job: element {self.element!r} is neither int32 nor float32")
         if self.every_chunk_has_a_slot:
             check(self.chunks == self.slots, "job: with staleness, quorum or passes, chunks must be slots")
@@ -127,7 +130,8 @@ class JobPlan:
     @property
     def every_chunk_has_a_slot(self) -> bool:
         """Whether rounds may hold contributions of several steps."""
-        return self.largest_staleness > 0 or self.passes > 0 or self.quorum not in (None, self.workers)
+        alone = self.on_worker_loss == "continue"  # then a newcomer's steps begin at some base of every slot
+        return alone or self.largest_staleness > 0 or self.passes > 0 or self.quorum not in (None, self.workers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

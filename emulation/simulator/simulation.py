@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fanin import control
 from fanin.emulation.simulator.event_queue import EventQueue
 from fanin.emulation.simulator.job import SimulatedJob
+from fanin.emulation.simulator.ledger import JobLedger
 from fanin.emulation.simulator.links import Link, Pipe
 from fanin.emulation.simulator.machines import Kind, SwitchType, switch_type, worker_type
 from fanin.emulation.simulator.network import Network
@@ -95,6 +96,7 @@ class Simulation:
             memory_bytes=scenario.memory_bytes,
             liveness_timeout_s=scenario.liveness_timeout_s,
             note=self.recorder.note,
+            evicted=self._reconsider,
         )
         self.jobs: list[SimulatedJob] = []
         address = SWITCH_ADDRESS + 1
@@ -220,6 +222,11 @@ class Simulation:
         for ledger in list(self.switch.auditor.ledgers.values()):
             if any(process.ledger is ledger for process in job.processes):
                 self.switch.evict(ledger.spec.job, fault.rank)
+                self.switch.lose(ledger.spec.job, fault.rank)
+
+    def _reconsider(self, ledger: JobLedger) -> None:
+        for job in self.jobs:
+            if any(process.ledger is ledger for process in job.processes):
                 job.reconsider(ledger)
 
 

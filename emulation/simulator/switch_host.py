@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from fanin import control
 from fanin.emulation.simulator.audit import SwitchAuditor
+from fanin.emulation.simulator.ledger import JobLedger
 from fanin.emulation.simulator.machines import Switch, SwitchType
 from fanin.emulation.simulator.network import Network, Node
 from fanin.errors import FaninError
@@ -44,7 +45,9 @@ class SwitchHost:
         memory_bytes: int,
         liveness_timeout_s: float,
         note: Note,
+        evicted: Callable[[JobLedger], None],
     ) -> None:
+        """`evicted` is called when a worker was taken out of a job."""
         self.lives = 0
         self.contributions = 0
         """Taken in by machines of former lives."""
@@ -54,6 +57,7 @@ class SwitchHost:
         self._memory_bytes = memory_bytes
         self._limits = Limits(memory_bytes=memory_bytes, liveness_timeout_s=liveness_timeout_s)
         self._note = note
+        self._evicted = evicted
         self._peers: dict[bytes, tuple[int, Replied]] = {}
         """By peer, its address in the network and who takes its replies."""
         self._node: Node | None = None
@@ -153,12 +157,17 @@ class SwitchHost:
     # --- what operators and the controller ask of the machine ---
 
     def evict(self, job: int, worker: int) -> None:
-        """Take a worker out of a job, and let the controller know; nothing if the job is not there (any more)."""
+        """Take a worker out of a job; nothing if the job is not there (any more)."""
         if self._node is None or job not in self.auditor.ledgers:
             return
-        self.auditor.ledgers[job].evicted(worker)
+        ledger = self.auditor.ledgers[job]
+        ledger.evicted(worker)
         self.machine.evict(job, worker, self._network.queue.now)
         self._network.speak(self._node)
+        self._network.queue.at(self._network.queue.now, self._evicted, ledger)
+
+    def lose(self, job: int, worker: int) -> None:
+        """Tell the controller that a worker is gone, whatever the data plane thinks."""
         self.controller.handle_event(WorkerSilent(job, worker, 0.0), self._network.queue.now)
         self._dispatch()
 
@@ -197,6 +206,10 @@ class _Server:
 
     def evict(self, job: int, worker: int) -> None:
         self._host.evict(job, worker)
+
+    def admit_worker(self, job: int, worker: int, token: int) -> None:
+        self._host.auditor.ledgers[job].place_opened(worker)
+        self._host.machine.admit_worker(job, worker, token)
 
     def set_quorum(self, job: int, quorum: int) -> None:
         self._host.set_quorum(job, quorum)

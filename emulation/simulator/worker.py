@@ -26,8 +26,8 @@ from fanin.emulation.simulator.ledger import JobLedger
 from fanin.emulation.simulator.machines import Worker
 from fanin.emulation.simulator.network import Node
 from fanin.emulation.simulator.switch_host import SWITCH_ADDRESS
-from fanin.events import Departed, Ready, ReductionDone, WorkerEvent
-from fanin.host.joining import spec_of
+from fanin.events import Departed, MembersChanged, Ready, ReductionDone, Stands, WorkerEvent
+from fanin.host.joining import ENTRY_MARGIN, spec_of
 from fanin.host.operation import Operation
 from fanin.host.worker_machine import WorkerMachine
 from fanin.job import JobSpec
@@ -98,6 +98,9 @@ class Process:
         self._arrays: dict[int, Array] = {}
         self._submitted = 0
         self._done = 0
+        self._first_step = 0
+        """Of a newcomer to a running job: it passed what was before."""
+        self._is_newcomer = False
         self._thinking = False
         self._told_to_start = False
 
@@ -115,7 +118,7 @@ class Process:
             return
         self.life += 1
         self.phase = Phase.JOINING
-        self._submitted = self._done = 0
+        self._submitted = self._done = self._first_step = 0
         self._thinking = self._told_to_start = False
         self._arrays.clear()
         self._ask(self.life)
@@ -158,7 +161,7 @@ class Process:
                 wire_version=VERSION, software="simulated", process=f"worker:{self.rank}", scheme="udp",
                 path_mtu=65_536, receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, slots=plan.slots,
                 words_per_packet=plan.words_per_packet, checksum=plan.checksum, quorum=plan.quorum,
-                staleness=plan.staleness, max_staleness=plan.max_staleness,
+                staleness=plan.staleness, max_staleness=plan.max_staleness, on_worker_loss=plan.on_worker_loss,
             )  # fmt: skip
             self._send(join)
         self.job.queue.after(JOIN_INTERVAL_S, self._ask, life)
@@ -184,8 +187,19 @@ class Process:
     def _begin(self) -> None:
         """Go to work, once the others are there and the data path is open."""
         if self._told_to_start and self._machine is not None and self._machine.ready and self.phase is Phase.JOINING:
-            self.job.note(f"{self} starts its steps")
             self.phase = Phase.WORKING
+            if not self._is_newcomer:
+                self._work(self.life)
+
+    def _enter(self, machine: Worker, base: int) -> None:
+        """As a newcomer, begin with the step that the others are about to begin."""
+        self._first_step = self._submitted = self._done = base + ENTRY_MARGIN
+        machine.begin(self._first_step)
+        self._is_newcomer = False
+        self.job.note(f"{self} comes in at step {self._first_step}")
+        if self._done >= self.job.plan.steps:
+            self.job.finished(self)
+        else:
             self._work(self.life)
 
     def _admitted(self, admitted: control.Admitted) -> None:
@@ -197,7 +211,10 @@ class Process:
             return
         self.ledger = ledger
         make = PassingWorker if self.job.plan.passes else self.job.worker_type
-        self._machine = make(self.spec, self.rank, switch=SWITCH_ADDRESS, token=admitted.token)
+        self._is_newcomer = admitted.running
+        self._machine = make(
+            self.spec, self.rank, switch=SWITCH_ADDRESS, token=admitted.token, newcomer=admitted.running
+        )
         self.node = self.job.network.attach(self.address, self._machine, self._stepped)
 
     # --- working ---
@@ -206,7 +223,7 @@ class Process:
         """Submit what may be submitted now."""
         if life != self.life or self.phase is not Phase.WORKING or self._machine is None or self.node is None:
             return
-        if self.node.paused:
+        if self.node.paused or self._is_newcomer:
             self.job.queue.after(PAUSE_POLL_S, self._work, life)
             return
         plan = self.job.plan
@@ -223,8 +240,6 @@ class Process:
         plan, step = self.job.plan, self._submitted
         if isinstance(machine, PassingWorker) and self.job.dice.random() < plan.passes:
             machine.pass_next()
-            assert self.spec is not None
-            self.job.passes.add((self.spec.generation, self.rank, step))
         array = np.array(self.job.inputs(self.rank, step))
         self._arrays[step] = array
         machine.submit(
@@ -246,7 +261,7 @@ class Process:
 
     def _handle(self, event: WorkerEvent) -> None:
         if isinstance(event, ReductionDone):
-            step = event.ticket - 1
+            step = event.ticket - 1 + self._first_step
             self.job.check_result(self, step, self._arrays.pop(step))
             self._done += 1
             if self._done == self.job.plan.steps:
@@ -262,8 +277,20 @@ class Process:
             self.job.departed(self)
         elif isinstance(event, Ready):
             self.job.queue.at(self.job.queue.now, self._begin)
+        elif isinstance(event, Stands):
+            self.job.queue.at(self.job.queue.now, self._enter_if_still, self.life, event.base)
+        elif isinstance(event, MembersChanged):
+            self.job.note(f"{self}: {event}")
         else:
             self._fail(str(event))
+
+    def _enter_if_still(self, life: int, base: int) -> None:
+        if life != self.life or self._machine is None or self._machine.failed or self.phase is Phase.LEAVING:
+            return
+        if self.phase is Phase.JOINING or (self.node is not None and self.node.paused):
+            self.job.queue.after(PAUSE_POLL_S, self._enter_if_still, life, base)
+            return
+        self._enter(self._machine, base)
 
     def _fail(self, text: str) -> None:
         """End this life, and tell the controller."""
