@@ -347,7 +347,11 @@ class Controller:
             spec = replace(spec, quorum=tune.quorum)
         if tune.staleness is not None:
             largest = spec.largest_staleness
-            server.set_staleness(spec.job, tune.staleness)
+            try:
+                server.set_staleness(spec.job, tune.staleness)
+            except ConfigurationError as error:  # not every switch can
+                self._refuse(peer, refuse(Refusal.STALENESS, str(error), "start the job anew with that staleness"))
+                return
             spec = replace(spec, staleness=tune.staleness, max_staleness=largest)
         job.spec = spec
         self._send(

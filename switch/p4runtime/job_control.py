@@ -13,7 +13,7 @@ Rules
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,6 +74,8 @@ class PlacedJob:
     left: int = 0
     groups: set[int] = field(default_factory=set)
     """Multicast groups that are on the device."""
+    refused: Counter[Reason] = field(default_factory=Counter)
+    """HELLOs and BYEs that came this far and no further: no counter of the pipeline's knows of them."""
     adopted: bool = False
     """It was found on the device: tokens are unknown, so the registered addresses stand for them."""
 
@@ -253,6 +255,8 @@ class JobControl:
         placed = self.jobs[job]
         if not 0 <= staleness <= placed.spec.largest_staleness:
             raise ValueError(f"staleness = {staleness}; must be in 0..{placed.spec.largest_staleness} (max_staleness)")
+        if staleness != placed.staleness and not self._deep:
+            raise ConfigurationError("this program's rings are as deep as staleness says: it cannot change")
         placed.staleness = staleness
         self._link.write([self._job_entry(MODIFY, placed)])
         self._poke(placed)
@@ -279,6 +283,7 @@ class JobControl:
         worker = Worker(frame.source, metadata["ingress_port"])
         reason = self._objection(job, message, len(frame.payload), worker)
         if reason is not None:
+            job.refused[reason] += 1
             if reason in (Reason.TOKEN, Reason.EVICTED, Reason.STRANGER):
                 words = np.array([job.lost, job.left], np.uint32)
                 notice = _reply(message, Kind.NOTICE, contributors=reason, words=words)
@@ -363,6 +368,10 @@ class JobControl:
             number = cell.counter_entry.index.index % REASONS
             if number in Reason._value2member_map_ and Reason(number) in totals:
                 totals[Reason(number)] += cell.counter_entry.data.packet_count
+        for job in self.jobs.values():
+            if row in (None, job.row):
+                for reason, count in job.refused.items():
+                    totals[reason] += count
         return counts | {f"dropped_{reason.name.lower()}": count for reason, count in totals.items()}
 
     # --- entries ---
