@@ -43,6 +43,11 @@ RESENT_PACKETS = 2
 """Room kept for what timers send again while a process is held up: the window then lies in the buffer already."""
 MAX_WINDOW_BYTES = 1 << 20
 """Payload of a flow's window at most. See the rules."""
+MAX_FRAMES_WINDOW_BYTES = 1 << 19
+"""The same where packets are frames of a network: 4 ms at 1 Gbit/s, which covers a host that is slow to wake up. A window
+waits in the sender's own queue when the link is the limit; with 1 MiB, a queue of 1 MiB dropped whole trains."""
+LONGEST_FRAME_BYTES = 9216
+"""Of jumbo frames, as switches count them; longer packets are loopback's."""
 MAX_SLOTS = 1024
 BLOCK_WORDS = 1024
 """Words that share a scale code, about. Smaller blocks lose less precision and cost two bytes each."""
@@ -84,4 +89,5 @@ def slots_for(receive_buffer_bytes: int, packet_bytes: int, *, senders: int = 1)
     """
     usable_bytes = receive_buffer_bytes * USABLE_QUARTERS // 4
     slots = usable_bytes // (truesize(packet_bytes) * senders) - RESENT_PACKETS
-    return max(1, min(slots, MAX_WINDOW_BYTES // packet_bytes, MAX_SLOTS))
+    window_bytes = MAX_WINDOW_BYTES if packet_bytes > LONGEST_FRAME_BYTES else MAX_FRAMES_WINDOW_BYTES
+    return max(1, min(slots, window_bytes // packet_bytes, MAX_SLOTS))

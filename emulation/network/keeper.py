@@ -30,7 +30,11 @@ class Keeper:
         """Let it clean, and wait until it has."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(CLOSE_TIMEOUT_S)
+        try:
+            self._process.wait(CLOSE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:  # the owner has cleaned up already: nothing depends on it
+            self._process.kill()
+            self._process.wait()
 
 
 def main() -> None:
