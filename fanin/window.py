@@ -44,8 +44,8 @@ RESENT_PACKETS = 2
 MAX_WINDOW_BYTES = 1 << 20
 """Payload of a flow's window at most. See the rules."""
 MAX_FRAMES_WINDOW_BYTES = 1 << 19
-"""The same where packets are frames of a network: 4 ms at 1 Gbit/s, which covers a host that is slow to wake up. A window
-waits in the sender's own queue when the link is the limit; with 1 MiB, a queue of 1 MiB dropped whole trains."""
+"""The same where packets are frames of a network: 4 ms at 1 Gbit/s, which covers a host that is slow to wake up. Where
+the link is the limit, a window waits in the sender's own queue; one of 1 MiB overflowed a queue of that size."""
 LONGEST_FRAME_BYTES = 9216
 """Of jumbo frames, as switches count them; longer packets are loopback's."""
 MAX_SLOTS = 1024
