@@ -1,0 +1,46 @@
+"""How a user's command becomes one of a cluster."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fanin.emulation.network.launch import torchrun_command
+from fanin.emulation.network.topology import Topology
+from fanin.errors import ConfigurationError
+
+FABRIC: Any = SimpleNamespace(topology=Topology(workers=4), name="abcd")
+
+
+def test_a_script_becomes_a_node_of_torchrun() -> None:
+    command = torchrun_command(["python", "train.py", "--epochs", "3"], FABRIC, 2, 0)
+    assert command[:3] == [sys.executable, "-m", "torch.distributed.run"]
+    assert command[-3:] == ["train.py", "--epochs", "3"]
+    assert command[command.index("--node-rank") + 1] == "2"
+    assert command[command.index("--nnodes") + 1] == "4"
+    assert command[command.index("--master-addr") + 1] == "10.77.0.101"
+
+
+def test_an_interpreter_that_is_named_in_full_is_used() -> None:
+    assert torchrun_command(["/opt/python3", "-m", "train"], FABRIC, 0, 0)[0] == "/opt/python3"
+
+
+def test_nodes_that_may_be_restarted_meet_at_the_first_one() -> None:
+    first, last = (torchrun_command(["python", "train.py"], FABRIC, rank, 2) for rank in (0, 3))
+    assert "is_host=1" in first
+    assert "is_host=0" in last
+    assert first[first.index("--max-restarts") + 1] == "2"
+    assert last[last.index("--local-addr") + 1] == "10.77.0.104"
+
+
+@pytest.mark.parametrize("command", [["sh", "-c", "true"], ["python", "-c", "pass"], ["./train"], ["torchrun", "x.py"]])
+def test_any_other_command_is_left_alone(command: list[str]) -> None:
+    assert torchrun_command(command, FABRIC, 1, 0) == command
+
+
+def test_no_command_is_an_error_that_shows_how() -> None:
+    with pytest.raises(ConfigurationError, match="fanin emulate -- python"):
+        torchrun_command([], FABRIC, 0, 0)
