@@ -33,7 +33,7 @@ from fanin.host.worker_machine import WorkerMachine
 from fanin.job import JobSpec
 from fanin.reduction import Element, Reduction
 from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
-from fanin.wire import VERSION, Flag, Kind, Packet
+from fanin.wire import VERSION, Flag, Kind, Packet, Reason
 
 if TYPE_CHECKING:
     from fanin.emulation.simulator.job import SimulatedJob
@@ -54,6 +54,9 @@ class PassingWorker(WorkerMachine):
     passed: frozenset[int] = frozenset()
     """Tickets that are passes."""
 
+    _over: frozenset[int] = frozenset()
+    """Items whose round closed without this worker, as far as it has seen."""
+
     def pass_next(self) -> None:
         """The next reduction that is submitted is a pass."""
         self.passed |= {self._tickets + 1}
@@ -63,11 +66,19 @@ class PassingWorker(WorkerMachine):
         if operation.ticket not in self.passed:
             return super()._contribution(item)
         base, slot = divmod(item, self._spec.slots)
-        flags = Flag.PASS | (Flag.CHECKSUM if self._spec.checksum else Flag(0))
+        late = Flag.LATE if item in self._over else Flag(0)
+        flags = Flag.PASS | late | (Flag.CHECKSUM if self._spec.checksum else Flag(0))
         return Packet(
             kind=Kind.CONTRIBUTION, job=self._spec.job, worker=self._worker, generation=self._spec.generation,
             slot=slot, base=base, flags=flags,
         ).to_bytes()  # fmt: skip
+
+    def _result(self, packet: Packet, now: float) -> Reason | None:
+        before = self._counters["unacknowledged"]
+        reason = super()._result(packet, now)
+        if self._counters["unacknowledged"] > before:
+            self._over |= {packet.base * self._spec.slots + packet.slot}
+        return reason
 
 
 class Phase(enum.Enum):
