@@ -20,7 +20,7 @@ from fanin.emulation.simulator.network import Network
 from fanin.emulation.simulator.recorder import Recorder
 from fanin.emulation.simulator.scenario import Fault, Scenario
 from fanin.emulation.simulator.switch_host import SWITCH_ADDRESS, SwitchHost
-from fanin.emulation.simulator.violations import ProgressError, ViolationError
+from fanin.emulation.simulator.violations import CrashError, ProgressError, ViolationError
 from fanin.emulation.simulator.worker import Process
 from fanin.host.transports.pcap import PcapWriter
 
@@ -120,6 +120,10 @@ class Simulation:
         except ViolationError as violation:
             violation.locate(self.seed, self.queue.happened, self.queue.now, self.recorder.tail())
             raise
+        except Exception as error:
+            crash = CrashError(f"{type(error).__name__}: {error}")
+            crash.locate(self.seed, self.queue.happened, self.queue.now, self.recorder.tail())
+            raise crash from error
         return Report(
             seed=self.seed,
             virtual_s=self.queue.now,

@@ -80,6 +80,7 @@ class SwitchHost:
             engine="simulated",
         )
         self._armed_at = float("inf")
+        self._handling = False
         self._node = self._network.attach(SWITCH_ADDRESS, self.machine, self._stepped)
 
     def stop(self) -> None:
@@ -146,11 +147,14 @@ class SwitchHost:
         self._dispatch()
 
     def _stepped(self) -> None:
-        events = False
+        if self._handling:  # the controller has just evicted somebody: its events wait until it is done with this one
+            return
+        self._handling, events = True, False
         while (event := self.machine.next_event()) is not None:
             events = True
             self._note(f"switch: {event}")
             self.controller.handle_event(event, self._network.queue.now)
+        self._handling = False
         if events:
             self._dispatch()
 

@@ -59,6 +59,10 @@ class ProgressError(ViolationError):
     """Work is not done within the bound after the faults stopped, a due round stays open, or a machine never rests."""
 
 
+class CrashError(ViolationError):
+    """A machine or the controller raised what it must not raise."""
+
+
 def _rebuild(
     violation: type[ViolationError], text: str, seed: int, event_number: int, time_s: float, trace: tuple[str, ...]
 ) -> ViolationError:

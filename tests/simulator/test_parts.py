@@ -15,8 +15,11 @@ from fanin.emulation.simulator.links import Link, Pipe
 from fanin.emulation.simulator.network import Network
 from fanin.emulation.simulator.scenario import Fault, JobPlan, Scenario, load, parse
 from fanin.emulation.simulator.simulation import simulate
-from fanin.emulation.simulator.violations import AgreementError, ProgressError
+from fanin.emulation.simulator.violations import AgreementError, CrashError, ProgressError
 from fanin.errors import ConfigurationError, FaninError
+from fanin.switch.switch_job import SwitchJob
+from fanin.switch.switch_machine import SwitchMachine
+from fanin.wire import Packet
 
 runner = CliRunner()
 
@@ -150,6 +153,20 @@ def test_work_that_does_not_end_is_a_violation_that_says_who_waits() -> None:
         simulate(Scenario(jobs=(JobPlan(steps=100, think_s=0.1),), faults=(gone,), recovery_s=0.01), 1, kind="python")
     assert caught.value.seed == 1
     assert 10.0 < caught.value.time_s <= 10.01
+
+
+class Explodes(SwitchMachine):
+    """A switch machine that cannot bear a contribution."""
+
+    def _contribute(self, job: SwitchJob, packet: Packet, source: int) -> None:
+        raise IndexError("too much")
+
+
+def test_a_machine_that_raises_is_a_violation_too() -> None:
+    with pytest.raises(CrashError, match="IndexError: too much") as caught:
+        simulate(Scenario(), 3, kind="python", switch=Explodes)
+    assert caught.value.seed == 3
+    assert any("CONTRIBUTION" in line for line in caught.value.trace)
 
 
 def test_a_violation_crosses_processes_with_all_its_facts() -> None:
