@@ -47,6 +47,7 @@ def test_every_source_module_is_in_it(wheel: zipfile.ZipFile) -> None:
 def test_types_the_extension_and_data_files_are_in_it(wheel: zipfile.ZipFile) -> None:
     names = wheel.namelist()
     assert {"fanin/py.typed", "fanin/_native.pyi", "fanin/benchmarks/mpi_allreduce.c"} <= set(names)
+    assert "fanin/emulation/report/page.html" in names
     assert len([name for name in names if name.startswith("fanin/_native") and name.endswith(".so")]) == 1
 
 
