@@ -45,6 +45,13 @@ class ReductionDone:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundHeard:
+    """Worker: round `base` of some slot was closed, and nothing was submitted for it yet. Once per base, in order."""
+
+    base: int
+
+
+@dataclass(frozen=True, slots=True)
 class MembersChanged:
     """Worker, in a job that survives losses: who takes part from here on. Each change is reported once, in order."""
 
@@ -106,5 +113,14 @@ class EngineStopped:
 
 SwitchEvent = WorkerJoined | WorkerSilent | WorkerLeft
 WorkerEvent = (
-    Ready | MembersChanged | Stands | ReductionDone | WorkersGone | SwitchSilent | Refused | Departed | EngineStopped
+    Ready
+    | MembersChanged
+    | Stands
+    | ReductionDone
+    | RoundHeard
+    | WorkersGone
+    | SwitchSilent
+    | Refused
+    | Departed
+    | EngineStopped
 )

@@ -66,7 +66,15 @@ class Reduction:
     keep_count: int = -1
     """-1: all."""
     signature: int = 0
-    """32 bits that must agree between ranks; the engine makes one from the sequence number and the fields when 0."""
+    """32 bits that must agree between ranks; the engine makes one from the sequence number and the fields when 0. In a
+    job with staleness it must be given, the same for all rounds: contributions of several meet in one."""
+    scale_code: int = 0
+    """A scale code (docs/numerics.md) for every element, that all ranks have agreed on beforehand; larger elements are
+    clipped, and what is clipped goes into the residual. 0: the ranks agree per chunk, one window ahead."""
+    passes: bool = False
+    """Contribute nothing: the source is not read, and the round goes on without this rank."""
+    counts: int = 0
+    """Address of a uint32 per chunk of all flows, that receives how many contributions its result holds; 0: none."""
     owner: object = field(default=None, repr=False, compare=False)
     """Whatever keeps the memory alive."""
 
@@ -77,6 +85,10 @@ class Reduction:
             raise ConfigurationError(f"keeping [{self.keep_first}, +{self.kept}) of {self.count} elements")
         if self.residual and not (self.element.floating and self.element is not Element.FLOAT64):
             raise ConfigurationError(f"error feedback is for float32, float16 and bfloat16, not {self.element.name}")
+        if not 0 <= self.scale_code < 0xFFFF or (self.scale_code and not self.element.floating):
+            raise ConfigurationError(f"scale_code = {self.scale_code:#x} for {self.element.name}: no finite scale")
+        if self.passes and (self.residual or (self.element.floating and not self.scale_code)):
+            raise ConfigurationError("a pass has no residual, and of floating point it needs a scale_code")
 
     @property
     def kept(self) -> int:

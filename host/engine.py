@@ -71,7 +71,7 @@ class Engine(Protocol):
         """Whether every element of the result is in its destination."""
 
     def subscribe(self) -> None:
-        """From now on `next_event` reports ReductionDone too. The caller must then read events, or they pile up."""
+        """From now on `next_event` reports ReductionDone and RoundHeard too, and the caller must read them."""
 
     def next_event(self, timeout_s: float) -> WorkerEvent | None:
         """The next event; waits up to `timeout_s` for one. A failure is reported once, as its own event."""

@@ -13,6 +13,8 @@ Rules of this file
   | floating | min(P, n) | n + lead | t, where t < n  | t - lead, where >= 0  |
   | integer  | 0         | n        | none            | t                     |
 
+  A floating point reduction with a scale code of its own (jobs with staleness) has the items of an integer one.
+
 * `source` is only read, and `destination` and `residual` are only written when a chunk's result is stored; so a chunk
   can be quantized again, to the same bits, until then, also where source and destination are the same memory.
 """
@@ -46,7 +48,7 @@ def memory(address: int, count: int, dtype: type[np.generic]) -> npt.NDArray[Any
 def check(reduction: Reduction, spec: JobSpec) -> None:
     """Raise ConfigurationError for a reduction that would be computed wrongly."""
     element, size = reduction.element, reduction.element.bytes
-    if element.floating and spec.staleness:
+    if element.floating and spec.contributions > spec.workers and not reduction.scale_code:
         raise ConfigurationError("floating point through a job with staleness > 0: rounds would mix scales")
     if not element.floating and (reduction.divisor != 1.0 or reduction.factor != 1.0):
         raise ConfigurationError(f"{element.name} is summed exactly: divide or multiply it outside")
@@ -84,12 +86,17 @@ class Operation:
         self.block_elements = self.elements_per_chunk // self.spec.codes_per_packet
         chunks_of_all_flows = -(-asked.count // self.elements_per_chunk)
         self.chunks = max(0, -(-(chunks_of_all_flows - self.flow) // self.flow_count))
-        self.lead = min(self.spec.slots, self.chunks) if asked.element.floating else 0
+        self.lead = min(self.spec.slots, self.chunks) if self.agrees else 0
         self.unfinished_chunks = self.chunks
         fields = struct.pack("!QQBBd", self.ticket, asked.count, asked.element, self.codec.lanes, asked.factor)
         self.signature = asked.signature or zlib.crc32(fields)
 
     # --- items ---
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the ranks agree on scale codes, chunk by chunk."""
+        return self.reduction.element.floating and not self.reduction.scale_code
 
     @property
     def items(self) -> int:
@@ -99,12 +106,12 @@ class Operation:
     @property
     def code_count(self) -> int:
         """Scale codes in every packet of this operation."""
-        return self.spec.codes_per_packet if self.reduction.element.floating else 0
+        return self.spec.codes_per_packet if self.agrees else 0
 
     def codes_chunk(self, item: int) -> int | None:
         """The chunk whose codes the item carries."""
         chunk = item - self.first_item
-        return chunk if self.reduction.element.floating and chunk < self.chunks else None
+        return chunk if self.agrees and chunk < self.chunks else None
 
     def words_chunk(self, item: int) -> int | None:
         """The chunk whose words the item carries."""
@@ -127,15 +134,15 @@ class Operation:
     def quantized(self, chunk: int, agreed: Codes) -> Words:
         """The words of a chunk under the agreed scale codes."""
         x, residual = self._inputs(chunk)
-        return self.codec.quantize(
-            x, agreed[: self._blocks(chunk)], self.block_elements, self.reduction.factor, residual
-        )
+        return self.codec.quantize(x, self._codes(chunk, agreed), self.block_elements, self.reduction.factor, residual)
 
     def store(self, chunk: int, agreed: Codes, words: Words, contributors: int) -> None:
         """Write a chunk's result to the destination, and what quantizing lost to the residual."""
         asked = self.reduction
         start, count = self._span(chunk)
-        agreed = agreed[: self._blocks(chunk)]
+        agreed = self._codes(chunk, agreed)
+        if asked.counts:
+            memory(asked.counts + 4 * (self.flow + chunk * self.flow_count), 1, np.uint32)[:] = contributors
         x, residual = self._inputs(chunk)
         if residual is not None:
             residual[:] = self.codec.residual_after(x, agreed, self.block_elements, asked.factor, residual)
@@ -152,8 +159,12 @@ class Operation:
         start = (self.flow + chunk * self.flow_count) * self.elements_per_chunk
         return start, min(self.elements_per_chunk, self.reduction.count - start)
 
-    def _blocks(self, chunk: int) -> int:
-        return -(-self._span(chunk)[1] // self.block_elements) if self.code_count else 0
+    def _codes(self, chunk: int, agreed: Codes) -> Codes:
+        """The scale codes of a chunk's blocks: those agreed on (none for integers), or the one that was given."""
+        blocks = -(-self._span(chunk)[1] // self.block_elements)
+        if self.reduction.scale_code:
+            return np.full(blocks, self.reduction.scale_code, np.uint16)
+        return agreed[:blocks]
 
     def _inputs(self, chunk: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32] | None]:
         start, count = self._span(chunk)

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from fanin.events import Departed, EngineStopped, MembersChanged, Ready, ReductionDone, Stands, WorkerEvent
+from fanin.events import Departed, EngineStopped, MembersChanged, Ready, ReductionDone, RoundHeard, Stands, WorkerEvent
 from fanin.pump import Machine, Pump
 from fanin.reduction import Reduction
 from fanin.transport import Transport
@@ -69,6 +69,8 @@ class PumpEngine:
         """The last change of membership that was reported."""
         self._stands: list[int] = []
         """Where the flows of a newcomer stand, of those that know."""
+        self._heard = 0
+        """One past the newest round that RoundHeard told of."""
         self._unready = len(flows)
         self._remaining = len(flows)
         """Flows that have not departed."""
@@ -218,6 +220,12 @@ class PumpEngine:
                 self._stands.append(event.base)
                 if len(self._stands) == len(self._pumps):
                     self._events.append(Stands(max(self._stands)))
+                    self._changed.notify_all()
+        elif isinstance(event, RoundHeard):
+            with self._changed:
+                if self._subscribed and event.base >= self._heard:  # the first flow to hear of it
+                    self._heard = event.base + 1
+                    self._events.append(event)
                     self._changed.notify_all()
         elif isinstance(event, Ready):
             with self._changed:

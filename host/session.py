@@ -20,7 +20,7 @@ from types import TracebackType
 
 from fanin import control
 from fanin.errors import AdmissionError, CollectiveTimeoutError, FaninError, SwitchLostError
-from fanin.events import MembersChanged, ReductionDone, SwitchSilent, WorkerEvent, WorkersGone
+from fanin.events import MembersChanged, ReductionDone, RoundHeard, SwitchSilent, WorkerEvent, WorkersGone
 from fanin.events import Refused as PacketRefused
 from fanin.host import joining
 from fanin.host.control import ask
@@ -216,6 +216,24 @@ class Session:
                 return None
             elif self._engine.failed:
                 self._find_failure()
+
+    def follow(self) -> None:
+        """From now on `next_progress` tells of everything that happens; before the first submit, for one thread."""
+        self._engine.subscribe()
+
+    def next_progress(self, timeout_s: float) -> ReductionDone | RoundHeard | None:
+        """What happens next in a job with staleness, or None after `timeout_s`. Raises the session's failure."""
+        event = self._engine.next_event(timeout_s)
+        if isinstance(event, ReductionDone):
+            with self._lock:
+                self._unseen.pop(event.ticket, None)
+            return event
+        if isinstance(event, RoundHeard):
+            return event
+        if event is not None:
+            self._take(event)
+        self._raise_if_over()
+        return None
 
     @property
     def failure(self) -> FaninError | None:

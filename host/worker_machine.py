@@ -15,7 +15,7 @@ Rules of this file
   | the packet                                              | what is done                                           |
   |---------------------------------------------------------|--------------------------------------------------------|
   | base is before the slot's current item                  | duplicate: counted                                     |
-  | base is after it, or the item was never sent            | FUTURE: counted                                        |
+  | base is after it, or the item was never sent            | heard of (RoundHeard), for a RESULT; FUTURE: counted   |
   | another signature, unless nobody contributed            | MISMATCH: counted                                      |
   | bare ANSWER                                             | the contribution is known to be accepted; it is sent   |
   |                                                         | again, to be answered with the result                  |
@@ -24,6 +24,8 @@ Rules of this file
   | other codes or words than the item has, and not none    | LENGTH: counted                                        |
   | because nobody contributed                              |                                                        |
   | else                                                    | stored, once; the slot goes on                         |
+
+  Who passes a base whose round it has heard of, or seen without its own bit, says so (LATE).
 
   So whatever is stored was accepted before, and in-place reductions never lose what they may have to send again.
 * A packet from another source, of another job or generation, without the job's checksum, or of a kind that only
@@ -36,7 +38,7 @@ from collections import Counter, deque
 
 import numpy as np
 
-from fanin.events import ReductionDone, Stands, WorkerEvent
+from fanin.events import ReductionDone, RoundHeard, Stands, WorkerEvent
 from fanin.host.catch_up import CatchUp, Step
 from fanin.host.item_stream import ItemStream
 from fanin.host.loss_recovery import LossRecovery
@@ -47,6 +49,9 @@ from fanin.reduction import Reduction
 from fanin.wire import HEADER_BYTES, SWITCH_WORKER, WORD_BYTES, Flag, Kind, Packet, Reason, WireError, parse
 
 NO_FLAGS = Flag(0)
+
+SYNCHRONOUS_HISTORY = 2
+"""H of a job without staleness."""
 COUNTERS = (
     "packets_out", "packets_in", "bytes_out", "bytes_in", "retransmissions", "gaps", "timeouts", "results",
     "duplicates", "unacknowledged",
@@ -82,6 +87,10 @@ class WorkerMachine:
         self._recovery = LossRecovery()
         self._accepted: set[int] = set()
         """Slots whose current contribution a bare ANSWER acknowledged."""
+        self._closed = [0] * spec.slots
+        """By slot: one past the newest round that is known to be over without this worker's contribution."""
+        self._heard = 0
+        """One past the newest round that RoundHeard told of."""
         self._moved_at = 0.0
         """When a result was last stored, or the first contribution sent after a pause."""
         self._tickets = 0
@@ -278,6 +287,8 @@ class WorkerMachine:
             self._counters["duplicates"] += 1
             return None
         if packet.base > base or not self._recovery.was_sent(slot):
+            if packet.kind is Kind.RESULT:
+                self._hear(slot, packet.base)
             return Reason.FUTURE
         operation = self._stream.operation(item)
         shape = len(packet.codes), len(packet.words)
@@ -291,6 +302,7 @@ class WorkerMachine:
             return None
         if packet.kind is Kind.RESULT and not packet.bitmap >> self._worker & 1 and slot not in self._accepted:
             self._counters["unacknowledged"] += 1
+            self._closed[slot] = packet.base + 1
             return None
         if shape != (operation.code_count, operation.word_count(item)) and not of_passes_only:
             return Reason.LENGTH
@@ -330,6 +342,13 @@ class WorkerMachine:
             self._catch_up.again(slot)
         else:
             self._stream.send_again(slot)
+
+    def _hear(self, slot: int, base: int) -> None:
+        """A round was closed for which nothing was sent yet: news where that can happen, in jobs with staleness."""
+        self._closed[slot] = max(self._closed[slot], base + 1)
+        if base >= self._heard and self._spec.history > SYNCHRONOUS_HISTORY:
+            self._heard = base + 1
+            self._events.append(RoundHeard(base))
 
     def _store(self, operation: Operation, item: int, packet: Packet, now: float) -> None:
         """Write a result where it belongs, and let the slot go on."""
@@ -376,10 +395,13 @@ class WorkerMachine:
         codes, words = np.zeros(operation.code_count, np.uint16), np.empty(0, np.uint32)
         if codes_chunk is not None:
             codes = operation.own_codes(codes_chunk)
-        if words_chunk is not None:
+        if words_chunk is not None and not operation.reduction.passes:
             words = operation.quantized(words_chunk, self._stream.agreed_codes(item))
         base, slot = divmod(item, self._spec.slots)
+        flags = NO_FLAGS
+        if operation.reduction.passes:
+            flags = Flag.PASS | Flag.LATE if self._closed[slot] > base else Flag.PASS
         return self._packet(
             Kind.CONTRIBUTION,
-            slot=slot, base=base, signature=operation.signature, codes=tuple(codes.tolist()), words=words,
+            slot=slot, base=base, signature=operation.signature, codes=tuple(codes.tolist()), words=words, flags=flags,
         )  # fmt: skip

@@ -46,6 +46,9 @@ inline Reduction reduction_from_python(const pybind11::handle& given) {
   reduction.keep_first = given.attr("keep_first").cast<std::uint64_t>();
   reduction.keep_count = given.attr("kept").cast<std::uint64_t>();
   reduction.signature = given.attr("signature").cast<std::uint32_t>();
+  reduction.scale_code = given.attr("scale_code").cast<std::uint16_t>();
+  reduction.passes = given.attr("passes").cast<bool>();
+  reduction.counts = reinterpret_cast<std::uint32_t*>(address("counts"));
   return reduction;
 }
 

@@ -20,6 +20,7 @@ struct WorkerEventToPython {
     return events.attr("MembersChanged")(event.change, event.members, event.gone, event.come, event.base);
   }
   pybind11::object operator()(const Stands& event) const { return events.attr("Stands")(event.base); }
+  pybind11::object operator()(const RoundHeard& event) const { return events.attr("RoundHeard")(event.base); }
   pybind11::object operator()(const WorkersGone& event) const { return events.attr("WorkersGone")(event.lost, event.left); }
   pybind11::object operator()(const SwitchSilent& event) const { return events.attr("SwitchSilent")(event.silent_s); }
   pybind11::object operator()(const Refused& event) const {

@@ -12,7 +12,7 @@ namespace fanin {
 namespace {
 
 void check(const Reduction& asked, const JobSpec& spec) {
-  if (is_floating(asked.element) && spec.staleness != 0)
+  if (is_floating(asked.element) && spec.contributions() > spec.workers && asked.scale_code == 0)
     throw std::invalid_argument("floating point through a job with staleness > 0: rounds would mix scales");
   if (!is_floating(asked.element) && (asked.divisor != 1.0 || asked.factor != 1.0))
     throw std::invalid_argument("integers are summed exactly: divide or multiply them outside");
@@ -55,7 +55,8 @@ Operation::Operation(std::uint64_t ticket_, const Reduction& asked, const JobSpe
   const std::uint64_t of_all_flows = (asked.count + elements_per_chunk_ - 1) / elements_per_chunk_;
   chunks = of_all_flows > flow ? (of_all_flows - flow + flow_count - 1) / flow_count : 0;
   unfinished_chunks = chunks;
-  if (is_floating(asked.element)) {
+  given_codes_.fill(asked.scale_code);
+  if (is_floating(asked.element) && asked.scale_code == 0) {
     lead = std::min<std::uint64_t>(spec.slots, chunks);
     code_count = spec.codes_per_packet;
   }
@@ -71,7 +72,7 @@ void Operation::own_codes(std::uint64_t chunk, std::uint16_t* codes) const {
 
 void Operation::quantized(std::uint64_t chunk, const std::uint16_t* agreed, std::uint8_t* words) const {
   const Span at = span(chunk);
-  quantize(codec_, source(at), at.count, block_elements_, agreed, asked_.factor, residual(at), words);
+  quantize(codec_, source(at), at.count, block_elements_, codes(agreed), asked_.factor, residual(at), words);
 }
 
 Operation::Kept Operation::kept(const Span& at) const {
@@ -85,16 +86,21 @@ Operation::Kept Operation::kept(const Span& at) const {
 void Operation::store(std::uint64_t chunk, const std::uint16_t* agreed, const std::uint8_t* words,
                       std::uint32_t contributors) {
   const Span at = span(chunk);
+  tell(chunk, contributors);
   if (asked_.residual != nullptr)
-    update_residual(codec_, source(at), at.count, block_elements_, agreed, asked_.factor, residual(at));
+    update_residual(codec_, source(at), at.count, block_elements_, codes(agreed), asked_.factor, residual(at));
   const Kept keep = kept(at);
   if (keep.count != 0)
-    dequantize(codec_, words, at.count, block_elements_, agreed, contributors,
+    dequantize(codec_, words, at.count, block_elements_, codes(agreed), contributors,
                asked_.divisor != 0 ? asked_.divisor : std::max(contributors, 1u), keep.skip, keep.count, keep.out);
 }
 
 void Operation::store_zeros(std::uint64_t chunk) {
-  const Kept keep = kept(span(chunk));
+  const Span at = span(chunk);
+  tell(chunk, 0);
+  if (asked_.residual != nullptr)
+    update_residual(codec_, source(at), at.count, block_elements_, given_codes_.data(), asked_.factor, residual(at));
+  const Kept keep = kept(at);
   if (keep.count != 0) std::memset(keep.out, 0, keep.count * element_bytes(asked_.element));
 }
 

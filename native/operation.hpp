@@ -2,11 +2,13 @@
 // table stand in host/operation.py.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "job.hpp"
 #include "kernels.hpp"
 #include "reduction.hpp"
+#include "wire_constants.hpp"
 
 namespace fanin {
 
@@ -24,6 +26,7 @@ class Operation {
   std::uint64_t unfinished_chunks = 0;
   std::uint32_t signature = 0;
   std::uint32_t code_count = 0;  // in every packet of this operation
+  bool passes() const { return asked_.passes; }
 
   // --- items ---
 
@@ -45,7 +48,7 @@ class Operation {
   void quantized(std::uint64_t chunk, const std::uint16_t* agreed, std::uint8_t* words) const;
   // Writes a chunk's result to the destination, and what quantizing lost to the residual.
   void store(std::uint64_t chunk, const std::uint16_t* agreed, const std::uint8_t* words, std::uint32_t contributors);
-  // The same for a round that nobody contributed to; for integers.
+  // The same for a round that nobody contributed to; without agreed codes.
   void store_zeros(std::uint64_t chunk);
 
  private:
@@ -68,6 +71,15 @@ class Operation {
   const std::uint8_t* source(const Span& at) const { return asked_.source + at.start * element_bytes(asked_.element); }
   float* residual(const Span& at) const { return asked_.residual == nullptr ? nullptr : asked_.residual + at.start; }
 
+  // The scale codes of a chunk's blocks: those agreed on, or the one that was given.
+  const std::uint16_t* codes(const std::uint16_t* agreed) const {
+    return asked_.scale_code == 0 ? agreed : given_codes_.data();
+  }
+  void tell(std::uint64_t chunk, std::uint32_t contributors) {
+    if (asked_.counts != nullptr) asked_.counts[flow_ + chunk * flow_count_] = contributors;
+  }
+
+  std::array<std::uint16_t, MAX_CODES> given_codes_{};
   Reduction asked_;
   Codec codec_;
   std::uint64_t elements_per_chunk_ = 1;

@@ -27,6 +27,9 @@ struct Reduction {
   std::uint64_t keep_first = 0;
   std::uint64_t keep_count = 0;
   std::uint32_t signature = 0;
+  std::uint16_t scale_code = 0;     // of every element, agreed beforehand; 0: agreed chunk by chunk
+  bool passes = false;              // contribute nothing
+  std::uint32_t* counts = nullptr;  // per chunk of all flows: how many contributions its result holds
 };
 
 }  // namespace fanin

@@ -135,6 +135,10 @@ void WorkerEngine::take_event(const WorkerEvent& event) {
       stands_ = std::max(stands_, stands->base);
       if (++standing_flows_ < flows_.size()) return;
       publish(Stands{stands_});
+    } else if (const auto* heard = std::get_if<RoundHeard>(&event)) {
+      if (!subscribed_ || heard->base < heard_) return;  // the first flow to hear of it
+      heard_ = heard->base + 1;
+      publish(event);
     } else if (std::holds_alternative<Ready>(event)) {
       if (++ready_flows_ < flows_.size()) return;
       publish(event);

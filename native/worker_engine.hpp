@@ -70,6 +70,7 @@ class WorkerEngine {
   std::uint32_t change_ = 0;  // the last MembersChanged
   std::uint64_t stands_ = 0;  // the latest base that any flow stands at
   std::size_t standing_flows_ = 0;
+  std::uint64_t heard_ = 0;              // one past the newest round that RoundHeard told of
   std::size_t ready_flows_ = 0;
   std::size_t departed_flows_ = 0;
   bool all_confirmed_ = true;

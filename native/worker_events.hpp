@@ -10,6 +10,9 @@ struct Ready {};
 struct ReductionDone {
   std::uint64_t ticket;
 };
+struct RoundHeard {
+  std::uint64_t base;
+};
 struct MembersChanged {
   std::uint32_t change;
   std::uint32_t members;
@@ -34,6 +37,6 @@ struct Departed {
   bool confirmed;
 };
 
-using WorkerEvent = std::variant<Ready, MembersChanged, Stands, ReductionDone, WorkersGone, SwitchSilent, Refused, Departed>;
+using WorkerEvent = std::variant<Ready, MembersChanged, Stands, ReductionDone, RoundHeard, WorkersGone, SwitchSilent, Refused, Departed>;
 
 }  // namespace fanin

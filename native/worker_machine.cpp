@@ -2,6 +2,7 @@
 // host/worker_machine.py; the parts are presence, item_stream, loss_recovery and operation.
 #include "worker_machine.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <utility>
@@ -17,6 +18,12 @@
 
 namespace fanin {
 
+namespace {
+
+constexpr std::uint32_t SYNCHRONOUS_HISTORY = 2;  // H of a job without staleness
+
+}  // namespace
+
 class WorkerMachine::State {
  public:
   State(JobSpec spec, std::uint32_t worker, Address switch_address, std::uint64_t token, std::uint32_t flow,
@@ -31,7 +38,8 @@ class WorkerMachine::State {
         presence_(spec_, connect_timeout_s, events_),
         stream_(spec_.slots, spec_.codes_per_packet),
         recovery_(spec_.slots),
-        accepted_(spec_.slots) {
+        accepted_(spec_.slots),
+        closed_(spec_.slots) {
     if (worker >= spec_.workers || flow >= flow_count) throw std::invalid_argument("no such worker or flow");
     if (newcomer) catch_up_.emplace(spec_.slots);
   }
@@ -54,6 +62,7 @@ class WorkerMachine::State {
   }
   std::size_t buffer_bytes() const {
     return sizeof(State) + stream_.buffer_bytes() + recovery_.buffer_bytes() + accepted_.capacity() +
+           closed_.capacity() * sizeof(std::uint64_t) +
            events_.capacity_bytes();
   }
 
@@ -69,6 +78,7 @@ class WorkerMachine::State {
   }
   void send_again(std::uint32_t slot);
   bool send_pass(WorkerSink& sink, std::uint32_t slot);
+  void hear(std::uint32_t slot, std::uint64_t base);
   void finish(std::uint32_t slot, const Parsed& packet, double now);
   void done(std::uint64_t ticket);
 
@@ -104,6 +114,8 @@ class WorkerMachine::State {
   std::optional<CatchUp> catch_up_;     // of a newcomer, until it is in step
   bool begun_ = false;
   std::vector<std::uint8_t> accepted_;  // by slot: a bare ANSWER has acknowledged the current contribution
+  std::vector<std::uint64_t> closed_;   // by slot: one past the newest round known to be over without this worker
+  std::uint64_t heard_ = 0;             // one past the newest round that RoundHeard told of
   double moved_at_ = 0.0;  // when a result was last stored, or the first contribution sent after a pause
   std::uint64_t tickets_ = 0;
   std::size_t outstanding_ = 0;
@@ -251,7 +263,10 @@ void WorkerMachine::State::result(const Parsed& packet, double now) {
     ++counters_.duplicates;
     return;
   }
-  if (header.base > base || !recovery_.was_sent(slot)) return drop(Reason::future);
+  if (header.base > base || !recovery_.was_sent(slot)) {
+    if (header.kind == Kind::result) hear(slot, header.base);
+    return drop(Reason::future);
+  }
   Operation& operation = stream_.operation(slot);
   const bool of_passes_only =
       header.contributors == 0 && header.code_count == 0 && packet.word_count == 0 && operation.code_count == 0;
@@ -263,6 +278,7 @@ void WorkerMachine::State::result(const Parsed& packet, double now) {
   }
   if (header.kind == Kind::result && (header.bitmap >> worker_ & 1) == 0 && accepted_[slot] == 0) {
     ++counters_.unacknowledged;
+    closed_[slot] = std::uint64_t{header.base} + 1;
     return;
   }
   const bool fits = header.code_count == operation.code_count && packet.word_count == operation.word_count(item);
@@ -308,6 +324,14 @@ void WorkerMachine::State::caught(const Header& header, double now) {
 void WorkerMachine::State::send_again(std::uint32_t slot) {
   if (catch_up_ && catch_up_->holds(slot)) return catch_up_->again(slot);
   stream_.send_again(slot);
+}
+
+// A round was closed for which nothing was sent yet: news in jobs with staleness.
+void WorkerMachine::State::hear(std::uint32_t slot, std::uint64_t base) {
+  closed_[slot] = std::max(closed_[slot], base + 1);
+  if (base < heard_ || spec_.history() == SYNCHRONOUS_HISTORY) return;
+  heard_ = base + 1;
+  events_.push_back(RoundHeard{.base = base});
 }
 
 void WorkerMachine::State::finish(std::uint32_t slot, const Parsed& packet, double now) {
@@ -356,13 +380,16 @@ bool WorkerMachine::State::send_pass(WorkerSink& sink, std::uint32_t slot) {
 bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slot) {
   const std::uint64_t item = stream_.current(slot);
   const Operation& operation = stream_.operation(slot);
-  const std::size_t bytes = datagram_bytes(operation.code_count, operation.word_count(item));
+  const std::uint64_t base = item / spec_.slots;
+  const std::size_t bytes = datagram_bytes(operation.code_count, operation.passes() ? 0 : operation.word_count(item));
   const std::span<std::uint8_t> datagram = sink.reserve(bytes);
   if (datagram.empty()) return false;
 
   Header contribution = header(Kind::contribution);
   contribution.slot = slot;
-  contribution.base = static_cast<std::uint32_t>(item / spec_.slots);
+  contribution.base = static_cast<std::uint32_t>(base);
+  if (operation.passes())
+    contribution.flags |= static_cast<std::uint8_t>(closed_[slot] > base ? FLAG_PASS | FLAG_LATE : FLAG_PASS);
   contribution.signature = operation.signature;
   contribution.code_count = static_cast<std::uint8_t>(operation.code_count);
   store_header(datagram.data(), contribution);
@@ -375,7 +402,7 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
     operation.own_codes(operation.codes_chunk(item), codes);
     for (std::uint32_t i = 0; i < operation.code_count; ++i) store_be16(codes_at + i * CODE_BYTES, codes[i]);
   }
-  if (operation.carries_words(item))
+  if (operation.carries_words(item) && !operation.passes())
     operation.quantized(operation.words_chunk(item), stream_.agreed_codes(item), words_at);
   commit(sink, datagram.first(bytes));
   return true;

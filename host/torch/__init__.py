@@ -1,7 +1,20 @@
-"""fanin behind torch.distributed: `init_process_group("fanin")`. See docs/torch.md."""
+"""fanin behind torch.distributed: `init_process_group("fanin")`. See docs/torch.md and docs/staleness.md."""
 
+from fanin.host.torch.asynchronous import AsynchronousOptimizer
 from fanin.host.torch.backend import counters, create
 from fanin.host.torch.hooks import LanesState, lanes_hook
 from fanin.host.torch.process_group import FaninProcessGroup
+from fanin.host.torch.stale import StaleOptions
+from fanin.host.torch.stale_hook import StaleSynchronousState, stale_synchronous_hook
 
-__all__ = ["FaninProcessGroup", "LanesState", "counters", "create", "lanes_hook"]
+__all__ = [
+    "AsynchronousOptimizer",
+    "FaninProcessGroup",
+    "LanesState",
+    "StaleOptions",
+    "StaleSynchronousState",
+    "counters",
+    "create",
+    "lanes_hook",
+    "stale_synchronous_hook",
+]

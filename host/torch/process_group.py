@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import UnsupportedError
+from fanin.host.session import Session
 from fanin.host.torch.failures import WATCH
 from fanin.host.torch.plumbing import Plumbing
 from fanin.host.torch.reductions import Reductions
@@ -78,6 +79,16 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def options(self) -> Options:
         """The options that this group was made with."""
         return self._plumbing.options
+
+    @property
+    def store(self) -> c10d.Store:
+        """The store through which the group's ranks found each other."""
+        return self._store
+
+    @property
+    def session(self) -> Session | None:
+        """The membership in the group's job at the switch; None for a group of one, or where gloo does everything."""
+        return self._plumbing.session
 
     def counters(self) -> dict[str, int | float]:
         """How often each collective took which path (`switch.all_reduce`, `gloo.broadcast`, ...), bytes per path, and

@@ -1,0 +1,243 @@
+"""Carries out stale rounds in the background of training: a thread, the memory of a round, and a session.
+
+The thread follows the session. Training hands gradients in and goes on; results are given to `on_result` in the thread,
+in order, one at a time: every worker gets the same ones with the same bits.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fanin.errors import CollectiveTimeoutError, FaninError
+from fanin.events import ReductionDone, RoundHeard
+from fanin.host.stale.layout import Layout
+from fanin.host.stale.rounds import StaleRounds, Step
+from fanin.host.stale.scale import TALLY_BINS, write_tally
+from fanin.reduction import Element, Reduction
+
+FOLLOW_SLICE_S = 0.5
+"""The thread looks this often whether it is to end."""
+STOP_TIMEOUT_S = 5.0
+
+Floats = npt.NDArray[np.float32]
+
+log = logging.getLogger("fanin.stale")
+
+
+class Session(Protocol):
+    """What is used of fanin.host.session.Session."""
+
+    def submit(self, reduction: Reduction) -> int:
+        """Start a reduction."""
+
+    def follow(self) -> None:
+        """Tell of progress from now on."""
+
+    def next_progress(self, timeout_s: float) -> ReductionDone | RoundHeard | None:
+        """What happened next."""
+
+    def close(self, timeout_s: float = 10) -> None:
+        """Leave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One round's sum, the same at every worker. Views of memory that the next round overwrites."""
+
+    index: int
+    """The round."""
+    gradient: Floats
+    """The sum of all contributions, shape (elements,)."""
+    contributors: npt.NDArray[np.uint32]
+    """By chunk of `chunk_elements`, the tally being in the first: how many contributions the sum holds."""
+    layout: Layout
+
+    @property
+    def empty(self) -> bool:
+        """Whether nobody contributed to any of it."""
+        return not self.contributors.any()
+
+    def mean(self, out: Floats) -> None:
+        """Write the mean over the contributors, chunk by chunk (0 where there is none), to `out`, shape (elements,)."""
+        divisors = np.repeat(np.maximum(self.contributors, 1).astype(np.float32), self.layout.chunk_elements)
+        np.divide(self.gradient, divisors[TALLY_BINS : TALLY_BINS + len(out)], out=out)
+
+
+class StaleRunner:
+    """One worker's rounds under way. `hand_in`, `flush` and `close` are for one thread, the training's."""
+
+    def __init__(
+        self,
+        session: Session,
+        layout: Layout,
+        rounds: StaleRounds,
+        on_result: Callable[[Result], None],
+        *,
+        weigh: Callable[[int], float] = lambda _age: 1.0,
+        patience_s: float = 600.0,
+    ) -> None:
+        """`weigh` gives what a gradient of some age is multiplied by when it is sent (rate by staleness, compensation).
+
+        `patience_s`: how long `hand_in` and `flush` wait for others before they raise CollectiveTimeoutError."""
+        self.layout = layout
+        self._session = session
+        self._rounds = rounds
+        self._on_result = on_result
+        self._weigh = weigh
+        self._patience_s = patience_s
+        self._pending, self._source, self._result, self._residual, self._folded = (
+            np.zeros(layout.padded, np.float32) for _ in range(5)
+        )
+        """The gradient that is handed in next; the one that is under way; sums; what is still owed; what is folded."""
+        self._counts = np.zeros(layout.chunks, np.uint32)
+        self._gradient = slice(TALLY_BINS, TALLY_BINS + layout.elements)
+        self._changed = threading.Condition()
+        """Guards the rounds, and tells of every change."""
+        self._failure: Exception | None = None
+        self._closing = False
+        session.follow()
+        self._thread = threading.Thread(target=self._run, name="fanin-stale", daemon=True)
+        self._thread.start()
+        with self._changed:
+            self._advance()
+
+    # --- training's side ---
+
+    @property
+    def rounds(self) -> StaleRounds:
+        """The state; to be read only."""
+        return self._rounds
+
+    def hand_in(self, write: Callable[[Floats], None], version: int) -> None:
+        """Contribute what `write` writes (all of an array of shape (elements,)), computed on this version.
+
+        Returns as soon as it is noted; waits while the gradient before it is not under way yet. One that is not finite
+        is not contributed, but counted. Raises the session's failure.
+        """
+        self._wait_until(lambda: not self._rounds.ready, "the gradient before this one is not under way")
+        write(self._pending[self._gradient])
+        finite = bool(np.isfinite(self._pending[self._gradient]).all())
+        with self._changed:
+            if not finite:
+                self._rounds.refuse("not finite")
+                log.warning("rank %d: a gradient is not finite; it is not contributed", self._rounds.account.rank)
+                return
+            self._rounds.hand_in(version)
+            self._advance()
+
+    def wait_for_results(self) -> None:
+        """Return once what was handed in is contributed, its round's result applied, and nothing is under way."""
+        self._wait_until(
+            lambda: not self._rounds.ready and not self._rounds.under_way, "the round's result has not come"
+        )
+
+    def flush(self) -> None:
+        """Take no more gradients; return when everything late has landed and is applied.
+
+        Every worker must call it, equally far or with the same end. Raises CollectiveTimeoutError when one does not.
+        """
+        with self._changed:
+            self._rounds.flush()
+            self._advance()
+        self._wait_until(lambda: self._rounds.done, "the flush is not through")
+        self._rounds.account.check()
+
+    def close(self) -> None:
+        """Leave the job. Idempotent."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._session.close()
+        if self._thread is not threading.current_thread():
+            self._thread.join(STOP_TIMEOUT_S)
+
+    def _wait_until(self, holds: Callable[[], bool], otherwise: str) -> None:
+        with self._changed:
+            ok = self._changed.wait_for(lambda: holds() or self._failure or self._closing, self._patience_s)
+            if self._failure is not None:
+                raise self._failure
+            if self._closing:
+                raise FaninError("this stale job is closed")
+            if not ok:
+                raise CollectiveTimeoutError(
+                    f"Timed out: {otherwise} after {self._patience_s:g} s on rank {self._rounds.account.rank}, at base "
+                    f"{self._rounds.base}; every rank is alive, so one of them contributes nothing and passes nothing. "
+                    f"Remedy: find it, or take the policy `skip`"
+                )
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                event = self._session.next_progress(FOLLOW_SLICE_S)
+                if isinstance(event, RoundHeard):
+                    with self._changed:
+                        self._rounds.hear(event.base)
+                        self._advance()
+                elif event is not None:
+                    self._round_over()
+        except Exception as error:  # whatever it is, training must hear of it
+            with self._changed:
+                if not self._closing:
+                    self._failure = error
+                self._changed.notify_all()
+
+    def _round_over(self) -> None:
+        """The result of the base under way is in its memory."""
+        rounds = self._rounds
+        self._residual[:TALLY_BINS] = 0.0  # the tally is no gradient: nothing of it is owed
+        rounds.account.round_over(self._counts)
+        self._on_result(Result(rounds.base, self._result[self._gradient], self._counts, self.layout))
+        with self._changed:
+            rounds.scale.applied(rounds.base, self._result[:TALLY_BINS])
+            rounds.finished()
+            self._advance()
+            self._changed.notify_all()
+
+    # --- what is sent; with the lock ---
+
+    def _advance(self) -> None:
+        while (step := self._rounds.next_action()) is not None:
+            if step is Step.CONTRIBUTE:
+                self._contribute()
+            elif step is Step.PASS:
+                self._session.submit(self._reduction(self._result, passes=True))
+            elif step is Step.FOLD:
+                self._folded[self._gradient] += self._pending[self._gradient]
+            self._changed.notify_all()
+
+    def _contribute(self) -> None:
+        self._pending, self._source = self._source, self._pending
+        gradient = self._source[self._gradient]
+        gradient *= np.float32(self._weigh(self._rounds.age))
+        gradient += self._folded[self._gradient]
+        self._folded[:] = 0.0
+        magnitudes = np.abs(gradient + self._residual[self._gradient])
+        scale = self._rounds.scale
+        self._rounds.account.clipped_elements += int(np.count_nonzero(magnitudes > 2.0**scale.power))
+        write_tally(self._source[:TALLY_BINS], float(magnitudes.max()), scale.power)
+        self._session.submit(self._reduction(self._source, residual=self._residual))
+
+    def _reduction(self, source: Floats, *, residual: Floats | None = None, passes: bool = False) -> Reduction:
+        code = self._rounds.scale.code
+        return Reduction(
+            source=source.ctypes.data,
+            destination=self._result.ctypes.data,
+            count=self.layout.padded,
+            element=Element.FLOAT32,
+            lanes=self.layout.lanes,
+            residual=0 if residual is None else residual.ctypes.data,
+            signature=0x57A1_0000 | code,
+            scale_code=code,
+            passes=passes,
+            counts=self._counts.ctypes.data,
+            owner=(source, self._result, residual, self._counts),
+        )

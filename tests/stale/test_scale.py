@@ -1,0 +1,114 @@
+"""Scale epochs: what the tally says, and that all workers change the scale in the same round to the same bound."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fanin.errors import ConfigurationError
+from fanin.fixed_point import Codec
+from fanin.host.stale.layout import Layout
+from fanin.host.stale.scale import (
+    MAX_POWER,
+    MIN_POWER,
+    TALLY_BINS,
+    ScaleEpochs,
+    code_of,
+    power_of,
+    read_tally,
+    write_tally,
+)
+from fanin.reduction import Element
+
+
+@given(st.floats(2.0**MIN_POWER, 2.0**MAX_POWER, allow_nan=False))
+def test_the_power_is_the_least_that_holds_the_value(value: float) -> None:
+    power = power_of(value)
+    assert value <= 2.0**power
+    assert power == MIN_POWER or 2.0 ** (power - 1) < value
+
+
+@given(st.integers(MIN_POWER, MAX_POWER))
+def test_a_code_stands_for_its_power(power: int) -> None:
+    bound = np.array([2.0**power], np.float32)
+    assert int(Codec(Element.FLOAT32).codes(bound, 1)[0]) == code_of(power)
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_no_scale_holds_what_is_not_finite(value: float) -> None:
+    with pytest.raises(ConfigurationError, match="no finite scale"):
+        power_of(value)
+
+
+@given(st.lists(st.floats(1e-5, 1e5), min_size=1, max_size=8), st.integers(-4, 4))
+def test_a_sum_of_tallies_names_the_largest(largest: list[float], power: int) -> None:
+    total = np.zeros(TALLY_BINS, np.float32)
+    for value in largest:
+        tally = np.empty(TALLY_BINS, np.float32)
+        write_tally(tally, value, power)
+        total += tally
+    assert read_tally(total, power) == max(map(power_of, largest))
+
+
+def test_an_empty_round_says_nothing() -> None:
+    tally = np.ones(TALLY_BINS, np.float32)
+    write_tally(tally, 0.0, 0)
+    assert read_tally(tally, 0) is None
+
+
+def run(epochs: ScaleEpochs, rounds: int, largest: float) -> list[int]:
+    """The power in force before each round."""
+    powers = []
+    for index in range(rounds):
+        powers.append(epochs.power)
+        tally = np.zeros(TALLY_BINS, np.float32)
+        if not epochs.drains(index):
+            write_tally(tally, largest, epochs.power)
+        epochs.applied(index, tally)
+    return powers
+
+
+def test_the_bound_follows_the_largest_contribution_after_the_drain() -> None:
+    powers = run(ScaleEpochs(staleness=2, epoch_rounds=6, power=0), 16, largest=100.0)
+    assert powers == [0] * 8 + [8] * 8
+
+
+def test_the_bound_shrinks_as_well() -> None:
+    powers = run(ScaleEpochs(staleness=0, epoch_rounds=4, power=10), 6, largest=0.25)
+    assert powers == [10] * 4 + [-1] * 2
+
+
+def test_an_epoch_without_contributions_keeps_its_bound() -> None:
+    assert run(ScaleEpochs(staleness=1, epoch_rounds=3, power=5), 9, largest=0.0) == [5] * 9
+
+
+def test_no_contribution_of_one_epoch_can_land_in_a_round_of_the_next() -> None:
+    """The drain is as long as a contribution can be late."""
+    epochs = ScaleEpochs(staleness=3, epoch_rounds=8, power=0)
+    bases = [base for base in range(40) if not epochs.drains(base)]
+    for base in bases:
+        epoch = base // 8
+        latest = base + 3
+        first_of_next = (epoch + 1) * 8 + 3
+        assert latest < first_of_next or base >= first_of_next
+
+
+def test_an_epoch_shorter_than_its_drain_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="make it much longer"):
+        ScaleEpochs(staleness=4, epoch_rounds=4, power=0)
+
+
+@given(st.integers(1, 10_000), st.sampled_from([8, 64, 352]), st.integers(1, 5), st.sampled_from([32, 16, 8]))
+def test_every_round_has_as_many_chunks_in_every_flow(elements: int, words: int, flows: int, lanes: int) -> None:
+    layout = Layout(elements=elements, words_per_packet=words, flows=flows, lanes=lanes, contributions=4)
+    assert layout.padded == layout.slots * flows * layout.chunk_elements
+    assert TALLY_BINS + elements <= layout.padded < TALLY_BINS + elements + flows * layout.chunk_elements
+
+
+def test_a_model_with_too_many_chunks_is_refused_with_the_remedy() -> None:
+    with pytest.raises(ConfigurationError, match="FANIN_WORDS_PER_PACKET"):
+        Layout(elements=10_000_000, words_per_packet=8, flows=1)
