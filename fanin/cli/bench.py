@@ -84,6 +84,42 @@ def network(
     benchmark.bench(plan, json_file=json, record_file=record, html=html, console=Console(), command=_command_line())
 
 
+@app.command()
+def staleness(
+    workers: Annotated[int, typer.Option(help="Worker processes on this machine.")] = 4,
+    steps: Annotated[int, typer.Option(help="Synchronous steps; other modes take as many gradients.")] = 200,
+    step_ms: Annotated[float, typer.Option(help="Emulated compute time of an ordinary step.")] = 20.0,
+    target: Annotated[float, typer.Option(help="Test accuracy whose time is compared.")] = 0.9,
+    modes: Annotated[str, typer.Option(help="Separated by commas; all by default.")] = "",
+    conditions: Annotated[
+        str, typer.Option(help="Of even, random, slow-worker, slow-link (root); all by default.")
+    ] = "",
+    rate: Annotated[str, typer.Option(help="Of the slow links.")] = "4mbit",
+    json: Annotated[Path | None, typer.Option(help="File for the rows, with the curves.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="PNG file for the curves.")] = None,
+) -> None:
+    """Train synchronously, stale synchronously and asynchronously, with even and uneven workers."""
+    from rich.console import Console
+
+    from fanin.benchmarks import staleness as benchmark
+    from fanin.emulation.network import units
+    from fanin.errors import ConfigurationError
+
+    rate_bit_s = units.rate_bit_s(rate)
+    if rate_bit_s is None:
+        raise ConfigurationError("a slow link needs a rate, such as 4mbit")
+    plan = benchmark.Plan(
+        workers=workers,
+        steps=steps,
+        step_ms=step_ms,
+        target=target,
+        modes=tuple(modes.split(",")) if modes else benchmark.MODES,
+        conditions=tuple(conditions.split(",")) if conditions else tuple(benchmark.CONDITIONS),
+        rate_bit_s=rate_bit_s,
+    )
+    benchmark.bench(plan, json_file=json, plot_file=plot, console=Console())
+
+
 def _numbers(name: str, text: str) -> tuple[int, ...]:
     from fanin.errors import ConfigurationError
 

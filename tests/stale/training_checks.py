@@ -24,10 +24,10 @@ def make_model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(WIDTH, 48), nn.Tanh(), nn.Linear(48, CLASSES))
 
 
-def batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(rank: int, step: int, count: int = BATCH) -> tuple[torch.Tensor, torch.Tensor]:
     """A task that a small network learns: which of four directions the input lies in."""
     generator = torch.Generator().manual_seed(100 * step + rank)
-    inputs = torch.randn(BATCH, WIDTH, generator=generator)
+    inputs = torch.randn(count, WIDTH, generator=generator)
     return inputs, inputs[:, :CLASSES].argmax(dim=1)
 
 
@@ -38,7 +38,7 @@ def compute(times: int) -> None:
 
 
 def accuracy(model: nn.Module) -> float:
-    inputs, targets = batch(99, 99_999)
+    inputs, targets = batch(99, 99_999, 512)
     with torch.no_grad():
         return float((model(inputs).argmax(dim=1) == targets).float().mean())
 
@@ -155,7 +155,7 @@ def check_the_bound_and_the_quorum_are_chosen_at_run_time(rank: int, size: int) 
     model, state = train_with_hook(rank, 42, StaleOptions(quorum=1, tune=DynamicBound(lowest=1, highest=3)))
     expect_identical(model, size)
     optimizer = train_asynchronously(
-        rank, size, 50, "skip", options=StaleOptions(staleness=8, tune=SemiAsynchronousQuorum(bound=4))
+        rank, size, 80, "skip", options=StaleOptions(staleness=8, tune=SemiAsynchronousQuorum(bound=4))
     )
     if rank == 0:
         assert state.choices, "nothing was chosen in 40 steps"

@@ -1,0 +1,29 @@
+"""The reinforcement learning example: replicas agree, synchronous and stale; the long version reaches 475."""
+
+from __future__ import annotations
+
+import pytest
+
+from fanin.emulation.processes import LocalJob, Report
+
+pytest.importorskip("gymnasium", reason="gymnasium is not installed: pip install 'fanin[rl]'")
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+
+def play(*arguments: str, workers: int = 4) -> list[Report]:
+    with LocalJob("fanin.examples.cartpole", arguments, workers, {}) as job:
+        return list(job.reports())
+
+
+def returns_of(reports: list[Report]) -> list[float]:
+    return [report.record["mean_return"] for report in reports if report.record["event"] == "returns"]
+
+
+@pytest.mark.parametrize("staleness", [(), ("--staleness", "2")], ids=["synchronous", "stale"])
+def test_four_workers_learn_and_end_bit_identical(staleness: tuple[str, ...]) -> None:
+    """A short version: a cart that is not learned balances for about 20 steps."""
+    reports = play("--iterations", "20", *staleness)
+    replicas = [report.record["replica"] for report in reports if report.record["event"] == "end"]
+    assert len(replicas) == 4
+    assert len(set(replicas)) == 1
+    assert max(returns_of(reports)) > 60
