@@ -14,7 +14,7 @@ Rules
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -140,17 +140,13 @@ class Capacity:
     def of(cls, vocabulary: Vocabulary) -> Capacity:
         """Read from the sizes of tables and registers."""
         registers = vocabulary.registers
-        blocks = sum(each.type_spec.bitstring.bit.bitwidth == BLOCK_BITS for each in _all(registers))
+        blocks = vocabulary.register_bits.count(BLOCK_BITS)
         return cls(
             jobs=vocabulary.size("jobs") - 1,
             slots=registers["open_round"].size,
             entries=registers["arrived_tag"].size,
             words_per_packet=blocks * (BLOCK_BITS // 32),
         )
-
-
-def _all(registers: Mapping[str, Any]) -> Iterable[Any]:
-    return registers.values()
 
 
 class JobControl:

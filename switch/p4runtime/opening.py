@@ -97,6 +97,8 @@ class ServedDevice:
         self._udp = udp
         self._server = server
         self.description = description
+        self.data_port = udp.port
+        self.p4runtime_port = server.port
 
     def close(self) -> None:
         """Give up ports and threads."""

@@ -22,6 +22,8 @@ class Vocabulary:
         self._actions = {each.preamble.id: each for each in info.actions}
         self._counters = _by_last_part(info.counters)
         self.registers = _by_last_part(info.registers)
+        self.register_bits = [each.type_spec.bitstring.bit.bitwidth for each in info.registers]
+        """Widths of all register arrays: several have the same last name."""
         metadata = {each.preamble.name: each for each in info.controller_packet_metadata}
         if not {"packet_in", "packet_out"} <= metadata.keys():
             raise ProgramError("the program has no packet_in and packet_out headers: it is no program of ours")
