@@ -48,12 +48,14 @@ def controller(
     from fanin.switch.service import ServiceOptions, SwitchService
 
     host, port = where(bind)
+    alone = tls_ca is not None and tls_certificate is None and tls_key is None  # the device asks for no certificate
     artefacts = opening.Artefacts.read(program, p4info) if program is not None or p4info is not None else None
     device = DeviceAddress(
         target=p4runtime,
         device_id=device_id,
         election_id=election_id,
-        tls=tls_files(tls_certificate, tls_key, tls_ca),
+        tls=None if alone else tls_files(tls_certificate, tls_key, tls_ca),
+        ca=_authority(tls_ca) if alone else None,
     )
     surroundings = opening.Surroundings(end=opening.endpoint(switch_address, switch_mac), flooded=_ports(flood))
 
@@ -76,6 +78,13 @@ def controller(
             print(f"fanin controller at udp://{options.host}:{service.port}: {service.controller.engine}", flush=True)
             print(f"  workers send data to {switch_address}; {adopted} jobs taken over", flush=True)
         service.run()
+
+
+def _authority(path: Path | None) -> bytes | None:
+    try:
+        return None if path is None else path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"--tls-ca: {error}") from None
 
 
 def _ports(text: str) -> tuple[int, ...]:

@@ -47,7 +47,7 @@ def test_fanin_commands_named_in_code_exist_with_their_options(document: Path) -
                 assert word in command.commands, f"fanin {words}"
                 command = command.commands[word]
         options = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
-        assert set(re.findall(r"(?<!\S)--[a-z-]+", rest)) <= options, f"fanin {words}{rest}"
+        assert set(re.findall(r"(?<!\S)--[a-z0-9-]+", rest)) <= options, f"fanin {words}{rest}"
 
 
 def test_every_task_is_listed_by_make_help() -> None:
