@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fanin.events import SwitchEvent, WorkerEvent
-from fanin.job import JobSpec
+from fanin.job import JobSpec, ParentRoute, Uplink
 from fanin.reduction import Reduction
 
 # --- kernels (native/bind_kernels.cpp) ---
@@ -79,6 +79,7 @@ class SwitchMachine:
 
     def __init__(self, memory_bytes: int) -> None: ...
     def admit(self, spec: JobSpec) -> None: ...
+    def admit_leaf(self, spec: JobSpec, uplink: Uplink) -> None: ...
     def remove(self, job: int) -> None: ...
     def evict(self, job: int, worker: int, now: float) -> None: ...
     def set_quorum(self, job: int, quorum: int, now: float) -> None: ...
@@ -160,6 +161,9 @@ class SwitchServer:
     def start(self) -> None: ...
     def admit(self, spec: JobSpec, *, share_memory: bool = True) -> None:
         """Take a job in on every flow, or on none: AdmissionError."""
+
+    def admit_leaf(self, spec: JobSpec, parent: ParentRoute, *, share_memory: bool = True) -> None:
+        """The same for a part of a job at a parent."""
 
     def shared_memory(self, job: int) -> tuple[str, ...]:
         """Where the job's workers on this machine find shared memory, a path per flow; empty if there is none."""

@@ -18,6 +18,8 @@ from fanin import job, timers, wire
 ENUM_TYPES: dict[type[enum.IntEnum], str] = {wire.Kind: "std::uint8_t", wire.Reason: "std::uint16_t"}
 """Enumerations that are shared, with their width on the wire (a Reason travels in the contributors field)."""
 
+P4_REASONS = [reason for reason in wire.Reason if reason < wire.Reason.WORKER_JOINED]
+"""What a pipeline may have to say: only software switches take newcomers in, or are leaves of trees."""
 P4_WIDTHS = {
     "MAGIC": 16, "VERSION": 8, "HEADER_BYTES": 16, "MAX_CODES": 8, "MAX_WORKERS": 8, "MAX_BASE": 32, "SWITCH_WORKER": 8,
 }  # fmt: skip
@@ -84,7 +86,7 @@ def p4_header() -> str:
         *(f'@noWarn("unused") const bit<8> FLAG_{flag.name} = {flag.value};' for flag in wire.Flag),
         f"const bit<8> KNOWN_FLAGS = {sum(flag.value for flag in wire.Flag)};",
         "",
-        *(f'@noWarn("unused") const bit<16> REASON_{reason.name} = {reason.value};' for reason in wire.Reason),
+        *(f'@noWarn("unused") const bit<16> REASON_{reason.name} = {reason.value};' for reason in P4_REASONS),
         "",
         "#endif",
     ]

@@ -18,6 +18,7 @@ Rules of this file
     Join  (of a rank that was lost, in a job that goes on without) -> Admitted(running) ... Started
     Leave                          ->  Left          (BYE on the data path comes first; this is for what BYE cannot say)
     Ask                            ->  Stats         (`fanin stats`, `fanin doctor`)
+    Enlist  (a leaf, for each Join) -> Relayed       (to a parent: docs/control.md)
     Tune                           ->  Tuned         (K and S of a running job: `fanin tune`, Session.tune)  | Refused
     Explain                        ->  Explanation   (a worker whose job is gone asks what became of it)
 """
@@ -110,7 +111,6 @@ class Join:
     """What the system grants a socket of this worker."""
     slots: int | None = None
     words_per_packet: int | None = None
-    flows: int | None = None
     checksum: bool = False
     quorum: int | None = None
     """K; None: all."""
@@ -155,6 +155,10 @@ class Admitted:
     """One per flow."""
     shared_memory: tuple[str, ...] = ()
     """Paths, one per flow, where a worker on the switch's own machine finds rings for its datagrams; none if empty."""
+    ranks: tuple[int, ...] = ()
+    """At a leaf of a tree: the ranks that are its workers 0, 1, ...; empty where the worker's number is its rank."""
+    total_workers: int | None = None
+    """At a leaf of a tree: the ranks at all leaves, which lanes are sized for."""
     running: bool = False
     """The job runs already, and this rank comes into a place that is free."""
     data_host: str = ""
@@ -180,6 +184,51 @@ class Refused:
     remedy: str
     ranks: tuple[int, ...] = ()
     """The ranks it is about: missing ones, lost ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enlist:
+    """A leaf to its parent: one of my ranks says Join."""
+
+    leaf: str
+    """Chosen at random by the leaf: tells it from others, and from itself after a restart."""
+    address: str
+    """`udp://host:port` of the leaf, for people."""
+    join: Join
+    """As the rank said it, with what the way from the leaf to its parent carries taken into account."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """The job is on the parent: who the leaf is there, and what its own part must look like."""
+
+    index: int
+    generation: int
+    branch: int
+    token: int
+    ranks: tuple[int, ...]
+    """The ranks at this leaf, ascending: its workers 0, 1, ..."""
+    size: int
+    """Ranks at all leaves: what lanes are sized for."""
+    slots: int
+    words_per_packet: int
+    codes_per_packet: int
+    checksum: bool
+    liveness_timeout_s: float
+    ports: tuple[int, ...]
+    """The parent's, one per flow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relayed:
+    """A parent to its leaf: what to do with one of its ranks, or to tell it. One of the four is there."""
+
+    job: str
+    rank: int
+    waiting: Waiting | None = None
+    placed: Placed | None = None
+    started: Started | None = None
+    refused: Refused | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,8 +353,8 @@ class Stats:
     """Refusals so far by code."""
 
 
-Request = Join | Leave | Explain | Ask | Tune
-Reply = Waiting | Admitted | Started | Refused | Left | Explanation | Stats | Tuned
+Request = Join | Leave | Explain | Ask | Tune | Enlist
+Reply = Waiting | Admitted | Started | Refused | Left | Explanation | Stats | Tuned | Relayed
 Message = Request | Reply
 
 _TYPES: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in typing.get_args(Message)}

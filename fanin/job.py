@@ -35,6 +35,8 @@ ARRIVED_BYTES = 8
 """One entry of a slot's arrived ring: tag and bitmap."""
 SLOT_BYTES = 16
 """The registers of a slot that are no ring."""
+MAX_TREE_WORKERS = 1024
+"""Workers of a two-level tree: 32 switches of 32."""
 SWITCH_QUEUE_DATAGRAMS = 4096
 """What a switch machine holds for its driver to send; beyond that it is lost, which workers recover from."""
 SWITCH_QUEUE_BYTES = 1 << 25
@@ -70,6 +72,10 @@ class JobSpec:
     liveness_timeout_s: float = LIVENESS_TIMEOUT_S
     survives_loss: bool = False
     """Whether the job goes on without a worker that is lost or has left: the controller then evicts it."""
+    total_workers: int | None = None
+    """Workers at all switches of a tree, 1..1024; lanes are sized for them. None: those of this switch are all."""
+    branches: bool = False
+    """Whether the workers are switches (the root of a tree): each says how many contributions its own holds."""
 
     def __post_init__(self) -> None:
         def check(legal: bool, text: str) -> None:
@@ -79,6 +85,11 @@ class JobSpec:
         check(0 <= self.job <= 0xFFFF, "job index must be in 0..65535")
         check(0 <= self.generation <= 0xFFFFFFFF, f"generation {self.generation} is no 32-bit number")
         check(1 <= self.workers <= MAX_WORKERS, f"workers = {self.workers}; one switch takes 1..{MAX_WORKERS}")
+        check(
+            1 <= self.all_workers <= MAX_TREE_WORKERS and (self.branches or self.all_workers >= self.workers),
+            f"total_workers = {self.total_workers}; must be in {self.workers}..{MAX_TREE_WORKERS}",
+        )
+        check(not (self.branches or self.total_workers) or self.synchronous, "a tree of switches is synchronous")
         check(1 <= self.quorum <= self.workers, f"quorum = {self.quorum}; must be in 1..{self.workers} (workers)")
         check(0 <= self.largest_staleness <= 1024, f"staleness = {self.largest_staleness}; must be in 0..1024")
         check(
@@ -108,7 +119,17 @@ class JobSpec:
     @property
     def contributions(self) -> int:
         """M = N (S + 1): the most contributions that one round can hold; lanes are sized for it and the largest S."""
-        return self.workers * (self.largest_staleness + 1)
+        return self.all_workers * (self.largest_staleness + 1)
+
+    @property
+    def all_workers(self) -> int:
+        """Workers of the job, at this switch and at all others."""
+        return self.workers if self.total_workers is None else self.total_workers
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether every round waits for every worker, and always will."""
+        return self.quorum == self.workers and self.largest_staleness == 0 and not self.survives_loss
 
     @property
     def full_mask(self) -> int:
@@ -126,6 +147,37 @@ class JobSpec:
         head = _whole_lines(ENTRY_FACTS_BYTES + HEADER_BYTES + codes_bytes(self.codes_per_packet))
         entry_bytes = head + _whole_lines(self.words_per_packet * WORD_BYTES)
         return self.slots * (SLOT_BYTES + self.history * (ARRIVED_BYTES + entry_bytes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uplink:
+    """How a switch takes part in a job at its parent: as one worker, whose contributions are its own rounds."""
+
+    parent: int
+    """The parent's address, as whoever drives the machine numbers its peers."""
+    job: int
+    generation: int
+    worker: int
+    """The branch that this switch is at its parent."""
+    token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParentRoute:
+    """An uplink as a data server knows it: where the parent's flows are, and who this switch is there."""
+
+    host: str
+    """Numeric address."""
+    ports: tuple[int, ...]
+    """One per flow of either switch."""
+    job: int
+    generation: int
+    worker: int
+    token: int
+
+    def uplink(self, parent: int) -> Uplink:
+        """For the machine of one flow, whose driver has given the parent this number."""
+        return Uplink(parent=parent, job=self.job, generation=self.generation, worker=self.worker, token=self.token)
 
 
 def _whole_lines(size_bytes: int) -> int:

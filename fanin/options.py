@@ -80,7 +80,8 @@ class Options:
     words_per_packet: int | None = None
     """32-bit words per packet, a multiple of 8. None: what the smallest path MTU of the job carries."""
     flows: int | None = None
-    """Sockets and threads that a job is spread over, 1..16. None: one per four cores of the switch."""
+    """Sockets and threads, 1..16, of the switch that rank 0 starts; one that is there already decides by itself. None:
+    one per four cores of the switch."""
     checksum: bool | None = None
     """CRC-32 in every packet. None: only where faults are injected, since UDP and TCP have checksums of their own."""
     native: bool | None = None

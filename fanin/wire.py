@@ -146,6 +146,10 @@ class Reason(enum.IntEnum):
     WORKER_LEFT = 18
     WORKER_JOINED = 19
     """News, no refusal, as the two before it: a new process has an evicted worker's place (jobs that go on only)."""
+    BRANCH_LOST = 20
+    """In a tree of switches: one above or beside the worker's own is gone, or has lost a worker. Final."""
+    BRANCH_LEFT = 21
+    """In a tree of switches: all workers of another one have left; to a worker what WORKER_LEFT is."""
 
 
 class WireError(ValueError):

@@ -35,6 +35,14 @@ class Membership:
     processes: tuple[str, ...] = ()
     """`host:pid` by rank, once known."""
 
+    worker_ranks: tuple[int, ...] = ()
+    """At a leaf of a tree: the ranks of its workers 0, 1, ...; empty where a worker's number is its rank."""
+
+    def ranks(self, mask: int) -> tuple[int, ...]:
+        """The ranks of the workers whose bits are set."""
+        workers = ranks_of(mask)
+        return tuple(self.worker_ranks[worker] for worker in workers) if self.worker_ranks else workers
+
     def name(self, ranks: Sequence[int]) -> str:
         """`rank 3 (node7:4711)`, `ranks 1 (...) and 2 (...)`."""
         names = [f"{rank} ({self.processes[rank]})" if rank < len(self.processes) else str(rank) for rank in ranks]
@@ -104,6 +112,8 @@ def packet_refused(who: Membership, reason: Reason, explanation: Explanation | N
             f"rank {who.rank} (this one) was taken out of job {who.job_name!r} at switch {who.address}. Remedy: see "
             "who evicted it; join again as a new job",
         )
+    if reason in (Reason.BRANCH_LOST, Reason.BRANCH_LEFT):
+        return branch_gone(who, explanation)
     if explanation is not None and explanation.lost:
         return workers_gone(who, explanation.lost, explanation.left, timeout_s)
     told = f": {explanation.text}" if explanation is not None else ""
@@ -121,6 +131,18 @@ def superseded(who: Membership) -> AdmissionError:
         f"{who.rank} waited for its start. Remedy: see the output of the other ranks, then start the job again"
     )
     return AdmissionError(text)
+
+
+def branch_gone(who: Membership, explanation: Explanation | None) -> FaninError:
+    """In a tree of switches: another leaf, workers of another leaf, or the root is gone. The controllers know which."""
+    told = "its controller does not answer" if explanation is None else explanation.text
+    text = (
+        f"the tree of switches above {who.address} has lost a part that rank {who.rank} of job {who.job_name!r} needs: "
+        f"{told}. Remedy: see the output of what is named there, then start the job again"
+    )
+    if explanation is not None and (explanation.lost or explanation.left):
+        return WorkerLostError((*explanation.lost, *explanation.left), text)
+    return SwitchLostError(str(who.address), text)
 
 
 def join_refused(who: Membership, refused: Refused) -> FaninError:

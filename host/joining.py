@@ -26,7 +26,6 @@ from fanin.host.failures import (
     data_path_closed,
     join_refused,
     packet_refused,
-    ranks_of,
     superseded,
     workers_gone,
 )
@@ -105,7 +104,6 @@ class _Joining:
             receive_buffer_bytes=facts.receive_buffer_bytes,
             slots=options.slots,
             words_per_packet=options.words_per_packet,
-            flows=options.flows,
             checksum=bool(options.checksum) or (options.checksum is None and options.packet_faults is not None),
             quorum=rounds.quorum,
             staleness=rounds.staleness,
@@ -125,11 +123,17 @@ class _Joining:
     def run(self) -> Joined:
         admitted = self._wait_for_admission()
         spec = spec_of(admitted)
+        flows = self._options.flows
+        if flows is not None and flows != len(admitted.ports):
+            log.warning(
+                "FANIN_FLOWS is %d; the switch at %s decides: %d", flows, self._who.address, len(admitted.ports)
+            )
         shared = () if self._options.shared_memory is False else admitted.shared_memory
         host = admitted.data_host or self._client.host
         endpoint = SwitchEndpoint(admitted.scheme, host, admitted.ports, shared)
+        self._who = replace(self._who, worker_ranks=admitted.ranks)
         self._engine = make_engine(
-            self._options, spec, self._who.rank, admitted.token, endpoint, newcomer=admitted.running
+            self._options, spec, worker_of(admitted), admitted.token, endpoint, newcomer=admitted.running
         )
         changes = self._wait_for_data_path(self._engine, admitted, Ready)
         started = self._wait_for_start(self._engine, admitted)
@@ -223,7 +227,8 @@ class _Joining:
 
     def _failure(self, engine: Engine, event: WorkerEvent | None, admitted: control.Admitted) -> FaninError:
         if isinstance(event, WorkersGone):
-            return workers_gone(self._who, ranks_of(event.lost), ranks_of(event.left), admitted.liveness_timeout_s)
+            lost, left = self._who.ranks(event.lost), self._who.ranks(event.left)
+            return workers_gone(self._who, lost, left, admitted.liveness_timeout_s)
         if isinstance(event, PacketRefused):
             return packet_refused(self._who, event.reason, None, admitted.liveness_timeout_s)
         silent_s = event.silent_s if isinstance(event, SwitchSilent) else 0.0
@@ -234,6 +239,11 @@ class _Joining:
             who, waited_s = self._who, now - self._started_s
             log.warning("rank %d of job %r at %s: %s for %.0f s", who.rank, who.job_name, who.address, what, waited_s)
             self._warn_s = now + waited_s
+
+
+def worker_of(admitted: control.Admitted) -> int:
+    """The number that this rank has at its switch: its own, or its place among those at its leaf."""
+    return admitted.ranks.index(admitted.rank) if admitted.ranks else admitted.rank
 
 
 def spec_of(admitted: control.Admitted) -> JobSpec:
@@ -248,8 +258,9 @@ def spec_of(admitted: control.Admitted) -> JobSpec:
         slots=admitted.slots,
         words_per_packet=admitted.words_per_packet,
         codes_per_packet=admitted.codes_per_packet,
-        tokens=tuple(admitted.token if rank == admitted.rank else 0 for rank in range(admitted.workers)),
+        tokens=tuple(admitted.token if worker == worker_of(admitted) else 0 for worker in range(admitted.workers)),
         checksum=admitted.checksum,
         liveness_timeout_s=admitted.liveness_timeout_s,
         survives_loss=admitted.on_worker_loss == "continue",
+        total_workers=admitted.total_workers,
     )

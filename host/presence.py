@@ -14,6 +14,7 @@ Rules of this file, as a table; a phase that is not named ignores what happens.
 |            | do not                                                   |         |                           |
 | both       | a peer is lost (WELCOME, NOTICE)                         | failed  | WorkersGone               |
 | both       | a peer has left and nothing moves, see `peers_hold_up`   | failed  | WorkersGone               |
+| both       | BRANCH_LEFT (WELCOME, NOTICE), and nothing moves         | failed  | Refused(BRANCH_LEFT)      |
 | both       | NOTICE with any other reason                             | failed  | Refused                   |
 | both       | leave()                                                  | leaving |                           |
 | leaving    | BYE, or NOTICE that this worker is not known (any more)  | left    | Departed                  |
@@ -77,6 +78,7 @@ class Presence:
         self._leave_by = 0.0
         self._left = 0
         self._left_at = 0.0
+        self._branch_left = False
         self._survives_loss = spec.survives_loss
         self._members = spec.full_mask
         self._change = 0
@@ -170,6 +172,14 @@ class Presence:
             self._change, self._members = change, members
             self._events.append(MembersChanged(change, members, gone, come, base))
 
+    def branch(self, reason: Reason, now: float) -> None:
+        """WELCOME or NOTICE: in a tree, a branch is lost, or its workers have left."""
+        if reason is Reason.BRANCH_LOST:
+            self.refused(reason)
+        elif not self._branch_left:
+            self._branch_left = True
+            self._left_at = now
+
     def refused(self, reason: Reason) -> None:
         """NOTICE came: the switch will not act on this worker's packets."""
         if self.phase is Phase.LEAVING:
@@ -192,13 +202,14 @@ class Presence:
 
     def left_deadline(self, moved_at: float) -> float | None:
         """When reductions that last moved at `moved_at` will have waited long enough for peers that have left."""
-        return max(moved_at, self._left_at) + LEFT_GRACE_S if self.joined and self._left else None
+        someone_left = self._left or self._branch_left
+        return max(moved_at, self._left_at) + LEFT_GRACE_S if self.joined and someone_left else None
 
     def peers_hold_up(self, moved_at: float, now: float) -> None:
         """Reductions wait, and LEFT_MIN_TIMEOUTS retransmissions in a row brought nothing: for whom?"""
         deadline = self.left_deadline(moved_at)
         if deadline is not None and now >= deadline:
-            self._fail(WorkersGone(0, self._left))
+            self._fail(WorkersGone(0, self._left) if self._left else Refused(Reason.BRANCH_LEFT))
 
     def _fail(self, event: WorkerEvent) -> None:
         self.phase = Phase.FAILED

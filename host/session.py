@@ -30,7 +30,6 @@ from fanin.host.failures import (
     Membership,
     join_refused,
     packet_refused,
-    ranks_of,
     switch_silent,
     workers_gone,
 )
@@ -347,9 +346,9 @@ class Session:
         """Never silently: who goes on without a rank must be able to see it."""
         change = MembershipChange(
             at_s=time.time(),
-            gone=ranks_of(event.gone),
-            come=ranks_of(event.come),
-            members=ranks_of(event.members),
+            gone=self._who.ranks(event.gone),
+            come=self._who.ranks(event.come),
+            members=self._who.ranks(event.members),
             base=event.base,
         )
         with self._lock:
@@ -383,7 +382,7 @@ class Session:
     def _explain(self, event: WorkersGone | SwitchSilent | PacketRefused) -> FaninError:
         timeout_s = self.spec.liveness_timeout_s
         if isinstance(event, WorkersGone):
-            return workers_gone(self._who, ranks_of(event.lost), ranks_of(event.left), timeout_s)
+            return workers_gone(self._who, self._who.ranks(event.lost), self._who.ranks(event.left), timeout_s)
         if isinstance(event, SwitchSilent):
             return switch_silent(self._who, event.silent_s, self._engine.trouble, self._ask_what_happened())
         return packet_refused(self._who, event.reason, self._ask_what_happened(), timeout_s)

@@ -252,6 +252,8 @@ class WorkerMachine:
         self._presence.heard(now)
         round_trip_s = self._presence.welcome(packet.slot, int(packet.words[0]), int(packet.words[1]), now)
         self._presence.members_are(packet.signature, packet.bitmap, self._stream.oldest_item // self._spec.slots)
+        if packet.contributors in (Reason.BRANCH_LOST, Reason.BRANCH_LEFT):
+            self._presence.branch(Reason(packet.contributors), now)
         if round_trip_s is not None:
             self._recovery.timer.sample(round_trip_s)
         return None
@@ -263,7 +265,10 @@ class WorkerMachine:
         if reason is Reason.VERSION:
             self._presence.other_version()
             return Reason.VERSION
-        if reason not in (Reason.WORKER_LOST, Reason.WORKER_LEFT, Reason.WORKER_JOINED):
+        if reason is Reason.BRANCH_LEFT:
+            self._presence.heard(now)
+            self._presence.branch(reason, now)
+        elif reason not in (Reason.WORKER_LOST, Reason.WORKER_LEFT, Reason.WORKER_JOINED):
             self._presence.refused(reason)
         elif len(packet.words) < 2:
             return Reason.LENGTH

@@ -25,6 +25,7 @@ class AddressBook {
     SocketAddress remote;
     std::optional<SocketAddress> local;  // where it sent to, if the server listens on a wildcard
     bool member = false;
+    bool pinned = false;    // never forgotten: the parent of a leaf
     std::uint16_t job = 0;  // of a member
     UdpSocket socket;       // of a member, if one could be had: connected, on the server's port
     SharedMemory* shared = nullptr;  // of a member that is on this machine and has mapped it
@@ -89,7 +90,8 @@ class AddressBook {
     while (strangers_.size() >= MAX_STRANGERS) {
       const auto oldest = peers_.find(strangers_.front());
       strangers_.pop_front();
-      if (oldest == peers_.end() || oldest->second.member) continue;  // it has become a member since
+      // It may have become a member since.
+      if (oldest == peers_.end() || oldest->second.member || oldest->second.pinned) continue;
       numbers_.erase(oldest->second.remote);
       peers_.erase(oldest);
     }

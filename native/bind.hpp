@@ -27,9 +27,19 @@ inline JobSpec job_from_python(const pybind11::handle& spec) {
   job.codes_per_packet = spec.attr("codes_per_packet").cast<std::uint32_t>();
   for (const auto& token : spec.attr("tokens")) job.tokens.push_back(token.cast<std::uint64_t>());
   job.checksum = spec.attr("checksum").cast<bool>();
+  job.all_workers = spec.attr("all_workers").cast<std::uint32_t>();
+  job.branches = spec.attr("branches").cast<bool>();
   job.survives_loss = spec.attr("survives_loss").cast<bool>();
   job.liveness_timeout_s = spec.attr("liveness_timeout_s").cast<double>();
   return job;
+}
+
+inline Uplink uplink_from_python(const pybind11::handle& given) {
+  return Uplink{.parent = given.attr("parent").cast<Address>(),
+                .job = given.attr("job").cast<std::uint16_t>(),
+                .generation = given.attr("generation").cast<std::uint32_t>(),
+                .worker = given.attr("worker").cast<std::uint8_t>(),
+                .token = given.attr("token").cast<std::uint64_t>()};
 }
 
 inline Reduction reduction_from_python(const pybind11::handle& given) {

@@ -45,6 +45,11 @@ void bind_switch_machine(py::module_& module) {
       .def(py::init<std::uint64_t>(), py::arg("memory_bytes"))
       .def("admit", [](SwitchMachine& self, const py::object& spec) { self.admit(job_from_python(spec)); },
            py::arg("spec"))
+      .def("admit_leaf",
+           [](SwitchMachine& self, const py::object& spec, const py::object& uplink) {
+             self.admit(job_from_python(spec), uplink_from_python(uplink));
+           },
+           py::arg("spec"), py::arg("uplink"))
       .def("remove", &SwitchMachine::remove, py::arg("job"))
       .def("evict", &SwitchMachine::evict, py::arg("job"), py::arg("worker"), py::arg("now"))
       .def("set_quorum", &SwitchMachine::set_quorum, py::arg("job"), py::arg("quorum"), py::arg("now"))

@@ -138,6 +138,14 @@ void bind_server(py::module_& module) {
             const py::gil_scoped_release released;
             self.admit(job, share_memory);
           }, py::arg("spec"), py::kw_only(), py::arg("share_memory") = true)
+      .def("admit_leaf", [](SwitchServer& self, const py::object& spec, const py::object& route, bool share_memory) {
+            const JobSpec job = job_from_python(spec);
+            const SwitchServer::Parent parent = {.host = route.attr("host").cast<std::string>(),
+                                                 .ports = route.attr("ports").cast<std::vector<std::uint16_t>>(),
+                                                 .uplink = uplink_from_python(route.attr("uplink")(0))};
+            const py::gil_scoped_release released;
+            self.admit(job, share_memory, parent);
+          }, py::arg("spec"), py::arg("parent"), py::kw_only(), py::arg("share_memory") = true)
       .def("shared_memory", [](SwitchServer& self, std::uint16_t job) {
             const std::vector<std::string> paths = [&] {
               const py::gil_scoped_release released;

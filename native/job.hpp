@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "sinks.hpp"
+
 namespace fanin {
 
 struct JobSpec {
@@ -21,10 +23,21 @@ struct JobSpec {
   bool checksum = false;
   double liveness_timeout_s = 5.0;
   bool survives_loss = false;
+  std::uint32_t all_workers = 0;  // at all switches of a tree; 0: `workers`
+  bool branches = false;          // the workers are switches, and each says how many contributions its own holds
 
   std::uint32_t history() const { return max_staleness + 2; }
-  std::uint32_t contributions() const { return workers * (max_staleness + 1); }
+  std::uint32_t contributions() const { return (all_workers != 0 ? all_workers : workers) * (max_staleness + 1); }
   std::uint32_t full_mask() const { return workers == 32 ? 0xFFFFFFFFu : (1u << workers) - 1u; }
+};
+
+// How a switch takes part in a job at its parent: as one worker, whose contributions are its own rounds.
+struct Uplink {
+  Address parent = 0;
+  std::uint16_t job = 0;
+  std::uint32_t generation = 0;
+  std::uint8_t worker = 0;
+  std::uint64_t token = 0;
 };
 
 }  // namespace fanin

@@ -79,6 +79,12 @@ void Presence::members_are(std::uint32_t change, std::uint32_t members, std::uin
   members_ = members;
 }
 
+void Presence::branch(Reason reason, double now) {
+  if (reason == Reason::branch_lost) return refused(reason);
+  if (!branch_left_) left_at_ = now;
+  branch_left_ = true;
+}
+
 void Presence::refused(Reason reason) {
   if (phase_ == Phase::leaving)
     departed();
@@ -97,13 +103,17 @@ void Presence::departed() {
 }
 
 std::optional<double> Presence::left_deadline(double moved_at) const {
-  if (!joined() || left_ == 0) return std::nullopt;
+  if (!joined() || (left_ == 0 && !branch_left_)) return std::nullopt;
   return std::max(moved_at, left_at_) + LEFT_GRACE_S;
 }
 
 void Presence::peers_hold_up(double moved_at, double now) {
   const std::optional<double> deadline = left_deadline(moved_at);
-  if (deadline && now >= *deadline) fail(WorkersGone{.lost = 0, .left = left_});
+  if (!deadline || now < *deadline) return;
+  if (left_ != 0)
+    fail(WorkersGone{.lost = 0, .left = left_});
+  else
+    fail(Refused{.reason = static_cast<std::uint16_t>(Reason::branch_left)});
 }
 
 void Presence::fail(WorkerEvent event) {

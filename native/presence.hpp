@@ -43,6 +43,7 @@ class Presence {
   std::optional<double> welcome(std::uint32_t sequence, std::uint32_t lost, std::uint32_t left, double now);
   void peers_gone(std::uint32_t lost, std::uint32_t left, double now);
   void members_are(std::uint32_t change, std::uint32_t members, std::uint64_t base);
+  void branch(Reason reason, double now);
   void refused(Reason reason);
   void other_version();
   void departed();
@@ -58,6 +59,7 @@ class Presence {
   GrowingRing<WorkerEvent>& events_;
   const bool checksum_;
   const bool survives_loss_;
+  bool branch_left_ = false;
   std::uint32_t members_;
   std::uint32_t change_ = 0;
   Phase phase_ = Phase::connecting;

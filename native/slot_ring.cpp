@@ -25,8 +25,9 @@ std::size_t entry_bytes(const JobSpec& spec) {
 
 }  // namespace
 
-SlotRing::SlotRing(const JobSpec& spec)
-    : job_(spec.job),
+SlotRing::SlotRing(const JobSpec& spec, const std::optional<Uplink>& uplink)
+    : uplink_(uplink),
+      job_(spec.job),
       flags_(spec.checksum ? FLAG_CHECKSUM : std::uint8_t{0}),
       generation_(spec.generation),
       slot_count_(spec.slots),
@@ -69,7 +70,8 @@ SlotOutcome SlotRing::contribute(std::uint32_t slot, std::uint32_t worker, std::
   Arrived& arrived = state.arrived()[place(base)];
   const std::uint32_t bit = std::uint32_t{1} << worker;
   const std::uint32_t before = arrived.tag == base ? arrived.bitmap : 0;
-  if ((before & bit) != 0) return {.verdict = Verdict::duplicate, .answered = stale > 0};
+  if ((before & bit) != 0)
+    return {.verdict = Verdict::duplicate, .answered = stale > 0, .ascends = stale == 0 && complete(slot)};
   if (stale > history_ - 2) return {.verdict = Verdict::ancient};
   std::uint8_t* const entry = entry_at(slot, open);
   Facts& facts = *reinterpret_cast<Facts*>(entry);
@@ -92,6 +94,10 @@ SlotOutcome SlotRing::contribute(std::uint32_t slot, std::uint32_t worker, std::
     to_wire(reinterpret_cast<std::uint32_t*>(entry + head_bytes_), facts.word_count);
   }
   state.count = count;
+  if (closes && uplink_) {
+    make_contribution(slot, state, entry);
+    return {.answered = stale > 0, .ascends = true, .number = open};
+  }
   if (closes) close(slot, state, entry);
   return {.closed = closes, .answered = stale > 0, .number = open};
 }
@@ -101,7 +107,9 @@ void SlotRing::add(std::uint8_t* entry, const Contribution& given, bool last) co
   Facts& facts = *reinterpret_cast<Facts*>(entry);
   auto* const sum = reinterpret_cast<std::uint32_t*>(entry + head_bytes_);
   std::uint8_t* const codes = entry + head_bytes_ - codes_bytes(given.code_count);
-  if (++facts.contributors == 1) {
+  const bool first = facts.contributors == 0;
+  facts.contributors += given.contributors;
+  if (first) {
     facts.signature = given.signature;
     facts.code_count = given.code_count;
     facts.word_count = given.word_count;
@@ -153,9 +161,52 @@ std::optional<std::uint32_t> SlotRing::poke(std::uint32_t slot) {
   if (state.count == 0 || !due(state, state.count)) return std::nullopt;
   const std::uint32_t number = state.open;
   std::uint8_t* const entry = entry_at(slot, number);
+  if (reinterpret_cast<const Facts*>(entry)->in_wire_order != 0) return std::nullopt;  // a leaf's, complete before
   to_wire(reinterpret_cast<std::uint32_t*>(entry + head_bytes_), reinterpret_cast<const Facts*>(entry)->word_count);
+  if (uplink_) {
+    make_contribution(slot, state, entry);
+    return std::nullopt;
+  }
   close(slot, state, entry);
   return number;
+}
+
+// The words are in wire order already. What stands in the entry is from here on what goes up, until the result comes.
+void SlotRing::make_contribution(std::uint32_t slot, Slot& state, std::uint8_t* entry) const {
+  Facts& facts = *reinterpret_cast<Facts*>(entry);
+  facts.in_wire_order = 1;
+  std::uint8_t* const image = entry + head_bytes_ - codes_bytes(facts.code_count) - HEADER_BYTES;
+  store_header(image, {.kind = Kind::contribution,
+                       .job = uplink_->job,
+                       .worker = uplink_->worker,
+                       .flags = static_cast<std::uint8_t>(flags_ | (facts.contributors == 0 ? FLAG_PASS : 0)),
+                       .generation = uplink_->generation,
+                       .slot = slot,
+                       .base = state.open,
+                       .signature = facts.signature,
+                       .contributors = static_cast<std::uint16_t>(facts.contributors),
+                       .code_count = static_cast<std::uint8_t>(facts.code_count)});
+  if (flags_ != 0) seal({image, datagram_bytes(facts.code_count, facts.word_count)});
+}
+
+bool SlotRing::descend(std::uint32_t slot, std::uint32_t number, const Contribution& given, SwitchQueue& queue) {
+  Slot& state = slot_at(slot);
+  if (number != state.open || !complete(slot)) return false;
+  std::uint8_t* const entry = entry_at(slot, number);
+  Facts& facts = *reinterpret_cast<Facts*>(entry);
+  if (facts.queue_mark != 0) queue.copy_out(facts.queue_mark);
+  facts = {.signature = given.signature,
+           .contributors = given.contributors,
+           .code_count = given.code_count,
+           .word_count = given.word_count,
+           .queue_mark = 0,
+           .in_wire_order = 0};
+  std::uint8_t* const codes = entry + head_bytes_ - codes_bytes(given.code_count);
+  std::memset(codes, 0, codes_bytes(given.code_count));
+  if (given.code_count != 0) std::memcpy(codes, given.codes, given.code_count * CODE_BYTES);
+  if (given.word_count != 0) std::memcpy(entry + head_bytes_, given.words, given.word_count * WORD_BYTES);
+  close(slot, state, entry);
+  return true;
 }
 
 void SlotRing::enter(std::uint32_t slot, std::uint32_t worker) {

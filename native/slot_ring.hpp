@@ -35,18 +35,20 @@ struct Contribution {
   std::uint32_t code_count = 0;
   const std::uint8_t* words = nullptr;
   std::uint32_t word_count = 0;
+  std::uint32_t contributors = 1;  // of a switch in a tree: those of its round
 };
 
 struct SlotOutcome {
   Verdict verdict = Verdict::accepted;
   bool closed = false;      // round `number` is to be multicast
   bool answered = false;    // its own base's result is to be sent to the worker
+  bool ascends = false;     // at a leaf: the round is complete, and goes up to the parent (again)
   std::uint32_t number = 0;
 };
 
 class SlotRing {
  public:
-  explicit SlotRing(const JobSpec& spec);
+  explicit SlotRing(const JobSpec& spec, const std::optional<Uplink>& uplink = std::nullopt);
 
   // What the job takes: JobSpec.pool_bytes.
   static std::uint64_t pool_bytes(const JobSpec& spec);
@@ -61,6 +63,15 @@ class SlotRing {
                          SwitchQueue& queue, bool late = false);
   // The round that can close after a change of live, K or S.
   std::optional<std::uint32_t> poke(std::uint32_t slot);
+
+  // At a leaf: whether the open round holds all that it waits for; what `result` gives of it is what goes up.
+  bool complete(std::uint32_t slot) const {
+    const Slot& state = slot_at(slot);
+    return uplink_ && state.count != 0 && due(state, state.count);
+  }
+  std::uint32_t open(std::uint32_t slot) const { return slot_at(slot).open; }
+  // At a leaf: the parent's result of a round. True if it was waited for; it is then closed, and to be multicast.
+  bool descend(std::uint32_t slot, std::uint32_t number, const Contribution& given, SwitchQueue& queue);
 
   // `worker` is about to be live: it counts as having contributed every base below the open round.
   void enter(std::uint32_t slot, std::uint32_t worker);
@@ -96,7 +107,7 @@ class SlotRing {
     std::uint32_t code_count;
     std::uint32_t word_count;
     std::uint32_t queue_mark;
-    std::uint32_t unused;
+    std::uint32_t in_wire_order;  // the words are, though the round is open: a leaf's, complete
   };
   static_assert(sizeof(Arrived) == ARRIVED_BYTES && sizeof(Slot) == SLOT_BYTES && sizeof(Facts) == ENTRY_FACTS_BYTES);
 
@@ -115,9 +126,11 @@ class SlotRing {
   bool due(const Slot& slot, std::uint32_t count) const {
     return count >= arrivals_to_close_ && slot.open < std::uint64_t{slot.floor} + staleness_;
   }
-  void add(std::uint8_t* entry, const Contribution& given, bool last) const;
   void close(std::uint32_t slot, Slot& state, std::uint8_t* entry) const;
+  void make_contribution(std::uint32_t slot, Slot& state, std::uint8_t* entry) const;
+  void add(std::uint8_t* entry, const Contribution& given, bool last) const;
 
+  std::optional<Uplink> uplink_;
   std::uint16_t job_;
   std::uint8_t flags_;
   std::uint32_t generation_;

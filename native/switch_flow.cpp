@@ -242,6 +242,13 @@ bool SwitchFlow::receive_shared() {
   return drained;
 }
 
+Address SwitchFlow::number_of_parent(const SocketAddress& address) {
+  const std::lock_guard lock(turnstile_);
+  const Address number = book_.number(address, nullptr);
+  book_.find(number)->pinned = true;
+  return number;
+}
+
 std::string SwitchFlow::share_memory(const JobSpec& spec) {
   const std::lock_guard lock(turnstile_);
   const std::size_t packet_bytes = datagram_bytes(spec.codes_per_packet, spec.words_per_packet);

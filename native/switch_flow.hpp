@@ -55,6 +55,8 @@ class SwitchFlow {
   }
   // Have the thread send what with_machine() made due, and look at the machine's timer and events.
   void wake() { poller_.ring(); }
+  // The number of a switch that this one is a leaf of.
+  Address number_of_parent(const SocketAddress& address);
   // Offers a job's workers shared memory beside the socket; returns where they find it, or "" if there is none to be had.
   std::string share_memory(const JobSpec& spec);
   void forget_job(std::uint16_t job);

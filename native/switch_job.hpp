@@ -3,19 +3,23 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "packet.hpp"
 #include "sinks.hpp"
 #include "slot_ring.hpp"
 #include "switch_tally.hpp"
+#include "uplink.hpp"
 
 namespace fanin {
 
 inline constexpr std::size_t TOKEN_WORDS = 2;  // that HELLO and BYE begin with
 
 struct SwitchJob {
-  explicit SwitchJob(const JobSpec& given) : spec(given), ring(given) {}
+  explicit SwitchJob(const JobSpec& given, const std::optional<Uplink>& link) : spec(given), ring(given, link) {
+    if (link) uplink.emplace(*link, given);
+  }
 
   bool has(std::uint32_t mask, std::uint32_t worker) const { return (mask >> worker & 1) != 0; }
   bool evicted(std::uint32_t worker) const { return !has(ring.live() | expected, worker); }
@@ -44,6 +48,8 @@ struct SwitchJob {
   JobSpec spec;  // its tokens are those in force: a new process in a place has a new one
   SlotRing ring;
   SwitchTally tally;
+  std::optional<UplinkPresence> uplink;  // of a leaf: how it is present at its parent
+  Reason branch_news{};                  // branch_left or branch_lost, once there is a reason to tell the workers
   std::uint32_t registered = 0;  // and not evicted; so too the next two
   std::uint32_t lost = 0;
   std::uint32_t left = 0;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <deque>
 #include <limits>
+#include <map>
 #include <new>
 #include <string>
 
@@ -55,6 +56,13 @@ struct SwitchMachine::State {
   void part(SwitchJob& job, std::uint32_t worker, std::span<const std::uint8_t> bye, Address source);
   void poke(SwitchJob& job);
 
+  void ascend(SwitchJob& job, std::uint32_t slot);
+  void speak_to_parent(SwitchJob& job, double now);
+  void send_token_up(SwitchJob& job, Kind kind, std::uint32_t sequence, std::size_t bytes);
+  void receive_from_parent(SwitchJob& job, const Parsed& packet, std::size_t bytes, double now);
+  void descend(SwitchJob& job, const Parsed& packet);
+  void tell_of_branches(SwitchJob& job, Reason news);
+
   bool takes(SwitchTally& tally, std::size_t bytes, std::size_t destinations);
   void copy(SwitchTally& tally, std::span<const std::uint8_t> datagram, Address destination);
   void echo(std::span<const std::uint8_t> probe, Address source);
@@ -67,6 +75,7 @@ struct SwitchMachine::State {
   std::uint64_t memory_bytes;
   std::uint64_t memory_taken = 0;
   std::vector<std::unique_ptr<SwitchJob>> jobs;  // by index
+  std::map<std::pair<Address, std::uint16_t>, std::uint16_t> leaves;  // by the parent's address and its index
   SwitchTally past;                        // packets of no job, and the counts of jobs that were removed
   SwitchQueue queue;
   std::deque<SwitchEvent> events;  // at most three per worker
@@ -77,7 +86,7 @@ SwitchMachine::~SwitchMachine() = default;
 
 // --- what the controller asks ---
 
-void SwitchMachine::admit(const JobSpec& spec) {
+void SwitchMachine::admit(const JobSpec& spec, const std::optional<Uplink>& uplink) {
   State& state = *state_;
   if (state.find(spec.job) != nullptr)
     throw JobRefused("job index " + std::to_string(spec.job) +
@@ -91,12 +100,13 @@ void SwitchMachine::admit(const JobSpec& spec) {
                      " are free; ask for fewer slots, end another job or give the switch more memory");
   if (state.jobs.size() <= spec.job) state.jobs.resize(std::size_t{spec.job} + 1);
   try {
-    state.jobs[spec.job] = std::make_unique<SwitchJob>(spec);
+    state.jobs[spec.job] = std::make_unique<SwitchJob>(spec, uplink);
   } catch (const std::bad_alloc&) {
     throw JobRefused("job " + std::to_string(spec.job) + " needs " + std::to_string(needed) +
                      " bytes of switch memory, which this machine does not have; ask for fewer slots");
   }
   state.memory_taken += needed;
+  if (uplink) state.leaves[{uplink->parent, uplink->job}] = spec.job;
 }
 
 void SwitchMachine::remove(std::uint16_t job) {
@@ -104,6 +114,7 @@ void SwitchMachine::remove(std::uint16_t job) {
   const std::span<const std::uint8_t> memory = gone.ring.memory();
   state_->queue.copy_out_all(memory.data(), memory.size());
   state_->past.add(gone.tally);
+  if (gone.uplink) state_->leaves.erase({gone.uplink->uplink().parent, gone.uplink->uplink().job});
   state_->memory_taken -= SlotRing::pool_bytes(gone.spec);
   state_->jobs[job].reset();
 }
@@ -192,6 +203,11 @@ void SwitchMachine::receive_datagram(std::span<const std::uint8_t> datagram, Add
   Parsed packet = parse(datagram);
   if (packet.ok() && !checksum_holds(datagram)) packet.reason = Reason::checksum;
   const Kind kind = packet.header.kind;
+  if (packet.ok() && !state.leaves.empty()) {
+    const auto leaf = state.leaves.find({source, packet.header.job});
+    if (leaf != state.leaves.end())
+      return state.receive_from_parent(*state.jobs[leaf->second], packet, datagram.size(), now);
+  }
   SwitchJob* const job = packet.ok() && from_workers(kind) ? state.find(packet.header.job) : nullptr;
   SwitchTally& tally = job != nullptr ? job->tally : state.past;
   ++tally.packets_in;
@@ -211,7 +227,10 @@ void SwitchMachine::receive_datagram(std::span<const std::uint8_t> datagram, Add
   }
 }
 
-void SwitchMachine::datagrams_to_send(double, SwitchSink& sink) { state_->queue.hand_out(sink); }
+void SwitchMachine::datagrams_to_send(double now, SwitchSink& sink) {
+  for (const auto& [parent, index] : state_->leaves) state_->speak_to_parent(*state_->jobs[index], now);
+  state_->queue.hand_out(sink);
+}
 
 std::optional<double> SwitchMachine::next_timer() const {
   double first = std::numeric_limits<double>::infinity();
@@ -219,6 +238,7 @@ std::optional<double> SwitchMachine::next_timer() const {
     if (job == nullptr) continue;
     for (std::uint32_t worker = 0; worker < job->spec.workers; ++worker)
       if (job->watched(worker)) first = std::min(first, job->silent_at(worker));
+    if (job->uplink) first = std::min(first, job->uplink->next_timer().value_or(first));
   }
   return first == std::numeric_limits<double>::infinity() ? std::nullopt : std::optional(first);
 }
@@ -236,6 +256,9 @@ void SwitchMachine::handle_timer(double now) {
                                 .silent_s = now - job->heard[worker]});
     }
     if (job->lost != lost_before) state_->tell(*job, Reason::worker_lost, SWITCH_WORKER, job->audience());
+    if (!job->uplink) continue;
+    if (job->lost != lost_before) job->uplink->leave(now);
+    state_->tell_of_branches(*job, job->uplink->handle_timer(now));
   }
 }
 
@@ -258,9 +281,11 @@ void SwitchMachine::State::receive(SwitchJob& job, const Parsed& packet, std::sp
     contribute(job, packet, source);
   } else if (packet.header.kind == Kind::bye) {
     part(job, worker, datagram, source);
+    if (job.uplink && (job.left | job.lost) == job.spec.full_mask()) job.uplink->leave(now);
   } else {
     if (!job.has(job.registered, worker)) register_source(job, worker, source);
     welcome(job, packet, source);
+    if (job.uplink && job.registered == job.spec.full_mask()) job.uplink->start(now);
   }
 }
 
@@ -278,7 +303,8 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
                               .codes = packet.codes,
                               .code_count = header.code_count,
                               .words = packet.words,
-                              .word_count = static_cast<std::uint32_t>(packet.word_count)};
+                              .word_count = static_cast<std::uint32_t>(packet.word_count),
+                              .contributors = job.spec.branches ? std::max<std::uint32_t>(header.contributors, 1) : 1};
   const SlotOutcome outcome =
       job.ring.contribute(header.slot, header.worker, header.base, passes ? nullptr : &given, queue, late);
   switch (outcome.verdict) {
@@ -300,6 +326,7 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
     multicast(job, header.slot, outcome.number);
   }
   if (outcome.answered) answer(job, header, source);
+  if (outcome.ascends) ascend(job, header.slot);
 }
 
 void SwitchMachine::State::register_source(SwitchJob& job, std::uint32_t worker, Address source) {
@@ -329,8 +356,10 @@ void SwitchMachine::State::part(SwitchJob& job, std::uint32_t worker, std::span<
 }
 
 void SwitchMachine::State::poke(SwitchJob& job) {
-  for (std::uint32_t slot = 0; slot < job.spec.slots; ++slot)
+  for (std::uint32_t slot = 0; slot < job.spec.slots; ++slot) {
     if (const std::optional<std::uint32_t> number = job.ring.poke(slot)) multicast(job, slot, *number);
+    if (job.ring.complete(slot)) ascend(job, slot);
+  }
 }
 
 // --- what is sent ---
@@ -387,6 +416,119 @@ void SwitchMachine::State::echo(std::span<const std::uint8_t> probe, Address sou
   datagram[OFFSET_KIND] = static_cast<std::uint8_t>(Kind::echo);
   store_be32(datagram.data() + OFFSET_CHECKSUM, 0);
   finish(datagram);
+}
+
+// --- a leaf and its parent ---
+
+// Contributes a complete round to the parent's, for the first time or again.
+void SwitchMachine::State::ascend(SwitchJob& job, std::uint32_t slot) {
+  const std::uint32_t number = job.ring.open(slot);
+  std::uint32_t* const mark = job.ring.queue_mark(slot, number);
+  const std::span<const std::uint8_t> datagram = job.ring.result(slot, number);
+  if (!takes(job.tally, datagram.size(), 1)) return;
+  const Address parent = job.uplink->uplink().parent;
+  if (*mark == 0) return queue.push_in_place(datagram, mark, {&parent, 1});
+  std::ranges::copy(datagram, queue.push(datagram.size(), {&parent, 1}).begin());
+}
+
+void SwitchMachine::State::speak_to_parent(SwitchJob& job, double now) {
+  UplinkPresence& presence = *job.uplink;
+  const std::size_t longest = datagram_bytes(job.spec.codes_per_packet, job.spec.words_per_packet);
+  if (presence.hello_due(now)) {
+    const bool connecting = presence.phase() == UplinkPresence::Phase::connecting;
+    send_token_up(job, Kind::hello, presence.hello_sequence(), connecting ? longest : datagram_bytes(0, TOKEN_WORDS));
+    presence.hello_sent(now);
+  }
+  if (presence.bye_due(now)) {
+    send_token_up(job, Kind::bye, 0, datagram_bytes(0, TOKEN_WORDS));
+    presence.bye_sent(now);
+  }
+}
+
+void SwitchMachine::State::send_token_up(SwitchJob& job, Kind kind, std::uint32_t sequence, std::size_t bytes) {
+  const Uplink& uplink = job.uplink->uplink();
+  if (!takes(job.tally, bytes, 1)) return;
+  const Header header = {.kind = kind,
+                         .job = uplink.job,
+                         .worker = uplink.worker,
+                         .flags = job.spec.checksum ? FLAG_CHECKSUM : std::uint8_t{0},
+                         .generation = uplink.generation,
+                         .slot = sequence};
+  write_news(queue.push(bytes, {&uplink.parent, 1}), header, static_cast<std::uint32_t>(uplink.token >> 32),
+             static_cast<std::uint32_t>(uplink.token));
+}
+
+void SwitchMachine::State::receive_from_parent(SwitchJob& job, const Parsed& packet, std::size_t bytes, double now) {
+  UplinkPresence& presence = *job.uplink;
+  const Header& header = packet.header;
+  ++job.tally.packets_in;
+  job.tally.bytes_in += bytes;
+  const Reason objection = [&] {
+    const bool connecting = presence.phase() == UplinkPresence::Phase::connecting;
+    if (job.spec.checksum && (header.flags & FLAG_CHECKSUM) == 0) return Reason::checksum;
+    if (header.generation != presence.uplink().generation) return Reason::generation;
+    if (header.worker != presence.uplink().worker && header.worker != SWITCH_WORKER) return Reason::worker_range;
+    switch (header.kind) {
+      case Kind::result:
+      case Kind::answer:
+        if (header.slot >= job.spec.slots) return Reason::slot_range;
+        if ((header.code_count != 0 && header.code_count != job.spec.codes_per_packet) ||
+            packet.word_count > job.spec.words_per_packet)
+          return Reason::length;
+        return Reason{};
+      case Kind::welcome:
+        if (connecting && bytes != datagram_bytes(job.spec.codes_per_packet, job.spec.words_per_packet))
+          return Reason::length;
+        [[fallthrough]];
+      case Kind::notice:
+      case Kind::bye:
+        return packet.word_count < TOKEN_WORDS ? Reason::length : Reason{};
+      default:
+        return Reason::kind;
+    }
+  }();
+  if (objection != Reason{}) return job.tally.drop(objection);
+  presence.heard(now);
+  const auto gone = [&] {
+    return presence.branches_gone(load_be32(packet.words), load_be32(packet.words + WORD_BYTES));
+  };
+  if (header.kind == Kind::result || header.kind == Kind::answer) return descend(job, packet);
+  if (header.kind == Kind::bye) return presence.departed();
+  if (header.kind == Kind::welcome) {
+    presence.welcome(now);
+    return tell_of_branches(job, gone());
+  }
+  const auto reason = static_cast<Reason>(header.contributors);
+  if (reason == Reason::worker_lost || reason == Reason::worker_left) return tell_of_branches(job, gone());
+  if (reason == Reason::mismatch) return tell(job, Reason::mismatch, SWITCH_WORKER, job.audience());
+  tell_of_branches(job, presence.refused());
+}
+
+// The parent's result of a round, or its answer to a contribution that was sent again.
+void SwitchMachine::State::descend(SwitchJob& job, const Parsed& packet) {
+  const Header& header = packet.header;
+  if (header.kind == Kind::answer && (header.flags & FLAG_BARE) != 0) {
+    if (job.ring.complete(header.slot) && header.base == job.ring.open(header.slot)) ascend(job, header.slot);
+    return;
+  }
+  const Contribution result = {.signature = header.signature,
+                               .codes = packet.codes,
+                               .code_count = header.code_count,
+                               .words = packet.words,
+                               .word_count = static_cast<std::uint32_t>(packet.word_count),
+                               .contributors = header.contributors};
+  if (job.ring.descend(header.slot, header.base, result, queue)) return multicast(job, header.slot, header.base);
+  if (header.base < job.ring.open(header.slot))
+    ++job.tally.duplicates;
+  else
+    job.tally.drop(Reason::future);
+}
+
+// Once for each kind of news; the worse one stays.
+void SwitchMachine::State::tell_of_branches(SwitchJob& job, Reason news) {
+  if (news == Reason{} || job.branch_news == news || job.branch_news == Reason::branch_lost) return;
+  job.branch_news = news;
+  tell(job, news, SWITCH_WORKER, job.audience());
 }
 
 void SwitchMachine::State::multicast(SwitchJob& job, std::uint32_t slot, std::uint32_t number) {
@@ -453,6 +595,7 @@ void SwitchMachine::State::welcome(SwitchJob& job, const Parsed& hello, Address 
   if (!takes(job.tally, bytes, 1)) return;
   Header header = reply_to(hello.header, Kind::welcome);
   header.signature = job.changes;
+  header.contributors = static_cast<std::uint16_t>(job.branch_news);
   header.bitmap = job.registered;
   write_news(queue.push(bytes, {&source, 1}), header, job.lost, job.left);
 }

@@ -54,7 +54,8 @@ class SwitchMachine {
 
   // --- what the controller asks ---
 
-  void admit(const JobSpec& spec);  // throws JobRefused
+  // With an uplink, as a leaf of a tree. Throws JobRefused.
+  void admit(const JobSpec& spec, const std::optional<Uplink>& uplink = std::nullopt);
   void remove(std::uint16_t job);   // this and the following throw NoSuchJob
   void evict(std::uint16_t job, std::uint32_t worker, double now);
   void set_quorum(std::uint16_t job, std::uint32_t quorum, double now);  // throws std::invalid_argument, too

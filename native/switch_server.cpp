@@ -51,12 +51,17 @@ std::vector<std::uint16_t> SwitchServer::ports() const {
 
 int SwitchServer::receive_buffer_bytes() const { return flows_.front()->receive_buffer_bytes(); }
 
-void SwitchServer::admit(const JobSpec& spec, bool share_memory) {
+void SwitchServer::admit(const JobSpec& spec, bool share_memory, const std::optional<Parent>& parent) {
   const std::lock_guard control(control_);
   std::size_t admitted = 0;
   try {
     for (const auto& flow : flows_) {
-      flow->with_machine([&](SwitchMachine& machine, double) { machine.admit(spec); });
+      std::optional<Uplink> uplink;
+      if (parent) {
+        uplink = parent->uplink;
+        uplink->parent = flow->number_of_parent(resolve(parent->host, parent->ports.at(admitted), false));
+      }
+      flow->with_machine([&](SwitchMachine& machine, double) { machine.admit(spec, uplink); });
       flow->wake();
       ++admitted;
     }

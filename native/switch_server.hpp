@@ -34,8 +34,15 @@ class SwitchServer {
   std::vector<std::uint16_t> ports() const;
   int receive_buffer_bytes() const;
 
+  // An uplink, but for the parent's address, which has a number of its own at each flow: flow f's is at ports[f].
+  struct Parent {
+    std::string host;
+    std::vector<std::uint16_t> ports;
+    Uplink uplink;
+  };
+
   // JobRefused: then it is on no flow. `share_memory`: offer it beside the sockets, for workers on this machine.
-  void admit(const JobSpec& spec, bool share_memory = true);
+  void admit(const JobSpec& spec, bool share_memory = true, const std::optional<Parent>& parent = std::nullopt);
   // Where the job's workers on this machine find shared memory, one path per flow; empty if there is none.
   std::vector<std::string> shared_memory(std::uint16_t job);
   void remove(std::uint16_t job);   // this and the following throw NoSuchJob

@@ -49,6 +49,7 @@ inline constexpr std::size_t CACHE_LINE_BYTES = 64;
 inline constexpr std::size_t ENTRY_FACTS_BYTES = 24;
 inline constexpr std::size_t ARRIVED_BYTES = 8;
 inline constexpr std::size_t SLOT_BYTES = 16;
+inline constexpr std::uint32_t MAX_TREE_WORKERS = 1024;
 inline constexpr std::uint32_t SWITCH_QUEUE_DATAGRAMS = 4096;
 inline constexpr std::size_t SWITCH_QUEUE_BYTES = 33554432;
 
@@ -100,10 +101,12 @@ enum class Reason : std::uint16_t {
   worker_lost = 17,
   worker_left = 18,
   worker_joined = 19,
+  branch_lost = 20,
+  branch_left = 21,
 };
 
 // Lower-case names of the reasons, indexed by value: the keys of the drop counters.
-inline constexpr std::array<const char*, 20> REASON_NAMES = {
+inline constexpr std::array<const char*, 22> REASON_NAMES = {
     "",
     "too_short",
     "bad_magic",
@@ -124,6 +127,8 @@ inline constexpr std::array<const char*, 20> REASON_NAMES = {
     "worker_lost",
     "worker_left",
     "worker_joined",
+    "branch_lost",
+    "branch_left",
 };
 
 }  // namespace fanin

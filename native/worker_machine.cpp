@@ -234,6 +234,8 @@ void WorkerMachine::State::welcome(const Parsed& packet, std::size_t bytes, doub
   const std::optional<double> round_trip_s = presence_.welcome(packet.header.slot, load_be32(packet.words),
                                                                load_be32(packet.words + WORD_BYTES), now);
   presence_.members_are(packet.header.signature, packet.header.bitmap, stream_.oldest_base());
+  const auto news = static_cast<Reason>(packet.header.contributors);
+  if (news == Reason::branch_lost || news == Reason::branch_left) presence_.branch(news, now);
   if (round_trip_s) recovery_.timer.sample(*round_trip_s);
 }
 
@@ -243,6 +245,10 @@ void WorkerMachine::State::notice(const Parsed& packet, double now) {
   if (reason == Reason::version) {
     presence_.other_version();
     return drop(reason);
+  }
+  if (reason == Reason::branch_left) {
+    presence_.heard(now);
+    return presence_.branch(reason, now);
   }
   if (reason != Reason::worker_lost && reason != Reason::worker_left && reason != Reason::worker_joined)
     return presence_.refused(reason);

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from fanin.control import MAX_TEXT_CHARACTERS, Join, Refusal, Refused, Tune, one_line
-from fanin.job import JobSpec
+from fanin.job import MAX_TREE_WORKERS, JobSpec
 from fanin.window import IP_UDP_HEADER_BYTES
 from fanin.wire import MAX_WORKERS
 from fanin.wire import VERSION as WIRE_VERSION
@@ -36,8 +36,9 @@ def in_words(ranks: Collection[int]) -> str:
     return f"ranks {', '.join(names[:-1])} and {names[-1]}" if names else "no rank"
 
 
-def judge_alone(join: Join, schemes: Collection[str], flows: int) -> Refused | None:
-    """What is wrong with a Join whatever the other ranks say; None when nothing is. `flows` are the switch's."""
+def judge_alone(join: Join, schemes: Collection[str], *, tree: bool = False) -> Refused | None:
+    """What is wrong with a Join whatever the other ranks say; None when nothing is. `tree`: it came through a leaf."""
+    largest_size = MAX_TREE_WORKERS if tree else MAX_WORKERS
     quorum = join.size if join.quorum is None else join.quorum
     if join.wire_version != WIRE_VERSION:
         return refuse(
@@ -49,11 +50,11 @@ def judge_alone(join: Join, schemes: Collection[str], flows: int) -> Refused | N
         return refuse(
             Refusal.MALFORMED, f"a job's name has 1..{MAX_NAME_CHARACTERS} characters", "choose a shorter job name"
         )
-    if join.size > MAX_WORKERS:
+    if join.size > largest_size:
         return refuse(
             Refusal.TOO_MANY_WORKERS,
-            f"{join.size} workers; one switch aggregates at most {MAX_WORKERS}",
-            f"use at most {MAX_WORKERS} ranks per group",
+            f"{join.size} workers; {'a tree of switches' if tree else 'one switch'} aggregates at most {largest_size}",
+            f"use at most {largest_size} ranks per group{'' if tree else ', or leaves below this switch (--parent)'}",
         )
     if not 0 <= join.rank < join.size:
         return refuse(
@@ -74,12 +75,6 @@ def judge_alone(join: Join, schemes: Collection[str], flows: int) -> Refused | N
         served = " and ".join(f"{scheme}://" for scheme in sorted(schemes))
         return refuse(
             Refusal.SCHEME, f"this switch does not serve {join.scheme}://", f"use an address that begins with {served}"
-        )
-    if join.flows is not None and join.flows != flows:
-        return refuse(
-            Refusal.SHAPE,
-            f"{join.flows} flows were asked for; this switch serves {flows} over {join.scheme}",
-            f"unset FANIN_FLOWS, or start the switch with --flows {join.flows}",
         )
     words, slots = join.words_per_packet, join.slots
     if (words is not None and (words < 8 or words % 8)) or (slots is not None and slots < MIN_SLOTS):
@@ -151,6 +146,16 @@ def judge_tune(tune: Tune, spec: JobSpec | None) -> Refused | None:
             f"choose 0..{spec.largest_staleness}, or start the job with a larger max_staleness",
         )
     return None
+
+
+def peer_refused(join: Join, refused: Refused) -> Refused:
+    """For the others of a job that cannot form, because one of its ranks was refused."""
+    return refuse(
+        Refusal.MEMBER_LOST,
+        f"job {join.job!r} cannot form: rank {join.rank} ({join.process}) was refused ({refused.reason})",
+        f"as for that rank: {refused.remedy}",
+        [join.rank],
+    )
 
 
 def rank_taken(join: Join, holder: Join, running: bool, free_after_s: float) -> Refused:

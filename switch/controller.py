@@ -27,12 +27,14 @@ from fanin.switch.admission import (
     judge_newcomer,
     judge_tune,
     no_memory,
+    peer_refused,
     rank_taken,
     refuse,
 )
 from fanin.switch.data_plane import DataPlane, Limits
 from fanin.switch.job_shape import choose_shape
 from fanin.switch.jobs import Job, Member, State, explanation_of, ranks_of, report
+from fanin.switch.trees import TreeJobs
 from fanin.wire import VERSION as WIRE_VERSION
 
 LINGER_S = 1.0
@@ -42,6 +44,10 @@ MAX_JOBS = 4096
 MAX_EPITAPHS = 256
 """Ended jobs that `Explain` can be told about."""
 MAX_INDEX = 0xFFFF
+REFUSAL_MEMORY_S = 2.0
+"""How long ranks that ask later are told that one of theirs was refused; a restarted job takes longer than that."""
+PRIVATE_REFUSALS = (Refusal.RANK_TAKEN.value, Refusal.MEMBER_LOST.value, Refusal.TOO_MANY_JOBS.value)
+"""Refusals that do not keep a job from forming without this process, or that its ranks are all told by themselves."""
 
 
 class Controller:
@@ -70,9 +76,17 @@ class Controller:
         self._placed: dict[int, Job] = {}
         """Jobs on the data plane, by index."""
         self._last_index = -1
+        self._recent_refusals: dict[str, tuple[float, int, Refused]] = {}
+        """By job: until when to tell others that ask of a rank that was refused, that rank, and what they are told."""
         self._outbox: deque[tuple[bytes, control.Reply]] = deque()
         self._epitaphs: deque[tuple[str, int, control.Explanation]] = deque(maxlen=MAX_EPITAPHS)
         self._refused: Counter[str] = Counter()
+        self._trees: TreeJobs | None = None
+        """Jobs whose ranks are at leaves; they come over udp only."""
+        if "udp" in planes:
+            self._trees = TreeJobs(
+                limits, planes["udp"], random_bits=random_bits, take_index=self._next_index, send=self._send
+            )
 
     # --- what comes in ---
 
@@ -86,6 +100,8 @@ class Controller:
             self._send(peer, self._explain(request))
         elif isinstance(request, control.Tune):
             self._tune(peer, request)
+        elif isinstance(request, control.Enlist):
+            self._enlist(peer, request, now)
         else:
             self._send(peer, self.stats(now))
 
@@ -97,6 +113,9 @@ class Controller:
 
     def handle_event(self, event: SwitchEvent, now: float) -> None:
         """Take in what the data plane reports."""
+        if self._trees is not None and self._trees.holds(event.job):
+            self._trees.handle_event(event, now)
+            return
         job = self._placed.get(event.job)
         if job is None or job.spec is None:
             return
@@ -132,6 +151,8 @@ class Controller:
         for job in list(self._placed.values()):
             if job.state is State.ENDED and now >= job.forget_s:
                 self._forget(job)
+        if self._trees is not None:
+            self._trees.handle_timer(now)
 
     def next_timer(self) -> float | None:
         """When `handle_timer` wants to be called, or None."""
@@ -141,6 +162,8 @@ class Controller:
             if job.state in (State.FORMING, State.STARTING):
                 times.append(job.deadline_s)
                 times.extend(member.renewed_s + JOIN_LEASE_S for member in job.members.values())
+        if self._trees is not None and (at := self._trees.next_timer()) is not None:
+            times.append(at)
         return min(times, default=None)
 
     def messages_to_send(self) -> list[tuple[bytes, control.Reply]]:
@@ -153,9 +176,20 @@ class Controller:
     def live_jobs(self) -> int:
         """Jobs that some worker still takes part in, or waits for."""
         forming = sum(job.state is State.FORMING for job in self._open.values())
-        return forming + sum(job.state is not State.ENDED for job in self._placed.values())
+        trees = self._trees.live if self._trees is not None else 0
+        return forming + trees + sum(job.state is not State.ENDED for job in self._placed.values())
 
     # --- joining ---
+
+    def _enlist(self, peer: bytes, request: control.Enlist, now: float) -> None:
+        """A leaf passes on a Join."""
+        join = request.join
+        if self._trees is not None and join.job not in self._open:
+            self._trees.enlist(peer, request, now, self.memory_free_bytes)
+            return
+        text = f"other ranks of job {join.job!r} came to this switch directly, or it serves no udp://"
+        refused = refuse(Refusal.DISAGREEMENT, text, "let all ranks use leaves, or none")
+        self._send(peer, control.Relayed(job=join.job, rank=join.rank, refused=refused))
 
     def _join(self, peer: bytes, join: Join, now: float) -> None:
         self._catch_up(join.job, now)
@@ -164,13 +198,17 @@ class Controller:
             member.peer, member.renewed_s = peer, now
             self._send(peer, self._standing(job, join.rank))
             return
-        refused = judge_alone(join, self._planes.keys(), self._flows(join.scheme))
+        refused = self._recently_refused(join, now) or judge_alone(join, self._planes.keys())
         if refused is None and job is not None:
             refused = self._judge_against(join, job)
+        elif refused is None and self._trees is not None and self._trees.forms(join.job):
+            text = f"other ranks of job {join.job!r} came through leaves of this switch"
+            refused = refuse(Refusal.DISAGREEMENT, text, "let all ranks use leaves, or none")
         elif refused is None and len(self._open) + len(self._placed) >= MAX_JOBS:
             refused = refuse(Refusal.TOO_MANY_JOBS, f"{MAX_JOBS} jobs are on this switch", "use another switch")
         if refused is not None:
             self._refuse(peer, refused)
+            self._tell_the_others(join, job, refused, now)
             return
         if job is not None and job.state is State.RUNNING:
             self._admit_newcomer(job, peer, join, now)
@@ -183,6 +221,25 @@ class Controller:
             self._send(peer, self._standing(job, join.rank))
         else:
             self._place(job, now)
+
+    def _tell_the_others(self, join: Join, job: Job | None, refused: Refused, now: float) -> None:
+        """A rank that is refused never comes: those that wait for it, or will, need not find out by waiting."""
+        if refused.code in PRIVATE_REFUSALS or (job is not None and job.state is not State.FORMING):
+            return
+        verdict = peer_refused(join, refused)
+        if job is not None:
+            self._disband(job, verdict)
+        self._recent_refusals[join.job] = (now + REFUSAL_MEMORY_S, join.rank, verdict)
+        while len(self._recent_refusals) > MAX_JOBS:
+            del self._recent_refusals[next(iter(self._recent_refusals))]
+
+    def _recently_refused(self, join: Join, now: float) -> Refused | None:
+        """What another rank of the same job was just refused for; forgotten when that rank itself asks again."""
+        until_s, rank, verdict = self._recent_refusals.get(join.job, (now, join.rank, None))
+        if rank == join.rank or until_s <= now:
+            self._recent_refusals.pop(join.job, None)
+            return None
+        return verdict
 
     def _catch_up(self, name: str, now: float) -> None:
         """Events lag behind: a job whose members have just left must not stand in the way of its successor."""
@@ -278,9 +335,8 @@ class Controller:
     def _make_spec(self, job: Job) -> JobSpec:
         first = job.first
         shape = choose_shape([member.join for member in job.members.values()], self._planes[first.scheme].buffers)
-        self._last_index = self._next_index()
         return JobSpec(
-            job=self._last_index,
+            job=self._next_index(),
             generation=self._random_bits(32),
             workers=first.size,
             quorum=first.size if first.quorum is None else first.quorum,
@@ -300,7 +356,8 @@ class Controller:
         index = self._last_index
         while True:  # ends: MAX_JOBS is below the number of indices
             index = (index + 1) & MAX_INDEX
-            if index not in self._placed:
+            if index not in self._placed and not (self._trees is not None and self._trees.holds(index)):
+                self._last_index = index
                 return index
 
     # --- while it runs ---
@@ -406,6 +463,9 @@ class Controller:
                 member.departed = True
                 self._member_gone(job, leave.rank, f"gave up: {leave.reason}" if leave.reason else "left", now)
             break
+        else:
+            if self._trees is not None:
+                self._trees.leave(leave, now)
         self._send(peer, control.Left(job=leave.job, rank=leave.rank))
 
     def _member_gone(self, job: Job, rank: int, how: str, now: float) -> None:
@@ -490,6 +550,10 @@ class Controller:
         for name, generation, explanation in self._epitaphs:
             if (name, generation) == (request.job, request.generation):
                 return explanation
+        if self._trees is not None:
+            explanation_of_tree = self._trees.explain(request.job, request.generation)
+            if explanation_of_tree is not None:
+                return explanation_of_tree
         return control.Explanation(known=False, text="this switch never had that job; it may have been restarted")
 
     def stats(self, now: float) -> control.Stats:
@@ -512,7 +576,10 @@ class Controller:
                 )
                 for scheme, plane in self._planes.items()
             ),
-            jobs=tuple(self._report(job, now) for job in [*self._placed.values(), *forming]),
+            jobs=(
+                *(self._report(job, now) for job in [*self._placed.values(), *forming]),
+                *(self._trees.reports() if self._trees is not None else ()),
+            ),
             refused=dict(self._refused),
         )
 
@@ -524,7 +591,8 @@ class Controller:
     @property
     def memory_free_bytes(self) -> int:
         """Of the pool, what no job holds."""
-        return self._limits.memory_bytes - sum(job.memory_bytes for job in self._placed.values())
+        trees = self._trees.memory_bytes if self._trees is not None else 0
+        return self._limits.memory_bytes - trees - sum(job.memory_bytes for job in self._placed.values())
 
     def _flows(self, scheme: Scheme) -> int:
         return len(self._planes[scheme].server.ports) if scheme in self._planes else 0

@@ -10,10 +10,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from fanin.events import SwitchEvent, WorkerJoined
-from fanin.job import JobSpec
+from fanin.job import JobSpec, ParentRoute, Uplink
 from fanin.pump import Machine, Pump
 from fanin.transport import Transport
 
@@ -23,6 +23,9 @@ class SwitchMachine(Machine[SwitchEvent], Protocol):
 
     def admit(self, spec: JobSpec) -> None:
         """Take a job in."""
+
+    def admit_leaf(self, spec: JobSpec, uplink: Uplink) -> None:
+        """Take in a part of a job at a parent."""
 
     def remove(self, job: int) -> None:
         """Forget a job."""
@@ -47,6 +50,14 @@ class SwitchMachine(Machine[SwitchEvent], Protocol):
 
     def members(self, job: int) -> tuple[int, int, int]:
         """Masks of registered, lost and left workers."""
+
+
+@runtime_checkable
+class CallsOut(Protocol):
+    """A transport that can be told of a peer which has not sent anything yet."""
+
+    def number_of(self, host: str, port: int) -> int:
+        """The number of a peer at a numeric address."""
 
 
 class PumpServer:
@@ -91,16 +102,25 @@ class PumpServer:
         """The port of each flow."""
         return self._ports
 
-    def admit(self, spec: JobSpec) -> None:
+    def admit_leaf(self, spec: JobSpec, parent: ParentRoute) -> None:
+        """Take in a part of a job at a parent on every flow, or, when one refuses, on none."""
+        self.admit(spec, parent)
+
+    def admit(self, spec: JobSpec, parent: ParentRoute | None = None) -> None:
         """Take a job in on every flow, or, when one refuses, on none."""
         with self._changed:
             for key in [key for key in self._reported if key[1] == spec.job]:
                 del self._reported[key]
         admitted: list[tuple[SwitchMachine, threading.Lock]] = []
-        for machine, pump in self._flows():
+        for flow, (machine, pump) in enumerate(self._flows()):
             try:
                 with pump.lock:
-                    machine.admit(spec)
+                    if parent is None:
+                        machine.admit(spec)
+                    else:
+                        assert isinstance(pump.transport, CallsOut), "a leaf's data goes over UDP"
+                        number = pump.transport.number_of(parent.host, parent.ports[flow])
+                        machine.admit_leaf(spec, parent.uplink(number))
             except BaseException:
                 for earlier, lock in admitted:
                     with lock:

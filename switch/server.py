@@ -12,7 +12,7 @@ from typing import Literal, Protocol, cast
 from fanin.errors import ConfigurationError
 from fanin.events import SwitchEvent
 from fanin.extension import native_extension
-from fanin.job import JobSpec
+from fanin.job import JobSpec, ParentRoute
 from fanin.switch import pump
 from fanin.switch.switch_machine import SwitchMachine
 from fanin.switch.transports import UdpServerTransport, ZmqServerTransport
@@ -64,6 +64,13 @@ class Server(Protocol):
 
     def close(self) -> None:
         """Stop, and give up sockets and threads. A second call does nothing."""
+
+
+class LeafServer(Server, Protocol):
+    """A server whose jobs may be parts of jobs at a parent."""
+
+    def admit_leaf(self, spec: JobSpec, parent: ParentRoute) -> None:
+        """Take such a part in, on every flow; AdmissionError as for `admit`."""
 
 
 def make_server(

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import ceil
+from typing import cast
 
 import zmq
 
@@ -24,12 +25,15 @@ from fanin.control import Scheme
 from fanin.errors import ConfigurationError
 from fanin.events import SwitchEvent
 from fanin.job import LIVENESS_TIMEOUT_S
+from fanin.options import SwitchAddress
 from fanin.switch.controller import Controller
 from fanin.switch.curve import CurveKeys
 from fanin.switch.data_plane import DataPlane, Limits
 from fanin.switch.job_shape import SwitchBuffers
+from fanin.switch.leaf import LeafController
+from fanin.switch.parent_link import ParentLink
 from fanin.switch.pump import PumpServer
-from fanin.switch.server import Server, make_server
+from fanin.switch.server import LeafServer, Server, make_server
 from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES, RECEIVE_BUFFER_REQUEST_BYTES
 
 PORT_ATTEMPTS = 16
@@ -60,6 +64,10 @@ class ServiceOptions:
     """True: the native engine or an error; False: the twin; None: native where it is built."""
     schemes: tuple[Scheme, ...] = ("udp", "zmq")
     curve: CurveKeys | None = None
+    parent: SwitchAddress | None = None
+    """The switch that this one is a leaf of."""
+    parent_curve_key: str | None = None
+    """That switch's public key in Z85, if it encrypts control."""
     liveness_timeout_s: float = LIVENESS_TIMEOUT_S
     data: Callable[[str, int], DataPlane] | None = None
     """Opens the data plane for `schemes`, which is then udp alone, at a host and port: a programmable switch. None: the
@@ -87,19 +95,37 @@ class SwitchService:
         self._servers: dict[Scheme, Server] = {}
         self._given: DataPlane | None = None
         """What `options.data` has opened."""
+        self._parent: ParentLink | None = None
         try:
+            if options.parent is not None:
+                self._parent = ParentLink(self._context, options.parent, options.parent_curve_key)
             self._configure()
             self.port: int = self._open_ports()
         except BaseException:
             self.close()
             raise
         planes = {scheme: self._plane(scheme, server) for scheme, server in self._servers.items()}
+        limits = Limits(memory_bytes=options.memory_bytes, liveness_timeout_s=options.liveness_timeout_s)
+        engine = "; ".join(server.description for server in self._servers.values())
+        self.controller: Controller | LeafController
+        if self._parent is not None:
+            server = planes["udp"].server  # this file opened it: the native one or the pump
+            path = self._parent.path(f"udp://{self.host}:{self.port}")
+            self.controller = LeafController(
+                limits,
+                cast("LeafServer", server),
+                path,
+                random_bits=secrets.randbits,
+                started_s=time.monotonic(),
+                engine=engine,
+            )
+            return
         self.controller = Controller(
-            Limits(memory_bytes=options.memory_bytes, liveness_timeout_s=options.liveness_timeout_s),
+            limits,
             planes,
             random_bits=secrets.randbits,
             started_s=time.monotonic(),
-            engine="; ".join(server.description for server in self._servers.values()),
+            engine=engine,
             curve=options.curve is not None,
         )
         for scheme, plane in planes.items():
@@ -138,7 +164,8 @@ class SwitchService:
             thread.start()
             self._threads.append(thread)
         poller = zmq.Poller()
-        for readable in (self._router, self._woken.fileno(), *watched):
+        sockets = [self._router] if self._parent is None else [self._router, self._parent.socket]
+        for readable in (*sockets, self._woken.fileno(), *watched):
             poller.register(readable, zmq.POLLIN)
         while not self._stopping.is_set() and keep_going():
             timer = self.controller.next_timer()
@@ -159,6 +186,8 @@ class SwitchService:
         for thread in self._threads:
             thread.join(2 * EVENT_WAIT_S)
         if not self._context.closed:
+            if self._parent is not None:
+                self._parent.socket.close(linger=200)
             self._router.close(linger=200)
             self._context.term()
         self._woken.close()
@@ -174,6 +203,10 @@ class SwitchService:
                 break
             if len(frames) == 2:
                 self._take_request(frames[0], frames[1])
+        if self._parent is not None:
+            assert isinstance(self.controller, LeafController)
+            for reply in self._parent.receive():
+                self.controller.receive_from_parent(reply, time.monotonic())
         while True:
             try:
                 event = self._events.get_nowait()
@@ -186,6 +219,9 @@ class SwitchService:
         for peer, reply in self.controller.messages_to_send():
             with contextlib.suppress(zmq.ZMQError):  # a peer that is gone, or does not read
                 self._router.send_multipart([peer, control.to_bytes(reply)], zmq.NOBLOCK)
+        if self._parent is not None:
+            assert isinstance(self.controller, LeafController)
+            self._parent.send(self.controller.messages_to_parent())
 
     def _take_request(self, peer: bytes, data: bytes) -> None:
         try:

@@ -36,6 +36,20 @@ floor + S; what is late then is accepted (the fourth row says M), and V waits un
 A worker that comes into a running job (`enter`) counts as having contributed every base below V: it stands at V, and no
 round waits for it before that. Where it stands is what a pass of base MAX_BASE asks for (`stands`).
 
+Trees (synchronous: K = N, S = 0). A slot of a leaf, a switch that has a parent, does not close its rounds itself:
+
+    event                                      what happens
+    -----------------------------------------  ---------------------------------------------------------------------
+    step 4 would close round V                 it is complete: its sum goes up as contribution (leaf, V), with the
+                                               codes' maximum and the number of contributors; count stays
+    DUPLICATE of base V, and V is complete     the same again: the worker's timer serves the leaf too
+    result V comes from the parent, V is       sums[V mod H] = that result; round V closes: it is multicast with the
+      complete                                 bitmap arrived[V], V += 1, count = 0
+    result b comes from the parent, b < V      nothing: it came before
+
+So a leaf needs no register beyond those of any slot (complete is count >= K and V < floor), and no timer. Each level is
+exactly once by its own bitmap, and words wrap around, so the sum of sums is the sum.
+
 The first and the fourth row restate what the host rules imply, so that the staleness bound and the lanes' head room (at
 most N (M + 1) contributions in a round) hold even against a worker that breaks them. A target that reads its registers
 in the order of steps 1 to 4, where V comes last, may leave them out and compare the tag in the second.
@@ -79,6 +93,8 @@ class Membership:
     """M, the largest that S may be set to."""
     history: int
     """Ring depth H. Anything but M + 2 is for the test which shows that M + 1 is not enough."""
+    has_parent: bool = False
+    """Whether this is a leaf of a tree, whose rounds close at its parent."""
 
     @property
     def arrivals_to_close(self) -> int:
@@ -94,6 +110,8 @@ class Contribution(NamedTuple):
     codes: tuple[int, ...] = ()
     """Scale codes; a round keeps the largest of each."""
     signature: int = 0
+    contributors: int = 1
+    """Contributions that this one holds: of a switch in a tree, those of its round."""
 
 
 class Arrived(NamedTuple):
@@ -125,9 +143,9 @@ class Round(NamedTuple):
     def plus(self, given: Contribution) -> Round:
         """This round with `given` added."""
         if self.contributors == 0:
-            return Round(given.words, given.codes, given.signature, 1, 0)
+            return Round(given.words, given.codes, given.signature, given.contributors, 0)
         codes = tuple(max(pair) for pair in zip(self.codes, given.codes, strict=True))
-        return Round(self.words + given.words, codes, self.signature, self.contributors + 1, 0)
+        return Round(self.words + given.words, codes, self.signature, self.contributors + given.contributors, 0)
 
 
 EMPTY = Round(np.empty(0, np.uint32), (), 0, 0, 0)
@@ -148,6 +166,8 @@ class Outcome(NamedTuple):
     closed: tuple[int, Round] | None = None
     """The number and the result of the round that closed."""
     answer: Answer | None = None
+    ascends: bool = False
+    """At a leaf: `partial` is to be sent to the parent."""
 
 
 class Slot:
@@ -173,7 +193,7 @@ class Slot:
         if stale >= history:
             return Outcome(Verdict.ANCIENT)
         if tag == base and bitmap & bit:
-            return Outcome(Verdict.DUPLICATE, answer=self._answer(base))
+            return Outcome(Verdict.DUPLICATE, answer=self._answer(base), ascends=stale == 0 and self.complete)
         if stale > self.membership.max_staleness:
             return Outcome(Verdict.ANCIENT)
         if given is not None and self.count and not self.sums[at].takes(given):
@@ -188,7 +208,24 @@ class Slot:
             self.sums[at] = self.sums[at].plus(given)
         self.count += not (late and given is None)
         closed = self._close_if_due()
-        return Outcome(Verdict.ACCEPTED, closed, self._answer(base) if stale else None)
+        return Outcome(Verdict.ACCEPTED, closed, self._answer(base) if stale else None, self.complete)
+
+    @property
+    def complete(self) -> bool:
+        """At a leaf: whether the open round holds all that it waits for, and waits for the parent's result."""
+        return self.membership.has_parent and self._due
+
+    @property
+    def partial(self) -> tuple[int, Round]:
+        """At a leaf, of a complete round: its number, and what goes up."""
+        return self.open, self.sums[self.open % self.membership.history]
+
+    def descend(self, number: int, result: Round) -> tuple[int, Round] | None:
+        """At a leaf: the parent's result of a round. Returns what to multicast, or None when nobody waits for it."""
+        if number != self.open or not self.complete:
+            return None
+        self.sums[number % self.membership.history] = result
+        return self._close()
 
     def poke(self) -> tuple[int, Round] | None:
         """After a change of membership, K or S: close the open round if that was all it waited for."""
@@ -215,9 +252,16 @@ class Slot:
         return self.open
 
     def _close_if_due(self) -> tuple[int, Round] | None:
+        return self._close() if self._due and not self.membership.has_parent else None
+
+    @property
+    def _due(self) -> bool:
+        """The condition of step 4."""
+        enough = self.count >= self.membership.arrivals_to_close
+        return self.count > 0 and enough and self.open - self.membership.staleness < self.floor
+
+    def _close(self) -> tuple[int, Round]:
         number, history = self.open, self.membership.history
-        if self.count < self.membership.arrivals_to_close or number - self.membership.staleness >= self.floor:
-            return None
         tag, bitmap = self.arrived[number % history]
         result = self.sums[number % history]._replace(bitmap=bitmap if tag == number else 0)
         self.sums[number % history] = result

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fanin.job import JobSpec
+from fanin.job import JobSpec, Uplink
 from fanin.switch.slot_machine import Membership, Slot
 from fanin.switch.tally import Tally
+from fanin.switch.uplink import UplinkPresence
+from fanin.wire import Reason
 
 
 class SwitchJob:
     """State of one job. Slots come into being when they are first used; a fresh one equals one that was not."""
 
-    def __init__(self, spec: JobSpec) -> None:
+    def __init__(self, spec: JobSpec, uplink: Uplink | None = None) -> None:
         self.spec = spec
+        self.uplink = None if uplink is None else UplinkPresence(uplink, spec)
+        """Of a leaf: how it is present at its parent."""
+        self.branch_news: Reason | None = None
+        """BRANCH_LEFT or BRANCH_LOST, once there is a reason to tell the workers."""
         self.tally = Tally()
         self.last_arrivals = [0] * spec.workers
         """By worker: rounds that it was the last to contribute to, and so closed."""
@@ -23,6 +29,7 @@ class SwitchJob:
             staleness=spec.staleness,
             max_staleness=spec.largest_staleness,
             history=spec.history,
+            has_parent=uplink is not None,
         )
         self.slots: dict[int, Slot] = {}
         self.tokens = list(spec.tokens)

@@ -36,6 +36,9 @@ NOTICE to all. Nobody is evicted for it: that is for the controller to decide.
 In a job that survives losses, the controller evicts who is lost or has left, and may open an evicted worker's place to
 a new process (`admit_worker`), which is live from its HELLO on. Every such change is counted, and told to all: WELCOME,
 and NOTICE on the switch's own account, carry the count (signature) and the members (bitmap).
+
+A job that was admitted with an uplink is one at a leaf: its rounds close at the parent (switch/slot_machine.py), and
+what comes from the parent is for switch/leaf_side.py.
 """
 
 from __future__ import annotations
@@ -50,7 +53,8 @@ import numpy.typing as npt
 from fanin import wire
 from fanin.errors import AdmissionError
 from fanin.events import SwitchEvent, WorkerJoined, WorkerLeft, WorkerSilent
-from fanin.job import SWITCH_QUEUE_BYTES, SWITCH_QUEUE_DATAGRAMS, JobSpec
+from fanin.job import SWITCH_QUEUE_BYTES, SWITCH_QUEUE_DATAGRAMS, JobSpec, Uplink
+from fanin.switch.leaf_side import LeafSide
 from fanin.switch.slot_machine import Answer, Contribution, Round, Verdict
 from fanin.switch.switch_job import SwitchJob
 from fanin.switch.tally import Tally
@@ -70,12 +74,19 @@ class SwitchMachine:
         """`memory_bytes` is what all pools together may take (JobSpec.pool_bytes each)."""
         self._memory_bytes = memory_bytes
         self._jobs: dict[int, SwitchJob] = {}
+        self._leaf = LeafSide(self._send, self._tell, self._multicast)
         self._past = Tally()  # packets of no job, and the counts of jobs that were removed
         self._queue: list[tuple[bytes, tuple[int, ...]]] = []
         self._queue_bytes = 0
         self._events: deque[SwitchEvent] = deque()
 
     # --- what the controller asks ---
+
+    def admit_leaf(self, spec: JobSpec, uplink: Uplink) -> None:
+        """Take in a part of a job whose rounds close at the parent; AdmissionError as for `admit`."""
+        self.admit(spec)
+        self._jobs[spec.job] = job = SwitchJob(spec, uplink)
+        self._leaf.add(job, uplink)
 
     def admit(self, spec: JobSpec) -> None:
         """Take a job in. AdmissionError when its index is taken or its pool does not fit in the memory that is left."""
@@ -91,7 +102,10 @@ class SwitchMachine:
 
     def remove(self, job: int) -> None:
         """Forget a job and free its memory. KeyError for one that is not there; so too in all that follows."""
-        self._past.add(self._jobs.pop(job).tally)
+        gone = self._jobs.pop(job)
+        self._past.add(gone.tally)
+        if gone.uplink is not None:
+            self._leaf.remove(gone.uplink.uplink)
 
     def evict(self, job: int, worker: int, now: float) -> None:
         """Take a worker out of the full mask; rounds that waited for it alone close. Evicting again does nothing."""
@@ -176,6 +190,9 @@ class SwitchMachine:
             if error.reason is Reason.VERSION and _read(data, wire.OFFSET_KIND, 1) in (*FROM_WORKERS, Kind.PROBE):
                 self._refuse_version(data, source)
             return
+        if (part := self._leaf.find(source, packet.job)) is not None:
+            self._leaf.receive(part, packet, len(data), now)
+            return
         job = self._jobs.get(packet.job) if packet.kind in FROM_WORKERS else None
         tally = self._past if job is None else job.tally
         _count_in(tally, data)
@@ -190,12 +207,19 @@ class SwitchMachine:
 
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, int]]:
         """All that is to be sent, in order, as (bytes, address)."""
+        for _, job in sorted(self._jobs.items()):
+            if job.uplink is not None:
+                self._leaf.speak(job, job.uplink, now)
         queue, self._queue, self._queue_bytes = self._queue, [], 0
         return [(data, destination) for data, destinations in queue for destination in destinations]
 
     def next_timer(self) -> float | None:
         """When the next worker would count as lost: `handle_timer` must be called no later. None: nobody to watch."""
-        return min((at for job in self._jobs.values() for _, at in job.watched()), default=None)
+        times = [at for job in self._jobs.values() for _, at in job.watched()]
+        times += [
+            at for job in self._jobs.values() if job.uplink is not None and (at := job.uplink.next_timer()) is not None
+        ]
+        return min(times, default=None)
 
     def handle_timer(self, now: float) -> None:
         """Find the workers that have been silent for too long."""
@@ -206,6 +230,10 @@ class SwitchMachine:
                 self._events.append(WorkerSilent(job.spec.job, worker, now - job.heard[worker]))
             if silent:
                 self._tell(job, Reason.WORKER_LOST, SWITCH_WORKER, job.audience)
+            if job.uplink is not None:
+                if silent:
+                    job.uplink.leave(now)
+                self._leaf.tell_of_branches(job, job.uplink.handle_timer(now))
 
     def next_event(self) -> SwitchEvent | None:
         """The oldest event that was not fetched yet, or None."""
@@ -230,8 +258,12 @@ class SwitchMachine:
         job.heard[worker] = now
         if packet.kind is Kind.HELLO:
             self._welcome(job, packet, source)
+            if job.uplink is not None and job.registered == job.spec.full_mask:
+                job.uplink.start(now)
         elif packet.kind is Kind.BYE:
             self._part(job, worker, data, source)
+            if job.uplink is not None and job.left | job.lost == job.spec.full_mask:
+                job.uplink.leave(now)
         else:
             self._contribute(job, packet, source)
 
@@ -259,7 +291,10 @@ class SwitchMachine:
     def _welcome(self, job: SwitchJob, hello: Packet, source: int) -> None:
         words = np.zeros(len(hello.words), np.uint32)
         words[:2] = job.lost, job.left
-        welcome = _reply(hello, Kind.WELCOME, signature=job.changes, bitmap=job.registered, words=words)
+        news = job.branch_news or 0
+        welcome = _reply(
+            hello, Kind.WELCOME, signature=job.changes, bitmap=job.registered, contributors=news, words=words
+        )
         self._send(job.tally, welcome.to_bytes(), (source,))
 
     def _part(self, job: SwitchJob, worker: int, bye: bytes, source: int) -> None:
@@ -283,7 +318,8 @@ class SwitchMachine:
         if passes and packet.base == MAX_BASE:
             self._tell_where(job, packet, source)
             return
-        given = None if passes else Contribution(packet.words, packet.codes, packet.signature)
+        holds = max(packet.contributors, 1) if spec.branches else 1
+        given = None if passes else Contribution(packet.words, packet.codes, packet.signature, holds)
         outcome = job.slot(packet.slot).contribute(packet.worker, packet.base, given, late=late)
         if outcome.verdict is Verdict.ACCEPTED:
             tally.contributions += not passes
@@ -297,12 +333,16 @@ class SwitchMachine:
             self._multicast(job, packet.slot, *outcome.closed)
         if outcome.answer is not None:
             self._answer(job, packet, outcome.answer, source)
+        if outcome.ascends:
+            self._leaf.ascend(job, packet.slot)
 
     def _poke(self, job: SwitchJob) -> None:
         for index, slot in sorted(job.slots.items()):
             closed = slot.poke()
             if closed is not None:
                 self._multicast(job, index, *closed)
+            if slot.complete:
+                self._leaf.ascend(job, index)
 
     # --- what is sent ---
 

@@ -18,7 +18,7 @@ import typer
 from fanin.control import DEFAULT_PORT, Scheme
 from fanin.errors import ConfigurationError, FaninError
 from fanin.job import LIVENESS_TIMEOUT_S
-from fanin.options import Options
+from fanin.options import Options, SwitchAddress
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -58,6 +58,10 @@ def switch(
         float, typer.Option(metavar="SECONDS", help="Silence after which a worker counts as lost.")
     ] = LIVENESS_TIMEOUT_S,
     shared_memory: Annotated[bool, typer.Option(help="Offer it to workers on this machine, beside sockets.")] = True,
+    parent: Annotated[
+        str | None,
+        typer.Option(metavar="udp://HOST:PORT", help="Be a leaf of that switch."),
+    ] = None,
     target: Annotated[str, typer.Option(help="software, or p4: the compiled P4 program in its emulator.")] = "software",
     program: Annotated[
         Path | None, typer.Option(metavar="FILE", help="With --target p4: a program that p4c-bm2-ss compiled.")
@@ -81,6 +85,8 @@ def switch(
     try:
         host, port = where(bind)
         artefacts = _artefacts(target, program, p4info, p4runtime)
+        if artefacts is not None and parent is not None:
+            raise ConfigurationError("--parent is for the software switch: a P4 program is no leaf")
         if artefacts is not None and p4runtime is not None:
             serve_device(artefacts, (host, port), where(p4runtime), tls_files(tls_certificate, tls_key, tls_ca), quiet)
             return
@@ -92,10 +98,12 @@ def switch(
             memory_bytes=_memory_bytes(memory, slots),
             flows=_flows(flows),
             native=native if native is not None else Options.from_environment(os.environ, switch=None).native,
-            schemes=_schemes(data) if artefacts is None else ("udp",),
+            schemes=_schemes(data) if artefacts is None and parent is None else ("udp",),
             data=None if artefacts is None else _emulated(artefacts),
             curve=_keys(curve_keys),
             liveness_timeout_s=liveness(liveness_timeout),
+            parent=None if parent is None else SwitchAddress.parse(parent),
+            parent_curve_key=os.environ.get("FANIN_CURVE_SERVER_KEY") if parent is not None else None,
             share_memory=shared_memory,
         )
         service = SwitchService(options)
@@ -188,6 +196,8 @@ def describe(service: SwitchService) -> list[str]:
         f"at most {MAX_WORKERS} workers per job, {MAX_DATAGRAM_BYTES} bytes per packet"
     )
     lines.append(f"  a worker counts as lost after {options.liveness_timeout_s:g} s of silence")
+    if options.parent is not None:
+        lines.append(f"  a leaf of {options.parent}: synchronous jobs, whose other ranks may be at other leaves of it")
     if options.curve is not None:
         lines.append(f"  encrypted (UDP data aside): set FANIN_CURVE_SERVER_KEY='{options.curve.public}' for workers")
     return lines

@@ -38,6 +38,10 @@ class UdpServerTransport:
         """The last complaint of the operating system about a datagram that it would not send."""
         return self._trouble
 
+    def number_of(self, host: str, port: int) -> int:
+        """The number of a peer at a numeric address, whether or not it was heard of."""
+        return self._peers.number((host, port, 0, 0) if ":" in host else (host, port))
+
     def send(self, datagrams: Iterable[Datagram]) -> None:
         """Send all; waits at most SEND_WAIT_S for a full buffer, then drops what is left."""
         may_wait = True

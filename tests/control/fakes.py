@@ -10,7 +10,7 @@ from fanin import control
 from fanin.control import Join, Scheme
 from fanin.errors import AdmissionError
 from fanin.events import SwitchEvent, WorkerJoined
-from fanin.job import JobSpec
+from fanin.job import JobSpec, ParentRoute
 from fanin.switch.controller import Controller
 from fanin.switch.data_plane import DataPlane, Limits
 from fanin.switch.job_shape import SwitchBuffers
@@ -29,11 +29,16 @@ class FakeServer:
         self.ports = ports
         self.jobs_max = jobs_max
         self.specs: dict[int, JobSpec] = {}
+        self.routes: dict[int, ParentRoute] = {}
         self.masks: dict[int, tuple[int, int, int]] = {}
         """By job: registered, lost, left. Nothing unless a test says so."""
         self.tuned: list[tuple[str, int, int]] = []
         self.evicted: list[tuple[int, int]] = []
         self.opened: list[tuple[int, int, int]] = []
+
+    def admit_leaf(self, spec: JobSpec, parent: ParentRoute) -> None:
+        self.admit(spec)
+        self.routes[spec.job] = parent
 
     def admit(self, spec: JobSpec) -> None:
         assert spec.job not in self.specs

@@ -86,7 +86,6 @@ def test_the_shape_is_the_minimum_of_what_the_workers_report_and_ask_for() -> No
         ({"job": "x" * 201}, Refusal.MALFORMED, "name"),
         ({"words_per_packet": 12}, Refusal.SHAPE, "12"),
         ({"slots": 0}, Refusal.SHAPE, "slots 0"),
-        ({"flows": 2}, Refusal.SHAPE, "2 flows"),
         ({"path_mtu": 100}, Refusal.SHAPE, "100 bytes"),
     ],
 )
@@ -110,11 +109,10 @@ def test_another_job_size_is_refused_and_both_sizes_and_the_opener_are_named() -
 
 
 def test_ranks_that_disagree_on_quorum_staleness_or_scheme_are_refused() -> None:
-    world = World(servers={"udp": FakeServer(), "zmq": FakeServer((5000,))})
-    world.join(join(0))
-    assert world.refused(join(1, quorum=1)).code == Refusal.DISAGREEMENT
-    assert world.refused(join(1, staleness=2)).code == Refusal.DISAGREEMENT
-    assert world.refused(join(1, scheme="zmq")).code == Refusal.DISAGREEMENT
+    for changes in ({"quorum": 1}, {"staleness": 2}, {"scheme": "zmq"}):
+        world = World(servers={"udp": FakeServer(), "zmq": FakeServer((5000,))})
+        world.join(join(0))
+        assert world.refused(join(1, **changes)).code == Refusal.DISAGREEMENT
 
 
 def test_a_taken_rank_is_refused_whether_the_job_forms_or_runs() -> None:
@@ -421,3 +419,42 @@ def test_ranks_that_disagree_on_what_a_loss_means_are_refused() -> None:
     world = World()
     world.join(join(0, on_worker_loss="continue"))
     assert world.refused(join(1)).code == Refusal.DISAGREEMENT
+
+
+# --- a rank that is refused ---
+
+
+def test_those_who_wait_for_a_rank_that_is_refused_are_told_at_once_which_and_why() -> None:
+    world = World()
+    world.join(join(0, 3))
+    world.join(join(2, 3))
+    assert world.refused(join(1, 3, words_per_packet=12)).code == Refusal.SHAPE
+    for waiting in ("nonce-0", "nonce-2"):
+        told = world.told[waiting][-1]
+        assert isinstance(told, control.Refused)
+        assert (told.code, told.ranks) == (Refusal.MEMBER_LOST, (1,))
+        assert "rank 1 (laptop:1001) was refused" in told.reason
+        assert "words_per_packet" in told.remedy
+    assert world.controller.live_jobs == 0
+
+
+def test_a_rank_that_asks_after_another_was_refused_is_told_too_for_a_while() -> None:
+    world = World()
+    world.refused(join(1, 3, staleness=-1))
+    assert world.refused(join(0, 3)).ranks == (1,)
+    world.advance(5.0)
+    assert world.join(join(0, 3)) == control.Waiting(job="j", missing=(1, 2))
+
+
+def test_a_rank_that_was_refused_and_comes_back_right_is_welcome() -> None:
+    world = World()
+    world.refused(join(1, 2, staleness=-1))
+    world.join(join(1, 2, nonce="right this time"))
+    assert isinstance(world.join(join(0, 2)), control.Admitted)
+
+
+def test_a_second_process_that_wants_a_taken_rank_disturbs_nobody() -> None:
+    world = World()
+    world.join(join(0, 2))
+    world.refused(join(0, 2, nonce="another"))
+    assert isinstance(world.join(join(1, 2)), control.Admitted)

@@ -130,12 +130,22 @@ def test_ranks_that_do_not_come_are_named(service: SwitchService, caplog: pytest
     until(lambda: service.controller.live_jobs == 0)
 
 
-def test_another_job_size_a_taken_rank_and_too_many_workers_are_refused_with_the_reason(service: SwitchService) -> None:
+def test_another_job_size_is_refused_with_the_reason_and_who_waits_is_told(service: SwitchService) -> None:
+    address = address_of(service)
+    waiting = in_thread(partial(join, address, 0, 2, "odd", PATIENT))
+    until(lambda: any(job.name == "odd" for job in stats(address).jobs))
+    with pytest.raises(AdmissionError, match="rank 1 says that job 'odd' has 3 workers"):
+        join(address, 1, 3, "odd")
+    error = waiting.exception(DEADLINE_S)
+    assert isinstance(error, WorkerLostError)
+    assert error.ranks == (1,)
+    assert "has 3 workers" in str(error)
+
+
+def test_a_taken_rank_and_too_many_workers_are_refused_with_the_reason(service: SwitchService) -> None:
     address = address_of(service)
     waiting = in_thread(partial(join, address, 0, 2, "full", PATIENT))
     until(lambda: any(job.name == "full" for job in stats(address).jobs))
-    with pytest.raises(AdmissionError, match="rank 1 says that job 'full' has 3 workers"):
-        join(address, 1, 3, "full")
     with pytest.raises(AdmissionError, match="rank 0 of job 'full' is taken"):
         join(address, 0, 2, "full")
     with pytest.raises(AdmissionError, match="at most 32"):
@@ -219,7 +229,7 @@ def test_ranks_over_zmq_and_udp_are_told_that_they_disagree(service: SwitchServi
     until(lambda: any(job.name == "mixed" for job in stats(address_of(service)).jobs))
     with pytest.raises(AdmissionError, match="same switch address"):
         join(address_of(service, "zmq"), 1, 2, "mixed")
-    assert isinstance(waiting.exception(DEADLINE_S), JoinTimeoutError)
+    assert isinstance(waiting.exception(DEADLINE_S), WorkerLostError)
 
 
 def test_with_curve_only_workers_with_the_key_are_heard() -> None:

@@ -30,30 +30,44 @@ JOB = st.builds(
     counters=COUNTERS,
 )  # fmt: skip
 DATA = st.builds(control.DataReport, scheme=SCHEME, description=TEXT, ports=RANKS, counters=COUNTERS)
+JOIN = st.builds(
+    control.Join, job=TEXT, rank=NUMBER, size=NUMBER, nonce=TEXT, wire_version=NUMBER, software=TEXT, process=TEXT,
+    scheme=SCHEME, path_mtu=NUMBER, receive_buffer_bytes=NUMBER, slots=st.none() | NUMBER,
+    words_per_packet=st.none() | NUMBER, checksum=st.booleans(),
+    quorum=st.none() | NUMBER, staleness=NUMBER, max_staleness=st.none() | NUMBER, on_worker_loss=LOSS,
+    join_timeout_s=FRACTION,
+)  # fmt: skip
+WAITING = st.builds(control.Waiting, job=TEXT, missing=RANKS)
+REFUSED = st.builds(control.Refused, code=TEXT, reason=TEXT, remedy=TEXT, ranks=RANKS)
+PLACED = st.builds(
+    control.Placed, index=NUMBER, generation=NUMBER, branch=NUMBER, token=NUMBER, ranks=RANKS, size=NUMBER,
+    slots=NUMBER, words_per_packet=NUMBER, codes_per_packet=NUMBER, checksum=st.booleans(),
+    liveness_timeout_s=FRACTION, ports=RANKS,
+)  # fmt: skip
 MESSAGES = st.one_of(
-    st.builds(
-        control.Join, job=TEXT, rank=NUMBER, size=NUMBER, nonce=TEXT, wire_version=NUMBER, software=TEXT, process=TEXT,
-        scheme=SCHEME, path_mtu=NUMBER, receive_buffer_bytes=NUMBER, slots=st.none() | NUMBER,
-        words_per_packet=st.none() | NUMBER, flows=st.none() | NUMBER, checksum=st.booleans(),
-        quorum=st.none() | NUMBER, staleness=NUMBER, max_staleness=st.none() | NUMBER, on_worker_loss=LOSS,
-        join_timeout_s=FRACTION,
-    ),
-    st.builds(control.Waiting, job=TEXT, missing=RANKS),
+    JOIN,
+    WAITING,
     st.builds(
         control.Admitted, job=TEXT, rank=NUMBER, index=NUMBER, generation=NUMBER, workers=NUMBER, quorum=NUMBER,
         staleness=NUMBER, max_staleness=NUMBER, slots=NUMBER, words_per_packet=NUMBER, codes_per_packet=NUMBER,
         checksum=st.booleans(),
-        liveness_timeout_s=FRACTION, on_worker_loss=LOSS, running=st.booleans(),
+        liveness_timeout_s=FRACTION, on_worker_loss=LOSS, running=st.booleans(), ranks=RANKS,
+        total_workers=st.none() | NUMBER,
         token=NUMBER, scheme=SCHEME, ports=RANKS,
         shared_memory=st.lists(TEXT, max_size=2).map(tuple),
     ),
     st.builds(control.Started, job=TEXT, processes=st.lists(TEXT, max_size=3).map(tuple)),
-    st.builds(control.Refused, code=TEXT, reason=TEXT, remedy=TEXT, ranks=RANKS),
+    REFUSED,
     st.builds(control.Leave, job=TEXT, rank=NUMBER, nonce=TEXT, reason=TEXT),
     st.builds(control.Left, job=TEXT, rank=NUMBER),
     st.builds(control.Explain, job=TEXT, generation=NUMBER),
     st.builds(control.Explanation, known=st.booleans(), text=TEXT, lost=RANKS, left=RANKS),
     st.builds(control.Ask),
+    st.builds(control.Enlist, leaf=TEXT, address=TEXT, join=JOIN),
+    st.builds(
+        control.Relayed, job=TEXT, rank=NUMBER, waiting=st.none() | WAITING, placed=st.none() | PLACED,
+        started=st.none(), refused=st.none() | REFUSED,
+    ),
     st.builds(control.Tune, job=TEXT, quorum=st.none() | NUMBER, staleness=st.none() | NUMBER),
     st.builds(control.Tuned, job=TEXT, quorum=NUMBER, staleness=NUMBER, max_staleness=NUMBER),
     st.builds(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from fanin.events import SwitchEvent, WorkerEvent
-from fanin.job import JobSpec
+from fanin.job import JobSpec, Uplink
 from fanin.reduction import Reduction
 from fanin.transport import Datagram
 
@@ -85,6 +85,10 @@ class ScriptedSwitch:
     def next_event(self) -> SwitchEvent | None:
         """The script's next line."""
         return self.events.popleft() if self.events else None
+
+    def admit_leaf(self, spec: JobSpec, uplink: Uplink) -> None:
+        """As any other."""
+        self.admit(spec)
 
     def admit(self, spec: JobSpec) -> None:
         """Admit or refuse."""

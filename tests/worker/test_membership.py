@@ -15,7 +15,7 @@ from tests.support.cluster import Cluster, job, reduction, worker_machine
 from tests.support.network import SWITCH, Network, Worker
 
 SPEC = job(workers=3)
-NOT_REFUSALS = (Reason.WORKER_LOST, Reason.WORKER_LEFT, Reason.WORKER_JOINED, Reason.VERSION)
+NOT_REFUSALS = (Reason.WORKER_LOST, Reason.WORKER_LEFT, Reason.WORKER_JOINED, Reason.BRANCH_LEFT, Reason.VERSION)
 
 
 def packet(kind: Kind, *, words: tuple[int, ...] = (), pad: bool = False, **fields: object) -> bytes:

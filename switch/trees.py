@@ -1,0 +1,406 @@
+"""The root's side of jobs whose ranks are at leaves: one job of all ranks, in which each leaf is one worker.
+
+Rules
+-----
+* A leaf passes on every Join of its ranks as Enlist, and says who it is; what each rank is to be told goes back to the
+  leaf, as Relayed. The root judges ranks as if they had come directly: sizes, agreement, versions, ranks taken twice.
+* Ranks are global: the job is of the size that its ranks say, and the root waits for all of them, wherever they are.
+* Which leaf is which branch: in the order of the lowest rank that is at each.
+
+    state    | leaves it when                                | next      | its leaves are told, for each rank
+    ---------+-----------------------------------------------+-----------+------------------------------------
+    FORMING  | every rank is enlisted                        | STARTING  | Placed
+             | a rank is refused, the deadline passes,       | forgotten | Refused
+             | memory is out                                 |           |
+    STARTING | every leaf is registered, which it does once  | RUNNING   | Started
+             | its own workers are                           |           |
+             | a rank or a leaf is gone                      | ENDED     | Refused(member-lost)
+    RUNNING  | a rank or a leaf is gone                      | ENDING    | (the data plane tells them)
+    ENDING   | every leaf is gone                            | ENDED     |
+    ENDED    | LINGER_S later                                | forgotten | Explanation, to who asks
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fanin import control
+from fanin.control import JOIN_LEASE_S, Enlist, Join, Refusal, Refused, Relayed
+from fanin.errors import AdmissionError, ConfigurationError
+from fanin.events import SwitchEvent, WorkerJoined, WorkerSilent
+from fanin.job import JobSpec
+from fanin.switch.admission import in_words, judge_alone, judge_beside, peer_refused, rank_taken, refuse
+from fanin.switch.data_plane import DataPlane, Limits
+from fanin.switch.job_shape import choose_shape
+from fanin.switch.jobs import State, ranks_of
+from fanin.wire import MAX_WORKERS
+
+LINGER_S = 1.0
+"""How long an ended job stays on the data plane, for a BYE that is sent again."""
+MAX_EPITAPHS = 256
+"""Ended jobs that a leaf can ask about."""
+
+
+@dataclass(slots=True)
+class Enlisted:
+    """One rank, and the leaf that it is at."""
+
+    join: Join
+    leaf: str
+    renewed_s: float
+    gone: str = ""
+    """How it went, once it has."""
+
+
+@dataclass(slots=True)
+class TreeJob:
+    """One job over several leaves."""
+
+    first: Join
+    deadline_s: float
+    state: State = State.FORMING
+    members: dict[int, Enlisted] = field(default_factory=dict)
+    peers: dict[str, bytes] = field(default_factory=dict)
+    """Where the answers for each leaf go."""
+    addresses: dict[str, str] = field(default_factory=dict)
+    branches: tuple[str, ...] = ()
+    """The leaves by branch, once the job is on the data plane."""
+    spec: JobSpec | None = None
+    memory_bytes: int = 0
+    registered: int = 0
+    lost: int = 0
+    left: int = 0
+    epitaph: str = ""
+    forget_s: float = 0.0
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Ranks that have not been enlisted, or whose leaf is not on the data path yet."""
+        if self.spec is None:
+            return tuple(rank for rank in range(self.first.size) if rank not in self.members)
+        return self.ranks_at(self.spec.full_mask & ~self.registered)
+
+    def ranks_at(self, branches: int) -> tuple[int, ...]:
+        """The ranks at the branches whose bits are set."""
+        leaves = {self.branches[branch] for branch in ranks_of(branches)}
+        return tuple(sorted(rank for rank, member in self.members.items() if member.leaf in leaves))
+
+    def explanation(self) -> control.Explanation:
+        """What became of it; the ranks of a leaf that is lost are lost."""
+        lost = {rank for rank, member in self.members.items() if member.gone} | set(self.ranks_at(self.lost))
+        because = f": {self.epitaph}" if self.epitaph else ""
+        text = control.one_line(f"job {self.first.job!r} is {self.state.value}{because}")
+        left = tuple(rank for rank in self.ranks_at(self.left) if rank not in lost)
+        return control.Explanation(known=True, text=text, lost=tuple(sorted(lost)), left=left)
+
+
+class TreeJobs:
+    """The table of these jobs at the root's controller, which passes on what concerns them."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        plane: DataPlane,
+        *,
+        random_bits: Callable[[int], int],
+        take_index: Callable[[], int],
+        send: Callable[[bytes, control.Reply], None],
+    ) -> None:
+        self._limits, self._plane = limits, plane
+        self._random_bits, self._take_index, self._send = random_bits, take_index, send
+        self._open: dict[str, TreeJob] = {}
+        self._placed: dict[int, TreeJob] = {}
+        self._epitaphs: deque[tuple[str, int, control.Explanation]] = deque(maxlen=MAX_EPITAPHS)
+
+    def holds(self, index: int) -> bool:
+        """Whether the index is one of these jobs'."""
+        return index in self._placed
+
+    def forms(self, name: str) -> bool:
+        """Whether the name is in use here."""
+        return name in self._open
+
+    @property
+    def memory_bytes(self) -> int:
+        """What these jobs hold of the switch's memory."""
+        return sum(job.memory_bytes for job in self._placed.values())
+
+    @property
+    def live(self) -> int:
+        """Jobs that some worker still takes part in, or waits for."""
+        forming = sum(job.spec is None for job in self._open.values())
+        return forming + sum(job.state is not State.ENDED for job in self._placed.values())
+
+    # --- joining ---
+
+    def enlist(self, peer: bytes, request: Enlist, now: float, free_bytes: int) -> None:
+        """A leaf passes on a Join of one of its ranks, for the first time or again."""
+        join, leaf = request.join, request.leaf
+        job = self._open.get(join.job)
+        if job is not None:
+            job.peers[leaf] = peer
+            known = job.members.get(join.rank)
+            if known is not None and known.join.nonce == join.nonce:
+                known.renewed_s = now
+                self._tell(job, join.rank)
+                return
+        refused = self._judge(join, job)
+        if refused is not None:
+            self._send(peer, Relayed(job=join.job, rank=join.rank, refused=refused))
+            if job is not None and job.state is State.FORMING and refused.code != Refusal.RANK_TAKEN.value:
+                self._disband(job, peer_refused(join, refused))
+            return
+        if job is None:
+            job = self._open[join.job] = TreeJob(join, now + join.join_timeout_s)
+        job.members[join.rank] = Enlisted(join, leaf, now)
+        job.peers[leaf], job.addresses[leaf] = peer, request.address
+        if job.missing:
+            self._tell(job, join.rank)
+        else:
+            self._place(job, now, free_bytes)
+
+    def _judge(self, join: Join, job: TreeJob | None) -> Refused | None:
+        synchronous = join.quorum in (None, join.size) and not join.staleness and not join.max_staleness
+        if not synchronous or join.on_worker_loss != "raise":
+            return refuse(
+                Refusal.QUORUM,
+                "a tree of switches is synchronous: every round waits for every worker, and a loss ends the job",
+                "leave quorum, staleness and on_worker_loss alone, or use one switch without --parent",
+            )
+        if (refused := judge_alone(join, ("udp",), tree=True)) is not None or job is None:
+            return refused
+        if (refused := judge_beside(join, job.first)) is not None:
+            return refused
+        holder = job.members.get(join.rank)
+        if holder is None:
+            return None
+        running = job.state is not State.FORMING
+        return rank_taken(join, holder.join, running, self._limits.liveness_timeout_s if running else JOIN_LEASE_S)
+
+    def _place(self, job: TreeJob, now: float, free_bytes: int) -> None:
+        lowest: dict[str, int] = {}
+        for rank in sorted(job.members):
+            lowest.setdefault(job.members[rank].leaf, rank)
+        job.branches = tuple(sorted(lowest, key=lambda leaf: lowest[leaf]))
+        crowd = max(sum(member.leaf == leaf for member in job.members.values()) for leaf in job.branches)
+        if len(job.branches) > MAX_WORKERS or crowd > MAX_WORKERS:
+            reason = f"{len(job.branches)} leaves with up to {crowd} ranks each; a switch takes {MAX_WORKERS}"
+            self._disband(job, refuse(Refusal.TOO_MANY_WORKERS, reason, "spread the ranks over more leaves"))
+            return
+        try:
+            spec = self._spec(job)
+            job.memory_bytes = spec.pool_bytes * len(self._plane.server.ports)
+            if job.memory_bytes > free_bytes:
+                raise AdmissionError(f"{job.memory_bytes:,} bytes of switch memory needed, {free_bytes:,} free")
+            self._plane.server.admit(spec)
+        except (AdmissionError, ConfigurationError) as error:
+            remedy = "start the parent with more --memory, or set FANIN_SLOTS lower"
+            self._disband(job, refuse(Refusal.MEMORY, str(error), remedy))
+            return
+        job.spec, job.state = spec, State.STARTING
+        job.deadline_s = now + min(member.join.join_timeout_s for member in job.members.values())
+        self._placed[spec.job] = job
+        for rank, member in job.members.items():
+            member.renewed_s = now
+            self._tell(job, rank)
+
+    def _spec(self, job: TreeJob) -> JobSpec:
+        shape = choose_shape([member.join for member in job.members.values()], self._plane.buffers)
+        branches = len(job.branches)
+        return JobSpec(
+            job=self._take_index(),
+            generation=self._random_bits(32),
+            workers=branches,
+            quorum=branches,
+            slots=shape.slots,
+            words_per_packet=shape.words_per_packet,
+            codes_per_packet=shape.codes_per_packet,
+            tokens=tuple(self._random_bits(64) for _ in range(branches)),
+            checksum=shape.checksum,
+            liveness_timeout_s=self._limits.liveness_timeout_s,
+            total_workers=job.first.size,
+            branches=True,
+        )
+
+    def _tell(self, job: TreeJob, rank: int) -> None:
+        """How far the job is, for one of its ranks."""
+        relayed = Relayed(job=job.first.job, rank=rank)
+        if job.spec is None:
+            reply = control.Waiting(job=job.first.job, missing=job.missing)
+            relayed = Relayed(job=job.first.job, rank=rank, waiting=reply)
+        elif job.state is State.STARTING:
+            relayed = Relayed(job=job.first.job, rank=rank, placed=self._placed_for(job, job.spec, rank))
+        else:
+            processes = tuple(job.members[each].join.process for each in range(job.first.size))
+            started = control.Started(job=job.first.job, processes=processes)
+            relayed = Relayed(job=job.first.job, rank=rank, started=started)
+        self._send(job.peers[job.members[rank].leaf], relayed)
+
+    def _placed_for(self, job: TreeJob, spec: JobSpec, rank: int) -> control.Placed:
+        branch = job.branches.index(job.members[rank].leaf)
+        return control.Placed(
+            index=spec.job,
+            generation=spec.generation,
+            branch=branch,
+            token=spec.tokens[branch],
+            ranks=job.ranks_at(1 << branch),
+            size=job.first.size,
+            slots=spec.slots,
+            words_per_packet=spec.words_per_packet,
+            codes_per_packet=spec.codes_per_packet,
+            checksum=spec.checksum,
+            liveness_timeout_s=spec.liveness_timeout_s,
+            ports=self._plane.server.ports,
+        )
+
+    def _disband(self, job: TreeJob, refused: Refused) -> None:
+        for rank, member in job.members.items():
+            self._send(job.peers[member.leaf], Relayed(job=job.first.job, rank=rank, refused=refused))
+        del self._open[job.first.job]
+
+    # --- leaving, and worse ---
+
+    def leave(self, leave: control.Leave, now: float) -> bool:
+        """A rank has left, or given up, or is lost to its leaf; whether it was one of these jobs'."""
+        for job in [*self._open.values(), *self._placed.values()]:
+            member = job.members.get(leave.rank)
+            if job.first.job != leave.job or member is None or member.join.nonce != leave.nonce:
+                continue
+            if job.state is State.FORMING:
+                del job.members[leave.rank]
+                if not job.members:
+                    del self._open[job.first.job]
+            elif leave.reason or job.state is State.STARTING:
+                member.gone = leave.reason or "left"
+                self._gone(job, f"rank {leave.rank} ({member.join.process}) {member.gone}", (leave.rank,), now)
+            return True
+        return False
+
+    def handle_event(self, event: SwitchEvent, now: float) -> None:
+        """The data plane reports on a leaf."""
+        job = self._placed[event.job]
+        assert job.spec is not None
+        bit = 1 << event.worker
+        if isinstance(event, WorkerJoined):
+            job.registered |= bit
+            if job.state is State.STARTING and job.registered == job.spec.full_mask:
+                job.state = State.RUNNING
+                for rank in job.members:
+                    self._tell(job, rank)
+            return
+        ranks = job.ranks_at(bit)
+        leaf = f"leaf switch {job.addresses[job.branches[event.worker]]}, with {in_words(ranks)},"
+        if isinstance(event, WorkerSilent):
+            job.lost |= bit
+            self._gone(job, f"{leaf} is lost: it was silent for {event.silent_s:.1f} s", ranks, now, worse=True)
+        else:
+            job.left |= bit
+            self._gone(job, f"{leaf} has left", ranks, now)
+
+    def _gone(self, job: TreeJob, what: str, ranks: tuple[int, ...], now: float, worse: bool = False) -> None:
+        assert job.spec is not None
+        if worse or not job.epitaph:
+            job.epitaph = what
+        if job.state is State.STARTING:
+            text = f"job {job.first.job!r} did not start: {what}"
+            refused = refuse(Refusal.MEMBER_LOST, text, "see that rank's own error; then start the job again", ranks)
+            self._disband(job, refused)
+            self._end(job, now)
+            return
+        if job.state is State.RUNNING:
+            job.state = State.ENDING
+            del self._open[job.first.job]
+        if job.state is State.ENDING and job.lost | job.left == job.spec.full_mask:
+            self._end(job, now)
+
+    def _end(self, job: TreeJob, now: float) -> None:
+        assert job.spec is not None
+        job.state, job.forget_s = State.ENDED, now + LINGER_S
+        self._epitaphs.append((job.first.job, job.spec.generation, job.explanation()))
+
+    def explain(self, name: str, generation: int) -> control.Explanation | None:
+        """What became of one of these jobs; None for one that is not, or is forgotten."""
+        for job in self._placed.values():
+            if job.spec is not None and (job.first.job, job.spec.generation) == (name, generation):
+                return job.explanation()
+        for known, number, explanation in self._epitaphs:
+            if (known, number) == (name, generation):
+                return explanation
+        return None
+
+    # --- time ---
+
+    def handle_timer(self, now: float) -> None:
+        """Let go of what has waited too long."""
+        for job in list(self._open.values()):
+            silent = [rank for rank, each in job.members.items() if now >= each.renewed_s + JOIN_LEASE_S]
+            if job.state is State.FORMING:
+                for rank in silent:
+                    del job.members[rank]
+                if not job.members:
+                    del self._open[job.first.job]
+                elif now >= job.deadline_s:
+                    reason = f"job {job.first.job!r}: {in_words(job.missing)} of {job.first.size} did not join in time"
+                    remedy = f"see why {in_words(job.missing)} did not start, or allow more FANIN_JOIN_TIMEOUT_S"
+                    self._disband(job, refuse(Refusal.JOIN_TIMEOUT, reason, remedy, job.missing))
+            elif job.state is State.STARTING and (silent or now >= job.deadline_s):
+                ranks = tuple(silent) or job.missing
+                self._gone(job, f"{in_words(ranks)} did not reach the data path", ranks, now)
+        for index, job in list(self._placed.items()):
+            if job.state is State.ENDED and now >= job.forget_s:
+                self._plane.server.remove(index)
+                del self._placed[index]
+
+    def next_timer(self) -> float | None:
+        """When `handle_timer` wants to be called."""
+        times = [job.forget_s for job in self._placed.values() if job.state is State.ENDED]
+        for job in self._open.values():
+            if job.state in (State.FORMING, State.STARTING):
+                times.append(job.deadline_s)
+                times.extend(member.renewed_s + JOIN_LEASE_S for member in job.members.values())
+        return min(times, default=None)
+
+    def reports(self) -> list[control.JobReport]:
+        """What `fanin stats` shows of them."""
+        forming = [job for job in self._open.values() if job.spec is None]
+        return [self._report(job) for job in [*self._placed.values(), *forming]]
+
+    def _report(self, job: TreeJob) -> control.JobReport:
+        spec = job.spec
+        explanation = job.explanation()
+
+        def state(rank: int) -> str:
+            if rank not in job.members:
+                return "missing"
+            if rank in explanation.lost:
+                return "lost"
+            if rank in explanation.left:
+                return "left"
+            return "waiting" if spec is None else "joined" if rank in job.missing else "registered"
+
+        return control.JobReport(
+            name=job.first.job,
+            state=job.state.value,
+            index=spec.job if spec else None,
+            generation=spec.generation if spec else None,
+            scheme="udp",
+            size=job.first.size,
+            quorum=job.first.size,
+            staleness=0,
+            max_staleness=0,
+            on_worker_loss="raise",
+            slots=spec.slots if spec else 0,
+            words_per_packet=spec.words_per_packet if spec else 0,
+            flows=len(self._plane.server.ports),
+            memory_bytes=job.memory_bytes,
+            age_s=0.0,
+            members=tuple(
+                control.MemberReport(
+                    rank=rank, process=job.members[rank].join.process if rank in job.members else "", state=state(rank)
+                )
+                for rank in range(job.first.size)
+            ),
+            counters=self._plane.server.job_counters(spec.job) if spec else {},
+        )

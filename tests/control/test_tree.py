@@ -1,0 +1,126 @@
+"""A root, two leaves and four workers: real processes, real signals."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import pytest
+
+from fanin import control
+from fanin.errors import AdmissionError, WorkerLostError
+from fanin.host.control import ask
+from fanin.host.session import Session
+from fanin.options import Options, SwitchAddress
+from fanin.reduction import Element, Reduction
+from tests.control.processes import (
+    DEADLINE_S,
+    SwitchProcess,
+    a_switch,
+    a_worker,
+    in_thread,
+    options,
+    reduce_until_it_fails,
+    until,
+)
+
+pytestmark = pytest.mark.processes
+
+SIZE = 4
+MODES = ["native-udp", "native-shared-memory", "twin-udp"]
+
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest) -> str:
+    """Engine and transport of every switch and worker."""
+    return str(request.param)
+
+
+@pytest.fixture
+def leaves(mode: str) -> Iterator[list[SwitchProcess]]:
+    """Two leaves of one root, and the root."""
+    with contextlib.ExitStack() as stack:
+        root = stack.enter_context(a_switch(mode))  # type: ignore[arg-type]
+        parent = ("--parent", f"udp://127.0.0.1:{root.port}")
+        yield [*(stack.enter_context(a_switch(mode, *parent)) for _ in range(2)), root]  # type: ignore[arg-type]
+
+
+def join(address: SwitchAddress, job: str, rank: int, given: Options, size: int = SIZE) -> Session:
+    return Session.join(options=given, switch=address, job_name=job, rank=rank, size=size)
+
+
+def all_reduce(session: Session, values: np.ndarray[tuple[int], np.dtype[np.float32]], lanes: int) -> bytes:
+    result = np.zeros_like(values)
+    request = Reduction(
+        source=values.ctypes.data, destination=result.ctypes.data, count=values.size, element=Element.FLOAT32,
+        lanes=lanes, divisor=SIZE, owner=(values, result),
+    )  # fmt: skip
+    session.wait(session.submit(request), DEADLINE_S)
+    return result.tobytes()
+
+
+def reduced(addresses: list[SwitchAddress], job: str, given: Options, lanes: int) -> list[bytes]:
+    """What each of four ranks, each at its switch, gets for arrays that are made from its rank."""
+    with contextlib.ExitStack() as stack:
+        joining = [in_thread(partial(join, address, job, rank, given)) for rank, address in enumerate(addresses)]
+        sessions = [future.result(DEADLINE_S) for future in joining]
+        for session in sessions:
+            stack.callback(session.close)  # type: ignore[attr-defined]
+        arrays = [np.random.default_rng(rank).normal(size=50_000).astype(np.float32) for rank in range(SIZE)]
+        running = [
+            in_thread(partial(all_reduce, session, array, lanes))  # type: ignore[arg-type]
+            for session, array in zip(sessions, arrays, strict=True)
+        ]
+        return [future.result(DEADLINE_S) for future in running]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("lanes", [32, 8])
+def test_a_tree_gives_every_rank_the_bits_that_one_switch_gives(
+    mode: str, leaves: list[SwitchProcess], lanes: int
+) -> None:
+    given = options(mode)  # type: ignore[arg-type]
+    spread = [leaves[0].address, leaves[1].address, leaves[1].address, leaves[0].address]
+    tree = reduced(spread, "tree", given, lanes)
+    with a_switch(mode) as alone:  # type: ignore[arg-type]
+        flat = reduced([alone.address] * SIZE, "flat", given, lanes)
+    assert len({*tree, *flat}) == 1
+
+
+def test_every_worker_names_a_leaf_that_dies(mode: str, leaves: list[SwitchProcess]) -> None:
+    given = options(mode)  # type: ignore[arg-type]
+    with (
+        a_worker(leaves[1].address, "doomed", 2, SIZE, given) as one,
+        a_worker(leaves[1].address, "doomed", 3, SIZE, given) as other,
+    ):
+        joining = [in_thread(partial(join, leaves[0].address, "doomed", rank, given)) for rank in range(2)]
+        survivors = [future.result(DEADLINE_S) for future in joining]
+        failing = [in_thread(partial(reduce_until_it_fails, session)) for session in survivors]  # type: ignore[arg-type]
+        until(lambda: survivors[0].counters()["results"] >= 20)  # type: ignore[attr-defined]
+        leaves[1].process.send_signal(signal.SIGKILL)
+        for future, session in zip(failing, survivors, strict=True):
+            error = future.result(DEADLINE_S)
+            assert isinstance(error, WorkerLostError), error
+            assert error.ranks == (2, 3)
+            assert f"leaf switch udp://127.0.0.1:{leaves[1].port}" in str(error)
+            session.close()  # type: ignore[attr-defined]
+        for worker in (one, other):
+            last = worker.last_words()
+            assert last["error"] == "SwitchLostError"
+            assert str(leaves[1].address) in str(last["text"])
+
+
+def test_ranks_that_wait_at_another_leaf_are_told_of_one_that_is_refused(
+    mode: str, leaves: list[SwitchProcess]
+) -> None:
+    given = options(mode)  # type: ignore[arg-type]
+    waiting = in_thread(partial(join, leaves[0].address, "odd", 0, given, 2))
+    until(lambda: "odd" in str(ask(leaves[2].address, control.Ask(), timeout_s=DEADLINE_S)))
+    with pytest.raises(AdmissionError, match="synchronous"):
+        join(leaves[1].address, "odd", 1, options(mode, on_worker_loss="continue"), 2)  # type: ignore[arg-type]
+    error = waiting.exception(DEADLINE_S)
+    assert isinstance(error, WorkerLostError), error
+    assert error.ranks == (1,)
+    assert "synchronous" in str(error)

@@ -1,0 +1,234 @@
+"""How a job comes to be over two leaves: controllers of root and leaves in virtual time, over fake data planes."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+
+import pytest
+
+from fanin import control
+from fanin.control import Join, Refusal
+from fanin.events import WorkerJoined, WorkerLeft, WorkerSilent
+from fanin.options import SwitchAddress
+from fanin.switch.controller import Controller
+from fanin.switch.data_plane import DataPlane, Limits
+from fanin.switch.leaf import LeafController, ParentPath
+from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
+from tests.control.fakes import BUFFERS, FakeServer, join
+
+PATH_MTU = 9000
+
+
+class Grove:
+    """A root, leaves 0 and 1, and what each rank was told."""
+
+    def __init__(self, root_flows: int = 1) -> None:
+        self.now = 0.0
+        limits = Limits(memory_bytes=1 << 28, liveness_timeout_s=5)
+        self.root_server = FakeServer(tuple(range(4919, 4919 + root_flows)))
+        bits = random.Random(1).getrandbits
+        self.root = Controller(
+            limits, {"udp": DataPlane(self.root_server, BUFFERS)}, random_bits=bits, started_s=0.0, engine="none"
+        )
+        self.servers = [FakeServer((5000 + leaf,)) for leaf in range(2)]
+        self.leaves = [
+            LeafController(limits, server, self._path(leaf), random_bits=bits, started_s=0.0, engine="none")
+            for leaf, server in enumerate(self.servers)
+        ]
+        self.told: defaultdict[str, list[control.Reply]] = defaultdict(list)
+        self.cut: set[int] = set()
+        """Leaves that the root cannot talk to."""
+
+    def _path(self, leaf: int) -> ParentPath:
+        return ParentPath(
+            address=SwitchAddress("udp", "root", 4919),
+            host="10.0.0.1",
+            path_mtu=PATH_MTU,
+            receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES,
+            own_address=f"udp://leaf{leaf}:4919",
+        )
+
+    def settle(self) -> None:
+        """Carry messages until there are none."""
+        for _ in range(10):
+            for number, leaf in enumerate(self.leaves):
+                for request in leaf.messages_to_parent():
+                    if number not in self.cut:
+                        self.root.receive(str(number).encode(), request, self.now)
+                for peer, reply in leaf.messages_to_send():
+                    self.told[peer.decode()].append(reply)
+            for peer, reply in self.root.messages_to_send():
+                if peer.decode().isdigit():
+                    self.leaves[int(peer)].receive_from_parent(reply, self.now)
+                else:
+                    self.told[peer.decode()].append(reply)
+
+    def say(self, leaf: int, request: control.Request, peer: str) -> control.Reply:
+        self.leaves[leaf].receive(peer.encode(), request, self.now)
+        self.settle()
+        return self.told[peer][-1]
+
+    def join(self, leaf: int, request: Join) -> control.Reply:
+        return self.say(leaf, request, request.nonce)
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        self.root.handle_timer(self.now)
+        for leaf in self.leaves:
+            leaf.handle_timer(self.now)
+        self.settle()
+
+    def running(self) -> None:
+        """A job of four: ranks 0 and 3 at leaf 1, ranks 1 and 2 at leaf 0."""
+        for rank, leaf in ((0, 1), (1, 0), (2, 0), (3, 1)):
+            self.join(leaf, join(rank, 4))
+        for branch in range(2):
+            self.root.handle_event(WorkerJoined(0, branch), self.now)
+        self.settle()
+
+
+def test_ranks_at_two_leaves_form_one_job() -> None:
+    grove = Grove()
+    assert grove.join(1, join(0, 4)) == control.Waiting(job="j", missing=(1, 2, 3))
+    assert grove.join(0, join(1, 4)) == control.Waiting(job="j", missing=(2, 3))
+    grove.join(0, join(2, 4))
+    admitted = grove.join(1, join(3, 4))
+    assert isinstance(admitted, control.Admitted)
+    assert (admitted.ranks, admitted.total_workers, admitted.workers, admitted.ports) == ((0, 3), 4, 2, (5001,))
+    (root_spec,) = grove.root_server.specs.values()
+    assert (root_spec.workers, root_spec.total_workers, root_spec.branches) == (2, 4, True)
+    for leaf, (ranks, branch) in enumerate((((1, 2), 1), ((0, 3), 0))):
+        (spec,) = grove.servers[leaf].specs.values()
+        route = grove.servers[leaf].routes[spec.job]
+        assert (spec.workers, spec.total_workers, spec.slots) == (len(ranks), 4, root_spec.slots)
+        assert spec.packet_bytes == root_spec.packet_bytes
+        assert spec.packet_bytes + 48 <= PATH_MTU, "the way up is narrower than the ranks' own"
+        assert (route.host, route.ports, route.worker) == ("10.0.0.1", (4919,), branch)
+        assert route.token == root_spec.tokens[branch]
+        assert (route.job, route.generation) == (root_spec.job, root_spec.generation)
+
+
+def test_the_job_starts_once_every_leaf_is_on_the_data_path() -> None:
+    grove = Grove()
+    grove.running()
+    for rank in range(4):
+        started = grove.told[f"nonce-{rank}"][-1]
+        assert isinstance(started, control.Started)
+        assert started.processes == tuple(f"laptop:{1000 + each}" for each in range(4))
+    (report,) = grove.root.stats(0.0).jobs
+    assert (report.state, report.size, [member.state for member in report.members]) == (
+        "running", 4, ["registered"] * 4,
+    )  # fmt: skip
+
+
+def test_a_leaf_that_is_lost_is_named_to_who_asks_at_another() -> None:
+    grove = Grove()
+    grove.running()
+    grove.root.handle_event(WorkerSilent(0, 0, 5.0), 1.0)
+    (spec,) = grove.servers[0].specs.values()
+    explanation = grove.say(0, control.Explain(job="j", generation=spec.generation), "asker")
+    assert isinstance(explanation, control.Explanation)
+    assert explanation.lost == (0, 3)
+    assert "leaf switch udp://leaf1:4919" in explanation.text
+    assert "ranks 0 and 3" in explanation.text
+
+
+def test_a_rank_that_its_leaf_has_lost_is_named_to_who_asks_at_another() -> None:
+    grove = Grove()
+    grove.running()
+    grove.leaves[1].handle_event(WorkerSilent(0, 1, 5.0), 1.0)
+    grove.settle()
+    (spec,) = grove.servers[0].specs.values()
+    explanation = grove.say(0, control.Explain(job="j", generation=spec.generation), "asker")
+    assert isinstance(explanation, control.Explanation)
+    assert explanation.lost == (3,)
+    assert "rank 3 (laptop:1003) is lost" in explanation.text
+
+
+def test_a_parent_that_does_not_answer_is_the_answer() -> None:
+    grove = Grove()
+    grove.running()
+    grove.cut.add(0)
+    (spec,) = grove.servers[0].specs.values()
+    grove.leaves[0].receive(b"asker", control.Explain(job="j", generation=spec.generation), grove.now)
+    grove.settle()
+    assert grove.told["asker"] == []
+    grove.advance(0.8)
+    (explanation,) = grove.told["asker"]
+    assert isinstance(explanation, control.Explanation)
+    assert "udp://root:4919, does not answer" in explanation.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"staleness": 1}, Refusal.QUORUM),
+        ({"quorum": 1}, Refusal.QUORUM),
+        ({"on_worker_loss": "continue"}, Refusal.QUORUM),
+        ({"words_per_packet": 12}, Refusal.SHAPE),
+        ({"size": 3}, Refusal.SIZE),
+    ],
+)
+def test_a_rank_that_is_refused_is_told_and_so_are_those_who_wait_at_another_leaf(
+    changes: dict[str, object], code: Refusal
+) -> None:
+    grove = Grove()
+    grove.join(0, join(0, 2))
+    refused = grove.join(1, join(1, **{"size": 2, **changes}))  # type: ignore[arg-type]
+    assert isinstance(refused, control.Refused)
+    assert refused.code == code
+    other = grove.told["nonce-0"][-1]
+    assert isinstance(other, control.Refused)
+    assert other.ranks == (1,)
+
+
+def test_direct_ranks_and_ranks_at_leaves_do_not_mix() -> None:
+    grove = Grove()
+    grove.join(0, join(0, 2))
+    grove.root.receive(b"direct", join(1, 2, nonce="direct"), 0.0)
+    grove.settle()
+    refused = grove.told["direct"][-1]
+    assert isinstance(refused, control.Refused)
+    assert refused.code == Refusal.DISAGREEMENT
+
+
+def test_a_leaf_with_another_number_of_flows_refuses_and_everybody_is_told() -> None:
+    grove = Grove(root_flows=2)
+    grove.join(0, join(0, 2))
+    grove.join(1, join(1, 2))
+    for rank in range(2):
+        refused = grove.told[f"nonce-{rank}"][-1]
+        assert isinstance(refused, control.Refused)
+        assert "flows" in refused.reason
+
+
+def test_a_rank_taken_twice_is_refused_whichever_leaf_it_comes_from() -> None:
+    grove = Grove()
+    grove.join(0, join(0, 2))
+    for leaf in range(2):
+        refused = grove.join(leaf, join(0, 2, nonce=f"another {leaf}"))
+        assert isinstance(refused, control.Refused)
+        assert refused.code == Refusal.RANK_TAKEN
+
+
+def test_missing_ranks_are_named_when_the_time_is_over() -> None:
+    grove = Grove()
+    grove.join(0, join(0, 3, join_timeout_s=3.0))
+    grove.advance(3.0)
+    refused = grove.told["nonce-0"][-1]
+    assert isinstance(refused, control.Refused)
+    assert (refused.code, refused.ranks) == (Refusal.JOIN_TIMEOUT, (1, 2))
+
+
+def test_memory_is_free_again_once_all_have_left() -> None:
+    grove = Grove()
+    grove.running()
+    for leaf in grove.leaves:
+        for worker in range(2):
+            leaf.handle_event(WorkerLeft(0, worker), grove.now)
+    for branch in range(2):
+        grove.root.handle_event(WorkerLeft(0, branch), grove.now)
+    grove.advance(2.0)
+    assert [server.specs for server in (grove.root_server, *grove.servers)] == [{}, {}, {}]
+    assert (grove.root.live_jobs, [leaf.live_jobs for leaf in grove.leaves]) == (0, [0, 0])
