@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -61,21 +61,18 @@ class Client:
             )
         )
 
-    def entry(
-        self, table: str, key: Mapping[str, int], action: str, *, verb: str = "INSERT", **parameters: int
-    ) -> None:
-        """Insert, or with another verb modify or delete, an entry of exact matches."""
+    def entry(self, table: str, key: Sequence[int], action: str, data: Sequence[int], *, modify: bool = False) -> None:
+        """Insert or modify an entry of exact matches; key and data in the order in which the program declares them."""
         facts = next(each for each in self.info.tables if each.preamble.name == table)
         called = next(each for each in self.info.actions if each.preamble.name == action)
         entry = p4runtime_pb2.TableEntry(table_id=facts.preamble.id)
-        for field in facts.match_fields:
+        for field, value in zip(facts.match_fields, key, strict=True):
             match = entry.match.add(field_id=field.id)
-            match.exact.value = _bytes(key[field.name])
+            match.exact.value = _bytes(value)
         entry.action.action.action_id = called.preamble.id
-        assert {each.name for each in called.params} == set(parameters)
-        for parameter in called.params:
-            entry.action.action.params.add(param_id=parameter.id, value=_bytes(parameters[parameter.name]))
-        self._write(verb, p4runtime_pb2.Entity(table_entry=entry))
+        for parameter, value in zip(called.params, data, strict=True):
+            entry.action.action.params.add(param_id=parameter.id, value=_bytes(value))
+        self._write("MODIFY" if modify else "INSERT", p4runtime_pb2.Entity(table_entry=entry))
 
     def group(self, number: int, replicas: Sequence[tuple[int, int]]) -> None:
         """A multicast group of (port, instance)."""
@@ -102,12 +99,18 @@ class Client:
             packet.metadata.add(metadata_id=field.id, value=_bytes(metadata.get(field.name, 0)))
         self._requests.put(p4runtime_pb2.StreamMessageRequest(packet=packet))
 
-    def receive(self, timeout_s: float) -> bytes | None:
-        """The next packet-in's frame, or None."""
+    def received(self) -> bytes | None:
+        """The oldest packet-in that was not fetched yet, metadata and frame as the program sent them, or None."""
         try:
-            return bytes(self._packets.get(timeout=timeout_s).payload)
+            packet = self._packets.get_nowait()
         except queue.Empty:
             return None
+        metadata, bits = 0, 0
+        (facts,) = (each for each in self.info.controller_packet_metadata if each.preamble.name == "packet_in")
+        values = {each.metadata_id: int.from_bytes(each.value, "big") for each in packet.metadata}
+        for field in facts.metadata:
+            metadata, bits = metadata << field.bitwidth | values.get(field.id, 0), bits + field.bitwidth
+        return metadata.to_bytes(bits // 8, "big") + bytes(packet.payload)
 
     def _write(self, verb: str, entity: p4runtime_pb2.Entity) -> None:
         request = p4runtime_pb2.WriteRequest(device_id=DEVICE, election_id=ELECTION)

@@ -23,6 +23,9 @@ FIRST_SLOT, FIRST_ENTRY = 96, 1000
 class Subject(Protocol):
     """A switch that runs the program."""
 
+    most_words_added: int
+    """Words of a result that may leave in the place of a packet without words, such as a pass."""
+
     def entry(self, table: str, key: Sequence[int], action: str, data: Sequence[int], *, modify: bool = False) -> None:
         """Insert an entry of exact matches, in the order in which the program declares them; or modify one."""
 
@@ -41,6 +44,8 @@ class Subject(Protocol):
 
 class Emulated:
     """fanin's emulator."""
+
+    most_words_added = 256
 
     def __init__(self, configuration: str) -> None:
         self._switch = V1Switch.from_json((BUILD / f"{configuration}.json").read_bytes())

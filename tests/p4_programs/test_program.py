@@ -5,24 +5,18 @@ from __future__ import annotations
 import dataclasses
 import struct
 
-import pytest
-
 from fanin.job import JobSpec
+from fanin.switch.switch_machine import SwitchMachine
 from fanin.wire import Kind, Packet, Reason, parse
 from tests.p4_programs.frames import SERVICE_PORT, SWITCH_ADDRESS, SWITCH_MAC, Place, frame_to_switch, payload_for
-from tests.p4_programs.subjects import CPU_PORT, Emulated, job_data, program
+from tests.p4_programs.subjects import CPU_PORT, Subject, job_data, program
 from tests.p4_programs.test_against_twin import Sides
-from tests.switch.harness import make_spec, words_of
+from tests.switch.harness import Bench, make_spec, words_of
 
 REASONS = 32
 """Drop counters of one job, as tally.p4 lays them out."""
 CONTROLLER = Place(30)
 ARP = "!HHBBH6sI6sI"
-
-
-@pytest.fixture
-def subject() -> Emulated:
-    return Emulated("v1model-64")
 
 
 def contribution(spec: JobSpec, worker: int, *values: int, slot: int = 0, base: int = 0) -> bytes:
@@ -33,7 +27,7 @@ def contribution(spec: JobSpec, worker: int, *values: int, slot: int = 0, base: 
     return packet.to_bytes()
 
 
-def test_an_evicted_worker_is_told_and_the_others_rounds_close_when_poked(subject: Emulated) -> None:
+def test_an_evicted_worker_is_told_and_the_others_rounds_close_when_poked(subject: Subject) -> None:
     spec = make_spec(workers=3, staleness=1, slots=2)
     sides = Sides(subject, spec)
     for worker in (0, 1):
@@ -52,7 +46,7 @@ def test_an_evicted_worker_is_told_and_the_others_rounds_close_when_poked(subjec
     assert subject.counter("FaninIngress.tally.drops", REASONS + Reason.EVICTED) == 1
 
 
-def test_a_poke_closes_nothing_that_is_not_due(subject: Emulated) -> None:
+def test_a_poke_closes_nothing_that_is_not_due(subject: Subject) -> None:
     spec = make_spec(workers=2)
     sides = Sides(subject, spec)
     sides.say(contribution(spec, 0, 5), Place(0))
@@ -61,7 +55,7 @@ def test_a_poke_closes_nothing_that_is_not_due(subject: Emulated) -> None:
     assert sides.say(contribution(spec, 1, 6), Place(1))
 
 
-def test_a_new_generation_finds_its_slots_empty(subject: Emulated) -> None:
+def test_a_new_generation_finds_its_slots_empty(subject: Subject) -> None:
     old = make_spec(workers=2, staleness=1)
     sides = Sides(subject, old)
     for base in range(3):
@@ -71,15 +65,14 @@ def test_a_new_generation_finds_its_slots_empty(subject: Emulated) -> None:
     new = dataclasses.replace(old, generation=old.generation + 1)
     subject.entry("FaninIngress.job.jobs", (new.job,), "FaninIngress.job.job", job_data(new), modify=True)
     sides.twin.remove(old.job)
-    again = Sides.__new__(Sides)
-    again.subject, again.twin = subject, Sides(Emulated("v1model-64"), new).twin
-    again.say(contribution(old, 0, 7, base=3), Place(0))
+    sides.twin = Bench(SwitchMachine, new).machine
+    sides.say(contribution(old, 0, 7, base=3), Place(0))
     for base in range(3):
         for worker in (1, 0):
-            again.say(contribution(new, worker, 1 << base, base=base), Place(worker))
+            sides.say(contribution(new, worker, 1 << base, base=base), Place(worker))
 
 
-def test_hello_and_bye_go_to_the_controller_and_its_answer_out_of_the_port_it_names(subject: Emulated) -> None:
+def test_hello_and_bye_go_to_the_controller_and_its_answer_out_of_the_port_it_names(subject: Subject) -> None:
     spec = make_spec()
     program(subject, spec)
     for kind in (Kind.HELLO, Kind.BYE):
@@ -91,7 +84,7 @@ def test_hello_and_bye_go_to_the_controller_and_its_answer_out_of_the_port_it_na
     assert subject.exchange(CPU_PORT, (Place(1).port << 7).to_bytes(2, "big") + answer) == [(Place(1).port, answer)]
 
 
-def test_a_notice_is_never_longer_than_header_and_two_words(subject: Emulated) -> None:
+def test_a_notice_is_never_longer_than_header_and_two_words(subject: Subject) -> None:
     spec = make_spec(words=64)
     program(subject, spec)
     stranger = dataclasses.replace(spec, generation=1)
@@ -101,12 +94,12 @@ def test_a_notice_is_never_longer_than_header_and_two_words(subject: Emulated) -
     assert len(notice.words) == 2
 
 
-def test_other_traffic_is_forwarded_unchanged(subject: Emulated) -> None:
+def test_other_traffic_is_forwarded_unchanged(subject: Subject) -> None:
     program(subject, make_spec())
     host = Place(3)
     subject.entry("FaninIngress.forward.hosts", (host.mac,), "FaninIngress.forward.to_port", (host.port,))
-    subject.entry("FaninIngress.forward.hosts", (0xFFFFFFFFFFFF,), "FaninIngress.forward.flood", (9,))
-    subject.group(9, [(port, 1) for port in range(1, 5)])
+    subject.entry("FaninIngress.forward.hosts", (0xFFFFFFFFFFFF,), "FaninIngress.forward.flood", (90,))
+    subject.group(90, [(port, 1) for port in range(1, 5)])
     to_host, to_all = host.mac.to_bytes(6, "big"), b"\xff" * 6
     source = Place(0).mac.to_bytes(6, "big")
     datagram = frame_to_switch(Place(0), contribution(make_spec(), 0, 1, 2, 3))[14:]
@@ -119,10 +112,11 @@ def test_other_traffic_is_forwarded_unchanged(subject: Emulated) -> None:
     assert subject.exchange(1, bytes(6) + source + b"\x86\xdd" + bytes(40)) == []
 
 
-def test_the_switch_answers_arp_for_its_own_address_and_forwards_the_rest(subject: Emulated) -> None:
+def test_the_switch_answers_arp_for_its_own_address_and_forwards_the_rest(subject: Subject) -> None:
+    program(subject, make_spec())
     subject.entry("FaninIngress.forward.addresses", (1, SWITCH_ADDRESS), "FaninIngress.forward.reply", (SWITCH_MAC,))
-    subject.entry("FaninIngress.forward.hosts", (0xFFFFFFFFFFFF,), "FaninIngress.forward.flood", (9,))
-    subject.group(9, [(1, 1), (2, 1)])
+    subject.entry("FaninIngress.forward.hosts", (0xFFFFFFFFFFFF,), "FaninIngress.forward.flood", (90,))
+    subject.group(90, [(1, 1), (2, 1)])
     asks = Place(0)
     mac, ours = asks.mac.to_bytes(6, "big"), SWITCH_MAC.to_bytes(6, "big")
 
@@ -136,7 +130,7 @@ def test_the_switch_answers_arp_for_its_own_address_and_forwards_the_rest(subjec
     assert subject.exchange(asks.port, request(SWITCH_ADDRESS + 1)) == [(2, request(SWITCH_ADDRESS + 1))]
 
 
-def test_counters_say_what_the_twin_counts(subject: Emulated) -> None:
+def test_counters_say_what_the_twin_counts(subject: Subject) -> None:
     spec = make_spec(workers=2)
     sides = Sides(subject, spec)
     for base in range(2):
@@ -154,7 +148,7 @@ def test_counters_say_what_the_twin_counts(subject: Emulated) -> None:
         assert found == twin[f"dropped_{reason.name.lower()}"], reason.name
 
 
-def test_a_damaged_header_is_dropped_and_a_checksum_of_ours_refused(subject: Emulated) -> None:
+def test_a_damaged_header_is_dropped_and_a_checksum_of_ours_refused(subject: Subject) -> None:
     spec = make_spec()
     program(subject, spec)
     whole = frame_to_switch(Place(0), contribution(spec, 0, 1))
@@ -169,7 +163,7 @@ def test_a_damaged_header_is_dropped_and_a_checksum_of_ours_refused(subject: Emu
     assert subject.counter("FaninIngress.tally.drops", REASONS + Reason.TOO_SHORT) == 2
 
 
-def test_a_datagram_for_another_port_of_the_switch_is_other_traffic(subject: Emulated) -> None:
+def test_a_datagram_for_another_port_of_the_switch_is_other_traffic(subject: Subject) -> None:
     program(subject, make_spec())
     frame = frame_to_switch(Place(0), contribution(make_spec(), 0, 1))
     other = frame[:36] + (SERVICE_PORT + 1).to_bytes(2, "big") + frame[38:]
