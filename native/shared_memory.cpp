@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t LINE_BYTES = 64;
 constexpr std::size_t PAGE_BYTES = 4096;
-constexpr std::uint64_t MAGIC_AND_LAYOUT = 0xFA19'5348'4D45'4D01;  // the last byte counts changes of the layout
+constexpr std::uint64_t MAGIC_AND_LAYOUT = 0xFA19'5348'4D45'4D02;  // the last byte counts changes of the layout
 constexpr const char* MEMFD_NAME = "fanin";
 constexpr std::string_view MEMFD_LINK = "/memfd:fanin ";           // what /proc shows for it, then "(deleted)"
 constexpr std::uint32_t WRAP = ~std::uint32_t{0};                  // a record that only fills the ring up to its end
@@ -102,18 +102,20 @@ struct SharedMemory::Control {
   std::uint32_t ring_bytes;  // of each uplink and of the downlink
   alignas(LINE_BYTES) std::atomic<std::uint32_t> switch_sleeping;
   alignas(LINE_BYTES) std::atomic<std::uint64_t> downlink_written;
+  alignas(LINE_BYTES) std::atomic<std::uint32_t> bell;
 };
 
 struct SharedMemory::WorkerControl {
   std::uint64_t token_fingerprint;
   std::atomic<std::uint32_t> attached;
-  alignas(LINE_BYTES) std::atomic<std::uint32_t> sleeping;
+  alignas(LINE_BYTES) std::atomic<Sleep> sleeps;
   alignas(LINE_BYTES) std::atomic<std::uint64_t> uplink_written;
   alignas(LINE_BYTES) std::atomic<std::uint64_t> uplink_read;
   alignas(LINE_BYTES) std::atomic<std::uint64_t> downlink_read;
 };
 
-static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free &&
+              std::atomic<Sleep>::is_always_lock_free);
 
 SharedMemory::Control& SharedMemory::control() const { return *reinterpret_cast<Control*>(memory_); }
 
@@ -232,11 +234,14 @@ bool SharedMemory::publish(std::span<const std::uint8_t> datagram, std::uint32_t
   return true;
 }
 
-bool SharedMemory::worker_sleeps(std::uint32_t worker) {
+Sleep SharedMemory::rouse(std::uint32_t worker) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  std::atomic<std::uint32_t>& sleeping = worker_control(worker).sleeping;
-  return sleeping.load(std::memory_order_relaxed) != 0 && sleeping.exchange(0, std::memory_order_relaxed) != 0;
+  std::atomic<Sleep>& sleeps = worker_control(worker).sleeps;
+  const Sleep how = sleeps.load(std::memory_order_relaxed);
+  return how == Sleep::awake ? how : sleeps.exchange(Sleep::awake, std::memory_order_relaxed);
 }
+
+Bell SharedMemory::bell() const { return Bell(&control().bell); }
 
 void SharedMemory::switch_sleeps(bool sleeping) {
   control().switch_sleeping.store(sleeping ? 1 : 0, std::memory_order_relaxed);
@@ -267,9 +272,9 @@ bool SharedMemory::switch_is_asleep() {
   return sleeping.load(std::memory_order_relaxed) != 0 && sleeping.exchange(0, std::memory_order_relaxed) != 0;
 }
 
-void SharedMemory::worker_sleeps(std::uint32_t worker, bool sleeping) {
-  worker_control(worker).sleeping.store(sleeping ? 1 : 0, std::memory_order_relaxed);
-  if (sleeping) std::atomic_thread_fence(std::memory_order_seq_cst);
+void SharedMemory::worker_sleeps(std::uint32_t worker, Sleep how) {
+  worker_control(worker).sleeps.store(how, std::memory_order_relaxed);
+  if (how != Sleep::awake) std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 }  // namespace fanin

@@ -18,7 +18,9 @@
 // record, a reader its own after it is done with the record; neither ever waits for the other.
 //
 // Sleeping: who is about to sleep says so, then looks once more; who has written looks whether the other sleeps and, if
-// so, wakes it with an empty datagram. Both sides put a full fence between the two, so one of them sees the other.
+// so, wakes it. Both sides put a full fence between the two, so one of them sees the other. A thread that has sockets to
+// watch sleeps in poll and is woken with an empty datagram. Workers whose result is waited for sleep on one bell, and
+// the switch wakes all of them at once.
 #pragma once
 
 #include <atomic>
@@ -28,6 +30,8 @@
 #include <span>
 #include <string>
 #include <vector>
+
+#include "bell.hpp"
 
 namespace fanin {
 
@@ -75,6 +79,9 @@ class RingWriter {
   std::uint64_t start_ = 0;  // of the record last reserved
 };
 
+// How a worker sleeps, if it does.
+enum class Sleep : std::uint32_t { awake, in_poll, on_bell };
+
 class SharedMemory {
  public:
   // For a window of `window_bytes` per worker. Throws std::system_error.
@@ -98,7 +105,7 @@ class SharedMemory {
   RingReader uplink(std::uint32_t worker);
   // Copies the datagram into the downlink; false when a reader in `mask` has left no room for it.
   bool publish(std::span<const std::uint8_t> datagram, std::uint32_t mask);
-  bool worker_sleeps(std::uint32_t worker);  // and if so counts as awake from now on
+  Sleep rouse(std::uint32_t worker);  // how it sleeps; it counts as awake from now on
   void switch_sleeps(bool sleeping);
 
   // --- the worker's side ---
@@ -107,7 +114,10 @@ class SharedMemory {
   void commit_uplink(std::size_t datagram_bytes) { writer_.commit(datagram_bytes, 1); }
   RingReader downlink(std::uint32_t worker);
   bool switch_is_asleep();  // and if so counts as awake from now on
-  void worker_sleeps(std::uint32_t worker, bool sleeping);
+  void worker_sleeps(std::uint32_t worker, Sleep how);
+
+  // From either side: a worker waits on it under the bit of its rank.
+  Bell bell() const;
 
  private:
   struct Control;

@@ -91,13 +91,23 @@ class SwitchFlow::Outbox final : public SwitchSink {
       if (!shared->publish({static_cast<const std::uint8_t*>(datagram.iov_base), datagram.iov_len}, mask)) return false;
       ++flow_.counters_.shared_out;
     }
+    rouse(*shared, destinations);
+    return true;
+  }
+
+  void rouse(SharedMemory& shared, std::span<const Address> destinations) {
+    std::uint32_t on_bell = 0;
     for (const Address number : destinations) {
       AddressBook::Peer* const peer = flow_.book_.find(number);
-      if (!shared->worker_sleeps(peer->worker) || !peer->socket.is_open()) continue;
+      const Sleep how = shared.rouse(peer->worker);
+      if (how == Sleep::on_bell) on_bell |= std::uint32_t{1} << peer->worker;
+      if (how != Sleep::in_poll || !peer->socket.is_open()) continue;
       peer->socket.send_empty();
       ++flow_.counters_.doorbells;
     }
-    return true;
+    if (on_bell == 0) return;
+    shared.bell().ring(on_bell);
+    ++flow_.counters_.doorbells;
   }
 
   void send_to(Address number, std::span<iovec> datagrams) {

@@ -103,6 +103,7 @@ WorkerFlow::WorkerFlow(const JobSpec& spec, std::uint32_t worker, std::uint64_t 
   if (shared_) {
     shared_->attach(worker_);
     downlink_ = shared_->downlink(worker_);
+    bell_ = shared_->bell();
   }
 }
 
@@ -130,6 +131,7 @@ void WorkerFlow::run() {
 }
 
 void WorkerFlow::ring_driver() {
+  if (bell_) return bell_.ring(std::uint32_t{1} << worker_);
   const std::uint64_t one = 1;
   [[maybe_unused]] const auto ignored = write(driver_bell_, &one, sizeof one);
 }
@@ -140,7 +142,7 @@ bool WorkerFlow::pump() {
   {
     const std::lock_guard lock(turnstile_);
     if (!socket_.is_open()) {  // halted: only the bell rings now
-      shared_.reset();
+      give_up_sharing();
       return true;
     }
     drained = receive();
@@ -160,31 +162,39 @@ bool WorkerFlow::drive(const std::function<bool()>& finished, double deadline_s)
   const std::unique_lock driving(driver_, std::try_to_lock);
   if (!driving.owns_lock()) return false;
   driven_.store(true);  // before finished() is asked: see run()
-  const int fd = [this] {
-    const std::lock_guard lock(turnstile_);
-    if (socket_.is_open()) poller_.set_watched(socket_.fd(), SWITCH, false);
-    return socket_.fd();
-  }();
+  watch_socket(false);
   bool drained = true;
-  while (!finished() && !closing_.load()) {
-    const double left_s = deadline_s - monotonic_now();
-    if (left_s <= 0) break;
-    if (drained && !linger() && may_sleep()) {
-      pollfd waiting[] = {{fd, POLLIN, 0}, {driver_bell_, POLLIN, 0}};
-      poll(waiting, 2, static_cast<int>(std::min(std::ceil(left_s * 1e3), 1e6)));  // the thread minds the timers
-      std::uint64_t rings;
-      if (waiting[1].revents != 0 && read(driver_bell_, &rings, sizeof rings) < 0) continue;
-      count_as_awake();
-    }
+  while (!finished() && !closing_.load() && monotonic_now() < deadline_s) {
+    if (drained && !linger()) drowse(finished, deadline_s);
     drained = pump();
   }
   driven_.store(false);
-  {
-    const std::lock_guard lock(turnstile_);
-    if (socket_.is_open()) poller_.set_watched(socket_.fd(), SWITCH, true);
-  }
-  if (!may_sleep()) poller_.ring();  // there is more already, for the thread
+  watch_socket(true);
+  if (!may_sleep(Sleep::in_poll)) poller_.ring();  // there is more already, for the thread
   return true;
+}
+
+// With shared memory the thread keeps the socket, through which little comes then. Without, whoever drives watches it.
+void WorkerFlow::watch_socket(bool by_thread) {
+  if (bell_) return;
+  const std::lock_guard lock(turnstile_);
+  if (socket_.is_open()) poller_.set_watched(socket_.fd(), SWITCH, by_thread);
+  driver_fd_ = socket_.fd();
+}
+
+// Sleeps until something has come. The thread minds the timers, and wakes the driver after whatever it has done itself.
+void WorkerFlow::drowse(const std::function<bool()>& finished, double deadline_s) {
+  if (bell_) {
+    const std::uint32_t seen = bell_.read();
+    if (!finished() && may_sleep(Sleep::on_bell)) bell_.wait(seen, std::uint32_t{1} << worker_, deadline_s);
+  } else {
+    const double left_s = std::max(deadline_s - monotonic_now(), 0.0);
+    pollfd waiting[] = {{driver_fd_, POLLIN, 0}, {driver_bell_, POLLIN, 0}};
+    poll(waiting, 2, static_cast<int>(std::min(std::ceil(left_s * 1e3), 1e6)));
+    std::uint64_t rings;
+    if (waiting[1].revents != 0 && read(driver_bell_, &rings, sizeof rings) < 0) return;
+  }
+  count_as_awake();
 }
 
 bool WorkerFlow::receive() {
@@ -211,7 +221,7 @@ bool WorkerFlow::receive_shared() {
   for (int i = 0; i < SHARED_DATAGRAMS_PER_WAKE; ++i) {
     const std::span<const std::uint8_t> datagram = downlink_.front(mine);
     if (datagram.empty()) {
-      if (downlink_.broken()) shared_.reset();  // from here on everything goes by UDP; what is missing is resent
+      if (downlink_.broken()) give_up_sharing();  // from here on everything goes by UDP; what is missing is resent
       return true;
     }
     const double now = monotonic_now();
@@ -240,25 +250,32 @@ bool WorkerFlow::linger() {
 }
 
 // Says that this worker sleeps and looks once more: see native/shared_memory.hpp.
-bool WorkerFlow::may_sleep() {
+bool WorkerFlow::may_sleep(Sleep how) {
   const std::lock_guard lock(turnstile_);
   if (!shared_) return true;
-  shared_->worker_sleeps(worker_, true);
+  shared_->worker_sleeps(worker_, how);
   if (!downlink_.has_more()) return true;
-  shared_->worker_sleeps(worker_, false);
+  shared_->worker_sleeps(worker_, Sleep::awake);
   return false;
 }
 
 void WorkerFlow::count_as_awake() {
   const std::lock_guard lock(turnstile_);
-  if (shared_) shared_->worker_sleeps(worker_, false);
+  if (shared_) shared_->worker_sleeps(worker_, Sleep::awake);
 }
 
-// While somebody drives, that thread says who sleeps. A doorbell too many does no harm.
+// While somebody drives, that thread says who sleeps. Waking too many does no harm.
 void WorkerFlow::sleep() {
-  if (!driven_.load() && !may_sleep()) return;
+  if (!driven_.load() && !may_sleep(Sleep::in_poll)) return;
   poller_.wait();
   if (!driven_.load()) count_as_awake();
+}
+
+// The memory stays mapped: somebody may be about to wait on the bell in it.
+void WorkerFlow::give_up_sharing() {
+  if (!shared_) return;
+  retired_.emplace(std::move(*shared_));
+  shared_.reset();
 }
 
 void WorkerFlow::send(double now) {

@@ -72,8 +72,11 @@ class WorkerFlow {
   bool receive_shared();
   void sleep();
   bool linger();
-  bool may_sleep();
+  bool may_sleep(Sleep how);
+  void drowse(const std::function<bool()>& finished, double deadline_s);
+  void watch_socket(bool by_thread);
   void count_as_awake();
+  void give_up_sharing();
   void send(double now);
   void ring_driver();
   // Hands out events; the one that ends the flow, if any, is for on_failure once the lock is released.
@@ -88,7 +91,8 @@ class WorkerFlow {
   WorkerMachine machine_;
   std::uint32_t worker_;
   std::optional<SharedMemory> shared_;
-  RingReader downlink_;  // of shared_
+  std::optional<SharedMemory> retired_;  // not used any more, but its bell
+  RingReader downlink_;                  // of shared_
   ReceiveBatch batch_;
   std::unique_ptr<Outbox> outbox_;
   UdpCounters counters_;
@@ -97,7 +101,9 @@ class WorkerFlow {
   std::atomic<bool> closing_ = false;
   std::mutex driver_;    // held by the thread that waits and drives
   std::atomic<bool> driven_ = false;
-  int driver_bell_ = -1;  // an eventfd that interrupts it
+  Bell bell_;             // what it sleeps on, with shared memory
+  int driver_fd_ = -1;    // the socket, as the driver knows it
+  int driver_bell_ = -1;  // an eventfd that interrupts it elsewhere
   std::thread thread_;
 };
 
