@@ -102,6 +102,7 @@ def staleness(
     from rich.console import Console
 
     from fanin.benchmarks import staleness as benchmark
+    from fanin.benchmarks.staleness_worker import MODES
     from fanin.emulation.network import units
     from fanin.errors import ConfigurationError
 
@@ -113,7 +114,7 @@ def staleness(
         steps=steps,
         step_ms=step_ms,
         target=target,
-        modes=tuple(modes.split(",")) if modes else benchmark.MODES,
+        modes=tuple(modes.split(",")) if modes else MODES,
         conditions=tuple(conditions.split(",")) if conditions else tuple(benchmark.CONDITIONS),
         rate_bit_s=rate_bit_s,
     )

@@ -1,6 +1,9 @@
 """What a thread has set for its own arithmetic must not reach the numerics: ranks may differ in it."""
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from fanin.fixed_point import Codec
@@ -16,15 +19,18 @@ def test_a_thread_that_flushes_subnormals_gets_the_same_bits() -> None:
     codes = oracle.codes(x, 512)
     words = oracle.quantize(x, codes, 512)
     result = oracle.dequantize(words, codes, 512, x.size, 2)
+    wanted: tuple[npt.NDArray[Any], ...] = (codes, words, result)
     assert np.any(result != 0)
     assert torch.set_flush_denormal(True), "this processor cannot flush subnormals"
     try:
         flushes = bool(torch.tensor([1e-39]) * torch.tensor([1.0]) == 0)
-        flushed = native.codes(x, 512), native.quantize(x, codes, 512), native.dequantize(words, codes, 512, x.size, 2)
+        got: tuple[npt.NDArray[Any], ...] = (
+            native.codes(x, 512), native.quantize(x, codes, 512), native.dequantize(words, codes, 512, x.size, 2),
+        )  # fmt: skip
         flushes_still = bool(torch.tensor([1e-39]) * torch.tensor([1.0]) == 0)
     finally:
         torch.set_flush_denormal(False)
     assert flushes
     assert flushes_still, "the caller's setting is put back"
-    for got, expected in zip(flushed, (codes, words, result), strict=True):
-        assert_same_bits(got, expected)
+    for one, other in zip(got, wanted, strict=True):
+        assert_same_bits(one, other)
