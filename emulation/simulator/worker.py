@@ -26,7 +26,7 @@ from fanin.emulation.simulator.ledger import JobLedger
 from fanin.emulation.simulator.machines import Worker
 from fanin.emulation.simulator.network import Node
 from fanin.emulation.simulator.switch_host import SWITCH_ADDRESS
-from fanin.events import Departed, MembersChanged, Ready, ReductionDone, Stands, WorkerEvent
+from fanin.events import Departed, MembersChanged, Ready, ReductionDone, RoundHeard, Stands, WorkerEvent
 from fanin.host.joining import ENTRY_MARGIN, spec_of
 from fanin.host.operation import Operation
 from fanin.host.worker_machine import WorkerMachine
@@ -290,7 +290,7 @@ class Process:
             self.job.queue.at(self.job.queue.now, self._begin)
         elif isinstance(event, Stands):
             self.job.queue.at(self.job.queue.now, self._enter_if_still, self.life, event.base)
-        elif isinstance(event, MembersChanged):
+        elif isinstance(event, MembersChanged | RoundHeard):
             self.job.note(f"{self}: {event}")
         else:
             self._fail(str(event))
