@@ -46,7 +46,7 @@ class ReductionDone:
 
 @dataclass(frozen=True, slots=True)
 class RoundHeard:
-    """Worker: round `base` of some slot was closed, and nothing was submitted for it yet. Once per base, in order."""
+    """Worker: round `base` was closed in every slot, and nothing was submitted for it yet. In order, with gaps."""
 
     base: int
 

@@ -351,9 +351,13 @@ class WorkerMachine:
     def _hear(self, slot: int, base: int) -> None:
         """A round was closed for which nothing was sent yet: news where that can happen, in jobs with staleness."""
         self._closed[slot] = max(self._closed[slot], base + 1)
-        if base >= self._heard and self._spec.history > SYNCHRONOUS_HISTORY:
-            self._heard = base + 1
-            self._events.append(RoundHeard(base))
+        if self._spec.history == SYNCHRONOUS_HISTORY:
+            return
+        slots = self._spec.slots  # a pass is late in every slot, or it would close rounds that nobody contributed to
+        heard = min(max(over, self._stream.current(index) // slots) for index, over in enumerate(self._closed))
+        if heard > self._heard:
+            self._heard = heard
+            self._events.append(RoundHeard(heard - 1))
 
     def _store(self, operation: Operation, item: int, packet: Packet, now: float) -> None:
         """Write a result where it belongs, and let the slot go on."""

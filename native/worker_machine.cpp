@@ -335,9 +335,13 @@ void WorkerMachine::State::send_again(std::uint32_t slot) {
 // A round was closed for which nothing was sent yet: news in jobs with staleness.
 void WorkerMachine::State::hear(std::uint32_t slot, std::uint64_t base) {
   closed_[slot] = std::max(closed_[slot], base + 1);
-  if (base < heard_ || spec_.history() == SYNCHRONOUS_HISTORY) return;
-  heard_ = base + 1;
-  events_.push_back(RoundHeard{.base = base});
+  if (spec_.history() == SYNCHRONOUS_HISTORY) return;
+  std::uint64_t heard = closed_[slot];  // a pass is late in every slot, or it would close rounds without contributors
+  for (std::uint32_t other = 0; other < spec_.slots && heard > heard_; ++other)
+    heard = std::min(heard, std::max(closed_[other], stream_.current(other) / spec_.slots));
+  if (heard <= heard_) return;
+  heard_ = heard;
+  events_.push_back(RoundHeard{.base = heard - 1});
 }
 
 void WorkerMachine::State::finish(std::uint32_t slot, const Parsed& packet, double now) {
