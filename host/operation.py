@@ -48,7 +48,7 @@ def memory(address: int, count: int, dtype: type[np.generic]) -> npt.NDArray[Any
 def check(reduction: Reduction, spec: JobSpec) -> None:
     """Raise ConfigurationError for a reduction that would be computed wrongly."""
     element, size = reduction.element, reduction.element.bytes
-    if element.floating and spec.contributions > spec.workers and not reduction.scale_code:
+    if element.floating and spec.largest_staleness and not reduction.scale_code:
         raise ConfigurationError("floating point through a job with staleness > 0: rounds would mix scales")
     if not element.floating and (reduction.divisor != 1.0 or reduction.factor != 1.0):
         raise ConfigurationError(f"{element.name} is summed exactly: divide or multiply it outside")

@@ -12,7 +12,7 @@ namespace fanin {
 namespace {
 
 void check(const Reduction& asked, const JobSpec& spec) {
-  if (is_floating(asked.element) && spec.contributions() > spec.workers && asked.scale_code == 0)
+  if (is_floating(asked.element) && spec.max_staleness != 0 && asked.scale_code == 0)
     throw std::invalid_argument("floating point through a job with staleness > 0: rounds would mix scales");
   if (!is_floating(asked.element) && (asked.divisor != 1.0 || asked.factor != 1.0))
     throw std::invalid_argument("integers are summed exactly: divide or multiply them outside");
