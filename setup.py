@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+import pybind11
 from pybind11.setup_helpers import ParallelCompile, Pybind11Extension, build_ext
 from setuptools import setup
 
@@ -43,7 +44,7 @@ setup(
             sorted(str(path) for path in Path("native").glob("*.cpp")),
             include_dirs=["native"],
             cxx_std=20,
-            extra_compile_args=[*FLAGS, "-pthread"],
+            extra_compile_args=[*FLAGS, "-pthread", "-isystem", pybind11.get_include()],  # its warnings are not ours
             extra_link_args=LINK,
         )
     ],
