@@ -88,9 +88,13 @@ def test_nothing_is_left_of_a_fabric_and_nothing_else_is_touched() -> None:
     before = {name for _, name in socket.if_nameindex()}
     with Fabric(Topology(workers=1)) as fabric:
         name = fabric.name
-        sleeper = subprocess.Popen(["ip", "netns", "exec", fabric.worker_namespace(0), "sleep", "60"])
+        command = ["ip", "netns", "exec", fabric.worker_namespace(0), "sh", "-c", "echo inside; exec sleep 60"]
+        sleeper = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert sleeper.stdout is not None
+        assert sleeper.stdout.readline() == b"inside\n"
         assert {name for _, name in socket.if_nameindex()} == before
-    assert sleeper.wait(LIMIT_S) == -signal.SIGKILL
+    with sleeper:
+        assert sleeper.wait(LIMIT_S) == -signal.SIGKILL
     assert not list(ownership.NAMESPACES.glob(f"fanin-{name}-*"))
     assert not (ownership.MARKS / f"{name}.json").exists()
 
