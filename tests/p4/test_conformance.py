@@ -9,7 +9,6 @@ differently (docs/protocol.md) is named in `DIFFERENT`.
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Callable
 from types import ModuleType
 
@@ -31,7 +30,6 @@ from tests.p4.emulated import P4Machine
 
 BY_HEARTBEAT = "the controller sees HELLO and BYE only: a contribution is no sign of life to it"
 NO_CHECKSUMS = "a pipeline computes no checksum over a payload: jobs that want them are refused"
-BMV2 = "simple_switch_grpc"
 COMPARED = ("contributions", "passes", "duplicates", "rounds")
 """Counters that every target has. Packets and bytes are counted at other places."""
 
@@ -173,11 +171,6 @@ globals().update({name: each for name, each in TAKEN.items() if name not in DIFF
 def test_what_is_left_out_is_there_to_be_left_out() -> None:
     assert DIFFERENT.keys() <= TAKEN.keys()
     assert len(TAKEN) > 60
-
-
-@pytest.mark.skipif(shutil.which(BMV2) is None, reason=f"{BMV2} is not on PATH")
-def test_bmv2_runs_the_same_program() -> None:
-    pytest.skip(f"{BMV2} takes packets from network interfaces only: tests/p4_programs and docs/deploy-p4.md")
 
 
 Step = tuple[str, int, int, int, int]
