@@ -137,16 +137,22 @@ def slowest_ranks(reports: list[dict[str, Any]]) -> list[float]:
     return [max(values) for values in zip(*(report["seconds"] for report in reports), strict=True)]
 
 
-def checked_row(
-    plan: Plan, rival: Rival, reports: list[dict[str, Any]], seconds: list[float], gloo_s: float | None
-) -> Row:
-    """The rival's figures, if its results deserve any."""
-    max_error = max(report["max_error"] for report in reports)
-    tolerated = rival.tolerated_error(plan.workers)
+def checked_error(rival: Rival, reports: list[dict[str, Any]], workers: int) -> float:
+    """The largest error of any rank. FaninError where it has no explanation, or where ranks got different results."""
+    max_error: float = max(report["max_error"] for report in reports)
+    tolerated = rival.tolerated_error(workers)
     if not max_error <= tolerated:
         raise FaninError(f"{rival.label}: an error of {max_error:.3g} where at most {tolerated:.3g} is explained")
     if any(report["checksums"] != reports[0]["checksums"] for report in reports):
         raise FaninError(f"{rival.label}: the ranks got different results")
+    return max_error
+
+
+def checked_row(
+    plan: Plan, rival: Rival, reports: list[dict[str, Any]], seconds: list[float], gloo_s: float | None
+) -> Row:
+    """The rival's figures, if its results deserve any."""
+    max_error = checked_error(rival, reports, plan.workers)
     median_s = statistics.median(seconds)
     return Row(
         backend=rival.backend + (f"-{rival.transport}" if rival.transport else ""),

@@ -25,7 +25,7 @@ from rich.table import Table
 
 import fanin
 from fanin.benchmarks import mpi
-from fanin.benchmarks.allreduce import FLOAT_BYTES, ROUNDS, slowest_ranks
+from fanin.benchmarks.allreduce import FLOAT_BYTES, ROUNDS, checked_error, slowest_ranks
 from fanin.benchmarks.rivals import Rival
 from fanin.emulation.network.commands import in_namespace
 from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
@@ -240,12 +240,7 @@ def _row(
     plan: Plan, rival: Rival, size: int, reports: list[dict[str, Any]], seconds: list[float], gloo_s: float | None
 ) -> Row:
     """The rival's figures, if its results deserve any."""
-    max_error = max(report["max_error"] for report in reports)
-    tolerated = rival.tolerated_error(plan.workers)
-    if not max_error <= tolerated:
-        raise FaninError(f"{rival.label}: an error of {max_error:.3g} where at most {tolerated:.3g} is explained")
-    if any(report["checksums"] != reports[0]["checksums"] for report in reports):
-        raise FaninError(f"{rival.label}: the ranks got different results")
+    max_error = checked_error(rival, reports, plan.workers)
     median_s = statistics.median(seconds)
     resent = [report["retransmissions"] for report in reports if report.get("retransmissions") is not None]
     return Row(
