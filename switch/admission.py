@@ -1,6 +1,7 @@
 """Whether a worker may join: every reason for a no stands here, with the remedy.
 
-These are pure judgements about one Join, alone or beside the others of its job; switch/controller.py keeps the state.
+These are pure judgements about one Join, alone or beside the others of its job. Who keeps the state is switch/direct.py
+and switch/trees.py.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ def in_words(ranks: Collection[int]) -> str:
     return f"ranks {', '.join(names[:-1])} and {names[-1]}" if names else "no rank"
 
 
+def largest_staleness(join: Join) -> int:
+    """The S that a worker wants its job to be able to reach."""
+    return join.staleness if join.max_staleness is None else join.max_staleness
+
+
 def judge_alone(join: Join, schemes: Collection[str], *, tree: bool = False) -> Refused | None:
     """What is wrong with a Join whatever the other ranks say; None when nothing is. `tree`: it came through a leaf."""
     largest_size = MAX_TREE_WORKERS if tree else MAX_WORKERS
@@ -64,7 +70,7 @@ def judge_alone(join: Join, schemes: Collection[str], *, tree: bool = False) -> 
         return refuse(
             Refusal.QUORUM, f"quorum {quorum} of {join.size} workers", f"the quorum must be in 1..{join.size}"
         )
-    largest = join.staleness if join.max_staleness is None else join.max_staleness
+    largest = largest_staleness(join)
     if not 0 <= join.staleness <= largest <= MAX_STALENESS:
         return refuse(
             Refusal.STALENESS,

@@ -1,6 +1,9 @@
-"""What the controller remembers of a job, and the states a job goes through.
+"""What a controller remembers of a job, and the states a job goes through.
 
-States of a job, what moves it on, and what its ranks are told:
+`Job` is what every job has, wherever its ranks are. `DirectJob` is one whose ranks come to this switch themselves; one
+whose ranks are at leaves is switch/trees.py's, and a leaf's part of one switch/leaf.py's.
+
+States of a DirectJob, what moves it on, and what its ranks are told:
 
     state      | leaves it when                      | next      | told
     -----------+-------------------------------------+-----------+--------------------------------------------
@@ -25,9 +28,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Generic, TypeVar
 
-from fanin.control import Explanation, JobReport, Join, MemberReport, one_line
+from fanin.control import JOIN_LEASE_S, Explanation, Join, one_line
 from fanin.job import JobSpec
 
 
@@ -42,44 +46,68 @@ class State(enum.Enum):
 
 
 @dataclass(slots=True)
-class Member:
+class Applicant:
     """One rank that has joined."""
 
     join: Join
+    renewed_s: float
+    """When it last said so."""
+
+    @property
+    def lapses_s(self) -> float:
+        """When it no longer counts as waiting, unless it says Join again."""
+        return self.renewed_s + JOIN_LEASE_S
+
+
+A = TypeVar("A", bound=Applicant)
+
+
+@dataclass(slots=True)
+class Job(Generic[A]):
+    """One job, from the first rank that asks for it to the last that is gone. Masks are over the spec's workers."""
+
+    name: str
+    """What its workers call it."""
+    _: KW_ONLY
+    state: State = State.FORMING
+    members: dict[int, A] = field(default_factory=dict)
+    """By rank."""
+    spec: JobSpec | None = None
+    """What the switch holds it to, once it is on the data plane; its K and S are those in force."""
+    memory_bytes: int = 0
+    """What it holds of the switch's memory, over all flows."""
+    registered: int = 0
+    lost: int = 0
+    left: int = 0
+    forget_s: float = 0.0
+    """When it goes off the data plane, once it has ended."""
+
+    def lapsed(self, now: float) -> list[int]:
+        """Ranks that waited, and have been silent for too long."""
+        return [rank for rank, member in self.members.items() if now >= member.lapses_s]
+
+
+@dataclass(slots=True)
+class Member(Applicant):
+    """A rank that came to this switch itself."""
+
     peer: bytes
     """Where the answers go."""
-    renewed_s: float
     departed: bool = False
     """It said Leave on the control channel, so BYE may never come."""
 
 
 @dataclass(slots=True)
-class Job:
-    """One job, from the first rank that asks for it to the last that is gone."""
+class DirectJob(Job[Member]):
+    """One job whose ranks come to this switch themselves: its workers are its ranks."""
 
     first: Join
     """Of the rank that has waited longest: what the others must agree with."""
     opened_s: float
     deadline_s: float
     """When it must have formed, and, after that, started."""
-    state: State = State.FORMING
-    members: dict[int, Member] = field(default_factory=dict)
-    spec: JobSpec | None = None
-    """What the switch holds it to; its K and S are those in force."""
-    memory_bytes: int = 0
-    """What it holds of the switch's memory, over all flows."""
-    registered: int = 0
-    lost: int = 0
-    left: int = 0
     epitaph: str = ""
     """What first went wrong, or, if nothing did, who left first."""
-    forget_s: float = 0.0
-    """When it goes off the data plane, once it has ended."""
-
-    @property
-    def name(self) -> str:
-        """What its workers call it."""
-        return self.first.job
 
     @property
     def departed(self) -> int:
@@ -110,58 +138,13 @@ class Job:
             return tuple(rank for rank in range(self.first.size) if rank not in self.members)
         return tuple(ranks_of(self.spec.full_mask & ~self.registered))
 
-
-def largest_staleness(join: Join) -> int:
-    """The S that a worker wants its job to be able to reach."""
-    return join.staleness if join.max_staleness is None else join.max_staleness
+    def explanation(self) -> Explanation:
+        """What became of it."""
+        because = f": {self.epitaph}" if self.epitaph else ""
+        text = one_line(f"job {self.name!r} is {self.state.value}{because}")
+        return Explanation(known=True, text=text, lost=tuple(ranks_of(self.lost)), left=tuple(ranks_of(self.left)))
 
 
 def ranks_of(mask: int) -> Iterator[int]:
     """The ranks whose bits are set."""
     return (rank for rank in range(mask.bit_length()) if mask >> rank & 1)
-
-
-def explanation_of(job: Job) -> Explanation:
-    """What became of a job that is, or was, on the data plane."""
-    because = f": {job.epitaph}" if job.epitaph else ""
-    text = one_line(f"job {job.name!r} is {job.state.value}{because}")
-    return Explanation(known=True, text=text, lost=tuple(ranks_of(job.lost)), left=tuple(ranks_of(job.left)))
-
-
-def report(job: Job, now: float, flows: int, counters: dict[str, int]) -> JobReport:
-    """What `fanin stats` shows of a job."""
-    spec = job.spec
-    return JobReport(
-        name=job.name,
-        state=job.state.value,
-        index=spec.job if spec else None,
-        generation=spec.generation if spec else None,
-        scheme=job.first.scheme,
-        size=job.first.size,
-        quorum=spec.quorum if spec else job.first.quorum or job.first.size,
-        staleness=spec.staleness if spec else job.first.staleness,
-        on_worker_loss=job.first.on_worker_loss,
-        max_staleness=spec.largest_staleness if spec else largest_staleness(job.first),
-        slots=spec.slots if spec else 0,
-        words_per_packet=spec.words_per_packet if spec else 0,
-        flows=flows,
-        memory_bytes=job.memory_bytes,
-        age_s=now - job.opened_s,
-        members=tuple(_report_member(job, rank) for rank in range(job.first.size)),
-        counters=counters,
-    )
-
-
-def _report_member(job: Job, rank: int) -> MemberReport:
-    member = job.members.get(rank)
-    if member is None:
-        return MemberReport(rank=rank, process="", state="missing")
-    if job.lost >> rank & 1:
-        state = "lost"
-    elif job.departed >> rank & 1:
-        state = "left"
-    elif job.registered >> rank & 1:
-        state = "registered"
-    else:
-        state = "waiting" if job.spec is None else "joined"
-    return MemberReport(rank=rank, process=member.join.process, state=state)

@@ -22,9 +22,7 @@ Rules
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fanin import control
 from fanin.control import JOIN_LEASE_S, Enlist, Join, Refusal, Refused, Relayed
@@ -32,48 +30,40 @@ from fanin.errors import AdmissionError, ConfigurationError
 from fanin.events import SwitchEvent, WorkerJoined, WorkerSilent
 from fanin.job import JobSpec
 from fanin.switch.admission import in_words, judge_alone, judge_beside, peer_refused, rank_taken, refuse
-from fanin.switch.data_plane import DataPlane, Limits
+from fanin.switch.data_plane import DataPlane
 from fanin.switch.job_shape import choose_shape
-from fanin.switch.jobs import State, ranks_of
+from fanin.switch.job_table import JobTable
+from fanin.switch.jobs import Applicant, Job, State, ranks_of
+from fanin.switch.outbox import Outbox
+from fanin.switch.reports import report_in_tree
+from fanin.switch.resources import Resources
 from fanin.wire import MAX_WORKERS
-
-LINGER_S = 1.0
-"""How long an ended job stays on the data plane, for a BYE that is sent again."""
-MAX_EPITAPHS = 256
-"""Ended jobs that a leaf can ask about."""
 
 
 @dataclass(slots=True)
-class Enlisted:
+class Enlisted(Applicant):
     """One rank, and the leaf that it is at."""
 
-    join: Join
     leaf: str
-    renewed_s: float
     gone: str = ""
     """How it went, once it has."""
 
 
 @dataclass(slots=True)
-class TreeJob:
-    """One job over several leaves."""
+class TreeJob(Job[Enlisted]):
+    """One job over several leaves, which are its workers."""
 
     first: Join
+    """What the others must agree with."""
     deadline_s: float
-    state: State = State.FORMING
-    members: dict[int, Enlisted] = field(default_factory=dict)
+    """When it must have formed, and, after that, started."""
     peers: dict[str, bytes] = field(default_factory=dict)
     """Where the answers for each leaf go."""
     addresses: dict[str, str] = field(default_factory=dict)
     branches: tuple[str, ...] = ()
     """The leaves by branch, once the job is on the data plane."""
-    spec: JobSpec | None = None
-    memory_bytes: int = 0
-    registered: int = 0
-    lost: int = 0
-    left: int = 0
     epitaph: str = ""
-    forget_s: float = 0.0
+    """What first went wrong, or, if nothing did, which leaf left first."""
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -97,48 +87,25 @@ class TreeJob:
 
 
 class TreeJobs:
-    """The table of these jobs at the root's controller, which passes on what concerns them."""
+    """What happens to these jobs, one by one."""
 
-    def __init__(
-        self,
-        limits: Limits,
-        plane: DataPlane,
-        *,
-        random_bits: Callable[[int], int],
-        take_index: Callable[[], int],
-        send: Callable[[bytes, control.Reply], None],
-    ) -> None:
-        self._limits, self._plane = limits, plane
-        self._random_bits, self._take_index, self._send = random_bits, take_index, send
-        self._open: dict[str, TreeJob] = {}
-        self._placed: dict[int, TreeJob] = {}
-        self._epitaphs: deque[tuple[str, int, control.Explanation]] = deque(maxlen=MAX_EPITAPHS)
+    def __init__(self, table: JobTable[TreeJob], resources: Resources, plane: DataPlane, outbox: Outbox) -> None:
+        self._table, self._resources, self._plane, self._outbox = table, resources, plane, outbox
 
     def holds(self, index: int) -> bool:
         """Whether the index is one of these jobs'."""
-        return index in self._placed
+        return index in self._table.placed
 
     def forms(self, name: str) -> bool:
         """Whether the name is in use here."""
-        return name in self._open
-
-    @property
-    def memory_bytes(self) -> int:
-        """What these jobs hold of the switch's memory."""
-        return sum(job.memory_bytes for job in self._placed.values())
-
-    @property
-    def live(self) -> int:
-        """Jobs that some worker still takes part in, or waits for."""
-        forming = sum(job.spec is None for job in self._open.values())
-        return forming + sum(job.state is not State.ENDED for job in self._placed.values())
+        return name in self._table.open
 
     # --- joining ---
 
-    def enlist(self, peer: bytes, request: Enlist, now: float, free_bytes: int) -> None:
+    def enlist(self, peer: bytes, request: Enlist, now: float) -> None:
         """A leaf passes on a Join of one of its ranks, for the first time or again."""
         join, leaf = request.join, request.leaf
-        job = self._open.get(join.job)
+        job = self._table.open.get(join.job)
         if job is not None:
             job.peers[leaf] = peer
             known = job.members.get(join.rank)
@@ -148,18 +115,18 @@ class TreeJobs:
                 return
         refused = self._judge(join, job)
         if refused is not None:
-            self._send(peer, Relayed(job=join.job, rank=join.rank, refused=refused))
+            self._outbox.send(peer, Relayed(job=join.job, rank=join.rank, refused=refused))
             if job is not None and job.state is State.FORMING and refused.code != Refusal.RANK_TAKEN.value:
                 self._disband(job, peer_refused(join, refused))
             return
         if job is None:
-            job = self._open[join.job] = TreeJob(join, now + join.join_timeout_s)
-        job.members[join.rank] = Enlisted(join, leaf, now)
+            job = self._table.open[join.job] = TreeJob(join.job, join, now + join.join_timeout_s)
+        job.members[join.rank] = Enlisted(join, now, leaf)
         job.peers[leaf], job.addresses[leaf] = peer, request.address
         if job.missing:
             self._tell(job, join.rank)
         else:
-            self._place(job, now, free_bytes)
+            self._place(job, now)
 
     def _judge(self, join: Join, job: TreeJob | None) -> Refused | None:
         synchronous = join.quorum in (None, join.size) and not join.staleness and not join.max_staleness
@@ -177,9 +144,10 @@ class TreeJobs:
         if holder is None:
             return None
         running = job.state is not State.FORMING
-        return rank_taken(join, holder.join, running, self._limits.liveness_timeout_s if running else JOIN_LEASE_S)
+        free_after_s = self._resources.limits.liveness_timeout_s if running else JOIN_LEASE_S
+        return rank_taken(join, holder.join, running, free_after_s)
 
-    def _place(self, job: TreeJob, now: float, free_bytes: int) -> None:
+    def _place(self, job: TreeJob, now: float) -> None:
         lowest: dict[str, int] = {}
         for rank in sorted(job.members):
             lowest.setdefault(job.members[rank].leaf, rank)
@@ -192,7 +160,7 @@ class TreeJobs:
         try:
             spec = self._spec(job)
             job.memory_bytes = spec.pool_bytes * len(self._plane.server.ports)
-            if job.memory_bytes > free_bytes:
+            if job.memory_bytes > (free_bytes := self._resources.free_bytes):
                 raise AdmissionError(f"{job.memory_bytes:,} bytes of switch memory needed, {free_bytes:,} free")
             self._plane.server.admit(spec)
         except (AdmissionError, ConfigurationError) as error:
@@ -201,42 +169,29 @@ class TreeJobs:
             return
         job.spec, job.state = spec, State.STARTING
         job.deadline_s = now + min(member.join.join_timeout_s for member in job.members.values())
-        self._placed[spec.job] = job
+        self._table.placed[spec.job] = job
         for rank, member in job.members.items():
             member.renewed_s = now
             self._tell(job, rank)
 
     def _spec(self, job: TreeJob) -> JobSpec:
         shape = choose_shape([member.join for member in job.members.values()], self._plane.buffers)
-        branches = len(job.branches)
-        return JobSpec(
-            job=self._take_index(),
-            generation=self._random_bits(32),
-            workers=branches,
-            quorum=branches,
-            slots=shape.slots,
-            words_per_packet=shape.words_per_packet,
-            codes_per_packet=shape.codes_per_packet,
-            tokens=tuple(self._random_bits(64) for _ in range(branches)),
-            checksum=shape.checksum,
-            liveness_timeout_s=self._limits.liveness_timeout_s,
-            total_workers=job.first.size,
-            branches=True,
-        )
+        spec = self._resources.new_spec(shape, len(job.branches))
+        return replace(spec, total_workers=job.first.size, branches=True)
 
     def _tell(self, job: TreeJob, rank: int) -> None:
         """How far the job is, for one of its ranks."""
-        relayed = Relayed(job=job.first.job, rank=rank)
+        relayed = Relayed(job=job.name, rank=rank)
         if job.spec is None:
-            reply = control.Waiting(job=job.first.job, missing=job.missing)
-            relayed = Relayed(job=job.first.job, rank=rank, waiting=reply)
+            reply = control.Waiting(job=job.name, missing=job.missing)
+            relayed = Relayed(job=job.name, rank=rank, waiting=reply)
         elif job.state is State.STARTING:
-            relayed = Relayed(job=job.first.job, rank=rank, placed=self._placed_for(job, job.spec, rank))
+            relayed = Relayed(job=job.name, rank=rank, placed=self._placed_for(job, job.spec, rank))
         else:
             processes = tuple(job.members[each].join.process for each in range(job.first.size))
-            started = control.Started(job=job.first.job, processes=processes)
-            relayed = Relayed(job=job.first.job, rank=rank, started=started)
-        self._send(job.peers[job.members[rank].leaf], relayed)
+            started = control.Started(job=job.name, processes=processes)
+            relayed = Relayed(job=job.name, rank=rank, started=started)
+        self._outbox.send(job.peers[job.members[rank].leaf], relayed)
 
     def _placed_for(self, job: TreeJob, spec: JobSpec, rank: int) -> control.Placed:
         branch = job.branches.index(job.members[rank].leaf)
@@ -257,30 +212,26 @@ class TreeJobs:
 
     def _disband(self, job: TreeJob, refused: Refused) -> None:
         for rank, member in job.members.items():
-            self._send(job.peers[member.leaf], Relayed(job=job.first.job, rank=rank, refused=refused))
-        del self._open[job.first.job]
+            self._outbox.send(job.peers[member.leaf], Relayed(job=job.name, rank=rank, refused=refused))
+        del self._table.open[job.name]
 
     # --- leaving, and worse ---
 
-    def leave(self, leave: control.Leave, now: float) -> bool:
-        """A rank has left, or given up, or is lost to its leaf; whether it was one of these jobs'."""
-        for job in [*self._open.values(), *self._placed.values()]:
-            member = job.members.get(leave.rank)
-            if job.first.job != leave.job or member is None or member.join.nonce != leave.nonce:
-                continue
-            if job.state is State.FORMING:
-                del job.members[leave.rank]
-                if not job.members:
-                    del self._open[job.first.job]
-            elif leave.reason or job.state is State.STARTING:
-                member.gone = leave.reason or "left"
-                self._gone(job, f"rank {leave.rank} ({member.join.process}) {member.gone}", (leave.rank,), now)
-            return True
-        return False
+    def leave(self, leave: control.Leave, now: float) -> None:
+        """A rank has left, or given up, or is lost to its leaf, if it was one of these jobs'."""
+        job = self._table.job_of(leave)
+        if job is None:
+            return
+        if job.state is State.FORMING:
+            self._table.drop(job, leave.rank)
+        elif leave.reason or job.state is State.STARTING:
+            member = job.members[leave.rank]
+            member.gone = leave.reason or "left"
+            self._gone(job, f"rank {leave.rank} ({member.join.process}) {member.gone}", (leave.rank,), now)
 
     def handle_event(self, event: SwitchEvent, now: float) -> None:
         """The data plane reports on a leaf."""
-        job = self._placed[event.job]
+        job = self._table.placed[event.job]
         assert job.spec is not None
         bit = 1 << event.worker
         if isinstance(event, WorkerJoined):
@@ -304,71 +255,60 @@ class TreeJobs:
         if worse or not job.epitaph:
             job.epitaph = what
         if job.state is State.STARTING:
-            text = f"job {job.first.job!r} did not start: {what}"
+            text = f"job {job.name!r} did not start: {what}"
             refused = refuse(Refusal.MEMBER_LOST, text, "see that rank's own error; then start the job again", ranks)
             self._disband(job, refused)
             self._end(job, now)
             return
         if job.state is State.RUNNING:
             job.state = State.ENDING
-            del self._open[job.first.job]
+            del self._table.open[job.name]
         if job.state is State.ENDING and job.lost | job.left == job.spec.full_mask:
             self._end(job, now)
 
     def _end(self, job: TreeJob, now: float) -> None:
-        assert job.spec is not None
-        job.state, job.forget_s = State.ENDED, now + LINGER_S
-        self._epitaphs.append((job.first.job, job.spec.generation, job.explanation()))
+        self._table.end(job, now)
+        self._table.bury(job, job.explanation())
 
     def explain(self, name: str, generation: int) -> control.Explanation | None:
         """What became of one of these jobs; None for one that is not, or is forgotten."""
-        for job in self._placed.values():
-            if job.spec is not None and (job.first.job, job.spec.generation) == (name, generation):
-                return job.explanation()
-        for known, number, explanation in self._epitaphs:
-            if (known, number) == (name, generation):
-                return explanation
-        return None
+        job = self._table.find(name, generation)
+        return self._table.epitaph(name, generation) if job is None else job.explanation()
 
     # --- time ---
 
     def handle_timer(self, now: float) -> None:
         """Let go of what has waited too long."""
-        for job in list(self._open.values()):
-            silent = [rank for rank, each in job.members.items() if now >= each.renewed_s + JOIN_LEASE_S]
+        for job in list(self._table.open.values()):
+            silent = job.lapsed(now)
             if job.state is State.FORMING:
                 for rank in silent:
-                    del job.members[rank]
-                if not job.members:
-                    del self._open[job.first.job]
-                elif now >= job.deadline_s:
-                    reason = f"job {job.first.job!r}: {in_words(job.missing)} of {job.first.size} did not join in time"
+                    self._table.drop(job, rank)
+                if job.members and now >= job.deadline_s:
+                    reason = f"job {job.name!r}: {in_words(job.missing)} of {job.first.size} did not join in time"
                     remedy = f"see why {in_words(job.missing)} did not start, or allow more FANIN_JOIN_TIMEOUT_S"
                     self._disband(job, refuse(Refusal.JOIN_TIMEOUT, reason, remedy, job.missing))
             elif job.state is State.STARTING and (silent or now >= job.deadline_s):
                 ranks = tuple(silent) or job.missing
                 self._gone(job, f"{in_words(ranks)} did not reach the data path", ranks, now)
-        for index, job in list(self._placed.items()):
-            if job.state is State.ENDED and now >= job.forget_s:
-                self._plane.server.remove(index)
-                del self._placed[index]
+        for job in self._table.forgettable(now):
+            assert job.spec is not None
+            self._plane.server.remove(job.spec.job)
+            del self._table.placed[job.spec.job]
 
     def next_timer(self) -> float | None:
         """When `handle_timer` wants to be called."""
-        times = [job.forget_s for job in self._placed.values() if job.state is State.ENDED]
-        for job in self._open.values():
+        times = self._table.timers()
+        for job in self._table.open.values():
             if job.state in (State.FORMING, State.STARTING):
                 times.append(job.deadline_s)
-                times.extend(member.renewed_s + JOIN_LEASE_S for member in job.members.values())
         return min(times, default=None)
 
     def reports(self) -> list[control.JobReport]:
         """What `fanin stats` shows of them."""
-        forming = [job for job in self._open.values() if job.spec is None]
-        return [self._report(job) for job in [*self._placed.values(), *forming]]
+        return [self._report(job) for job in [*self._table.placed.values(), *self._table.forming]]
 
     def _report(self, job: TreeJob) -> control.JobReport:
-        spec = job.spec
         explanation = job.explanation()
 
         def state(rank: int) -> str:
@@ -378,29 +318,7 @@ class TreeJobs:
                 return "lost"
             if rank in explanation.left:
                 return "left"
-            return "waiting" if spec is None else "joined" if rank in job.missing else "registered"
+            return "waiting" if job.spec is None else "joined" if rank in job.missing else "registered"
 
-        return control.JobReport(
-            name=job.first.job,
-            state=job.state.value,
-            index=spec.job if spec else None,
-            generation=spec.generation if spec else None,
-            scheme="udp",
-            size=job.first.size,
-            quorum=job.first.size,
-            staleness=0,
-            max_staleness=0,
-            on_worker_loss="raise",
-            slots=spec.slots if spec else 0,
-            words_per_packet=spec.words_per_packet if spec else 0,
-            flows=len(self._plane.server.ports),
-            memory_bytes=job.memory_bytes,
-            age_s=0.0,
-            members=tuple(
-                control.MemberReport(
-                    rank=rank, process=job.members[rank].join.process if rank in job.members else "", state=state(rank)
-                )
-                for rank in range(job.first.size)
-            ),
-            counters=self._plane.server.job_counters(spec.job) if spec else {},
-        )
+        size = job.first.size
+        return report_in_tree(job, size, {rank: state(rank) for rank in range(size)}, self._plane.server)

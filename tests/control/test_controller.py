@@ -9,7 +9,7 @@ import pytest
 from fanin import control
 from fanin.control import JOIN_INTERVAL_S, JOIN_LEASE_S, Refusal
 from fanin.events import WorkerJoined, WorkerLeft, WorkerSilent
-from fanin.switch.controller import LINGER_S
+from fanin.switch.job_table import LINGER_S
 from tests.control.fakes import FakeServer, World, join
 
 STARTED = control.Started(job="j", processes=("laptop:1000", "laptop:1001"))

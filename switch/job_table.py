@@ -1,0 +1,91 @@
+"""A controller's jobs: by name while ranks may join, by index while on the data plane, then as epitaphs."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Generic, TypeVar
+
+from fanin.control import Explanation, Leave
+from fanin.switch.jobs import Job, State
+
+LINGER_S = 1.0
+"""How long an ended job stays on the data plane, so that a BYE that is sent again still finds its echo."""
+MAX_EPITAPHS = 256
+"""Ended jobs whose end can be explained."""
+
+J = TypeVar("J", bound=Job[Any])
+
+
+class JobTable(Generic[J]):
+    """Jobs of one kind. Whoever moves a job from one state to the next enters it here and takes it out again."""
+
+    def __init__(self) -> None:
+        self.open: dict[str, J] = {}
+        """Jobs whose name is in use."""
+        self.placed: dict[int, J] = {}
+        """Jobs on the data plane, by index."""
+        self._epitaphs: deque[tuple[str, int, Explanation]] = deque(maxlen=MAX_EPITAPHS)
+
+    @property
+    def forming(self) -> list[J]:
+        """Jobs that are not on the data plane yet."""
+        return [job for job in self.open.values() if job.spec is None]
+
+    @property
+    def live(self) -> int:
+        """How many jobs some worker still takes part in, or waits for."""
+        return len(self.forming) + sum(job.state is not State.ENDED for job in self.placed.values())
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the jobs on the data plane hold of the switch's memory."""
+        return sum(job.memory_bytes for job in self.placed.values())
+
+    def find(self, name: str, generation: int) -> J | None:
+        """The job on the data plane that bears both."""
+        for job in self.placed.values():
+            if job.spec is not None and (job.name, job.spec.generation) == (name, generation):
+                return job
+        return None
+
+    def job_of(self, leave: Leave) -> J | None:
+        """The job in which the process that says Leave has its rank."""
+        for job in [*self.open.values(), *self.placed.values()]:
+            member = job.members.get(leave.rank)
+            if job.name == leave.job and member is not None and member.join.nonce == leave.nonce:
+                return job
+        return None
+
+    def drop(self, job: J, rank: int) -> None:
+        """A rank no longer waits for a job, which is forgotten when nobody does."""
+        del job.members[rank]
+        if not job.members:
+            del self.open[job.name]
+
+    def end(self, job: J, now: float) -> None:
+        """Nobody needs the job any more; its last packets may still be on their way."""
+        job.state, job.forget_s = State.ENDED, now + LINGER_S
+
+    def bury(self, job: J, explanation: Explanation) -> None:
+        """Keep what became of a job that has ended."""
+        assert job.spec is not None
+        self._epitaphs.append((job.name, job.spec.generation, explanation))
+
+    def epitaph(self, name: str, generation: int) -> Explanation | None:
+        """What became of a job that is gone; None when it was never here, or long ago."""
+        for known, number, explanation in self._epitaphs:
+            if (known, number) == (name, generation):
+                return explanation
+        return None
+
+    def forgettable(self, now: float) -> list[J]:
+        """Ended jobs that have lingered long enough."""
+        return [job for job in self.placed.values() if job.state is State.ENDED and now >= job.forget_s]
+
+    def timers(self) -> list[float]:
+        """When jobs become forgettable, and when ranks of those that form or start have been silent for too long."""
+        times = [job.forget_s for job in self.placed.values() if job.state is State.ENDED]
+        for job in self.open.values():
+            if job.state in (State.FORMING, State.STARTING):
+                times.extend(member.lapses_s for member in job.members.values())
+        return times
