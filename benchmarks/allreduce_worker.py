@@ -18,9 +18,10 @@ from torch import Tensor
 from fanin.benchmarks import mpi
 from fanin.benchmarks.rivals import Rival
 
-SAMPLE_TARGET_S = 0.02
-"""Quick calls are repeated to about this long, so that the clock and the start of the ranks weigh little."""
-MAX_CALLS = 100
+SAMPLE_TARGET_S = 0.1
+"""Quick calls are repeated to about this long, so that the clock, the start of the ranks and the few milliseconds in which
+the system finds a core for each of them weigh little."""
+MAX_CALLS = 400
 WARM_UP_CALLS = 3
 COLLECTIVE_TIMEOUT = timedelta(seconds=120)
 

@@ -15,6 +15,8 @@ Rules of this file
   | queued | to be sent, or sent again     | flying, when `take` hands it out                              |
   | flying | sent; the result may come     | queued, by `send_again`; the next item, idle, by `finish`     |
 
+* An item whose forecast of scale codes was wrong (host/scale_forecast.py) takes another round of its slot, `repeat`;
+  from there on the slot's bases are one ahead of its items. All workers see the same results, so they agree on that.
 * Agreed codes arrive with the result of the item that carried a chunk's codes, and are kept, under the number of the
   item that carries its words, until that one is finished. The window bounds how many there are.
 """
@@ -56,6 +58,8 @@ class ItemStream:
         self._state = [SlotState.IDLE] * slots
         self._queue: deque[int] = deque()
         self._is_in_queue = [False] * slots
+        self._repeats = [0] * slots
+        """By slot: items that took another round."""
         self._agreed: dict[int, Codes] = {}
         self._held: set[int] = set()
         """Slots that host/catch_up.py still has."""
@@ -75,7 +79,8 @@ class ItemStream:
     def append(self, operation: Operation) -> None:
         """Take in an operation, whose first item is `end_item`; OverflowError when the bases of this job run out."""
         assert operation.first_item == self.end_item
-        if (self.end_item + operation.items) // self.slots > MAX_BASE:
+        repeats = max(self._repeats) + len(self._operations) + 1
+        if (self.end_item + operation.items) // self.slots + repeats > MAX_BASE:
             raise OverflowError(f"a slot counts {MAX_BASE} rounds, and this job has used them up: join a new one")
         if not operation.chunks:
             return
@@ -93,6 +98,10 @@ class ItemStream:
         """The slot's current item, submitted or not."""
         return self._current[slot]
 
+    def base(self, slot: int) -> int:
+        """The slot's round that its current item goes into."""
+        return self._current[slot] // self.slots + self._repeats[slot]
+
     def operation(self, item: int) -> Operation:
         """The operation of an unfinished item."""
         return next(o for o in self._operations if o.first_item <= item < o.first_item + o.items)
@@ -100,6 +109,17 @@ class ItemStream:
     def agreed_codes(self, item: int) -> Codes:
         """The codes for the words that the item carries; none for integers."""
         return self._agreed.get(item, _NO_CODES)
+
+    def forecasts(self, item: int) -> bool:
+        """Whether the item's codes are still to be agreed on, in the round that its words go into by forecast."""
+        return self.operation(item).forecasts and item not in self._agreed
+
+    def repeat(self, item: int, agreed: Codes) -> None:
+        """The forecast was wrong: the item goes out again, into the slot's next round, with these codes."""
+        slot = item % self.slots
+        self._agreed[item] = agreed
+        self._repeats[slot] += 1
+        self._enqueue(slot)
 
     def take(self) -> int | None:
         """The next item to send, which is flying from now on; None when there is none."""
@@ -151,7 +171,7 @@ class ItemStream:
         if item >= self.end_item or item >= self.oldest_item + WINDOW_POOLS * self.slots:
             return
         operation = self.operation(item)
-        if operation.code_count and operation.words_chunk(item) is not None and item not in self._agreed:
+        if operation.lead and operation.words_chunk(item) is not None and item not in self._agreed:
             return
         self._enqueue(slot)
 

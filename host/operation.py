@@ -14,6 +14,8 @@ Rules of this file
   | integer  | 0         | n        | none            | t                     |
 
   A floating point reduction with a scale code of its own (jobs with staleness) has the items of an integer one.
+* One that fits into a packet with the age of a forecast (host/scale_forecast.py) `forecasts`: it has a single item,
+  that carries codes and words in its first round, and takes a second one, of words, where the forecast was wrong.
 
 * `source` is only read, and `destination` and `residual` are only written when a chunk's result is stored; so a chunk
   can be quantized again, to the same bits, until then, also where source and destination are the same memory.
@@ -32,6 +34,7 @@ import numpy.typing as npt
 
 from fanin.errors import ConfigurationError
 from fanin.fixed_point import DTYPES, Codec, Codes
+from fanin.host.scale_forecast import AGE_WORDS, Forecast, Shape
 from fanin.job import JobSpec
 from fanin.lanes import Words
 from fanin.reduction import Reduction
@@ -50,6 +53,8 @@ def check(reduction: Reduction, spec: JobSpec) -> None:
     element, size = reduction.element, reduction.element.bytes
     if element.floating and spec.largest_staleness and not reduction.scale_code:
         raise ConfigurationError("floating point through a job with staleness > 0: rounds would mix scales")
+    if reduction.passes and element.floating and not reduction.scale_code:
+        raise ConfigurationError("a pass has no part in agreeing on scale codes: give it a scale_code")
     if not element.floating and (reduction.divisor != 1.0 or reduction.factor != 1.0):
         raise ConfigurationError(f"{element.name} is summed exactly: divide or multiply it outside")
     in_place = reduction.source + reduction.keep_first * size
@@ -77,6 +82,9 @@ class Operation:
     chunks: int = field(init=False)
     lead: int = field(init=False)
     unfinished_chunks: int = field(init=False)
+    forecasts: bool = field(init=False)
+    forecast: Forecast | None = field(init=False, default=None)
+    """What the words of the first round were quantized with, once they were; they may have to be sent again."""
 
     def __post_init__(self) -> None:
         asked = self.reduction
@@ -86,7 +94,13 @@ class Operation:
         self.block_elements = self.elements_per_chunk // self.spec.codes_per_packet
         chunks_of_all_flows = -(-asked.count // self.elements_per_chunk)
         self.chunks = max(0, -(-(chunks_of_all_flows - self.flow) // self.flow_count))
-        self.lead = min(self.spec.slots, self.chunks) if self.agrees else 0
+        self.forecasts = (
+            self.agrees
+            and chunks_of_all_flows == 1
+            and self.codec.words_for(asked.count) + AGE_WORDS <= self.spec.words_per_packet
+            and self.spec.synchronous
+        )
+        self.lead = min(self.spec.slots, self.chunks) if self.agrees and not self.forecasts else 0
         self.unfinished_chunks = self.chunks
         fields = struct.pack("!QQBBd", self.ticket, asked.count, asked.element, self.codec.lanes, asked.factor)
         self.signature = asked.signature or zlib.crc32(fields)
@@ -109,9 +123,9 @@ class Operation:
         return self.spec.codes_per_packet if self.agrees else 0
 
     def codes_chunk(self, item: int) -> int | None:
-        """The chunk whose codes the item carries."""
+        """The chunk whose codes the item carries, to be quantized with later."""
         chunk = item - self.first_item
-        return chunk if self.agrees and chunk < self.chunks else None
+        return chunk if self.lead and chunk < self.chunks else None
 
     def words_chunk(self, item: int) -> int | None:
         """The chunk whose words the item carries."""
@@ -122,6 +136,11 @@ class Operation:
         """Words in the packet of the item."""
         chunk = self.words_chunk(item)
         return 0 if chunk is None else self.codec.words_for(self._span(chunk)[1])
+
+    @property
+    def shape(self) -> Shape:
+        """What reductions have in common that are likely to have the same scales."""
+        return self.reduction.count, self.reduction.element, self.codec.lanes
 
     # --- numbers ---
 

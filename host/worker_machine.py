@@ -6,8 +6,9 @@ Rules of this file
   after every other verb; hand over what has arrived before `handle_timer`; take events until there are none.
 * A worker that comes into a running job (`newcomer`) first catches up (host/catch_up.py); `Stands` says from which base
   on its reductions can begin, and `begin` that they do.
-* Four parts, one concept each: presence.py (am I a member, is the switch there), item_stream.py (which item may go),
-  loss_recovery.py (which one must go again), operation.py (numbers and memory). This file is packets and wiring.
+* Five parts, one concept each: presence.py (am I a member, is the switch there), item_stream.py (which item may go),
+  loss_recovery.py (which one must go again), operation.py (numbers and memory), scale_forecast.py (which scale is
+  likely). This file is packets and wiring.
 * HELLO and its WELCOME measure the path, items the path and the peers; the retransmission timer learns from both.
 * Nothing but HELLO goes out before the switch's WELCOME, and nothing but BYE after `leave`.
 * Of an item's result (RESULT or ANSWER), in this order:
@@ -23,6 +24,7 @@ Rules of this file
   |                                                         | then the words may be needed again (design, section 1) |
   | other codes or words than the item has, and not none    | LENGTH: counted                                        |
   | because nobody contributed                              |                                                        |
+  | codes and words that were quantized by forecast, wrong  | the words go out again, in the slot's next round       |
   | else                                                    | stored, once; the slot goes on                         |
 
   Who passes a base whose round it has heard of, or seen without its own bit, says so (LATE).
@@ -39,12 +41,15 @@ from collections import Counter, deque
 import numpy as np
 
 from fanin.events import ReductionDone, RoundHeard, Stands, WorkerEvent
+from fanin.fixed_point import Codes
 from fanin.host.catch_up import CatchUp, Step
 from fanin.host.item_stream import ItemStream
 from fanin.host.loss_recovery import LossRecovery
 from fanin.host.operation import Operation
 from fanin.host.presence import Phase, Presence
+from fanin.host.scale_forecast import AGE_WORDS, NO_FORECAST, ScaleForecast
 from fanin.job import LEFT_MIN_TIMEOUTS, JobSpec
+from fanin.lanes import Words
 from fanin.reduction import Reduction
 from fanin.wire import HEADER_BYTES, SWITCH_WORKER, WORD_BYTES, Flag, Kind, Packet, Reason, WireError, parse
 
@@ -54,7 +59,7 @@ SYNCHRONOUS_HISTORY = 2
 """H of a job without staleness."""
 COUNTERS = (
     "packets_out", "packets_in", "bytes_out", "bytes_in", "retransmissions", "gaps", "timeouts", "results",
-    "duplicates", "unacknowledged",
+    "duplicates", "unacknowledged", "forecasts", "forecasts_missed",
 )  # fmt: skip
 
 
@@ -85,6 +90,7 @@ class WorkerMachine:
         self._stream = ItemStream(spec.slots)
         self._catch_up = CatchUp(spec.slots) if newcomer else None
         self._recovery = LossRecovery()
+        self._scales = ScaleForecast()
         self._accepted: set[int] = set()
         """Slots whose current contribution a bare ANSWER acknowledged."""
         self._closed = [0] * spec.slots
@@ -286,8 +292,7 @@ class WorkerMachine:
         if self._catch_up is not None and self._catch_up.holds(slot):
             self._catch(self._catch_up, packet, now)
             return None
-        item = self._stream.current(slot)
-        base = item // self._spec.slots
+        item, base = self._stream.current(slot), self._stream.base(slot)
         if packet.base < base:
             self._counters["duplicates"] += 1
             return None
@@ -309,9 +314,15 @@ class WorkerMachine:
             self._counters["unacknowledged"] += 1
             self._closed[slot] = packet.base + 1
             return None
-        if shape != (operation.code_count, operation.word_count(item)) and not of_passes_only:
+        forecasts = self._stream.forecasts(item)
+        words = operation.word_count(item) + AGE_WORDS * forecasts
+        if shape != (operation.code_count, words) and not of_passes_only:
             return Reason.LENGTH
-        self._store(operation, item, packet, now)
+        self._count_result(slot, now)
+        if forecasts and not self._forecast_held(operation, packet):
+            self._stream.repeat(item, np.array(packet.codes, np.uint16))
+        else:
+            self._store(operation, item, packet)
         return None
 
     def _catch(self, catch_up: CatchUp, packet: Packet, now: float) -> None:
@@ -359,13 +370,8 @@ class WorkerMachine:
             self._heard = heard
             self._events.append(RoundHeard(heard - 1))
 
-    def _store(self, operation: Operation, item: int, packet: Packet, now: float) -> None:
-        """Write a result where it belongs, and let the slot go on."""
-        words_chunk = operation.words_chunk(item)
-        if words_chunk is not None:
-            words = packet.words if len(packet.words) else np.zeros(operation.word_count(item), np.uint32)
-            operation.store(words_chunk, self._stream.agreed_codes(item), words, packet.contributors)
-        slot = item % self._spec.slots
+    def _count_result(self, slot: int, now: float) -> None:
+        """The round that the slot's current item was in is over for this worker."""
         self._accepted.discard(slot)
         self._counters["results"] += 1
         self._moved_at = now
@@ -373,7 +379,26 @@ class WorkerMachine:
         self._counters["gaps"] += len(overdue)
         for other in overdue:
             self._send_again(other)
-        done = self._stream.finish(item, np.array(packet.codes, np.uint16))
+
+    def _forecast_held(self, operation: Operation, packet: Packet) -> bool:
+        """Whether the words of this result are what words with the agreed codes would have come to."""
+        agreed = np.array(packet.codes, np.uint16)
+        self._scales.learn(operation.shape, operation.ticket, agreed)
+        assert operation.forecast is not None
+        held = operation.forecast.holds(agreed, packet.words[-AGE_WORDS:], packet.contributors)
+        self._counters["forecasts" if held else "forecasts_missed"] += 1
+        return held
+
+    def _store(self, operation: Operation, item: int, packet: Packet) -> None:
+        """Write a result where it belongs, and let the slot go on."""
+        brought = np.array(packet.codes, np.uint16)
+        words_chunk = operation.words_chunk(item)
+        if words_chunk is not None:
+            count = operation.word_count(item)
+            words = packet.words[:count] if len(packet.words) else np.zeros(count, np.uint32)
+            agreed = brought if self._stream.forecasts(item) else self._stream.agreed_codes(item)
+            operation.store(words_chunk, agreed, words, packet.contributors)
+        done = self._stream.finish(item, brought)
         if done is not None:
             self._done(done)
 
@@ -400,13 +425,12 @@ class WorkerMachine:
 
     def _contribution(self, item: int) -> bytes:
         operation = self._stream.operation(item)
-        codes_chunk, words_chunk = operation.codes_chunk(item), operation.words_chunk(item)
-        codes, words = np.zeros(operation.code_count, np.uint16), np.empty(0, np.uint32)
-        if codes_chunk is not None:
-            codes = operation.own_codes(codes_chunk)
-        if words_chunk is not None and not operation.reduction.passes:
-            words = operation.quantized(words_chunk, self._stream.agreed_codes(item))
-        base, slot = divmod(item, self._spec.slots)
+        if self._stream.forecasts(item):
+            codes, words = self._by_forecast(operation)
+        else:
+            codes, words = self._in_turn(operation, item)
+        slot = item % self._spec.slots
+        base = self._stream.base(slot)
         flags = NO_FLAGS
         if operation.reduction.passes:
             flags = Flag.PASS | Flag.LATE if self._closed[slot] > base else Flag.PASS
@@ -414,3 +438,23 @@ class WorkerMachine:
             Kind.CONTRIBUTION,
             slot=slot, base=base, signature=operation.signature, codes=tuple(codes.tolist()), words=words, flags=flags,
         )  # fmt: skip
+
+    def _in_turn(self, operation: Operation, item: int) -> tuple[Codes, Words]:
+        """The codes of one chunk and the words of an earlier one, whose codes are agreed on."""
+        codes_chunk, words_chunk = operation.codes_chunk(item), operation.words_chunk(item)
+        codes, words = np.zeros(operation.code_count, np.uint16), np.empty(0, np.uint32)
+        if codes_chunk is not None:
+            codes = operation.own_codes(codes_chunk)
+        if words_chunk is not None and not operation.reduction.passes:
+            words = operation.quantized(words_chunk, self._stream.agreed_codes(item))
+        return codes, words
+
+    def _by_forecast(self, operation: Operation) -> tuple[Codes, Words]:
+        """The codes of the only chunk, its words with the forecast's codes, and the forecast's age."""
+        if operation.forecast is None:
+            operation.forecast = self._scales.of(operation.shape, operation.ticket)
+        forecast = operation.forecast
+        words = np.zeros(operation.word_count(operation.first_item), np.uint32)
+        if forecast is not NO_FORECAST:
+            words = operation.quantized(0, forecast.codes)
+        return operation.own_codes(0), np.append(words, forecast.age_words())

@@ -84,6 +84,8 @@ class BoundWorkerMachine {
     result["results"] = counters.results;
     result["duplicates"] = counters.duplicates;
     result["unacknowledged"] = counters.unacknowledged;
+    result["forecasts"] = counters.forecasts;
+    result["forecasts_missed"] = counters.forecasts_missed;
     result["srtt_us"] = counters.srtt_us;
     for (std::size_t reason = 1; reason < REASON_NAMES.size(); ++reason)
       result[py::str(std::string("dropped_") + REASON_NAMES[reason])] = counters.dropped[reason];

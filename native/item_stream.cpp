@@ -18,7 +18,8 @@ ItemStream::ItemStream(std::uint32_t slots, std::uint32_t codes_per_packet)
 }
 
 void ItemStream::append(const Operation& operation) {
-  if (operation.end_item() / slots_.size() > MAX_BASE)
+  const std::uint64_t repeats = most_repeats_ + operations_.size() + 1;
+  if (operation.end_item() / slots_.size() + repeats > MAX_BASE)
     throw std::overflow_error("a slot counts 2^32 - 1 rounds, and this job has used them up: join a new one");
   if (operation.chunks == 0) return;
   const std::uint64_t number = operations_.end_number();
@@ -62,11 +63,8 @@ std::uint64_t ItemStream::finish(std::uint32_t slot_index, const std::uint8_t* c
   slot.item += slots_.size();
   slot.state = State::idle;
   if (operation.carries_codes(item)) {
-    const std::uint64_t words_item = item + operation.lead;
-    std::uint16_t* const codes = &agreed_[entry(words_item) * codes_per_packet_];
-    for (std::uint32_t i = 0; i < operation.code_count; ++i) codes[i] = load_be16(codes_be + i * CODE_BYTES);
-    agreed_for_[entry(words_item)] = words_item + 1;
-    offer(words_item, number);
+    learn_codes(item + operation.lead, operation.code_count, codes_be);
+    offer(item + operation.lead, number);
   }
   offer(slot.item, number);
   advance(number);
@@ -74,6 +72,18 @@ std::uint64_t ItemStream::finish(std::uint32_t slot_index, const std::uint8_t* c
   const std::uint64_t done = --operation.unfinished_chunks == 0 ? operation.ticket : 0;
   while (!operations_.empty() && operations_.front().unfinished_chunks == 0) operations_.pop_front();
   return done;
+}
+
+void ItemStream::repeat(std::uint32_t slot, const std::uint8_t* codes_be) {
+  learn_codes(current(slot), operation(slot).code_count, codes_be);
+  most_repeats_ = std::max(most_repeats_, ++slots_[slot].repeats);
+  enqueue(slot);
+}
+
+void ItemStream::learn_codes(std::uint64_t item, std::uint32_t count, const std::uint8_t* codes_be) {
+  std::uint16_t* const codes = &agreed_[entry(item) * codes_per_packet_];
+  for (std::uint32_t i = 0; i < count; ++i) codes[i] = load_be16(codes_be + i * CODE_BYTES);
+  agreed_for_[entry(item)] = item + 1;
 }
 
 void ItemStream::advance(std::uint64_t hint) {
@@ -99,7 +109,7 @@ void ItemStream::offer(std::uint64_t item, std::uint64_t hint) {
   if (slot.item != item || slot.state != State::idle || slot.held) return;
   const std::uint64_t number = find(item, hint);
   const Operation& operation = operations_[number];
-  if (operation.code_count != 0 && operation.carries_words(item) && agreed_for_[entry(item)] != item + 1) return;
+  if (operation.lead != 0 && operation.carries_words(item) && !knows_codes(item)) return;
   slot.operation = number;
   enqueue(index);
 }

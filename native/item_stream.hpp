@@ -21,8 +21,14 @@ class ItemStream {
   bool unfinished() const { return oldest_item_ < end_item_; }
   // The slot's current item, submitted or not.
   std::uint64_t current(std::uint32_t slot) const { return slots_[slot].item; }
+  // The slot's round that its current item goes into.
+  std::uint64_t base(std::uint32_t slot) const { return current(slot) / slots_.size() + slots_[slot].repeats; }
   // The operation of a slot's current item, which must have been sent.
   Operation& operation(std::uint32_t slot) { return operations_[slots_[slot].operation]; }
+  // Whether the slot's item still has to have its codes agreed on, in the round that its words go into by forecast.
+  bool forecasts(std::uint32_t slot) { return operation(slot).forecasts && !knows_codes(current(slot)); }
+  // The forecast was wrong: the item goes out again, into the slot's next round, with these codes (in wire order).
+  void repeat(std::uint32_t slot, const std::uint8_t* codes_be);
   const std::uint16_t* agreed_codes(std::uint64_t item) const { return &agreed_[entry(item) * codes_per_packet_]; }
 
   // Takes in an operation, whose first item is end_item(); throws std::overflow_error when the bases run out.
@@ -48,8 +54,11 @@ class ItemStream {
     State state = State::idle;
     bool in_queue = false;
     bool held = false;  // native/catch_up.hpp still has it
+    std::uint64_t repeats = 0;  // items that took another round
   };
 
+  bool knows_codes(std::uint64_t item) const { return agreed_for_[entry(item)] == item + 1; }
+  void learn_codes(std::uint64_t item, std::uint32_t count, const std::uint8_t* codes_be);
   std::size_t entry(std::uint64_t item) const { return static_cast<std::size_t>(item % agreed_for_.size()); }
   std::uint64_t window_end() const { return oldest_item_ + window_; }
   // The number of the operation of a submitted, unfinished item; `hint` is where to look first.
@@ -63,6 +72,7 @@ class ItemStream {
   std::uint64_t end_item_ = 0;
   std::uint64_t oldest_item_ = 0;
   std::uint64_t window_;
+  std::uint64_t most_repeats_ = 0;  // of any slot
 
   std::vector<std::uint32_t> queue_;  // a ring of slots, each in it once at most
   std::size_t queue_front_ = 0;

@@ -28,6 +28,7 @@ struct JobSpec {
 
   std::uint32_t history() const { return max_staleness + 2; }
   std::uint32_t contributions() const { return (all_workers != 0 ? all_workers : workers) * (max_staleness + 1); }
+  bool synchronous() const { return quorum == workers && max_staleness == 0 && !survives_loss; }
   std::uint32_t full_mask() const { return workers == 32 ? 0xFFFFFFFFu : (1u << workers) - 1u; }
 };
 

@@ -14,6 +14,8 @@ namespace {
 void check(const Reduction& asked, const JobSpec& spec) {
   if (is_floating(asked.element) && spec.max_staleness != 0 && asked.scale_code == 0)
     throw std::invalid_argument("floating point through a job with staleness > 0: rounds would mix scales");
+  if (asked.passes && is_floating(asked.element) && asked.scale_code == 0)
+    throw std::invalid_argument("a pass has no part in agreeing on scale codes: give it a scale_code");
   if (!is_floating(asked.element) && (asked.divisor != 1.0 || asked.factor != 1.0))
     throw std::invalid_argument("integers are summed exactly: divide or multiply them outside");
   const std::size_t size = element_bytes(asked.element);
@@ -57,8 +59,10 @@ Operation::Operation(std::uint64_t ticket_, const Reduction& asked, const JobSpe
   unfinished_chunks = chunks;
   given_codes_.fill(asked.scale_code);
   if (is_floating(asked.element) && asked.scale_code == 0) {
-    lead = std::min<std::uint64_t>(spec.slots, chunks);
     code_count = spec.codes_per_packet;
+    forecasts = of_all_flows == 1 && words_for(codec_, asked.count) + AGE_WORDS <= spec.words_per_packet &&
+                spec.synchronous();
+    lead = forecasts ? 0 : std::min<std::uint64_t>(spec.slots, chunks);
   }
   signature = asked.signature != 0 ? asked.signature : signature_of(ticket, asked, codec_);
 }

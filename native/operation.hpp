@@ -8,6 +8,7 @@
 #include "job.hpp"
 #include "kernels.hpp"
 #include "reduction.hpp"
+#include "scale_forecast.hpp"
 #include "wire_constants.hpp"
 
 namespace fanin {
@@ -26,14 +27,18 @@ class Operation {
   std::uint64_t unfinished_chunks = 0;
   std::uint32_t signature = 0;
   std::uint32_t code_count = 0;  // in every packet of this operation
+  bool forecasts = false;
+  bool has_forecast = false;  // whether `forecast` was made: it stays what the words were quantized with
+  Forecast forecast;
   bool passes() const { return asked_.passes; }
+  Shape shape() const { return {asked_.count, asked_.element, codec_.lanes}; }
 
   // --- items ---
 
   std::uint64_t items() const { return chunks + lead; }
   std::uint64_t end_item() const { return first_item + items(); }
   bool contains(std::uint64_t item) const { return item - first_item < items(); }
-  bool carries_codes(std::uint64_t item) const { return code_count != 0 && item - first_item < chunks; }
+  bool carries_codes(std::uint64_t item) const { return lead != 0 && item - first_item < chunks; }
   bool carries_words(std::uint64_t item) const { return item - first_item >= lead; }
   std::uint64_t codes_chunk(std::uint64_t item) const { return item - first_item; }
   std::uint64_t words_chunk(std::uint64_t item) const { return item - first_item - lead; }

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t LINE_BYTES = 64;
 constexpr std::size_t PAGE_BYTES = 4096;
-constexpr std::uint64_t MAGIC_AND_LAYOUT = 0xFA19'5348'4D45'4D02;  // the last byte counts changes of the layout
+constexpr std::uint64_t MAGIC_AND_LAYOUT = 0xFA19'5348'4D45'4D03;  // the last byte counts changes of the layout
 constexpr const char* MEMFD_NAME = "fanin";
 constexpr std::string_view MEMFD_LINK = "/memfd:fanin ";           // what /proc shows for it, then "(deleted)"
 constexpr std::uint32_t WRAP = ~std::uint32_t{0};                  // a record that only fills the ring up to its end
@@ -100,7 +100,8 @@ struct SharedMemory::Control {
   std::uint64_t magic;
   std::uint32_t workers;
   std::uint32_t ring_bytes;  // of each uplink and of the downlink
-  alignas(LINE_BYTES) std::atomic<std::uint32_t> switch_sleeping;
+  alignas(LINE_BYTES) std::atomic<std::uint32_t> switch_sleeps_until;  // so many have written; 0: it is awake
+  std::atomic<std::uint32_t> written_meanwhile;                        // by whom, as a bit mask
   alignas(LINE_BYTES) std::atomic<std::uint64_t> downlink_written;
   alignas(LINE_BYTES) std::atomic<std::uint32_t> bell;
 };
@@ -243,9 +244,15 @@ Sleep SharedMemory::rouse(std::uint32_t worker) {
 
 Bell SharedMemory::bell() const { return Bell(&control().bell); }
 
-void SharedMemory::switch_sleeps(bool sleeping) {
-  control().switch_sleeping.store(sleeping ? 1 : 0, std::memory_order_relaxed);
-  if (sleeping) std::atomic_thread_fence(std::memory_order_seq_cst);
+void SharedMemory::switch_sleeps(std::uint32_t until_written) {
+  if (until_written != 0) control().written_meanwhile.store(0, std::memory_order_relaxed);
+  control().switch_sleeps_until.store(until_written, std::memory_order_release);
+  if (until_written != 0) std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+bool SharedMemory::enough(std::uint32_t written) {
+  const std::uint32_t all = written | control().written_meanwhile.fetch_or(written, std::memory_order_relaxed);
+  return static_cast<std::uint32_t>(std::popcount(all)) >= control().switch_sleeps_until.load(std::memory_order_relaxed);
 }
 
 // --- the worker's side ---
@@ -266,10 +273,11 @@ RingReader SharedMemory::downlink(std::uint32_t worker) {
   return {downlink_memory(), control().ring_bytes, &control().downlink_written, &mine.downlink_read};
 }
 
-bool SharedMemory::switch_is_asleep() {
+bool SharedMemory::rouses_switch(std::uint32_t worker, bool at_once) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  std::atomic<std::uint32_t>& sleeping = control().switch_sleeping;
-  return sleeping.load(std::memory_order_relaxed) != 0 && sleeping.exchange(0, std::memory_order_relaxed) != 0;
+  std::atomic<std::uint32_t>& until = control().switch_sleeps_until;
+  if (until.load(std::memory_order_acquire) == 0) return false;
+  return (enough(std::uint32_t{1} << worker) || at_once) && until.exchange(0, std::memory_order_relaxed) != 0;
 }
 
 void SharedMemory::worker_sleeps(std::uint32_t worker, Sleep how) {

@@ -20,7 +20,8 @@
 // Sleeping: who is about to sleep says so, then looks once more; who has written looks whether the other sleeps and, if
 // so, wakes it. Both sides put a full fence between the two, so one of them sees the other. A thread that has sockets to
 // watch sleeps in poll and is woken with an empty datagram. Workers whose result is waited for sleep on one bell, and
-// the switch wakes all of them at once.
+// the switch wakes all of them at once. The switch says how many of them have to write before a round can close, and is
+// woken by the one that makes up that number, by whoever writes much, and by whoever has waited too long.
 #pragma once
 
 #include <atomic>
@@ -46,7 +47,8 @@ class RingReader {
   // The oldest datagram for anybody in `mask` that is not popped yet; empty when there is none.
   std::span<const std::uint8_t> front(std::uint32_t mask);
   void pop();
-  bool has_more() const { return !broken_ && written_->load(std::memory_order_acquire) != position_; }
+  bool has_more() const { return unread_bytes() != 0; }
+  std::uint64_t unread_bytes() const { return broken_ ? 0 : written_->load(std::memory_order_acquire) - position_; }
   bool broken() const { return broken_; }
 
  private:
@@ -84,6 +86,8 @@ enum class Sleep : std::uint32_t { awake, in_poll, on_bell };
 
 class SharedMemory {
  public:
+  static constexpr std::size_t MUCH_BYTES = 16'000;  // that the switch should not let lie until others have come
+
   // For a window of `window_bytes` per worker. Throws std::system_error.
   static SharedMemory create(std::uint32_t workers, std::size_t window_bytes, std::span<const std::uint64_t> tokens);
   // The segment at `path` as `worker` may use it; nothing when it cannot be reached from here (another machine, user or
@@ -106,14 +110,18 @@ class SharedMemory {
   // Copies the datagram into the downlink; false when a reader in `mask` has left no room for it.
   bool publish(std::span<const std::uint8_t> datagram, std::uint32_t mask);
   Sleep rouse(std::uint32_t worker);  // how it sleeps; it counts as awake from now on
-  void switch_sleeps(bool sleeping);
+  // It sleeps until so many workers have written (0: it is awake), and looks once more: with those in `written` it may
+  // be `enough` already.
+  void switch_sleeps(std::uint32_t until_written);
+  bool enough(std::uint32_t written);
 
   // --- the worker's side ---
   void attach(std::uint32_t worker);
   std::span<std::uint8_t> reserve_uplink(std::uint32_t worker, std::size_t datagram_bytes);
   void commit_uplink(std::size_t datagram_bytes) { writer_.commit(datagram_bytes, 1); }
   RingReader downlink(std::uint32_t worker);
-  bool switch_is_asleep();  // and if so counts as awake from now on
+  // This worker has written. Whether it has to wake the switch, which then counts as awake; `at_once` if it sleeps at all.
+  bool rouses_switch(std::uint32_t worker, bool at_once);
   void worker_sleeps(std::uint32_t worker, Sleep how);
 
   // From either side: a worker waits on it under the bit of its rank.

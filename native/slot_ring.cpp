@@ -34,6 +34,7 @@ SlotRing::SlotRing(const JobSpec& spec, const std::optional<Uplink>& uplink)
       staleness_(spec.staleness),
       history_(spec.history()),
       quorum_(spec.quorum),
+      synchronous_(spec.synchronous()),
       live_(spec.full_mask()),
       slot_words_((SLOT_BYTES + history_ * ARRIVED_BYTES) / sizeof(std::uint32_t)),
       head_bytes_(head_bytes(spec)),
@@ -58,6 +59,16 @@ void SlotRing::set_live(std::uint32_t mask) {
 void SlotRing::set_quorum(std::uint32_t quorum) {
   quorum_ = quorum;
   arrivals_to_close_ = std::min(quorum, static_cast<std::uint32_t>(std::popcount(live_)));
+}
+
+std::uint32_t SlotRing::missing() const {
+  if (!synchronous_) return 1;
+  std::uint32_t fewest = arrivals_to_close_;
+  for (std::uint32_t slot = 0; slot < slot_count_; ++slot) {
+    const std::uint32_t count = slot_at(slot).count;
+    if (count < arrivals_to_close_) fewest = std::min(fewest, arrivals_to_close_ - count);
+  }
+  return std::max(fewest, 1u);
 }
 
 SlotOutcome SlotRing::contribute(std::uint32_t slot, std::uint32_t worker, std::uint32_t base, const Contribution* given,

@@ -69,6 +69,8 @@ class SlotRing {
     const Slot& state = slot_at(slot);
     return uplink_ && state.count != 0 && due(state, state.count);
   }
+  // Fewer than so many contributors more close no round, at least 1.
+  std::uint32_t missing() const;
   std::uint32_t open(std::uint32_t slot) const { return slot_at(slot).open; }
   // At a leaf: the parent's result of a round. True if it was waited for; it is then closed, and to be multicast.
   bool descend(std::uint32_t slot, std::uint32_t number, const Contribution& given, SwitchQueue& queue);
@@ -138,6 +140,7 @@ class SlotRing {
   std::uint32_t staleness_;  // S now; history_ - 2 is the largest that it may be set to
   std::uint32_t history_;
   std::uint32_t quorum_;
+  bool synchronous_;
   std::uint32_t live_;
   std::uint32_t arrivals_to_close_;
   std::size_t slot_words_;   // 32-bit words in a slot's record

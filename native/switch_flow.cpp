@@ -187,8 +187,8 @@ bool SwitchFlow::linger() {
     const std::lock_guard lock(turnstile_);
     if (shared_.empty()) return false;
     for (auto& [job, shared] : shared_) {
-      for (const RingReader& uplink : shared.uplinks)
-        if (uplink.has_more()) return true;
+      const Unread unread = shared.unread();
+      if (unread.much || std::popcount(unread.workers) >= static_cast<int>(machine_.missing(job))) return true;
     }
   } while (monotonic_now() < until);
   return false;
@@ -201,8 +201,9 @@ void SwitchFlow::sleep() {
   {
     const std::lock_guard lock(turnstile_);
     for (auto& [job, shared] : shared_) {
-      shared.memory.switch_sleeps(true);
-      for (const RingReader& uplink : shared.uplinks) busy = busy || uplink.has_more();
+      shared.memory.switch_sleeps(machine_.missing(job));
+      const Unread unread = shared.unread();
+      busy = busy || unread.much || shared.memory.enough(unread.workers);
     }
   }
   if (!busy) {
@@ -211,7 +212,17 @@ void SwitchFlow::sleep() {
     }
   }
   const std::lock_guard lock(turnstile_);
-  for (auto& [job, shared] : shared_) shared.memory.switch_sleeps(false);
+  for (auto& [job, shared] : shared_) shared.memory.switch_sleeps(0);
+}
+
+SwitchFlow::Unread SwitchFlow::Shared::unread() const {
+  Unread found;
+  for (std::uint32_t worker = 0; worker < uplinks.size(); ++worker) {
+    const std::uint64_t bytes = uplinks[worker].unread_bytes();
+    if (bytes != 0) found.workers |= std::uint32_t{1} << worker;
+    found.much = found.much || bytes >= SharedMemory::MUCH_BYTES;
+  }
+  return found;
 }
 
 void SwitchFlow::report() {

@@ -77,10 +77,17 @@ class SwitchFlow {
   void sleep();
   void report();
 
+  struct Unread {
+    std::uint32_t workers = 0;  // who has written it, as a bit mask
+    bool much = false;
+  };
+
   // A job's shared memory, and what the switch reads there.
   struct Shared {
     SharedMemory memory;
     std::vector<RingReader> uplinks;  // by worker
+
+    Unread unread() const;
   };
 
   static constexpr std::uint64_t LISTENER = 0;  // address numbers start at 1

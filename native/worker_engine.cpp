@@ -22,6 +22,8 @@ std::vector<std::pair<std::string, std::uint64_t>> named(const WorkerCounters& c
       {"results", counters.results},
       {"duplicates", counters.duplicates},
       {"unacknowledged", counters.unacknowledged},
+      {"forecasts", counters.forecasts},
+      {"forecasts_missed", counters.forecasts_missed},
       {"srtt_us", counters.srtt_us},
   };
   for (std::size_t reason = 1; reason < REASON_NAMES.size(); ++reason)

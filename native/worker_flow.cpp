@@ -37,7 +37,7 @@ class WorkerFlow::Outbox final : public WorkerSink {
     if (in_shared_memory_) {
       flow_.shared_->commit_uplink(bytes);
       ++flow_.counters_.shared_out;
-      ++unannounced_;
+      unannounced_bytes_ += bytes;
       in_shared_memory_ = false;
       return;
     }
@@ -45,15 +45,16 @@ class WorkerFlow::Outbox final : public WorkerSink {
     used_ += bytes;
   }
 
-  void flush() {
+  void flush(bool at_once = false) {
     if (count_ > 0) send_datagrams(flow_.socket_, std::span(datagrams_).first(count_), flow_.counters_);
     used_ = 0;
     count_ = 0;
-    if (unannounced_ > 0 && flow_.shared_->switch_is_asleep()) {
+    if (unannounced_bytes_ == 0) return;
+    if (flow_.shared_->rouses_switch(flow_.worker_, at_once || unannounced_bytes_ >= SharedMemory::MUCH_BYTES)) {
       flow_.socket_.send_empty();
       ++flow_.counters_.doorbells;
     }
-    unannounced_ = 0;
+    unannounced_bytes_ = 0;
   }
 
  private:
@@ -67,7 +68,7 @@ class WorkerFlow::Outbox final : public WorkerSink {
   std::size_t used_ = 0;
   std::size_t count_ = 0;
   bool in_shared_memory_ = false;  // where the span last reserved is
-  std::size_t unannounced_ = 0;    // datagrams written there that the switch may be asleep to
+  std::size_t unannounced_bytes_ = 0;  // written there, that the switch may be asleep to
 };
 
 namespace {
@@ -149,8 +150,9 @@ bool WorkerFlow::pump() {
     if (shared_) drained = receive_shared() && drained;
     const double now = monotonic_now();
     const std::optional<double> timer = machine_.next_timer();
-    if (timer && *timer <= now) machine_.handle_timer(now);
-    send(now);
+    const bool overdue = timer && *timer <= now;
+    if (overdue) machine_.handle_timer(now);
+    send(now, overdue);
     failure = report();
     poller_.alarm_at(machine_.next_timer());
   }
@@ -278,11 +280,12 @@ void WorkerFlow::give_up_sharing() {
   shared_.reset();
 }
 
-void WorkerFlow::send(double now) {
+// `at_once`: what is sent has waited, and the switch is to look at it even if no round can close.
+void WorkerFlow::send(double now, bool at_once) {
   const double began_s = monotonic_now();
   const std::uint64_t sending_ns = counters_.send_ns;
   machine_.datagrams_to_send(now, *outbox_);
-  outbox_->flush();
+  outbox_->flush(at_once);
   const auto took_ns = static_cast<std::uint64_t>((monotonic_now() - began_s) * 1e9);
   packing_ns_ += took_ns - std::min(took_ns, counters_.send_ns - sending_ns);
 }

@@ -77,7 +77,7 @@ class WorkerFlow {
   void watch_socket(bool by_thread);
   void count_as_awake();
   void give_up_sharing();
-  void send(double now);
+  void send(double now, bool at_once = false);
   void ring_driver();
   // Hands out events; the one that ends the flow, if any, is for on_failure once the lock is released.
   std::optional<WorkerEvent> report();

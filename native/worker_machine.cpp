@@ -1,5 +1,5 @@
 // Packets and wiring of the worker machine. The rules, and the table of what is done with a result, stand in
-// host/worker_machine.py; the parts are presence, item_stream, loss_recovery and operation.
+// host/worker_machine.py; the parts are presence, item_stream, loss_recovery, operation and scale_forecast.
 #include "worker_machine.hpp"
 
 #include <algorithm>
@@ -15,6 +15,7 @@
 #include "operation.hpp"
 #include "packet.hpp"
 #include "presence.hpp"
+#include "scale_forecast.hpp"
 
 namespace fanin {
 
@@ -61,7 +62,7 @@ class WorkerMachine::State {
     return counters;
   }
   std::size_t buffer_bytes() const {
-    return sizeof(State) + stream_.buffer_bytes() + recovery_.buffer_bytes() + accepted_.capacity() +
+    return sizeof(State) + stream_.buffer_bytes() + recovery_.buffer_bytes() + scales_.buffer_bytes() + accepted_.capacity() +
            closed_.capacity() * sizeof(std::uint64_t) +
            events_.capacity_bytes();
   }
@@ -79,7 +80,8 @@ class WorkerMachine::State {
   void send_again(std::uint32_t slot);
   bool send_pass(WorkerSink& sink, std::uint32_t slot);
   void hear(std::uint32_t slot, std::uint64_t base);
-  void finish(std::uint32_t slot, const Parsed& packet, double now);
+  void count_result(std::uint32_t slot, double now);
+  bool forecast_held(Operation& operation, const Parsed& packet, const std::uint8_t* age_sums);
   void done(std::uint64_t ticket);
 
   Header header(Kind kind) const {
@@ -92,6 +94,7 @@ class WorkerMachine::State {
   // Both return false when the sink takes no more.
   bool send_token(WorkerSink& sink, const Header& header, std::size_t bytes);
   bool send_contribution(WorkerSink& sink, std::uint32_t slot);
+  void store_by_forecast(Operation& operation, std::span<std::uint8_t> words);
   void commit(WorkerSink& sink, std::span<std::uint8_t> datagram);
 
   // Whether reductions have waited for so many retransmissions that a departed peer may be why.
@@ -111,6 +114,7 @@ class WorkerMachine::State {
   Presence presence_;
   ItemStream stream_;
   LossRecovery recovery_;
+  ScaleForecast scales_;
   std::optional<CatchUp> catch_up_;     // of a newcomer, until it is in step
   bool begun_ = false;
   std::vector<std::uint8_t> accepted_;  // by slot: a bare ANSWER has acknowledged the current contribution
@@ -264,7 +268,7 @@ void WorkerMachine::State::result(const Parsed& packet, double now) {
   if (slot >= spec_.slots) return drop(Reason::slot_range);
   if (catch_up_ && catch_up_->holds(slot)) return caught(header, now);
   const std::uint64_t item = stream_.current(slot);
-  const std::uint64_t base = item / spec_.slots;
+  const std::uint64_t base = stream_.base(slot);
   if (header.base < base) {
     ++counters_.duplicates;
     return;
@@ -287,16 +291,23 @@ void WorkerMachine::State::result(const Parsed& packet, double now) {
     closed_[slot] = std::uint64_t{header.base} + 1;
     return;
   }
-  const bool fits = header.code_count == operation.code_count && packet.word_count == operation.word_count(item);
+  const bool forecasts = stream_.forecasts(slot);
+  const std::size_t words = operation.word_count(item);
+  const bool fits = header.code_count == operation.code_count && packet.word_count == words + forecasts * AGE_WORDS;
   if (!fits && !of_passes_only) return drop(Reason::length);
+  count_result(slot, now);
+  if (forecasts && !forecast_held(operation, packet, packet.words + words * WORD_BYTES))
+    return stream_.repeat(slot, packet.codes);
   if (operation.carries_words(item)) {
     const std::uint64_t chunk = operation.words_chunk(item);
+    const std::uint16_t* const agreed = forecasts ? operation.forecast.codes.data() : stream_.agreed_codes(item);
     if (of_passes_only)
       operation.store_zeros(chunk);
     else
-      operation.store(chunk, stream_.agreed_codes(item), packet.words, header.contributors);
+      operation.store(chunk, agreed, packet.words, header.contributors);
   }
-  finish(slot, packet, now);
+  const std::uint64_t ticket = stream_.finish(slot, packet.codes);
+  if (ticket != 0) done(ticket);
 }
 
 void WorkerMachine::State::begin(std::uint32_t base) {
@@ -344,7 +355,8 @@ void WorkerMachine::State::hear(std::uint32_t slot, std::uint64_t base) {
   events_.push_back(RoundHeard{.base = heard - 1});
 }
 
-void WorkerMachine::State::finish(std::uint32_t slot, const Parsed& packet, double now) {
+// The round that the slot's current item was in is over for this worker.
+void WorkerMachine::State::count_result(std::uint32_t slot, double now) {
   accepted_[slot] = 0;
   ++counters_.results;
   moved_at_ = now;
@@ -352,8 +364,15 @@ void WorkerMachine::State::finish(std::uint32_t slot, const Parsed& packet, doub
     ++counters_.gaps;
     send_again(overdue);
   });
-  const std::uint64_t ticket = stream_.finish(slot, packet.codes);
-  if (ticket != 0) done(ticket);
+}
+
+// Whether the words of this result are what words with the agreed codes would have come to.
+bool WorkerMachine::State::forecast_held(Operation& operation, const Parsed& packet, const std::uint8_t* age_sums) {
+  const std::span agreed(packet.codes, operation.code_count * CODE_BYTES);
+  scales_.learn(operation.shape(), operation.ticket, agreed);
+  const bool held = operation.forecast.holds(agreed, age_sums, packet.header.contributors);
+  ++(held ? counters_.forecasts : counters_.forecasts_missed);
+  return held;
 }
 
 void WorkerMachine::State::done(std::uint64_t ticket) {
@@ -389,9 +408,11 @@ bool WorkerMachine::State::send_pass(WorkerSink& sink, std::uint32_t slot) {
 
 bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slot) {
   const std::uint64_t item = stream_.current(slot);
-  const Operation& operation = stream_.operation(slot);
-  const std::uint64_t base = item / spec_.slots;
-  const std::size_t bytes = datagram_bytes(operation.code_count, operation.passes() ? 0 : operation.word_count(item));
+  Operation& operation = stream_.operation(slot);
+  const std::uint64_t base = stream_.base(slot);
+  const bool forecasts = stream_.forecasts(slot);
+  const std::size_t words = operation.passes() ? 0 : operation.word_count(item) + forecasts * AGE_WORDS;
+  const std::size_t bytes = datagram_bytes(operation.code_count, words);
   const std::span<std::uint8_t> datagram = sink.reserve(bytes);
   if (datagram.empty()) return false;
 
@@ -407,15 +428,28 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
   std::uint8_t* const codes_at = datagram.data() + HEADER_BYTES;
   std::uint8_t* const words_at = codes_at + codes_bytes(operation.code_count);
   std::memset(codes_at, 0, static_cast<std::size_t>(words_at - codes_at));
-  if (operation.carries_codes(item)) {
+  if (operation.carries_codes(item) || forecasts) {
     std::uint16_t codes[MAX_CODES];
     operation.own_codes(operation.codes_chunk(item), codes);
     for (std::uint32_t i = 0; i < operation.code_count; ++i) store_be16(codes_at + i * CODE_BYTES, codes[i]);
   }
-  if (operation.carries_words(item) && !operation.passes())
+  if (forecasts)
+    store_by_forecast(operation, std::span(words_at, words * WORD_BYTES));
+  else if (operation.carries_words(item) && !operation.passes())
     operation.quantized(operation.words_chunk(item), stream_.agreed_codes(item), words_at);
   commit(sink, datagram.first(bytes));
   return true;
+}
+
+// The words of the only chunk with the forecast's codes, and the forecast's age.
+void WorkerMachine::State::store_by_forecast(Operation& operation, std::span<std::uint8_t> words) {
+  if (!operation.has_forecast) operation.forecast = scales_.of(operation.shape(), operation.ticket);
+  operation.has_forecast = true;
+  if (operation.forecast.age != 0)
+    operation.quantized(0, operation.forecast.codes.data(), words.data());
+  else
+    std::ranges::fill(words, std::uint8_t{0});
+  operation.forecast.store_age(words.data() + words.size() - AGE_WORDS * WORD_BYTES);
 }
 
 void WorkerMachine::State::commit(WorkerSink& sink, std::span<std::uint8_t> datagram) {

@@ -31,6 +31,8 @@ struct WorkerCounters {
   std::uint64_t results = 0;
   std::uint64_t duplicates = 0;
   std::uint64_t unacknowledged = 0;  // results that came before this worker's contribution was known to be accepted
+  std::uint64_t forecasts = 0;         // of scale codes that held, and those that did not
+  std::uint64_t forecasts_missed = 0;
   std::uint64_t srtt_us = 0;
   std::array<std::uint64_t, REASON_NAMES.size()> dropped{};  // by fanin.wire.Reason
 };

@@ -365,7 +365,7 @@ def test_a_result_that_does_not_fit_its_item_is_dropped(kind: str) -> None:
 
 
 def test_golden_packets(kind: str) -> None:
-    """What a worker of a small job says, byte by byte: HELLO, an integer chunk, codes, words, BYE."""
+    """What a worker of a small job says, byte by byte: HELLO, an integer chunk, codes by forecast, words, BYE."""
     spec = job(workers=2, words_per_packet=8, slots=2)
     machine = worker_machine(kind, spec, 1)
     header = "fa1901{kind}" + "0007" + "01" + "00" + "abcd0123"
@@ -379,18 +379,17 @@ def test_golden_packets(kind: str) -> None:
     rest = "{slot:08x}{base:08x}{signature:08x}" + "00000000" + "0000" + "{codes:02x}" + "00" + "00000000"
     contribution = header.format(kind="01") + rest
     assert sent[0] == contribution.format(slot=0, base=0, signature=0x51, codes=0) + "00000001fffffffe00000003"
-    assert (
-        sent[1] == contribution.format(slot=1, base=0, signature=0x52, codes=1) + struct.pack("!HH", 1023 << 5, 0).hex()
-    )
+    own_codes_no_forecast = struct.pack("!HHiiII", 1023 << 5, 0, 0, 0, 0, 0).hex()
+    assert sent[1] == contribution.format(slot=1, base=0, signature=0x52, codes=1) + own_codes_no_forecast
     assert len(sent) == 2
     result: dict[str, Any] = {"worker": 0xFF, "signature": 0x51, "bitmap": 3, "contributors": 2}
     machine.receive_datagram(packet(Kind.RESULT, words=(2, 0, 6), **result), SWITCH, 0.0)
     assert machine.datagrams_to_send(0.0) == []
-    codes = {**result, "slot": 1, "signature": 0x52, "codes": (1024 << 5,)}
+    codes = {**result, "slot": 1, "signature": 0x52, "codes": (1024 << 5,), "words": (0, 0, 0, 0)}
     machine.receive_datagram(packet(Kind.RESULT, **codes), SWITCH, 0.0)
     [words] = [data.hex() for data, _ in machine.datagrams_to_send(0.0)]
     scaled = struct.pack("!HHii", 0, 0, 1 << 28, -(1 << 27)).hex()
-    assert words == contribution.format(slot=0, base=1, signature=0x52, codes=1) + scaled
+    assert words == contribution.format(slot=1, base=1, signature=0x52, codes=1) + scaled
     machine.leave(0.0)
     assert [data.hex() for data, _ in machine.datagrams_to_send(0.0)] == [header.format(kind="07") + "00" * 24 + token]
 
