@@ -150,3 +150,13 @@ def test_a_worker_that_closes_does_not_hold_up_the_others() -> None:
         for seed in range(5):
             assert len({array.tobytes() for array in add_up(engines[:2], 100_000, seed=seed)}) == 1
         assert engines[0].counters()["shared_memory_in"] - before >= 5 * 100_000 // spec.words_per_packet
+
+
+def test_the_switch_is_woken_at_most_once_for_a_round() -> None:
+    """By whoever makes up the number that the round misses; retransmissions wake it always."""
+    with cluster(spec_of(4)) as (_, engines):
+        for _ in range(200):
+            add_up(engines, 100)
+        counters = [engine.counters() for engine in engines]
+    woken, timeouts = (sum(each[name] for each in counters) for name in ("shared_memory_doorbells", "timeouts"))
+    assert woken <= counters[0]["results"] + timeouts

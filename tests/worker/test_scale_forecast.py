@@ -125,7 +125,7 @@ def test_bits_never_depend_on_forecasts_whatever_the_network_does(
 
 @given(ages=st.lists(st.integers(0, MAX_AGE), min_size=1, max_size=32))
 def test_sums_of_ages_tell_whether_all_are_the_same(ages: list[int]) -> None:
-    sums = np.sum([Forecast(age, CODES).age_words() for age in ages], axis=0, dtype=np.uint32)
+    sums = np.array([Forecast(age, CODES).age_words() for age in ages]).sum(axis=0, dtype=np.uint32)
     same = all(one == other for one, other in pairwise(ages))
     assert Forecast(ages[0], CODES).holds(CODES, sums, len(ages)) == (same and ages[0] > 0)
 
