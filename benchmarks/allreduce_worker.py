@@ -19,8 +19,8 @@ from fanin.benchmarks import mpi
 from fanin.benchmarks.rivals import Rival
 
 SAMPLE_TARGET_S = 0.1
-"""Quick calls are repeated to about this long, so that the clock, the start of the ranks and the few milliseconds in which
-the system finds a core for each of them weigh little."""
+"""Quick calls are repeated to about this long, so that the clock, the start of the ranks and the few milliseconds in
+which the system finds a core for each of them weigh little."""
 MAX_CALLS = 400
 WARM_UP_CALLS = 3
 COLLECTIVE_TIMEOUT = timedelta(seconds=120)
