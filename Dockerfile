@@ -42,10 +42,12 @@ FROM ${BASE}
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends libstdc++6 python3 \
     && rm -rf /var/lib/apt/lists/* \
-    && useradd --create-home --uid 10001 fanin
+    && useradd --create-home --uid 10001 fanin \
+    && install --directory --owner fanin /results
 COPY --from=build /opt/fanin /opt/fanin
 COPY p4/build /opt/fanin/p4
-ENV PATH=/opt/fanin/bin:$PATH PYTHONUNBUFFERED=1
+# /tmp: whoever it runs as may write there
+ENV PATH=/opt/fanin/bin:$PATH PYTHONUNBUFFERED=1 MPLCONFIGDIR=/tmp/matplotlib
 USER fanin
 WORKDIR /home/fanin
 EXPOSE 4919/tcp 4919/udp 4920/tcp

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical
 from torch.nn.parallel import DistributedDataParallel
 
+from fanin.examples.faults import add_fault_option, inject
 from fanin.examples.train import replica_hash, report
 from fanin.host.torch import StaleOptions, StaleSynchronousState, stale_synchronous_hook
 
@@ -208,7 +209,9 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=150)
     parser.add_argument("--target", type=float, default=SOLVED_RETURN)
     parser.add_argument("--seed", type=int, default=0)
+    add_fault_option(parser)
     arguments = parser.parse_args()
+    inject(parser, arguments.fault)
     train(arguments.staleness, arguments.iterations, arguments.target, arguments.seed)
 
 

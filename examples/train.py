@@ -20,15 +20,18 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+from fanin.examples.faults import add_fault_option, inject
 from fanin.examples.tasks import TASKS
 from fanin.examples.traffic import traffic
 
 COLLECTIVE_TIMEOUT = timedelta(seconds=60)
+PROGRESS_INTERVAL_S = 0.25
 
 
-def train(task_name: str, backend: str, epochs: int | None, seed: int) -> None:
-    """Train one of TASKS with the process group that the environment describes."""
+def train(task_name: str, backend: str, epochs: int | None, seed: int, progress: bool = False) -> None:
+    """Train one of TASKS with the process group that the environment describes; `progress`: say how far it is."""
     task = TASKS[task_name]
+    epochs = task.epochs if epochs is None else epochs
     torch.set_num_threads(1)
     dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
     rank, workers = dist.get_rank(), dist.get_world_size()
@@ -40,7 +43,8 @@ def train(task_name: str, backend: str, epochs: int | None, seed: int) -> None:
     sampler: DistributedSampler[TensorDataset] = DistributedSampler(training, workers, rank, seed=seed)
     loader = DataLoader(training, task.batch // workers, sampler=sampler, drop_last=True)
     step_s: list[float] = []
-    for epoch in range(task.epochs if epochs is None else epochs):
+    told_s = 0.0
+    for epoch in range(epochs):
         sampler.set_epoch(epoch)
         losses = []
         for inputs, classes in loader:
@@ -51,6 +55,9 @@ def train(task_name: str, backend: str, epochs: int | None, seed: int) -> None:
             optimizer.step()
             losses.append(loss.detach())
             step_s.append(time.perf_counter() - started)
+            if progress and rank == 0 and started - told_s >= PROGRESS_INTERVAL_S:
+                told_s = started
+                report(event="progress", done=len(step_s), of=epochs * len(loader))
         mean_loss = torch.stack(losses).mean()
         dist.all_reduce(mean_loss)
         if rank == 0:
@@ -111,12 +118,15 @@ def report(**record: object) -> None:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", choices=TASKS, default="digits")
-    parser.add_argument("--backend", default="fanin")
-    parser.add_argument("--epochs", type=int)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--task", choices=TASKS, default="digits", help="what to train (default: digits)")
+    parser.add_argument("--backend", default="fanin", help="of torch.distributed (default: fanin)")
+    parser.add_argument("--epochs", type=int, help="passes over the data (default: 12 of digits, 2 of text)")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and order of samples (default: 0)")
+    parser.add_argument("--progress", action="store_true", help="rank 0 also says how many steps are done")
+    add_fault_option(parser)
     arguments = parser.parse_args()
-    train(arguments.task, arguments.backend, arguments.epochs, arguments.seed)
+    inject(parser, arguments.fault)
+    train(arguments.task, arguments.backend, arguments.epochs, arguments.seed, arguments.progress)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """What the job and its members say to each other: JSON objects, one to a line, over a TCP connection per member.
 
-    member -> job   {"type": "join"}                                     once connected
+    member -> job   {"type": "join", "command": "...", "settings": {}}   once connected
     job -> member   {"type": "start", "rank": 2, "workers": 4, "master": "172.18.0.5"}   when the roster closed
                     {"type": "refused", "text": "..."}                   instead
     member -> job   {"type": "beat"}                                     every BEAT_S while its program runs
                     {"type": "report", "record": {...}}                  what its program printed
+                    {"type": "timeline", "lines": [{...}, ...]}          what FANIN_TIMELINE has, once the program ended
                     {"type": "ended", "status": 0, "cause": ""}          last
     job -> member   {"type": "verdict", "status": 0}                     last
 

@@ -15,9 +15,11 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from fanin.emulation.containers.channel import DEFAULT_PORT, Channel, ChannelError
+from fanin.emulation.containers.recording import Recorder
 from fanin.emulation.containers.roster import Member, Roster, State, TooLateError, Verdict
 from fanin.errors import ConfigurationError, FaninError
 
@@ -29,10 +31,11 @@ STOPPED_STATUS = 143
 
 
 class JobServer:
-    """The sockets around a Roster."""
+    """The sockets around a Roster; `recorder` is told what comes in, and writes the record before the job is over."""
 
-    def __init__(self, roster: Roster, port: int, host: str = "0.0.0.0") -> None:
+    def __init__(self, roster: Roster, port: int, host: str = "0.0.0.0", recorder: Recorder | None = None) -> None:
         self.roster = roster
+        self._recorder = recorder
         self._listener = socket.create_server((host, port))
         self.port = int(self._listener.getsockname()[1])
         self._selector = selectors.DefaultSelector()
@@ -49,9 +52,21 @@ class JobServer:
         self.outcome = verdict
         for line in verdict.lines:
             say(line)
+        # Before the members hear of it: the engine stops all containers, this one too, once one has ended.
+        self.record("\n".join(verdict.lines))
         say("the job succeeded" if verdict.status == 0 else "the job failed")
         self._bid_farewell(verdict)
         return verdict
+
+    def record(self, error: str) -> None:
+        """Write the record and its page, if that is wanted and the job has begun."""
+        if self._recorder is None or not self.roster.closed:
+            return
+        outcome: Literal["finished", "failed", "interrupted"] = "interrupted"
+        if self.outcome is not None:
+            outcome = "failed" if self.outcome.status else "finished"
+        for line in self._recorder.write(self.roster.members, outcome, error):
+            say(line)
 
     def close(self) -> None:
         """Give up the port and every connection."""
@@ -68,7 +83,7 @@ class JobServer:
                 self._receive(key.data)
         now = time.monotonic()
         for member in self.roster.handle_timer(now):
-            say(f"{member} is lost: {member.cause}")
+            self._tell_loss(member)
         if self.roster.close_if_complete(now):
             self._start()
 
@@ -95,20 +110,31 @@ class JobServer:
         now, member, kind = time.monotonic(), self._members[channel], message["type"]
         if member is None:
             if kind == "join":
-                self._join(channel, now)
+                self._join(channel, message, now)
         elif kind == "beat":
             self.roster.heard(member, now)
         elif kind == "report":
             self.roster.report(member, message["record"], now)
+            if self._recorder is not None:
+                self._recorder.reported(member, message["record"])
             show(member, message["record"])
+        elif kind == "timeline":
+            self.roster.heard(member, now)
+            if self._recorder is not None:
+                self._recorder.timeline(member, message["lines"])
         elif kind == "ended":
             self.roster.ended(member, int(message["status"]), str(message["cause"]), now)
-            say(f"{member} ended with status {member.status}{': ' * bool(member.cause)}{member.cause}")
+            said = f"{member} ended with status {member.status}{': ' * bool(member.cause)}{member.cause}"
+            say(said)
+            if self._recorder is not None and member.status != 0:
+                self._recorder.happened(said)
 
-    def _join(self, channel: Channel, now: float) -> None:
+    def _join(self, channel: Channel, message: Mapping[str, Any], now: float) -> None:
         address = channel.peer_address
         try:
-            self._members[channel] = self.roster.join(container_name(address), address, now)
+            member = self._members[channel] = self.roster.join(container_name(address), address, now)
+            if self._recorder is not None:
+                self._recorder.joined(member, message)
         except TooLateError as error:
             say(str(error))
             with contextlib.suppress(OSError):
@@ -116,6 +142,8 @@ class JobServer:
 
     def _start(self) -> None:
         members = self.roster.members
+        if self._recorder is not None:
+            self._recorder.begin(members)
         say(f"{len(members)} workers")
         for channel, member in self._members.items():
             if member is not None:
@@ -133,7 +161,13 @@ class JobServer:
             self.roster.withdraw(member)
         elif member.state is State.RUNNING:
             self.roster.vanished(member, time.monotonic())
-            say(f"{member} is lost: {member.cause}")
+            self._tell_loss(member)
+
+    def _tell_loss(self, member: Member) -> None:
+        said = f"{member} is lost: {member.cause}"
+        say(said)
+        if self._recorder is not None:
+            self._recorder.happened(said)
 
     def _bid_farewell(self, verdict: Verdict) -> None:
         for channel in self._members:
@@ -172,19 +206,28 @@ def main() -> None:
     """Command line. WORKERS, if set and not empty, is the number to wait for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, default=DEFAULT_PORT)
+    parser.add_argument("--results", type=Path, metavar="FOLDER", help="for the record and its page; neither without")
     arguments = parser.parse_args()
 
     def stop(number: int, frame: object) -> None:
-        # Compose stops everything as soon as the first container ended, which need not be this one.
-        sys.exit(STOPPED_STATUS if server.outcome is None else server.outcome.status)
+        if server.outcome is None:  # else it is about to end by itself, with the status that it has found
+            sys.exit(STOPPED_STATUS)
 
-    try:
-        server = JobServer(Roster(wanted_workers(os.environ)), arguments.port)
-    except FaninError as error:
-        sys.exit(f"job: {error}")
-    signal.signal(signal.SIGTERM, stop)
-    with contextlib.closing(server):
-        sys.exit(server.run().status)
+    with contextlib.ExitStack() as stack:
+        recorder = None if arguments.results is None else stack.enter_context(Recorder(arguments.results))
+        try:
+            server = JobServer(Roster(wanted_workers(os.environ)), arguments.port, recorder=recorder)
+        except FaninError as error:
+            sys.exit(f"job: {error}")
+        stack.callback(server.close)
+        signal.signal(signal.SIGTERM, stop)
+        try:
+            status = server.run().status
+        except SystemExit:
+            server.record("stopped from outside")
+            raise
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a handler of ours would be gone before the interpreter is
+        sys.exit(status)
 
 
 def wanted_workers(environment: Mapping[str, str]) -> int | None:

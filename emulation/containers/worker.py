@@ -11,16 +11,21 @@ import contextlib
 import json
 import os
 import selectors
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
+from itertools import islice
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 from fanin.emulation.containers.channel import DEFAULT_PORT, Channel
+from fanin.emulation.containers.recording import settings_of
 from fanin.emulation.containers.roster import BEAT_S
+from fanin.emulation.network.timelines import read_lines
 from fanin.emulation.processes import MAX_LOG_BYTES, STOP_GRACE_S, cause_in
 from fanin.errors import AdmissionError, ConfigurationError, FaninError
 
@@ -30,7 +35,11 @@ CONNECT_INTERVAL_S = 0.5
 MASTER_PORT = 29_500
 """torchrun's own default; of rank 0's container."""
 VERDICT_TIMEOUT_S = 60.0
-"""Longest wait for the other members once this one's program has ended well."""
+"""Longest wait for the other members once this one's program has ended."""
+MAX_TIMELINE_LINES = 40_000
+"""Of a program's time line; a longer one loses its end."""
+TIMELINE_LINES_PER_MESSAGE = 1000
+"""Some hundred bytes each, far below what the channel takes."""
 
 
 def connect(host: str, port: int) -> Channel:
@@ -111,8 +120,9 @@ class Program:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         process.wait(BEAT_S)
         status = process.returncode
-        cause = "" if status == 0 else cause_in(self._log.decode(errors="replace"))
-        return (status if status >= 0 else 128 - status), cause
+        if status < 0:
+            return 128 - status, f"ended by {signal.Signals(-status).name}"
+        return status, "" if status == 0 else cause_in(self._log.decode(errors="replace"))
 
     def stop(self) -> None:
         """End it if it still runs."""
@@ -157,7 +167,7 @@ def tell(channel: Channel, records: list[dict[str, Any]]) -> None:
 
 def take_part(channel: Channel, command: list[str]) -> int:
     """From joining to the verdict; returns the exit status."""
-    channel.send("join")
+    channel.send("join", command=shlex.join(command), settings=settings_of(os.environ))
     start = expect(channel, "start", None)
     rank, workers = int(start["rank"]), int(start["workers"])
     print(f"worker: rank {rank} of {workers}, rank 0 is at {start['master']}", flush=True)
@@ -167,10 +177,26 @@ def take_part(channel: Channel, command: list[str]) -> int:
     finally:
         program.stop()
     with contextlib.suppress(OSError):
+        send_timeline(channel, rank)
         channel.send("ended", status=status, cause=cause)
-    if status != 0:
+    # Also after a failure: the engine stops all containers once one has ended, and the others have something to say.
+    try:
+        verdict = int(expect(channel, "verdict", VERDICT_TIMEOUT_S)["status"])
+    except FaninError:
+        if status == 0:
+            raise
         return status
-    return int(expect(channel, "verdict", VERDICT_TIMEOUT_S)["status"])
+    return status or verdict
+
+
+def send_timeline(channel: Channel, rank: int) -> None:
+    """What the process group wrote down (Options.timeline), if it was told to."""
+    path = os.environ.get("FANIN_TIMELINE")
+    if not path:
+        return
+    lines = iter(read_lines(Path(path.replace("%r", str(rank))))[:MAX_TIMELINE_LINES])
+    while part := list(islice(lines, TIMELINE_LINES_PER_MESSAGE)):
+        channel.send("timeline", lines=part)
 
 
 def job_address(text: str) -> tuple[str, int]:

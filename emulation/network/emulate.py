@@ -34,11 +34,11 @@ from fanin.emulation.network.machine import machine
 from fanin.emulation.network.scenario import Scenario
 from fanin.emulation.network.slowness import Slowness
 from fanin.emulation.network.switches import Switches
-from fanin.emulation.network.traffic import Meters
+from fanin.emulation.network.traffic import Meters, link_record
+from fanin.emulation.progress import FIGURES, progress_of
 from fanin.emulation.record import (
     VERSION,
     Event,
-    LinkRecord,
     LinkSample,
     Progress,
     RunRecord,
@@ -175,25 +175,11 @@ def _take_line(line: Line, watched: _Watched, console: Console) -> None:
             console.print(f"[dim]worker {line.rank}:[/] ", end="")
             console.print(line.text, markup=False, highlight=False)
         return
-    values: dict[str, float] = {}
-    for name in ("epoch", "loss", "accuracy", "step_s", "communication_s"):
-        if isinstance(record.get(name), int | float):
-            values[name] = float(record[name])
-    if not values or len(watched.progress) >= MAX_PROGRESS:
+    progress = progress_of(record, time_s=watched.now_s(), rank=line.rank)
+    if progress is None or len(watched.progress) >= MAX_PROGRESS:
         return
-    steps = record.get("steps", record.get("step"))
-    progress = Progress(
-        time_s=watched.now_s(),
-        rank=line.rank,
-        step=steps if isinstance(steps, int) else None,
-        epoch=int(values["epoch"]) if "epoch" in values else None,
-        loss=values.get("loss"),
-        accuracy=values.get("accuracy"),
-        step_s=values.get("step_s"),
-        communication_s=values.get("communication_s"),
-    )
     watched.progress.append(progress)
-    shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+    shown = ", ".join(f"{name} {record[name]:.4g}" for name in FIGURES if getattr(progress, name) is not None)
     console.print(f"{progress.time_s:6.1f} s  worker {line.rank}: {shown}", highlight=False)
 
 
@@ -275,7 +261,7 @@ def _record(
         machine=machine(),
         settings=scenario.settings(),
         workers=tuple(workers),
-        links=tuple(_link_records(scenario, watched)),
+        links=tuple(link_record(topology, name, samples) for name, samples in watched.samples.items()),
         switches=(switch,),
         progress=tuple(watched.progress),
         events=tuple(watched.events),
@@ -290,25 +276,6 @@ def _largest(arrivals: Sequence[timelines.Arrivals]) -> dict[int, int]:
         for rank, count in sample.last.items():
             highest[rank] = max(highest.get(rank, 0), count)
     return highest
-
-
-def _link_records(scenario: Scenario, watched: _Watched) -> list[LinkRecord]:
-    topology = scenario.topology
-    found = []
-    for name, samples in watched.samples.items():
-        kind, _, number = name.partition(" ")
-        link = topology.link_of(int(number)) if kind == "worker" else topology.uplink
-        found.append(
-            LinkRecord(
-                name=name,
-                rate_bit_s=link.rate_bit_s,
-                delay_s=link.delay_s,
-                loss=link.loss,
-                mtu=link.mtu,
-                samples=tuple(samples),
-            )
-        )
-    return found
 
 
 def summary(record: RunRecord) -> Table:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from fanin.emulation.network.fabric import Cable, Fabric
 from fanin.emulation.network.namespaces import inside
-from fanin.emulation.record import LinkSample
+from fanin.emulation.network.topology import Topology
+from fanin.emulation.record import LinkRecord, LinkSample
 
 NETLINK_ROUTE = 0
 RTM_GETQDISC = 38
@@ -27,6 +31,9 @@ ATTRIBUTE = struct.Struct("=HH")  # struct nlattr
 STATISTICS = struct.Struct("=QII")  # the beginning of struct tc_stats
 REPLY_BYTES = 1 << 16
 MAX_REPLIES = 64
+WATCH_INTERVAL_S = 0.5
+"""Two replies of the kernel per namespace: nothing that a measurement beside it would notice."""
+MAX_SAMPLES = 20_000
 
 
 class Sent(NamedTuple):
@@ -102,6 +109,55 @@ class Meters:
         up = sent[cable.lower.namespace].get(cable.lower.device, Sent(0, 0))
         down = sent[cable.upper.namespace].get(cable.upper.device, Sent(0, 0))
         return up.bytes, down.bytes, up.dropped + down.dropped + self._fabric.wire_losses(cable)
+
+
+class LinkWatch:
+    """Reads all links again and again beside whatever is measured. A context manager; it has its own thread."""
+
+    def __init__(self, fabric: Fabric, origin_s: float) -> None:
+        """`origin_s`: CLOCK_MONOTONIC at the start of the run."""
+        self._fabric, self._origin_s = fabric, origin_s
+        self._samples: dict[str, list[LinkSample]] = defaultdict(list)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="fanin-links", daemon=True)
+
+    def __enter__(self) -> LinkWatch:
+        self._meters = Meters(self._fabric)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._sample()
+        self._meters.close()
+
+    def links(self) -> tuple[LinkRecord, ...]:
+        """What has been seen so far."""
+        return tuple(link_record(self._fabric.topology, name, samples) for name, samples in self._samples.items())
+
+    def _watch(self) -> None:
+        while not self._over.wait(WATCH_INTERVAL_S):
+            self._sample()
+
+    def _sample(self) -> None:
+        for name, sample in self._meters.sample(time.monotonic() - self._origin_s).items():
+            if len(self._samples[name]) < MAX_SAMPLES:
+                self._samples[name].append(sample)
+
+
+def link_record(topology: Topology, name: str, samples: Sequence[LinkSample]) -> LinkRecord:
+    """The link of that name, `worker 3` or `rack 1`, with what was read from it."""
+    kind, _, number = name.partition(" ")
+    link = topology.link_of(int(number)) if kind == "worker" else topology.uplink
+    return LinkRecord(
+        name=name,
+        rate_bit_s=link.rate_bit_s,
+        delay_s=link.delay_s,
+        loss=link.loss,
+        mtu=link.mtu,
+        samples=tuple(samples),
+    )
 
 
 def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -13,10 +13,15 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.house.repository import ROOT
 
 DEADLINE_S = 200.0
 """Longest that any one thing here may take; below pytest's own limit, so that the output is still shown."""
+PROFILES = ("zmq", "p4", "racks", "bench")
+USER = "12345"
+"""Who owns folders for results: neither root nor the image's user."""
 MEMBER = re.compile(r"job:   rank (\d+) \((\S+), (\S+)\)")
 
 
@@ -47,7 +52,7 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        profiles = [argument for profile in ("zmq", "p4", "bench") for argument in ("--profile", profile)]
+        profiles = [argument for profile in PROFILES for argument in ("--profile", profile)]
         command = [*self._compose, *profiles, "down", "--volumes", "--timeout", "2"]
         subprocess.run(command, cwd=ROOT, env=self._env, capture_output=True, check=False, timeout=DEADLINE_S)
 
@@ -60,7 +65,12 @@ class Cluster:
 
     def start(self, workers: int) -> None:
         """`up` in the background."""
-        run(*self._compose, "up", "--no-build", "--detach", "--scale", f"worker={workers}", env=self._env)
+        env = {"WORKERS": str(workers), **self._env}
+        run(*self._compose, "up", "--no-build", "--detach", "--scale", f"worker={workers}", env=env)
+
+    def run_service(self, service: str, *arguments: str) -> str:
+        """`run --rm`: what it printed."""
+        return run(*self._compose, "run", "--rm", service, *arguments, env=self._env)
 
     def container(self, service: str) -> str:
         """The id of a service's first container."""
@@ -125,6 +135,13 @@ def cable_of(container: str) -> tuple[str, str]:
         if (interface / "ifindex").read_text().strip() == index:
             return interface.name, (interface / "master").resolve().name
     raise AssertionError(f"no interface {index} on this machine: the engine runs elsewhere")
+
+
+def results_folder(factory: pytest.TempPathFactory) -> Path:
+    """One that USER may write to, and nobody else."""
+    folder = factory.mktemp("results")
+    os.chown(folder, int(USER), int(USER))
+    return folder
 
 
 def missing() -> str:

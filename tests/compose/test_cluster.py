@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 
 import pytest
 
+from fanin.emulation.record import RunRecord
 from tests.compose import cluster
-from tests.compose.cluster import Cluster, run
+from tests.compose.cluster import USER, Cluster, run
 
+FAULTS = "drop=1%,dup=0.5%,reorder=1%@seed=7"
 ENDLESS = "--task digits --epochs 100000"
 """More than any test waits for."""
 
@@ -34,24 +38,77 @@ def test_the_image_runs_as_an_ordinary_user() -> None:
     assert run("docker", "run", "--rm", "fanin:local", "id", "-u") != "0\n"
 
 
-def test_as_many_workers_as_asked_for_train_and_the_status_is_the_jobs() -> None:
-    with Cluster(TRAIN="--task digits --epochs 2") as cluster:
-        done = cluster.run_to_end("--exit-code-from", "job", "--scale", "worker=3")
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, RunRecord, str]:
+    """What a job of three workers over faulty links said, its record and its page, out of a mounted folder."""
+    folder = cluster.results_folder(tmp_path_factory)
+    with Cluster(TRAIN="--task digits --epochs 2", FANIN_FAULTS=FAULTS, RESULTS=str(folder), RUN_AS=USER) as made:
+        done = made.run_to_end("--exit-code-from", "job", "--scale", "worker=3")
         assert done.returncode == 0, done.stdout + done.stderr
-        assert "job: 3 workers" in done.stdout
-        assert "the job succeeded" in done.stdout
+    page = (folder / "fanin-report.html").read_text()
+    return done.stdout, RunRecord.read(folder / "fanin-record.json"), page
 
 
-def test_a_program_that_fails_fails_the_job() -> None:
-    with Cluster(TRAIN="--task nonsense") as cluster:
-        done = cluster.run_to_end("--exit-code-from", "job", "--scale", "worker=2")
+def test_as_many_workers_as_asked_for_train_and_the_status_is_the_jobs(trained: tuple[str, RunRecord, str]) -> None:
+    said, record, _ = trained
+    assert "job: 3 workers" in said
+    assert "the job succeeded" in said
+    assert (record.kind, record.outcome, len(record.workers)) == ("compose", "finished", 3)
+
+
+def test_a_jobs_record_and_report_have_its_workers_time_lines(trained: tuple[str, RunRecord, str]) -> None:
+    _, record, page = trained
+    for worker in record.workers:
+        assert {span.activity for span in worker.spans} >= {"compute", "wait"}
+        assert any(span.waited_for for span in worker.spans)
+    assert [progress.epoch for progress in record.progress] == [1, 2]
+    keys = re.findall(r'<section id="([^"]+)"', page)
+    assert {"accuracy", "links", "timeline", "waited-for", "retransmissions"} <= set(keys)
+
+
+def test_faults_are_injected_as_in_an_emulated_network(trained: tuple[str, RunRecord, str]) -> None:
+    _, record, _ = trained
+    assert record.settings["faults"] == FAULTS
+    assert all(worker.counters["retransmissions"] > 0 for worker in record.workers)
+
+
+def test_a_worker_that_a_fault_kills_fails_the_job() -> None:
+    with Cluster(TRAIN="--task digits --fault kill=worker:1@step:3", WORKERS="2") as made:
+        done = made.run_to_end("--exit-code-from", "job", "--scale", "worker=2")
         assert done.returncode == 1, done.stdout + done.stderr
-        assert "nonsense" in done.stdout
+        failures = re.findall(r"job: rank (\d) .*failed: (.*)", done.stdout)
+        assert ("1", "ended by SIGKILL") in failures
+        assert any(rank == "0" and "WorkerLostError" in said for rank, said in failures)
+
+
+def test_workers_of_two_racks_train_through_a_tree_of_switches(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = cluster.results_folder(tmp_path_factory)
+    settings = {"TRAIN": "--task digits --epochs 1", "WORKERS": "4", "RESULTS": str(folder), "RUN_AS": USER}
+    with Cluster(COMPOSE_PROFILES="racks", **settings) as made:
+        done = made.run_to_end("--exit-code-from", "job-racks", "job-racks", "worker-rack-1", "worker-rack-2")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "job: 4 workers" in done.stdout
+        assert "the job succeeded" in done.stdout
+    leaves = RunRecord.read(folder / "fanin-record.json").switches
+    assert {leaf.name for leaf in leaves} == {"udp://leaf-1:4919", "udp://leaf-2:4919"}
+    for leaf in leaves:
+        assert leaf.samples[-1].counters["rounds"] > 0
+
+
+def test_a_benchmark_prints_its_table_and_leaves_its_files(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = cluster.results_folder(tmp_path_factory)
+    with Cluster(RESULTS=str(folder), RUN_AS=USER) as made:
+        said = made.run_service("bench", "--workers", "2", "--bytes", "65536", "--lanes", "32,8")
+        assert "all-reduce of 65,536 bytes of float32, 2 workers" in said
+    rows = json.loads((folder / "allreduce.json").read_text())
+    assert [(row["backend"], row["lanes"]) for row in rows] == [("fanin", 32), ("fanin", 8), ("gloo", 32)]
+    assert len(RunRecord.read(folder / "allreduce-record.json").rows) == 3
+    assert "All-reduce of 64 KiB" in (folder / "allreduce.html").read_text()
 
 
 def test_datagrams_can_be_replaced_by_zeromq() -> None:
     services = ("job-zmq", "worker-zmq")
-    with Cluster(TRAIN="--task digits --epochs 1", COMPOSE_PROFILES="zmq") as cluster:
+    with Cluster(TRAIN="--task digits --epochs 1", COMPOSE_PROFILES="zmq", WORKERS="2") as cluster:
         done = cluster.run_to_end("--exit-code-from", "job-zmq", "--scale", "worker-zmq=2", *services)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "the job succeeded" in done.stdout
@@ -59,7 +116,7 @@ def test_datagrams_can_be_replaced_by_zeromq() -> None:
 
 def test_the_compiled_p4_program_trains_with_its_controller_in_a_container_of_its_own() -> None:
     services = ("controller", "job-p4", "worker-p4")
-    with Cluster(TRAIN="--task digits --epochs 1", COMPOSE_PROFILES="p4") as cluster:
+    with Cluster(TRAIN="--task digits --epochs 1", COMPOSE_PROFILES="p4", WORKERS="2") as cluster:
         done = cluster.run_to_end("--exit-code-from", "job-p4", "--scale", "worker-p4=2", *services)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "the job succeeded" in done.stdout

@@ -1,0 +1,247 @@
+"""What becomes of a job of containers as a record and a page, in a folder that outlives them.
+
+All containers of a job are on one machine and share its CLOCK_MONOTONIC, so that workers' time lines fit together.
+Switches are those that the workers named when they joined; each is asked for its counters all the time. A leaf counts
+who came last among its own ranks, in ascending order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Literal
+
+import fanin
+from fanin.emulation import report
+from fanin.emulation.containers.roster import Member
+from fanin.emulation.network import timelines
+from fanin.emulation.network.machine import machine
+from fanin.emulation.progress import progress_of
+from fanin.emulation.record import (
+    VERSION,
+    Event,
+    LinkRecord,
+    LinkSample,
+    Progress,
+    RunRecord,
+    SwitchRecord,
+    SwitchSample,
+    WorkerRecord,
+)
+from fanin.errors import FaninError
+
+RECORD_FILE, PAGE_FILE = "fanin-record.json", "fanin-report.html"
+SAMPLE_INTERVAL_S = 0.5
+MAX_PROGRESS = 20_000
+IP_UDP_ETHERNET_BYTES = 14 + 20 + 8
+"""Which a switch does not count."""
+ENVIRONMENT = "FANIN_"
+UNINTERESTING = ("FANIN_JOB", "FANIN_TIMELINE")
+
+
+@dataclass(slots=True)
+class _Joined:
+    """What a member said when it joined, and what came of it later."""
+
+    command: str = ""
+    settings: dict[str, str] = field(default_factory=dict)
+    timeline: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Recorder:
+    """Of one job. A context manager: what it starts ends with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started = datetime.now(timezone.utc)
+        self._origin_s = time.monotonic()
+        self._joined: dict[str, _Joined] = defaultdict(_Joined)
+        self._progress: list[Progress] = []
+        self._events: list[Event] = []
+        self._stack = contextlib.ExitStack()
+        self._samples: dict[str, Path] = {}
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def joined(self, member: Member, message: Mapping[str, Any]) -> None:
+        """Keep what it says of its command and its options."""
+        settings = message.get("settings", {})
+        self._joined[member.address] = _Joined(str(message.get("command", "")), dict(settings))
+
+    def begin(self, members: Sequence[Member]) -> None:
+        """The job begins: time runs from here on, and switches are watched."""
+        self._started, self._origin_s = datetime.now(timezone.utc), time.monotonic()
+        scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
+        for number, url in enumerate(dict.fromkeys(self._switch_of(member) for member in members)):
+            if url:
+                self._samples[url] = scratch / f"switch-{number}.jsonl"
+                self._watch(url, self._samples[url])
+
+    def reported(self, member: Member, record: Mapping[str, Any]) -> None:
+        """A line that its program printed."""
+        progress = progress_of(record, time_s=self._now_s(), rank=member.rank)
+        if progress is not None and len(self._progress) < MAX_PROGRESS:
+            self._progress.append(progress)
+
+    def timeline(self, member: Member, lines: Iterable[dict[str, Any]]) -> None:
+        """A part of what its process group wrote down."""
+        self._joined[member.address].timeline += lines
+
+    def happened(self, text: str) -> None:
+        """Somebody ended badly or is lost."""
+        self._events.append(Event(time_s=self._now_s(), kind="end", text=text))
+
+    def write(
+        self, members: Sequence[Member], outcome: Literal["finished", "failed", "interrupted"], error: str
+    ) -> list[str]:
+        """Write the record, then its page; what to say about it. Never an error: the job's status is its own."""
+        duration_s = self._now_s()
+        record = self._record(members, outcome, error, duration_s)
+        path = self._folder / RECORD_FILE
+        try:
+            record.write(path)
+            report.write_report(record, self._folder / PAGE_FILE)
+        except FaninError as failure:
+            return [f"no report: {failure}. Remedy: a folder that user {os.getuid()} may write to (docs/compose.md)"]
+        return [f"record: {path}", f"report: {self._folder / PAGE_FILE}"]
+
+    def _record(
+        self,
+        members: Sequence[Member],
+        outcome: Literal["finished", "failed", "interrupted"],
+        error: str,
+        duration_s: float,
+    ) -> RunRecord:
+        samples = {url: timelines.read_lines(path) for url, path in self._samples.items()}
+        first = self._joined[members[0].address] if members else _Joined()
+        return RunRecord(
+            version=VERSION,
+            kind="compose",
+            title=f"{len(members)} containers",
+            command=first.command,
+            started=self._started.isoformat(timespec="seconds"),
+            duration_s=duration_s,
+            outcome=outcome,
+            error=error,
+            software=fanin.__version__,
+            kernel=platform.release(),
+            machine=machine(),
+            settings={"workers": len(members)}
+            | {name.removeprefix(ENVIRONMENT).lower(): value for name, value in sorted(first.settings.items())},
+            workers=tuple(self._worker(member, members, samples) for member in members),
+            links=tuple(self._link(url, lines) for url, lines in samples.items() if url.startswith("udp://")),
+            switches=tuple(self._switch(url, lines, members) for url, lines in samples.items()),
+            progress=tuple(self._progress),
+            events=tuple(self._events),
+            notes=("All containers are on one machine and compete for its cores; no link limits them.",),
+        )
+
+    def _worker(
+        self, member: Member, members: Sequence[Member], samples: Mapping[str, list[dict[str, Any]]]
+    ) -> WorkerRecord:
+        lines, url = self._joined[member.address].timeline, self._switch_of(member)
+        arrivals = [
+            timelines.Arrivals(sample["time"], self._by_rank(sample, url, members)) for sample in samples.get(url, [])
+        ]
+        return WorkerRecord(
+            rank=member.rank,
+            place=f"container {member.name}",
+            outcome=member.cause.partition("\n")[0] or "finished",
+            spans=timelines.spans(lines, self._origin_s, arrivals),
+            counters={name: float(value) for name, value in timelines.counters_in(lines).items()},
+        )
+
+    def _switch(self, url: str, lines: list[dict[str, Any]], members: Sequence[Member]) -> SwitchRecord:
+        last: dict[int, int] = {}
+        for sample in lines:  # the highest seen: a job that is over takes its counters with it
+            for rank, count in self._by_rank(sample, url, members).items():
+                last[rank] = max(last.get(rank, 0), count)
+        names = sorted({name for sample in lines for name in sample["counters"]})
+        counts = {name: grown([sample["counters"].get(name, 0) for sample in lines]) for name in names}
+        return SwitchRecord(
+            name=url,
+            target="container",
+            samples=tuple(
+                SwitchSample(
+                    time_s=sample["time"] - self._origin_s, counters={name: float(counts[name][at]) for name in names}
+                )
+                for at, sample in enumerate(lines)
+            ),
+            last_arrivals={str(rank): count for rank, count in last.items()},
+        )
+
+    def _link(self, url: str, lines: list[dict[str, Any]]) -> LinkRecord:
+        """Of the switch itself: what all its workers sent and got."""
+        up, down = (
+            grown(
+                [
+                    sample["counters"].get(f"bytes_{way}", 0)
+                    + IP_UDP_ETHERNET_BYTES * sample["counters"].get(f"packets_{way}", 0)
+                    for sample in lines
+                ]
+            )
+            for way in ("in", "out")
+        )
+        return LinkRecord(
+            name=f"all of {url.removeprefix('udp://')}",
+            rate_bit_s=None,
+            samples=tuple(
+                LinkSample(time_s=sample["time"] - self._origin_s, up_bytes=up[at], down_bytes=down[at])
+                for at, sample in enumerate(lines)
+            ),
+        )
+
+    def _by_rank(self, sample: Mapping[str, Any], url: str, members: Sequence[Member]) -> dict[int, int]:
+        there = [member.rank for member in members if self._switch_of(member) == url]
+        return {there[int(index)]: count for index, count in sample["last_arrivals"].items() if int(index) < len(there)}
+
+    def _switch_of(self, member: Member) -> str:
+        return self._joined[member.address].settings.get("FANIN_SWITCH", "")
+
+    def _watch(self, url: str, path: Path) -> None:
+        command = [sys.executable, "-m", "fanin.emulation.network.stats_sampler", url, str(SAMPLE_INTERVAL_S)]
+        with path.open("wb") as file:
+            sampler = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.DEVNULL, start_new_session=True
+            )
+
+        def stop() -> None:
+            sampler.kill()
+            sampler.wait()
+
+        self._stack.callback(stop)
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self._origin_s
+
+
+def grown(counts: Sequence[int]) -> list[int]:
+    """How far a counter has come since the first sample; one that fell began anew, with the switch."""
+    total, before, found = 0, counts[0] if counts else 0, []
+    for count in counts:
+        total, before = total + (count - before if count >= before else count), count
+        found.append(total)
+    return found
+
+
+def settings_of(environment: Mapping[str, str]) -> dict[str, str]:
+    """The options that a member was given, for the job: FANIN_* variables that are not empty."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(ENVIRONMENT) and value and name not in UNINTERESTING and "KEY" not in name
+    }
