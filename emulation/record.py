@@ -24,7 +24,7 @@ VERSION = 1
 MAX_SPANS = 20_000
 """Of one worker. A longer run keeps the first ones and says so in `notes`."""
 
-Kind = Literal["emulate", "bench", "compose"]
+Kind = Literal["emulate", "bench", "compose", "demo"]
 Activity = Literal["compute", "quantize", "send", "wait"]
 Scalar = str | int | float | bool | None
 
@@ -127,6 +127,8 @@ class Progress:
     communication_s: float | None = None
     label: str = ""
     """Which of several runs it belongs to; empty where there is only one."""
+    group: str = ""
+    """Which runs are compared with each other: every group has axes of its own. Empty where there is only one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +170,25 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Quantity:
+    """One figure that stands beside others of its kind: a bar."""
+
+    plot: str
+    """What is compared, as a title: all quantities of one plot have one unit."""
+    name: str
+    """Whose it is."""
+    value: float | None
+    """None: it was tried, and there is none (a target that was not reached)."""
+    unit: Literal["s", "bit/s", "share"]
+    group: str = ""
+    """Under which condition; every group has axes of its own."""
+    limit: float | None = None
+    """What cannot be exceeded or is to be reached, drawn as a dashed line; `caption` says which."""
+    caption: str = ""
+    """Of the plot, for people; that of its first quantity is taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """Everything about one run."""
 
@@ -194,6 +215,7 @@ class RunRecord:
     progress: tuple[Progress, ...] = ()
     events: tuple[Event, ...] = ()
     rows: tuple[Row, ...] = ()
+    quantities: tuple[Quantity, ...] = ()
     notes: tuple[str, ...] = ()
     """What a reader must know: what was cut off, what could not be emulated."""
 

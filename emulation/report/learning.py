@@ -8,14 +8,15 @@ from collections.abc import Callable
 from matplotlib.ticker import FuncFormatter
 
 from fanin.emulation.record import Progress, RunRecord
-from fanin.emulation.report.drawing import Canvas, Plot
+from fanin.emulation.report.drawing import Canvas, Plot, time_label
 
+MARKERS = "osD^vPX*"
 MARKED_POINTS = 60
 """A line of at most so many points shows each of them."""
 
 
 def plots(record: RunRecord) -> list[Plot]:
-    """Accuracy where it was reported, then loss; a line per label (or per run, where there is only one)."""
+    """Accuracy where it was reported, then loss; a line per label, axes per group."""
     made = []
     if any(progress.accuracy is not None for progress in record.progress):
         percent = FuncFormatter(lambda value, _: f"{value:.0%}")
@@ -30,32 +31,45 @@ def plots(record: RunRecord) -> list[Plot]:
 
 
 def final_accuracies(record: RunRecord) -> dict[str, float]:
-    """The last accuracy of each label."""
+    """The last accuracy of each label; none where runs under several conditions have the same label."""
+    if len({item.group for item in record.progress}) > 1:
+        return {}
     return {item.label: item.accuracy for item in record.progress if item.accuracy is not None}
 
 
 def _against_time(
     record: RunRecord, frame: Plot, value_of: Callable[[Progress], float | None], formatter: FuncFormatter
 ) -> Plot:
-    lines: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    lines: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for progress in record.progress:
         value = value_of(progress)
         if value is not None:
-            lines[progress.label].append((progress.time_s, value))
+            lines[progress.group][progress.label].append((progress.time_s, value))
+    labels = list(dict.fromkeys(label for group in lines.values() for label in group))
+    columns = min(2, len(lines))
+    rows = -(-len(lines) // columns)
 
     def draw(canvas: Canvas) -> None:
-        (axes,) = canvas.axes()
-        for index, (label, points) in enumerate(lines.items()):
-            marker = "o" if len(points) <= MARKED_POINTS else ""
-            times, values = zip(*sorted(points), strict=True)
-            axes.plot(
-                times, values, color=canvas.palette.of(index), marker=marker, markersize=4, linewidth=1.8, label=label
-            )
-        canvas.mark_events(axes, record.events)
-        axes.set_xlim(left=0)
-        axes.set_xlabel("seconds")
-        axes.yaxis.set_major_formatter(formatter)
-        if set(lines) != {""}:
-            canvas.legend(axes)
+        made = canvas.axes(rows, columns, sharey=True)
+        for axes, (group, runs) in zip(made, lines.items(), strict=False):
+            for label, points in runs.items():
+                index = labels.index(label)
+                marker = MARKERS[index % len(MARKERS)] if len(points) <= MARKED_POINTS else ""
+                times, values = zip(*sorted(points), strict=True)
+                axes.plot(
+                    times, values, color=canvas.palette.of(index), marker=marker, markersize=4, linewidth=1.8,
+                    label=label,
+                )  # fmt: skip
+            canvas.mark_events(axes, record.events)
+            axes.set_xlim(left=0)
+            axes.xaxis.set_major_formatter(FuncFormatter(time_label))
+            axes.yaxis.set_major_formatter(formatter)
+            axes.set_title(group, loc="left")
+        for axes in made[len(lines) :]:
+            axes.set_visible(False)
+        if set(labels) != {""}:
+            canvas.legend(max(made, key=lambda axes: len(axes.get_legend_handles_labels()[1])))
 
-    return Plot(frame.key, frame.title, frame.caption, draw)
+    height = frame.height_in * (1.0 if rows == 1 else 0.8 * rows)
+    narrow = frame.narrow_height_in * (1.0 if len(lines) == 1 else 0.8 * len(lines))
+    return Plot(frame.key, frame.title, frame.caption, draw, height, narrow)

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
 from fanin.emulation.record import Progress, RunRecord, Scalar
-from fanin.emulation.report import learning, links, losses, measured, timeline
+from fanin.emulation.report import learning, links, losses, measured, quantities, timeline
 from fanin.emulation.report.drawing import Plot, bytes_label, rate_label, time_label
 from fanin.emulation.report.palette import style_sheet
 
-PARTS = (measured, learning, links, timeline, losses)
+PARTS = (measured, quantities, learning, links, timeline, losses)
 """In the order of the page; each has `plots(record)`."""
+
+MAX_OPEN_LINES = 16
+"""A longer table is folded: the plots say the same."""
+MISSING = "–"
+KINDS = {"emulate": "emulated cluster", "bench": "benchmark", "compose": "containers", "demo": "demo"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +34,27 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells as text; all but the first column are numbers and stand to the right."""
+    """Cells as text; the first of a line names it. Columns of numbers stand to the right, so that digits align."""
 
     title: str
     headings: tuple[str, ...]
     lines: tuple[tuple[str, ...], ...]
+
+    @property
+    def key(self) -> str:
+        """Of the element on the page."""
+        return f"table-{self.title.lower().replace(' ', '-')}"
+
+    @property
+    def numeric(self) -> tuple[bool, ...]:
+        """By column: whether all its cells are numbers, with or without a unit, or missing ones."""
+        columns = zip(*self.lines, strict=True)
+        return tuple(all(cell == MISSING or cell[:1].isdigit() for cell in column) for column in columns)
+
+    @property
+    def long(self) -> bool:
+        """Whether it is folded until somebody asks for it."""
+        return len(self.lines) > MAX_OPEN_LINES
 
 
 def plots_of(record: RunRecord) -> list[Plot]:
@@ -56,7 +78,9 @@ def render(record: RunRecord, plots: list[Plot]) -> str:
         figures=list(head_figures(record)),
         plots=drawn,
         tables=[table for table in tables_of(record) if table.lines],
-        settings=[(name.replace("_", " "), value_label(value)) for name, value in record.settings.items()],
+        settings=[setting_label(name, value) for name, value in record.settings.items()],
+        started=moment_label(record.started),
+        kind=KINDS[record.kind],
     )
 
 
@@ -92,7 +116,8 @@ def tables_of(record: RunRecord) -> Iterator[Table]:
     """The figures behind the plots."""
     yield Table(
         "Measured",
-        ("", "workers", "bytes", "rate", "median", "fastest", "slowest", "limit", "to gloo", "max. error", "resent"),
+        ("backend", "workers", "bytes", "rate", "median", "fastest", "slowest", "limit", "to gloo", "max. error",
+         "resent"),
         tuple(
             (
                 measured.name_of(row) + (", whole step" if row.measures == "step" else ""), str(row.workers),
@@ -106,7 +131,7 @@ def tables_of(record: RunRecord) -> Iterator[Table]:
     )  # fmt: skip
     yield Table(
         "Workers",
-        ("", "where", "ended", "slowed down", "packets", "sent again", "round trip"),
+        ("worker", "where", "ended", "slowed down", "packets", "sent again", "round trip"),
         tuple(
             (
                 f"rank {worker.rank}", worker.place, worker.outcome, f"{worker.slowdown:g}x",
@@ -118,34 +143,34 @@ def tables_of(record: RunRecord) -> Iterator[Table]:
     )  # fmt: skip
     yield Table(
         "Links",
-        ("", "rate", "delay", "loss", "MTU", "to the switch", "from the switch", "frames lost"),
+        ("link", "rate", "delay", "loss", "MTU", "to the switch", "from the switch", "frames lost"),
         tuple(
             (
                 link.name, rate_label(link.rate_bit_s), time_label(link.delay_s), f"{link.loss:.3%}", str(link.mtu),
                 *(
                     (bytes_label(link.samples[-1].up_bytes), bytes_label(link.samples[-1].down_bytes),
-                     f"{link.samples[-1].dropped:,}") if link.samples else ("-", "-", "-")
+                     f"{link.samples[-1].dropped:,}") if link.samples else (MISSING,) * 3
                 ),
             )
             for link in record.links
         ),
     )  # fmt: skip
-    yield Table("Switches", ("", "target", "what it said"), tuple(
+    yield Table("Switches", ("switch", "target", "what it said"), tuple(
         (switch.name, switch.target, switch.description) for switch in record.switches
     ))  # fmt: skip
-    yield Table("Training", ("", "epoch", "step", "loss", "accuracy", "step time", "communication"), tuple(
+    yield Table("Training", ("run", "epoch", "step", "loss", "accuracy", "step time", "communication"), tuple(
         _progress_line(progress) for progress in last_progress(record)
     ))  # fmt: skip
 
 
 def last_progress(record: RunRecord) -> list[Progress]:
-    """The last report of each label."""
-    return list({progress.label: progress for progress in record.progress if progress.loss is not None}.values())
+    """The last report of each run."""
+    return list({(each.group, each.label): each for each in record.progress if each.loss is not None}.values())
 
 
 def _progress_line(progress: Progress) -> tuple[str, ...]:
     return (
-        progress.label or "at the end",
+        ", ".join(filter(None, (progress.group, progress.label))) or "at the end",
         _or_dash(progress.epoch, str),
         _or_dash(progress.step, str),
         _or_dash(progress.loss, "{:.4g}".format),
@@ -155,14 +180,28 @@ def _progress_line(progress: Progress) -> tuple[str, ...]:
     )
 
 
-def value_label(value: Scalar) -> str:
-    """A setting for people."""
+def setting_label(name: str, value: Scalar) -> tuple[str, str]:
+    """A setting's name without its unit, and its value with it."""
+    for suffix, label in (("_bit_s", rate_label), ("_ms", lambda ms: time_label(ms * 1e-3)), ("_s", time_label)):
+        if name.endswith(suffix) and isinstance(value, int | float) and not isinstance(value, bool):
+            return name.removesuffix(suffix).replace("_", " "), label(value)
+    if name == "bytes" and isinstance(value, int):
+        return name, bytes_label(value)
     if value is None:
-        return "-"
+        return name.replace("_", " "), MISSING
     if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:,g}" if isinstance(value, float) else str(value)
+        return name.replace("_", " "), "yes" if value else "no"
+    return name.replace("_", " "), f"{value:,g}" if isinstance(value, float) else str(value)
+
+
+def moment_label(text: str) -> str:
+    """`21 November 2026, 12:00 UTC` of an ISO 8601 time; what is none as it is."""
+    try:
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return text
+    return f"{moment.day} {moment:%B %Y, %H:%M} {'UTC' if not moment.utcoffset() else f'{moment:%z}'}"
 
 
 def _or_dash(value: Any, label: Any) -> str:
-    return "-" if value is None else str(label(value))
+    return MISSING if value is None else str(label(value))

@@ -11,6 +11,7 @@ from fanin.emulation.record import (
     LinkRecord,
     LinkSample,
     Progress,
+    Quantity,
     Row,
     RunRecord,
     Span,
@@ -124,4 +125,26 @@ def _row(backend: str, lanes: int, workers: int, size: int, rate: float) -> Row:
         backend=backend, lanes=lanes, workers=workers, bytes=size, rate_bit_s=rate, measures="allreduce",
         median_s=median_s, fastest_s=median_s * 0.96, slowest_s=median_s * 1.15, samples=11, ideal_s=ideal_s,
         ratio_to_gloo=gloo_s / median_s, max_error=3e-7, retransmissions=3 if backend == "fanin" else None,
+    )  # fmt: skip
+
+
+def compared() -> RunRecord:
+    """Training in several modes under several conditions, with one that never reached its target."""
+    conditions, modes = ("even workers", "one of them 3 times slower, always"), ("synchronous", "stale", "asynchronous")
+    return RunRecord(
+        version=VERSION, kind="bench", title="Does staleness pay?", command="fanin bench staleness", duration_s=60.0,
+        started="2026-11-21T12:00:00Z", outcome="finished", software="0.1.0", kernel="Linux 6.18", machine="2 cores",
+        quantities=tuple(
+            Quantity(plot="Time to 90 % accuracy", group=condition, name=mode, unit="s",
+                     value=None if mode == "stale" and group else 4.0 + group + index, caption="Smoothed.")
+            for group, condition in enumerate(conditions)
+            for index, mode in enumerate(modes)
+        ),
+        progress=tuple(
+            Progress(time_s=0.5 * point * (1 + index), rank=0, group=condition, label=mode,
+                     accuracy=1 - 0.8 * math.exp(-0.3 * point), loss=2 * math.exp(-0.2 * point))
+            for condition in conditions
+            for index, mode in enumerate(modes)
+            for point in range(12)
+        ),
     )  # fmt: skip

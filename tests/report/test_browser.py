@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
 
+from fanin.emulation.record import RunRecord
 from fanin.emulation.report import write_report
-from tests.report.records import emulated
+from tests.report.records import compared, emulated, measured
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
+PHONE = {"width": 360, "height": 780, "deviceScaleFactor": 2, "mobile": True}
 DESKTOP = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
 MIN_LETTER_PX = 9.0
 """Height of the smallest text in a plot, as it is shown."""
@@ -37,6 +38,23 @@ const paper = luminance(getComputedStyle(document.body).backgroundColor);
 return Array.from(document.querySelectorAll('h1, h2, p, td, th, a, .figures b')).map(element => {
   const ink = luminance(getComputedStyle(element).color);
   return (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
+});
+"""
+SCROLLING = """
+return Array.from(document.querySelectorAll('main *'))
+  .filter(each => !each.closest('svg') && each.scrollWidth > each.clientWidth + 1 && each.clientWidth > 1)
+  .filter(each => getComputedStyle(each).overflowX !== 'visible').map(each => each.outerHTML.slice(0, 80))
+"""
+OVERLAPPING = """
+return Array.from(document.querySelectorAll('figure svg')).filter(svg => svg.getClientRects().length).flatMap(svg => {
+  const texts = Array.from(svg.querySelectorAll('text')).filter(text => text.textContent.trim());
+  const boxes = texts.map(text => text.getBoundingClientRect());
+  return boxes.flatMap((one, i) => boxes.slice(i + 1).flatMap((other, j) => {
+    const wide = Math.min(one.right, other.right) - Math.max(one.left, other.left);
+    const high = Math.min(one.bottom, other.bottom) - Math.max(one.top, other.top);
+    return wide > 1 && high > 0.35 * Math.min(one.height, other.height)
+      ? [texts[i].textContent.trim() + ' | ' + texts[i + 1 + j].textContent.trim()] : [];
+  }));
 });
 """
 WCAG_AA = 4.5
@@ -80,10 +98,51 @@ def test_it_can_be_read(browser: Chrome, device: Mapping[str, object], scheme: s
     show(browser, device, scheme)
     width = browser.execute_script("return document.documentElement.scrollWidth")
     assert width <= int(str(device["width"])), "the page scrolls sideways"
+    assert browser.execute_script(SCROLLING) == [], "a part of the page scrolls by itself"
     letters = browser.execute_script(LETTERS)
     assert len(letters) > 50
     assert min(letters) >= MIN_LETTER_PX
     assert min(browser.execute_script(CONTRASTS)) >= WCAG_AA
+
+
+@pytest.mark.parametrize("device", [PHONE, DESKTOP], ids=["phone", "desktop"])
+@pytest.mark.parametrize("record", [emulated, measured, compared], ids=["emulated", "measured", "compared"])
+def test_no_letters_of_a_plot_lie_over_others(
+    browser: Chrome, tmp_path: Path, device: Mapping[str, object], record: Callable[[], RunRecord]
+) -> None:
+    file = tmp_path / "page.html"
+    write_report(record(), file)
+    page = browser.current_url
+    show(browser, device, "light")
+    browser.get(file.as_uri())
+    try:
+        assert browser.execute_script(OVERLAPPING) == []
+        width = browser.execute_script("return document.documentElement.scrollWidth")
+        assert width <= int(str(device["width"])), "the page scrolls sideways"
+    finally:
+        browser.get(page)
+
+
+def test_every_picture_has_a_text_in_its_place(browser: Chrome) -> None:
+    show(browser, DESKTOP, "light")
+    pictures = browser.find_elements(By.CSS_SELECTOR, "[role=img]")
+    assert len(pictures) == 16
+    for picture in pictures:
+        assert picture.get_attribute("aria-label")
+        described_by = picture.get_attribute("aria-describedby")
+        assert described_by
+        assert len(browser.find_element(By.ID, described_by).text) > 20
+
+
+def test_paper_is_light_and_has_the_wide_plots(browser: Chrome) -> None:
+    features = [{"name": "prefers-color-scheme", "value": "dark"}]
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", dict(PHONE))
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": features})
+    try:
+        assert browser.execute_script(BACKGROUND) == "rgb(255, 255, 255)"
+        assert all(plot.is_displayed() for plot in browser.find_elements(By.CSS_SELECTOR, "figure .wide svg"))
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
 def test_dark_mode_is_dark_and_light_mode_light(browser: Chrome) -> None:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from fanin.emulation.record import VERSION, RunRecord
+from fanin.emulation.record import VERSION, RunRecord, Scalar
 from fanin.emulation.report import write_report
 from fanin.emulation.report.drawing import bytes_label, rate_label, time_label
 from fanin.emulation.report.links import busiest_share, rates_of
-from fanin.emulation.report.page import plots_of, render
-from fanin.emulation.report.palette import NAMES, style_sheet
+from fanin.emulation.report.page import plots_of, render, setting_label, tables_of
+from fanin.emulation.report.palette import DARK, LIGHT, NAMES, Palette, style_sheet
 from fanin.emulation.report.timeline import shares_of, waited_s, window_of
-from tests.report.records import emulated, measured
+from tests.report.colour_vision import VISIONS, lab, linear, luminance
+from tests.report.records import compared, emulated, measured
 
+MIN_DIFFERENCE = 20.0
+"""Euclidean, in CIELAB; about 2 is just seen when two colours touch."""
+WCAG_AA = 4.5
+"""Contrast of text, which stands on bars too."""
 EMPTY = RunRecord(
     version=VERSION, kind="emulate", title="nothing", command="true", started="", duration_s=0.0, outcome="failed"
 )
@@ -45,6 +52,60 @@ def test_one_size_is_shown_against_workers_and_one_row_each_as_bars() -> None:
     (plot,) = plots_of(bars)
     assert "8.72 ms" not in plot.svg(narrow=False)
     assert time_label(rows[0].median_s) in plot.svg(narrow=False)
+
+
+def test_quantities_have_a_plot_per_kind_and_axes_per_condition() -> None:
+    plots = plots_of(compared())
+    assert [plot.key for plot in plots] == ["quantity-0", "accuracy", "loss"]
+    for plot in plots:
+        drawn = plot.svg(narrow=True)
+        assert "even workers" in drawn
+        assert "one of them 3 times slower, always" in drawn
+    assert ">none<" in plots[0].svg(narrow=False), "a target that was not reached is said, not left out"
+
+
+def test_columns_of_numbers_stand_to_the_right_and_words_to_the_left() -> None:
+    table = next(table for table in tables_of(emulated(workers=2, steps=10)) if table.title == "Workers")
+    assert dict(zip(table.headings, table.numeric, strict=True)) == {
+        "worker": False, "where": False, "ended": False, "slowed down": True, "packets": True, "sent again": True,
+        "round trip": True,
+    }  # fmt: skip
+
+
+def test_a_long_table_is_folded_and_a_short_one_is_not() -> None:
+    assert "<details>" in render(measured(), [])
+    assert "<details>" not in render(emulated(workers=2, steps=10), [])
+
+
+@pytest.mark.parametrize(
+    ("setting", "shown"),
+    [
+        (("delay_s", 5e-5), ("delay", "50 µs")),
+        (("rate_bit_s", 1e8), ("rate", "100 Mbit/s")),
+        (("rate_bit_s", None), ("rate bit s", "–")),
+        (("step_ms", 20.0), ("step", "20 ms")),
+        (("bytes", 1 << 20), ("bytes", "1 MiB")),
+        (("checksum", True), ("checksum", "yes")),
+    ],
+)
+def test_settings_are_shown_with_their_units(setting: tuple[str, Scalar], shown: tuple[str, str]) -> None:
+    assert setting_label(*setting) == shown
+
+
+@pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("vision", VISIONS)
+def test_colours_can_be_told_apart_whatever_eyes_see_them(palette: Palette, vision: str) -> None:
+    seen = [lab(VISIONS[vision] @ linear(colour)) for colour in palette.series]
+    for one, other in itertools.combinations(seen, 2):
+        assert np.linalg.norm(one - other) >= MIN_DIFFERENCE
+
+
+@pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
+def test_colours_stand_out_from_the_paper(palette: Palette) -> None:
+    paper = luminance(palette.paper)
+    for colour in (*palette.series, palette.ink, palette.muted, palette.good, palette.bad):
+        darker, lighter = sorted((paper, luminance(colour)))
+        assert (lighter + 0.05) / (darker + 0.05) >= WCAG_AA
 
 
 def test_a_record_without_measurements_gives_a_page_that_says_so() -> None:
