@@ -16,24 +16,40 @@ from rich.console import Console
 from rich.table import Table
 
 from fanin.benchmarks.fairness_worker import COUNT
+from fanin.benchmarks.recording import Beginning, finished
 from fanin.emulation.network.commands import in_namespace
 from fanin.emulation.network.fabric import Fabric
 from fanin.emulation.network.switches import Switches
 from fanin.emulation.network.topology import Link, Topology
+from fanin.emulation.network.traffic import LinkWatch
 from fanin.emulation.processes import LocalJob
+from fanin.emulation.record import Quantity, Scalar
+from fanin.emulation.report import publish
 from fanin.errors import FaninError
 
 WORKERS = 4
+PROMISED_SHARE = 0.8
+"""Of its fair rate, that a job keeps whatever the other does."""
 SECOND_JOBS = ("idle", "sum", "flood")
 
 
-def bench(link: Link, seconds: float, *, json_file: Path | None, console: Console) -> list[dict[str, Any]]:
-    """Measure, print a table, write the rows. FaninError where a sum is wrong."""
-    rows = []
+def bench(
+    link: Link,
+    seconds: float,
+    *,
+    json_file: Path | None,
+    record_file: Path | None,
+    html: Path | None,
+    console: Console,
+    command: str,
+) -> list[dict[str, Any]]:
+    """Measure, print a table, write the rows, the run's record and its report. FaninError where a sum is wrong."""
+    beginning, rows = Beginning(), []
     with (
         tempfile.TemporaryDirectory() as folder,
         Fabric(Topology(workers=WORKERS, link=link)) as fabric,
         Switches(fabric, "native", Path(folder)) as switches,
+        LinkWatch(fabric, beginning.clock_s) as watch,
     ):
         for second in SECOND_JOBS:
             with console.status(f"second job: {second}"):
@@ -53,7 +69,45 @@ def bench(link: Link, seconds: float, *, json_file: Path | None, console: Consol
     console.print(table)
     if json_file:
         json_file.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    settings: dict[str, Scalar] = {"workers": WORKERS, "rate_bit_s": link.rate_bit_s, "mtu": link.mtu}
+    record = finished(
+        beginning,
+        kind="bench",
+        title="Two jobs on one switch",
+        command=command,
+        settings={**settings, "seconds_each": seconds},
+        quantities=quantities_of(rows, link),
+        links=watch.links(),
+        notes=(f"At most {max(row['flooded'] for row in rows):,} packets were flooded in {seconds:g} s.",),
+    )
+    if record_file:
+        record.write(record_file)
+    publish(record, html, console)
     return rows
+
+
+def quantities_of(rows: list[dict[str, Any]], link: Link) -> list[Quantity]:
+    """The rows as bars: what the first job carried, and of its fair rate."""
+    rate = "Gradients per second that a worker of the first job had summed, by what the second job did meanwhile."
+    if link.rate_bit_s is not None:
+        rate += " Dashed: the rate of its link."
+    share = f"Over the rate while the second job sums as well. Dashed: {PROMISED_SHARE:.0%}, which it is to keep."
+    return [
+        *(
+            Quantity(
+                plot="What the first job carries", name=f"second job: {row['second_job']}", unit="bit/s",
+                value=row["bytes_per_s"] * 8, limit=link.rate_bit_s, caption=rate,
+            )
+            for row in rows
+        ),
+        *(
+            Quantity(
+                plot="What the first job keeps of its fair rate", name=f"second job: {row['second_job']}", unit="share",
+                value=row["of_fair_rate"], limit=PROMISED_SHARE, caption=share,
+            )
+            for row in rows
+        ),
+    ]  # fmt: skip
 
 
 def _measure(fabric: Fabric, url: str, second: str, seconds: float) -> dict[str, Any]:

@@ -32,9 +32,9 @@ from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
 from fanin.emulation.network.machine import machine
 from fanin.emulation.network.switches import Switches
 from fanin.emulation.network.topology import Link, Topology
-from fanin.emulation.network.traffic import Meters
+from fanin.emulation.network.traffic import LinkWatch
 from fanin.emulation.processes import LocalJob
-from fanin.emulation.record import VERSION, LinkRecord, Row, RunRecord
+from fanin.emulation.record import VERSION, Row, RunRecord
 from fanin.emulation.report import publish
 from fanin.errors import ConfigurationError, FaninError
 from fanin.fixed_point import Codec
@@ -97,29 +97,26 @@ def bench(
             rivals.append(Rival("mpi", transport="tcp"))
     topology = Topology(workers=plan.workers, link=plan.link)
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory() as folder, Fabric(topology) as fabric:
-        meters = Meters(fabric)
-        with Switches(fabric, "native", Path(folder)) as switches:
-            cluster = _Cluster(fabric, switches.root.url, Path(folder))
-            for size in plan.sizes:
-                with console.status(f"{plan.workers} workers, {size:,} bytes"):
-                    rows += cluster.all_reduces(plan, rivals, size)
-            if plan.steps:
-                with console.status(f"{plan.workers} workers, {plan.steps} training steps"):
-                    rows += cluster.training_steps(plan, [rival for rival in rivals if rival.backend != "mpi"])
-        samples = meters.sample(time.monotonic() - clock)
-        meters.close()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Fabric(topology) as fabric,
+        Switches(fabric, "native", Path(folder)) as switches,
+        LinkWatch(fabric, clock) as watch,
+    ):
+        cluster = _Cluster(fabric, switches.root.url, Path(folder))
+        for size in plan.sizes:
+            with console.status(f"{plan.workers} workers, {size:,} bytes"):
+                rows += cluster.all_reduces(plan, rivals, size)
+        if plan.steps:
+            with console.status(f"{plan.workers} workers, {plan.steps} training steps"):
+                rows += cluster.training_steps(plan, [rival for rival in rivals if rival.backend != "mpi"])
     console.print(table_of(plan, rows))
     if json_file:
         json_file.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n", encoding="utf-8")
-    links = tuple(
-        LinkRecord(name=name, rate_bit_s=plan.link.rate_bit_s, mtu=plan.link.mtu, samples=(sample,))
-        for name, sample in samples.items()
-    )
     record = RunRecord(
         version=VERSION,
         kind="bench",
-        title=f"all-reduce over emulated links, {plan.workers} workers",
+        title=f"All-reduce over emulated links, {plan.workers} workers",
         command=command,
         started=started.isoformat(timespec="seconds"),
         duration_s=time.monotonic() - clock,
@@ -128,7 +125,7 @@ def bench(
         kernel=platform.release(),
         machine=machine(),
         settings={"workers": plan.workers, "rate_bit_s": plan.link.rate_bit_s, "mtu": plan.link.mtu},
-        links=links,
+        links=watch.links(),
         rows=tuple(rows),
         notes=tuple(notes),
     )

@@ -1,10 +1,10 @@
-"""`fanin bench allreduce` as a run's record, for the report."""
+"""Runs of `fanin bench` and `fanin demo` as records, for the report."""
 
 from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -25,20 +25,50 @@ class Beginning:
     clock_s: float = field(default_factory=time.monotonic)
 
 
-def record_of(rows: Sequence[Row], command: str, beginning: Beginning, notes: Sequence[str]) -> record.RunRecord:
-    """The record. Nothing limits the links of one machine, so no row has a physical limit."""
-    first = rows[0]
+def finished(
+    beginning: Beginning,
+    *,
+    kind: record.Kind,
+    title: str,
+    command: str,
+    settings: Mapping[str, record.Scalar],
+    notes: Sequence[str] = (),
+    rows: Sequence[record.Row] = (),
+    quantities: Sequence[record.Quantity] = (),
+    progress: Sequence[record.Progress] = (),
+    workers: Sequence[record.WorkerRecord] = (),
+    links: Sequence[record.LinkRecord] = (),
+) -> record.RunRecord:
+    """The record of a run that ended well just now, on this machine, with what was measured in it."""
     return record.RunRecord(
         version=record.VERSION,
-        kind="bench",
-        title=f"all-reduce on one machine, {first.workers} workers",
+        kind=kind,
+        title=title,
         command=command,
         started=beginning.moment.isoformat(timespec="seconds"),
         duration_s=time.monotonic() - beginning.clock_s,
         outcome="finished",
         software=fanin.__version__,
-        kernel=platform.release(),
+        kernel=f"{platform.system()} {platform.release()}",
         machine=machine(),
+        settings=dict(settings),
+        workers=tuple(workers),
+        links=tuple(links),
+        progress=tuple(progress),
+        rows=tuple(rows),
+        quantities=tuple(quantities),
+        notes=tuple(notes),
+    )
+
+
+def record_of(rows: Sequence[Row], command: str, beginning: Beginning, notes: Sequence[str]) -> record.RunRecord:
+    """Of `fanin bench allreduce`. Nothing limits the links of one machine, so no row has a physical limit."""
+    first = rows[0]
+    return finished(
+        beginning,
+        kind="bench",
+        title=f"All-reduce on one machine, {first.workers} workers",
+        command=command,
         settings={"workers": first.workers, "bytes": first.bytes, "samples": first.samples},
         rows=tuple(map(_recorded, rows)),
         notes=("All processes are on one machine and compete for its cores; no link limits them.", *notes),

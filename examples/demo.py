@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import math
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,12 +14,19 @@ from typing import Any
 
 from rich.console import Console
 from rich.filesize import decimal
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from fanin.benchmarks.recording import Beginning, finished
+from fanin.emulation import record as records
+from fanin.emulation.network import timelines
 from fanin.emulation.processes import LocalJob
+from fanin.emulation.progress import progress_of
+from fanin.emulation.report import publish
 from fanin.errors import ConfigurationError, FaninError
 
 BASELINE = "gloo"
+MAX_EPOCHS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,15 +41,14 @@ class Plan:
     epochs: int | None
     """None: what the task is made for."""
     seed: int
+    faults: str = ""
+    """Injected at fanin's workers, in the grammar of fanin/faults.py; gloo knows none."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.workers <= 32:
             raise ConfigurationError(f"workers = {self.workers}; must be in 1..32")
-        if self.epochs is not None and self.epochs < 1:
-            raise ConfigurationError(f"epochs = {self.epochs}; must be at least 1")
-        for module in ("torch", "sklearn"):
-            if importlib.util.find_spec(module) is None:
-                raise ConfigurationError(f"the demo needs {module}: pip install 'fanin[demo]'")
+        if self.epochs is not None and not 1 <= self.epochs <= MAX_EPOCHS:
+            raise ConfigurationError(f"epochs = {self.epochs}; must be in 1..{MAX_EPOCHS}")
 
     @property
     def label(self) -> str:
@@ -58,6 +64,9 @@ class Run:
     epochs: list[dict[str, Any]] = field(default_factory=list)
     ends: dict[int, dict[str, Any]] = field(default_factory=dict)
     """By rank."""
+    progress: list[records.Progress] = field(default_factory=list)
+    workers: list[records.WorkerRecord] = field(default_factory=list)
+    """With their time lines, which only fanin writes."""
 
     @property
     def last(self) -> dict[str, Any]:
@@ -87,41 +96,119 @@ class Run:
         }
 
 
-def demonstrate(plan: Plan, *, baseline: bool, json_file: Path | None, console: Console) -> list[Run]:
-    """Train, then train again over gloo if `baseline`; print progress and a table, write `json_file` if given.
+def demonstrate(
+    plan: Plan,
+    *,
+    baseline: bool,
+    json_file: Path | None,
+    record_file: Path | None,
+    html: Path | None,
+    console: Console,
+    command: str,
+) -> list[Run]:
+    """Train, then train again over gloo if `baseline`; print progress and a table, write what is asked for.
 
     FaninError where replicas differ: that would be a defect of ours, and must not look like a success.
     """
+    beginning = Beginning()
     runs = [run_training(plan, console)]
     if baseline:
-        runs.append(run_training(dataclasses.replace(plan, backend=BASELINE), console))
+        runs.append(run_training(dataclasses.replace(plan, backend=BASELINE, faults=""), console))
+    console.print()
     console.print(comparison(runs))
     if json_file:
         json_file.write_text(json.dumps(summary(runs), indent=2) + "\n", encoding="utf-8")
     for run in runs:
         if not run.replicas_identical:
             raise FaninError(f"{run.plan.label}: the replicas differ; please report this with the JSON file")
+    record = record_of(runs, command, beginning)
+    if record_file:
+        record.write(record_file)
+    publish(record, html, console)
     return runs
 
 
 def run_training(plan: Plan, console: Console) -> Run:
-    """One run to its end, a line on the console for each epoch."""
-    arguments = ["--task", plan.task, "--backend", plan.backend, "--seed", str(plan.seed)]
+    """One run to its end, a bar while it lasts and a line on the console for each epoch."""
+    arguments = ["--task", plan.task, "--backend", plan.backend, "--seed", str(plan.seed), "--progress"]
     if plan.epochs is not None:
         arguments += ["--epochs", str(plan.epochs)]
     run = Run(plan)
-    started = time.monotonic()
-    console.print(f"[bold]{plan.label}[/]: {plan.task} on {plan.workers} workers")
-    job = LocalJob("fanin.examples.train", arguments, plan.workers, {"FANIN_LANES": str(plan.lanes)})
-    with console.status("starting workers") as status, job:
-        for rank, record in job.reports():
-            if record["event"] == "epoch":
-                run.epochs.append(record)
-                console.print(progress_line(record), highlight=False)
-                status.update(f"training, {time.monotonic() - started:.0f} s")
-            else:
-                run.ends[rank] = record
+    console.print(f"[bold]{plan.label}[/]: {plan.task} on {plan.workers} workers", highlight=False)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with (
+        tempfile.TemporaryDirectory(prefix="fanin-demo-") as folder,
+        Progress(*columns, console=console, transient=True, refresh_per_second=4) as bar,
+    ):
+        timeline = Path(folder, "timeline-%r.jsonl")
+        environment = {
+            "FANIN_LANES": str(plan.lanes), "FANIN_FAULTS": plan.faults, "FANIN_TIMELINE": str(timeline),
+        }  # fmt: skip
+        task = bar.add_task("starting workers", total=None)
+        origin_s: float | None = None  # training begins; starting processes takes longer than a short run
+        with LocalJob("fanin.examples.train", arguments, plan.workers, environment) as job:
+            for rank, said in job.reports():
+                origin_s = time.monotonic() if origin_s is None else origin_s
+                take(run, rank, said, time.monotonic() - origin_s)
+                if said["event"] == "progress":
+                    bar.update(task, description="training", completed=said["done"], total=said["of"])
+                elif said["event"] == "epoch":
+                    console.print(progress_line(said), highlight=False)
+        if plan.backend != BASELINE and origin_s is not None:
+            run.workers = [worker_of(rank, timeline, origin_s) for rank in range(plan.workers)]
     return run
+
+
+def take(run: Run, rank: int, said: dict[str, Any], time_s: float) -> None:
+    """Keep what a worker reported."""
+    if said["event"] == "epoch":
+        run.epochs.append(said)
+        progress = progress_of(said, time_s=time_s, rank=rank, label=run.plan.label)
+        run.progress += [progress] if progress is not None else []
+    elif said["event"] == "end":
+        run.ends[rank] = said
+
+
+def worker_of(rank: int, timeline: Path, origin_s: float) -> records.WorkerRecord:
+    """What a worker did when since training began, as its process group wrote it down."""
+    lines = timelines.read_lines(Path(str(timeline).replace("%r", str(rank))))
+    return records.WorkerRecord(
+        rank=rank,
+        place="process",
+        outcome="finished",
+        spans=tuple(span for span in timelines.spans(lines, origin_s, []) if span.start_s >= 0),
+        counters={name: float(value) for name, value in timelines.counters_in(lines).items()},
+    )
+
+
+def record_of(runs: list[Run], command: str, beginning: Beginning) -> records.RunRecord:
+    """The runs as the report draws them: times since the start of each, side by side."""
+    plan = runs[0].plan
+    bars: dict[str, tuple[str, Callable[[Run], float]]] = {
+        "Time of a step": ("Median over all steps of rank 0.", lambda run: run.last["step_s"]),
+        "Communication in a step": (
+            "From a step's first all-reduce to the end of its last, mean, by DistributedDataParallel's own clock.",
+            lambda run: run.last["communication_s"],
+        ),
+    }
+    return finished(
+        beginning,
+        kind="demo",
+        title=f"Training {plan.task} on {plan.workers} workers",
+        command=command,
+        settings=dataclasses.asdict(plan) | {"epochs": len(runs[0].epochs), "faults": plan.faults or None},
+        quantities=[
+            records.Quantity(plot=title, name=run.plan.label, unit="s", value=value(run), caption=caption)
+            for title, (caption, value) in bars.items()
+            for run in runs
+        ],
+        progress=[progress for run in runs for progress in run.progress],
+        workers=runs[0].workers,
+        notes=[
+            "All processes are on one machine and compete for its cores; no link limits them.",
+            f"The workers' time lines are those of {plan.label}; times count from the first step of each run.",
+        ],
+    )
 
 
 def progress_line(record: dict[str, Any]) -> str:

@@ -8,20 +8,17 @@ from typing import Annotated
 import typer
 
 import fanin
-from fanin.cli import bench, controller, demo, doctor, emulate, report, simulate, stats, switch, tune
+from fanin.cli import bench, controller, demo, doctor, emulate, extras, report, simulate, stats, switch, tune
+from fanin.cli.epilogs import STATUS, epilog
 from fanin.errors import FaninError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False)
-app.command()(demo.demo)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_show_locals=False, epilog=STATUS)
+for command in (
+    demo.demo, emulate.emulate, switch.switch, controller.controller, stats.stats, tune.tune, doctor.doctor,
+    report.report, simulate.simulate,
+):  # fmt: skip
+    app.command(epilog=epilog(command.__name__))(command)
 app.add_typer(bench.app, name="bench")
-app.command()(emulate.emulate)
-app.command()(switch.switch)
-app.command()(controller.controller)
-app.command()(stats.stats)
-app.command()(tune.tune)
-app.command()(doctor.doctor)
-app.command()(report.report)
-app.command()(simulate.simulate)
 
 
 def print_version(wanted: bool) -> None:
@@ -34,7 +31,7 @@ def print_version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Say which.")
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print fanin's version.")
     ] = False,
 ) -> None:
     """In-network aggregation for data-parallel training."""
@@ -46,3 +43,8 @@ def main() -> None:
         app()
     except FaninError as error:
         sys.exit(f"fanin: {error}")
+    except ModuleNotFoundError as error:
+        remedy = extras.remedy(error.name)
+        if remedy is None:
+            raise
+        sys.exit(f"fanin: this needs {error.name}. Remedy: {remedy}")

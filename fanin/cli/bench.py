@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from fanin.cli import extras, output
+from fanin.cli.epilogs import epilog
 
 app = typer.Typer(no_args_is_help=True, help="Measure against other backends.")
 
@@ -17,7 +18,7 @@ def bench() -> None:
     """Measure against other backends, in one run, with every result checked."""
 
 
-@app.command()
+@app.command(epilog=epilog("allreduce"))
 def allreduce(
     workers: Annotated[int, typer.Option(help="Worker processes on this machine.")] = 4,
     bytes_: Annotated[int, typer.Option("--bytes", help="Bytes of float32 per worker.")] = 26_214_400,
@@ -27,11 +28,13 @@ def allreduce(
     loss: Annotated[
         str, typer.Option(help="Rows behind a fault injector: percent of datagrams dropped, separated by commas.")
     ] = "",
-    json: Annotated[Path | None, typer.Option(help="File for the rows.")] = None,
-    record: Annotated[Path | None, typer.Option(help="File for the run's record, of which reports are made.")] = None,
-    html: Annotated[Path | None, typer.Option(help="The report. Default: fanin-report.html.")] = None,
+    json: output.JsonFile = None,
+    record: output.RecordFile = None,
+    html: output.HtmlFile = None,
 ) -> None:
     """Time torch.distributed.all_reduce over fanin and its rivals."""
+    extras.require("torch", "`fanin bench allreduce`")
+    output.check(json, record, html)
     from rich.console import Console
 
     from fanin.benchmarks import allreduce as benchmark
@@ -41,10 +44,12 @@ def allreduce(
         workers=workers, bytes=bytes_, lanes=_numbers("lanes", lanes), against=rivals, samples=samples,
         loss_percent=_percentages(loss),
     )  # fmt: skip
-    benchmark.bench(plan, json_file=json, record_file=record, html=html, console=Console(), command=_command_line())
+    benchmark.bench(
+        plan, json_file=json, record_file=record, html=html, console=Console(), command=output.command_line()
+    )
 
 
-@app.command()
+@app.command(epilog=epilog("network"))
 def network(
     workers: Annotated[int, typer.Option(help="Workers, a namespace and a link each.")] = 4,
     rate: Annotated[str, typer.Option(help="Of every link, each way: 100mbit, 1gbit, none.")] = "1gbit",
@@ -58,11 +63,13 @@ def network(
     against: Annotated[str, typer.Option(help="Rivals: gloo, mpi; separated by commas.")] = "gloo",
     samples: Annotated[int, typer.Option(help="Samples per rival and size.")] = 11,
     steps: Annotated[int, typer.Option(help="Training steps to time as well (DDP, text transformer).")] = 0,
-    json: Annotated[Path | None, typer.Option(help="File for the rows.")] = None,
-    record: Annotated[Path | None, typer.Option(help="File for the run's record, of which reports are made.")] = None,
-    html: Annotated[Path | None, typer.Option(help="The report. Default: fanin-report.html.")] = None,
+    json: output.JsonFile = None,
+    record: output.RecordFile = None,
+    html: output.HtmlFile = None,
 ) -> None:
     """Time all-reduces and training steps over emulated links (root)."""
+    extras.require("torch", "`fanin bench network`")
+    output.check(json, record, html)
     from rich.console import Console
 
     from fanin.benchmarks import network as benchmark
@@ -81,10 +88,12 @@ def network(
         samples=samples,
         steps=steps,
     )
-    benchmark.bench(plan, json_file=json, record_file=record, html=html, console=Console(), command=_command_line())
+    benchmark.bench(
+        plan, json_file=json, record_file=record, html=html, console=Console(), command=output.command_line()
+    )
 
 
-@app.command()
+@app.command(epilog=epilog("staleness"))
 def staleness(
     workers: Annotated[int, typer.Option(help="Worker processes on this machine.")] = 4,
     steps: Annotated[int, typer.Option(help="Synchronous steps; other modes take as many gradients.")] = 200,
@@ -99,6 +108,8 @@ def staleness(
     plot: Annotated[Path | None, typer.Option(help="PNG file for the curves.")] = None,
 ) -> None:
     """Train synchronously, stale synchronously and asynchronously, with even and uneven workers."""
+    extras.require("demo", "`fanin bench staleness`")
+    output.check(json, plot)
     from rich.console import Console
 
     from fanin.benchmarks import staleness as benchmark
@@ -121,6 +132,29 @@ def staleness(
     benchmark.bench(plan, json_file=json, plot_file=plot, console=Console())
 
 
+@app.command(epilog=epilog("fairness"))
+def fairness(
+    rate: Annotated[str, typer.Option(help="Of every link, each way: 100mbit, 1gbit, none.")] = "100mbit",
+    seconds: Annotated[float, typer.Option(help="Of summing, three times.")] = 5.0,
+    json: output.JsonFile = None,
+    record: output.RecordFile = None,
+    html: output.HtmlFile = None,
+) -> None:
+    """Two jobs on one switch, one of them flooding it: what the other keeps of its rate (root)."""
+    extras.require("torch", "`fanin bench fairness`")
+    output.check(json, record, html)
+    from rich.console import Console
+
+    from fanin.benchmarks import fairness as benchmark
+    from fanin.emulation.network import units
+    from fanin.emulation.network.topology import Link
+
+    link = Link(rate_bit_s=units.rate_bit_s(rate))
+    benchmark.bench(
+        link, seconds, json_file=json, record_file=record, html=html, console=Console(), command=output.command_line()
+    )
+
+
 def _numbers(name: str, text: str) -> tuple[int, ...]:
     from fanin.errors import ConfigurationError
 
@@ -138,24 +172,3 @@ def _percentages(text: str) -> tuple[float, ...]:
         return tuple(float(part.strip().removesuffix("%")) for part in text.split(",") if part.strip())
     except ValueError:
         raise ConfigurationError(f"loss = {text!r}; expected percentages separated by commas") from None
-
-
-def _command_line() -> str:
-    """As it was typed."""
-    return shlex.join(["fanin", *sys.argv[1:]])
-
-
-@app.command()
-def fairness(
-    rate: Annotated[str, typer.Option(help="Of every link, each way: 100mbit, 1gbit, none.")] = "100mbit",
-    seconds: Annotated[float, typer.Option(help="Of summing, three times.")] = 5.0,
-    json: Annotated[Path | None, typer.Option(help="File for the rows.")] = None,
-) -> None:
-    """Two jobs on one switch, one of them flooding it: what the other keeps of its rate (root)."""
-    from rich.console import Console
-
-    from fanin.benchmarks import fairness as benchmark
-    from fanin.emulation.network import units
-    from fanin.emulation.network.topology import Link
-
-    benchmark.bench(Link(rate_bit_s=units.rate_bit_s(rate)), seconds, json_file=json, console=Console())

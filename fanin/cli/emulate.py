@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fanin.cli import extras, output
+
 
 def emulate(
     command: Annotated[list[str] | None, typer.Argument(help="Behind --: python train.py ...")] = None,
@@ -36,11 +38,11 @@ def emulate(
     restarts: Annotated[int | None, typer.Option(help="How often torchrun starts all workers anew.")] = None,
     fallback: Annotated[str | None, typer.Option(help="When the switch is lost: raise or gloo.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the links' dice.")] = None,
-    record: Annotated[
-        Path | None, typer.Option(help="File for the run's record (JSON), of which reports are made.")
+    record: output.RecordFile = None,
+    html: output.HtmlFile = None,
+    logs: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Folder for what switch and workers write.")
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="The report. Default: fanin-report.html.")] = None,
-    logs: Annotated[Path | None, typer.Option(help="Folder for what switch and workers write.")] = None,
     clean: Annotated[bool, typer.Option("--clean", help="Remove what runs that were killed left behind.")] = False,
 ) -> None:
     """Run a training command on an emulated cluster (root): a namespace and a link per worker, and the switch."""
@@ -66,6 +68,8 @@ def emulate(
         return
     if not command:
         raise ConfigurationError("no command: write it behind --, as in `fanin emulate --workers 4 -- python train.py`")
+    extras.require_for(command)
+    output.check(record, html)
     fields: dict[str, Any] = load(scenario) if scenario is not None else {}
     given = {
         "workers": workers, "racks": racks, "target": target, "lanes": lanes, "rate": rate, "delay": delay,

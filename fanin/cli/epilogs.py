@@ -1,0 +1,53 @@
+"""Examples at the end of every command's help."""
+
+from __future__ import annotations
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "demo": (
+        "fanin demo",
+        "fanin demo --task text --lanes 16 --workers 2",
+        "fanin demo --fault drop=1%,reorder=1%@seed=7 --no-baseline --json demo.json",
+    ),
+    "emulate": (
+        "sudo fanin emulate --workers 8 --rate 1gbit --delay 50us --loss 0.1% --straggler 3:2x -- python train.py",
+        "sudo fanin emulate --scenario trouble --record run.json -- python -m fanin.examples.train --task digits",
+        "sudo fanin emulate --clean",
+    ),
+    "switch": (
+        "fanin switch",
+        "fanin switch --bind 10.0.0.1:4919 --liveness-timeout 2",
+        "fanin switch --parent udp://root:4919",
+        "fanin switch --target p4",
+    ),
+    "controller": ("fanin controller --p4runtime 10.0.0.2:9559 --switch-address 10.0.1.2:4919",),
+    "stats": ("fanin stats", "fanin stats udp://10.0.0.1:4919 --watch", "fanin stats --json udp://10.0.0.1:4919"),
+    "tune": ("fanin tune udp://10.0.0.1:4919 JOB", "fanin tune udp://10.0.0.1:4919 JOB --quorum 3 --staleness 2"),
+    "doctor": ("fanin doctor", "fanin doctor udp://10.0.0.1:4919", "fanin doctor --json"),
+    "report": ("fanin report run.json", "fanin report run.json --html report.html --png plots"),
+    "simulate": (
+        "fanin simulate --seed 7 --events",
+        "fanin simulate --scenario hostile-link",
+        "fanin simulate --search 1000",
+    ),
+    "allreduce": (
+        "fanin bench allreduce --workers 4 --against gloo,mpi",
+        "fanin bench allreduce --bytes 4096 --lanes 32 --json rows.json",
+    ),
+    "network": (
+        "sudo fanin bench network --workers 8 --rate 100mbit --against gloo,mpi",
+        "sudo fanin bench network --workers 4 --rate 1gbit --bytes 65536,1048576,26214400 --steps 5",
+    ),
+    "staleness": (
+        "fanin bench staleness --plot staleness.png",
+        "fanin bench staleness --conditions even,slow-worker --steps 100",
+    ),
+    "fairness": ("sudo fanin bench fairness --rate 100mbit",),
+}
+"""By command, as they are typed."""
+
+STATUS = "Exit status: 0 when all went well; 1 with one line that says what did not, and the remedy; 2 for bad options."
+
+
+def epilog(command: str) -> str:
+    """What stands below a command's options: paragraphs, since lines would be joined."""
+    return "\n\n".join(("Examples:", *EXAMPLES[command], STATUS))

@@ -1,0 +1,38 @@
+"""What a command needs beyond fanin's own dependencies, and what to install where that is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+
+from fanin.errors import ConfigurationError
+
+MODULES = {
+    "torch": ("torch",),
+    "demo": ("torch", "sklearn"),
+    "p4": ("grpc", "google", "p4"),
+    "plot": ("matplotlib", "jinja2"),
+    "rl": ("torch", "gymnasium"),
+    "scapy": ("scapy",),
+}
+"""Top-level modules that each extra of pyproject.toml brings."""
+
+
+def require(extra: str, what: str) -> None:
+    """ConfigurationError where a module of that extra is not installed: before processes are started that need it."""
+    for module in MODULES[extra]:
+        if importlib.util.find_spec(module) is None:
+            raise ConfigurationError(f"{what} needs {module}. Remedy: pip install 'fanin[{extra}]'")
+
+
+def require_for(command: Sequence[str]) -> None:
+    """The same for a training command that torchrun is to start with our own interpreter."""
+    if len(command) > 1 and Path(command[0]).name == command[0] and command[0].startswith("python"):
+        require("torch", f"{command[0]} under torchrun")
+
+
+def remedy(module: str | None) -> str | None:
+    """What to install for a module that could not be imported; None where it is none of an extra's."""
+    top = (module or "").partition(".")[0]
+    return next((f"pip install 'fanin[{extra}]'" for extra, modules in MODULES.items() if top in modules), None)
