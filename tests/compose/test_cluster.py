@@ -162,7 +162,7 @@ def test_a_restarted_switch_is_survived_with_the_fallback_to_gloo() -> None:
 
 
 def test_a_short_cut_is_survived_and_a_long_one_reported_by_name() -> None:
-    with Cluster(TRAIN=ENDLESS) as cluster:
+    with Cluster(TRAIN=ENDLESS, LIVENESS_TIMEOUT="10") as cluster:
         cluster.start(workers=2)
         lines = cluster.follow_job()
         read_until(lines, "epoch   1")

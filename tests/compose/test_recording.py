@@ -1,0 +1,75 @@
+"""The record of a job of containers: out of what its members say, and of what switches count."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from fanin.emulation.containers.recording import PAGE_FILE, RECORD_FILE, Recorder, grown, settings_of
+from fanin.emulation.containers.roster import Roster
+from fanin.emulation.record import RunRecord
+
+
+def test_a_counter_that_fell_began_anew() -> None:
+    assert grown([5, 8, 2, 3]) == [0, 3, 5, 6]
+    assert grown([]) == []
+
+
+def test_options_are_settings_and_secrets_are_not() -> None:
+    environment = {
+        "FANIN_LANES": "8", "FANIN_FAULTS": "", "FANIN_JOB": "job", "FANIN_CURVE_SERVER_KEY": "k" * 40, "HOME": "/",
+    }  # fmt: skip
+    assert settings_of(environment) == {"FANIN_LANES": "8"}
+
+
+def a_job(recorder: Recorder) -> Roster:
+    """Two members, of whom the first has trained for a step and the second failed."""
+    roster = Roster(2)
+    for name in ("a", "b"):
+        member = roster.join(name, f"10.0.0.{len(roster.members)}", 0.0)
+        recorder.joined(member, {"type": "join", "command": "train", "settings": {"FANIN_LANES": "8"}})
+    roster.close_if_complete(0.0)
+    first, second = roster.members
+    recorder.begin(roster.members)
+    now = time.monotonic()
+    recorder.reported(first, {"event": "epoch", "epoch": 1, "loss": 0.5, "accuracy": 0.75, "steps": 10})
+    recorder.reported(first, {"event": "end", "replica": "abc"})
+    reduction = {"kind": "reduction", "submitted": now + 1.0, "done": now + 2.0, "bytes": 8, "step": 0}
+    recorder.timeline(first, [{"kind": "start", "time": now}, {**reduction, "packing_s": 0.25, "sending_s": 0.25}])
+    recorder.timeline(first, [{"kind": "end", "time": now + 2.5, "counters": {"retransmissions": 3}}])
+    roster.ended(first, 0, "", 1.0)
+    roster.ended(second, 1, "ValueError: no\nand more", 1.0)
+    recorder.happened("rank 1 failed")
+    return roster
+
+
+def test_a_record_has_what_members_said(tmp_path: Path) -> None:
+    with Recorder(tmp_path) as recorder:
+        said = recorder.write(a_job(recorder).members, "failed", "rank 1 failed")
+    assert said == [f"record: {tmp_path / RECORD_FILE}", f"report: {tmp_path / PAGE_FILE}"]
+    record = RunRecord.read(tmp_path / RECORD_FILE)
+    assert (record.kind, record.outcome, record.command) == ("compose", "failed", "train")
+    assert record.settings == {"workers": 2, "lanes": "8"}
+    first, second = record.workers
+    assert [span.activity for span in first.spans] == ["compute", "quantize", "send", "wait", "compute"]
+    assert first.counters == {"retransmissions": 3.0}
+    assert (first.outcome, second.outcome) == ("finished", "ValueError: no")
+    assert second.spans == ()
+    assert [(progress.epoch, progress.accuracy) for progress in record.progress] == [(1, 0.75)]
+    assert [event.text for event in record.events] == ["rank 1 failed"]
+
+
+def test_a_folder_that_cannot_be_written_is_said_and_is_no_failure_of_the_job(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "nowhere") as recorder:
+        (said,) = recorder.write(a_job(recorder).members, "finished", "")
+    assert said.startswith("no report: cannot write the record")
+    assert "Remedy" in said
+
+
+@pytest.mark.parametrize("outcome", ["finished", "interrupted"])
+def test_every_outcome_has_a_page(tmp_path: Path, outcome: str) -> None:
+    with Recorder(tmp_path) as recorder:
+        recorder.write(a_job(recorder).members, "finished" if outcome == "finished" else "interrupted", "")
+    assert outcome in (tmp_path / PAGE_FILE).read_text()
