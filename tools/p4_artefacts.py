@@ -42,6 +42,8 @@ class Configuration:
 CONFIGURATIONS = (
     Configuration("v1model-256", "v1model/fanin.p4", ("WORDS_PER_PACKET=256",)),
     Configuration("v1model-64", "v1model/fanin.p4", ("WORDS_PER_PACKET=64",)),
+    Configuration("tna-model", "tna/model.p4", ("WORDS=8", "RING_BITS=2")),
+    Configuration("tna-model-synchronous", "tna/model.p4", ("WORDS=8", "RING_BITS=1")),
 )
 
 

@@ -1,0 +1,103 @@
+/* What becomes of a packet that is addressed to the switch: the table at the top of switch/switch_machine.py.
+ *
+ * In two places. The registers that come first are touched where every condition is met, in the stage after the job's;
+ * ADMITTED says so, one row for each worker that may be live. One stage later, table `admission` says what becomes of
+ * all the others and why: its rows peel the conditions off from the last to the first. */
+#ifndef FANIN_TNA_ADMISSION_P4
+#define FANIN_TNA_ADMISSION_P4
+
+#include "types.p4"
+
+#define ADMITTED_KEY                                                                                                   \
+    meta.found: ternary @name("found");                                                                                \
+    meta.damaged: ternary @name("damaged");                                                                            \
+    meta.poke: ternary @name("poke");                                                                                  \
+    meta.generation: ternary @name("generation");                                                                      \
+    hdr.fanin.worker: ternary @name("worker");                                                                         \
+    meta.live: ternary @name("live");                                                                                  \
+    meta.member: ternary @name("member");                                                                              \
+    meta.word_excess: ternary @name("word_excess");                                                                    \
+    meta.code_excess: ternary @name("code_excess");                                                                    \
+    hdr.fanin.slot[31:31]: ternary @name("slot_top");                                                                  \
+    meta.slot_range[31:31]: ternary @name("slot_range");
+/* A contribution (with or without words) of live worker W. */
+#define ADMITTED(FOUND, W) FOUND, 0, 0, 0, W, 32w1 << W &&& 32w1 << W, 1, 0, 0, 0, 1
+
+control Admission(in headers_t hdr, inout metadata_t meta) {
+    action drop(bit<16> reason) {
+        meta.fate = DROP;
+        meta.reason = reason;
+    }
+    action notice(bit<16> reason) {
+        meta.fate = NOTICE;
+        meta.reason = reason;
+    }
+    action go(fate_t fate) {
+        meta.fate = fate;
+    }
+
+    table admission {
+        key = {
+            meta.damaged: ternary @name("damaged");
+            meta.found: ternary @name("found");
+            hdr.fanin.kind: ternary @name("kind");
+            meta.known: ternary @name("known");
+            meta.generation: ternary @name("generation");
+            meta.poke: ternary @name("poke");
+            meta.worker_range[7:7]: ternary @name("worker_range");
+            hdr.fanin.worker[7:7]: ternary @name("worker_top");
+            meta.dead: ternary @name("dead");
+            meta.member: ternary @name("member");
+            meta.word_excess: ternary @name("word_excess");
+            meta.code_excess: ternary @name("code_excess");
+            meta.slot_range[31:31]: ternary @name("slot_range");
+            hdr.fanin.slot[31:31]: ternary @name("slot_top");
+        }
+        actions = { drop; notice; go; }
+        const default_action = notice(REASON_GENERATION);
+        const entries = {
+            /* dmg found        kind               job gen poke  worker dead memb shape  slot */
+            (1, _,              _,                 _, _, _, _, _, _, _, _, _, _, _): drop(REASON_TOO_SHORT);
+            (_, TOO_SHORT,      _,                 _, _, _, _, _, _, _, _, _, _, _): drop(REASON_TOO_SHORT);
+            (_, BAD_MAGIC,      _,                 _, _, _, _, _, _, _, _, _, _, _): drop(REASON_BAD_MAGIC);
+            (_, OTHER_VERSION,  KIND_CONTRIBUTION, _, _, _, _, _, _, _, _, _, _, _): notice(REASON_VERSION);
+            (_, OTHER_VERSION,  KIND_HELLO,        _, _, _, _, _, _, _, _, _, _, _): notice(REASON_VERSION);
+            (_, OTHER_VERSION,  KIND_BYE,          _, _, _, _, _, _, _, _, _, _, _): notice(REASON_VERSION);
+            (_, OTHER_VERSION,  KIND_PROBE,        _, _, _, _, _, _, _, _, _, _, _): notice(REASON_VERSION);
+            (_, OTHER_VERSION,  _,                 _, _, _, _, _, _, _, _, _, _, _): drop(REASON_VERSION);
+            (_, _,              0,                 _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _,              0x10 &&& 0xF0,     _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _,              0x20 &&& 0xE0,     _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _,              0x40 &&& 0xC0,     _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _,              0x80 &&& 0x80,     _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _,              0x0A &&& 0xFE,     _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _,              0x0C &&& 0xFC,     _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, ILLEGAL,        _,                 _, _, _, _, _, _, _, _, _, _, _): drop(REASON_LENGTH);
+            (_, CHECKSUMMED,    _,                 _, _, _, _, _, _, _, _, _, _, _): drop(REASON_CHECKSUM);
+            (_, _,              KIND_PROBE,        _, _, _, _, _, _, _, _, _, _, _): go(ECHO);
+            (_, _,              KIND_RESULT,       _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _,              KIND_ANSWER,       _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _,              KIND_WELCOME,      _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _,              KIND_NOTICE,       _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _,              KIND_ECHO,         _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _,              _,                 0, _, _, _, _, _, _, _, _, _, _): notice(REASON_UNKNOWN_JOB);
+            /* From here on a row lists what is in order, and the first condition that it leaves out is what is wrong.
+             * A poke asks for nothing here: duplicates close what has become due (open_round.p4). */
+            (_, _,              KIND_CONTRIBUTION, 1, 0, 1, _, _, _, _, _, _, _, _): drop(0);
+            (_, _,              KIND_CONTRIBUTION, 1, 0, 0, 1, 0, 0, 1, 0, 0, 1, 0): go(AGGREGATE);
+            (_, _,              KIND_CONTRIBUTION, 1, 0, 0, 1, 0, 0, 1, 0, 0, _, _): drop(REASON_SLOT_RANGE);
+            (_, _,              KIND_CONTRIBUTION, 1, 0, 0, 1, 0, 0, 1, _, _, _, _): drop(REASON_LENGTH);
+            (_, _,              KIND_CONTRIBUTION, 1, 0, 0, 1, 0, 0, _, _, _, _, _): notice(REASON_STRANGER);
+            (_, _,              KIND_CONTRIBUTION, 1, 0, 0, 1, 0, _, _, _, _, _, _): notice(REASON_EVICTED);
+            (_, _,              _,                 1, 0, _, 1, 0, _, _, _, _, _, _): go(CONTROLLER);
+            (_, _,              _,                 1, 0, _, _, _, _, _, _, _, _, _): drop(REASON_WORKER_RANGE);
+            /* otherwise NOTICE(GENERATION) */
+        }
+    }
+
+    apply {
+        admission.apply();
+    }
+}
+
+#endif

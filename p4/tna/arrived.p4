@@ -1,0 +1,121 @@
+/* `arrived`: a ring by base; an entry is (tag, bitmap of the workers whose contribution of base `tag` was accepted).
+ *
+ * Two copies that see the same packets and so hold the same: a stateful ALU has one result, and two are needed, the bitmap
+ * before the packet and how old the entry was. */
+#ifndef FANIN_TNA_ARRIVED_P4
+#define FANIN_TNA_ARRIVED_P4
+
+#include "admission.p4"
+
+/* Sets the worker's bit in the entry of its base, which is taken over if it still belongs to an older one. */
+#define MARK                                                                                                           \
+    if (held.low == hdr.fanin.base) { held.high = held.high | meta.worker_bit; }                                       \
+    else if (held.low < hdr.fanin.base) { held.high = meta.worker_bit; held.low = hdr.fanin.base; }
+
+#if STALE
+
+control ArrivedBefore(in headers_t hdr, inout metadata_t meta) {
+    PAIR_REGISTER(ENTRIES_HELD, arrived)
+    ON_PAIR(entry_t, bit<32>, arrived, mark, if (held.low == hdr.fanin.base) { result = held.high; } MARK)
+    action contribute() { RUN(meta.before, mark, ENTRY(hdr.fanin.base)) }
+    action pass_by() { }
+#define ROW(W) (ADMITTED(WITH_WORDS, W)): contribute(); (ADMITTED(WITHOUT, W)): contribute();
+    table before {
+        key = { ADMITTED_KEY }
+        actions = { contribute; pass_by; }
+        const default_action = pass_by;
+        const entries = { EACH_WORKER(ROW) }
+    }
+    apply {
+        before.apply();
+    }
+}
+
+control ArrivedAge(in headers_t hdr, inout metadata_t meta) {
+    PAIR_REGISTER(ENTRIES_HELD, arrived)
+    ON_PAIR(entry_t, predicate_t, arrived, mark, REPORT(held.low == hdr.fanin.base, held.low < hdr.fanin.base) MARK)
+    action contribute() { RUN(meta.age, mark, ENTRY(hdr.fanin.base)) }
+    action pass_by() { }
+    table age {
+        key = { ADMITTED_KEY }
+        actions = { contribute; pass_by; }
+        const default_action = pass_by;
+        const entries = { EACH_WORKER(ROW) }
+    }
+    apply {
+        age.apply();
+    }
+}
+#undef ROW
+
+#else
+
+/* A synchronous contribution whose seal is not the base's (seal.p4) leaves no mark; but it may be a duplicate. */
+#define ACTIONS                                                                                                        \
+    action pass_by() { }                                                                                               \
+    table marks {                                                                                                      \
+        key = { meta.sealed: exact @name("sealed"); }                                                                  \
+        actions = { contribute; peek; pass_by; }                                                                       \
+        const default_action = pass_by;     /* not admitted */                                                         \
+        const entries = {                                                                                              \
+            FIRST: contribute();                                                                                       \
+            SECOND: contribute();                                                                                      \
+            BOTH: contribute();                                                                                        \
+            NEITHER: peek();                                                                                           \
+        }                                                                                                              \
+    }                                                                                                                  \
+    apply { marks.apply(); }
+
+control ArrivedBefore(in headers_t hdr, inout metadata_t meta) {
+    PAIR_REGISTER(ENTRIES_HELD, arrived)
+    ON_PAIR(entry_t, bit<32>, arrived, mark, if (held.low == hdr.fanin.base) { result = held.high; } MARK)
+    ON_PAIR(entry_t, bit<32>, arrived, look, if (held.low == hdr.fanin.base) { result = held.high; })
+    action contribute() { RUN(meta.before, mark, ENTRY(hdr.fanin.base)) }
+    action peek() { RUN(meta.before, look, ENTRY(hdr.fanin.base)) }
+    ACTIONS
+}
+
+control ArrivedAge(in headers_t hdr, inout metadata_t meta) {
+    PAIR_REGISTER(ENTRIES_HELD, arrived)
+    ON_PAIR(entry_t, predicate_t, arrived, mark, REPORT(held.low == hdr.fanin.base, held.low < hdr.fanin.base) MARK)
+    ON_PAIR(entry_t, predicate_t, arrived, look, REPORT(held.low == hdr.fanin.base, held.low < hdr.fanin.base))
+    action contribute() { RUN(meta.age, mark, ENTRY(hdr.fanin.base)) }
+    action peek() { RUN(meta.age, look, ENTRY(hdr.fanin.base)) }
+    ACTIONS
+}
+#undef ACTIONS
+
+#endif
+#undef MARK
+
+/* What the bitmap says, as rows of a table: the worker's bit was set already. */
+#define VERDICT_KEY                                                                                                    \
+    meta.age: ternary @name("age");                                                                                    \
+    hdr.fanin.worker: ternary @name("worker");                                                                         \
+    meta.before: ternary @name("before");
+#define WAS_THERE(W) FIRST, W, 32w1 << W &&& 32w1 << W
+
+control Verdict(in headers_t hdr, inout metadata_t meta) {
+    action judge(verdict_t verdict) {
+        meta.verdict = verdict;
+        meta.missing = meta.others & ~meta.before;
+    }
+#define ROW(W) (WAS_THERE(W)): judge(DUPLICATE);
+    table verdict {
+        key = { VERDICT_KEY }
+        actions = { judge; }
+        const default_action = judge(NEW);
+        const entries = {
+            (0, _, _): judge(NONE);             /* not admitted */
+            (NEITHER, _, _): judge(ANCIENT);
+            EACH_WORKER(ROW)
+            /* otherwise NEW */
+        }
+    }
+#undef ROW
+    apply {
+        verdict.apply();
+    }
+}
+
+#endif

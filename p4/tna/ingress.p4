@@ -1,0 +1,113 @@
+/* A packet's way through ingress, in either main file. Each register array is touched once, in this order:
+ *
+ *   stage      0      1          2          3                     4        5              6 ...
+ *   stale      job    arrived    verdict    floor                 open     seal, step     facts, code, presence, sums
+ *   S = 0      job    seal       arrived    step, facts, code     sums
+ *
+ * It stands in macros so that it becomes part of the two controls FaninIngress, whose names the controller knows. */
+#ifndef FANIN_TNA_INGRESS_P4
+#define FANIN_TNA_INGRESS_P4
+
+#include "admission.p4"
+#include "arrived.p4"
+#include "forward.p4"
+#include "job.p4"
+#include "outcome.p4"
+#include "result.p4"
+#include "round.p4"
+#include "seal.p4"
+#include "sums.p4"
+#include "tally.p4"
+
+#define SUM(I, NEXT) Sum() sum ## I;
+#define APPLY_SUM(I, NEXT) sum ## I.apply(hdr.word ## I, hdr, meta);
+
+#if STALE
+#include "floor.p4"
+#include "open_round.p4"
+#define SLOT_MACHINE_PARTS                                                                                             \
+    Floor() floor;                                                                                                     \
+    OpenRound() open_round;                                                                                            \
+    OpenCount() open_count;                                                                                            \
+    OpenCloses() open_closes;                                                                                          \
+    Present() present;
+#define SLOT_MACHINE                                                                                                   \
+    arrived_before.apply(hdr, meta);                                                                                   \
+    arrived_age.apply(hdr, meta);                                                                                      \
+    verdict.apply(hdr, meta);                                                                                          \
+    floor.apply(hdr, meta);                                                                                            \
+    open_round.apply(hdr, meta);                                                                                       \
+    open_count.apply(hdr, meta);                                                                                       \
+    open_closes.apply(hdr, meta);                                                                                      \
+    seal.apply(hdr, meta);                                                                                             \
+    step.apply(hdr, meta);                                                                                             \
+    present.apply(hdr, meta);
+#else
+#define SLOT_MACHINE_PARTS
+#define SLOT_MACHINE                                                                                                   \
+    seal.apply(hdr, meta);                                                                                             \
+    arrived_before.apply(hdr, meta);                                                                                   \
+    arrived_age.apply(hdr, meta);                                                                                      \
+    verdict.apply(hdr, meta);                                                                                          \
+    step.apply(hdr, meta);
+#endif
+
+#define INGRESS_PARTS                                                                                                  \
+    Jobs() job;                                                                                                        \
+    Prepare() prepare;                                                                                                 \
+    Unfold() unfold;                                                                                                   \
+    Admission() admission;                                                                                             \
+    Seal() seal;                                                                                                       \
+    ArrivedBefore() arrived_before;                                                                                    \
+    ArrivedAge() arrived_age;                                                                                          \
+    Verdict() verdict;                                                                                                 \
+    SLOT_MACHINE_PARTS                                                                                                 \
+    Step() step;                                                                                                       \
+    Held() held;                                                                                                       \
+    Code() code;                                                                                                       \
+    EACH_WORD(SUM)                                                                                                     \
+    Outcome() outcome;                                                                                                 \
+    Fold() fold;                                                                                                       \
+    Signature() signature;                                                                                             \
+    Finish() finish;                                                                                                   \
+    Tally() tally;                                                                                                     \
+    Forward() forward;                                                                                                 \
+    action ours() { }                                                                                                  \
+    /* The addresses and ports that workers send to; one port for each flow. */                                        \
+    table services {                                                                                                   \
+        key = {                                                                                                        \
+            hdr.ipv4.destination: exact @name("address");                                                              \
+            hdr.udp.destination: exact @name("port");                                                                  \
+        }                                                                                                              \
+        actions = { ours; NoAction; }                                                                                  \
+        default_action = NoAction;                                                                                     \
+        size = 64;                                                                                                     \
+    }
+
+#define INGRESS                                                                                                        \
+    if (hdr.packet_out.isValid() && meta.poke == 0) {                                                                  \
+        meta.port_out = hdr.packet_out.egress_port;                                                                    \
+    } else if (hdr.udp.isValid() && services.apply().hit) {                                                            \
+        job.apply(hdr, meta);                                                                                          \
+        prepare.apply(hdr, meta);                                                                                      \
+        unfold.apply(hdr, meta);                                                                                       \
+        admission.apply(hdr, meta);                                                                                    \
+        SLOT_MACHINE                                                                                                   \
+        held.apply(hdr, meta);                                                                                         \
+        code.apply(hdr, meta);                                                                                         \
+        EACH_WORD(APPLY_SUM)                                                                                           \
+        meta.late_base = hdr.fanin.base;                                                                               \
+        meta.late_bitmap = meta.before | meta.worker_bit;                                                              \
+        outcome.apply(hdr, meta);                                                                                      \
+        if (meta.fate == RESULT || meta.fate == RESULT_AND_BARE || meta.fate == ANSWER) {                              \
+            fold.apply(hdr, meta);                                                                                     \
+            signature.apply(hdr, meta);                                                                                \
+        }                                                                                                              \
+        tally.apply(meta);                                                                                             \
+        finish.apply(hdr, meta);                                                                                       \
+    } else {                                                                                                           \
+        forward.apply(hdr, meta);                                                                                      \
+    }                                                                                                                  \
+    hdr.packet_out.setInvalid();
+
+#endif

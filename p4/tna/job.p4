@@ -1,0 +1,96 @@
+/* Whose packet it is: the job that it names, and whether its source is the registered worker. The tables are v1model's.
+ *
+ * A table's action in the first stage computes with what its entry says, so that the next one can already compare: two
+ * numbers are equal where their exclusive or is 0, and a < b where the top bit of a - b is set (both below 2^31). */
+#ifndef FANIN_TNA_JOB_P4
+#define FANIN_TNA_JOB_P4
+
+#include "types.p4"
+
+control Jobs(in headers_t hdr, inout metadata_t meta) {
+    /* `first_entry` says nothing here; a synchronous build knows K and S. */
+    @noWarn("unused")
+    action job(bit<16> row, bit<32> generation, bit<8> workers, bit<32> live, bit<8> quorum, bit<32> staleness,
+               bit<32> slots, bit<32> first_slot, bit<32> first_entry, bit<8> codes, bit<16> words, bit<16> group,
+               bit<32> lost, bit<32> left) {
+        meta.known = 1;
+        meta.row = row;
+        meta.generation = generation ^ hdr.fanin.generation;
+        meta.worker_range = hdr.fanin.worker - workers;
+        meta.live = live;
+        meta.slot_range = hdr.fanin.slot - slots;
+        meta.slot = hdr.fanin.slot + first_slot;
+        meta.code_excess = hdr.fanin.code_count |-| codes;
+        meta.word_excess = meta.words |-| words;
+        meta.group = group;
+        meta.lost = lost;
+        meta.left = left;
+#if STALE
+        meta.quorum = (bit<32>)quorum;
+        meta.staleness = staleness;
+        meta.reach = hdr.fanin.base + staleness;
+#endif
+    }
+    action unknown() { }
+    table jobs {
+        key = { hdr.fanin.job: exact @name("job"); }
+        actions = { job; unknown; }
+        default_action = unknown;
+        size = JOB_ROWS;
+    }
+
+    action registered() {
+        meta.member = 1;
+    }
+    action stranger() { }
+    table members {
+        key = {
+            hdr.fanin.job: exact @name("job");
+            hdr.fanin.worker: exact @name("worker");
+            hdr.ipv4.source: exact @name("address");
+            hdr.udp.source: exact @name("port");
+        }
+        actions = { registered; stranger; }
+        default_action = stranger;
+        size = MEMBER_COUNT;
+    }
+
+    action number(bit<32> only, bit<16> following) {
+        meta.worker_bit = only;
+        meta.worker_number = following;
+    }
+    action nobody() { }
+#define NUMBER(W) W: number(32w1 << W, W + 1);
+    table numbers {
+        key = { hdr.fanin.worker: exact @name("worker"); }
+        actions = { number; nobody; }
+        const default_action = nobody;
+        const entries = { EACH_WORKER(NUMBER) }
+    }
+#undef NUMBER
+
+    apply {
+        jobs.apply();
+        members.apply();
+        numbers.apply();
+#if !STALE
+        meta.claim = hdr.fanin.base + 1;
+#endif
+        meta.seal = hdr.fanin.signature ^ meta.shape;
+    }
+}
+
+/* What follows from that with one more operation. */
+control Prepare(in headers_t hdr, inout metadata_t meta) {
+    apply {
+        meta.dead = meta.worker_bit & ~meta.live;
+        meta.others = meta.live & ~meta.worker_bit;
+        meta.late_group = meta.group + meta.worker_number;
+#if STALE
+        meta.reach = meta.reach + 1;
+        meta.needed = meta.quorum - 1;
+#endif
+    }
+}
+
+#endif

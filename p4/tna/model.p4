@@ -1,0 +1,88 @@
+/* The same controls for v1model, so that what they decide can be run and compared where no Tofino is: BMv2's, and fanin's own
+ * emulator's. What differs is in target.p4 (a register is read, changed and written) and here. */
+#define FANIN_MODEL
+#include "ingress.p4"
+#include "multicast.p4"
+#include "parser.p4"
+
+@noWarn("uninitialized-use")     /* hdr.packet_in is for egress */
+parser FaninParser(packet_in packet, out headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
+    PacketParser() rest;
+    state start {
+        meta.port_in = standard.ingress_port;
+        transition select(standard.ingress_port) {
+            CPU_PORT: parse_packet_out;
+            default: parse_rest;
+        }
+    }
+    state parse_packet_out {
+        packet.extract(hdr.packet_out);
+        meta.poke = hdr.packet_out.poke;
+        transition parse_rest;
+    }
+    state parse_rest {
+        rest.apply(packet, hdr, meta);
+        transition accept;
+    }
+}
+
+#define IPV4_FIELDS                                                                                                    \
+    { hdr.ipv4.version, hdr.ipv4.words, hdr.ipv4.service, hdr.ipv4.total_bytes, hdr.ipv4.identification,               \
+      hdr.ipv4.flags, hdr.ipv4.fragment, hdr.ipv4.ttl, hdr.ipv4.protocol, hdr.ipv4.source, hdr.ipv4.destination }
+
+control FaninVerifyChecksum(inout headers_t hdr, inout metadata_t meta) {
+    apply {
+        verify_checksum(hdr.udp.isValid(), IPV4_FIELDS, hdr.ipv4.checksum, HashAlgorithm.csum16);
+    }
+}
+
+control FaninIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
+    INGRESS_PARTS
+    apply {
+        meta.damaged = standard.checksum_error;
+        INGRESS
+        if (meta.drop == 1 || standard.parser_error != error.NoError) {
+            mark_to_drop(standard);
+        } else if (meta.sent_to != 0) {
+            standard.mcast_grp = meta.sent_to;
+        } else {
+            standard.egress_spec = meta.port_out;
+        }
+    }
+}
+
+control FaninEgress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
+    Multicast() multicast;
+    apply {
+        bit<1> drop = 0;
+        bridge_t bridge = { meta.way, 7w0 ++ meta.port_in, meta.late_base, meta.late_bitmap };
+        if (meta.way == TO_WORKERS) {
+            multicast.apply(hdr.ethernet, hdr.ipv4, hdr.udp, hdr.fanin, bridge, standard.egress_rid, drop);
+        } else if (meta.way == TO_CONTROLLER) {
+            hdr.packet_in.setValid();
+            hdr.packet_in.ingress_port = standard.ingress_port;
+            hdr.packet_in.unused = 0;
+        } else if (meta.way == FLOODED && standard.egress_port == standard.ingress_port) {
+            drop = 1;
+        }
+        if (drop == 1) {
+            mark_to_drop(standard);
+        }
+    }
+}
+
+control FaninComputeChecksum(inout headers_t hdr, inout metadata_t meta) {
+    apply {
+        update_checksum(meta.way == TO_SENDER || meta.way == TO_WORKERS, IPV4_FIELDS, hdr.ipv4.checksum,
+                        HashAlgorithm.csum16);
+    }
+}
+
+control FaninDeparser(packet_out packet, in headers_t hdr) {
+    apply {
+        packet.emit(hdr);
+    }
+}
+
+V1Switch(FaninParser(), FaninVerifyChecksum(), FaninIngress(), FaninEgress(), FaninComputeChecksum(),
+         FaninDeparser()) main;

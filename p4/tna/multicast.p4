@@ -1,0 +1,51 @@
+/* Egress: every copy of a result gets the addresses of its worker, so that an ordinary socket receives it.
+ *
+ * The instance of a replica says whom it is for (shared/sizes.p4); the port is the multicast group's. A copy with
+ * BARE_INSTANCE acknowledges a late contribution: its words trail behind as padding. */
+#ifndef FANIN_TNA_MULTICAST_P4
+#define FANIN_TNA_MULTICAST_P4
+
+#include "types.p4"
+
+control Multicast(inout ethernet_t ethernet, inout ipv4_t ipv4, inout udp_t udp, inout fanin_t fanin, in bridge_t bridge,
+                  in bit<16> instance, inout bit<1> drop) {
+    action to_worker(mac_t mac, ipv4_address_t address, bit<16> port) {
+        ethernet.destination = mac;
+        ipv4.destination = address;
+        udp.destination = port;
+    }
+    action nobody() {
+        drop = 1;
+    }
+    table workers {
+        key = {
+            fanin.job: exact @name("job");
+            instance: exact @name("instance");
+        }
+        actions = { to_worker; nobody; }
+        default_action = nobody;
+        size = MEMBER_COUNT;
+    }
+
+    action bare() {
+        fanin.kind = KIND_ANSWER;
+        fanin.worker = instance[7:0];
+        fanin.flags = FLAG_BARE;
+        fanin.base = bridge.late_base;
+        fanin.signature = 0;
+        fanin.bitmap = bridge.late_bitmap;
+        fanin.contributors = 0;
+        fanin.code_count = 0;
+        udp.bytes = UDP_BYTES + HEADER_BYTES;
+        ipv4.total_bytes = IPV4_BYTES + UDP_BYTES + HEADER_BYTES;
+    }
+
+    apply {
+        workers.apply();
+        if (instance[8:8] == 1) {           /* BARE_INSTANCE */
+            bare();
+        }
+    }
+}
+
+#endif

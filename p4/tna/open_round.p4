@@ -1,0 +1,87 @@
+/* `open`: (V, how many contributions it holds). A round closes when it holds K and V < floor + S.
+ *
+ * Three copies that see the same packets, one for each thing to be learned of them: V, the count, and whether it closed.
+ *
+ *   turn           when                                       count           closes if                    reports
+ *   COUNT          a new contribution                         + 1             V < limit, count >= K - 1    both conditions
+ *   PASS_BY        a new pass that is late                                    V < limit, count >= K        both conditions
+ *   CLOSE_IF_DUE   a duplicate of a base that is complete                     V = base, count >= K         both conditions
+ *   LOOK           another duplicate                                                                       V = base
+ *
+ * The third has nothing to close but after an eviction, or when K has been lowered: the twin's poke. If base b = V is
+ * complete then V < floor, so that the staleness bound holds. Workers that wait for such a round send again, and all that
+ * wait have contributed base V, so one of them gets here. `limit` is the base of a duplicate. */
+#ifndef FANIN_TNA_OPEN_ROUND_P4
+#define FANIN_TNA_OPEN_ROUND_P4
+
+#include "types.p4"
+
+/* The two conditions of a turn; RESULT is what a copy reports of them or of the entry as it was. */
+#define BELOW held.low < meta.limit
+#define IS_BASE held.low == meta.limit
+#define ENOUGH held.high >= meta.needed
+#define CLOSE_OR(ONE, OTHERWISE)                                                                                       \
+    if ((ONE) && (ENOUGH)) { held.low = held.low + 1; held.high = 0; } else { OTHERWISE }
+#define TURNS(RESULT_T, RESULT, RESULT_OF_DUPLICATE)                                                                   \
+    PAIR_REGISTER(SLOTS_HELD, open)                                                                                    \
+    ON_PAIR(slot_t, RESULT_T, open, arrive, RESULT CLOSE_OR(BELOW, held.high = held.high + 1;))                        \
+    ON_PAIR(slot_t, RESULT_T, open, pass_by, RESULT CLOSE_OR(BELOW, ))                                                 \
+    ON_PAIR(slot_t, RESULT_T, open, close_if_due, RESULT_OF_DUPLICATE CLOSE_OR(IS_BASE, ))
+#define TABLE                                                                                                          \
+    table open_round {                                                                                                 \
+        key = { meta.turn: exact @name("turn"); }                                                                      \
+        actions = { on_arrival; on_late_pass; on_complete; on_duplicate; nothing; }                                    \
+        const default_action = nothing;                                                                                \
+        const entries = {                                                                                              \
+            COUNT: on_arrival();                                                                                       \
+            PASS_BY: on_late_pass();                                                                                   \
+            CLOSE_IF_DUE: on_complete();                                                                               \
+            LOOK: on_duplicate();                                                                                      \
+        }                                                                                                              \
+    }                                                                                                                  \
+    apply { open_round.apply(); }
+
+/* Says which round the packet is about: the open one, or a duplicate's base. */
+control OpenRound(in headers_t hdr, inout metadata_t meta) {
+    TURNS(bit<32>, result = held.low;, result = held.low;)
+    action on_arrival() { RUN(meta.round, arrive, SLOT) }
+    action on_late_pass() { RUN(meta.round, pass_by, SLOT) }
+    action on_complete() {
+        bit<32> unused_round;
+        RUN(unused_round, close_if_due, SLOT)
+        meta.round = hdr.fanin.base;
+    }
+    action on_duplicate() { meta.round = hdr.fanin.base; }
+    action nothing() { }
+    TABLE
+}
+
+control OpenCount(in headers_t hdr, inout metadata_t meta) {
+    TURNS(bit<32>, result = held.high;, result = held.high;)
+    action on_arrival() { RUN(meta.count, arrive, SLOT) }
+    action on_late_pass() { RUN(meta.count, pass_by, SLOT) }
+    action on_complete() { RUN(meta.count, close_if_due, SLOT) }
+    action on_duplicate() { }
+    action nothing() { }
+    TABLE
+}
+
+control OpenCloses(in headers_t hdr, inout metadata_t meta) {
+    TURNS(predicate_t, REPORT(BELOW, ENOUGH), REPORT(IS_BASE, ENOUGH))
+    ON_PAIR(slot_t, predicate_t, open, look, REPORT_ONE(IS_BASE))
+    action on_arrival() { RUN(meta.closing, arrive, SLOT) }
+    action on_late_pass() { RUN(meta.closing, pass_by, SLOT) }
+    action on_complete() { RUN(meta.closing, close_if_due, SLOT) }
+    action on_duplicate() { RUN(meta.closing, look, SLOT) }
+    action nothing() { }
+    TABLE
+}
+
+#undef BELOW
+#undef IS_BASE
+#undef ENOUGH
+#undef CLOSE_OR
+#undef TURNS
+#undef TABLE
+
+#endif

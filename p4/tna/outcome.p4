@@ -1,0 +1,61 @@
+/* What goes out, once everything is known of an aggregated packet: switch/slot_machine.py, its table at the top. */
+#ifndef FANIN_TNA_OUTCOME_P4
+#define FANIN_TNA_OUTCOME_P4
+
+#include "types.p4"
+
+control Outcome(in headers_t hdr, inout metadata_t meta) {
+    action refuse(fate_t fate, bit<16> reason) {
+        meta.fate = fate;
+        meta.reason = reason;
+    }
+    action go(fate_t fate) {
+        meta.fate = fate;
+    }
+    table outcome {
+        key = {
+            meta.fate: ternary @name("fate");
+            meta.verdict: ternary @name("verdict");
+#if STALE
+            meta.step: ternary @name("step");
+            meta.sealed: ternary @name("sealed");
+            meta.turn: ternary @name("turn");
+            meta.closing: ternary @name("closing");
+            meta.behind: ternary @name("behind");
+#else
+            meta.sealed: ternary @name("sealed");
+            meta.missing: ternary @name("missing");
+#endif
+        }
+        actions = { refuse; go; NoAction; }
+        const default_action = NoAction;
+        const entries = {
+#if STALE
+            /* fate    verdict    step sealed   turn          closing  behind */
+            (AGGREGATE, ANCIENT,   _,   _,       _,            _,       _): refuse(DROP, REASON_ANCIENT);
+            /* If its round closes with that, the others ask for the result. */
+            (AGGREGATE, NEW,       ADD, NEITHER, _,            _,       _): refuse(NOTICE, REASON_MISMATCH);
+            (AGGREGATE, NEW,       _,   _,       _,            BOTH,    0): go(RESULT);
+            (AGGREGATE, NEW,       _,   _,       _,            BOTH,    _): go(RESULT_AND_BARE);
+            (AGGREGATE, NEW,       _,   _,       _,            _,       0): go(SILENT);
+            (AGGREGATE, NEW,       _,   _,       _,            _,       _): go(BARE);
+            (AGGREGATE, DUPLICATE, _,   _,       CLOSE_IF_DUE, BOTH,    _): go(RESULT);
+            (AGGREGATE, DUPLICATE, _,   _,       _,            FIRST,   _): go(SILENT);         /* base = V */
+            (AGGREGATE, DUPLICATE, _,   _,       _,            _,       _): go(ANSWER);
+#else
+            /* fate    verdict    sealed   missing */
+            (AGGREGATE, ANCIENT,   _,       _): refuse(DROP, REASON_ANCIENT);
+            (AGGREGATE, NEW,       NEITHER, _): refuse(NOTICE, REASON_MISMATCH);
+            (AGGREGATE, NEW,       _,       0): go(RESULT);
+            (AGGREGATE, DUPLICATE, _,       0): go(ANSWER);
+            (AGGREGATE, _,         _,       _): go(SILENT);
+#endif
+        }
+    }
+
+    apply {
+        outcome.apply();
+    }
+}
+
+#endif

@@ -1,0 +1,139 @@
+/* What is parsed: Ethernet, ARP, IPv4 without options, UDP, our header, and the code and words of a contribution, word by
+ * word, so that a short last chunk needs no padding: the length says how many words there are, and state plain_n compares
+ * it with what a packet of n words has. A code takes 4 bytes, hence two chains of states.
+ *
+ * The parser says what it found and refuses nothing: admission.p4 does. */
+#ifndef FANIN_TNA_PARSER_P4
+#define FANIN_TNA_PARSER_P4
+
+#include "types.p4"
+
+#define PLAIN_BYTES (UDP_BYTES + HEADER_BYTES)
+#define CODED_BYTES (PLAIN_BYTES + 4)
+
+/* In a shape. */
+const bit<32> WITH_CODE = 0x80000000;
+
+/* The state in which I words have been extracted, and those that it leads to. CHAIN is `plain` or `coded`. */
+#define COMPARE_STATE(CHAIN, BYTES, CODE, I, OTHERWISE)                                                                \
+    state CHAIN ## I {                                                                                                 \
+        transition select(hdr.udp.bytes) { BYTES + 4 * I: CHAIN ## _end ## I; default: OTHERWISE; }                    \
+    }                                                                                                                  \
+    state CHAIN ## _end ## I {                                                                                         \
+        meta.shape = CODE | (I << 24);                                                                                 \
+        meta.words = I;                                                                                                \
+        meta.found = WITH_WORDS;                                                                                       \
+        transition accept;                                                                                             \
+    }
+#define WORD_STATES(CHAIN, BYTES, CODE, I, NEXT)                                                                       \
+    COMPARE_STATE(CHAIN, BYTES, CODE, I, CHAIN ## _more ## I)                                                          \
+    state CHAIN ## _more ## I { packet.extract(hdr.word ## I); transition CHAIN ## NEXT; }
+#define PLAIN(I, NEXT) WORD_STATES(plain, PLAIN_BYTES, 0, I, NEXT)
+#define CODED(I, NEXT) WORD_STATES(coded, CODED_BYTES, WITH_CODE, I, NEXT)
+/* A packet with more than WORDS words is none that the program was told of. */
+#define PLAIN_END(I) COMPARE_STATE(plain, PLAIN_BYTES, 0, I, illegal)
+#define CODED_END(I) COMPARE_STATE(coded, CODED_BYTES, WITH_CODE, I, illegal)
+#define AT_END(M, I) M(I)
+
+parser PacketParser(packet_in packet, inout headers_t hdr, inout metadata_t meta) {
+#ifndef FANIN_MODEL
+    Checksum() sum;
+#endif
+    state start {
+        meta.found = TOO_SHORT;
+        packet.extract(hdr.ethernet);
+        transition select(hdr.ethernet.ethertype) {
+            ETHERTYPE_IPV4: parse_ipv4;
+            ETHERTYPE_ARP: parse_arp;
+            default: accept;
+        }
+    }
+    state parse_arp {
+        packet.extract(hdr.arp);
+        transition accept;
+    }
+    state parse_ipv4 {
+        packet.extract(hdr.ipv4);
+#ifndef FANIN_MODEL
+        sum.add(hdr.ipv4);
+        meta.damaged = (bit<1>)sum.verify();
+#endif
+        transition select(hdr.ipv4.version, hdr.ipv4.words, hdr.ipv4.flags[0:0], hdr.ipv4.fragment, hdr.ipv4.protocol) {
+            (4, 5, 0, 0, PROTOCOL_UDP): parse_udp;
+            default: accept;
+        }
+    }
+    state parse_udp {
+        packet.extract(hdr.udp);
+        transition select(hdr.udp.bytes) {
+            0 .. PLAIN_BYTES - 1: accept;
+            default: find_magic;
+        }
+    }
+    state find_magic {
+        transition select(packet.lookahead<bit<16>>()) {
+            MAGIC: parse_fanin;
+            default: foreign;
+        }
+    }
+    state foreign {
+        meta.found = BAD_MAGIC;
+        transition accept;
+    }
+    state parse_fanin {
+        packet.extract(hdr.fanin);
+        transition select(hdr.fanin.version, hdr.fanin.flags, hdr.fanin.reserved) {
+            (VERSION, 0 &&& (~KNOWN_FLAGS | FLAG_CHECKSUM), 0): legal;
+            (VERSION, FLAG_CHECKSUM &&& (~KNOWN_FLAGS | FLAG_CHECKSUM), 0): checksummed;
+            (VERSION, _, _): illegal;
+            default: other_version;
+        }
+    }
+    state other_version {
+        meta.found = OTHER_VERSION;
+        transition accept;
+    }
+    state checksummed {
+        meta.found = CHECKSUMMED;
+        transition accept;
+    }
+    state illegal {
+        meta.found = ILLEGAL;
+        transition accept;
+    }
+    state legal {
+        transition select(hdr.fanin.kind, hdr.fanin.flags, hdr.fanin.code_count) {
+            (KIND_CONTRIBUTION, 0 &&& (FLAG_PASS | FLAG_LATE), 0): plain0;
+            (KIND_CONTRIBUTION, 0 &&& (FLAG_PASS | FLAG_LATE), 1): parse_code;
+            (KIND_CONTRIBUTION, FLAG_PASS &&& FLAG_PASS, 0): without;
+            (KIND_CONTRIBUTION, _, _): illegal;
+            default: other_kind;
+        }
+    }
+    state other_kind {
+        meta.found = HEADER;
+        transition accept;
+    }
+    state without {
+        transition select(hdr.udp.bytes) {
+            PLAIN_BYTES: pass;
+            default: illegal;
+        }
+    }
+    state pass {
+        meta.passes = 1;
+        meta.found = WITHOUT;
+        transition accept;
+    }
+    state parse_code {
+        packet.extract(hdr.code);
+        transition coded0;
+    }
+
+    EACH_WORD(PLAIN)
+    AT_END(PLAIN_END, WORDS)
+    EACH_WORD(CODED)
+    AT_END(CODED_END, WORDS)
+}
+
+#endif

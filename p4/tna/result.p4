@@ -1,0 +1,188 @@
+/* The header of what goes out: a result, an answer, a notice, an echo; and its way. */
+#ifndef FANIN_TNA_RESULT_P4
+#define FANIN_TNA_RESULT_P4
+
+#include "types.p4"
+
+/* A pass may leave as a result: its words must be headers before the registers write them. */
+control Unfold(inout headers_t hdr, in metadata_t meta) {
+#define SHOW_WORD(I, NEXT) hdr.word ## I.setValid();
+    action unfold() {
+        hdr.code.setValid();
+        EACH_WORD(SHOW_WORD)
+    }
+#undef SHOW_WORD
+    apply {
+        if (meta.found == WITHOUT) {
+            unfold();
+        }
+    }
+}
+
+/* Takes away what a result of this shape does not have, and says how long it is. */
+control Fold(inout headers_t hdr, inout metadata_t meta) {
+#define HIDE_WORD(I, NEXT) hdr.word ## I.setInvalid();
+#define KEEP(I, NEXT)                                                                                                  \
+    action keep ## I(bit<16> bytes, bit<16> total) {                                                                   \
+        REST_ ## I(HIDE_WORD)                                                                                          \
+        hdr.udp.bytes = bytes;                                                                                         \
+        hdr.ipv4.total_bytes = total;                                                                                  \
+    }
+    EACH_WORD(KEEP)
+    action keep_all(bit<16> bytes, bit<16> total) {
+        hdr.udp.bytes = bytes;
+        hdr.ipv4.total_bytes = total;
+    }
+#define NAME(I, NEXT) keep ## I;
+#define BYTES(N) UDP_BYTES + HEADER_BYTES + N, IPV4_BYTES + UDP_BYTES + HEADER_BYTES + N
+#define ROWS(I, NEXT) I: keep ## I(BYTES(4 * I)); (0x80 | I): keep ## I(BYTES(4 * I + 4));
+    table lengths {
+        key = { meta.held[31:24]: exact @name("shape"); }
+        actions = { EACH_WORD(NAME) keep_all; NoAction; }
+        const default_action = NoAction;
+        const entries = {
+            EACH_WORD(ROWS)
+            WORDS: keep_all(BYTES(4 * WORDS));
+            (0x80 | WORDS): keep_all(BYTES(4 * WORDS + 4));
+        }
+    }
+    apply {
+        lengths.apply();
+        if (meta.held[31:31] == 0) {
+            hdr.code.setInvalid();
+        }
+    }
+}
+
+/* The signature of a round whose result leaves in the place of a packet that may have another, or none. A round that nobody
+ * contributed to has 0. (A synchronous build does not ask for the seal on behalf of a packet that has it.) */
+control Signature(inout headers_t hdr, inout metadata_t meta) {
+    apply {
+#if STALE
+        if (meta.step == SHOW || meta.step == CLEAR) {
+#else
+        if (meta.held[15:0] == 0) {
+            hdr.fanin.signature = 0;
+        } else if (meta.passes == 1) {
+#endif
+            hdr.fanin.signature = meta.held_seal ^ (meta.held & 0xFF000000);
+        }
+    }
+}
+
+/* What the fate means for the packet. What is not a word of it any more and still trails behind, beyond the length that
+ * IPv4 says, is padding to its receiver (RFC 894): a pipeline of this kind cannot cut a packet. */
+control Finish(inout headers_t hdr, inout metadata_t meta) {
+    action reflect() {
+        mac_t mac = hdr.ethernet.source;
+        ipv4_address_t address = hdr.ipv4.source;
+        bit<16> port = hdr.udp.source;
+        hdr.ethernet.source = hdr.ethernet.destination;
+        hdr.ethernet.destination = mac;
+        hdr.ipv4.source = hdr.ipv4.destination;
+        hdr.ipv4.destination = address;
+        hdr.udp.source = hdr.udp.destination;
+        hdr.udp.destination = port;
+        hdr.udp.checksum = 0;
+        hdr.ipv4.ttl = 64;
+        meta.way = TO_SENDER;
+        meta.port_out = meta.port_in;
+    }
+    action from_switch() {
+        hdr.ethernet.source = hdr.ethernet.destination;
+        hdr.ipv4.source = hdr.ipv4.destination;
+        hdr.udp.source = hdr.udp.destination;
+        hdr.udp.checksum = 0;
+        hdr.ipv4.ttl = 64;
+        meta.way = TO_WORKERS;
+    }
+    action facts() {
+        hdr.fanin.flags = 0;
+        hdr.fanin.checksum = 0;
+        hdr.fanin.contributors = meta.held[15:0];
+        hdr.fanin.code_count = 7w0 ++ meta.held[31:31];
+    }
+    action result() {
+        from_switch();
+        facts();
+        hdr.fanin.kind = KIND_RESULT;
+        hdr.fanin.worker = SWITCH_WORKER;
+#if STALE
+        hdr.fanin.base = meta.round;
+        hdr.fanin.bitmap = meta.bitmap;
+#else
+        hdr.fanin.bitmap = meta.before | meta.worker_bit;
+#endif
+        meta.sent_to = meta.group;
+    }
+    action result_and_bare() {
+        result();
+        meta.sent_to = meta.late_group;
+    }
+    action answer() {
+        reflect();
+        facts();
+        hdr.fanin.kind = KIND_ANSWER;
+        hdr.fanin.bitmap = meta.before | meta.worker_bit;
+    }
+    action bare() {
+        reflect();
+        hdr.fanin.kind = KIND_ANSWER;
+        hdr.fanin.flags = FLAG_BARE;
+        hdr.fanin.signature = 0;
+        hdr.fanin.bitmap = meta.before | meta.worker_bit;
+        hdr.fanin.contributors = 0;
+        hdr.fanin.code_count = 0;
+        hdr.fanin.checksum = 0;
+        hdr.udp.bytes = UDP_BYTES + HEADER_BYTES;
+        hdr.ipv4.total_bytes = IPV4_BYTES + UDP_BYTES + HEADER_BYTES;
+    }
+    action notice() {
+        reflect();
+        hdr.fanin.version = VERSION;
+        hdr.fanin.kind = KIND_NOTICE;
+        hdr.fanin.flags = 0;
+        hdr.fanin.signature = 0;
+        hdr.fanin.bitmap = 0;
+        hdr.fanin.contributors = meta.reason;
+        hdr.fanin.code_count = 0;
+        hdr.fanin.reserved = 0;
+        hdr.fanin.checksum = 0;
+        hdr.absent.setValid();
+        hdr.absent.lost = meta.lost;
+        hdr.absent.left = meta.left;
+        hdr.udp.bytes = UDP_BYTES + HEADER_BYTES + 8;
+        hdr.ipv4.total_bytes = IPV4_BYTES + UDP_BYTES + HEADER_BYTES + 8;
+    }
+    action echo() {
+        reflect();
+        hdr.fanin.kind = KIND_ECHO;
+    }
+    action to_controller() {
+        meta.way = TO_CONTROLLER;
+        meta.port_out = CPU_PORT;
+    }
+    action discard() {
+        meta.drop = 1;
+    }
+    table finish {
+        key = { meta.fate: exact @name("fate"); }
+        actions = { result; result_and_bare; answer; bare; notice; echo; to_controller; discard; }
+        const default_action = discard;
+        const entries = {
+            RESULT: result();
+            RESULT_AND_BARE: result_and_bare();
+            ANSWER: answer();
+            BARE: bare();
+            NOTICE: notice();
+            ECHO: echo();
+            CONTROLLER: to_controller();
+        }
+    }
+
+    apply {
+        finish.apply();
+    }
+}
+
+#endif

@@ -1,0 +1,147 @@
+/* The facts of a round beside its seal and its sums: contributors and shape, the largest scale code, who contributed.
+ *
+ * STEP_KEY and STEP_ROWS are how the registers of a round learn what to do. In a synchronous build the facts stand a stage
+ * before the sums, so that all eight stages behind are the sums': they ask the bitmap itself, as `step` does. */
+#ifndef FANIN_TNA_ROUND_P4
+#define FANIN_TNA_ROUND_P4
+
+#include "arrived.p4"
+
+#if STALE
+#define ROUND meta.round
+#define STEP_KEY meta.step: ternary @name("step"); meta.sealed: ternary @name("sealed");
+/* A MISMATCH is a pass. */
+#define STEP_ROWS                                                                                                      \
+    (NOTHING, _): nothing(); (START, _): start(); (CLEAR, _): clear(); (ADD, NEITHER): show(); (ADD, _): add();
+#define EARLY_KEY STEP_KEY
+#define EARLY_ROWS STEP_ROWS
+#else
+#define ROUND hdr.fanin.base
+#define STEP_KEY meta.step: ternary @name("step");
+#define STEP_ROWS NOTHING: nothing(); START: start(); CLEAR: clear(); ADD: add();
+#define EARLY_KEY VERDICT_KEY meta.sealed: ternary @name("sealed"); meta.passes: ternary @name("passes");
+#define WAS_THERE_ROW(W) (WAS_THERE(W), _, _): show();
+#define EARLY_ROWS                                                                                                     \
+    (0, _, _, _, _): nothing(); (NEITHER, _, _, _, _): nothing(); EACH_WORKER(WAS_THERE_ROW)                           \
+    (_, _, _, NEITHER, _): nothing();       /* a MISMATCH */                                                           \
+    (_, _, 0, _, 0): start(); (_, _, 0, _, 1): clear(); (_, _, _, _, 0): add();
+#endif
+
+/* The step, in the stage behind `arrived` or `open`. */
+control Step(in headers_t hdr, inout metadata_t meta) {
+    action nothing() { meta.step = NOTHING; }
+    action start() { meta.step = START; }
+    action clear() { meta.step = CLEAR; }
+    action add() { meta.step = ADD; }
+    action show() { meta.step = SHOW; }
+    table step {
+        actions = { start; clear; add; show; nothing; }
+        const default_action = show;
+#if STALE
+        key = {
+            meta.turn: ternary @name("turn");
+            meta.passes: ternary @name("passes");
+            meta.count: ternary @name("count");
+        }
+        const entries = {
+            (0, _, _): nothing();
+            (COUNT, 0, 0): start();
+            (COUNT, 1, 0): clear();
+            (COUNT, 0, _): add();
+        }
+#else
+        key = { EARLY_KEY }
+        const entries = { EARLY_ROWS }
+#endif
+    }
+    apply {
+        step.apply();
+#if STALE
+        meta.behind = meta.round - hdr.fanin.base;
+#endif
+    }
+}
+
+/* Contributors in the lower half, the shape in the upper byte. */
+control Held(in headers_t hdr, inout metadata_t meta) {
+    WORD_REGISTER(ENTRIES_HELD, facts)
+    ON_WORD(entry_t, bit<32>, facts, set, held = meta.shape + 1; result = held;)
+    ON_WORD(entry_t, bit<32>, facts, unset, held = 0; result = held;)
+    ON_WORD(entry_t, bit<32>, facts, increase,
+            if (held == 0) { held = meta.shape + 1; } else { held = held + 1; } result = held;)
+    ON_WORD(entry_t, bit<32>, facts, look, result = held;)
+    action start() { RUN(meta.held, set, ENTRY(ROUND)) }
+    action clear() { RUN(meta.held, unset, ENTRY(ROUND)) }
+    action add() { RUN(meta.held, increase, ENTRY(ROUND)) }
+    action show() { RUN(meta.held, look, ENTRY(ROUND)) }
+    action nothing() { }
+    table facts_of_round {
+        key = { EARLY_KEY }
+        actions = { start; clear; add; show; nothing; }
+        const default_action = show;
+        const entries = { EARLY_ROWS }
+    }
+    apply {
+        facts_of_round.apply();
+    }
+}
+
+/* The largest code; without a code, 0. */
+control Code(inout headers_t hdr, inout metadata_t meta) {
+    WORD_REGISTER(ENTRIES_HELD, codes)
+    ON_WORD(entry_t, bit<32>, codes, set, held = hdr.code.both; result = held;)
+    ON_WORD(entry_t, bit<32>, codes, unset, held = 0; result = held;)
+    ON_WORD(entry_t, bit<32>, codes, raise, if (held < hdr.code.both) { held = hdr.code.both; } result = held;)
+    ON_WORD(entry_t, bit<32>, codes, look, result = held;)
+    action start() { RUN(hdr.code.both, set, ENTRY(ROUND)) }
+    action clear() { RUN(hdr.code.both, unset, ENTRY(ROUND)) }
+    action add() { RUN(hdr.code.both, raise, ENTRY(ROUND)) }
+    action show() { RUN(hdr.code.both, look, ENTRY(ROUND)) }
+    action nothing() { }
+    table largest_code {
+        key = { EARLY_KEY }
+        actions = { start; clear; add; show; nothing; }
+        const default_action = show;
+        const entries = { EARLY_ROWS }
+    }
+    apply {
+        largest_code.apply();
+    }
+}
+
+#if STALE
+/* The bitmap of a result: who has contributed base V when round V closes. Only those count whose contribution came while V was
+ * open, so it is kept by round; `arrived` is asked by base, before V is known. */
+control Present(in headers_t hdr, inout metadata_t meta) {
+    WORD_REGISTER(ENTRIES_HELD, present)
+    ON_WORD(entry_t, bit<32>, present, first, held = meta.worker_bit; result = held;)
+    ON_WORD(entry_t, bit<32>, present, unset, held = 0; result = held;)
+    ON_WORD(entry_t, bit<32>, present, enter, held = held | meta.worker_bit; result = held;)
+    ON_WORD(entry_t, bit<32>, present, look, result = held;)
+    action set_bit() { RUN(meta.bitmap, first, ENTRY(meta.round)) }
+    action clear() { RUN(meta.bitmap, unset, ENTRY(meta.round)) }
+    action add_bit() { RUN(meta.bitmap, enter, ENTRY(meta.round)) }
+    action show() { RUN(meta.bitmap, look, ENTRY(meta.round)) }
+    action nothing() { }
+    table presence {
+        key = {
+            meta.turn: ternary @name("turn");
+            meta.count: ternary @name("count");
+            meta.behind: ternary @name("behind");
+        }
+        actions = { set_bit; clear; add_bit; show; nothing; }
+        const default_action = show;
+        const entries = {
+            (0, _, _): nothing();
+            (COUNT, 0, 0): set_bit();
+            (COUNT, 0, _): clear();
+            (COUNT, _, 0): add_bit();
+        }
+    }
+    apply {
+        presence.apply();
+    }
+}
+#endif
+
+#endif

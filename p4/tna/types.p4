@@ -1,0 +1,208 @@
+/* Headers and metadata of the Tofino program, and its sizes.
+ *
+ * One build is either synchronous (RING_BITS 1: S = 0, so that the open round is the base) or bounded-stale
+ * (RING_BITS 2: S <= 2). A ring has 2^RING_BITS entries, at least S + 2, so that its index is the low bits of a base or
+ * round, and entry number slot * 2^RING_BITS + index needs no arithmetic. */
+#ifndef FANIN_TNA_TYPES_P4
+#define FANIN_TNA_TYPES_P4
+
+#include "../shared/headers.p4"
+#include "target.p4"
+
+/* Most words per packet. */
+#ifndef WORDS
+#define WORDS 16
+#endif
+#ifndef RING_BITS
+#define RING_BITS 2
+#endif
+#define STALE (RING_BITS > 1)
+/* Slots of all jobs together, as a power of two. */
+#ifndef SLOT_BITS
+#define SLOT_BITS 12
+#endif
+#define ENTRY_BITS (SLOT_BITS + RING_BITS)
+#define SLOTS_HELD (1 << SLOT_BITS)
+#define ENTRIES_HELD (1 << ENTRY_BITS)
+
+#include "words.p4"
+
+@noWarn("unused") typedef bit<SLOT_BITS> slot_t;
+typedef bit<ENTRY_BITS> entry_t;
+
+#ifndef FANIN_MODEL
+typedef PortId_t port_t;
+#else
+typedef bit<9> port_t;
+#endif
+
+/* Entry of a ring: of slot `meta.slot`, for this base or round. */
+#define ENTRY(NUMBER) (meta.slot[SLOT_BITS - 1:0] ++ NUMBER[RING_BITS - 1:0])
+#define SLOT meta.slot[SLOT_BITS - 1:0]
+
+header word_t {
+    bit<32> data;
+}
+
+/* One scale code, in the upper half, and its padding, which is 0: compared as one number. */
+header code_t {
+    bit<32> both;
+}
+
+@controller_header("packet_out")
+header packet_out_t {
+    bit<9> egress_port;     /* where to send the rest; ignored when it is a poke */
+    bit<1> poke;
+    bit<6> unused;
+}
+
+@controller_header("packet_in")
+header packet_in_t {
+    bit<9> ingress_port;
+    bit<7> unused;
+}
+
+/* What ingress tells egress. */
+header bridge_t {
+    bit<8> way;             /* FORWARDED, FLOODED, TO_CONTROLLER, TO_SENDER or TO_WORKERS */
+    bit<16> ingress_port;
+    bit<32> late_base;      /* for the bare answer that goes out with a result */
+    bit<32> late_bitmap;
+}
+@noWarn("unused") const bit<8> FORWARDED = 0;
+const bit<8> FLOODED = 1;
+const bit<8> TO_CONTROLLER = 2;
+const bit<8> TO_SENDER = 3;
+const bit<8> TO_WORKERS = 4;
+
+#define WORD_HEADER(I, NEXT) word_t word ## I;
+struct headers_t {
+#ifdef FANIN_MODEL
+    packet_in_t packet_in;
+#else
+    bridge_t bridge;
+#endif
+    packet_out_t packet_out;
+    ethernet_t ethernet;
+    arp_t arp;
+    ipv4_t ipv4;
+    udp_t udp;
+    fanin_t fanin;
+    absent_t absent;
+    code_t code;
+    EACH_WORD(WORD_HEADER)
+}
+#undef WORD_HEADER
+
+/* What the parser found, in the order in which it looks. */
+typedef bit<8> found_t;
+const found_t TOO_SHORT = 0;
+const found_t BAD_MAGIC = 1;
+const found_t OTHER_VERSION = 2;
+const found_t CHECKSUMMED = 3;
+const found_t ILLEGAL = 4;          /* no legal length, flags or reserved bits */
+const found_t HEADER = 5;           /* another kind than a contribution */
+const found_t WITH_WORDS = 6;       /* a contribution */
+const found_t WITHOUT = 7;          /* a pass */
+
+/* What becomes of a packet of ours. */
+typedef bit<8> fate_t;
+const fate_t DROP = 0;
+const fate_t NOTICE = 1;            /* dropped, and its sender is told why */
+const fate_t ECHO = 2;
+const fate_t CONTROLLER = 3;
+const fate_t AGGREGATE = 4;
+const fate_t RESULT = 5;            /* to all */
+const fate_t RESULT_AND_BARE = 6;   /* to all, and an acknowledgement to the sender */
+const fate_t ANSWER = 7;            /* to the sender */
+const fate_t BARE = 8;              /* an acknowledgement to the sender */
+const fate_t SILENT = 9;            /* accepted, or a duplicate that the result will answer */
+
+/* What `arrived` says of a contribution. */
+typedef bit<8> verdict_t;
+const verdict_t NONE = 0;
+const verdict_t NEW = 1;
+const verdict_t DUPLICATE = 2;
+const verdict_t ANCIENT = 3;
+
+/* What the registers of a round, its sums among them, do with a packet. */
+typedef bit<8> step_t;
+const step_t NOTHING = 0;
+const step_t START = 1;             /* overwrite the entry */
+const step_t CLEAR = 2;             /* the same, with nothing: a pass comes first */
+const step_t ADD = 3;
+const step_t SHOW = 4;              /* read only */
+
+struct metadata_t {
+    /* parser */
+    found_t found;
+    bit<1> passes;
+    bit<1> poke;
+    bit<1> damaged;         /* the IPv4 checksum is wrong */
+    bit<32> shape;          /* code_count << 31 | words << 24: in the byte that a round's facts keep it in */
+    bit<16> words;
+    /* job.p4 */
+    bit<1> known;
+    bit<1> member;
+    bit<16> row;
+    bit<32> generation;     /* 0: the packet's generation is the job's */
+    bit<8> worker_range;    /* top bit: worker < N, once worker < 128 */
+    bit<32> slot_range;     /* top bit: slot < slots, once slot < 2^31 */
+    bit<16> word_excess;    /* 0: no more words than the job has per packet */
+    bit<8> code_excess;
+    bit<32> live;
+    bit<32> slot;
+    bit<32> worker_bit;
+    bit<16> worker_number;  /* + 1 */
+    bit<32> dead;           /* the worker's bit, if it is evicted */
+    bit<32> others;         /* the other live workers */
+    bit<16> group;
+    bit<16> late_group;
+    bit<32> lost;
+    bit<32> left;
+    /* admission.p4, outcome.p4 */
+    fate_t fate;
+    bit<16> reason;
+    /* the slot machine */
+    bit<32> seal;           /* signature and shape in one word */
+    predicate_t sealed;     /* FIRST: the round has no seal yet, or an older one; SECOND: it has this one */
+    bit<32> before;         /* arrived[base] before this packet; 0 if it belonged to an older base */
+    predicate_t age;        /* FIRST: the entry is this base's; SECOND: an older one's; NEITHER: a newer one's */
+    verdict_t verdict;
+    bit<32> missing;        /* live workers that have not contributed base yet, this packet's apart */
+    step_t step;
+    bit<32> held_seal;
+    bit<32> held;           /* a round's shape and, in the lower half, its contributors */
+    bit<32> bitmap;
+    bit<32> round;          /* the open round; a duplicate's base */
+#if STALE
+    bit<32> quorum;
+    bit<32> needed;         /* count that lets the round close: K - 1 for an arrival, else K */
+    bit<32> staleness;
+    bit<32> reach;          /* floor + S, if this packet's base becomes complete */
+    bit<32> limit;          /* rounds below floor + S may close; of a duplicate, its base */
+    bit<8> turn;            /* COUNT, PASS_BY, CLOSE_IF_DUE, LOOK: what `open` does */
+    predicate_t closing;
+    bit<32> count;
+    bit<32> behind;         /* open round - base: 0 unless the contribution is late */
+#else
+    bit<32> claim;          /* base + 1: 0 is a seal of no base */
+#endif
+    /* to egress */
+    bit<8> way;
+    bit<1> drop;
+    bit<16> sent_to;        /* multicast group, if not 0 */
+    port_t port_in;
+    port_t port_out;
+    bit<32> late_base;
+    bit<32> late_bitmap;
+}
+
+#if STALE
+const bit<8> COUNT = 1;
+const bit<8> PASS_BY = 2;
+const bit<8> CLOSE_IF_DUE = 3;
+const bit<8> LOOK = 4;
+#endif
+
+#endif
