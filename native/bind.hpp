@@ -42,23 +42,41 @@ inline Uplink uplink_from_python(const pybind11::handle& given) {
                 .token = given.attr("token").cast<std::uint64_t>()};
 }
 
+// An attribute's name, made and hashed once: a reduction is read for every collective.
+class Attribute {
+ public:
+  explicit Attribute(const char* name) : name_(PyUnicode_InternFromString(name)) {}
+
+  template <typename T>
+  T of(const pybind11::handle& object) const {
+    PyObject* const value = PyObject_GetAttr(object.ptr(), name_);
+    if (value == nullptr) throw pybind11::error_already_set();
+    return pybind11::reinterpret_steal<pybind11::object>(value).cast<T>();
+  }
+
+ private:
+  PyObject* name_;  // for as long as the process lives
+};
+
 inline Reduction reduction_from_python(const pybind11::handle& given) {
+  static const Attribute source("source"), destination("destination"), count("count"), element("element"),
+      lanes("lanes"), divisor("divisor"), factor("factor"), residual("residual"), keep_first("keep_first"), kept("kept"),
+      signature("signature"), scale_code("scale_code"), passes("passes"), counts("counts");
   Reduction reduction;
-  const auto address = [&](const char* name) { return given.attr(name).cast<std::uintptr_t>(); };
-  reduction.source = reinterpret_cast<const std::uint8_t*>(address("source"));
-  reduction.destination = reinterpret_cast<std::uint8_t*>(address("destination"));
-  reduction.count = given.attr("count").cast<std::uint64_t>();
-  reduction.element = static_cast<Element>(given.attr("element").cast<int>());
-  reduction.lanes = given.attr("lanes").cast<std::uint32_t>();
-  reduction.divisor = given.attr("divisor").cast<double>();
-  reduction.factor = given.attr("factor").cast<double>();
-  reduction.residual = reinterpret_cast<float*>(address("residual"));
-  reduction.keep_first = given.attr("keep_first").cast<std::uint64_t>();
-  reduction.keep_count = given.attr("kept").cast<std::uint64_t>();
-  reduction.signature = given.attr("signature").cast<std::uint32_t>();
-  reduction.scale_code = given.attr("scale_code").cast<std::uint16_t>();
-  reduction.passes = given.attr("passes").cast<bool>();
-  reduction.counts = reinterpret_cast<std::uint32_t*>(address("counts"));
+  reduction.source = reinterpret_cast<const std::uint8_t*>(source.of<std::uintptr_t>(given));
+  reduction.destination = reinterpret_cast<std::uint8_t*>(destination.of<std::uintptr_t>(given));
+  reduction.count = count.of<std::uint64_t>(given);
+  reduction.element = static_cast<Element>(element.of<int>(given));
+  reduction.lanes = lanes.of<std::uint32_t>(given);
+  reduction.divisor = divisor.of<double>(given);
+  reduction.factor = factor.of<double>(given);
+  reduction.residual = reinterpret_cast<float*>(residual.of<std::uintptr_t>(given));
+  reduction.keep_first = keep_first.of<std::uint64_t>(given);
+  reduction.keep_count = kept.of<std::uint64_t>(given);
+  reduction.signature = signature.of<std::uint32_t>(given);
+  reduction.scale_code = scale_code.of<std::uint16_t>(given);
+  reduction.passes = passes.of<bool>(given);
+  reduction.counts = reinterpret_cast<std::uint32_t*>(counts.of<std::uintptr_t>(given));
   return reduction;
 }
 
