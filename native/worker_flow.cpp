@@ -165,6 +165,7 @@ bool WorkerFlow::drive(const std::function<bool()>& finished, double deadline_s)
   if (!driving.owns_lock()) return false;
   driven_.store(true);  // before finished() is asked: see run()
   watch_socket(false);
+  count_as_awake();  // the thread may go on sleeping: results need not wake it
   bool drained = true;
   while (!finished() && !closing_.load() && monotonic_now() < deadline_s) {
     if (drained && !linger()) drowse(finished, deadline_s);
