@@ -83,7 +83,8 @@ class Options:
     """Sockets and threads, 1..16, of the switch that rank 0 starts; one that is there already decides by itself. None:
     one per four cores of the switch."""
     checksum: bool | None = None
-    """CRC-32 in every packet. None: only where faults are injected, since UDP and TCP have checksums of their own."""
+    """CRC-32 in every packet. None: only where datagrams are corrupted on purpose (faults), since UDP and TCP have
+    checksums of their own."""
     native: bool | None = None
     """True: the native engine or an error. False: the Python twin. None: native where it is built."""
     shared_memory: bool | None = None
@@ -144,6 +145,11 @@ class Options:
     def packet_faults(self) -> FaultPlan | None:
         """What is to happen to datagrams, if anything."""
         return None if self.faults is None else FaultSchedule.parse(self.faults).packets
+
+    @property
+    def corrupts(self) -> bool:
+        """Whether the faults damage datagrams, which a job without checksums would take in."""
+        return self.packet_faults is not None and self.packet_faults.corrupt > 0
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], **given: object) -> Options:

@@ -104,7 +104,7 @@ class _Joining:
             receive_buffer_bytes=facts.receive_buffer_bytes,
             slots=options.slots,
             words_per_packet=options.words_per_packet,
-            checksum=bool(options.checksum) or (options.checksum is None and options.packet_faults is not None),
+            checksum=bool(options.checksum) or (options.checksum is None and options.corrupts),
             quorum=rounds.quorum,
             staleness=rounds.staleness,
             max_staleness=rounds.max_staleness,

@@ -25,7 +25,7 @@ from fanin.job import JobSpec, ParentRoute
 from fanin.options import SwitchAddress
 from fanin.switch.admission import refuse
 from fanin.switch.data_plane import Limits
-from fanin.switch.job_shape import JobShape
+from fanin.switch.job_shape import JobShape, SwitchBuffers
 from fanin.switch.job_table import JobTable
 from fanin.switch.jobs import Applicant, Job, State, ranks_of
 from fanin.switch.outbox import Outbox
@@ -78,12 +78,13 @@ class LeafController:
         limits: Limits,
         server: LeafServer,
         parent: ParentPath,
+        buffers: SwitchBuffers,
         *,
         random_bits: Callable[[int], int],
         started_s: float,
         engine: str,
     ) -> None:
-        self._server, self._parent = server, parent
+        self._server, self._parent, self._buffers = server, parent, buffers
         self._started_s = started_s
         self.engine = engine
         """Which engine and data servers run, in words."""
@@ -139,6 +140,8 @@ class LeafController:
             join,
             path_mtu=min(join.path_mtu, self._parent.path_mtu),
             receive_buffer_bytes=min(join.receive_buffer_bytes, self._parent.receive_buffer_bytes),
+            words_per_packet=_least(join.words_per_packet, self._buffers.words_per_packet),
+            slots=_least(join.slots, self._buffers.slots),
         )
         self._upwards.append(control.Enlist(leaf=self._id, address=self._parent.own_address, join=narrowed))
 
@@ -350,3 +353,8 @@ class LeafController:
         states.update({placed.ranks[worker]: "left" for worker in ranks_of(job.left)})
         states.update({placed.ranks[worker]: "lost" for worker in ranks_of(job.lost)})
         return report_in_tree(job, placed.size, states, self._server)
+
+
+def _least(*limits: int | None) -> int | None:
+    """The smallest of those that are given."""
+    return min((each for each in limits if each is not None), default=None)

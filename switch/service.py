@@ -109,12 +109,13 @@ class SwitchService:
         engine = "; ".join(server.description for server in self._servers.values())
         self.controller: Controller | LeafController
         if self._parent is not None:
-            server = planes["udp"].server  # this file opened it: the native one or the pump
+            server = planes["udp"].server  # the native one, the pump, or a P4 device: all of them can be leaves
             path = self._parent.path(f"udp://{self.host}:{self.port}")
             self.controller = LeafController(
                 limits,
                 cast("LeafServer", server),
                 path,
+                planes["udp"].buffers,
                 random_bits=secrets.randbits,
                 started_s=time.monotonic(),
                 engine=engine,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from fanin.cli.switch import TlsCa, TlsCertificate, TlsKey, liveness, load_p4, s
 from fanin.control import DEFAULT_PORT
 from fanin.errors import ConfigurationError
 from fanin.job import LIVENESS_TIMEOUT_S
+from fanin.options import SwitchAddress
 
 if TYPE_CHECKING:
     from fanin.switch.data_plane import DataPlane
@@ -34,6 +36,11 @@ def controller(
     device_id: Annotated[int, typer.Option(help="P4Runtime's number of the device.")] = 0,
     election_id: Annotated[int, typer.Option(help="The highest is in charge.")] = 1,
     flood: Annotated[str, typer.Option(metavar="PORTS", help="Ports that unknown destinations go to: 1,2,3.")] = "",
+    parent: Annotated[str | None, typer.Option(metavar="udp://HOST:PORT", help="Be a leaf of that switch.")] = None,
+    parent_port: Annotated[int, typer.Option(help="The device's port towards the parent.")] = 1,
+    parent_mac: Annotated[
+        str | None, typer.Option(metavar="MAC", help="The parent's, or its next hop's. Default: as the emulator's.")
+    ] = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
     tls_ca: TlsCa = None,
@@ -57,7 +64,11 @@ def controller(
         tls=None if alone else tls_files(tls_certificate, tls_key, tls_ca),
         ca=_authority(tls_ca) if alone else None,
     )
-    surroundings = opening.Surroundings(end=opening.endpoint(switch_address, switch_mac), flooded=_ports(flood))
+    surroundings = opening.Surroundings(
+        end=opening.endpoint(switch_address, switch_mac),
+        flooded=_ports(flood),
+        upward=opening.upward(parent_port, parent_mac),
+    )
 
     def data(host: str, port: int) -> DataPlane:
         plane: DataPlane = opening.open_remote(device, artefacts, surroundings, liveness(liveness_timeout))
@@ -70,6 +81,8 @@ def controller(
         schemes=("udp",),
         data=data,
         liveness_timeout_s=liveness(liveness_timeout),
+        parent=None if parent is None else SwitchAddress.parse(parent),
+        parent_curve_key=os.environ.get("FANIN_CURVE_SERVER_KEY") if parent is not None else None,
     )
     service = SwitchService(options)
     with contextlib.closing(service), signals(service, embedded=False):

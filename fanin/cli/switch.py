@@ -85,9 +85,9 @@ def switch(
     try:
         host, port = where(bind)
         artefacts = _artefacts(target, program, p4info, p4runtime)
-        if artefacts is not None and parent is not None:
-            raise ConfigurationError("--parent is for the software switch: a P4 program is no leaf")
         if artefacts is not None and p4runtime is not None:
+            if parent is not None:
+                raise ConfigurationError("--parent with --p4runtime is for `fanin controller`, which admits the jobs")
             serve_device(artefacts, (host, port), where(p4runtime), tls_files(tls_certificate, tls_key, tls_ca), quiet)
             return
         if tls_certificate or tls_key or tls_ca:

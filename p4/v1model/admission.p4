@@ -5,9 +5,12 @@
 #ifndef FANIN_ADMISSION_P4
 #define FANIN_ADMISSION_P4
 
+#include "tree.p4"
 #include "types.p4"
 
 control Admission(in headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
+    FromParent() from_parent;
+
     action drop(bit<16> reason) {
         meta.fate = Fate.DROP;
         meta.reason = reason;
@@ -40,6 +43,7 @@ control Admission(in headers_t hdr, inout metadata_t meta, inout standard_metada
             hdr.fanin.kind: ternary @name("kind");
             length: ternary;                /* a length and bits that are legal for any job */
             checksum: ternary;              /* carries a checksum of ours, which no pipeline can verify */
+            meta.down: ternary @name("down");   /* comes from the parent: tree.p4 goes on with it */
             meta.poke: ternary @name("poke");
             known: ternary;                 /* the job is */
             generation: ternary;            /* is the job's */
@@ -52,40 +56,41 @@ control Admission(in headers_t hdr, inout metadata_t meta, inout standard_metada
         actions = { drop; notice; go; }
         const default_action = go(Fate.AGGREGATE);
         const entries = {
-            /* head magic ver  kind              len  sum  poke known gen  wkr  live memb shape slot */
-            (0, _, _, _,                 _, _, _, _, _, _, _, _, _, _): drop(REASON_TOO_SHORT);
-            (_, 0, _, _,                 _, _, _, _, _, _, _, _, _, _): drop(REASON_BAD_MAGIC);
-            (_, _, 0, KIND_CONTRIBUTION, _, _, _, _, _, _, _, _, _, _): notice(REASON_VERSION);
-            (_, _, 0, KIND_HELLO,        _, _, _, _, _, _, _, _, _, _): notice(REASON_VERSION);
-            (_, _, 0, KIND_BYE,          _, _, _, _, _, _, _, _, _, _): notice(REASON_VERSION);
-            (_, _, 0, KIND_PROBE,        _, _, _, _, _, _, _, _, _, _): notice(REASON_VERSION);
-            (_, _, 0, _,                 _, _, _, _, _, _, _, _, _, _): drop(REASON_VERSION);
-            (_, _, _, 0,                 _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
-            (_, _, _, 0x10 &&& 0xF0,     _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
-            (_, _, _, 0x20 &&& 0xE0,     _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
-            (_, _, _, 0x40 &&& 0xC0,     _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
-            (_, _, _, 0x80 &&& 0x80,     _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
-            (_, _, _, 0x0A &&& 0xFE,     _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
-            (_, _, _, 0x0C &&& 0xFC,     _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
-            (_, _, _, _,                 0, _, _, _, _, _, _, _, _, _): drop(REASON_LENGTH);
-            (_, _, _, _,                 _, 1, _, _, _, _, _, _, _, _): drop(REASON_CHECKSUM);
-            (_, _, _, KIND_PROBE,        _, _, _, _, _, _, _, _, _, _): go(Fate.ECHO);
-            (_, _, _, KIND_RESULT,       _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
-            (_, _, _, KIND_ANSWER,       _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
-            (_, _, _, KIND_WELCOME,      _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
-            (_, _, _, KIND_NOTICE,       _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
-            (_, _, _, KIND_ECHO,         _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
-            (_, _, _, _,                 _, _, _, 0, _, _, _, _, _, _): notice(REASON_UNKNOWN_JOB);
-            (_, _, _, _,                 _, _, _, _, 0, _, _, _, _, _): notice(REASON_GENERATION);
+            /* head magic ver kind               len sum down poke known gen wkr live memb shape slot */
+            (0, _, _, _,                  _, _, _, _, _, _, _, _, _, _, _): drop(REASON_TOO_SHORT);
+            (_, 0, _, _,                  _, _, _, _, _, _, _, _, _, _, _): drop(REASON_BAD_MAGIC);
+            (_, _, 0, KIND_CONTRIBUTION,  _, _, _, _, _, _, _, _, _, _, _): notice(REASON_VERSION);
+            (_, _, 0, KIND_HELLO,         _, _, _, _, _, _, _, _, _, _, _): notice(REASON_VERSION);
+            (_, _, 0, KIND_BYE,           _, _, _, _, _, _, _, _, _, _, _): notice(REASON_VERSION);
+            (_, _, 0, KIND_PROBE,         _, _, _, _, _, _, _, _, _, _, _): notice(REASON_VERSION);
+            (_, _, 0, _,                  _, _, _, _, _, _, _, _, _, _, _): drop(REASON_VERSION);
+            (_, _, _, 0,                  _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, 0x10 &&& 0xF0,      _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, 0x20 &&& 0xE0,      _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, 0x40 &&& 0xC0,      _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, 0x80 &&& 0x80,      _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, 0x0A &&& 0xFE,      _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, 0x0C &&& 0xFC,      _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, _,                  0, _, _, _, _, _, _, _, _, _, _): drop(REASON_LENGTH);
+            (_, _, _, _,                  _, 1, _, _, _, _, _, _, _, _, _): drop(REASON_CHECKSUM);
+            (_, _, _, _,                  _, _, 1, _, _, _, _, _, _, _, _): go(Fate.DESCEND);
+            (_, _, _, KIND_PROBE,         _, _, _, _, _, _, _, _, _, _, _): go(Fate.ECHO);
+            (_, _, _, KIND_RESULT,        _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, KIND_ANSWER,        _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, KIND_WELCOME,       _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, KIND_NOTICE,        _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, KIND_ECHO,          _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, _,                  _, _, _, _, 0, _, _, _, _, _, _): notice(REASON_UNKNOWN_JOB);
+            (_, _, _, _,                  _, _, _, _, _, 0, _, _, _, _, _): notice(REASON_GENERATION);
             /* A poke names no worker: it is the controller's own. */
-            (_, _, _, KIND_CONTRIBUTION, _, _, 1, _, _, _, _, _, _, 1): go(Fate.AGGREGATE);
-            (_, _, _, _,                 _, _, _, _, _, 0, _, _, _, _): drop(REASON_WORKER_RANGE);
-            (_, _, _, KIND_HELLO,        _, _, _, _, _, _, _, _, _, _): go(Fate.CONTROLLER);
-            (_, _, _, KIND_BYE,          _, _, _, _, _, _, _, _, _, _): go(Fate.CONTROLLER);
-            (_, _, _, _,                 _, _, _, _, _, _, 0, _, _, _): notice(REASON_EVICTED);
-            (_, _, _, _,                 _, _, _, _, _, _, _, 0, _, _): notice(REASON_STRANGER);
-            (_, _, _, _,                 _, _, _, _, _, _, _, _, 0, _): drop(REASON_LENGTH);
-            (_, _, _, _,                 _, _, _, _, _, _, _, _, _, 0): drop(REASON_SLOT_RANGE);
+            (_, _, _, KIND_CONTRIBUTION,  _, _, _, 1, _, _, _, _, _, _, 1): go(Fate.AGGREGATE);
+            (_, _, _, _,                  _, _, _, _, _, _, 0, _, _, _, _): drop(REASON_WORKER_RANGE);
+            (_, _, _, KIND_HELLO,         _, _, _, _, _, _, _, _, _, _, _): go(Fate.CONTROLLER);
+            (_, _, _, KIND_BYE,           _, _, _, _, _, _, _, _, _, _, _): go(Fate.CONTROLLER);
+            (_, _, _, _,                  _, _, _, _, _, _, _, 0, _, _, _): notice(REASON_EVICTED);
+            (_, _, _, _,                  _, _, _, _, _, _, _, _, 0, _, _): notice(REASON_STRANGER);
+            (_, _, _, _,                  _, _, _, _, _, _, _, _, _, 0, _): drop(REASON_LENGTH);
+            (_, _, _, _,                  _, _, _, _, _, _, _, _, _, _, 0): drop(REASON_SLOT_RANGE);
         }
     }
 
@@ -112,6 +117,9 @@ control Admission(in headers_t hdr, inout metadata_t meta, inout standard_metada
                 && meta.word_count <= meta.job.words && (hdr.fanin.flags & FLAG_LATE) == 0);
         }
         admission.apply();
+        if (meta.fate == Fate.DESCEND) {
+            from_parent.apply(hdr, meta);
+        }
     }
 }
 

@@ -5,6 +5,7 @@
  *                                                     --> HELLO, BYE -------> to the controller
  *                                                     --> PROBE ------------> ECHO to the sender
  *                                                     --> the slot machine -> result to all, answer to the sender
+ *                                                                             up to the parent, in a tree
  *             anything else: forwarded
  *   egress    copies of a result get their worker's addresses
  */
@@ -27,6 +28,7 @@ control FaninIngress(inout headers_t hdr, inout metadata_t meta, inout standard_
     SlotMachine() slot_machine;
     ResultHeader() result_header;
     Notice() notice;
+    Ascent() ascent;
     FromSwitch() from_switch;
     Reflect() reflect;
     Tally() tally;
@@ -79,6 +81,9 @@ control FaninIngress(inout headers_t hdr, inout metadata_t meta, inout standard_
         } else if (meta.fate == Fate.ANSWER) {
             result_header.apply(hdr, meta);
             reflect.apply(hdr, meta, standard);
+        } else if (meta.fate == Fate.ASCEND) {
+            from_switch.apply(hdr);
+            ascent.apply(hdr, meta, standard);
         } else if (meta.fate == Fate.NOTICE) {
             notice.apply(hdr, meta);
             reflect.apply(hdr, meta, standard);
@@ -93,6 +98,7 @@ control FaninIngress(inout headers_t hdr, inout metadata_t meta, inout standard_
 
 control FaninEgress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
     Multicast() multicast;
+    Departures() departures;
     apply {
         if (standard.egress_port == CPU_PORT) {
             hdr.packet_in.setValid();
@@ -100,6 +106,9 @@ control FaninEgress(inout headers_t hdr, inout metadata_t meta, inout standard_m
             hdr.packet_in.unused = 0;
         } else if (meta.closes == 1) {
             multicast.apply(hdr, meta, standard);
+            departures.apply(meta);
+        } else if (meta.rewritten == 1) {
+            departures.apply(meta);
         } else if (meta.flooded == 1 && standard.egress_port == standard.ingress_port) {
             mark_to_drop(standard);         /* a flooded packet does not go back */
         }

@@ -9,6 +9,10 @@
 
 #define OPEN register<bit<32>> generations, register<bit<32>> rounds, register<bit<8>> counts
 
+/* Whether a round that holds `COUNT` is to close: V - S < floor, without negative numbers. */
+#define DUE(RESULT, COUNT)                                                                                             \
+    RESULT = (bit<1>)(COUNT != 0 && COUNT >= meta.job.quorum && meta.open < meta.floor + meta.job.staleness);
+
 control OpenRead(inout metadata_t meta, OPEN) {
     apply {
         bit<32> generation;
@@ -24,15 +28,19 @@ control OpenRead(inout metadata_t meta, OPEN) {
     }
 }
 
-/* Counts the packet in (unless it is a late pass, or a poke) and closes the round if that is all it waited for. */
+/* Counts the packet in (unless it is a late pass, a poke, or from the parent) and closes the round if that is all it waited for. */
 control OpenCount(in headers_t hdr, inout metadata_t meta, OPEN) {
     apply {
         bit<8> count = meta.count;
-        if (meta.poke == 0 && (hdr.fanin.flags & FLAG_LATE) == 0) {
+        if (meta.poke == 0 && meta.down == 0 && (hdr.fanin.flags & FLAG_LATE) == 0) {
             count = count + 1;
         }
-        /* V - S < floor, without negative numbers. */
-        meta.closes = (bit<1>)(count != 0 && count >= meta.job.quorum && meta.open < meta.floor + meta.job.staleness);
+        DUE(meta.due, count)
+        if (meta.uplink.known == 0) {
+            meta.closes = meta.due;
+        } else if (meta.down == 0) {
+            meta.closes = 0;                /* it closes when the parent's result comes: Descent has said so */
+        }
         if (meta.closes == 1) {
             rounds.write(meta.slot, meta.open + 1);
             counts.write(meta.slot, 0);

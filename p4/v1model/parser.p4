@@ -1,4 +1,5 @@
-/* What is parsed: Ethernet, ARP, IPv4 without options, UDP, our header, and the codes and words of a contribution.
+/* What is parsed: Ethernet, ARP, IPv4 without options, UDP, our header, and the codes and words of a
+ * contribution, or of a result from a parent.
  *
  * A payload that is too short, has another magic, or no legal shape is left alone; admission.p4 says why. */
 #ifndef FANIN_PARSER_P4
@@ -65,7 +66,7 @@ parser FaninParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
         meta.word_count = meta.word_bytes >> 2;
         transition select(hdr.fanin.version, hdr.fanin.kind, hdr.fanin.code_count, meta.word_bytes[1:0],
                           meta.word_bytes) {
-            (VERSION, KIND_CONTRIBUTION, 0 .. MAX_CODES, 0, 0 .. WORDS_PER_PACKET * 4): codes32;
+            (VERSION, KIND_CONTRIBUTION .. KIND_ANSWER, 0 .. MAX_CODES, 0, 0 .. WORDS_PER_PACKET * 4): codes32;
             default: accept;
         }
     }

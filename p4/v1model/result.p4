@@ -51,6 +51,8 @@ control ResultHeader(inout headers_t hdr, inout metadata_t meta) {
             hdr.fanin.kind = KIND_RESULT;
             hdr.fanin.worker = SWITCH_WORKER;
         }
+        hdr.fanin.job = meta.index;
+        hdr.fanin.generation = meta.job.generation;
         hdr.fanin.flags = 0;
         hdr.fanin.base = meta.out_round;
         hdr.fanin.signature = meta.round.signature;
@@ -60,6 +62,33 @@ control ResultHeader(inout headers_t hdr, inout metadata_t meta) {
         hdr.fanin.checksum = 0;
         bit<16> code_words = ((bit<16>)meta.round.codes + 1) >> 1;
         lengths.apply(hdr, meta, (code_words + meta.round.words) << 2);
+    }
+}
+
+/* A complete round as a contribution to the parent's, and its way there; the blocks bring codes and words. */
+control Ascent(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
+    Lengths() lengths;
+    apply {
+        hdr.fanin.kind = KIND_CONTRIBUTION;
+        hdr.fanin.job = meta.uplink.job;
+        hdr.fanin.generation = meta.uplink.generation;
+        hdr.fanin.worker = meta.uplink.worker;
+        hdr.fanin.flags = 0;
+        if (meta.round.contributors == 0) {
+            hdr.fanin.flags = FLAG_PASS;
+        }
+        hdr.fanin.base = meta.open;
+        hdr.fanin.signature = meta.round.signature;
+        hdr.fanin.bitmap = 0;
+        hdr.fanin.contributors = meta.round.contributors;
+        hdr.fanin.code_count = meta.round.codes;
+        hdr.fanin.checksum = 0;
+        bit<16> code_words = ((bit<16>)meta.round.codes + 1) >> 1;
+        lengths.apply(hdr, meta, (code_words + meta.round.words) << 2);
+        hdr.ethernet.destination = meta.uplink.mac;
+        hdr.ipv4.destination = meta.uplink.address;
+        hdr.udp.destination = meta.uplink.port;
+        standard.egress_spec = meta.uplink.egress_port;
     }
 }
 

@@ -21,6 +21,11 @@ control RoundAdd(in headers_t hdr, inout metadata_t meta, ROUND) {
         if (meta.count == 0) {
             meta.round = { 0, 0, 0, 0 };
         }
+        /* Of a switch below this one, a contribution holds as many as it says; of a worker, itself. */
+        bit<16> holds = 1;
+        if (meta.job.branches == 1 && hdr.fanin.contributors != 0) {
+            holds = hdr.fanin.contributors;
+        }
         if (meta.passes == 0) {
             meta.adds = 1;
             if (meta.round.contributors == 0) {
@@ -29,8 +34,21 @@ control RoundAdd(in headers_t hdr, inout metadata_t meta, ROUND) {
                 meta.round.codes = hdr.fanin.code_count;
                 meta.round.words = meta.word_count;
             }
-            meta.round.contributors = meta.round.contributors + 1;
+            meta.round.contributors = meta.round.contributors + holds;
         }
+        signatures.write(meta.open_entry, meta.round.signature);
+        contributors.write(meta.open_entry, meta.round.contributors);
+        codes.write(meta.open_entry, meta.round.codes);
+        words.write(meta.open_entry, meta.round.words);
+    }
+}
+
+/* The parent's result takes the place of what was added up here. */
+control RoundReplace(in headers_t hdr, inout metadata_t meta, ROUND) {
+    apply {
+        meta.adds = 1;
+        meta.starts = 1;
+        meta.round = { hdr.fanin.signature, hdr.fanin.contributors, hdr.fanin.code_count, meta.word_count };
         signatures.write(meta.open_entry, meta.round.signature);
         contributors.write(meta.open_entry, meta.round.contributors);
         codes.write(meta.open_entry, meta.round.codes);

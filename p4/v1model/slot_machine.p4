@@ -1,4 +1,4 @@
-/* The slot machine: one contribution, or one poke, to one slot. docs/slot-machine.md; the order is the twin's.
+/* The slot machine: one contribution, one poke, or one result from the parent, to one slot. docs/slot-machine.md; the order is the twin's.
  *
  * All registers are touched in ingress, which BMv2 runs packet by packet, so that a packet sees the one before it whole. */
 #ifndef FANIN_SLOT_MACHINE_P4
@@ -9,6 +9,7 @@
 #include "floor.p4"
 #include "open_round.p4"
 #include "round.p4"
+#include "tree.p4"
 #include "verdict.p4"
 
 control SlotMachine(inout headers_t hdr, inout metadata_t meta) {
@@ -37,14 +38,15 @@ control SlotMachine(inout headers_t hdr, inout metadata_t meta) {
     RoundRead() round_read;
     RoundRead() round_read_result;
     RoundAdd() round_add;
+    RoundReplace() round_replace;
     Verdict() verdict;
+    Descent() descent;
     Exponents() exponents;
     Sums() sums;
 
     apply {
         meta.slot = meta.job.first_slot + hdr.fanin.slot;
-        meta.history = meta.job.staleness + 2;
-        meta.ring = meta.job.first_entry + hdr.fanin.slot * meta.history;
+        meta.ring = meta.job.first_entry + hdr.fanin.slot * meta.job.history;
         open_read.apply(meta, open_generation, open_round, open_count);
         floor_read.apply(meta, floor);
         bit<32> base = hdr.fanin.base;
@@ -55,7 +57,12 @@ control SlotMachine(inout headers_t hdr, inout metadata_t meta) {
         arrived_read.apply(meta, arrived_generation, arrived_tag, arrived_bitmap);
         meta.round_entry = meta.open_entry;
         round_read.apply(meta, round_signature, round_contributors, round_codes, round_words);
-        if (meta.poke == 1) {
+        if (meta.uplink.known == 1) {
+            DUE(meta.complete, meta.count)
+        }
+        if (meta.down == 1) {
+            descent.apply(hdr, meta);
+        } else if (meta.poke == 1) {
             meta.fate = Fate.SILENT;
             meta.full = (bit<1>)(meta.tag == base && (meta.bitmap & meta.job.live) == meta.job.live);
         } else {
@@ -64,7 +71,11 @@ control SlotMachine(inout headers_t hdr, inout metadata_t meta) {
 
         meta.result_entry = meta.base_entry;
         meta.out_round = base;
-        if (meta.fate == Fate.SILENT) {
+        if (meta.down == 1 && meta.closes == 1) {
+            round_replace.apply(hdr, meta, round_signature, round_contributors, round_codes, round_words);
+            open_count_in.apply(hdr, meta, open_generation, open_round, open_count);
+            meta.out_round = meta.open;
+        } else if (meta.fate == Fate.SILENT) {
             if (meta.poke == 0) {
                 arrived_set.apply(hdr, meta, arrived_generation, arrived_tag, arrived_bitmap);
                 round_add.apply(hdr, meta, round_signature, round_contributors, round_codes, round_words);
@@ -77,11 +88,15 @@ control SlotMachine(inout headers_t hdr, inout metadata_t meta) {
                 if (late == 1) {
                     meta.fate = Fate.RESULT_AND_BARE;
                 }
-                meta.result_entry = meta.open_entry;
                 meta.out_round = meta.open;
             } else if (late == 1) {
                 meta.fate = Fate.ANSWER;
+            } else if (meta.uplink.known == 1 && meta.due == 1) {
+                meta.fate = Fate.ASCEND;
             }
+        }
+        if (meta.closes == 1 || meta.fate == Fate.ASCEND) {
+            meta.result_entry = meta.open_entry;
         }
 
         meta.out_bitmap = meta.bitmap;
@@ -91,7 +106,7 @@ control SlotMachine(inout headers_t hdr, inout metadata_t meta) {
             meta.round_entry = meta.base_entry;
             round_read_result.apply(meta, round_signature, round_contributors, round_codes, round_words);
         }
-        if (meta.closes == 1 || meta.fate == Fate.ANSWER) {
+        if (meta.closes == 1 || meta.fate == Fate.ANSWER || meta.fate == Fate.ASCEND) {
             meta.shows = 1;
         }
         meta.late_base = hdr.fanin.base;

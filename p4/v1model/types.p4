@@ -64,15 +64,29 @@ struct job_t {
     bit<8> workers;         /* N */
     bit<32> live;           /* workers that a base must have come from before it counts for the floor */
     bit<8> quorum;          /* arrivals to close: K, or the number of live workers if that is less */
-    bit<32> staleness;      /* S */
+    bit<32> staleness;      /* S, now */
+    bit<32> history;        /* H, the depth of its rings: S + 2 for the largest S that it may be given */
     bit<32> slots;
     bit<32> first_slot;     /* of its pool */
-    bit<32> first_entry;    /* of its pool's ring entries; each slot has S + 2 */
+    bit<32> first_entry;    /* of its pool's ring entries; each slot has H */
     bit<8> codes;           /* scale codes per packet */
     bit<16> words;          /* most words per packet */
     bit<16> group;          /* multicast group of its results; group + 1 + w also sends a bare answer to worker w */
     bit<32> lost;           /* for NOTICE */
     bit<32> left;
+    bit<1> branches;        /* its workers are switches: a contribution says how many it holds */
+}
+
+/* Of a job whose rounds close at a parent switch: as whom, and where, this switch contributes there (tree.p4). */
+struct uplink_t {
+    bit<1> known;
+    bit<16> job;
+    bit<32> generation;
+    bit<8> worker;          /* this switch's number among the parent's workers */
+    mac_t mac;
+    ipv4_address_t address;
+    bit<16> port;           /* UDP */
+    bit<9> egress_port;
 }
 
 /* One entry of the ring of sums, without the sums: what makes the header of a result. */
@@ -89,11 +103,13 @@ enum bit<8> Fate {
     NOTICE = 1,             /* dropped, and its sender is told why */
     ECHO = 2,
     CONTROLLER = 3,
-    AGGREGATE = 4,
+    AGGREGATE = 4,          /* to the slot machine */
     RESULT = 5,             /* to all */
     RESULT_AND_BARE = 6,    /* to all, and an acknowledgement to the sender */
     ANSWER = 7,             /* to the sender */
-    SILENT = 8              /* accepted, or a duplicate that the result will answer */
+    SILENT = 8,             /* accepted, or a duplicate that the result will answer */
+    ASCEND = 9,             /* a round that is complete here, as a contribution to the parent's */
+    DESCEND = 10            /* from the parent */
 }
 
 struct metadata_t {
@@ -102,7 +118,10 @@ struct metadata_t {
     bit<16> word_bytes;         /* bytes behind them */
     bit<16> word_count;
     /* job.p4 */
+    bit<16> index;              /* of the job, at this switch; hdr.fanin.job is the parent's in what comes from it */
     job_t job;
+    uplink_t uplink;
+    bit<1> down;                /* the parent sent it */
     bit<1> member;              /* the source is the registered address of that worker of that job */
     bit<32> worker_bit;
     bit<1> passes;
@@ -113,7 +132,6 @@ struct metadata_t {
     /* the slot machine */
     bit<32> slot;               /* index of the slot's registers */
     bit<32> ring;               /* index of its first ring entry */
-    bit<32> history;            /* H = S + 2 */
     bit<32> base_entry;         /* ring entry of the contribution's base */
     bit<32> open_entry;         /* ring entry of the open round */
     bit<32> round_entry;        /* ring entry that RoundRead reads */
@@ -127,6 +145,8 @@ struct metadata_t {
     bit<1> full;                /* a base became complete */
     bit<1> duplicate;
     bit<1> accepted;
+    bit<1> complete;            /* the open round held, before this packet, all that it waits for: at a leaf */
+    bit<1> due;                 /* ... and holds it now */
     bit<1> closes;              /* the open round did */
     bit<1> adds;                /* the blocks take the packet in */
     bit<1> starts;              /* ... as the first contribution of its round */
@@ -143,6 +163,6 @@ struct metadata_t {
 
 /* The ring entry of a base or round: ring + number mod H. P4 has no division by what it learns at run time, but a hash has a
  * range, and the identity is a hash. */
-#define RING_ENTRY(ENTRY, NUMBER) hash(ENTRY, HashAlgorithm.identity, meta.ring, { NUMBER }, meta.history);
+#define RING_ENTRY(ENTRY, NUMBER) hash(ENTRY, HashAlgorithm.identity, meta.ring, { NUMBER }, meta.job.history);
 
 #endif

@@ -25,18 +25,20 @@ control Verdict(in headers_t hdr, inout metadata_t meta) {
             gone: ternary;          /* V - b >= H: result b is no longer kept */
             meta.duplicate: ternary @name("duplicate");     /* tag = b and w's bit is set */
             over: ternary;          /* b < V */
-            stale: ternary;         /* V - b > S */
+            stale: ternary;         /* V - b > M, the largest S */
             differs: ternary;       /* another shape than the open round's */
+            meta.complete: ternary @name("complete");       /* at a leaf: the open round waits for the parent's result */
         }
         actions = { refuse; go; }
         const default_action = go(Fate.SILENT);
         const entries = {
-            (1, _, _, _, _, _): refuse(Fate.DROP, REASON_FUTURE);
-            (_, 1, _, _, _, _): refuse(Fate.DROP, REASON_ANCIENT);
-            (_, _, 1, 1, _, _): go(Fate.ANSWER);                    /* DUPLICATE, answered with result b */
-            (_, _, 1, 0, _, _): refuse(Fate.DROP, 0);               /* DUPLICATE, the result will come */
-            (_, _, _, _, 1, _): refuse(Fate.DROP, REASON_ANCIENT);
-            (_, _, _, _, _, 1): refuse(Fate.NOTICE, REASON_MISMATCH);
+            (1, _, _, _, _, _, _): refuse(Fate.DROP, REASON_FUTURE);
+            (_, 1, _, _, _, _, _): refuse(Fate.DROP, REASON_ANCIENT);
+            (_, _, 1, 1, _, _, _): go(Fate.ANSWER);                 /* DUPLICATE, answered with result b */
+            (_, _, 1, 0, _, _, 1): go(Fate.ASCEND);                 /* DUPLICATE: the parent is asked again as well */
+            (_, _, 1, 0, _, _, _): refuse(Fate.DROP, 0);            /* DUPLICATE, the result will come */
+            (_, _, _, _, 1, _, _): refuse(Fate.DROP, REASON_ANCIENT);
+            (_, _, _, _, _, 1, _): refuse(Fate.NOTICE, REASON_MISMATCH);
             /* otherwise ACCEPTED */
         }
     }
@@ -44,10 +46,10 @@ control Verdict(in headers_t hdr, inout metadata_t meta) {
     apply {
         bit<32> age = meta.open - hdr.fanin.base;
         future = (bit<1>)(hdr.fanin.base > meta.open || hdr.fanin.base == MAX_BASE);
-        gone = (bit<1>)(age >= meta.history);
+        gone = (bit<1>)(age >= meta.job.history);
         meta.duplicate = (bit<1>)(meta.tag == hdr.fanin.base && (meta.bitmap & meta.worker_bit) != 0);
         over = (bit<1>)(age != 0);
-        stale = (bit<1>)(age > meta.job.staleness);
+        stale = (bit<1>)(age + 2 > meta.job.history);
         differs = (bit<1>)(meta.passes == 0 && meta.count != 0 && meta.round.contributors != 0
             && (meta.round.signature != hdr.fanin.signature || meta.round.codes != hdr.fanin.code_count
                 || meta.round.words != meta.word_count));

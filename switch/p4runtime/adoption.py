@@ -1,7 +1,9 @@
 """Taking over what an earlier controller left on a device: the jobs that run there go on, nothing is wiped.
 
 The device knows a job's facts and its workers' addresses. It does not know tokens, so a worker of an adopted job is
-recognized by its registered address, and a rank that never registered cannot join any more.
+recognized by its registered address, and a rank that never registered cannot join any more. Nor does it know the token
+of a leaf at its parent, which soon takes the leaf for lost: such a job is ended here, and its workers are told that it
+is unknown.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from fanin.job import JobSpec
 from fanin.switch.frames import Endpoint
 from fanin.switch.p4runtime.job_control import BARE_INSTANCE, GROUPS_PER_JOB, JobControl, PlacedJob, Worker
 from fanin.switch.p4runtime.links import Link
-from fanin.switch.p4runtime.vocabulary import Vocabulary
+from fanin.switch.p4runtime.vocabulary import DELETE, Vocabulary
 
 
 def adopt(control: JobControl, link: Link, vocabulary: Vocabulary, liveness_timeout_s: float, now: float) -> list[int]:
@@ -21,6 +23,8 @@ def adopt(control: JobControl, link: Link, vocabulary: Vocabulary, liveness_time
         if not entity.table_entry.is_default_action:
             match, _, facts = vocabulary.read_entry("jobs", entity.table_entry)
             jobs[match["job"]] = _read_job(match["job"], facts, liveness_timeout_s, now)
+    for job in _leaves(link, vocabulary, jobs):
+        del jobs[job]
     groups = _groups(link, vocabulary)
     for job in jobs.values():
         job.groups = {number for number in groups if job.group <= number < job.group + GROUPS_PER_JOB}
@@ -40,6 +44,26 @@ def adopt(control: JobControl, link: Link, vocabulary: Vocabulary, liveness_time
     return sorted(jobs)
 
 
+def _leaves(link: Link, vocabulary: Vocabulary, jobs: dict[int, PlacedJob]) -> list[int]:
+    """End the jobs whose rounds close at a parent; which they were."""
+    if not vocabulary.has_table("uplinks"):
+        return []
+    ended, updates = [], []
+    for entity in link.read([vocabulary.all_entries("parents")]):
+        if not entity.table_entry.is_default_action:
+            match, _, _ = vocabulary.read_entry("parents", entity.table_entry)
+            updates.append(vocabulary.entry(DELETE, "parents", match))
+    for entity in link.read([vocabulary.all_entries("uplinks")]):
+        if not entity.table_entry.is_default_action:
+            match, _, _ = vocabulary.read_entry("uplinks", entity.table_entry)
+            updates.append(vocabulary.entry(DELETE, "uplinks", match))
+            if match["job"] in jobs:
+                updates.append(vocabulary.entry(DELETE, "jobs", match))
+                ended.append(match["job"])
+    link.write(updates)
+    return ended
+
+
 def _read_job(index: int, facts: dict[str, int], liveness_timeout_s: float, now: float) -> PlacedJob:
     largest = facts.get("history", facts["staleness"] + 2) - 2
     try:
@@ -55,6 +79,7 @@ def _read_job(index: int, facts: dict[str, int], liveness_timeout_s: float, now:
             codes_per_packet=facts["codes"],
             tokens=(0,) * facts["workers"],
             liveness_timeout_s=liveness_timeout_s,
+            branches=bool(facts.get("branches", 0)),
         )
     except ConfigurationError as error:
         raise ConfigurationError(f"the device has an entry for job {index} that is none of ours: {error}") from None

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from fanin.events import SwitchEvent
-from fanin.job import JobSpec
+from fanin.job import JobSpec, ParentRoute
 from fanin.switch.p4runtime.job_control import JobControl
 from fanin.switch.p4runtime.links import Link
 
@@ -48,6 +48,11 @@ class DeviceServer:
         """See Server."""
         with self._changed:
             self._control.admit(spec)
+
+    def admit_leaf(self, spec: JobSpec, parent: ParentRoute) -> None:
+        """See LeafServer."""
+        with self._changed:
+            self._control.admit(spec, parent)
 
     def remove(self, job: int) -> None:
         """See Server."""

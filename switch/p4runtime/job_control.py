@@ -8,6 +8,7 @@ Rules
   (its rewriting), and each job its own range of slots, ring entries, counters and multicast groups.
 * A worker that registers is written to the device before it is welcomed, so its first contribution finds it there.
 * What changes a closing condition (an eviction, another K or S) is followed by a poke of each slot.
+* A job of a leaf contributes its rounds to its parent by itself; being present there is upward.py.
 * No clock, no socket, no thread: time and the link are passed in.
 """
 
@@ -23,9 +24,10 @@ import numpy as np
 from fanin import wire
 from fanin.errors import AdmissionError, ConfigurationError
 from fanin.events import SwitchEvent, WorkerJoined, WorkerLeft, WorkerSilent
-from fanin.job import JobSpec
+from fanin.job import JobSpec, ParentRoute
 from fanin.switch.frames import Endpoint, Frame, read_frame
 from fanin.switch.p4runtime.links import Link, RefusedError
+from fanin.switch.p4runtime.upward import LeafUplink, Upward
 from fanin.switch.p4runtime.vocabulary import DELETE, INSERT, MODIFY, Vocabulary
 from fanin.switch.tally import DROPS
 from fanin.wire import SWITCH_WORKER, Kind, Packet, Reason, WireError
@@ -47,6 +49,8 @@ class Placement:
 
     endpoints: tuple[Endpoint, ...]
     """One per flow. Jobs here are not spread: each flow would be a job of its own."""
+    upward: Upward = Upward()
+    """Which way a parent switch is, where there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,10 @@ class PlacedJob:
     """HELLOs and BYEs that came this far and no further: no counter of the pipeline's knows of them."""
     adopted: bool = False
     """It was found on the device: tokens are unknown, so the registered addresses stand for them."""
+    uplink: LeafUplink | None = None
+    """Of a leaf: its presence at the parent."""
+    sent: int = 0
+    """Packets to its workers that the controller sent: the pipeline counts those of its own."""
 
     @property
     def registered(self) -> int:
@@ -124,6 +132,7 @@ class PlacedJob:
             "group": self.group,
             "lost": self.lost,
             "left": self.left,
+            "branches": int(self.spec.branches),
         }
 
 
@@ -157,15 +166,22 @@ class JobControl:
         self._words = vocabulary
         self._placement = placement
         self.capacity = capacity
-        self._deep = "history" in vocabulary.parameters("jobs", "job")
+        parameters = vocabulary.parameters("jobs", "job")
+        self._deep = "history" in parameters
         """Whether a job's entry says how deep its rings are, or S alone does."""
+        self._rooted = "branches" in parameters
+        """Whether the program adds up how many contributions each of its own holds: a tree's root must."""
+        self._tally = ("packets", *TALLY, *(("sent",) if vocabulary.has_counter("sent") else ()))
         self.jobs: dict[int, PlacedJob] = {}
         self._events: deque[SwitchEvent] = deque()
 
     # --- what the controller asks ---
 
-    def admit(self, spec: JobSpec) -> None:
-        """Put a job on the device. AdmissionError when it does not fit, ConfigurationError when it never can."""
+    def admit(self, spec: JobSpec, parent: ParentRoute | None = None) -> None:
+        """Put a job on the device; with `parent` its rounds close there, and this is a leaf.
+
+        AdmissionError when it does not fit, ConfigurationError when it never can.
+        """
         if spec.checksum:
             raise ConfigurationError("a pipeline computes no checksums over payloads: FANIN_CHECKSUM=0")
         if spec.survives_loss:
@@ -175,6 +191,8 @@ class JobControl:
                 f"max_staleness = {spec.largest_staleness}; this program's rings are as deep as staleness = "
                 f"{spec.staleness} needs, for good"
             )
+        if (spec.branches and not self._rooted) or (parent is not None and not self._words.has_table("uplinks")):
+            raise ConfigurationError("this program takes no part in trees of switches")
         if spec.words_per_packet > self.capacity.words_per_packet:
             raise ConfigurationError(
                 f"words_per_packet = {spec.words_per_packet}; the program parses {self.capacity.words_per_packet}"
@@ -196,10 +214,12 @@ class JobControl:
             spec, row, slot, entry, spec.full_mask, spec.quorum, spec.staleness,
             [None] * spec.workers, [0.0] * spec.workers,
         )  # fmt: skip
-        updates = [self._words.counter(name, row, reset=True) for name in ("packets", *TALLY)]
+        if parent is not None:
+            job.uplink = LeafUplink(spec, parent, self._placement.upward)
+        updates = [self._words.counter(name, row, reset=True) for name in self._tally]
         updates += [self._words.counter("drops", row * REASONS + reason, reset=True) for reason in DROPS]
         try:
-            self._link.write([*updates, self._job_entry(INSERT, job)])
+            self._link.write([*updates, self._job_entry(INSERT, job), *self._uplink_entries(INSERT, job)])
         except RefusedError as error:
             raise AdmissionError(f"the switch refused job {spec.job}: {error}") from None
         self.jobs[spec.job] = job
@@ -207,7 +227,7 @@ class JobControl:
     def remove(self, job: int) -> None:
         """Take a job off the device. KeyError for one that is not there."""
         placed = self.jobs.pop(job)
-        updates = [self._job_entry(DELETE, placed)]
+        updates = [self._job_entry(DELETE, placed), *self._uplink_entries(DELETE, placed)]
         for rank, worker in enumerate(placed.workers):
             if worker is not None and placed.live >> rank & 1:
                 updates += self._worker_entries(DELETE, placed, rank, worker)
@@ -264,7 +284,7 @@ class JobControl:
     # --- packets from the device ---
 
     def receive(self, packet: Any, now: float) -> None:
-        """A PacketIn: HELLO or BYE of a worker; anything else is let go."""
+        """A PacketIn: HELLO or BYE of a worker, or what a parent says to its leaf; anything else is let go."""
         data, metadata = self._words.packet_in(packet)
         frame = read_frame(data)
         if frame is None:
@@ -272,6 +292,10 @@ class JobControl:
         try:
             message = wire.parse(frame.payload)
         except WireError:
+            return
+        if (leaf := self._leaf_of(frame.source, message.job)) is not None:
+            self._from_parent(leaf, message, len(frame.payload), now)
+            self.speak(now)
             return
         job = self.jobs.get(message.job)
         if job is None or message.kind not in (Kind.HELLO, Kind.BYE):
@@ -283,7 +307,7 @@ class JobControl:
             if reason in (Reason.TOKEN, Reason.EVICTED, Reason.STRANGER):
                 words = np.array([job.lost, job.left], np.uint32)
                 notice = _reply(message, Kind.NOTICE, contributors=reason, words=words)
-                self._send(worker, frame.answered(notice.to_bytes()))
+                self._send(job, worker, frame.answered(notice.to_bytes()))
             return
         rank = message.worker
         if message.kind is Kind.HELLO and job.workers[rank] is None:
@@ -292,11 +316,17 @@ class JobControl:
         if message.kind is Kind.HELLO:
             words = np.zeros(len(message.words), np.uint32)
             words[:2] = job.lost, job.left
-            welcome = _reply(message, Kind.WELCOME, bitmap=job.registered, words=words)
-            self._send(worker, frame.answered(welcome.to_bytes()))
+            news = job.uplink.news or 0 if job.uplink is not None else 0
+            welcome = _reply(message, Kind.WELCOME, bitmap=job.registered, contributors=news, words=words)
+            self._send(job, worker, frame.answered(welcome.to_bytes()))
+            if job.uplink is not None and job.registered == job.spec.full_mask:
+                job.uplink.presence.start(now)
         else:
-            self._send(worker, frame.answered(frame.payload))
+            self._send(job, worker, frame.answered(frame.payload))
             self._part(job, rank)
+            if job.uplink is not None and job.left | job.lost == job.spec.full_mask:
+                job.uplink.presence.leave(now)
+        self.speak(now)
 
     def _objection(self, job: PlacedJob, packet: Packet, length: int, worker: Worker) -> Reason | None:
         """The rows of switch/switch_machine.py that the pipeline leaves to the controller."""
@@ -326,11 +356,41 @@ class JobControl:
         self._events.append(WorkerLeft(job.spec.job, rank))
         self._tell(job, Reason.WORKER_LEFT, SWITCH_WORKER, [worker for _, worker in job.audience])
 
+    # --- a leaf and its parent ---
+
+    def _leaf_of(self, source: Endpoint, index: int) -> PlacedJob | None:
+        """The job here that a packet from `source`, of the job with that index there, concerns."""
+        leaves = (job for job in self.jobs.values() if job.uplink is not None and job.uplink.concerns(source, index))
+        return next(leaves, None)
+
+    def _from_parent(self, job: PlacedJob, message: Packet, length: int, now: float) -> None:
+        assert job.uplink is not None
+        objection, news = job.uplink.receive(message, length, now)
+        if objection is not None:
+            job.refused[objection] += 1
+        self._tell_of_parent(job, news)
+
+    def _tell_of_parent(self, job: PlacedJob, news: Reason | None) -> None:
+        if news is not None:
+            self._tell(job, news, SWITCH_WORKER, [worker for _, worker in job.audience])
+
+    def speak(self, now: float) -> None:
+        """Say HELLO or BYE to parents, where it is time to."""
+        for job in self.jobs.values():
+            if job.uplink is not None:
+                for packet in job.uplink.packets_due(now):
+                    frame = Frame(self._placement.endpoints[0], job.uplink.end, packet.to_bytes())
+                    job.sent += 1
+                    self._link.send(self._words.packet_out(frame.to_bytes(), egress_port=job.uplink.port))
+
     # --- time ---
 
     def next_timer(self) -> float | None:
-        """When the next worker would count as lost; None when nobody is watched."""
-        return min((at for job in self.jobs.values() for _, at in job.watched()), default=None)
+        """When the next worker would count as lost, or a parent is to be spoken to; None when there is neither."""
+        times = [at for job in self.jobs.values() for _, at in job.watched()]
+        uplinks = (job.uplink for job in self.jobs.values() if job.uplink is not None)
+        times += [at for uplink in uplinks if (at := uplink.presence.next_timer()) is not None]
+        return min(times, default=None)
 
     def handle_timer(self, now: float) -> None:
         """Find the workers that have been silent for too long."""
@@ -342,21 +402,26 @@ class JobControl:
             if silent:
                 self._link.write([self._job_entry(MODIFY, job)])
                 self._tell(job, Reason.WORKER_LOST, SWITCH_WORKER, [worker for _, worker in job.audience])
+            if job.uplink is not None:
+                if silent:
+                    job.uplink.presence.leave(now)
+                self._tell_of_parent(job, job.uplink.handle_timer(now))
+        self.speak(now)
 
     # --- counts ---
 
     def counters(self, row: int | None = None) -> dict[str, int]:
         """What the pipeline has counted for one job, or, for None, in all; names as the software switch has them."""
-        wanted = [self._words.counter(name, row) for name in ("packets", *TALLY)]
+        wanted = [self._words.counter(name, row) for name in self._tally]
         cells = self._link.read(wanted)
         drops = [row * REASONS + reason for reason in DROPS] if row is not None else [None]
         dropped = self._link.read([self._words.counter("drops", index) for index in drops])
-        numbers = {each.counter_entry.counter_id: name for each, name in zip(wanted, ("packets", *TALLY), strict=True)}
-        counts = dict.fromkeys(("packets_in", "bytes_in", *TALLY), 0)
+        numbers = {each.counter_entry.counter_id: name for each, name in zip(wanted, self._tally, strict=True)}
+        counts = dict.fromkeys(("packets_in", "bytes_in", "packets_out", *TALLY), 0)
         for cell in cells:
             entry = cell.counter_entry
             name = numbers[entry.counter_id]
-            counts["packets_in" if name == "packets" else name] += entry.data.packet_count
+            counts[{"packets": "packets_in", "sent": "packets_out"}.get(name, name)] += entry.data.packet_count
             if name == "packets":
                 counts["bytes_in"] += entry.data.byte_count
         totals: dict[Reason, int] = dict.fromkeys(DROPS, 0)
@@ -366,6 +431,7 @@ class JobControl:
                 totals[Reason(number)] += cell.counter_entry.data.packet_count
         for job in self.jobs.values():
             if row in (None, job.row):
+                counts["packets_out"] += job.sent
                 for reason, count in job.refused.items():
                     totals[reason] += count
         return counts | {f"dropped_{reason.name.lower()}": count for reason, count in totals.items()}
@@ -382,6 +448,16 @@ class JobControl:
     def _job_entry(self, kind: int, job: PlacedJob) -> Any:
         action = "" if kind == DELETE else "job"
         return self._words.entry(kind, "jobs", {"job": job.spec.job}, action, job.facts())
+
+    def _uplink_entries(self, kind: int, job: PlacedJob) -> list[Any]:
+        """Where the job's rounds go up to, and where their results come from; none but at a leaf."""
+        if job.uplink is None:
+            return []
+        add, uplink, index = kind != DELETE, job.uplink, {"job": job.spec.job}
+        return [
+            self._words.entry(kind, "uplinks", index, "to_parent" if add else "", uplink.facts()),
+            self._words.entry(kind, "parents", uplink.source(), "from_parent" if add else "", {"index": job.spec.job}),
+        ]
 
     def _worker_entries(self, kind: int, job: PlacedJob, rank: int, worker: Worker) -> list[Any]:
         add = kind != DELETE
@@ -413,7 +489,8 @@ class JobControl:
 
     # --- packets to workers ---
 
-    def _send(self, worker: Worker, frame: Frame) -> None:
+    def _send(self, job: PlacedJob, worker: Worker, frame: Frame) -> None:
+        job.sent += 1
         self._link.send(self._words.packet_out(frame.to_bytes(), egress_port=worker.port))
 
     def _tell(self, job: PlacedJob, reason: Reason, rank: int, audience: list[Worker]) -> None:
@@ -427,7 +504,7 @@ class JobControl:
             words=np.array([job.lost, job.left], np.uint32),
         )
         for worker in audience:
-            self._send(worker, Frame(self._placement.endpoints[0], worker.end, notice.to_bytes()))
+            self._send(job, worker, Frame(self._placement.endpoints[0], worker.end, notice.to_bytes()))
 
     def _poke(self, job: PlacedJob) -> None:
         """Have every slot ask again whether its round can close; a poke moves its floor by one base at most."""

@@ -225,13 +225,27 @@ class GrpcLink:
         running = self._config()
         if running is not None and running.p4info == p4info and running.p4_device_config in (b"", program):
             return False
+        if running is not None:
+            self._delete_groups()
+        self.load(p4info, program)
+        return True
+
+    def load(self, p4info: Any, program: bytes) -> None:
+        """Load a program, which clears what the device holds for the one before."""
         kinds = p4runtime_pb2.SetForwardingPipelineConfigRequest
         request = kinds(device_id=self._address.device_id, action=kinds.VERIFY_AND_COMMIT)
         _set_election_id(request.election_id, self._address.election_id)
         request.config.p4info.CopyFrom(p4info)
         request.config.p4_device_config = program
         self._call(self._stub.SetForwardingPipelineConfig, request)
-        return True
+
+    def _delete_groups(self) -> None:
+        """All multicast groups: BMv2 forgets them when a program is loaded, but goes on replicating."""
+        wanted = p4runtime_pb2.Entity()
+        wanted.packet_replication_engine_entry.multicast_group_entry.SetInParent()
+        self.write(
+            [p4runtime_pb2.Update(type=p4runtime_pb2.Update.DELETE, entity=each) for each in self.read([wanted])]
+        )
 
     def _config(self) -> Any:
         request = p4runtime_pb2.GetForwardingPipelineConfigRequest(device_id=self._address.device_id)

@@ -25,6 +25,7 @@ from fanin.switch.p4runtime.p4info import read_p4info
 from fanin.switch.p4runtime.server import GrpcServer, Service, TlsFiles
 from fanin.switch.p4runtime.status import StatusError
 from fanin.switch.p4runtime.udp_port import UdpPort
+from fanin.switch.p4runtime.upward import Upward
 from fanin.switch.p4runtime.vocabulary import INSERT, MODIFY, Vocabulary
 from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
 
@@ -82,7 +83,7 @@ def open_emulated(artefacts: Artefacts, host: str, port: int) -> DataPlane:
     udp = UdpPort(host, port)
     try:
         link = LocalLink(emulated_device(artefacts), udp.transmit)
-        plane = _plane(link, udp.end, close=udp.close)
+        plane = _plane(link, Placement((udp.end,), Upward(UdpPort.NUMBER)), close=udp.close)
     except BaseException:
         udp.close()
         raise
@@ -139,6 +140,8 @@ class Surroundings:
     """The switch as workers see it: they send there, and results come from there."""
     flooded: tuple[int, ...] = ()
     """Ports that packets to unknown destinations leave through. None: such packets are dropped."""
+    upward: Upward = Upward()
+    """The way to a parent switch, where the device is a leaf."""
 
 
 def open_remote(
@@ -152,7 +155,7 @@ def open_remote(
     try:
         if artefacts is not None:
             link.ensure_pipeline(read_p4info(artefacts.p4info), artefacts.program)
-        plane = _plane(link, surroundings.end, adopts_s=liveness_timeout_s)
+        plane = _plane(link, Placement((surroundings.end,), surroundings.upward), adopts_s=liveness_timeout_s)
         _connect(link, surroundings)
         return plane
     except BaseException:
@@ -161,15 +164,16 @@ def open_remote(
 
 
 def _plane(
-    link: Link, end: Endpoint, *, adopts_s: float | None = None, close: Callable[[], None] = lambda: None
+    link: Link, placement: Placement, *, adopts_s: float | None = None, close: Callable[[], None] = lambda: None
 ) -> DataPlane:
     """With `adopts_s`, a liveness timeout, jobs on the device are taken over."""
     vocabulary = Vocabulary(link.p4info())
     capacity = Capacity.of(vocabulary)
-    control = JobControl(link, vocabulary, Placement((end,)), capacity)
+    control = JobControl(link, vocabulary, placement, capacity)
     control.serve()
     if adopts_s is not None:
         adopt(control, link, vocabulary, adopts_s, time.monotonic())
+    (end,) = placement.endpoints
     host = socket.inet_ntoa(end.address.to_bytes(4, "big"))
     buffers = SwitchBuffers(
         receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES,
@@ -198,6 +202,17 @@ def _connect(link: Link, surroundings: Surroundings) -> None:
                 vocabulary.default("hosts", "flood", {"group": FLOOD_GROUP}),
             ]
         )
+
+
+def upward(port: int, mac: str | None) -> Upward:
+    """The way to a parent; ConfigurationError for a port or a MAC address that is none."""
+    try:
+        hardware = None if mac is None else bytes.fromhex(mac.replace(":", ""))
+    except ValueError:
+        hardware = b""
+    if not 0 < port < CPU_PORT or (hardware is not None and len(hardware) != 6):
+        raise ConfigurationError(f"parent port {port}, MAC {mac!r}: expected 1..{CPU_PORT - 1}, and six bytes")
+    return Upward(port, hardware)
 
 
 def endpoint(text: str, mac: str | None) -> Endpoint:

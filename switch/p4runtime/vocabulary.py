@@ -30,6 +30,14 @@ class Vocabulary:
         self._in = {each.id: each.name for each in metadata["packet_in"].metadata}
         self._out = {each.name: each.id for each in metadata["packet_out"].metadata}
 
+    def has_table(self, name: str) -> bool:
+        """Whether the program has a table of that name."""
+        return name in self._tables
+
+    def has_counter(self, name: str) -> bool:
+        """Whether the program has a counter of that name."""
+        return name in self._counters
+
     def size(self, table: str) -> int:
         """How many entries a table has room for."""
         return int(_found(self._tables, "table", table).size)

@@ -33,7 +33,7 @@ class Grove:
         )
         self.servers = [FakeServer((5000 + leaf,)) for leaf in range(2)]
         self.leaves = [
-            LeafController(limits, server, self._path(leaf), random_bits=bits, started_s=0.0, engine="none")
+            LeafController(limits, server, self._path(leaf), BUFFERS, random_bits=bits, started_s=0.0, engine="none")
             for leaf, server in enumerate(self.servers)
         ]
         self.told: defaultdict[str, list[control.Reply]] = defaultdict(list)

@@ -1,16 +1,20 @@
-"""The compiled program with the controller around it, as one more machine: the verbs of the twin, in virtual time.
+"""The compiled program with our controller around it, as one more machine: the verbs of the twin, in virtual time.
 
 A source address of the tests, a small number, becomes an IPv4 address, a UDP port and a MAC address behind a port.
 """
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Callable
+
 from fanin.events import SwitchEvent
-from fanin.job import JobSpec
+from fanin.job import JobSpec, ParentRoute, Uplink
 from fanin.switch.frames import Endpoint, Frame, mac_of, read_frame
 from fanin.switch.p4runtime.job_control import Capacity, JobControl, Placement
 from fanin.switch.p4runtime.links import LocalLink
 from fanin.switch.p4runtime.opening import Artefacts, emulated_device
+from fanin.switch.p4runtime.upward import Upward
 from fanin.switch.p4runtime.vocabulary import Vocabulary
 
 NETWORK = 0x0A00_0000
@@ -26,32 +30,25 @@ def port_of(source: int) -> int:
     return 1 + source % 7
 
 
-class P4Machine:
-    """A device with the verbs of a switch machine."""
+class ControlledMachine:
+    """A device behind our controller with the verbs of a switch machine; how packets get there is the subclass's."""
 
-    def __init__(self, memory_bytes: int, artefacts: Artefacts | None = None) -> None:
-        self.device = emulated_device(artefacts or Artefacts.read(None, None))
-        self.out: list[tuple[bytes, int]] = []
-        self.link = LocalLink(self.device, self._leave)
-        vocabulary = Vocabulary(self.link.p4info())
-        self.control = JobControl(self.link, vocabulary, Placement((SWITCH,)), Capacity.of(vocabulary))
+    def __init__(self, control: JobControl, end_of: Callable[[int], Endpoint]) -> None:
+        """`end_of` says where a source address of the tests is."""
+        self.control = control
+        self._end_of = end_of
         self.control.serve()
-
-    def _leave(self, port: int, data: bytes) -> None:
-        frame = read_frame(data)
-        assert frame is not None, data.hex()
-        assert frame.source == SWITCH, frame
-        source = frame.destination.address - NETWORK
-        assert frame.destination == endpoint_of(source), frame
-        assert port == port_of(source)
-        self.out.append((frame.payload, source))
-
-    def _settle(self, now: float) -> None:
-        while (packet := self.link.next_packet(0)) is not None:
-            self.control.receive(packet, now)
 
     def admit(self, spec: JobSpec) -> None:
         self.control.admit(spec)
+
+    def admit_leaf(self, spec: JobSpec, uplink: Uplink) -> None:
+        end = self._end_of(uplink.parent)
+        route = ParentRoute(
+            host=socket.inet_ntoa(end.address.to_bytes(4, "big")), ports=(end.port,), job=uplink.job,
+            generation=uplink.generation, worker=uplink.worker, token=uplink.token,
+        )  # fmt: skip
+        self.control.admit(spec, route)
 
     def remove(self, job: int) -> None:
         self.control.remove(job)
@@ -81,15 +78,6 @@ class P4Machine:
     def job_counters(self, job: int) -> dict[str, int]:
         return self.control.counters(self.control.jobs[job].row)
 
-    def receive_datagram(self, data: bytes, source: int, now: float) -> None:
-        self.link.receive(port_of(source), Frame(endpoint_of(source), SWITCH, data).to_bytes())
-        assert not self.link.failed, self.link.failed
-        self._settle(now)
-
-    def datagrams_to_send(self, now: float) -> list[tuple[bytes, int]]:
-        sent, self.out = self.out, []
-        return sent
-
     def next_timer(self) -> float | None:
         return self.control.next_timer()
 
@@ -98,3 +86,35 @@ class P4Machine:
 
     def next_event(self) -> SwitchEvent | None:
         return self.control.next_event()
+
+
+class P4Machine(ControlledMachine):
+    """The emulator in this process."""
+
+    def __init__(self, memory_bytes: int, artefacts: Artefacts | None = None, parent: int = 0) -> None:
+        """`parent` is the address of the switch that leaves contribute to."""
+        self.out: list[tuple[bytes, int]] = []
+        self.link = LocalLink(emulated_device(artefacts or Artefacts.read(None, None)), self._leave)
+        vocabulary = Vocabulary(self.link.p4info())
+        placement = Placement((SWITCH,), Upward(port_of(parent)))
+        super().__init__(JobControl(self.link, vocabulary, placement, Capacity.of(vocabulary)), endpoint_of)
+
+    def _leave(self, port: int, data: bytes) -> None:
+        frame = read_frame(data)
+        assert frame is not None, data.hex()
+        assert frame.source == SWITCH, frame
+        source = frame.destination.address - NETWORK
+        assert frame.destination == endpoint_of(source), frame
+        assert port == port_of(source)
+        self.out.append((frame.payload, source))
+
+    def receive_datagram(self, data: bytes, source: int, now: float) -> None:
+        self.link.receive(port_of(source), Frame(endpoint_of(source), SWITCH, data).to_bytes())
+        assert not self.link.failed, self.link.failed
+        while (packet := self.link.next_packet(0)) is not None:
+            self.control.receive(packet, now)
+
+    def datagrams_to_send(self, now: float) -> list[tuple[bytes, int]]:
+        self.control.speak(now)
+        sent, self.out = self.out, []
+        return sent

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 
 import pytest
 
 pytest.importorskip("p4.v1.p4runtime_pb2", reason="needs p4runtime: pip install 'fanin[p4]'")
 
-from fanin.options import SwitchAddress
+from fanin import control
+from fanin.errors import AdmissionError
+from fanin.host.control import ask
+from fanin.options import Rounds, SwitchAddress
 from fanin.switch.data_plane import DataPlane
 from fanin.switch.p4runtime.links import DeviceAddress
-from fanin.switch.p4runtime.opening import Artefacts, Surroundings, endpoint, open_device, open_remote
+from fanin.switch.p4runtime.opening import (
+    BUILD,
+    Artefacts,
+    Surroundings,
+    endpoint,
+    open_device,
+    open_remote,
+)
 from tests.control.processes import a_switch, join_all, options, reduce_together, until
 from tests.control.services import a_service, address_of
+from tests.control.test_tree import reduced
 
-pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("processes")]
+pytestmark = pytest.mark.processes
 GIVEN = options("native-udp")
 LIVENESS_S = 5.0
 
@@ -27,6 +39,21 @@ def test_hosts_reduce_through_the_compiled_program() -> None:
             reduce_together(sessions)
         for session in sessions:
             session.close()
+
+
+@contextlib.contextmanager
+def device_and_controller(artefacts: Artefacts | None = None) -> Iterator[SwitchAddress]:
+    """The emulator that serves P4Runtime, and a controller that programs it; the controller's address."""
+    loaded = artefacts or Artefacts.read(None, None)
+    with contextlib.closing(open_device(loaded, ("127.0.0.1", 0), ("127.0.0.1", 0), None)) as device:
+        surroundings = Surroundings(end=endpoint(f"127.0.0.1:{device.data_port}", None))
+
+        def data(host: str, port: int) -> DataPlane:
+            where = DeviceAddress(target=f"127.0.0.1:{device.p4runtime_port}")
+            return open_remote(where, None, surroundings, LIVENESS_S)
+
+        with a_service(schemes=("udp",), data=data) as service:
+            yield address_of(service)
 
 
 def test_a_controller_programs_a_device_and_its_successor_takes_over() -> None:
@@ -51,3 +78,49 @@ def test_a_controller_programs_a_device_and_its_successor_takes_over() -> None:
             for session in (*sessions, *others):
                 session.close()
             until(lambda: second.controller.live_jobs == 0)
+
+
+@pytest.mark.parametrize(("root", "leaf"), [("native", "p4"), ("p4", "native"), ("p4", "p4")])
+def test_a_tree_gives_every_rank_the_bits_that_one_switch_gives(root: str, leaf: str) -> None:
+    given = options("native-udp", words_per_packet=64)
+    target = {"native": (), "p4": ("--target", "p4")}
+    with contextlib.ExitStack() as stack:
+        top = stack.enter_context(a_switch("native-udp", *target[root]))
+        below = (*target[leaf], "--parent", f"udp://127.0.0.1:{top.port}")
+        one, other = (stack.enter_context(a_switch("native-udp", *below)) for _ in range(2))
+        tree = reduced([one.address, other.address, other.address, one.address], "tree", given, lanes=32)
+    with a_switch("native-udp") as alone:
+        flat = reduced([alone.address] * 4, "flat", given, lanes=32)
+    assert len({*tree, *flat}) == 1
+
+
+def test_quorum_and_staleness_of_a_running_job_change_through_the_controller() -> None:
+    rounds = Rounds(quorum=2, staleness=0, max_staleness=2)
+    with device_and_controller() as address:
+        sessions = join_all(address, "job", 2, options("native-udp", rounds=rounds))
+        reduce_together(sessions)
+        for quorum, staleness in ((1, 2), (1, 0), (2, 1)):
+            assert sessions[0].tune(quorum=quorum, staleness=staleness) == Rounds(
+                quorum=quorum, staleness=staleness, max_staleness=2
+            )
+            assert sessions[1].tune().staleness == staleness
+        with pytest.raises(AdmissionError, match="max_staleness"):
+            sessions[0].tune(staleness=3)
+        sessions[0].tune(quorum=2, staleness=0)
+        reduce_together(sessions)
+        for session in sessions:
+            session.close()
+
+
+def test_a_controller_takes_as_many_words_as_the_program_that_runs_parses() -> None:
+    for words in (64, 256):
+        files = (BUILD / f"v1model-{words}.json", BUILD / f"v1model-{words}.p4info.txtpb")
+        with device_and_controller(Artefacts.read(*files)) as address:
+            sessions = join_all(address, "job", 2, GIVEN)
+            (job,) = ask(address, control.Ask(), timeout_s=LIVENESS_S).jobs  # type: ignore[union-attr]
+            assert job.words_per_packet == words
+            reduce_together(sessions)
+            (job,) = ask(address, control.Ask(), timeout_s=LIVENESS_S).jobs  # type: ignore[union-attr]
+            assert job.counters["packets_out"] >= 2 * job.counters["rounds"] > 0
+            for session in sessions:
+                session.close()

@@ -105,9 +105,20 @@ class Bmv2:
 @contextlib.contextmanager
 def running(configuration: str, folder: Path) -> Iterator[Bmv2]:
     """simple_switch_grpc with that program; `folder` is for its log."""
+    with (
+        started(folder, PORTS) as (address, sockets),
+        Client(address, BUILD / f"{configuration}.p4info.txtpb") as client,
+    ):
+        client.load(BUILD / f"{configuration}.json")
+        yield Bmv2(client, sockets)
+
+
+@contextlib.contextmanager
+def started(folder: Path, ports: Sequence[int]) -> Iterator[tuple[str, dict[int, socket.socket]]]:
+    """simple_switch_grpc without a program: where it serves P4Runtime, and a raw socket behind each port."""
     with contextlib.ExitStack() as stack:
         sockets, interfaces = {}, []
-        for port in PORTS:
+        for port in ports:
             inner, outer = f"fp{os.getpid()}s{port}"[-15:], f"fp{os.getpid()}h{port}"[-15:]
             _ip("link", "add", inner, "type", "veth", "peer", "name", outer)
             stack.callback(_ip, "link", "delete", inner)
@@ -129,9 +140,7 @@ def running(configuration: str, folder: Path) -> Iterator[Bmv2]:
         stack.callback(switch.wait)
         stack.callback(switch.terminate)
         _await_server(address, switch)
-        client = stack.enter_context(Client(address, BUILD / f"{configuration}.p4info.txtpb"))
-        client.load(BUILD / f"{configuration}.json")
-        yield Bmv2(client, sockets)
+        yield address, sockets
 
 
 def _await_server(address: str, switch: subprocess.Popen[bytes]) -> None:

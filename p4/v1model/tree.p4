@@ -1,0 +1,147 @@
+/* Trees: a job whose rounds close at a parent switch, where this switch is one worker. docs/slot-machine.md, "Trees".
+ *
+ * What goes up is a complete round, as a contribution; what comes down is the parent's result, which takes the round's
+ * place and closes it. HELLO, BYE and what answers them are the controller's, up here as below. */
+#ifndef FANIN_TREE_P4
+#define FANIN_TREE_P4
+
+#include "types.p4"
+
+/* Whether the packet comes from the parent of a job here, and how a job's rounds get to its parent. */
+control Uplinks(in headers_t hdr, inout metadata_t meta) {
+    action from_parent(bit<16> index) {
+        meta.down = 1;
+        meta.index = index;
+    }
+    action not_from_parent() { }
+    table parents {
+        key = {
+            hdr.fanin.job: exact @name("job");
+            hdr.ipv4.source: exact @name("address");
+            hdr.udp.source: exact @name("port");
+        }
+        actions = { from_parent; not_from_parent; }
+        default_action = not_from_parent;
+        size = JOB_ROWS;
+    }
+
+    action to_parent(bit<16> job, bit<32> generation, bit<8> worker, mac_t mac, ipv4_address_t address, bit<16> port,
+                     bit<9> egress_port) {
+        meta.uplink = { 1, job, generation, worker, mac, address, port, egress_port };
+    }
+    action no_parent() { }
+    table uplinks {
+        key = { meta.index: exact @name("job"); }
+        actions = { to_parent; no_parent; }
+        default_action = no_parent;
+        size = JOB_ROWS;
+    }
+
+    apply {
+        meta.index = hdr.fanin.job;
+        parents.apply();
+        uplinks.apply();
+    }
+}
+
+/* What becomes of a packet from the parent: the table at the top of switch/leaf_side.py. */
+control FromParent(in headers_t hdr, inout metadata_t meta) {
+    action drop(bit<16> reason) {
+        meta.fate = Fate.DROP;
+        meta.reason = reason;
+    }
+    action go(Fate fate) {
+        meta.fate = fate;
+    }
+
+    bit<1> generation;
+    bit<1> worker;
+    bit<1> slot;
+    bit<1> shape;
+
+    table from_parent {
+        key = {
+            generation: ternary;            /* is the uplink's */
+            worker: ternary;                /* this switch, or all */
+            hdr.fanin.kind: ternary @name("kind");
+            slot: ternary;                  /* < slots */
+            shape: ternary;                 /* fits the job */
+        }
+        actions = { drop; go; }
+        const default_action = drop(REASON_KIND);
+        const entries = {
+            (0, _, _,            _, _): drop(REASON_GENERATION);
+            (_, 0, _,            _, _): drop(REASON_WORKER_RANGE);
+            (_, _, KIND_WELCOME, _, _): go(Fate.CONTROLLER);
+            (_, _, KIND_NOTICE,  _, _): go(Fate.CONTROLLER);
+            (_, _, KIND_BYE,     _, _): go(Fate.CONTROLLER);
+            (_, _, KIND_RESULT,  0, _): drop(REASON_SLOT_RANGE);
+            (_, _, KIND_ANSWER,  0, _): drop(REASON_SLOT_RANGE);
+            (_, _, KIND_RESULT,  _, 0): drop(REASON_LENGTH);
+            (_, _, KIND_ANSWER,  _, 0): drop(REASON_LENGTH);
+            (_, _, KIND_RESULT,  _, _): go(Fate.AGGREGATE);
+            (_, _, KIND_ANSWER,  _, _): go(Fate.AGGREGATE);
+        }
+    }
+
+    apply {
+        generation = (bit<1>)(hdr.fanin.generation == meta.uplink.generation);
+        worker = (bit<1>)(hdr.fanin.worker == meta.uplink.worker || hdr.fanin.worker == SWITCH_WORKER);
+        slot = (bit<1>)(hdr.fanin.slot < meta.job.slots);
+        shape = (bit<1>)((hdr.fanin.code_count == 0 || hdr.fanin.code_count == meta.job.codes)
+            && meta.word_count <= meta.job.words);
+        from_parent.apply();
+    }
+}
+
+/* What becomes of a result, or an answer, from the parent. */
+control Descent(in headers_t hdr, inout metadata_t meta) {
+    action close() {
+        meta.fate = Fate.RESULT;
+        meta.closes = 1;
+    }
+    action ascend() {
+        meta.fate = Fate.ASCEND;
+    }
+    action ignore() {
+        meta.fate = Fate.DROP;
+    }
+    action duplicate() {
+        meta.fate = Fate.DROP;
+        meta.duplicate = 1;
+    }
+    action drop(bit<16> reason) {
+        meta.fate = Fate.DROP;
+        meta.reason = reason;
+    }
+
+    bit<1> bare;
+    bit<1> over;
+    bit<1> is_open;
+
+    table descent {
+        key = {
+            bare: ternary;                  /* an answer without a result */
+            meta.complete: ternary @name("complete");
+            is_open: ternary;               /* base = V */
+            over: ternary;                  /* base < V */
+        }
+        actions = { close; ascend; ignore; duplicate; drop; }
+        const default_action = drop(REASON_FUTURE);
+        const entries = {
+            (1, 1, 1, _): ascend();         /* the parent has closed it, and says the result only when asked again */
+            (1, _, _, _): ignore();
+            (_, 1, 1, _): close();
+            (_, _, _, 1): duplicate();
+        }
+    }
+
+    apply {
+        bare = (bit<1>)(hdr.fanin.kind == KIND_ANSWER && (hdr.fanin.flags & FLAG_BARE) != 0);
+        is_open = (bit<1>)(hdr.fanin.base == meta.open);
+        over = (bit<1>)(hdr.fanin.base < meta.open);
+        descent.apply();
+    }
+}
+
+#endif

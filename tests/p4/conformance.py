@@ -1,0 +1,176 @@
+"""The twin and another switch as one machine: whatever the twin sends, and to whom, the other must send too.
+
+The subjects beside the twin:
+
+| name    | is                                                                                              |
+|---------|-------------------------------------------------------------------------------------------------|
+| native  | the native machine                                                                              |
+| p4      | the compiled program in the emulator, with the controller, in this process and in virtual time  |
+| served  | `fanin switch --target p4 --p4runtime`: another process, over UDP and P4Runtime                 |
+| bmv2    | BMv2's simple_switch_grpc: another process, over veth pairs and P4Runtime                       |
+
+What a pipeline may do differently (docs/protocol.md) is `as_a_pipeline_may`; what it refuses is skipped, and the reason
+said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fanin.events import SwitchEvent
+from fanin.job import JobSpec, Uplink
+from fanin.switch.switch_machine import SwitchMachine
+from fanin.wire import OFFSET_FLAGS, OFFSET_KIND, Flag, Kind, Packet, parse
+from tests.p4.emulated import ControlledMachine, P4Machine
+from tests.p4.remote import RemoteDevice, RemoteMachine, on_bmv2, served
+from tests.switch.harness import MACHINES, Machine, MachineType
+from tests.switch.test_tree import PARENT
+
+NO_CHECKSUMS = "a pipeline computes no checksum over a payload: jobs that want them are refused"
+COMPARED = ("contributions", "passes", "duplicates", "rounds")
+"""Counters that every target has. Packets and bytes are counted at other places."""
+
+
+class Pair:
+    """The twin and a subject as one machine: it is the twin, as long as the subject does the same."""
+
+    def __init__(
+        self,
+        twin: Machine,
+        subject: Machine,
+        allowed: Callable[[list[bytes]], list[bytes]],
+        order: Callable[[list[str]], list[str]] = list,
+    ) -> None:
+        """`allowed`: what the twin sends, as the subject may; `order`: sorted, where copies overtake each other."""
+        self.twin, self.subject = twin, subject
+        self._allowed, self._order = allowed, order
+
+    def admit(self, spec: JobSpec) -> None:
+        if spec.checksum and isinstance(self.subject, ControlledMachine):
+            pytest.skip(NO_CHECKSUMS)
+        if spec.survives_loss and isinstance(self.subject, ControlledMachine):
+            pytest.skip("jobs that survive the loss of workers are refused")
+        for each in (self.twin, self.subject):
+            each.admit(spec)
+
+    def admit_leaf(self, spec: JobSpec, uplink: Uplink) -> None:
+        for each in (self.twin, self.subject):
+            each.admit_leaf(spec, uplink)  # type: ignore[attr-defined]  # both can be leaves
+
+    def remove(self, job: int) -> None:
+        for each in (self.twin, self.subject):
+            each.remove(job)
+
+    def evict(self, job: int, worker: int, now: float) -> None:
+        for each in (self.twin, self.subject):
+            each.evict(job, worker, now)
+
+    def set_quorum(self, job: int, quorum: int, now: float) -> None:
+        for each in (self.twin, self.subject):
+            each.set_quorum(job, quorum, now)
+
+    def set_staleness(self, job: int, staleness: int, now: float) -> None:
+        for each in (self.twin, self.subject):
+            each.set_staleness(job, staleness, now)
+
+    def admit_worker(self, job: int, worker: int, token: int) -> None:
+        for each in (self.twin, self.subject):
+            each.admit_worker(job, worker, token)
+
+    def jobs(self) -> list[int]:
+        return self.twin.jobs()
+
+    def members(self, job: int) -> tuple[int, int, int]:
+        assert self.subject.members(job) == self.twin.members(job)
+        return self.twin.members(job)
+
+    def counters(self) -> dict[str, int]:
+        ours, theirs = self.twin.counters(), self.subject.counters()
+        names = [name for name in ours if name in COMPARED or name.startswith("dropped_")]
+        assert {name: theirs[name] for name in names} == {name: ours[name] for name in names}
+        return ours
+
+    def job_counters(self, job: int) -> dict[str, int]:
+        return self.twin.job_counters(job)
+
+    def receive_datagram(self, data: bytes, source: int, now: float) -> None:
+        probe = len(data) > OFFSET_FLAGS and data[OFFSET_KIND] == Kind.PROBE
+        if isinstance(self.subject, ControlledMachine) and probe and data[OFFSET_FLAGS] & Flag.CHECKSUM:
+            pytest.skip(NO_CHECKSUMS)
+        for each in (self.twin, self.subject):
+            each.receive_datagram(data, source, now)
+
+    def datagrams_to_send(self, now: float) -> list[tuple[bytes, int]]:
+        expected, got = self.twin.datagrams_to_send(now), self.subject.datagrams_to_send(now)
+        for destination in {to for _, to in [*expected, *got]}:
+            wanted = self._allowed([data for data, to in expected if to == destination])
+            found = self._order([data.hex() for data, to in got if to == destination])
+            sought = self._order([data.hex() for data in wanted])
+            assert found == sought, f"to {destination}: {found}, the twin {sought}"  # no rewriting in this module
+        return expected
+
+    def next_timer(self) -> float | None:
+        assert self.subject.next_timer() == self.twin.next_timer()
+        return self.twin.next_timer()
+
+    def handle_timer(self, now: float) -> None:
+        for each in (self.twin, self.subject):
+            each.handle_timer(now)
+
+    def next_event(self) -> SwitchEvent | None:
+        event = self.twin.next_event()
+        assert self.subject.next_event() == event
+        return event
+
+
+def exactly(sent: list[bytes]) -> list[bytes]:
+    return sent
+
+
+def as_a_pipeline_may(sent: list[bytes]) -> list[bytes]:
+    """The acknowledgement of a contribution that closes a round is bare: a pass reads one ring entry, and that is the
+    round's."""
+    if [data[3] for data in sent] != [Kind.RESULT, Kind.ANSWER]:
+        return sent
+    answer = parse(sent[1])
+    bare = Packet(
+        kind=Kind.ANSWER, job=answer.job, worker=answer.worker, flags=Flag.BARE, generation=answer.generation,
+        slot=answer.slot, base=answer.base, bitmap=answer.bitmap,
+    )  # fmt: skip
+    return [sent[0], bare.to_bytes()]
+
+
+def paired(name: str) -> MachineType:
+    """The machine type of a subject in this process beside the twin."""
+    if name == "p4":
+        return lambda memory_bytes: Pair(
+            SwitchMachine(memory_bytes), P4Machine(memory_bytes, parent=PARENT), as_a_pipeline_may
+        )
+    native = MACHINES["native"]
+    if native is None:
+        pytest.skip("the native extension is not built")
+    return lambda memory_bytes: Pair(SwitchMachine(memory_bytes), native(memory_bytes), exactly)
+
+
+class Subjects:
+    """All of them; a process is started when it is first needed, and serves every scenario after that."""
+
+    def __init__(self, stack: contextlib.ExitStack, folder: Path) -> None:
+        """`folder` is for logs."""
+        self._stack, self._folder = stack, folder
+        self._devices: dict[str, RemoteDevice] = {}
+
+    def paired(self, name: str) -> MachineType:
+        """The machine type of that subject beside the twin."""
+        if name not in ("served", "bmv2"):
+            return paired(name)
+        if name not in self._devices:
+            self._devices[name] = self._stack.enter_context(served() if name == "served" else on_bmv2(self._folder))
+        device = self._devices[name]
+        return lambda memory_bytes: Pair(
+            SwitchMachine(memory_bytes), RemoteMachine(device, PARENT), as_a_pipeline_may, sorted
+        )

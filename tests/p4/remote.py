@@ -1,0 +1,226 @@
+"""A P4 device in a process of its own, programmed over P4Runtime by our controller, as one more machine.
+
+Two of them: `fanin switch --target p4 --p4runtime`, reached through UDP sockets, and BMv2's simple_switch_grpc, through
+veth pairs. One process serves any number of scenarios: each begins by loading the program again, which clears it.
+
+That a step is complete is known by packets, not by waiting: a PROBE comes back as an ECHO behind what its port was
+sent, and a packet that the controller sends comes back, or arrives at a host, behind all that went the same way before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from fanin.switch.frames import Endpoint, Frame, mac_of, read_frame
+from fanin.switch.p4runtime.job_control import Capacity, JobControl, Placement
+from fanin.switch.p4runtime.links import DeviceAddress, GrpcLink
+from fanin.switch.p4runtime.opening import CPU_PORT, Artefacts, endpoint
+from fanin.switch.p4runtime.p4info import read_p4info
+from fanin.switch.p4runtime.upward import Upward
+from fanin.switch.p4runtime.vocabulary import Vocabulary
+from fanin.wire import Kind, Packet
+from tests.p4.emulated import SWITCH, ControlledMachine, endpoint_of, port_of
+from tests.p4_programs import bmv2
+from tests.p4_programs.subjects import BUILD
+
+REPLY_TIMEOUT_S = 20.0
+FENCE = 0x7D00_0000
+"""Sequence numbers of our own PROBEs: no scenario uses them."""
+CONFIGURATION = "v1model-64"
+PORTS = tuple(range(1, 8))
+"""Ports of BMv2: what tests.p4.emulated spreads sources over."""
+
+
+class Wire(Protocol):
+    """What hosts are connected to a device with. A place is a port, or a host's own socket."""
+
+    switch: Endpoint
+
+    def end_of(self, source: int) -> Endpoint: ...
+    def port_of(self, source: int) -> int: ...
+    def place_of(self, source: int) -> int: ...
+    def places(self) -> Sequence[int]: ...
+    def send(self, source: int, data: bytes) -> None: ...
+    def receive(self, place: int) -> tuple[int, bytes]: ...
+
+
+class VethWire:
+    """A raw socket behind each port; sources share them."""
+
+    switch = SWITCH
+
+    def __init__(self, taps: dict[int, socket.socket]) -> None:
+        self._taps = taps
+        self._sources: dict[Endpoint, int] = {}
+        for tap in taps.values():
+            tap.settimeout(REPLY_TIMEOUT_S)
+
+    def end_of(self, source: int) -> Endpoint:
+        end = endpoint_of(source)
+        self._sources[end] = source
+        return end
+
+    def port_of(self, source: int) -> int:
+        return port_of(source)
+
+    def place_of(self, source: int) -> int:
+        return port_of(source)
+
+    def places(self) -> Sequence[int]:
+        return PORTS
+
+    def send(self, source: int, data: bytes) -> None:
+        self._taps[port_of(source)].send(Frame(self.end_of(source), SWITCH, data).to_bytes())
+
+    def receive(self, place: int) -> tuple[int, bytes]:
+        frame = read_frame(self._taps[place].recv(1 << 16))
+        assert frame is not None
+        assert frame.source == SWITCH
+        source = self._sources[frame.destination]
+        assert port_of(source) == place
+        return source, frame.payload
+
+
+class UdpWire:
+    """A UDP socket for each source, on this machine."""
+
+    PORT = 1
+    """The emulator's only one."""
+
+    def __init__(self, port: int) -> None:
+        self.switch = endpoint(f"127.0.0.1:{port}", None)
+        self._sockets: dict[int, socket.socket] = {}
+
+    def _socket(self, source: int) -> socket.socket:
+        if source not in self._sockets:
+            opened = self._sockets[source] = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            opened.bind(("127.0.0.1", 0))
+            opened.settimeout(REPLY_TIMEOUT_S)
+        return self._sockets[source]
+
+    def end_of(self, source: int) -> Endpoint:
+        return Endpoint(mac_of(self.switch.address), self.switch.address, self._socket(source).getsockname()[1])
+
+    def port_of(self, source: int) -> int:
+        return self.PORT
+
+    def place_of(self, source: int) -> int:
+        return source
+
+    def places(self) -> Sequence[int]:
+        return tuple(self._sockets)
+
+    def send(self, source: int, data: bytes) -> None:
+        self._socket(source).sendto(data, ("127.0.0.1", self.switch.port))
+
+    def receive(self, place: int) -> tuple[int, bytes]:
+        return place, self._sockets[place].recv(1 << 16)
+
+    def close(self) -> None:
+        for each in self._sockets.values():
+            each.close()
+
+
+class RemoteDevice:
+    """One process, and our controller's connection to it."""
+
+    def __init__(self, target: str, wire: Wire, device_id: int) -> None:
+        self.wire = wire
+        self.link = GrpcLink(DeviceAddress(target=target, device_id=device_id))
+        files = BUILD / f"{CONFIGURATION}.json", BUILD / f"{CONFIGURATION}.p4info.txtpb"
+        self._artefacts = Artefacts.read(*files)
+        self.numbers = itertools.count(FENCE)
+
+    def reset(self) -> Vocabulary:
+        """Load the program again, as our controller loads another one, so that nothing is left of a scenario."""
+        info = read_p4info(self._artefacts.p4info)
+        info.pkg_info.version = f"scenario {next(self.numbers)}"  # else it would be the program that runs
+        self.link.ensure_pipeline(info, self._artefacts.program)
+        return Vocabulary(info)
+
+
+class RemoteMachine(ControlledMachine):
+    """A device with the verbs of a switch machine, with nothing on it."""
+
+    def __init__(self, device: RemoteDevice, parent: int = 0) -> None:
+        self._device, self._wire, self._link = device, device.wire, device.link
+        self._words = device.reset()
+        self._out: list[tuple[bytes, int]] = []
+        placement = Placement((self._wire.switch,), Upward(self._wire.port_of(parent), self._wire.end_of(parent).mac))
+        super().__init__(JobControl(self._link, self._words, placement, Capacity.of(self._words)), self._wire.end_of)
+
+    def receive_datagram(self, data: bytes, source: int, now: float) -> None:
+        self._wire.send(source, data)
+        number = next(self._device.numbers)
+        self._wire.send(source, Packet(kind=Kind.PROBE, slot=number).to_bytes())
+        self._collect(self._wire.place_of(source), number)
+        self._settle(now)
+
+    def datagrams_to_send(self, now: float) -> list[tuple[bytes, int]]:
+        self.control.speak(now)
+        self._settle(now)
+        sent, self._out = self._out, []
+        return sent
+
+    def _settle(self, now: float) -> None:
+        """Let the controller take in what the device has for it, and collect what leaves."""
+        number = next(self._device.numbers)
+        self._link.send(self._words.packet_out(number.to_bytes(64, "big"), egress_port=CPU_PORT))
+        while True:
+            packet = self._link.next_packet(REPLY_TIMEOUT_S)
+            assert packet is not None, "the device does not send the controller's own packet back to it"
+            if self._words.packet_in(packet)[0] == number.to_bytes(64, "big"):
+                break
+            self.control.receive(packet, now)
+        for place in self._wire.places():
+            number = next(self._device.numbers)
+            to = next(s for s in itertools.count() if self._wire.place_of(s) == place)
+            frame = Frame(self._wire.switch, self._wire.end_of(to), Packet(kind=Kind.ECHO, slot=number).to_bytes())
+            self._link.send(self._words.packet_out(frame.to_bytes(), egress_port=self._wire.port_of(to)))
+            self._collect(place, number)
+
+    def _collect(self, place: int, number: int) -> None:
+        """What comes out at a place before the ECHO of that number."""
+        echo = Packet(kind=Kind.ECHO, slot=number).to_bytes()
+        while (got := self._wire.receive(place))[1] != echo:
+            self._out.append((got[1], got[0]))
+
+
+@contextlib.contextmanager
+def served() -> Iterator[RemoteDevice]:
+    """`fanin switch --target p4 --p4runtime`."""
+    files = [
+        "--program",
+        str(BUILD / f"{CONFIGURATION}.json"),
+        "--p4info",
+        str(BUILD / f"{CONFIGURATION}.p4info.txtpb"),
+    ]
+    addresses = ["--bind", "127.0.0.1:0", "--p4runtime", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "fanin", "switch", "--target", "p4", *addresses, *files]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process, contextlib.ExitStack() as stack:
+        stack.callback(process.terminate)
+        assert process.stdout is not None
+        banner = process.stdout.readline()
+        found = re.search(r"udp://127\.0\.0\.1:(\d+), P4Runtime at 127\.0\.0\.1:(\d+)", banner)
+        assert found, f"the switch says {banner!r}"
+        wire = stack.enter_context(contextlib.closing(UdpWire(int(found[1]))))
+        device = RemoteDevice(f"127.0.0.1:{found[2]}", wire, device_id=0)
+        stack.callback(device.link.close)
+        yield device
+
+
+@contextlib.contextmanager
+def on_bmv2(folder: Path) -> Iterator[RemoteDevice]:
+    """simple_switch_grpc; `folder` is for its log."""
+    with bmv2.started(folder, PORTS) as (address, taps):
+        device = RemoteDevice(address, VethWire(taps), device_id=1)
+        with contextlib.closing(device.link):
+            yield device

@@ -1,0 +1,140 @@
+"""docs/deploy-p4.md, carried out: its commands make namespaces, start a switch and a controller, and train with them.
+
+The demo's DDP job runs with four unmodified workers whose packets are lost, repeated and reordered, through BMv2 and,
+on the same network with a bridge in the place of BMv2, through `fanin switch --target p4`. Every replica must be, to
+the bit, the one that the software switch leads to. The namespaces live in a mount and a network namespace of their own,
+so the names of the guide are free, and everything is gone when the test ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.p4_programs import bmv2
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = ROOT / "docs" / "deploy-p4.md"
+WORKERS = 4
+TIMEOUT_S = 280
+FAULTS = "drop=1%,dup=0.5%,reorder=1%@seed=7"
+TRAINING = "-m fanin.examples.train --task digits --epochs 1"
+
+
+def lacking(*tools: str) -> str | None:
+    """Why the guide cannot be followed here, or None."""
+    missing = [tool for tool in ("ip", "ethtool", "unshare", *tools) if shutil.which(tool) is None]
+    if missing:
+        return f"needs {', '.join(missing)} on PATH"
+    return None if os.geteuid() == 0 else "needs root, for network namespaces"
+
+
+NO_BMV2 = pytest.mark.skipif(lacking(bmv2.BINARY) is not None, reason=str(lacking(bmv2.BINARY)))
+NO_NAMESPACES = pytest.mark.skipif(lacking() is not None, reason=str(lacking()))
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(3 * TIMEOUT_S)]
+
+
+def commands(section: str) -> list[str]:
+    """The shell blocks of a section of the guide."""
+    text = GUIDE.read_text(encoding="utf-8")
+    (body,) = re.findall(rf"^## {re.escape(section)}\n(.*?)(?=^## |\Z)", text, flags=re.DOTALL | re.MULTILINE)
+    return re.findall(r"^```sh\n(.*?)^```", body, flags=re.DOTALL | re.MULTILINE)
+
+
+def workers(command: str, switch: str, environment: str) -> str:
+    """The guide's command for worker 1, for each worker in the background; then wait for all."""
+    lines = []
+    for rank in range(WORKERS):
+        line = command.replace("worker1", f"worker{rank + 1}").replace("RANK=0", f"RANK={rank}").strip()
+        line = re.sub(r"FANIN_SWITCH=\S+", f"FANIN_SWITCH={switch} {environment}", line)
+        assert "train.py" in line
+        lines.append(f"{line.replace('train.py', TRAINING)} & pids+=($!)")
+    return "\n".join(["pids=()", *lines, 'for pid in "${pids[@]}"; do wait "$pid"; done'])
+
+
+def carried_out(steps: list[str], folder: Path) -> list[dict[str, object]]:
+    """Run the steps in namespaces of their own; the JSON lines that they print."""
+    private = ["mkdir -p /run/netns", "mount -t tmpfs tmpfs /run/netns", "trap 'kill $(jobs -p) 2>/dev/null' EXIT"]
+    script = folder / "steps.sh"
+    script.write_text("\n".join(["set -e", *private, *steps]), encoding="utf-8")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", str(script)],
+        cwd=ROOT, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=2 * TIMEOUT_S, check=False,
+    )  # fmt: skip
+    logs = "".join(f"\n--- {log.name}\n{log.read_text()[-2000:]}" for log in folder.glob("*.log"))
+    assert done.returncode == 0, f"{done.stderr[-3000:]}{logs}"
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def until_listening(port: int, log: Path, inside: str = "ip netns exec switch") -> str:
+    """Wait for a TCP port of the switch's namespace; 60 s at most, then the log."""
+    look = f"{inside} sh -c \"grep -q ':{port:04X} 00000000:0000 0A' /proc/net/tcp /proc/net/tcp6\""
+    return f"for i in $(seq 300); do {look} && break; sleep 0.2; done; {look} || {{ cat {log}; exit 1; }}"
+
+
+def replicas(lines: list[dict[str, object]]) -> set[object]:
+    """Hashes of the parameters with which the workers ended."""
+    ended = [line["replica"] for line in lines if line["event"] == "end"]
+    assert len(ended) == WORKERS
+    return set(ended)
+
+
+ENVIRONMENT = f"FANIN_LANES=8 FANIN_WORDS_PER_PACKET=64 FANIN_FAULTS='{FAULTS}'"
+STATS = "ip netns exec worker1 fanin stats {url} --json"
+
+
+@pytest.fixture(scope="module")
+def through_software(tmp_path_factory: pytest.TempPathFactory) -> set[object]:
+    """The replica after the same job through the software switch, with nothing lost."""
+    folder = tmp_path_factory.mktemp("software")
+    url = "udp://127.0.0.1:4919"
+    (command,) = commands("4. A job")
+    command = re.sub(r"ip netns exec worker1 ", "", command).replace("GLOO_SOCKET_IFNAME=eth0", "GLOO_SOCKET_IFNAME=lo")
+    job = workers(command.replace("10.77.0.11", "127.0.0.1"), url, ENVIRONMENT.partition(" FANIN_FAULTS")[0])
+    start = ["ip link set lo up", f"fanin switch --bind 127.0.0.1:4919 > {folder / 'switch.log'} 2>&1 &"]
+    start.append(until_listening(4919, folder / "switch.log", inside=""))
+    return replicas(carried_out([*start, job], folder))
+
+
+@NO_BMV2
+def test_the_guide_leads_from_nothing_to_a_job_on_bmv2(through_software: set[object], tmp_path: Path) -> None:
+    network, offloads = commands("1. A network")
+    (switch,) = commands("2. The switch")
+    (controller,) = commands("3. The controller")
+    (job,) = commands("4. A job")
+    url = "udp://10.77.0.100:4919"
+    steps = [
+        network, offloads,
+        f"{{ {switch.strip()} ; }} > {tmp_path / 'switch.log'} 2>&1 &", until_listening(9559, tmp_path / "switch.log"),
+        f"{{ {controller.strip()} ; }} > {tmp_path / 'controller.log'} 2>&1 &",
+        until_listening(4919, tmp_path / "controller.log"),
+        "ip netns exec worker1 ping -c1 -W5 10.77.0.100 >&2",
+        workers(job, url, ENVIRONMENT), STATS.format(url=url),
+    ]  # fmt: skip
+    assert replicas(carried_out(steps, tmp_path)) == through_software
+
+
+@NO_NAMESPACES
+def test_the_same_network_trains_through_the_emulated_program(through_software: set[object], tmp_path: Path) -> None:
+    network, offloads = commands("1. A network")
+    (job,) = commands("4. A job")
+    bridge = "\n".join(
+        ["ip -n switch link add bridge type bridge", "ip -n switch link set bridge up"]
+        + [f"ip -n switch link set port{port} master bridge" for port in range(1, WORKERS + 2)]
+    )
+    url, log = "udp://10.77.0.100:4919", tmp_path / "switch.log"
+    program = "--program p4/build/v1model-64.json --p4info p4/build/v1model-64.p4info.txtpb"
+    switch = f"ip netns exec switch fanin switch --target p4 --bind 10.77.0.100:4919 {program}"
+    steps = [
+        network, offloads, bridge, f"{switch} > {log} 2>&1 &", until_listening(4919, log),
+        workers(job, url, ENVIRONMENT), STATS.format(url=url),
+    ]  # fmt: skip
+    assert replicas(carried_out(steps, tmp_path)) == through_software
