@@ -5,11 +5,13 @@
 #ifndef FANIN_ADMISSION_P4
 #define FANIN_ADMISSION_P4
 
+#include "checksum.p4"
 #include "tree.p4"
 #include "types.p4"
 
 control Admission(in headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
     FromParent() from_parent;
+    Checksum() compute;
 
     action drop(bit<16> reason) {
         meta.fate = Fate.DROP;
@@ -27,7 +29,8 @@ control Admission(in headers_t hdr, inout metadata_t meta, inout standard_metada
     bit<1> magic;
     bit<1> version;
     bit<1> length;
-    bit<1> checksum;
+    bit<1> damaged;
+    bit<1> unsealed;
     bit<1> known;
     bit<1> generation;
     bit<1> worker;
@@ -42,10 +45,11 @@ control Admission(in headers_t hdr, inout metadata_t meta, inout standard_metada
             version: ternary;
             hdr.fanin.kind: ternary @name("kind");
             length: ternary;                /* a length and bits that are legal for any job */
-            checksum: ternary;              /* carries a checksum of ours, which no pipeline can verify */
+            damaged: ternary;               /* carries a checksum of ours, and a wrong one */
             meta.down: ternary @name("down");   /* comes from the parent: tree.p4 goes on with it */
             meta.poke: ternary @name("poke");
             known: ternary;                 /* the job is */
+            unsealed: ternary;              /* carries none, in a job that wants one */
             generation: ternary;            /* is the job's */
             worker: ternary;                /* < N */
             live: ternary;                  /* the worker is not evicted */
@@ -56,41 +60,42 @@ control Admission(in headers_t hdr, inout metadata_t meta, inout standard_metada
         actions = { drop; notice; go; }
         const default_action = go(Fate.AGGREGATE);
         const entries = {
-            /* head magic ver kind               len sum down poke known gen wkr live memb shape slot */
-            (0, _, _, _,                  _, _, _, _, _, _, _, _, _, _, _): drop(REASON_TOO_SHORT);
-            (_, 0, _, _,                  _, _, _, _, _, _, _, _, _, _, _): drop(REASON_BAD_MAGIC);
-            (_, _, 0, KIND_CONTRIBUTION,  _, _, _, _, _, _, _, _, _, _, _): notice(REASON_VERSION);
-            (_, _, 0, KIND_HELLO,         _, _, _, _, _, _, _, _, _, _, _): notice(REASON_VERSION);
-            (_, _, 0, KIND_BYE,           _, _, _, _, _, _, _, _, _, _, _): notice(REASON_VERSION);
-            (_, _, 0, KIND_PROBE,         _, _, _, _, _, _, _, _, _, _, _): notice(REASON_VERSION);
-            (_, _, 0, _,                  _, _, _, _, _, _, _, _, _, _, _): drop(REASON_VERSION);
-            (_, _, _, 0,                  _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
-            (_, _, _, 0x10 &&& 0xF0,      _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
-            (_, _, _, 0x20 &&& 0xE0,      _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
-            (_, _, _, 0x40 &&& 0xC0,      _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
-            (_, _, _, 0x80 &&& 0x80,      _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
-            (_, _, _, 0x0A &&& 0xFE,      _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
-            (_, _, _, 0x0C &&& 0xFC,      _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
-            (_, _, _, _,                  0, _, _, _, _, _, _, _, _, _, _): drop(REASON_LENGTH);
-            (_, _, _, _,                  _, 1, _, _, _, _, _, _, _, _, _): drop(REASON_CHECKSUM);
-            (_, _, _, _,                  _, _, 1, _, _, _, _, _, _, _, _): go(Fate.DESCEND);
-            (_, _, _, KIND_PROBE,         _, _, _, _, _, _, _, _, _, _, _): go(Fate.ECHO);
-            (_, _, _, KIND_RESULT,        _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
-            (_, _, _, KIND_ANSWER,        _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
-            (_, _, _, KIND_WELCOME,       _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
-            (_, _, _, KIND_NOTICE,        _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
-            (_, _, _, KIND_ECHO,          _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
-            (_, _, _, _,                  _, _, _, _, 0, _, _, _, _, _, _): notice(REASON_UNKNOWN_JOB);
-            (_, _, _, _,                  _, _, _, _, _, 0, _, _, _, _, _): notice(REASON_GENERATION);
+            /* head magic ver kind               len sum down poke known none gen wkr live memb shape slot */
+            (0, _, _, _,                  _, _, _, _, _, _, _, _, _, _, _, _): drop(REASON_TOO_SHORT);
+            (_, 0, _, _,                  _, _, _, _, _, _, _, _, _, _, _, _): drop(REASON_BAD_MAGIC);
+            (_, _, 0, KIND_CONTRIBUTION,  _, _, _, _, _, _, _, _, _, _, _, _): notice(REASON_VERSION);
+            (_, _, 0, KIND_HELLO,         _, _, _, _, _, _, _, _, _, _, _, _): notice(REASON_VERSION);
+            (_, _, 0, KIND_BYE,           _, _, _, _, _, _, _, _, _, _, _, _): notice(REASON_VERSION);
+            (_, _, 0, KIND_PROBE,         _, _, _, _, _, _, _, _, _, _, _, _): notice(REASON_VERSION);
+            (_, _, 0, _,                  _, _, _, _, _, _, _, _, _, _, _, _): drop(REASON_VERSION);
+            (_, _, _, 0,                  _, _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, 0x10 &&& 0xF0,      _, _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, 0x20 &&& 0xE0,      _, _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, 0x40 &&& 0xC0,      _, _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, 0x80 &&& 0x80,      _, _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, 0x0A &&& 0xFE,      _, _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, 0x0C &&& 0xFC,      _, _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, _,                  0, _, _, _, _, _, _, _, _, _, _, _): drop(REASON_LENGTH);
+            (_, _, _, _,                  _, 1, _, _, _, _, _, _, _, _, _, _): drop(REASON_CHECKSUM);
+            (_, _, _, _,                  _, _, 1, _, _, _, _, _, _, _, _, _): go(Fate.DESCEND);
+            (_, _, _, KIND_PROBE,         _, _, _, _, _, _, _, _, _, _, _, _): go(Fate.ECHO);
+            (_, _, _, KIND_RESULT,        _, _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, KIND_ANSWER,        _, _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, KIND_WELCOME,       _, _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, KIND_NOTICE,        _, _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, KIND_ECHO,          _, _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+            (_, _, _, _,                  _, _, _, _, 0, _, _, _, _, _, _, _): notice(REASON_UNKNOWN_JOB);
+            (_, _, _, _,                  _, _, _, _, _, 1, _, _, _, _, _, _): drop(REASON_CHECKSUM);
+            (_, _, _, _,                  _, _, _, _, _, _, 0, _, _, _, _, _): notice(REASON_GENERATION);
             /* A poke names no worker: it is the controller's own. */
-            (_, _, _, KIND_CONTRIBUTION,  _, _, _, 1, _, _, _, _, _, _, 1): go(Fate.AGGREGATE);
-            (_, _, _, _,                  _, _, _, _, _, _, 0, _, _, _, _): drop(REASON_WORKER_RANGE);
-            (_, _, _, KIND_HELLO,         _, _, _, _, _, _, _, _, _, _, _): go(Fate.CONTROLLER);
-            (_, _, _, KIND_BYE,           _, _, _, _, _, _, _, _, _, _, _): go(Fate.CONTROLLER);
-            (_, _, _, _,                  _, _, _, _, _, _, _, 0, _, _, _): notice(REASON_EVICTED);
-            (_, _, _, _,                  _, _, _, _, _, _, _, _, 0, _, _): notice(REASON_STRANGER);
-            (_, _, _, _,                  _, _, _, _, _, _, _, _, _, 0, _): drop(REASON_LENGTH);
-            (_, _, _, _,                  _, _, _, _, _, _, _, _, _, _, 0): drop(REASON_SLOT_RANGE);
+            (_, _, _, KIND_CONTRIBUTION,  _, _, _, 1, _, _, _, _, _, _, _, 1): go(Fate.AGGREGATE);
+            (_, _, _, _,                  _, _, _, _, _, _, _, 0, _, _, _, _): drop(REASON_WORKER_RANGE);
+            (_, _, _, KIND_HELLO,         _, _, _, _, _, _, _, _, _, _, _, _): go(Fate.CONTROLLER);
+            (_, _, _, KIND_BYE,           _, _, _, _, _, _, _, _, _, _, _, _): go(Fate.CONTROLLER);
+            (_, _, _, _,                  _, _, _, _, _, _, _, _, 0, _, _, _): notice(REASON_EVICTED);
+            (_, _, _, _,                  _, _, _, _, _, _, _, _, _, 0, _, _): notice(REASON_STRANGER);
+            (_, _, _, _,                  _, _, _, _, _, _, _, _, _, _, 0, _): drop(REASON_LENGTH);
+            (_, _, _, _,                  _, _, _, _, _, _, _, _, _, _, _, 0): drop(REASON_SLOT_RANGE);
         }
     }
 
@@ -104,7 +109,16 @@ control Admission(in headers_t hdr, inout metadata_t meta, inout standard_metada
         version = (bit<1>)(hdr.fanin.version == VERSION);
         length = (bit<1>)(hdr.fanin.code_count <= MAX_CODES && (meta.code_words << 2) <= tail_bytes
             && meta.word_bytes[1:0] == 0 && (hdr.fanin.flags & ~KNOWN_FLAGS) == 0 && hdr.fanin.reserved == 0);
-        checksum = (bit<1>)((hdr.fanin.flags & FLAG_CHECKSUM) != 0);
+        damaged = 0;
+        if (magic == 1 && (hdr.fanin.flags & FLAG_CHECKSUM) != 0 && meta.whole == 1) {
+            bit<32> computed;
+            compute.apply(hdr, computed);
+            damaged = (bit<1>)(computed != hdr.fanin.checksum);
+        }
+        if (hdr.fanin.kind == KIND_PROBE && (hdr.fanin.flags & FLAG_CHECKSUM) != 0) {
+            damaged = 1;                    /* what it carries is not parsed, and an ECHO with a wrong one is no use */
+        }
+        unsealed = (bit<1>)(meta.job.checksum == 1 && (hdr.fanin.flags & FLAG_CHECKSUM) == 0);
         known = meta.job.known;
         generation = (bit<1>)(hdr.fanin.generation == meta.job.generation);
         worker = (bit<1>)(hdr.fanin.worker < meta.job.workers);

@@ -13,6 +13,7 @@
 #include <v1model.p4>
 
 #include "admission.p4"
+#include "checksum.p4"
 #include "forward.p4"
 #include "job.p4"
 #include "multicast.p4"
@@ -29,6 +30,7 @@ control FaninIngress(inout headers_t hdr, inout metadata_t meta, inout standard_
     ResultHeader() result_header;
     Notice() notice;
     Ascent() ascent;
+    Seal() seal;
     FromSwitch() from_switch;
     Reflect() reflect;
     Tally() tally;
@@ -92,6 +94,9 @@ control FaninIngress(inout headers_t hdr, inout metadata_t meta, inout standard_
             reflect.apply(hdr, meta, standard);
         } else {
             mark_to_drop(standard);
+        }
+        if (meta.rewritten == 1) {
+            seal.apply(hdr);
         }
     }
 }

@@ -11,9 +11,9 @@
 control Jobs(in headers_t hdr, inout metadata_t meta) {
     action job(bit<16> row, bit<32> generation, bit<8> workers, bit<32> live, bit<8> quorum, bit<32> staleness,
                bit<32> history, bit<32> slots, bit<32> first_slot, bit<32> first_entry, bit<8> codes, bit<16> words, bit<16> group,
-               bit<32> lost, bit<32> left, bit<1> branches) {
+               bit<32> lost, bit<32> left, bit<1> checksum, bit<1> branches) {
         meta.job = { 1, row, generation, workers, live, quorum, staleness, history, slots, first_slot, first_entry,
-                     codes, words, group, lost, left, branches };
+                     codes, words, group, lost, left, checksum, branches };
     }
     action unknown() { }
     table jobs {

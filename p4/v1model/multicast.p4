@@ -5,11 +5,13 @@
 #ifndef FANIN_MULTICAST_P4
 #define FANIN_MULTICAST_P4
 
+#include "checksum.p4"
 #include "result.p4"
 
 control Multicast(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
     Lengths() lengths;
     Strip() strip;
+    HeaderChecksum() checksum;
 
     action to_worker(mac_t mac, ipv4_address_t address, bit<16> port) {
         hdr.ethernet.destination = mac;
@@ -34,13 +36,19 @@ control Multicast(inout headers_t hdr, inout metadata_t meta, inout standard_met
         if (instance >= BARE_INSTANCE) {
             hdr.fanin.kind = KIND_ANSWER;
             hdr.fanin.worker = (bit<8>)(instance - BARE_INSTANCE);
-            hdr.fanin.flags = FLAG_BARE;
+            hdr.fanin.flags = FLAG_BARE | (hdr.fanin.flags & FLAG_CHECKSUM);
             hdr.fanin.base = meta.late_base;
             hdr.fanin.bitmap = meta.late_bitmap;
             hdr.fanin.contributors = 0;
             hdr.fanin.signature = 0;
             hdr.fanin.code_count = 0;
+            hdr.fanin.checksum = 0;
             strip.apply(hdr);
+            if ((hdr.fanin.flags & FLAG_CHECKSUM) != 0) {
+                bit<32> computed;
+                checksum.apply(hdr, computed);
+                hdr.fanin.checksum = computed;
+            }
             lengths.apply(hdr, meta, 0);
         }
         workers.apply();

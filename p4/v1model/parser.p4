@@ -64,13 +64,18 @@ parser FaninParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
         meta.code_words = ((bit<16>)hdr.fanin.code_count + 1) >> 1;
         meta.word_bytes = hdr.udp.bytes - MIN_UDP_BYTES - (meta.code_words << 2);
         meta.word_count = meta.word_bytes >> 2;
+        meta.whole = 0;
         transition select(hdr.fanin.version, hdr.fanin.kind, hdr.fanin.code_count, meta.word_bytes[1:0],
                           meta.word_bytes) {
-            (VERSION, KIND_CONTRIBUTION .. KIND_ANSWER, 0 .. MAX_CODES, 0, 0 .. WORDS_PER_PACKET * 4): codes32;
+            (VERSION, KIND_CONTRIBUTION .. KIND_ANSWER, 0 .. MAX_CODES, 0, 0 .. WORDS_PER_PACKET * 4): payload;
             default: accept;
         }
     }
 
+    state payload {
+        meta.whole = 1;
+        transition codes32;
+    }
     BLOCK(codes32, meta.code_words[5:5], hdr.codes32, codes16)
     BLOCK(codes16, meta.code_words[4:4], hdr.codes16, codes8)
     BLOCK(codes8, meta.code_words[3:3], hdr.codes8, codes4)

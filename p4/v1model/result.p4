@@ -54,6 +54,9 @@ control ResultHeader(inout headers_t hdr, inout metadata_t meta) {
         hdr.fanin.job = meta.index;
         hdr.fanin.generation = meta.job.generation;
         hdr.fanin.flags = 0;
+        if (meta.job.checksum == 1) {
+            hdr.fanin.flags = FLAG_CHECKSUM;
+        }
         hdr.fanin.base = meta.out_round;
         hdr.fanin.signature = meta.round.signature;
         hdr.fanin.bitmap = meta.out_bitmap;
@@ -77,6 +80,9 @@ control Ascent(inout headers_t hdr, inout metadata_t meta, inout standard_metada
         if (meta.round.contributors == 0) {
             hdr.fanin.flags = FLAG_PASS;
         }
+        if (meta.job.checksum == 1) {
+            hdr.fanin.flags = hdr.fanin.flags | FLAG_CHECKSUM;
+        }
         hdr.fanin.base = meta.open;
         hdr.fanin.signature = meta.round.signature;
         hdr.fanin.bitmap = 0;
@@ -99,7 +105,7 @@ control Notice(inout headers_t hdr, inout metadata_t meta) {
     apply {
         hdr.fanin.version = VERSION;
         hdr.fanin.kind = KIND_NOTICE;
-        hdr.fanin.flags = 0;
+        hdr.fanin.flags = hdr.fanin.flags & FLAG_CHECKSUM;
         hdr.fanin.signature = 0;
         hdr.fanin.bitmap = 0;
         hdr.fanin.contributors = meta.reason;

@@ -54,6 +54,7 @@ control FromParent(in headers_t hdr, inout metadata_t meta) {
         meta.fate = fate;
     }
 
+    bit<1> unsealed;
     bit<1> generation;
     bit<1> worker;
     bit<1> slot;
@@ -61,6 +62,7 @@ control FromParent(in headers_t hdr, inout metadata_t meta) {
 
     table from_parent {
         key = {
+            unsealed: ternary;              /* carries no checksum, in a job that wants one */
             generation: ternary;            /* is the uplink's */
             worker: ternary;                /* this switch, or all */
             hdr.fanin.kind: ternary @name("kind");
@@ -70,21 +72,23 @@ control FromParent(in headers_t hdr, inout metadata_t meta) {
         actions = { drop; go; }
         const default_action = drop(REASON_KIND);
         const entries = {
-            (0, _, _,            _, _): drop(REASON_GENERATION);
-            (_, 0, _,            _, _): drop(REASON_WORKER_RANGE);
-            (_, _, KIND_WELCOME, _, _): go(Fate.CONTROLLER);
-            (_, _, KIND_NOTICE,  _, _): go(Fate.CONTROLLER);
-            (_, _, KIND_BYE,     _, _): go(Fate.CONTROLLER);
-            (_, _, KIND_RESULT,  0, _): drop(REASON_SLOT_RANGE);
-            (_, _, KIND_ANSWER,  0, _): drop(REASON_SLOT_RANGE);
-            (_, _, KIND_RESULT,  _, 0): drop(REASON_LENGTH);
-            (_, _, KIND_ANSWER,  _, 0): drop(REASON_LENGTH);
-            (_, _, KIND_RESULT,  _, _): go(Fate.AGGREGATE);
-            (_, _, KIND_ANSWER,  _, _): go(Fate.AGGREGATE);
+            (1, _, _, _,            _, _): drop(REASON_CHECKSUM);
+            (_, 0, _, _,            _, _): drop(REASON_GENERATION);
+            (_, _, 0, _,            _, _): drop(REASON_WORKER_RANGE);
+            (_, _, _, KIND_WELCOME, _, _): go(Fate.CONTROLLER);
+            (_, _, _, KIND_NOTICE,  _, _): go(Fate.CONTROLLER);
+            (_, _, _, KIND_BYE,     _, _): go(Fate.CONTROLLER);
+            (_, _, _, KIND_RESULT,  0, _): drop(REASON_SLOT_RANGE);
+            (_, _, _, KIND_ANSWER,  0, _): drop(REASON_SLOT_RANGE);
+            (_, _, _, KIND_RESULT,  _, 0): drop(REASON_LENGTH);
+            (_, _, _, KIND_ANSWER,  _, 0): drop(REASON_LENGTH);
+            (_, _, _, KIND_RESULT,  _, _): go(Fate.AGGREGATE);
+            (_, _, _, KIND_ANSWER,  _, _): go(Fate.AGGREGATE);
         }
     }
 
     apply {
+        unsealed = (bit<1>)(meta.job.checksum == 1 && (hdr.fanin.flags & FLAG_CHECKSUM) == 0);
         generation = (bit<1>)(hdr.fanin.generation == meta.uplink.generation);
         worker = (bit<1>)(hdr.fanin.worker == meta.uplink.worker || hdr.fanin.worker == SWITCH_WORKER);
         slot = (bit<1>)(hdr.fanin.slot < meta.job.slots);

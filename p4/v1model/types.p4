@@ -74,6 +74,7 @@ struct job_t {
     bit<16> group;          /* multicast group of its results; group + 1 + w also sends a bare answer to worker w */
     bit<32> lost;           /* for NOTICE */
     bit<32> left;
+    bit<1> checksum;        /* its packets carry a CRC-32 (checksum.p4) */
     bit<1> branches;        /* its workers are switches: a contribution says how many it holds */
 }
 
@@ -117,6 +118,7 @@ struct metadata_t {
     bit<16> code_words;         /* words that the codes take, padding included */
     bit<16> word_bytes;         /* bytes behind them */
     bit<16> word_count;
+    bit<1> whole;               /* all of the datagram was parsed */
     /* job.p4 */
     bit<16> index;              /* of the job, at this switch; hdr.fanin.job is the parent's in what comes from it */
     job_t job;

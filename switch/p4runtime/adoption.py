@@ -79,6 +79,7 @@ def _read_job(index: int, facts: dict[str, int], liveness_timeout_s: float, now:
             codes_per_packet=facts["codes"],
             tokens=(0,) * facts["workers"],
             liveness_timeout_s=liveness_timeout_s,
+            checksum=bool(facts.get("checksum", 0)),
             branches=bool(facts.get("branches", 0)),
         )
     except ConfigurationError as error:

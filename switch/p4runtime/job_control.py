@@ -30,7 +30,7 @@ from fanin.switch.p4runtime.links import Link, RefusedError
 from fanin.switch.p4runtime.upward import LeafUplink, Upward
 from fanin.switch.p4runtime.vocabulary import DELETE, INSERT, MODIFY, Vocabulary
 from fanin.switch.tally import DROPS
-from fanin.wire import SWITCH_WORKER, Kind, Packet, Reason, WireError
+from fanin.wire import SWITCH_WORKER, Flag, Kind, Packet, Reason, WireError
 
 GROUPS_PER_JOB = 64
 """A job's multicast groups: one that goes to all, and for each worker one that also sends it a bare answer."""
@@ -132,6 +132,7 @@ class PlacedJob:
             "group": self.group,
             "lost": self.lost,
             "left": self.left,
+            "checksum": int(self.spec.checksum),
             "branches": int(self.spec.branches),
         }
 
@@ -171,6 +172,8 @@ class JobControl:
         """Whether a job's entry says how deep its rings are, or S alone does."""
         self._rooted = "branches" in parameters
         """Whether the program adds up how many contributions each of its own holds: a tree's root must."""
+        self._seals = "checksum" in parameters
+        """Whether the program verifies and computes our checksums."""
         self._tally = ("packets", *TALLY, *(("sent",) if vocabulary.has_counter("sent") else ()))
         self.jobs: dict[int, PlacedJob] = {}
         self._events: deque[SwitchEvent] = deque()
@@ -182,8 +185,8 @@ class JobControl:
 
         AdmissionError when it does not fit, ConfigurationError when it never can.
         """
-        if spec.checksum:
-            raise ConfigurationError("a pipeline computes no checksums over payloads: FANIN_CHECKSUM=0")
+        if spec.checksum and not self._seals:
+            raise ConfigurationError("this program computes no checksums over payloads: FANIN_CHECKSUM=0")
         if spec.survives_loss:
             raise ConfigurationError("jobs that survive the loss of workers need the software switch")
         if spec.largest_staleness != spec.staleness and not self._deep:
@@ -331,6 +334,8 @@ class JobControl:
     def _objection(self, job: PlacedJob, packet: Packet, length: int, worker: Worker) -> Reason | None:
         """The rows of switch/switch_machine.py that the pipeline leaves to the controller."""
         rank = packet.worker
+        if job.spec.checksum and not packet.flags & Flag.CHECKSUM:
+            return Reason.CHECKSUM
         if packet.generation != job.spec.generation or rank >= job.spec.workers:
             return Reason.GENERATION
         if packet.codes or len(packet.words) < 2 or length > job.spec.packet_bytes:
@@ -499,6 +504,7 @@ class JobControl:
             kind=Kind.NOTICE,
             job=job.spec.job,
             worker=rank,
+            flags=Flag.CHECKSUM if job.spec.checksum else Flag(0),
             generation=job.spec.generation,
             contributors=reason,
             words=np.array([job.lost, job.left], np.uint32),
@@ -536,11 +542,12 @@ def _first_fit(held: list[tuple[int, int]], size: int, total: int) -> int | None
 
 
 def _reply(packet: Packet, kind: Kind, **changes: Any) -> Packet:
-    """A packet to the sender of `packet`, with its job, worker, generation, slot and base."""
+    """A packet to the sender of `packet`: same job, worker, generation, slot and base; a checksum if that had one."""
     return Packet(
         kind=kind,
         job=packet.job,
         worker=packet.worker,
+        flags=packet.flags & Flag.CHECKSUM,
         generation=packet.generation,
         slot=packet.slot,
         base=packet.base,

@@ -16,7 +16,7 @@ from fanin import wire
 from fanin.job import JobSpec, ParentRoute
 from fanin.switch.frames import Endpoint, mac_of
 from fanin.switch.uplink import Phase, UplinkPresence
-from fanin.wire import Kind, Packet, Reason
+from fanin.wire import Flag, Kind, Packet, Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ class LeafUplink:
         self.news: Reason | None = None
         """BRANCH_LEFT or BRANCH_LOST, once there is a reason to tell the workers."""
         self._spec = spec
+        self._flags = Flag.CHECKSUM if spec.checksum else Flag(0)
 
     def concerns(self, source: Endpoint, index: int) -> bool:
         """Whether a packet from there, of the job with that index there, is this one's."""
@@ -81,7 +82,13 @@ class LeafUplink:
     def _packet(self, kind: Kind, words: np.ndarray[tuple[int], np.dtype[np.uint32]], slot: int) -> Packet:
         uplink = self.presence.uplink
         return Packet(
-            kind=kind, job=uplink.job, worker=uplink.worker, generation=uplink.generation, slot=slot, words=words
+            kind=kind,
+            job=uplink.job,
+            worker=uplink.worker,
+            flags=self._flags,
+            generation=uplink.generation,
+            slot=slot,
+            words=words,
         )
 
     def receive(self, packet: Packet, length: int, now: float) -> tuple[Reason | None, Reason | None]:

@@ -24,7 +24,7 @@ from tests.switch.harness import Bench, MachineType, address, make_spec
 
 pytest.importorskip("p4.v1.p4runtime_pb2", reason="needs p4runtime: pip install 'fanin[p4]'")
 
-from tests.p4.conformance import NO_CHECKSUMS, Subjects
+from tests.p4.conformance import Subjects
 
 BY_HEARTBEAT = "the controller sees HELLO and BYE only: a contribution is no sign of life to it"
 NO_BMV2 = pytest.mark.skipif(bmv2.missing() is not None, reason=f"bmv2: {bmv2.missing()}")
@@ -49,7 +49,6 @@ def machine_type(request: pytest.FixtureRequest, subjects: Subjects) -> MachineT
 
 DIFFERENT = {
     "test_longer_than_any_datagram": "no frame carries so many bytes",
-    "test_a_checksum_is_answered_with_one_even_where_none_is_demanded": NO_CHECKSUMS,
     "test_the_timer_runs_from_the_oldest_sign_of_life": BY_HEARTBEAT,
     "test_a_silent_worker_is_an_event_and_everybody_is_told": BY_HEARTBEAT,
     "test_several_that_fall_silent_at_once_are_one_notice": BY_HEARTBEAT,

@@ -76,7 +76,7 @@ def carried_out(steps: list[str], folder: Path) -> list[dict[str, object]]:
 
 def until_listening(port: int, log: Path, inside: str = "ip netns exec switch") -> str:
     """Wait for a TCP port of the switch's namespace; 60 s at most, then the log."""
-    look = f"{inside} sh -c \"grep -q ':{port:04X} 00000000:0000 0A' /proc/net/tcp /proc/net/tcp6\""
+    look = f"{inside} sh -c \"grep -q ':{port:04X} 0*:0000 0A' /proc/net/tcp /proc/net/tcp6\""
     return f"for i in $(seq 300); do {look} && break; sleep 0.2; done; {look} || {{ cat {log}; exit 1; }}"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
+from typing import cast
 
 import pytest
 
@@ -12,6 +14,7 @@ pytest.importorskip("p4.v1.p4runtime_pb2", reason="needs p4runtime: pip install 
 from fanin import control
 from fanin.errors import AdmissionError
 from fanin.host.control import ask
+from fanin.host.session import Session
 from fanin.options import Rounds, SwitchAddress
 from fanin.switch.data_plane import DataPlane
 from fanin.switch.p4runtime.links import DeviceAddress
@@ -23,7 +26,7 @@ from fanin.switch.p4runtime.opening import (
     open_device,
     open_remote,
 )
-from tests.control.processes import a_switch, join_all, options, reduce_together, until
+from tests.control.processes import a_switch, in_thread, join_all, options, reduce_together, until
 from tests.control.services import a_service, address_of
 from tests.control.test_tree import reduced
 
@@ -97,7 +100,13 @@ def test_a_tree_gives_every_rank_the_bits_that_one_switch_gives(root: str, leaf:
 def test_quorum_and_staleness_of_a_running_job_change_through_the_controller() -> None:
     rounds = Rounds(quorum=2, staleness=0, max_staleness=2)
     with device_and_controller() as address:
-        sessions = join_all(address, "job", 2, options("native-udp", rounds=rounds))
+        joining = [
+            in_thread(
+                partial(Session.join, options=GIVEN, switch=address, job_name="j", rank=rank, size=2, rounds=rounds)
+            )
+            for rank in range(2)
+        ]
+        sessions = [cast("Session", future.result(LIVENESS_S)) for future in joining]
         reduce_together(sessions)
         for quorum, staleness in ((1, 2), (1, 0), (2, 1)):
             assert sessions[0].tune(quorum=quorum, staleness=staleness) == Rounds(

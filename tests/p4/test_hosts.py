@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fanin.wire import Kind, parse
 from tests.support.cluster import SWITCH_MACHINES, Cluster, job
 from tests.support.network import Link
 
 pytest.importorskip("p4.v1.p4runtime_pb2", reason="needs p4runtime: pip install 'fanin[p4]'")
 
-from tests.p4.conformance import paired
 from tests.p4.emulated import P4Machine
 
 LOSSLESS, HOSTILE = Link(), Link(loss=0.05, duplicate=0.05, reorder=0.2)
@@ -27,7 +25,6 @@ LOSSLESS, HOSTILE = Link(), Link(loss=0.05, duplicate=0.05, reorder=0.2)
 @pytest.fixture(autouse=True)
 def p4_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SWITCH_MACHINES, "p4", P4Machine)
-    monkeypatch.setitem(SWITCH_MACHINES, "twin beside p4", paired("p4"))
 
 
 def trace_and_results(switch: str, worker: str, link: Link, seed: int, lanes: int) -> tuple[list[Any], list[bytes]]:
@@ -56,20 +53,3 @@ def test_a_job_through_the_program_is_the_twins_packet_by_packet(worker: str, la
         assert trace_and_results("p4", worker, link, seed, lanes) == trace_and_results(
             "twin", worker, link, seed, lanes
         )
-
-
-@pytest.mark.parametrize("staleness", [1, 3])
-def test_a_job_with_staleness_gets_the_twins_packets_from_the_program(staleness: int) -> None:
-    """Here the twin and the program see the same contributions, and each packet of theirs is compared."""
-    spec = job(workers=3, quorum=2, staleness=staleness)
-    cluster = Cluster.joined("twin", spec=spec, switch="twin beside p4", link=HOSTILE, seed=5)
-    kinds = set()
-
-    def tap(now: float, source: int, destination: int, data: bytes) -> bool:
-        kinds.add(parse(data).kind)
-        return True
-
-    cluster.network.wiretap = tap
-    inputs = [np.arange(120, dtype=np.int32) * (1 + worker) for worker in range(3)]
-    cluster.all_reduce(inputs)
-    assert {Kind.RESULT, Kind.ANSWER} <= kinds

@@ -27,6 +27,8 @@ PORTS = tuple(range(1, 6))
 START_TIMEOUT_S = 20.0
 REPLY_TIMEOUT_S = 10.0
 BINARY = "simple_switch_grpc"
+MTU = 9000
+"""Of the veth pairs; BMv2 takes frames of up to 10,240 bytes."""
 FENCE = 0x7E000000
 """Sequence numbers of our own PROBEs: no history uses them."""
 
@@ -124,7 +126,7 @@ def started(folder: Path, ports: Sequence[int]) -> Iterator[tuple[str, dict[int,
             stack.callback(_ip, "link", "delete", inner)
             for name in (inner, outer):
                 Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text("1", encoding="ascii")
-                _ip("link", "set", name, "up")
+                _ip("link", "set", name, "mtu", str(MTU), "up")
             tap = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)))
             tap.bind((outer, 0))
             tap.setsockopt(263, 23, 1)  # SOL_PACKET, PACKET_IGNORE_OUTGOING: not what we send ourselves

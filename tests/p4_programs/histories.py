@@ -25,6 +25,7 @@ def random_spec(random: Random, words: int) -> JobSpec:
         slots=random.randint(1, 3),
         codes=random.choice([1, 2, 4]),
         words=words,
+        checksum=random.choice([False, False, True]),
     )
 
 
@@ -78,7 +79,7 @@ class History:
             job=spec.job,
             worker=worker,
             generation=spec.generation,
-            flags=Flag.PASS | late if passes else NO_FLAGS,
+            flags=(Flag.PASS | late if passes else NO_FLAGS) | (Flag.CHECKSUM if spec.checksum else NO_FLAGS),
             slot=slot,
             base=base,
             signature=7 if random.random() < 0.97 else 8,

@@ -75,7 +75,7 @@ def job_data(spec: JobSpec, *, live: int | None = None, quorum: int | None = Non
     arrivals = min(spec.quorum if quorum is None else quorum, live.bit_count())
     return (
         row, spec.generation, spec.workers, live, arrivals, spec.staleness, spec.history, spec.slots, FIRST_SLOT,
-        FIRST_ENTRY, spec.codes_per_packet, spec.words_per_packet, GROUP, 0, 0, int(spec.branches),
+        FIRST_ENTRY, spec.codes_per_packet, spec.words_per_packet, GROUP, 0, 0, int(spec.checksum), int(spec.branches),
     )  # fmt: skip
 
 

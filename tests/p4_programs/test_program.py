@@ -7,7 +7,7 @@ import struct
 
 from fanin.job import JobSpec
 from fanin.switch.switch_machine import SwitchMachine
-from fanin.wire import Kind, Packet, Reason, parse
+from fanin.wire import Flag, Kind, Packet, Reason, parse
 from tests.p4_programs.frames import SERVICE_PORT, SWITCH_ADDRESS, SWITCH_MAC, Place, frame_to_switch, payload_for
 from tests.p4_programs.subjects import CPU_PORT, Subject, job_data, program
 from tests.p4_programs.test_against_twin import Sides
@@ -148,18 +148,24 @@ def test_counters_say_what_the_twin_counts(subject: Subject) -> None:
         assert found == twin[f"dropped_{reason.name.lower()}"], reason.name
 
 
-def test_a_damaged_header_is_dropped_and_a_checksum_of_ours_refused(subject: Subject) -> None:
+def test_damage_that_a_checksum_shows_is_dropped(subject: Subject) -> None:
     spec = make_spec()
     program(subject, spec)
     whole = frame_to_switch(Place(0), contribution(spec, 0, 1))
     damaged = whole[:22] + b"\x3f" + whole[23:]  # its time to live, which the IPv4 checksum covers
     assert subject.exchange(1, damaged) == []
     assert subject.exchange(1, whole[:-2]) == []
-    asked = make_spec(checksum=True)
-    packet = Packet(kind=Kind.CONTRIBUTION, job=asked.job, generation=asked.generation, words=words_of(1))
-    summed = dataclasses.replace(packet, flags=packet.flags | 2).to_bytes()
-    assert subject.exchange(1, frame_to_switch(Place(0), summed)) == []
-    assert subject.counter("FaninIngress.tally.drops", REASONS + Reason.CHECKSUM) == 1
+    packet = Packet(kind=Kind.CONTRIBUTION, job=spec.job, generation=spec.generation, words=words_of(1, 2, 3))
+    sealed = dataclasses.replace(packet, flags=Flag.CHECKSUM).to_bytes()
+    for bit in (5 * 8, 17 * 8, 40 * 8, len(sealed) * 8 - 1):
+        spoilt = bytearray(sealed)
+        spoilt[bit // 8] ^= 1 << bit % 8
+        assert subject.exchange(1, frame_to_switch(Place(0), bytes(spoilt))) == []
+    dropped = [subject.counter("FaninIngress.tally.drops", row * REASONS + Reason.CHECKSUM) for row in (0, 1)]
+    assert dropped == [1, 3], "the first is of a job that nobody has"
+    assert subject.counter("FaninIngress.tally.contributions", 1) == 0
+    assert subject.exchange(1, frame_to_switch(Place(0), sealed)) == []
+    assert subject.counter("FaninIngress.tally.contributions", 1) == 1
     assert subject.counter("FaninIngress.tally.drops", REASONS + Reason.TOO_SHORT) == 2
 
 
