@@ -30,6 +30,8 @@ class SwitchBuffers:
     """Whether all workers send to one socket, or each has its own at the switch."""
     words_per_packet: int | None = None
     """Longest packet that the switch takes; None: any that fits a datagram."""
+    words_beside_passes: int | None = None
+    """The same in a job whose workers may pass, where a result can leave in the place of an empty packet."""
     slots: int | None = None
     """Widest window that one job gets; None: any that fits the memory."""
 
@@ -46,8 +48,15 @@ def choose_shape(joins: Sequence[Join], buffers: SwitchBuffers) -> JobShape:
     if asked_words and min(asked_words) < words:
         words = min(asked_words)
         codes = max(count for count in range(1, codes + 1) if words % (8 * count) == 0)
-    if buffers.words_per_packet is not None and buffers.words_per_packet < words:
-        words = buffers.words_per_packet
+    passes = any(
+        join.quorum not in (None, join.size) or join.staleness or join.max_staleness or join.on_worker_loss != "raise"
+        for join in joins
+    )
+    limit = buffers.words_per_packet if buffers.words_per_packet is not None else words
+    if passes and buffers.words_beside_passes is not None:
+        limit = min(limit, buffers.words_beside_passes)
+    if limit < words:
+        words = limit
         codes = max(count for count in range(1, codes + 1) if words % (8 * count) == 0)
     asked_slots = [join.slots for join in joins if join.slots is not None]
     if asked_slots:

@@ -38,6 +38,9 @@ WINDOW = 64
 BUILD = Path(__file__).resolve().parents[2] / "p4" / "build"
 """Compiled programs of a checkout."""
 PROGRAM = "v1model-256"
+WORDS_BESIDE_PASSES = 96
+"""simple_switch has room for 512 bytes more than a packet came in with, and overruns its buffer beyond that; so where a
+result may leave in the place of a pass, this many words and their codes are the most (p4/README.md)."""
 FLOOD_GROUP = 1
 """Multicast group of all ports, for packets to nobody known. Jobs' groups begin at 64."""
 ARP_REQUEST = 1
@@ -179,6 +182,7 @@ def _plane(
         receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES,
         shared=True,
         words_per_packet=capacity.words_per_packet,
+        words_beside_passes=None if adopts_s is None else WORDS_BESIDE_PASSES,
         slots=WINDOW,
     )
     server = DeviceServer(control, link, (end.port,), close)

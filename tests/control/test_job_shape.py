@@ -42,3 +42,11 @@ def test_every_choice_is_a_legal_job_whose_packets_fit_every_path(joins: list[ob
 def test_workers_that_share_a_socket_of_the_switch_share_its_buffer() -> None:
     joins = [join(rank, 8) for rank in range(8)]
     assert choose_shape(joins, SHARED).slots < choose_shape(joins, OWN).slots
+
+
+def test_where_results_may_replace_passes_packets_are_as_short_as_the_switch_asks() -> None:
+    device = SwitchBuffers(receive_buffer_bytes=425_984, shared=True, words_per_packet=256, words_beside_passes=96)
+    assert choose_shape([join(rank, 2) for rank in range(2)], device).words_per_packet == 256
+    for rounds in ({"quorum": 1}, {"staleness": 1}, {"max_staleness": 2}, {"on_worker_loss": "continue"}):
+        shape = choose_shape([join(rank, 2, **rounds) for rank in range(2)], device)  # type: ignore[arg-type]
+        assert (shape.words_per_packet, 96 % (8 * shape.codes_per_packet)) == (96, 0)
