@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,18 +49,18 @@ def commands(section: str) -> list[str]:
     return re.findall(r"^```sh\n(.*?)^```", body, flags=re.DOTALL | re.MULTILINE)
 
 
-def workers(command: str, switch: str, environment: str) -> str:
+def workers(command: str, switch: str, environment: str, folder: Path) -> str:
     """The guide's command for worker 1, for each worker in the background; then wait for all."""
     lines = []
     for rank in range(WORKERS):
         line = command.replace("worker1", f"worker{rank + 1}").replace("RANK=0", f"RANK={rank}").strip()
         line = re.sub(r"FANIN_SWITCH=\S+", f"FANIN_SWITCH={switch} {environment}", line)
         assert "train.py" in line
-        lines.append(f"{line.replace('train.py', TRAINING)} & pids+=($!)")
+        lines.append(f"{line.replace('train.py', TRAINING)} > {folder / f'{rank}.out'} & pids+=($!)")
     return "\n".join(["pids=()", *lines, 'for pid in "${pids[@]}"; do wait "$pid"; done'])
 
 
-def carried_out(steps: list[str], folder: Path) -> list[dict[str, object]]:
+def carried_out(steps: list[str], folder: Path) -> list[dict[str, Any]]:
     """Run the steps in namespaces of their own; the JSON lines that they print."""
     private = ["mkdir -p /run/netns", "mount -t tmpfs tmpfs /run/netns", "trap 'kill $(jobs -p) 2>/dev/null' EXIT"]
     script = folder / "steps.sh"
@@ -71,7 +72,8 @@ def carried_out(steps: list[str], folder: Path) -> list[dict[str, object]]:
     )  # fmt: skip
     logs = "".join(f"\n--- {log.name}\n{log.read_text()[-2000:]}" for log in folder.glob("*.log"))
     assert done.returncode == 0, f"{done.stderr[-3000:]}{logs}"
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    outputs = [done.stdout, *(out.read_text() for out in sorted(folder.glob("*.out")))]
+    return [json.loads(line) for output in outputs for line in output.splitlines() if line.startswith("{")]
 
 
 def until_listening(port: int, log: Path, inside: str = "ip netns exec switch") -> str:
@@ -80,11 +82,23 @@ def until_listening(port: int, log: Path, inside: str = "ip netns exec switch") 
     return f"for i in $(seq 300); do {look} && break; sleep 0.2; done; {look} || {{ cat {log}; exit 1; }}"
 
 
-def replicas(lines: list[dict[str, object]]) -> set[object]:
+def replicas(lines: list[dict[str, Any]]) -> set[object]:
     """Hashes of the parameters with which the workers ended."""
-    ended = [line["replica"] for line in lines if line["event"] == "end"]
+    ended = [line["replica"] for line in lines if line.get("event") == "end"]
     assert len(ended) == WORKERS
     return set(ended)
+
+
+def say_rate(what: str, lines: list[dict[str, Any]]) -> None:
+    """Print what the switch counted, and how fast that was (pytest -s): docs/deploy-p4.md quotes it."""
+    epoch = next(line for line in lines if line.get("event") == "epoch")
+    counters = next(line for line in lines if "data" in line)["data"][0]["counters"]
+    seconds = epoch["steps"] * epoch["step_s"]
+    print(
+        f"\n{what}: {epoch['steps']} steps of {epoch['step_s']:.2f} s; {counters['rounds']} rounds, "
+        f"{counters['contributions'] / seconds:,.0f} contributions/s, {counters['packets_in']} packets in, "
+        f"{counters['packets_out']} out, {counters['duplicates']} duplicates"
+    )
 
 
 ENVIRONMENT = f"FANIN_LANES=8 FANIN_WORDS_PER_PACKET=64 FANIN_FAULTS='{FAULTS}'"
@@ -98,7 +112,7 @@ def through_software(tmp_path_factory: pytest.TempPathFactory) -> set[object]:
     url = "udp://127.0.0.1:4919"
     (command,) = commands("4. A job")
     command = re.sub(r"ip netns exec worker1 ", "", command).replace("GLOO_SOCKET_IFNAME=eth0", "GLOO_SOCKET_IFNAME=lo")
-    job = workers(command.replace("10.77.0.11", "127.0.0.1"), url, ENVIRONMENT.partition(" FANIN_FAULTS")[0])
+    job = workers(command.replace("10.77.0.11", "127.0.0.1"), url, ENVIRONMENT.partition(" FANIN_FAULTS")[0], folder)
     start = ["ip link set lo up", f"fanin switch --bind 127.0.0.1:4919 > {folder / 'switch.log'} 2>&1 &"]
     start.append(until_listening(4919, folder / "switch.log", inside=""))
     return replicas(carried_out([*start, job], folder))
@@ -117,9 +131,11 @@ def test_the_guide_leads_from_nothing_to_a_job_on_bmv2(through_software: set[obj
         f"{{ {controller.strip()} ; }} > {tmp_path / 'controller.log'} 2>&1 &",
         until_listening(4919, tmp_path / "controller.log"),
         "ip netns exec worker1 ping -c1 -W5 10.77.0.100 >&2",
-        workers(job, url, ENVIRONMENT), STATS.format(url=url),
+        workers(job, url, ENVIRONMENT, tmp_path), STATS.format(url=url),
     ]  # fmt: skip
-    assert replicas(carried_out(steps, tmp_path)) == through_software
+    lines = carried_out(steps, tmp_path)
+    say_rate("BMv2", lines)
+    assert replicas(lines) == through_software
 
 
 @NO_NAMESPACES
@@ -135,6 +151,8 @@ def test_the_same_network_trains_through_the_emulated_program(through_software: 
     switch = f"ip netns exec switch fanin switch --target p4 --bind 10.77.0.100:4919 {program}"
     steps = [
         network, offloads, bridge, f"{switch} > {log} 2>&1 &", until_listening(4919, log),
-        workers(job, url, ENVIRONMENT), STATS.format(url=url),
+        workers(job, url, ENVIRONMENT, tmp_path), STATS.format(url=url),
     ]  # fmt: skip
-    assert replicas(carried_out(steps, tmp_path)) == through_software
+    lines = carried_out(steps, tmp_path)
+    say_rate("fanin switch --target p4", lines)
+    assert replicas(lines) == through_software
