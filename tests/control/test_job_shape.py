@@ -48,5 +48,5 @@ def test_where_results_may_replace_passes_packets_are_as_short_as_the_switch_ask
     device = SwitchBuffers(receive_buffer_bytes=425_984, shared=True, words_per_packet=256, words_beside_passes=96)
     assert choose_shape([join(rank, 2) for rank in range(2)], device).words_per_packet == 256
     for rounds in ({"quorum": 1}, {"staleness": 1}, {"max_staleness": 2}, {"on_worker_loss": "continue"}):
-        shape = choose_shape([join(rank, 2, **rounds) for rank in range(2)], device)  # type: ignore[arg-type]
+        shape = choose_shape([join(rank, 2, **rounds) for rank in range(2)], device)
         assert (shape.words_per_packet, 96 % (8 * shape.codes_per_packet)) == (96, 0)
