@@ -19,6 +19,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
@@ -276,7 +277,7 @@ def ideal_s(link: Link, rival: Rival, workers: int, size: int) -> float | None:
 def table_of(plan: Plan, rows: list[Row]) -> Table:
     """For people."""
     rate = "without limit" if plan.link.rate_bit_s is None else f"{plan.link.rate_bit_s / 1e6:g} Mbit/s"
-    table = Table(title=f"{plan.workers} workers, links of {rate}, MTU {plan.link.mtu}")
+    table = Table(title=f"{plan.workers} workers, links of {rate}, MTU {plan.link.mtu}", box=box.SIMPLE)  # 80 columns
     headings = ("what", "size", "backend", "median ms", "ideal", "of ideal", "to gloo", "resent")
     for heading in headings:
         table.add_column(heading, justify="left" if heading in ("backend", "what") else "right", no_wrap=True)
