@@ -265,6 +265,8 @@ class Explanation:
     text: str
     lost: tuple[int, ...] = ()
     left: tuple[int, ...] = ()
+    generation: int = 0
+    """The question's, by which a leaf knows whose question to its parent this answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@
 #include <map>
 #include <new>
 #include <string>
+#include <tuple>
 
 #include "checksum.hpp"
 #include "packet.hpp"
@@ -75,7 +76,12 @@ struct SwitchMachine::State {
   std::uint64_t memory_bytes;
   std::uint64_t memory_taken = 0;
   std::vector<std::unique_ptr<SwitchJob>> jobs;  // by index
-  std::map<std::pair<Address, std::uint16_t>, std::uint16_t> leaves;  // by the parent's address and its index
+  // Parts of jobs at a parent: its address, its index of the job, the generation. A parent that was restarted uses its
+  // indices again, while parts of jobs of its former life linger here.
+  using PartKey = std::tuple<Address, std::uint16_t, std::uint32_t>;
+  static PartKey part_key(const Uplink& uplink) { return {uplink.parent, uplink.job, uplink.generation}; }
+  SwitchJob* find_part(Address source, const Header& header);
+  std::map<PartKey, std::uint16_t> parts;
   SwitchTally past;                        // packets of no job, and the counts of jobs that were removed
   SwitchQueue queue;
   std::deque<SwitchEvent> events;  // at most three per worker
@@ -106,7 +112,7 @@ void SwitchMachine::admit(const JobSpec& spec, const std::optional<Uplink>& upli
                      " bytes of switch memory, which this machine does not have; ask for fewer slots");
   }
   state.memory_taken += needed;
-  if (uplink) state.leaves[{uplink->parent, uplink->job}] = spec.job;
+  if (uplink) state.parts[State::part_key(*uplink)] = spec.job;
 }
 
 void SwitchMachine::remove(std::uint16_t job) {
@@ -114,7 +120,7 @@ void SwitchMachine::remove(std::uint16_t job) {
   const std::span<const std::uint8_t> memory = gone.ring.memory();
   state_->queue.copy_out_all(memory.data(), memory.size());
   state_->past.add(gone.tally);
-  if (gone.uplink) state_->leaves.erase({gone.uplink->uplink().parent, gone.uplink->uplink().job});
+  if (gone.uplink) state_->parts.erase(State::part_key(gone.uplink->uplink()));
   state_->memory_taken -= SlotRing::pool_bytes(gone.spec);
   state_->jobs[job].reset();
 }
@@ -208,11 +214,9 @@ void SwitchMachine::receive_datagram(std::span<const std::uint8_t> datagram, Add
   Parsed packet = parse(datagram);
   if (packet.ok() && !checksum_holds(datagram)) packet.reason = Reason::checksum;
   const Kind kind = packet.header.kind;
-  if (packet.ok() && !state.leaves.empty()) {
-    const auto leaf = state.leaves.find({source, packet.header.job});
-    if (leaf != state.leaves.end())
-      return state.receive_from_parent(*state.jobs[leaf->second], packet, datagram.size(), now);
-  }
+  if (packet.ok() && !state.parts.empty())
+    if (SwitchJob* const part = state.find_part(source, packet.header))
+      return state.receive_from_parent(*part, packet, datagram.size(), now);
   SwitchJob* const job = packet.ok() && from_workers(kind) ? state.find(packet.header.job) : nullptr;
   SwitchTally& tally = job != nullptr ? job->tally : state.past;
   ++tally.packets_in;
@@ -233,7 +237,7 @@ void SwitchMachine::receive_datagram(std::span<const std::uint8_t> datagram, Add
 }
 
 void SwitchMachine::datagrams_to_send(double now, SwitchSink& sink) {
-  for (const auto& [parent, index] : state_->leaves) state_->speak_to_parent(*state_->jobs[index], now);
+  for (const auto& [key, index] : state_->parts) state_->speak_to_parent(*state_->jobs[index], now);
   state_->queue.hand_out(sink);
 }
 
@@ -463,6 +467,14 @@ void SwitchMachine::State::send_token_up(SwitchJob& job, Kind kind, std::uint32_
              static_cast<std::uint32_t>(uplink.token));
 }
 
+// The part that a packet from `source` concerns: of its generation, or else any with its index, which will refuse it.
+SwitchJob* SwitchMachine::State::find_part(Address source, const Header& header) {
+  auto part = parts.find({source, header.job, header.generation});
+  if (part == parts.end()) part = parts.lower_bound({source, header.job, 0});
+  if (part == parts.end() || std::get<0>(part->first) != source || std::get<1>(part->first) != header.job) return nullptr;
+  return jobs[part->second].get();
+}
+
 void SwitchMachine::State::receive_from_parent(SwitchJob& job, const Parsed& packet, std::size_t bytes, double now) {
   UplinkPresence& presence = *job.uplink;
   const Header& header = packet.header;
@@ -487,7 +499,11 @@ void SwitchMachine::State::receive_from_parent(SwitchJob& job, const Parsed& pac
         [[fallthrough]];
       case Kind::notice:
       case Kind::bye:
-        return packet.word_count < TOKEN_WORDS ? Reason::length : Reason{};
+        if (packet.word_count < TOKEN_WORDS) return Reason::length;
+        return header.kind == Kind::notice && header.contributors == static_cast<std::uint16_t>(Reason::version) &&
+                       (job.spec.checksum || !connecting)
+                   ? Reason::version
+                   : Reason{};
       default:
         return Reason::kind;
     }

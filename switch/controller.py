@@ -12,6 +12,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import fanin
 from fanin import control
@@ -133,7 +134,8 @@ class Controller:
         if explanation is None and self._trees is not None:
             explanation = self._trees.explain(request.job, request.generation)
         unknown = "this switch never had that job; it may have been restarted"
-        return explanation or control.Explanation(known=False, text=unknown)
+        answer = explanation or control.Explanation(known=False, text=unknown)
+        return replace(answer, generation=request.generation)
 
     def stats(self, now: float) -> control.Stats:
         """Everything that `fanin stats` shows."""

@@ -93,10 +93,8 @@ class LeafController:
         self._resources = Resources(limits, (self._table,), random_bits)
         self._outbox = Outbox()
         self._upwards: deque[control.Request] = deque()
-        self._questions: deque[tuple[bytes, float]] = deque()
-        """Who waits for an explanation, in the order asked, and until when."""
-        self._unanswered = 0
-        """Explanations that the parent still owes to questions which were answered without it."""
+        self._questions: deque[tuple[bytes, int, float]] = deque()
+        """Who waits for an explanation, of which generation at the parent, and until when; in the order asked."""
 
     # --- from workers and tools ---
 
@@ -159,8 +157,9 @@ class LeafController:
     def _explain(self, peer: bytes, request: control.Explain, now: float) -> None:
         job = self._table.find(request.job, request.generation)
         if job is not None and job.placed is not None and len(self._questions) < MAX_QUESTIONS:
-            self._questions.append((peer, now + PARENT_PATIENCE_S))
-            self._upwards.append(control.Explain(job=job.name, generation=job.placed.generation))
+            generation = job.placed.generation
+            self._questions.append((peer, generation, now + PARENT_PATIENCE_S))
+            self._upwards.append(control.Explain(job=job.name, generation=generation))
             return
         unknown = "this leaf does not have that job; it may have ended"
         self._outbox.send(peer, control.Explanation(known=False, text=unknown))
@@ -170,10 +169,9 @@ class LeafController:
     def receive_from_parent(self, reply: control.Reply, now: float) -> None:
         """Take in what the parent says."""
         if isinstance(reply, control.Explanation):
-            if self._unanswered:
-                self._unanswered -= 1
-            elif self._questions:
-                self._outbox.send(self._questions.popleft()[0], reply)
+            for question in [each for each in self._questions if each[1] == reply.generation]:
+                self._questions.remove(question)
+                self._outbox.send(question[0], reply)
         elif isinstance(reply, Relayed):
             job = self._table.open.get(reply.job)
             member = job.members.get(reply.rank) if job is not None else None
@@ -294,16 +292,15 @@ class LeafController:
             assert job.spec is not None
             self._server.remove(job.spec.job)
             del self._table.placed[job.spec.job]
-        while self._questions and now >= self._questions[0][1]:
-            peer, _ = self._questions.popleft()
-            self._unanswered += 1
+        while self._questions and now >= self._questions[0][2]:
+            peer, _, _ = self._questions.popleft()
             text = f"the parent switch, {self._parent.address}, does not answer its leaf {self._parent.own_address}"
             self._outbox.send(peer, control.Explanation(known=True, text=text))
 
     def next_timer(self) -> float | None:
         """When `handle_timer` wants to be called, or None."""
         times = self._table.timers()
-        times.extend(until for _, until in self._questions)
+        times.extend(until for _, _, until in self._questions)
         return min(times, default=None)
 
     # --- what goes out ---

@@ -13,6 +13,8 @@ the leaf is a worker (switch/uplink.py). Packets from the parent's address, of t
     all                  RESULT, ANSWER, WELCOME, NOTICE or BYE              KIND
     RESULT, ANSWER       slot < slots                                        SLOT_RANGE
     RESULT, ANSWER       shape fits the job; of WELCOME, length              LENGTH
+    NOTICE(VERSION)      connecting, and the job has no checksum: or else    VERSION
+                         it was a damaged packet that it answers
     RESULT, ANSWER       not beyond the open round                           FUTURE
 
 A leaf tells its workers BRANCH_LOST or BRANCH_LEFT, by NOTICE and, from then on, in `contributors` of every WELCOME.
@@ -47,20 +49,31 @@ class LeafSide:
     ) -> None:
         """The machine's own ways to send, to tell its workers something, and to multicast a result."""
         self._send, self._tell, self._multicast = send, tell, multicast
-        self._jobs: dict[tuple[int, int], SwitchJob] = {}
-        """By the parent's address and the index there."""
+        self._jobs: dict[tuple[int, int, int], SwitchJob] = {}
+        """By the parent's address, the index there and the generation: a parent that was restarted uses its indices
+        again, while parts of jobs of its former life linger here."""
 
     def add(self, job: SwitchJob, uplink: Uplink) -> None:
         """Know a job from here on."""
-        self._jobs[uplink.parent, uplink.job] = job
+        self._jobs[uplink.parent, uplink.job, uplink.generation] = job
 
     def remove(self, uplink: Uplink) -> None:
         """Forget it."""
-        del self._jobs[uplink.parent, uplink.job]
+        del self._jobs[uplink.parent, uplink.job, uplink.generation]
 
-    def find(self, source: int, index: int) -> SwitchJob | None:
-        """The job that a packet from `source`, of the job with that index there, concerns."""
-        return self._jobs.get((source, index))
+    def find(self, source: int, packet: Packet) -> SwitchJob | None:
+        """The job that a packet from `source` concerns: of its generation, or else any with its index, to refuse it."""
+        exact = self._jobs.get((source, packet.job, packet.generation))
+        if exact is not None or not self._jobs:
+            return exact
+        alike = [key for key in self._jobs if key[:2] == (source, packet.job)]
+        return self._jobs[min(alike)] if alike else None
+
+    def speak(self, now: float) -> None:
+        """Say HELLO and BYE to parents, when it is time to."""
+        for _, job in sorted(self._jobs.items()):
+            assert job.uplink is not None
+            self._speak(job, job.uplink, now)
 
     def ascend(self, job: SwitchJob, slot: int) -> None:
         """Contribute a complete round to the parent's, for the first time or again."""
@@ -89,8 +102,7 @@ class LeafSide:
         )
         self._send(job.tally, whole.to_bytes(), (uplink.parent,))
 
-    def speak(self, job: SwitchJob, presence: UplinkPresence, now: float) -> None:
-        """Say HELLO or BYE to the parent, when it is time to."""
+    def _speak(self, job: SwitchJob, presence: UplinkPresence, now: float) -> None:
         uplink = presence.uplink
         token = np.array([uplink.token >> 32, uplink.token & 0xFFFFFFFF], np.uint32)
         if presence.hello_due(now):
@@ -145,8 +157,12 @@ class LeafSide:
             fits = len(packet.codes) in (0, spec.codes_per_packet) and len(packet.words) <= spec.words_per_packet
             return None if fits else Reason.LENGTH
         short = len(packet.words) < 2
-        narrow = packet.kind is Kind.WELCOME and presence.phase is Phase.CONNECTING and length != spec.packet_bytes
-        return Reason.LENGTH if short or narrow else None
+        connecting = presence.phase is Phase.CONNECTING
+        narrow = packet.kind is Kind.WELCOME and connecting and length != spec.packet_bytes
+        if short or narrow:
+            return Reason.LENGTH
+        other_version = packet.kind is Kind.NOTICE and packet.contributors == Reason.VERSION
+        return Reason.VERSION if other_version and (spec.checksum or not connecting) else None
 
     def _descend(self, job: SwitchJob, packet: Packet) -> None:
         """The parent's result of a round, or its answer to a contribution that was sent again."""

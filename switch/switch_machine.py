@@ -70,6 +70,9 @@ REFUSALS = {Verdict.FUTURE: Reason.FUTURE, Verdict.ANCIENT: Reason.ANCIENT, Verd
 class SwitchMachine:
     """Jobs, registration, packets, liveness and counters around the slots. Not thread safe."""
 
+    job_type: type[SwitchJob] = SwitchJob
+    """What holds a job's slots: the simulator's canary has some with defects."""
+
     def __init__(self, memory_bytes: int) -> None:
         """`memory_bytes` is what all pools together may take (JobSpec.pool_bytes each)."""
         self._memory_bytes = memory_bytes
@@ -85,7 +88,7 @@ class SwitchMachine:
     def admit_leaf(self, spec: JobSpec, uplink: Uplink) -> None:
         """Take in a part of a job whose rounds close at the parent; AdmissionError as for `admit`."""
         self.admit(spec)
-        self._jobs[spec.job] = job = SwitchJob(spec, uplink)
+        self._jobs[spec.job] = job = self.job_type(spec, uplink)
         self._leaf.add(job, uplink)
 
     def admit(self, spec: JobSpec) -> None:
@@ -98,7 +101,7 @@ class SwitchMachine:
                 f"job {spec.job} needs {spec.pool_bytes} bytes of switch memory and {free} of {self._memory_bytes} are "
                 "free; ask for fewer slots, end another job or give the switch more memory"
             )
-        self._jobs[spec.job] = SwitchJob(spec)
+        self._jobs[spec.job] = self.job_type(spec)
 
     def remove(self, job: int) -> None:
         """Forget a job and free its memory. KeyError for one that is not there; so too in all that follows."""
@@ -190,7 +193,7 @@ class SwitchMachine:
             if error.reason is Reason.VERSION and _read(data, wire.OFFSET_KIND, 1) in (*FROM_WORKERS, Kind.PROBE):
                 self._refuse_version(data, source)
             return
-        if (part := self._leaf.find(source, packet.job)) is not None:
+        if (part := self._leaf.find(source, packet)) is not None:
             self._leaf.receive(part, packet, len(data), now)
             return
         job = self._jobs.get(packet.job) if packet.kind in FROM_WORKERS else None
@@ -207,9 +210,7 @@ class SwitchMachine:
 
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, int]]:
         """All that is to be sent, in order, as (bytes, address)."""
-        for _, job in sorted(self._jobs.items()):
-            if job.uplink is not None:
-                self._leaf.speak(job, job.uplink, now)
+        self._leaf.speak(now)
         queue, self._queue, self._queue_bytes = self._queue, [], 0
         return [(data, destination) for data, destinations in queue for destination in destinations]
 

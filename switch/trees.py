@@ -14,7 +14,8 @@ Rules
              | memory is out                                 |           |
     STARTING | every leaf is registered, which it does once  | RUNNING   | Started
              | its own workers are                           |           |
-             | a rank or a leaf is gone                      | ENDED     | Refused(member-lost)
+             | a rank or a leaf is gone, or a rank asks      | ENDED     | Refused(member-lost)
+             | through a leaf that was restarted             |           |
     RUNNING  | a rank or a leaf is gone                      | ENDING    | (the data plane tells them)
     ENDING   | every leaf is gone                            | ENDED     |
     ENDED    | LINGER_S later                                | forgotten | Explanation, to who asks
@@ -107,11 +108,10 @@ class TreeJobs:
         join, leaf = request.join, request.leaf
         job = self._table.open.get(join.job)
         if job is not None:
-            job.peers[leaf] = peer
+            job.peers[leaf], job.addresses[leaf] = peer, request.address
             known = job.members.get(join.rank)
             if known is not None and known.join.nonce == join.nonce:
-                known.renewed_s = now
-                self._tell(job, join.rank)
+                self._renew(job, known, leaf, now)
                 return
         refused = self._judge(join, job)
         if refused is not None:
@@ -127,6 +127,21 @@ class TreeJobs:
             self._tell(job, join.rank)
         else:
             self._place(job, now)
+
+    def _renew(self, job: TreeJob, known: Enlisted, leaf: str, now: float) -> None:
+        """A rank asks again, through the same leaf or, where that was restarted, through its successor."""
+        known.renewed_s = now
+        if job.state is State.FORMING:
+            known.leaf = leaf
+        if known.leaf == leaf:
+            self._tell(job, known.join.rank)
+            return
+        ranks = tuple(sorted(rank for rank, member in job.members.items() if member.leaf == known.leaf))
+        what = f"leaf switch {job.addresses[known.leaf]}, with {in_words(ranks)}, was restarted"
+        refused = refuse(Refusal.MEMBER_LOST, f"job {job.name!r}: {what}", "start the job again", ranks)
+        self._outbox.send(job.peers[leaf], Relayed(job=job.name, rank=known.join.rank, refused=refused))
+        if job.state is State.STARTING:
+            self._gone(job, what, ranks, now)
 
     def _judge(self, join: Join, job: TreeJob | None) -> Refused | None:
         synchronous = join.quorum in (None, join.size) and not join.staleness and not join.max_staleness

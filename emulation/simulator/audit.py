@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from fanin.emulation.simulator.leaf_ledger import LeafLedger
 from fanin.emulation.simulator.ledger import JobLedger
 from fanin.emulation.simulator.machines import Switch
 from fanin.emulation.simulator.network import Datagrams
 from fanin.emulation.simulator.violations import IsolationError, MemoryBoundError
-from fanin.job import JobSpec
+from fanin.job import JobSpec, Uplink
 from fanin.switch.switch_machine import SwitchMachine
 from fanin.wire import OFFSET_KIND, WORD_BYTES, Kind, Packet, WireError, parse
 
@@ -18,6 +19,8 @@ class SwitchAuditor:
         self.ledgers: dict[int, JobLedger] = {}
         self.contributions = 0
         """Taken in, refused ones included."""
+        self._uplinks: dict[tuple[int, int, int], LeafLedger] = {}
+        """Of parts of jobs at a parent: by the parent's address, the index there and the generation."""
         self._address = address
         self._machine = machine
         self._memory_bytes = memory_bytes
@@ -26,14 +29,24 @@ class SwitchAuditor:
 
     def admitted(self, spec: JobSpec) -> None:
         """A job was let in."""
-        self.ledgers[spec.job] = JobLedger(spec, self._machine)
+        self._enter(JobLedger(spec, self._machine))
+
+    def admitted_part(self, spec: JobSpec, uplink: Uplink, parent: JobLedger) -> None:
+        """Part of a job at a parent was let in; `parent` is the job's ledger there."""
+        ledger = LeafLedger(spec, self._machine, parent)
+        self._enter(ledger)
+        self._uplinks[uplink.parent, uplink.job, uplink.generation] = ledger
+
+    def _enter(self, ledger: JobLedger) -> None:
+        self.ledgers[ledger.spec.job] = ledger
         taken = sum(ledger.spec.pool_bytes for ledger in self.ledgers.values())
         if taken > self._memory_bytes:
             raise MemoryBoundError(f"jobs with pools of {taken} bytes were admitted to {self._memory_bytes}")
 
     def removed(self, job: int) -> None:
         """A job was taken off."""
-        del self.ledgers[job]
+        gone = self.ledgers.pop(job)
+        self._uplinks = {key: ledger for key, ledger in self._uplinks.items() if ledger is not gone}
 
     # --- every step ---
 
@@ -56,6 +69,13 @@ class SwitchAuditor:
         try:
             packet = parse(data)
         except WireError:
+            return None
+        if (part := self._uplinks.get((source, packet.job, packet.generation))) is not None:
+            part.descended(packet)
+            return part
+        if any(key[0] == source for key in self._uplinks):
+            for each in self._uplinks.values():
+                each.counted()  # one of them may have counted the packet of a generation that is over
             return None
         ledger = self.ledgers.get(packet.job)
         if ledger is None:
@@ -84,6 +104,12 @@ class SwitchAuditor:
             elif data[OFFSET_KIND] == Kind.ANSWER:
                 packet = parse(data)
                 self._ledger(packet).answer(packet, destination)
+            elif data[OFFSET_KIND] == Kind.CONTRIBUTION:
+                packet = parse(data)
+                part = self._uplinks.get((destination, packet.job, packet.generation))
+                if part is None:
+                    raise IsolationError(f"a round went up to job {packet.job}, generation {packet.generation:#x}")
+                part.ascended(packet)
 
     def _ledger(self, packet: Packet) -> JobLedger:
         ledger = self.ledgers.get(packet.job)

@@ -13,7 +13,6 @@ from fanin.emulation.simulator.chaos import draw
 from fanin.emulation.simulator.machines import SwitchType
 from fanin.emulation.simulator.simulation import simulate
 from fanin.emulation.simulator.violations import ViolationError
-from fanin.job import JobSpec
 from fanin.switch.slot_machine import Arrived, Contribution, Membership, Outcome, Round, Slot, Verdict
 from fanin.switch.switch_job import SwitchJob
 from fanin.switch.switch_machine import SwitchMachine
@@ -92,9 +91,7 @@ def machine_of(slot_type: type[Slot]) -> type[SwitchMachine]:
             return self.slots[index]
 
     class Machine(SwitchMachine):
-        def admit(self, spec: JobSpec) -> None:
-            super().admit(spec)
-            self._jobs[spec.job] = Job(spec)
+        job_type = Job
 
     return Machine
 

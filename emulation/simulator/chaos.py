@@ -14,7 +14,16 @@ from typing import get_args
 
 from fanin.control import OnWorkerLoss
 from fanin.emulation.simulator.links import Link
-from fanin.emulation.simulator.scenario import OF_A_WORKER, TUNES, Direction, Fault, FaultKind, JobPlan, Scenario
+from fanin.emulation.simulator.scenario import (
+    OF_A_LEAF,
+    OF_A_WORKER,
+    TUNES,
+    Direction,
+    Fault,
+    FaultKind,
+    JobPlan,
+    Scenario,
+)
 
 MAX_FAULTS = 6
 BUSY_S = 0.4
@@ -29,6 +38,11 @@ LONG_STEPS = 30
 REBIRTH_SHARE = 0.15
 """Scenarios in which the switch restarts under way and packets of the life before stray into the next."""
 REBIRTH_STRAY = 0.3
+TREE_SHARE = 0.2
+"""Scenarios with leaf switches."""
+MAX_LEAVES = 3
+WORKERS_OF_A_TREE = 6
+"""At most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,24 +56,36 @@ class Chaos:
     faults: int = MAX_FAULTS
     """At most."""
     kinds: tuple[FaultKind, ...] = get_args(FaultKind)
+    trees: float = TREE_SHARE
+    """Probability of leaf switches."""
 
 
 def draw(seed: int, chaos: Chaos | None = None) -> Scenario:
     """The scenario of a seed."""
     chaos, dice = chaos or Chaos(), random.Random(seed)
-    jobs = tuple(_job(dice, chaos) for _ in range(dice.choice((1, 1, 1, 2))))
-    faults = tuple(_fault(dice, chaos, jobs) for _ in range(dice.randint(0, chaos.faults)))
+    leaves = dice.randint(1, MAX_LEAVES) if dice.random() < chaos.trees else 0
+    jobs = tuple(
+        _job(dice, chaos, tree=leaves > 0 and (position == 0 or dice.random() < 0.5))
+        for position in range(dice.choice((1, 1, 1, 2)))
+    )
+    faults = tuple(_fault(dice, chaos, jobs, leaves) for _ in range(dice.randint(0, chaos.faults)))
     for index, job in enumerate(jobs):
         if job.on_worker_loss == "continue":
             faults = (*faults, _loss(dice, index, job))
     link = _link(dice) if dice.random() < 0.8 else Link(delay_s=_delay_s(dice))
     if "restart" in chaos.kinds and dice.random() < REBIRTH_SHARE:
         link = dataclasses.replace(link, stray=REBIRTH_STRAY, stray_s=BUSY_S + LONGEST_FAULT_S)
-        restart = Fault(kind="restart", at_s=round(dice.random() * BUSY_S / 4, 4), for_s=round(dice.random() / 10, 4))
+        restart = Fault(
+            kind="restart",
+            at_s=round(dice.random() * BUSY_S / 4, 4),
+            for_s=round(dice.random() / 10, 4),
+            leaf=dice.choice((None, *range(leaves))),
+        )
         faults = (*faults, restart)
     return Scenario(
         name=f"chaos-{seed}",
         jobs=jobs,
+        leaves=leaves,
         link=link,
         faults=faults,
         noise_s=BUSY_S,
@@ -67,10 +93,10 @@ def draw(seed: int, chaos: Chaos | None = None) -> Scenario:
     )
 
 
-def _job(dice: random.Random, chaos: Chaos) -> JobPlan:
-    workers = dice.randint(1, chaos.workers)
+def _job(dice: random.Random, chaos: Chaos, *, tree: bool) -> JobPlan:
+    workers = dice.randint(1, WORKERS_OF_A_TREE if tree else chaos.workers)
     slots = dice.randint(1, 3)
-    stale = dice.random() < 0.6
+    stale = not tree and dice.random() < 0.6
     think_s = dice.choice((0.0, 1e-3, 0.02))
     staleness = dice.randint(0, chaos.staleness) if stale else 0
     on_worker_loss: OnWorkerLoss = dice.choice(LOSS_CHOICES) if stale else "raise"
@@ -88,6 +114,7 @@ def _job(dice: random.Random, chaos: Chaos) -> JobPlan:
         slow=tuple(dice.choice((1.0, 1.0, 5.0)) for _ in range(workers)) if think_s else (),
         passes=dice.choice((0.0, 0.0, 0.3)) if stale else 0.0,
         on_worker_loss=on_worker_loss,
+        tree=tree,
         start_s=dice.choice((0.0, 0.0, 0.01)),
     )
 
@@ -128,13 +155,15 @@ def _loss(dice: random.Random, index: int, job: JobPlan) -> Fault:
     )
 
 
-def _fault(dice: random.Random, chaos: Chaos, jobs: tuple[JobPlan, ...]) -> Fault:
-    mild = [kind for kind in chaos.kinds if kind in MILD]
-    wild = [kind for kind in chaos.kinds if kind not in MILD]
-    kind = dice.choice(mild if mild and (not wild or dice.random() < MILD_SHARE) else wild)
+def _fault(dice: random.Random, chaos: Chaos, jobs: tuple[JobPlan, ...], leaves: int) -> Fault:
     job = dice.randrange(len(jobs))
     workers = jobs[job].workers
-    of_one = kind in OF_A_WORKER or (kind not in ("restart", *TUNES) and dice.random() < 0.7)
+    kinds = [kind for kind in chaos.kinds if not (kind == "evict" and jobs[job].tree)]
+    mild = [kind for kind in kinds if kind in MILD]
+    wild = [kind for kind in kinds if kind not in MILD]
+    kind = dice.choice(mild if mild and (not wild or dice.random() < MILD_SHARE) else wild)
+    leaf = dice.randrange(leaves) if leaves and kind in OF_A_LEAF and dice.random() < 0.5 else None
+    of_one = kind in OF_A_WORKER or (leaf is None and kind not in ("restart", *TUNES) and dice.random() < 0.7)
     tunes = {"quorum": dice.randint(1, workers), "staleness": dice.randint(0, jobs[job].largest_staleness)}
     return Fault(
         kind=kind,
@@ -142,6 +171,7 @@ def _fault(dice: random.Random, chaos: Chaos, jobs: tuple[JobPlan, ...]) -> Faul
         for_s=0.0 if kind in ("evict", *TUNES) else round(dice.random() ** 3 * LONGEST_FAULT_S, 4),
         job=job,
         rank=dice.randrange(workers) if of_one else None,
+        leaf=leaf,
         direction=dice.choice(get_args(Direction)) if kind in ("cut", "clog") else "both",
         value=tunes.get(kind),
         link=_link(dice) if kind == "degrade" else None,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fanin import control
 from fanin.emulation.simulator import oracle
 from fanin.emulation.simulator.ledger import JobLedger
 from fanin.emulation.simulator.machines import WorkerType
@@ -35,27 +37,31 @@ class SimulatedJob:
         first_address: int,
         *,
         network: Network,
-        switch: SwitchHost,
+        switches: Sequence[SwitchHost],
         worker_type: WorkerType,
         dice: random.Random,
         seed: int,
         note: Note,
     ) -> None:
+        """`switches`: the one that its workers are at or, of a tree, the leaves, among which they are dealt out."""
         self.plan = plan
         self.index = index
         self.network = network
         self.queue = network.queue
-        self.switch = switch
         self.worker_type = worker_type
         self.dice = dice
         self.note = note
         self.complete = False
         self.attempts = 0
         """Generations in which at least one worker was admitted and failed, or that finished."""
-        self.processes = [Process(self, rank, first_address + rank) for rank in range(plan.workers)]
-        self._seed = seed
-        self._results: dict[tuple[int, int], bytes] = {}
+        self.processes = [
+            Process(self, rank, first_address + rank, switches[rank % len(switches)]) for rank in range(plan.workers)
+        ]
+        self.results: dict[tuple[int, int], bytes] = {}
         """By generation and step, what the first worker held."""
+        self.explanations: list[tuple[int, float, control.Explanation]] = []
+        """What workers that failed were told: rank, time and text."""
+        self._seed = seed
         self._finished: dict[int, set[int]] = {}
         """By generation, the ranks that have done all steps."""
         self._gone_wrong: set[int] = set()
@@ -87,11 +93,12 @@ class SimulatedJob:
         """A worker holds the result of a step: all hold the same, and integers hold what the switch multicast."""
         assert process.spec is not None
         assert process.ledger is not None
-        generation = process.spec.generation
         held = array.tobytes()
-        if self._results.setdefault((generation, step), held) != held:
+        if self.results.setdefault((process.generation, step), held) != held:
             raise AgreementError(f"{process}: another worker holds another result of step {step}")
-        if self.plan.element == "int32":
+        if self.plan.tree:  # what one switch with all of the workers would come to
+            told, right = self._expected(process, step), array
+        elif self.plan.element == "int32":
             told = np.concatenate([self._told(process.ledger, step, chunk) for chunk in range(self.plan.chunks)])
             right = array.view(np.uint32)
         elif process.ledger.live == process.spec.full_mask:
@@ -110,20 +117,19 @@ class SimulatedJob:
     def _expected(self, process: Process, step: int) -> Array:
         assert process.spec is not None
         inputs = [self.inputs(rank, step) for rank in range(self.plan.workers)]
-        return oracle.expected(process.spec, inputs, Element.FLOAT32)
+        return oracle.expected(process.spec, inputs, Element[self.plan.element.upper()])
 
     def finished(self, process: Process) -> None:
         """A worker has done all its steps: it leaves."""
-        assert process.spec is not None
         assert process.ledger is not None
-        self._finished.setdefault(process.spec.generation, set()).add(process.rank)
+        self._finished.setdefault(process.generation, set()).add(process.rank)
         self.queue.at(self.queue.now, process.leave)
         self.reconsider(process.ledger)
 
     def reconsider(self, ledger: JobLedger) -> None:
         """Is that all? Asked when a worker is done, or need not be any more."""
-        ranks = self._finished.get(ledger.spec.generation, set())
-        needed = {rank for rank in range(self.plan.workers) if ledger.live >> rank & 1}
+        ranks = self._finished.get(ledger.whole.spec.generation, set())
+        needed = {rank for rank in range(self.plan.workers) if self.plan.tree or ledger.live >> rank & 1}
         if self.complete or not ranks or not ranks >= needed:
             return
         self.note(f"job {self.index} is complete")
@@ -133,15 +139,19 @@ class SimulatedJob:
 
     def failed(self, process: Process) -> None:
         """A worker gave up. It is started again, and so are those that had left in good faith."""
-        if process.spec is not None and process.spec.generation not in self._gone_wrong:
-            self._gone_wrong.add(process.spec.generation)
+        if process.ledger is not None and process.generation not in self._gone_wrong:
+            self._gone_wrong.add(process.generation)
             self.attempts += 1
         self.start_again()
 
+    def explained(self, process: Process, explanation: control.Explanation) -> None:
+        """A worker that failed was told why."""
+        self.note(f"{process} is told: {explanation.text}")
+        self.explanations.append((process.rank, self.queue.now, explanation))
+
     def departed(self, process: Process) -> None:
         """A worker has left; was it done, and are the others getting there?"""
-        assert process.spec is not None
-        generation = process.spec.generation
+        generation = process.generation
         done = self._finished.get(generation, set())
         if self.complete or process.phase is not Phase.OUT:
             return
@@ -149,7 +159,7 @@ class SimulatedJob:
             self.start_again()
             return
         others = [other for other in self.processes if other.rank not in done]
-        if any(other.node is None or other.spec is None or other.spec.generation != generation for other in others):
+        if any(other.node is None or other.ledger is None or other.generation != generation for other in others):
             process.start_after(RESTART_S)
         else:
             self.queue.after(LAUNCHER_POLL_S, self._look_after, process, process.life)
@@ -168,7 +178,7 @@ class SimulatedJob:
 
     def _settle(self, ledger: JobLedger) -> None:
         """All is contributed: results and open rounds together are what was put in, to the bit (integers only)."""
-        if self.plan.element != "int32":
+        if self.plan.element != "int32" or self.plan.tree:  # a tree's results are compared with the inputs one by one
             return
         chunks, size = self.plan.chunks, self.plan.words_per_packet
         for index, slot in enumerate(ledger.slots):

@@ -79,8 +79,8 @@ class SlotLedger:
         """V, the number of the open round."""
         return len(self.results)
 
-    def add(self, packet: Packet) -> None:
-        """Enter an accepted contribution."""
+    def add(self, packet: Packet, holds: int) -> None:
+        """Enter an accepted contribution, which holds that many: of a leaf, those of its round."""
         self.arrivals += not packet.flags & Flag.LATE
         self.accepted[packet.base] = self.accepted.get(packet.base, 0) | 1 << packet.worker
         if packet.flags & Flag.PASS:
@@ -91,16 +91,16 @@ class SlotLedger:
         else:
             self.words = self.words + packet.words
             self.codes = tuple(map(max, self.codes, packet.codes))
-        self.contributors += 1
+        self.contributors += holds
 
     def stands(self, worker: int) -> int:
         """The base that a live worker has to contribute next."""
         bases = (base for base in range(self.full_bases, self.open) if not self.accepted.get(base, 0) >> worker & 1)
         return next(bases, self.open)
 
-    def close(self) -> None:
-        """The open round is over."""
-        self.results.append(Closed(self.words, self.codes, self.signature, self.contributors))
+    def close(self, result: Closed | None = None) -> None:
+        """The open round is over; what it came to is what it holds, unless a parent's result is given."""
+        self.results.append(result or Closed(self.words, self.codes, self.signature, self.contributors))
         self.words, self.codes, self.signature = NO_WORDS, (), 0
         self.contributors = self.arrivals = 0
 
@@ -123,6 +123,11 @@ class JobLedger:
 
     def __str__(self) -> str:
         return f"job {self.spec.job}, generation {self.spec.generation:#x}"
+
+    @property
+    def whole(self) -> JobLedger:
+        """The books of the whole job: of a leaf's part, its parent's."""
+        return self
 
     # --- what the controller does ---
 
@@ -183,7 +188,7 @@ class JobLedger:
                 raise ConservationError(f"{what} was accepted twice")
             if not in_bounds:
                 raise StalenessError(f"{what} landed in round {slot.open}; the bound is {self.spec.largest_staleness}")
-            slot.add(packet)
+            slot.add(packet, max(packet.contributors, 1) if self.spec.branches else 1)
             self._advance(slot)
         elif verdict == DUPLICATE and not known:
             raise ConservationError(f"{what} is new and was taken for a duplicate; round {slot.open} is open")
@@ -269,20 +274,21 @@ class JobLedger:
 
     def settle(self) -> None:
         """A step is over: nothing that was due is still open, and the machine counts as many rounds as were seen."""
-        audience = self._audience()
         for index, slot in enumerate(self.slots):
-            if not slot.arrivals or not self._due(slot):
-                continue
-            if not audience:
-                slot.close()  # nobody is left to be told, so only the counter shows it
-                continue
+            self._settle_slot(index, slot)
+        closed = sum(slot.open for slot in self.slots)
+        if self._counters["rounds"] != closed:
+            raise ConservationError(f"{self}: the switch counts {self._counters['rounds']} rounds, and {closed} closed")
+
+    def _settle_slot(self, index: int, slot: SlotLedger) -> None:
+        if not slot.arrivals or not self._due(slot):
+            return
+        if self._audience():
             raise ProgressError(
                 f"{self}: slot {index}, round {slot.open} holds {slot.arrivals} arrivals with quorum {self.quorum} "
                 f"and {slot.full_bases} full bases, and was not closed"
             )
-        closed = sum(slot.open for slot in self.slots)
-        if self._counters["rounds"] != closed:
-            raise ConservationError(f"{self}: the switch counts {self._counters['rounds']} rounds, and {closed} closed")
+        slot.close()  # nobody is left to be told, so only the counter shows it
 
     def _audience(self) -> list[int]:
         """The addresses of everybody who is registered and has not left."""

@@ -7,7 +7,7 @@ from typing import Literal, Protocol, cast
 from fanin.events import SwitchEvent, WorkerEvent
 from fanin.extension import native_extension
 from fanin.host.worker_machine import WorkerMachine
-from fanin.job import JobSpec
+from fanin.job import JobSpec, Uplink
 from fanin.reduction import Reduction
 from fanin.switch.switch_machine import SwitchMachine
 
@@ -28,6 +28,7 @@ class Switch(Machine, Protocol):
     """A switch machine with what the controller asks of it."""
 
     def admit(self, spec: JobSpec) -> None: ...
+    def admit_leaf(self, spec: JobSpec, uplink: Uplink) -> None: ...
     def remove(self, job: int) -> None: ...
     def evict(self, job: int, worker: int, now: float) -> None: ...
     def admit_worker(self, job: int, worker: int, token: int) -> None: ...

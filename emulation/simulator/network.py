@@ -52,12 +52,12 @@ class Node:
 
 
 class Network:
-    """Nodes, pipes and the dice. `link` may be replaced while it runs; `links` holds exceptions by worker address."""
+    """Nodes, pipes and the dice. `link` may be replaced while it runs; `links` holds exceptions by `ends`."""
 
     def __init__(self, queue: EventQueue, link: Link, dice: random.Random) -> None:
         self.queue = queue
         self.link = link
-        self.links: dict[int, Link] = {}
+        self.links: dict[tuple[int, int], Link] = {}
         self.watchers: list[Watcher] = []
         self.packets = 0
         self.bytes = 0
@@ -154,7 +154,7 @@ class Network:
         pipe = self.pipe(source, destination)
         if pipe.blocked:
             return
-        link = self.links.get(source) or self.links.get(destination) or self.link
+        link = self.links.get(ends(source, destination), self.link)
         for at, copy in pipe.carry(data, self.queue.now, link, self._dice):
             self.queue.at(at, self._arrive, source, destination, copy)
 
@@ -166,3 +166,8 @@ class Network:
             self._give(node, data, source)
         elif len(node.backlog) < BACKLOG_PACKETS:
             node.backlog.append((data, source))
+
+
+def ends(one: int, other: int) -> tuple[int, int]:
+    """What a link between two addresses is known by."""
+    return (one, other) if one < other else (other, one)

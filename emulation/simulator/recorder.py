@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from fanin.emulation.simulator.addresses import endpoint
 from fanin.emulation.simulator.event_queue import EventQueue
 from fanin.emulation.simulator.network import Datagrams
-from fanin.emulation.simulator.switch_host import SWITCH_ADDRESS
-from fanin.framing import Endpoint
 from fanin.host.transports.pcap import PcapWriter
 from fanin.trace import describe
 
 TAIL_STEPS = 12
 """Steps and notes at the end of a violation's text."""
-PCAP_PORT = 4919
-CAPTURE_NETWORK = "192.0.2"
-"""TEST-NET-1 (RFC 5737): a simulated address A is shown as 192.0.2.A."""
 
 Step = tuple[int, float, int, "tuple[bytes, int] | None", Datagrams]
 
@@ -27,6 +23,8 @@ class Recorder:
     def __init__(
         self, queue: EventQueue, *, show: Callable[[str], None] | None = None, pcap: PcapWriter | None = None
     ) -> None:
+        self.names: dict[int, str] = {}
+        """Of switches, by address; everybody else is a worker."""
         self._queue = queue
         self._show = show
         self._pcap = pcap
@@ -46,30 +44,23 @@ class Recorder:
         step = (self._queue.happened, self._queue.now, address, received, sent)
         self._tail.append(step)
         if self._show is not None:
-            for line in _lines(step):
+            for line in self._lines(step):
                 self._show(line)
         if self._pcap is not None:
             for data, destination in sent:
-                self._pcap.write(self._queue.now, _endpoint(address), _endpoint(destination), [data])
+                self._pcap.write(self._queue.now, endpoint(address), endpoint(destination), [data])
 
     def tail(self) -> list[str]:
         """The last steps and notes, a line for each packet."""
-        return [line for each in self._tail for line in ([each] if isinstance(each, str) else _lines(each))]
+        return [line for each in self._tail for line in ([each] if isinstance(each, str) else self._lines(each))]
 
+    def _name(self, address: int) -> str:
+        return self.names.get(address, f"worker@{address}")
 
-def name_of(address: int) -> str:
-    """Who has that address."""
-    return "switch" if address == SWITCH_ADDRESS else f"worker@{address}"
-
-
-def _lines(step: Step) -> list[str]:
-    number, time_s, address, received, sent = step
-    lines = []
-    if received is not None:
-        lines.append(f"{number:7d} {time_s:.6f} {name_of(address)} < {name_of(received[1])}: {describe(received[0])}")
-    lines += [f"{number:7d} {time_s:.6f} {name_of(address)} > {name_of(to)}: {describe(data)}" for data, to in sent]
-    return lines
-
-
-def _endpoint(address: int) -> Endpoint:
-    return Endpoint(f"{CAPTURE_NETWORK}.{address % 254 + 1}", PCAP_PORT + address // 254)
+    def _lines(self, step: Step) -> list[str]:
+        number, time_s, address, received, sent = step
+        when, name = f"{number:7d} {time_s:.6f}", self._name(address)
+        lines = []
+        if received is not None:
+            lines.append(f"{when} {name} < {self._name(received[1])}: {describe(received[0])}")
+        return lines + [f"{when} {name} > {self._name(to)}: {describe(data)}" for data, to in sent]

@@ -19,7 +19,8 @@ from typing import Any, Literal, get_args
 
 from fanin.emulation.simulator.links import Link
 from fanin.errors import ConfigurationError
-from fanin.job import LIVENESS_TIMEOUT_S
+from fanin.job import LIVENESS_TIMEOUT_S, MAX_TREE_WORKERS
+from fanin.wire import MAX_WORKERS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -38,6 +39,8 @@ TUNES = ("quorum", "staleness")
 """Kinds that change a running job, as `fanin tune` does."""
 OF_A_WORKER = ("crash", "leave", "evict")
 """Kinds that need a rank; the others mean the switch, or all links of the job, without one."""
+OF_A_LEAF = ("cut", "clog", "degrade", "pause", "restart")
+"""Kinds that may have a leaf instead."""
 
 
 def check(legal: bool, text: str) -> None:
@@ -60,7 +63,9 @@ class Fault:
     job: int = 0
     """Position of the job in the scenario."""
     rank: int | None = None
-    """The worker. None: the switch (pause) or every worker of the job (cut, clog, degrade)."""
+    """The worker. None: the switch (pause, restart) or every worker of the job (cut, clog, degrade)."""
+    leaf: int | None = None
+    """A leaf switch (pause, restart), or its link to the root (cut, clog, degrade)."""
     direction: Direction = "both"
     value: int | None = None
     link: Link | None = None
@@ -70,6 +75,8 @@ class Fault:
         check(self.direction in get_args(Direction), f"fault: {self.direction!r} is no direction")
         check(0 <= self.at_s <= 3600 and 0 <= self.for_s <= 3600, f"fault {self.kind}: at_s and for_s are in 0..3600")
         check(self.rank is not None or self.kind not in OF_A_WORKER, f"fault {self.kind}: rank is missing")
+        check(self.leaf is None or self.kind in OF_A_LEAF, f"fault {self.kind}: that happens to no leaf")
+        check(self.leaf is None or self.rank is None, f"fault {self.kind}: either a rank or a leaf")
         check((self.link is not None) == (self.kind == "degrade"), f"fault {self.kind}: link goes with degrade")
         check((self.value is not None) == (self.kind in TUNES), f"fault {self.kind}: value goes with {TUNES}")
 
@@ -105,12 +112,15 @@ class JobPlan:
     """Probability that a worker passes a step. Such workers are Python twins: see worker.py."""
     on_worker_loss: Literal["raise", "continue"] = "raise"
     """continue: who is lost or leaves is evicted, the others go on, and it comes in again."""
+    tree: bool = False
+    """Its workers are at the leaves of the scenario, dealt out one after another; synchronous."""
     checksum: bool = True
     start_s: float = 0.0
     """When its workers start."""
 
     def __post_init__(self) -> None:
-        check(1 <= self.workers <= 32, f"job: workers = {self.workers}; must be in 1..32")
+        most = MAX_TREE_WORKERS if self.tree else MAX_WORKERS
+        check(1 <= self.workers <= most, f"job: workers = {self.workers}; must be in 1..{most}")
         check(self.quorum is None or 1 <= self.quorum <= self.workers, f"job: quorum = {self.quorum} of {self.workers}")
         check(0 <= self.staleness <= self.largest_staleness <= 64, "job: staleness must be in 0..max_staleness <= 64")
         check(1 <= self.steps <= 100_000, f"job: steps = {self.steps}; must be in 1..100000")
@@ -121,6 +131,7 @@ class JobPlan:
         if self.every_chunk_has_a_slot:
             check(self.chunks == self.slots, "job: with staleness, quorum or passes, chunks must be slots")
             check(self.element == "int32", "job: with staleness, quorum or passes, element must be int32")
+            check(not self.tree, "job: a tree is synchronous: no staleness, quorum, passes or on_worker_loss")
 
     @property
     def largest_staleness(self) -> int:
@@ -141,6 +152,8 @@ class Scenario:
     name: str = "unnamed"
     about: str = ""
     jobs: tuple[JobPlan, ...] = (JobPlan(),)
+    leaves: int = 0
+    """Leaf switches below the one switch there is otherwise; workers of jobs that are trees are at these."""
     link: Link = field(default_factory=Link)
     faults: tuple[Fault, ...] = ()
     noise_s: float = 0.0
@@ -151,9 +164,17 @@ class Scenario:
 
     def __post_init__(self) -> None:
         check(len(self.jobs) >= 1, "scenario: at least one job")
+        check(0 <= self.leaves <= MAX_WORKERS, f"scenario: leaves = {self.leaves}; must be in 0..{MAX_WORKERS}")
+        for job in self.jobs:
+            check(not job.tree or self.leaves > 0, "scenario: a tree needs leaves")
+            check(not job.tree or job.workers <= MAX_WORKERS * self.leaves, f"scenario: {MAX_WORKERS} workers per leaf")
         for fault in self.faults:
+            check(fault.leaf is None or 0 <= fault.leaf < self.leaves, f"fault {fault.kind}: no leaf {fault.leaf}")
             check(0 <= fault.job < len(self.jobs), f"fault {fault.kind}: there is no job {fault.job}")
             workers = self.jobs[fault.job].workers
+            check(
+                not (fault.kind == "evict" and self.jobs[fault.job].tree), "fault evict: nobody is evicted from a tree"
+            )
             check(fault.rank is None or 0 <= fault.rank < workers, f"fault {fault.kind}: no rank {fault.rank}")
             if fault.kind == "quorum" and fault.value is not None:
                 check(1 <= fault.value <= workers, f"fault quorum: {fault.value} of {workers}")

@@ -9,17 +9,20 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from fanin import control
+from fanin.emulation.simulator.addresses import OPERATOR_ADDRESS, SWITCH_ADDRESS
 from fanin.emulation.simulator.event_queue import EventQueue
 from fanin.emulation.simulator.job import SimulatedJob
+from fanin.emulation.simulator.leaf_host import LeafHost
 from fanin.emulation.simulator.ledger import JobLedger
 from fanin.emulation.simulator.links import Link, Pipe
 from fanin.emulation.simulator.machines import Kind, SwitchType, switch_type, worker_type
-from fanin.emulation.simulator.network import Network
+from fanin.emulation.simulator.network import Network, ends
 from fanin.emulation.simulator.recorder import Recorder
 from fanin.emulation.simulator.scenario import Fault, Scenario
-from fanin.emulation.simulator.switch_host import SWITCH_ADDRESS, SwitchHost
+from fanin.emulation.simulator.switch_host import SwitchHost
 from fanin.emulation.simulator.violations import CrashError, ProgressError, ViolationError
 from fanin.emulation.simulator.worker import Process
 from fanin.host.transports.pcap import PcapWriter
@@ -27,8 +30,6 @@ from fanin.host.transports.pcap import PcapWriter
 MAX_EVENTS = 2_000_000
 """Events in one run; more is a machine that never rests."""
 OPERATOR = b"operator"
-OPERATOR_ADDRESS = -1
-"""Of whoever runs `fanin tune`: no machine is there, and nothing cuts it off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,22 +90,29 @@ class Simulation:
         dice = random.Random(seed)
         self.network = Network(self.queue, scenario.link, dice)
         self.network.watchers.append(self.recorder)
+        self._operator = _Operator(self.recorder.note)
+        self._switch_type = switch or switch_type(kind)
         self.switch = SwitchHost(
-            self.network,
-            switch or switch_type(kind),
-            dice,
-            memory_bytes=scenario.memory_bytes,
-            liveness_timeout_s=scenario.liveness_timeout_s,
-            note=self.recorder.note,
-            evicted=self._reconsider,
+            self.network, self._switch_type, dice, address=SWITCH_ADDRESS, name="switch", **self._facts()
         )
+        self.leaves = [
+            LeafHost(
+                self.network, self._switch_type, dice, self.switch,
+                address=SWITCH_ADDRESS + 1 + leaf, name=f"leaf {leaf}", **self._facts(),
+            )
+            for leaf in range(scenario.leaves)
+        ]  # fmt: skip
+        self.recorder.names = {SWITCH_ADDRESS: "switch"}
+        self.recorder.names |= {leaf.address: f"leaf{index}" for index, leaf in enumerate(self.leaves)}
+        for host in self.hosts:
+            host.start()
         self.jobs: list[SimulatedJob] = []
-        address = SWITCH_ADDRESS + 1
+        address = SWITCH_ADDRESS + 1 + scenario.leaves
         for index, plan in enumerate(scenario.jobs):
             job = SimulatedJob(
                 plan, index, address,
-                network=self.network, switch=self.switch, worker_type=worker_type(kind), dice=dice, seed=seed,
-                note=self.recorder.note,
+                network=self.network, switches=self.leaves if plan.tree else [self.switch],
+                worker_type=worker_type(kind), dice=dice, seed=seed, note=self.recorder.note,
             )  # fmt: skip
             self.jobs.append(job)
             self.queue.at(plan.start_s, job.start)
@@ -112,6 +120,20 @@ class Simulation:
         for fault in scenario.faults:
             self.queue.at(fault.at_s, self._strike, fault)
         self.queue.at(scenario.quiet_s, self._quiet)
+
+    @property
+    def hosts(self) -> list[SwitchHost]:
+        """The switch, or the root and the leaves."""
+        return [self.switch, *self.leaves]
+
+    def _facts(self) -> dict[str, Any]:
+        """What all switches are given alike."""
+        return {
+            "memory_bytes": self.scenario.memory_bytes,
+            "liveness_timeout_s": self.scenario.liveness_timeout_s,
+            "note": self.recorder.note,
+            "evicted": self._reconsider,
+        }
 
     def run(self) -> Report:
         """Run to the end; the first violation ends it."""
@@ -130,7 +152,7 @@ class Simulation:
             quiet_s=self.scenario.quiet_s,
             events=self.queue.happened,
             packets=self.network.packets,
-            contributions=self.switch.contributions + self.switch.auditor.contributions,
+            contributions=sum(host.checked_contributions for host in self.hosts),
             attempts=sum(job.attempts for job in self.jobs),
         )
 
@@ -157,16 +179,17 @@ class Simulation:
         self.recorder.note(f"fault: {fault}")
         job = self.jobs[fault.job]
         process = None if fault.rank is None else job.processes[fault.rank]
+        host = self.switch if fault.leaf is None else self.leaves[fault.leaf]
         match fault.kind:
             case "cut" | "clog":
-                self._obstruct(fault, job)
+                self._obstruct(fault)
             case "degrade":
-                self._degrade(fault, job)
+                self._degrade(fault)
             case "pause":
-                self._pause(fault, process)
+                self._pause(fault, process, host)
             case "restart":
-                self.switch.stop()
-                self.queue.at(fault.ends_s, self._restart_switch)
+                host.stop()
+                self.queue.at(fault.ends_s, _restart, host)
             case "crash" | "leave":
                 assert process is not None
                 process.held_until = fault.ends_s
@@ -179,46 +202,42 @@ class Simulation:
                 self._evict(fault, job)
             case "quorum" | "staleness":
                 tune = control.Tune(job=job.name, **{fault.kind: fault.value})
-                self.switch.request(OPERATOR, OPERATOR_ADDRESS, tune, lambda reply: self.recorder.note(str(reply)))
+                self.switch.request(OPERATOR, self._operator, tune)
 
-    def _obstruct(self, fault: Fault, job: SimulatedJob) -> None:
-        for pipe in self._pipes(fault, job):
-            if fault.kind == "clog":
-                pipe.clog(fault.ends_s)
-            else:
-                pipe.blocked += 1
-                self.queue.at(fault.ends_s, _unblock, pipe)
+    def _links(self, fault: Fault) -> list[tuple[int, int]]:
+        """The links that a fault is about: the lower end of each, and the switch at the upper one."""
+        if fault.leaf is not None:
+            return [(self.leaves[fault.leaf].address, self.switch.address)]
+        processes = self.jobs[fault.job].processes
+        return [(each.address, each.switch.address) for each in processes if fault.rank in (None, each.rank)]
 
-    def _pipes(self, fault: Fault, job: SimulatedJob) -> list[Pipe]:
-        processes = job.processes if fault.rank is None else [job.processes[fault.rank]]
-        pipes = []
-        for process in processes:
-            if fault.direction != "from_switch":
-                pipes.append(self.network.pipe(process.address, SWITCH_ADDRESS))
-            if fault.direction != "to_switch":
-                pipes.append(self.network.pipe(SWITCH_ADDRESS, process.address))
-        return pipes
+    def _obstruct(self, fault: Fault) -> None:
+        for lower, upper in self._links(fault):
+            up = [self.network.pipe(lower, upper)] if fault.direction != "from_switch" else []
+            down = [self.network.pipe(upper, lower)] if fault.direction != "to_switch" else []
+            for pipe in up + down:
+                if fault.kind == "clog":
+                    pipe.clog(fault.ends_s)
+                else:
+                    pipe.blocked += 1
+                    self.queue.at(fault.ends_s, _unblock, pipe)
 
-    def _degrade(self, fault: Fault, job: SimulatedJob) -> None:
+    def _degrade(self, fault: Fault) -> None:
         assert fault.link is not None
-        for process in job.processes if fault.rank is None else [job.processes[fault.rank]]:
-            self.network.links[process.address] = fault.link
-            self.queue.at(fault.ends_s, self._mend, process.address, fault.link)
+        for lower, upper in self._links(fault):
+            self.network.links[ends(lower, upper)] = fault.link
+            self.queue.at(fault.ends_s, self._mend, ends(lower, upper), fault.link)
 
-    def _mend(self, address: int, link: Link) -> None:
-        if self.network.links.get(address) is link:
-            del self.network.links[address]
+    def _mend(self, where: tuple[int, int], link: Link) -> None:
+        if self.network.links.get(where) is link:
+            del self.network.links[where]
 
-    def _pause(self, fault: Fault, process: Process | None) -> None:
+    def _pause(self, fault: Fault, process: Process | None, host: SwitchHost) -> None:
         if process is None:
-            self.queue.at(fault.ends_s, self.switch.resume, self.switch.pause())
+            self.queue.at(fault.ends_s, host.resume, host.pause())
         elif process.node is not None:
             self.network.pause(process.node)
             self.queue.at(fault.ends_s, self.network.resume, process.node)
-
-    def _restart_switch(self) -> None:
-        self.switch.stop()  # of two overlapping restarts, the later one decides
-        self.switch.start()
 
     def _evict(self, fault: Fault, job: SimulatedJob) -> None:
         """Take a worker out of the job that runs now, if one does."""
@@ -232,6 +251,26 @@ class Simulation:
         for job in self.jobs:
             if any(process.ledger is ledger for process in job.processes):
                 job.reconsider(ledger)
+
+
+class _Operator:
+    """Whoever runs `fanin tune`. See fanin.emulation.simulator.switch_host.Client."""
+
+    address = OPERATOR_ADDRESS
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+
+    def hears(self) -> bool:
+        return True
+
+    def replied(self, peer: bytes, reply: control.Reply) -> None:
+        self._note(str(reply))
+
+
+def _restart(host: SwitchHost) -> None:
+    host.stop()  # of two overlapping restarts, the later one decides
+    host.start()
 
 
 def _unblock(pipe: Pipe) -> None:

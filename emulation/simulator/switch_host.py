@@ -1,17 +1,19 @@
-"""The switch as a process: machine, controller and control channel, which starts, stops and starts again empty.
+"""A switch as a process: machine, controller and control channel, which starts, stops and starts again empty.
 
-The controller is the real one (`fanin.switch.controller`); `_Server` stands between it and the machine as the servers
-of `fanin.switch` do. Control messages travel by TCP in reality: here they arrive whole and late, and wait while their
-path is cut or the switch is paused.
+The controller is the real one (`fanin.switch.controller`); `SimulatedServer` stands between it and the machine as the
+servers of `fanin.switch` do. leaf_host.py is the same for a leaf.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
 from fanin import control
 from fanin.emulation.simulator.audit import SwitchAuditor
+from fanin.emulation.simulator.control_channel import CONTROL_RETRY_S, ControlChannel
 from fanin.emulation.simulator.ledger import JobLedger
 from fanin.emulation.simulator.machines import Switch, SwitchType
 from fanin.emulation.simulator.network import Network, Node
@@ -23,14 +25,41 @@ from fanin.switch.data_plane import DataPlane, Limits
 from fanin.switch.job_shape import SwitchBuffers
 from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
 
-SWITCH_ADDRESS = 0
-CONTROL_DELAY_S = 200e-6
-CONTROL_RETRY_S = 0.05
-"""How often a control message that cannot pass is tried again."""
 BUFFERS = SwitchBuffers(receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, shared=False)
 
-Replied = Callable[[control.Reply], None]
 Note = Callable[[str], None]
+
+
+class Client(Protocol):
+    """Whoever asks a switch's controller."""
+
+    @property
+    def address(self) -> int:
+        """Where it is in the network, for what is cut off there."""
+
+    def hears(self) -> bool:
+        """Whether it can take in a reply at the moment; one waits until it can."""
+
+    def replied(self, peer: bytes, reply: control.Reply) -> None:
+        """The controller has answered what was asked as `peer`."""
+
+
+class AnyController(Protocol):
+    """What controllers of a root and of a leaf have in common."""
+
+    def receive(self, peer: bytes, request: control.Request, now: float) -> None: ...
+    def handle_event(self, event: SwitchEvent, now: float) -> None: ...
+    def handle_timer(self, now: float) -> None: ...
+    def next_timer(self) -> float | None: ...
+    def messages_to_send(self) -> list[tuple[bytes, control.Reply]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    """Of one peer, for as long as the switch lives."""
+
+    up: ControlChannel[control.Request]
+    down: ControlChannel[control.Reply]
 
 
 class SwitchHost:
@@ -42,26 +71,30 @@ class SwitchHost:
         make: SwitchType,
         dice: random.Random,
         *,
+        address: int,
+        name: str,
         memory_bytes: int,
         liveness_timeout_s: float,
         note: Note,
         evicted: Callable[[JobLedger], None],
     ) -> None:
         """`evicted` is called when a worker was taken out of a job."""
+        self.address = address
         self.lives = 0
         self.contributions = 0
         """Taken in by machines of former lives."""
+        self.books: dict[tuple[int, int], JobLedger] = {}
+        """By index and generation, every job that there ever was: leaves may still ask after those of former lives."""
         self._network = network
         self._make = make
         self._dice = dice
+        self._name = name
         self._memory_bytes = memory_bytes
         self._limits = Limits(memory_bytes=memory_bytes, liveness_timeout_s=liveness_timeout_s)
         self._note = note
         self._evicted = evicted
-        self._peers: dict[bytes, tuple[int, Replied]] = {}
-        """By peer, its address in the network and who takes its replies."""
+        self._connections: dict[bytes, _Connection] = {}
         self._node: Node | None = None
-        self.start()
 
     # --- lives ---
 
@@ -69,19 +102,21 @@ class SwitchHost:
         """Begin a life, knowing nothing of the one before."""
         self.lives += 1
         self.machine: Switch = self._make(self._memory_bytes)
-        self.auditor = SwitchAuditor(SWITCH_ADDRESS, self.machine, self._memory_bytes)
+        self.auditor = SwitchAuditor(self.address, self.machine, self._memory_bytes)
         self._network.watchers.append(self.auditor)
-        server = _Server(self)
-        self.controller = Controller(
+        self.controller: AnyController = self._make_controller()
+        self._armed_at = float("inf")
+        self._handling = False
+        self._node = self._network.attach(self.address, self.machine, self._stepped)
+
+    def _make_controller(self) -> AnyController:
+        return Controller(
             self._limits,
-            {"udp": DataPlane(server, BUFFERS)},
+            {"udp": DataPlane(SimulatedServer(self), BUFFERS)},
             random_bits=self._dice.getrandbits,
             started_s=self._network.queue.now,
             engine="simulated",
         )
-        self._armed_at = float("inf")
-        self._handling = False
-        self._node = self._network.attach(SWITCH_ADDRESS, self.machine, self._stepped)
 
     def stop(self) -> None:
         """End this life."""
@@ -90,7 +125,15 @@ class SwitchHost:
             self._network.watchers.remove(self.auditor)
             self._network.detach(self._node)
             self._node = None
-            self._peers.clear()
+            for connection in self._connections.values():
+                connection.up.close()
+                connection.down.close()
+            self._connections.clear()
+
+    @property
+    def checked_contributions(self) -> int:
+        """Contributions that reached its machines, in all lives."""
+        return self.contributions + (self.auditor.contributions if self._node is not None else 0)
 
     def pause(self) -> Node | None:
         """Stop everything for a while; what `resume` wants back."""
@@ -105,32 +148,36 @@ class SwitchHost:
 
     # --- the control channel ---
 
-    def request(self, peer: bytes, address: int, request: control.Request, replied: Replied) -> None:
-        """A worker at `address` asks; `replied` gets whatever the controller sends to `peer` from then on."""
-        self._network.queue.after(CONTROL_DELAY_S, self._arrive, self.lives, peer, address, request, replied)
+    def request(self, peer: bytes, client: Client, request: control.Request) -> None:
+        """A client asks; what the controller sends to `peer` from then on is for it. A dead switch hears nothing."""
+        if self._node is None:
+            return
+        if peer not in self._connections:
+            self._connections[peer] = self._connect(peer, client)
+        self._connections[peer].up.send(request)
 
-    def _arrive(self, life: int, peer: bytes, address: int, request: control.Request, replied: Replied) -> None:
-        if life != self.lives or self._node is None:
-            return  # the connection broke: workers ask again
-        if self._node.paused or self._network.pipe(address, SWITCH_ADDRESS).blocked:
-            self._network.queue.after(CONTROL_RETRY_S, self._arrive, life, peer, address, request, replied)
-            return
-        self._peers[peer] = (address, replied)
-        self.controller.receive(peer, request, self._network.queue.now)
-        self._dispatch()
+    def _connect(self, peer: bytes, client: Client) -> _Connection:
+        network, node = self._network, self._node
 
-    def _deliver(self, life: int, address: int, reply: control.Reply, replied: Replied) -> None:
-        if life != self.lives or self._node is None:
-            return
-        if self._network.pipe(SWITCH_ADDRESS, address).blocked:
-            self._network.queue.after(CONTROL_RETRY_S, self._deliver, life, address, reply, replied)
-            return
-        replied(reply)
+        def arrives(request: control.Request) -> None:
+            self.controller.receive(peer, request, network.queue.now)
+            self._dispatch()
+
+        def upwards_blocked() -> bool:
+            return node is None or node.paused > 0 or network.pipe(client.address, self.address).blocked > 0
+
+        def downwards_blocked() -> bool:
+            return network.pipe(self.address, client.address).blocked > 0 or not client.hears()
+
+        return _Connection(
+            ControlChannel(network.queue, upwards_blocked, arrives),
+            ControlChannel(network.queue, downwards_blocked, lambda reply: client.replied(peer, reply)),
+        )
 
     def _dispatch(self) -> None:
         for peer, reply in self.controller.messages_to_send():
-            if (found := self._peers.get(peer)) is not None:
-                self._network.queue.after(CONTROL_DELAY_S, self._deliver, self.lives, found[0], reply, found[1])
+            if (connection := self._connections.get(peer)) is not None:
+                connection.down.send(reply)
         at = self.controller.next_timer()
         if at is not None and at < self._armed_at:
             self._armed_at = at
@@ -152,13 +199,19 @@ class SwitchHost:
         self._handling, events = True, False
         while (event := self.machine.next_event()) is not None:
             events = True
-            self._note(f"switch: {event}")
+            self._note(f"{self._name}: {event}")
             self.controller.handle_event(event, self._network.queue.now)
         self._handling = False
         if events:
             self._dispatch()
 
     # --- what operators and the controller ask of the machine ---
+
+    def admit(self, spec: JobSpec) -> None:
+        """Take a job in."""
+        self.machine.admit(spec)
+        self.auditor.admitted(spec)
+        self.books[spec.job, spec.generation] = self.auditor.ledgers[spec.job]
 
     def evict(self, job: int, worker: int) -> None:
         """Take a worker out of a job; nothing if the job is not there (any more)."""
@@ -192,7 +245,7 @@ class SwitchHost:
         self._network.speak(self._node)
 
 
-class _Server:
+class SimulatedServer:
     """fanin.switch.server.Server, as far as a controller calls it."""
 
     def __init__(self, host: SwitchHost) -> None:
@@ -201,8 +254,8 @@ class _Server:
         self.ports = (1,)
 
     def admit(self, spec: JobSpec) -> None:
-        self._host.machine.admit(spec)
-        self._host.auditor.admitted(spec)
+        """These, and what follows, as fanin.switch.server.Server says."""
+        self._host.admit(spec)
 
     def remove(self, job: int) -> None:
         self._host.machine.remove(job)

@@ -25,9 +25,9 @@ from fanin.control import JOIN_INTERVAL_S
 from fanin.emulation.simulator.ledger import JobLedger
 from fanin.emulation.simulator.machines import Worker
 from fanin.emulation.simulator.network import Node
-from fanin.emulation.simulator.switch_host import SWITCH_ADDRESS
+from fanin.emulation.simulator.switch_host import SwitchHost
 from fanin.events import Departed, MembersChanged, Ready, ReductionDone, RoundHeard, Stands, WorkerEvent
-from fanin.host.joining import ENTRY_MARGIN, spec_of
+from fanin.host.joining import ENTRY_MARGIN, spec_of, worker_of
 from fanin.host.operation import Operation
 from fanin.host.worker_machine import WorkerMachine
 from fanin.job import JobSpec
@@ -93,8 +93,10 @@ class Phase(enum.Enum):
 class Process:
     """One worker of one job."""
 
-    def __init__(self, job: SimulatedJob, rank: int, address: int) -> None:
+    def __init__(self, job: SimulatedJob, rank: int, address: int, switch: SwitchHost) -> None:
         self.job = job
+        self.switch = switch
+        """The one that it joins at and sends to."""
         self.rank = rank
         self.address = address
         """Kept over restarts: the worst case for telling old packets from new ones."""
@@ -117,6 +119,12 @@ class Process:
 
     def __str__(self) -> str:
         return f"job {self.job.index} rank {self.rank}"
+
+    @property
+    def generation(self) -> int:
+        """Of the job that it was last admitted to: in a tree, of the whole."""
+        assert self.ledger is not None
+        return self.ledger.whole.spec.generation
 
     # --- what happens to it ---
 
@@ -178,11 +186,17 @@ class Process:
         self.job.queue.after(JOIN_INTERVAL_S, self._ask, life)
 
     def _send(self, request: control.Request) -> None:
-        life = self.life
-        self.job.switch.request(self._peer, self.address, request, lambda reply: self._replied(life, reply))
+        self.switch.request(self._peer, self, request)
 
-    def _replied(self, life: int, reply: control.Reply) -> None:
-        if life != self.life or self.phase is not Phase.JOINING:
+    def hears(self) -> bool:
+        """See fanin.emulation.simulator.switch_host.Client."""
+        return self.node is None or not self.node.paused
+
+    def replied(self, peer: bytes, reply: control.Reply) -> None:
+        """See fanin.emulation.simulator.switch_host.Client."""
+        if isinstance(reply, control.Explanation):
+            self.job.explained(self, reply)
+        if peer != self._peer or self.phase is not Phase.JOINING:
             return
         if isinstance(reply, control.Admitted):
             if self._machine is None:
@@ -216,7 +230,7 @@ class Process:
     def _admitted(self, admitted: control.Admitted) -> None:
         self.job.note(f"{self} is admitted to index {admitted.index}, generation {admitted.generation:#x}")
         self.spec = spec_of(admitted)
-        ledger = self.job.switch.auditor.ledgers.get(admitted.index)
+        ledger = self.switch.auditor.ledgers.get(admitted.index)
         if ledger is None or ledger.spec.generation != admitted.generation:
             self._fail("was admitted to a job that is gone")
             return
@@ -224,7 +238,7 @@ class Process:
         make = PassingWorker if self.job.plan.passes else self.job.worker_type
         self._is_newcomer = admitted.running
         self._machine = make(
-            self.spec, self.rank, switch=SWITCH_ADDRESS, token=admitted.token, newcomer=admitted.running
+            self.spec, worker_of(admitted), switch=self.switch.address, token=admitted.token, newcomer=admitted.running
         )
         self.node = self.job.network.attach(self.address, self._machine, self._stepped)
 
@@ -271,6 +285,7 @@ class Process:
             self._handle(event)
 
     def _handle(self, event: WorkerEvent) -> None:
+        assert self.spec is not None
         if isinstance(event, ReductionDone):
             step = event.ticket - 1 + self._first_step
             self.job.check_result(self, step, self._arrays.pop(step))
@@ -293,6 +308,7 @@ class Process:
         elif isinstance(event, MembersChanged | RoundHeard):
             self.job.note(f"{self}: {event}")
         else:
+            self._send(control.Explain(job=self.job.name, generation=self.spec.generation))
             self._fail(str(event))
 
     def _enter_if_still(self, life: int, base: int) -> None:

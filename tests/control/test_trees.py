@@ -160,6 +160,46 @@ def test_a_parent_that_does_not_answer_is_the_answer() -> None:
     assert "udp://root:4919, does not answer" in explanation.text
 
 
+@pytest.mark.parametrize("placed", [False, True], ids=["forming", "starting"])
+def test_a_leaf_that_is_restarted_while_its_ranks_wait_takes_them_on_or_they_are_told(placed: bool) -> None:
+    """Found by the simulator: they asked through the new leaf, were answered through the old one, and so for ever."""
+    grove = Grove()
+    for rank, leaf in ((0, 1), (1, 0), (2, 0), (3, 1))[: 4 if placed else 3]:
+        grove.join(leaf, join(rank, 4))
+    limits = Limits(memory_bytes=1 << 28, liveness_timeout_s=5)
+    bits = random.Random(2).getrandbits
+    grove.servers[1] = FakeServer((5001,))
+    grove.leaves[1] = LeafController(
+        limits, grove.servers[1], grove._path(1), random_bits=bits, started_s=0.0, engine="none"
+    )
+    reply = grove.join(1, join(0, 4))
+    if not placed:
+        assert reply == control.Waiting(job="j", missing=(3,))
+        assert isinstance(grove.join(1, join(3, 4)), control.Admitted)
+        return
+    assert isinstance(reply, control.Refused)
+    assert "leaf switch udp://leaf1:4919, with ranks 0 and 3, was restarted" in reply.reason
+    assert isinstance(grove.told["nonce-1"][-1], control.Refused)
+    assert grove.told["nonce-1"][-1].ranks == (0, 3)
+
+
+def test_an_answer_that_a_parent_owed_when_it_was_cut_off_is_not_missed_from_the_next_question() -> None:
+    """The question was lost with the connection: no answer to it will ever come."""
+    grove = Grove()
+    grove.running()
+    (spec,) = grove.servers[0].specs.values()
+    question = control.Explain(job="j", generation=spec.generation)
+    grove.cut.add(0)
+    grove.leaves[0].receive(b"early", question, grove.now)
+    grove.settle()
+    grove.advance(0.8)
+    grove.cut.clear()
+    grove.root.handle_event(WorkerSilent(0, 0, 5.0), grove.now)
+    explanation = grove.say(0, question, "late")
+    assert isinstance(explanation, control.Explanation)
+    assert explanation.lost == (0, 3)
+
+
 @pytest.mark.parametrize(
     ("changes", "code"),
     [

@@ -203,6 +203,53 @@ def test_results_that_nobody_waits_for_change_nothing(machine_type: MachineType)
     assert answer.words.tolist() == [3]
 
 
+def test_a_parent_that_was_restarted_may_use_an_index_again_while_the_old_job_lingers(
+    machine_type: MachineType,
+) -> None:
+    """Found by the simulator: the new part took the old one's place, and both were forgotten with the old one."""
+    leaf = Leaf(machine_type)
+    old, machine = leaf.spec, cast("LeafMachine", leaf.machine)
+    again = replace(old, job=old.job + 1, generation=0x5EC0)
+    machine.admit_leaf(again, replace(UPLINK, generation=0xFEED))
+    leaf.now += 10.0
+    leaf.machine.handle_timer(leaf.now)
+    ups = {packet.generation: packet.kind for packet, destination in leaf.sent() if destination == PARENT}
+    assert ups == {0xBEEF: Kind.BYE}, "the old part says what it has to say, though its index has another user"
+    for worker in range(2):
+        hello = replace(leaf.hello(worker), job=again.job, generation=again.generation)
+        said = leaf.say(hello, address(worker))
+    assert said[-1][0].generation == 0xFEED
+    leaf.machine.remove(old.job)
+    leaf.parent_says(Kind.WELCOME, generation=0xFEED, words=[0] * len(said[-1][0].words))
+    for worker in range(2):
+        packet = leaf.packet(Kind.CONTRIBUTION, worker, signature=5, words=(1,))
+        sent = leaf.say(replace(packet, job=again.job, generation=again.generation), address(worker))
+    assert [packet.generation for packet, _ in sent] == [0xFEED]
+    down = leaf.parent_says(
+        Kind.RESULT, worker=SWITCH_WORKER, generation=0xFEED, signature=5, contributors=8, words=(2,)
+    )
+    assert [(packet.job, packet.words.tolist()) for packet, _ in down] == [(again.job, [2])] * 2
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+def test_a_damaged_hello_to_the_parent_is_no_other_version(machine_type: MachineType, checksum: bool) -> None:
+    """Found by the simulator: a flipped bit in the version lost the whole branch."""
+    machine = cast("LeafMachine", machine_type(1 << 24))
+    spec = replace(make_spec(), total_workers=8, checksum=checksum)
+    bench = Bench.__new__(Bench)
+    bench.machine, bench.spec, bench.now = cast("Machine", machine), spec, 0.0
+    machine.admit_leaf(spec, UPLINK)
+    for worker in range(2):
+        bench.say(bench.hello(worker), address(worker))
+    notice = Packet(
+        kind=Kind.NOTICE, job=77, worker=3, generation=0xBEEF, contributors=Reason.VERSION, words=words_of(0, 0),
+        flags=Flag.CHECKSUM if checksum else Flag(0),
+    )  # fmt: skip
+    told = [packet.contributors for packet, _ in bench.say(notice, PARENT)]
+    assert told == ([] if checksum else [Reason.BRANCH_LOST] * 2)
+    assert bench.dropped() == ({"version": 1} if checksum else {})
+
+
 def test_a_round_of_passes_goes_up_as_a_pass(machine_type: MachineType) -> None:
     leaf = Leaf(machine_type)
     leaf.passes(0, 0)

@@ -1,0 +1,18 @@
+"""Addresses in a simulated network: numbers, which captures and error texts show as addresses of the Internet."""
+
+from __future__ import annotations
+
+from fanin.framing import Endpoint
+
+SWITCH_ADDRESS = 0
+"""The switch's, or the root's; leaves come next, then the workers of one job after the other."""
+OPERATOR_ADDRESS = -1
+"""Of whoever runs `fanin tune`: no machine is there, and nothing cuts it off."""
+PORT = 4919
+CAPTURE_NETWORK = "192.0.2"
+"""TEST-NET-1 (RFC 5737): a simulated address A is shown as 192.0.2.A."""
+
+
+def endpoint(address: int) -> Endpoint:
+    """What an address is shown as."""
+    return Endpoint(f"{CAPTURE_NETWORK}.{address % 254 + 1}", PORT + address // 254)

@@ -1,0 +1,112 @@
+"""A leaf switch as a process: a switch host whose controller is a leaf's, with a connection to its parent's."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from fanin import control
+from fanin.emulation.simulator.addresses import endpoint
+from fanin.emulation.simulator.ledger import JobLedger
+from fanin.emulation.simulator.machines import SwitchType
+from fanin.emulation.simulator.network import Network
+from fanin.emulation.simulator.switch_host import AnyController, Note, SimulatedServer, SwitchHost
+from fanin.errors import AdmissionError
+from fanin.job import JobSpec, ParentRoute
+from fanin.options import SwitchAddress
+from fanin.switch.leaf import LeafController, ParentPath
+from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
+
+PATH_MTU = 65_536
+
+
+class LeafHost(SwitchHost):
+    """One leaf, in its present life and those that follow."""
+
+    def __init__(
+        self,
+        network: Network,
+        make: SwitchType,
+        dice: random.Random,
+        parent: SwitchHost,
+        *,
+        address: int,
+        name: str,
+        memory_bytes: int,
+        liveness_timeout_s: float,
+        note: Note,
+        evicted: Callable[[JobLedger], None],
+    ) -> None:
+        super().__init__(
+            network, make, dice, address=address, name=name, memory_bytes=memory_bytes,
+            liveness_timeout_s=liveness_timeout_s, note=note, evicted=evicted,
+        )  # fmt: skip
+        self._parent = parent
+        self.url = str(_url(address))
+        """What it says that its address is, and others call it by."""
+
+    def _make_controller(self) -> AnyController:
+        self._leaf = LeafController(
+            self._limits,
+            _LeafServer(self),
+            ParentPath(
+                address=_url(self._parent.address),
+                host=endpoint(self._parent.address).ip,
+                path_mtu=PATH_MTU,
+                receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES,
+                own_address=self.url,
+            ),
+            random_bits=self._dice.getrandbits,
+            started_s=self._network.queue.now,
+            engine="simulated",
+        )
+        return self._leaf
+
+    def _dispatch(self) -> None:
+        super()._dispatch()
+        for request in self._leaf.messages_to_parent():
+            self._parent.request(self._peer, self, request)
+
+    # --- as a client of its parent ---
+
+    @property
+    def _peer(self) -> bytes:
+        return f"{self.address}-{self.lives}".encode()
+
+    def hears(self) -> bool:
+        """See fanin.emulation.simulator.switch_host.Client."""
+        return self._node is None or not self._node.paused
+
+    def replied(self, peer: bytes, reply: control.Reply) -> None:
+        """See fanin.emulation.simulator.switch_host.Client."""
+        if self._node is not None and peer == self._peer:
+            self._leaf.receive_from_parent(reply, self._network.queue.now)
+            self._dispatch()
+
+    # --- what its controller asks of the machine ---
+
+    def admit_part(self, spec: JobSpec, route: ParentRoute) -> None:
+        """Take in a part of a job at the parent."""
+        parent = self._parent.books.get((route.job, route.generation))
+        if parent is None:
+            raise AdmissionError(f"the parent never had job {route.job} of generation {route.generation:#x}")
+        uplink = route.uplink(self._parent.address)
+        self.machine.admit_leaf(spec, uplink)
+        self.auditor.admitted_part(spec, uplink, parent)
+
+
+class _LeafServer(SimulatedServer):
+    """fanin.switch.server.LeafServer, as far as a leaf's controller calls it."""
+
+    def __init__(self, host: LeafHost) -> None:
+        super().__init__(host)
+        self._leaf = host
+
+    def admit_leaf(self, spec: JobSpec, parent: ParentRoute) -> None:
+        """As fanin.switch.server.LeafServer says."""
+        self._leaf.admit_part(spec, parent)
+
+
+def _url(address: int) -> SwitchAddress:
+    where = endpoint(address)
+    return SwitchAddress("udp", where.ip, where.port)

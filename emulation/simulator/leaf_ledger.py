@@ -1,0 +1,91 @@
+"""The books of a leaf switch: its rounds close at its parent, whose own books say what every result must be.
+
+Rules of this file
+------------------
+What fanin.emulation.simulator.ledger says of contributions, answers and audiences holds at a leaf, too. Besides:
+
+  | must hold                                                                                  | else         |
+  |--------------------------------------------------------------------------------------------|--------------|
+  | what goes up is, to the bit, what was accepted since the round opened, and that is all     | conservation |
+  | it goes up as soon as all of the leaf's workers have contributed ...                       | progress     |
+  | ... and no earlier                                                                         | staleness    |
+  | a result that is multicast is the parent's, of a round that this leaf has contributed to   | agreement    |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fanin.emulation.simulator.ledger import Closed, JobLedger, SlotLedger
+from fanin.emulation.simulator.machines import Switch
+from fanin.emulation.simulator.violations import AgreementError, ConservationError, ProgressError, StalenessError
+from fanin.job import JobSpec
+from fanin.wire import Flag, Kind, Packet
+
+
+class LeafLedger(JobLedger):
+    """The books of one leaf's part of a job."""
+
+    def __init__(self, spec: JobSpec, machine: Switch, parent: JobLedger) -> None:
+        super().__init__(spec, machine)
+        self.parent = parent
+        self._ascended = [-1] * spec.slots
+        """By slot, the newest round that went up."""
+
+    @property
+    def whole(self) -> JobLedger:
+        """The books of the whole job: the parent's."""
+        return self.parent
+
+    def ascended(self, packet: Packet) -> None:
+        """A round went up, for the first time or again."""
+        slot, what = self.slots[packet.slot], f"{self}: slot {packet.slot}, round {packet.base} on its way up"
+        if packet.base != slot.open or not self._due(slot):
+            raise StalenessError(f"{what}: round {slot.open} is open and holds {slot.arrivals} arrivals")
+        held = (slot.contributors, slot.codes, slot.contributors == 0)
+        facts = (packet.contributors, packet.codes, bool(packet.flags & Flag.PASS))
+        if facts != held or not np.array_equal(packet.words, slot.words):
+            raise ConservationError(
+                f"{what} has contributors, codes, pass {facts} and words {packet.words[:4].tolist()}..., but {held} "
+                f"and {slot.words[:4].tolist()}... were accepted"
+            )
+        self._ascended[packet.slot] = packet.base
+
+    def descended(self, packet: Packet) -> None:
+        """A packet came from the parent: where nobody is left to be told a result, only the counter shows it."""
+        before = self._counters["rounds"]
+        self.counted()
+        if self._counters["rounds"] > before and packet.kind in (Kind.RESULT, Kind.ANSWER) and not self._audience():
+            self._close(self.slots[packet.slot], packet, f"{self}: slot {packet.slot}, result {packet.base}")
+
+    def result(self, packet: Packet, destinations: Sequence[int]) -> None:
+        """A result was multicast."""
+        slot, what = self.slots[packet.slot], f"{self}: slot {packet.slot}, result {packet.base}"
+        if sorted(destinations) != self._audience():
+            raise AgreementError(f"{what} went to {sorted(destinations)} and is for {self._audience()}")
+        if packet.bitmap != slot.accepted.get(slot.open, 0):
+            raise ConservationError(
+                f"{what} has bitmap {packet.bitmap:#x}, not {slot.accepted.get(slot.open, 0):#x}: what was accepted"
+            )
+        self._close(slot, packet, what)
+
+    def _close(self, slot: SlotLedger, packet: Packet, what: str) -> None:
+        if packet.base != slot.open or self._ascended[packet.slot] != slot.open:
+            raise AgreementError(f"{what} closed a round while round {slot.open} is open, or before that went up")
+        told = self.parent.slots[packet.slot].results
+        if packet.base >= len(told):
+            raise AgreementError(f"{what}: its parent has closed {len(told)} rounds, so there is no such result")
+        right = told[packet.base]
+        facts = (packet.contributors, packet.codes, packet.signature)
+        if facts != (right.contributors, right.codes, right.signature) or not np.array_equal(packet.words, right.words):
+            raise AgreementError(
+                f"{what} is not the parent's: {facts}, {packet.words[:4].tolist()}... instead of "
+                f"{right.contributors, right.codes, right.signature}, {right.words[:4].tolist()}..."
+            )
+        slot.close(Closed(packet.words, packet.codes, packet.signature, packet.contributors))
+
+    def _settle_slot(self, index: int, slot: SlotLedger) -> None:
+        if slot.arrivals and self._due(slot) and self._ascended[index] != slot.open:
+            raise ProgressError(f"{self}: slot {index}, round {slot.open} is complete and did not go up")
