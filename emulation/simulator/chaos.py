@@ -24,6 +24,7 @@ from fanin.emulation.simulator.scenario import (
     JobPlan,
     Scenario,
 )
+from fanin.host.stale.policy import Policy
 
 MAX_FAULTS = 6
 BUSY_S = 0.4
@@ -99,6 +100,7 @@ def _job(dice: random.Random, chaos: Chaos, *, tree: bool) -> JobPlan:
     stale = not tree and dice.random() < 0.6
     think_s = dice.choice((0.0, 1e-3, 0.02))
     staleness = dice.randint(0, chaos.staleness) if stale else 0
+    policy: Policy | None = dice.choice((None, "wait", "skip", "fold")) if stale else None
     on_worker_loss: OnWorkerLoss = dice.choice(LOSS_CHOICES) if stale else "raise"
     return JobPlan(
         workers=workers,
@@ -112,7 +114,8 @@ def _job(dice: random.Random, chaos: Chaos, *, tree: bool) -> JobPlan:
         ahead=dice.randint(1, 3),
         think_s=think_s,
         slow=tuple(dice.choice((1.0, 1.0, 5.0)) for _ in range(workers)) if think_s else (),
-        passes=dice.choice((0.0, 0.0, 0.3)) if stale else 0.0,
+        passes=dice.choice((0.0, 0.0, 0.3)) if policy is None and stale else 0.0,
+        policy=policy,
         on_worker_loss=on_worker_loss,
         tree=tree,
         start_s=dice.choice((0.0, 0.0, 0.01)),

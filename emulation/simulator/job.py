@@ -19,6 +19,7 @@ from fanin.emulation.simulator.scenario import JobPlan
 from fanin.emulation.simulator.switch_host import Note, SwitchHost
 from fanin.emulation.simulator.violations import AgreementError, ConservationError
 from fanin.emulation.simulator.worker import RESTART_S, Phase, Process
+from fanin.host.stale.account import Account, UnbalancedError, check_balance
 from fanin.reduction import Element
 
 LAUNCHER_POLL_S = 0.5
@@ -64,6 +65,8 @@ class SimulatedJob:
         self._seed = seed
         self._finished: dict[int, set[int]] = {}
         """By generation, the ranks that have done all steps."""
+        self._accounts: dict[int, dict[int, Account]] = {}
+        """By generation and rank, of workers that are done."""
         self._gone_wrong: set[int] = set()
         self.inputs = functools.lru_cache(maxsize=None)(self._inputs)
 
@@ -123,6 +126,8 @@ class SimulatedJob:
         """A worker has done all its steps: it leaves."""
         assert process.ledger is not None
         self._finished.setdefault(process.generation, set()).add(process.rank)
+        if process.stale_work is not None:
+            self._accounts.setdefault(process.generation, {})[process.rank] = process.stale_work.account
         self.queue.at(self.queue.now, process.leave)
         self.reconsider(process.ledger)
 
@@ -134,6 +139,7 @@ class SimulatedJob:
             return
         self.note(f"job {self.index} is complete")
         self._settle(ledger)
+        self._balance(ledger)
         self.attempts += 1
         self.complete = True
 
@@ -175,6 +181,15 @@ class SimulatedJob:
                 process.start_after(RESTART_S)
 
     # --- the end ---
+
+    def _balance(self, ledger: JobLedger) -> None:
+        """The workers' own accounts agree with one another, where all of them did all of it."""
+        accounts = self._accounts.get(ledger.spec.generation, {})
+        if self.plan.on_worker_loss == "raise" and ledger.live == ledger.spec.full_mask and accounts:
+            try:
+                check_balance([accounts[rank] for rank in sorted(accounts)])
+            except UnbalancedError as error:
+                raise ConservationError(f"{ledger}: {error}") from error
 
     def _settle(self, ledger: JobLedger) -> None:
         """All is contributed: results and open rounds together are what was put in, to the bit (integers only)."""

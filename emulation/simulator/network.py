@@ -122,7 +122,7 @@ class Network:
         for watcher in self.watchers:
             watcher.stepped(node.address, received, sent)
         for data, destination in sent:
-            self._carry(node.address, destination, data)
+            self.carry(node.address, destination, data)
         node.on_step()
         at = node.machine.next_timer()
         if at is not None and at < node.armed_at and not node.gone:
@@ -148,7 +148,10 @@ class Network:
             node.armed_at = at
             self.queue.at(at, self._ring, node, at)
 
-    def _carry(self, source: int, destination: int, data: bytes) -> None:
+    # --- packets ---
+
+    def carry(self, source: int, destination: int, data: bytes) -> None:
+        """Take a packet that was sent."""
         self.packets += 1
         self.bytes += len(data)
         pipe = self.pipe(source, destination)
@@ -156,11 +159,12 @@ class Network:
             return
         link = self.links.get(ends(source, destination), self.link)
         for at, copy in pipe.carry(data, self.queue.now, link, self._dice):
-            self.queue.at(at, self._arrive, source, destination, copy)
+            self.queue.at(at, self.arrive, source, destination, copy)
 
-    def _arrive(self, source: int, destination: int, data: bytes) -> None:
+    def arrive(self, source: int, destination: int, data: bytes) -> None:
+        """Hand a packet to whoever is at the destination, if anybody is and nothing cuts it off."""
         node = self._nodes.get(destination)
-        if node is None or self._pipes[source, destination].blocked:
+        if node is None or self.pipe(source, destination).blocked:
             return
         if not node.paused:
             self._give(node, data, source)

@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 
 from fanin.emulation.simulator.links import Link
 from fanin.errors import ConfigurationError
+from fanin.host.stale.policy import POLICIES, Policy
 from fanin.job import LIVENESS_TIMEOUT_S, MAX_TREE_WORKERS
 from fanin.wire import MAX_WORKERS
 
@@ -109,7 +110,10 @@ class JobPlan:
     slow: tuple[float, ...] = ()
     """By rank, a factor of `think_s`; 1 for ranks that it does not reach."""
     passes: float = 0.0
-    """Probability that a worker passes a step. Such workers are Python twins: see worker.py."""
+    """Probability that a worker passes a step of its own accord."""
+    policy: Policy | None = None
+    """What a stale worker does with gradients that are late (docs/staleness.md): then host/stale decides what each base
+    is used for, and a flush of S passes follows the steps. None: one step after another, as in a synchronous job."""
     on_worker_loss: Literal["raise", "continue"] = "raise"
     """continue: who is lost or leaves is evicted, the others go on, and it comes in again."""
     tree: bool = False
@@ -128,6 +132,8 @@ class JobPlan:
         check(1 <= self.ahead <= 64, f"job: ahead = {self.ahead}; must be in 1..64")
         check(self.on_worker_loss in ("raise", "continue"), f"job: on_worker_loss = {self.on_worker_loss!r}")
         check(self.element in ("int32", "float32"), f"job: element {self.element!r} is neither int32 nor float32")
+        check(self.policy is None or self.policy in POLICIES, f"job: policy {self.policy!r} is none of {POLICIES}")
+        check(self.policy is None or not self.passes, "job: with a policy, that decides who passes: passes must be 0")
         if self.every_chunk_has_a_slot:
             check(self.chunks == self.slots, "job: with staleness, quorum or passes, chunks must be slots")
             check(self.element == "int32", "job: with staleness, quorum or passes, element must be int32")
@@ -142,7 +148,13 @@ class JobPlan:
     def every_chunk_has_a_slot(self) -> bool:
         """Whether rounds may hold contributions of several steps."""
         alone = self.on_worker_loss == "continue"  # then a newcomer's steps begin at some base of every slot
-        return alone or self.largest_staleness > 0 or self.passes > 0 or self.quorum not in (None, self.workers)
+        stale = self.largest_staleness > 0 or self.quorum not in (None, self.workers)
+        return alone or stale or self.passes > 0 or self.policy is not None
+
+    @property
+    def bases(self) -> int:
+        """Bases of each slot that a worker goes through: its steps and, with a policy, the flush."""
+        return self.steps if self.policy is None else self.steps + self.largest_staleness
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,60 +25,24 @@ from fanin.control import JOIN_INTERVAL_S
 from fanin.emulation.simulator.ledger import JobLedger
 from fanin.emulation.simulator.machines import Worker
 from fanin.emulation.simulator.network import Node
+from fanin.emulation.simulator.stale_work import StaleWork
 from fanin.emulation.simulator.switch_host import SwitchHost
 from fanin.events import Departed, MembersChanged, Ready, ReductionDone, RoundHeard, Stands, WorkerEvent
 from fanin.host.joining import ENTRY_MARGIN, spec_of, worker_of
-from fanin.host.operation import Operation
-from fanin.host.worker_machine import WorkerMachine
 from fanin.job import JobSpec
 from fanin.reduction import Element, Reduction
 from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
-from fanin.wire import VERSION, Flag, Kind, Packet, Reason
+from fanin.wire import VERSION
 
 if TYPE_CHECKING:
     from fanin.emulation.simulator.job import SimulatedJob
 
 RESTART_S = 0.2
 """How long a launcher takes to start a worker again."""
-PAUSE_POLL_S = 0.01
-"""How often a paused process looks whether it may go on computing."""
 SIGNATURE = 0x5EED
 """Of every reduction of a job whose rounds may hold contributions of several steps."""
 
 Array = npt.NDArray[Any]
-
-
-class PassingWorker(WorkerMachine):
-    """The Python worker machine, in which some reductions are passes: an arrival without words for each chunk."""
-
-    passed: frozenset[int] = frozenset()
-    """Tickets that are passes."""
-
-    _over: frozenset[int] = frozenset()
-    """Items whose round closed without this worker, as far as it has seen."""
-
-    def pass_next(self) -> None:
-        """The next reduction that is submitted is a pass."""
-        self.passed |= {self._tickets + 1}
-
-    def _contribution(self, item: int) -> bytes:
-        operation: Operation = self._stream.operation(item)
-        if operation.ticket not in self.passed:
-            return super()._contribution(item)
-        base, slot = divmod(item, self._spec.slots)
-        late = Flag.LATE if item in self._over else Flag(0)
-        flags = Flag.PASS | late | (Flag.CHECKSUM if self._spec.checksum else Flag(0))
-        return Packet(
-            kind=Kind.CONTRIBUTION, job=self._spec.job, worker=self._worker, generation=self._spec.generation,
-            slot=slot, base=base, flags=flags,
-        ).to_bytes()  # fmt: skip
-
-    def _result(self, packet: Packet, now: float) -> Reason | None:
-        before = self._counters["unacknowledged"]
-        reason = super()._result(packet, now)
-        if self._counters["unacknowledged"] > before:
-            self._over |= {packet.base * self._spec.slots + packet.slot}
-        return reason
 
 
 class Phase(enum.Enum):
@@ -92,6 +56,9 @@ class Phase(enum.Enum):
 
 class Process:
     """One worker of one job."""
+
+    PAUSE_POLL_S = 0.01
+    """How often a paused process looks whether it may go on computing."""
 
     def __init__(self, job: SimulatedJob, rank: int, address: int, switch: SwitchHost) -> None:
         self.job = job
@@ -107,6 +74,8 @@ class Process:
         self.ledger: JobLedger | None = None
         self.held_until = 0.0
         """It is not started again before that."""
+        self.stale_work: StaleWork | None = None
+        """Of a job with a policy for late gradients; others take one step after another."""
         self._machine: Worker | None = None
         self._arrays: dict[int, Array] = {}
         self._submitted = 0
@@ -214,7 +183,14 @@ class Process:
         if self._told_to_start and self._machine is not None and self._machine.ready and self.phase is Phase.JOINING:
             self.phase = Phase.WORKING
             if not self._is_newcomer:
-                self._work(self.life)
+                self._start_work()
+
+    def _start_work(self) -> None:
+        if self.job.plan.policy is None:
+            self._work(self.life)
+        else:
+            self.stale_work = StaleWork(self, self.job.plan, self._first_step)
+            self.stale_work.begin()
 
     def _enter(self, machine: Worker, base: int) -> None:
         """As a newcomer, begin with the step that the others are about to begin."""
@@ -222,10 +198,10 @@ class Process:
         machine.begin(self._first_step)
         self._is_newcomer = False
         self.job.note(f"{self} comes in at step {self._first_step}")
-        if self._done >= self.job.plan.steps:
+        if self._done >= self.job.plan.bases:
             self.job.finished(self)
         else:
-            self._work(self.life)
+            self._start_work()
 
     def _admitted(self, admitted: control.Admitted) -> None:
         self.job.note(f"{self} is admitted to index {admitted.index}, generation {admitted.generation:#x}")
@@ -235,9 +211,8 @@ class Process:
             self._fail("was admitted to a job that is gone")
             return
         self.ledger = ledger
-        make = PassingWorker if self.job.plan.passes else self.job.worker_type
         self._is_newcomer = admitted.running
-        self._machine = make(
+        self._machine = self.job.worker_type(
             self.spec, worker_of(admitted), switch=self.switch.address, token=admitted.token, newcomer=admitted.running
         )
         self.node = self.job.network.attach(self.address, self._machine, self._stepped)
@@ -249,35 +224,53 @@ class Process:
         if life != self.life or self.phase is not Phase.WORKING or self._machine is None or self.node is None:
             return
         if self.node.paused or self._is_newcomer:
-            self.job.queue.after(PAUSE_POLL_S, self._work, life)
+            self.job.queue.after(self.PAUSE_POLL_S, self._work, life)
             return
         plan = self.job.plan
         self._thinking = False
         while self._submitted < plan.steps and self._submitted - self._done < plan.ahead and not self._thinking:
-            self._submit(self._machine)
+            self.submit(self._submitted, passes=plan.passes > 0 and self.job.dice.random() < plan.passes)
             self._thinking = plan.think_s > 0
         if self._thinking:
-            slow = plan.slow[self.rank] if self.rank < len(plan.slow) else 1.0
-            self.job.queue.after(plan.think_s * slow * 2 * self.job.dice.random(), self._work, life)
-        self.job.network.speak(self.node)
+            self.job.queue.after(self.thinking_s(), self._work, life)
 
-    def _submit(self, machine: Worker) -> None:
-        plan, step = self.job.plan, self._submitted
-        if isinstance(machine, PassingWorker) and self.job.dice.random() < plan.passes:
-            machine.pass_next()
+    def thinking_s(self) -> float:
+        """How long it computes this time."""
+        plan = self.job.plan
+        slow = plan.slow[self.rank] if self.rank < len(plan.slow) else 1.0
+        return plan.think_s * slow * 2 * self.job.dice.random()
+
+    @property
+    def paused(self) -> bool:
+        """Whether its process is stopped."""
+        return self.node is not None and self.node.paused > 0
+
+    def at_work(self, work: StaleWork) -> bool:
+        """Whether that is still what it is doing."""
+        alive = self._machine is not None and not self._machine.failed
+        return self.stale_work is work and self.phase is Phase.WORKING and alive
+
+    def submit(self, step: int, *, passes: bool, counts: npt.NDArray[np.uint32] | None = None) -> None:
+        """Reduce the array of a step, or pass it; `counts` gets the contributors by chunk."""
+        assert self._machine is not None
+        assert self.node is not None
+        plan = self.job.plan
         array = np.array(self.job.inputs(self.rank, step))
         self._arrays[step] = array
-        machine.submit(
+        self._machine.submit(
             Reduction(
                 source=array.ctypes.data,
                 destination=array.ctypes.data,
                 count=len(array),
                 element=Element[plan.element.upper()],
                 signature=SIGNATURE if plan.every_chunk_has_a_slot else 0,
-                owner=array,
+                passes=passes,
+                counts=0 if counts is None else counts.ctypes.data,
+                owner=(array, counts),
             )
         )
         self._submitted += 1
+        self.job.network.speak(self.node)
 
     def _stepped(self) -> None:
         machine = self._machine
@@ -290,9 +283,11 @@ class Process:
             step = event.ticket - 1 + self._first_step
             self.job.check_result(self, step, self._arrays.pop(step))
             self._done += 1
-            if self._done == self.job.plan.steps:
+            if self.stale_work is not None:
+                self.stale_work.round_over()
+            if self._done == self.job.plan.bases:
                 self.job.finished(self)
-            elif not self._thinking:
+            elif self.stale_work is None and not self._thinking:
                 self.job.queue.at(self.job.queue.now, self._work, self.life)
         elif isinstance(event, Departed):
             self.job.note(f"{self} has left")
@@ -305,7 +300,10 @@ class Process:
             self.job.queue.at(self.job.queue.now, self._begin)
         elif isinstance(event, Stands):
             self.job.queue.at(self.job.queue.now, self._enter_if_still, self.life, event.base)
-        elif isinstance(event, MembersChanged | RoundHeard):
+        elif isinstance(event, RoundHeard):
+            if self.stale_work is not None:
+                self.stale_work.heard(event.base)
+        elif isinstance(event, MembersChanged):
             self.job.note(f"{self}: {event}")
         else:
             self._send(control.Explain(job=self.job.name, generation=self.spec.generation))
@@ -315,7 +313,7 @@ class Process:
         if life != self.life or self._machine is None or self._machine.failed or self.phase is Phase.LEAVING:
             return
         if self.phase is Phase.JOINING or (self.node is not None and self.node.paused):
-            self.job.queue.after(PAUSE_POLL_S, self._enter_if_still, life, base)
+            self.job.queue.after(self.PAUSE_POLL_S, self._enter_if_still, life, base)
             return
         self._enter(self._machine, base)
 
@@ -331,4 +329,4 @@ class Process:
     def _detach(self) -> None:
         if self.node is not None:
             self.job.network.detach(self.node)
-        self.node = self._machine = None
+        self.node = self._machine = self.stale_work = None
