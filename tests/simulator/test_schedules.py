@@ -9,9 +9,10 @@ import pytest
 
 from fanin.emulation.simulator.chaos import draw
 from fanin.emulation.simulator.machines import Kind
-from fanin.emulation.simulator.scenario import SCENARIO_FOLDER, load, parse, to_toml
+from fanin.emulation.simulator.scenario import OF_A_LEAF, SCENARIO_FOLDER, load, parse, to_toml
 from fanin.emulation.simulator.search import search
 from fanin.emulation.simulator.simulation import simulate
+from fanin.host.stale.policy import POLICIES
 from tests.support.cluster import WORKER_MACHINES
 
 SHIPPED = sorted(path.stem for path in SCENARIO_FOLDER.glob("*.toml"))
@@ -76,5 +77,10 @@ def test_the_drawn_schedules_have_every_kind_of_fault_and_of_work() -> None:
     scenarios = [draw(seed) for seed in range(300)]
     kinds = {fault.kind for scenario in scenarios for fault in scenario.faults}
     assert kinds == {"cut", "clog", "degrade", "pause", "crash", "leave", "restart", "evict", "quorum", "staleness"}
+    assert {fault.kind for scenario in scenarios for fault in scenario.faults if fault.leaf is not None} == set(
+        OF_A_LEAF
+    )
     assert any(job.passes for scenario in scenarios for job in scenario.jobs)
+    assert {job.policy for scenario in scenarios for job in scenario.jobs} == {None, *POLICIES}
+    assert 0.1 < sum(job.tree for scenario in scenarios for job in scenario.jobs[:1]) / len(scenarios) < 0.3
     assert max(job.staleness for scenario in scenarios for job in scenario.jobs) == 3

@@ -71,7 +71,7 @@ def test_a_leaf_of_one_worker_and_a_tree_of_one_leaf_are_trees(kinds: dict[str, 
 @pytest.mark.parametrize("busy", [True, False], ids=["in mid collective", "idle"])
 def test_when_a_leaf_dies_every_worker_knows_within_ten_seconds(kinds: dict[str, Any], busy: bool) -> None:
     tree = Tree(**kinds)
-    tree.cut.add(LEAF + 1)
+    tree.cut(LEAF + 1)
     for worker in range(4 if busy else 0):
         tree.submit(worker, np.ones(100, np.float32))
     tree.run_for(8.0)
@@ -82,14 +82,14 @@ def test_when_a_leaf_dies_every_worker_knows_within_ten_seconds(kinds: dict[str,
 
 def test_when_the_root_dies_every_worker_knows_within_ten_seconds(kinds: dict[str, Any]) -> None:
     tree = Tree(**kinds)
-    tree.cut.add(0)
+    tree.cut(0)
     tree.run_for(8.0)
     assert [tree.news(worker) for worker in range(4)] == [[Refused(Reason.BRANCH_LOST)]] * 4
 
 
 def test_when_a_worker_dies_those_at_other_leaves_that_need_it_know_within_ten_seconds(kinds: dict[str, Any]) -> None:
     tree = Tree(**kinds)
-    tree.cut.add(100)
+    tree.cut(100)
     for worker in range(4):
         tree.submit(worker, np.ones(100, np.float32))
     tree.run_for(9.0)

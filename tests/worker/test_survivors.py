@@ -7,7 +7,7 @@ import pytest
 
 from fanin.events import MembersChanged, Stands
 from tests.support.cluster import Array, Cluster, job, reduction
-from tests.support.network import Link
+from tests.support.network import SWITCH, Link
 
 WORKERS, SLOTS, WORDS = 3, 3, 8
 NEW_TOKEN = 0xABCDEF
@@ -29,7 +29,7 @@ def submit(cluster: Cluster, workers: list[int], value: int = 1) -> list[Array]:
 def lose(cluster: Cluster, worker: int) -> None:
     cluster.network.cut(1 + worker)
     cluster.switch.evict(cluster.spec.job, worker, cluster.network.now)
-    cluster.network._speak(0)
+    cluster.network.speak(SWITCH)
 
 
 def replace_worker(cluster: Cluster, kind: str, worker: int) -> None:
@@ -38,10 +38,8 @@ def replace_worker(cluster: Cluster, kind: str, worker: int) -> None:
     kind = ("twin", "native")[worker % 2] if kind == "mixed" else kind
     given = {"switch": 0, "token": NEW_TOKEN, "newcomer": True}
     cluster.workers[worker] = newcomer = type(cluster.workers[worker])(cluster.spec, worker, **given)  # type: ignore[call-arg]
-    cluster.network._workers[worker] = newcomer  # type: ignore[index]
-    cluster.network.worker_events[worker].clear()
     cluster.network.heal(1 + worker)
-    cluster.network._speak(1 + worker)
+    cluster.network.replace(worker, newcomer)
 
 
 def stands(cluster: Cluster, worker: int) -> list[int]:
