@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import types
-import typing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
+from fanin.emulation.typed import read_dataclass
 from fanin.errors import ConfigurationError
 
 VERSION = 1
@@ -241,52 +240,4 @@ def parse(body: object) -> RunRecord:
     if not isinstance(body, dict) or body.get("version") != VERSION:
         found = body.get("version") if isinstance(body, dict) else None
         raise ConfigurationError(f"a record of version {found}; this fanin reads version {VERSION}")
-    return _read_dataclass(body, RunRecord, "record")
-
-
-Kept = TypeVar("Kept")
-
-
-def _read_dataclass(body: dict[str, Any], kind: type[Kept], path: str) -> Kept:
-    hints = typing.get_type_hints(kind)
-    missing, absent = dataclasses.MISSING, set()
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-        if field.default is missing and field.default_factory is missing and field.name not in body:
-            absent.add(field.name)
-    if absent or (unknown := body.keys() - hints.keys()):
-        what = f"field {min(absent)!r} is missing" if absent else f"unknown field {min(unknown)!r}"
-        raise ConfigurationError(f"{path}: {what}")
-    return kind(**{name: _read(value, hints[name], f"{path}.{name}") for name, value in body.items()})
-
-
-def _read(value: Any, hint: Any, path: str) -> Any:
-    """`value` as the type that `hint` names; the hints are those of the records above and no others."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (types.UnionType, typing.Union):
-        if value is None and type(None) in arguments:
-            return None
-        scalars = [argument for argument in arguments if argument is not type(None)]
-        if len(scalars) == 1:
-            return _read(value, scalars[0], path)
-        legal = type(value) in scalars
-    elif origin is Literal:
-        legal = value in arguments
-    elif origin is tuple:
-        if isinstance(value, list):
-            return tuple(_read(item, arguments[0], f"{path}[{at}]") for at, item in enumerate(value))
-        legal = False
-    elif origin is dict:
-        if isinstance(value, dict):
-            return {str(key): _read(item, arguments[1], f"{path}.{key}") for key, item in value.items()}
-        legal = False
-    elif dataclasses.is_dataclass(hint):
-        if isinstance(value, dict):
-            return _read_dataclass(value, typing.cast("type[Any]", hint), path)
-        legal = False
-    elif hint is float:
-        legal = type(value) in (int, float)
-    else:
-        legal = type(value) is hint
-    if not legal:
-        raise ConfigurationError(f"{path}: {value!r} is no {getattr(hint, '__name__', hint)}")
-    return value
+    return read_dataclass(body, RunRecord, "record")

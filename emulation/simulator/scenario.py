@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from fanin.emulation.simulator.links import Link
+from fanin.emulation.typed import read_dataclass
 from fanin.errors import ConfigurationError
 from fanin.host.stale.policy import POLICIES, Policy
 from fanin.job import LIVENESS_TIMEOUT_S, MAX_TREE_WORKERS
@@ -130,6 +130,10 @@ class JobPlan:
         check(1 <= self.steps <= 100_000, f"job: steps = {self.steps}; must be in 1..100000")
         check(1 <= self.slots <= 65536 and self.chunks >= 1, "job: slots must be in 1..65536, chunks positive")
         check(1 <= self.ahead <= 64, f"job: ahead = {self.ahead}; must be in 1..64")
+        check(0 <= self.think_s <= 3600 and 0 <= self.start_s <= 3600, "job: think_s and start_s are in 0..3600")
+        check(all(0 <= factor <= 1e6 for factor in self.slow), "job: slow factors are in 0..1e6")
+        check(0 <= self.passes <= 1, f"job: passes = {self.passes} is no probability")
+        check(8 <= self.words_per_packet <= 16_000, f"job: words_per_packet = {self.words_per_packet}")
         check(self.on_worker_loss in ("raise", "continue"), f"job: on_worker_loss = {self.on_worker_loss!r}")
         check(self.element in ("int32", "float32"), f"job: element {self.element!r} is neither int32 nor float32")
         check(self.policy is None or self.policy in POLICIES, f"job: policy {self.policy!r} is none of {POLICIES}")
@@ -176,6 +180,10 @@ class Scenario:
 
     def __post_init__(self) -> None:
         check(len(self.jobs) >= 1, "scenario: at least one job")
+        check(
+            0 <= self.noise_s <= 3600 and 0 <= self.recovery_s <= 3600, "scenario: noise_s, recovery_s are in 0..3600"
+        )
+        check(0 < self.liveness_timeout_s <= 3600, "scenario: liveness_timeout_s must be positive, 3600 at most")
         check(0 <= self.leaves <= MAX_WORKERS, f"scenario: leaves = {self.leaves}; must be in 0..{MAX_WORKERS}")
         for job in self.jobs:
             check(not job.tree or self.leaves > 0, "scenario: a tree needs leaves")
@@ -232,25 +240,12 @@ def parse(text: str, default_name: str = "unnamed") -> Scenario:
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"scenario {default_name!r}: {error}") from error
     given = {"name": default_name, **given}
-    jobs = tuple(_make(JobPlan, "job", each) for each in given.pop("job", [{}]))
-    faults = tuple(_make(Fault, "fault", each) for each in given.pop("fault", []))
-    scenario: Scenario = _make(Scenario, "scenario", {**given, "jobs": jobs, "faults": faults})
-    return scenario
-
-
-def _make(wanted: Any, where: str, given: Mapping[str, Any]) -> Any:
-    """A dataclass from a table; names that it does not have are errors."""
-    values = dict(given)
-    known = {each.name for each in dataclasses.fields(wanted)}
-    if unknown := sorted(values.keys() - known):
-        raise ConfigurationError(f"{where}: {', '.join(unknown)} is none of {', '.join(sorted(known))}")
-    if isinstance(values.get("link"), dict):
-        values["link"] = _make(Link, f"{where}.link", values["link"])
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    try:
-        return wanted(**values)
-    except TypeError as error:
-        raise ConfigurationError(f"{where}: {error}") from error
+    for table, field_name in (("job", "jobs"), ("fault", "faults")):
+        if field_name in given:
+            raise ConfigurationError(f"scenario: unknown field {field_name!r}; write [[{table}]]")
+        if table in given:
+            given[field_name] = given.pop(table)
+    return read_dataclass(given, Scenario, "scenario")
 
 
 def to_toml(scenario: Scenario) -> str:

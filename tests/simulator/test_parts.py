@@ -121,7 +121,7 @@ def test_a_paused_machine_neither_receives_nor_sees_the_time_until_it_goes_on() 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("[[job]]\nworker = 3", "worker is none of"),
+        ("[[job]]\nworker = 3", "unknown field 'worker'"),
         ("[[job]]\nstaleness = 1\nchunks = 3\nslots = 2", "chunks must be slots"),
         ("[[job]]\nstaleness = 1\nelement = 'float32'", "element must be int32"),
         ("[[fault]]\nkind = 'flood'\nat_s = 1.0", "'flood' is none of"),
@@ -130,6 +130,14 @@ def test_a_paused_machine_neither_receives_nor_sees_the_time_until_it_goes_on() 
         ("[[fault]]\nkind = 'quorum'\nat_s = 1.0\nvalue = 3", "3 of 2"),
         ("[link]\ncorrupt = 0.1\n[[job]]\nchecksum = false", "checksum"),
         ("[link]\nloss = 2.0", "must be in 0..1"),
+        ("[[fault]]\nkind = 'cut'\nat_s = 1.0\nleaf = 0", "no leaf 0"),
+        ("leaves = 1\n[[fault]]\nkind = 'crash'\nat_s = 1.0\nleaf = 0", "that happens to no leaf"),
+        ("[[job]]\ntree = true", "a tree needs leaves"),
+        ("leaves = 1\n[[job]]\ntree = true\nstaleness = 1", "a tree is synchronous"),
+        ("[[job]]\nworkers = 2\npolicy = 'hope'", "'hope' is none of"),
+        ("job = 3", "scenario.jobs: 3"),
+        ("link = 5", "scenario.link: 5"),
+        ("[[job]]\nworkers = 'two'", "'two' is no"),
         ("[[fault]]\nkind = 'pause'", "at_s"),
         ("link = ", "scenario 'unnamed'"),
     ],
