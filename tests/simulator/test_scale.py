@@ -9,6 +9,7 @@ from fanin.emulation.simulator.scale import Fabric, Transfer, aggregate, floor, 
 from fanin.errors import ConfigurationError
 from tests.support.cluster import WORKER_MACHINES, Cluster, job
 from tests.support.network import Link
+from tests.support.tree import Tree
 
 DELAY_S, BYTES_PER_S = 5e-6, 1e8
 
@@ -39,6 +40,29 @@ def test_the_model_ends_when_the_machines_do(workers: int, window: int, dtype: t
     assert aggregate(fabric, transfer) == pytest.approx(
         machines_s(kind, workers, window, dtype, elements, words), rel=1e-9
     )
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+@pytest.mark.parametrize(("leaves", "per_leaf", "window"), [(2, 2, 1), (2, 2, 8), (4, 4, 16), (3, 8, 32)])
+def test_the_model_of_two_levels_ends_when_root_and_leaf_machines_do(
+    leaves: int, per_leaf: int, window: int, dtype: type[np.generic]
+) -> None:
+    kind = "twin" if WORKER_MACHINES["native"] is None else "native"
+    words, elements = 64, 64 * 50 + 24
+    tree = Tree(
+        root=kind, leaf=kind, worker=kind, leaves=leaves, per_leaf=per_leaf, slots=window, words_per_packet=words,
+        link=Link(delay_s=DELAY_S, bytes_per_s=BYTES_PER_S),
+    )  # fmt: skip
+    tree.run_for(0.25)  # between two heartbeats
+    begun = tree.now
+    tree.all_reduce([np.ones(elements, dtype)] * (leaves * per_leaf))
+    assert sum(worker.counters()["retransmissions"] for worker in tree.workers) == 0
+    transfer = Transfer(
+        tensor_bytes=elements * 4, words_per_packet=words, codes_per_packet=1 if dtype is np.float32 else 0,
+        window=window, overhead_bytes=0,
+    )  # fmt: skip
+    fabric = Fabric(workers=leaves * per_leaf, ports=per_leaf, bytes_per_s=BYTES_PER_S, delay_s=DELAY_S, switch_s=0.0)
+    assert aggregate(fabric, transfer) == pytest.approx(tree.now - begun, rel=1e-6)
 
 
 def small(window: int = 32) -> Transfer:
