@@ -112,7 +112,7 @@ def test_a_compiled_program(program: str, data: st.DataObject) -> None:
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example], deadline=None)
 def test_the_description_of_a_program(data: st.DataObject) -> None:
     pytest.importorskip("p4.v1", reason="needs the P4Runtime messages: pip install p4runtime")
-    from fanin.switch.p4runtime.opening import read_p4info
+    from fanin.switch.p4runtime.p4info import read_p4info
 
     text = (ROOT / "p4/build/v1model-64.p4info.txtpb").read_text(encoding="utf-8")
     with contextlib.suppress(FaninError):

@@ -131,7 +131,7 @@ def test_a_paused_machine_neither_receives_nor_sees_the_time_until_it_goes_on() 
         ("[link]\ncorrupt = 0.1\n[[job]]\nchecksum = false", "checksum"),
         ("[link]\nloss = 2.0", "must be in 0..1"),
         ("[[fault]]\nkind = 'cut'\nat_s = 1.0\nleaf = 0", "no leaf 0"),
-        ("leaves = 1\n[[fault]]\nkind = 'crash'\nat_s = 1.0\nleaf = 0", "that happens to no leaf"),
+        ("leaves = 1\n[[fault]]\nkind = 'crash'\nat_s = 1.0\nrank = 0\nleaf = 0", "that happens to no leaf"),
         ("[[job]]\ntree = true", "a tree needs leaves"),
         ("leaves = 1\n[[job]]\ntree = true\nstaleness = 1", "a tree is synchronous"),
         ("[[job]]\nworkers = 2\npolicy = 'hope'", "'hope' is none of"),

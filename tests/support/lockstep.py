@@ -44,6 +44,12 @@ class Lockstep:
         assert self._native.submit(reduction) == ticket
         return ticket
 
+    def begin(self, base: int) -> None:
+        """Of a newcomer: both begin there."""
+        self._twin.begin(base)
+        self._native.begin(base)
+        self._compare()
+
     def leave(self, now: float) -> None:
         self._twin.leave(now)
         self._native.leave(now)

@@ -59,9 +59,9 @@ def test_rounds_close_without_a_worker_that_is_gone(kinds: str, link: Link | Non
     cluster.network.run_until(lambda: not cluster.workers[2].outstanding(), limit_s=10)
     assert first.tolist() == second.tolist() == [0x101] * (SLOTS * WORDS)
     for survivor in (0, 2):
-        assert [event for event in cluster.news(survivor) if isinstance(event, MembersChanged)] == [
-            MembersChanged(1, 0b101, 0b010, 0, 1)
-        ]
+        (change,) = [event for event in cluster.news(survivor) if isinstance(event, MembersChanged)]
+        heard_late = link is not None and change.base == 2  # the notice was lost, and a heartbeat brought the news
+        assert change == MembersChanged(1, 0b101, 0b010, 0, 2 if heard_late else 1)
         assert not cluster.workers[survivor].failed
 
 
@@ -92,7 +92,7 @@ def test_a_newcomer_gets_in_step_and_takes_part(kind: str, quorum: int, stalenes
     cluster.network.run_until(lambda: bool(stands(cluster, 1)), limit_s=20)
     (first,) = stands(cluster, 1)
     newcomer = cluster.workers[1]
-    newcomer.begin(first + 1)  # type: ignore[attr-defined]
+    newcomer.begin(first + 1)
     cluster.network.submitted(1)
     for _ in range(first + 1 - 4):
         submit(cluster, [0, 2], 3)
@@ -128,7 +128,7 @@ def test_slots_that_stand_at_different_bases_begin_at_one(kind: str) -> None:
     replace_worker(cluster, kind, 1)
     cluster.network.run_until(lambda: bool(stands(cluster, 1)), limit_s=10)
     assert stands(cluster, 1) == [1]
-    cluster.workers[1].begin(2)  # type: ignore[attr-defined]
+    cluster.workers[1].begin(2)
     cluster.network.submitted(1)
     arrays = [np.full((2 * SLOTS - 1) * WORDS, 1 << 4 * worker, np.int32) for worker in (0, 2)]
     for worker, array in zip((0, 2), arrays, strict=True):
