@@ -95,7 +95,7 @@ def program() -> str:
 
 
 @given(data=st.data())
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example], deadline=None)
+@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example], deadline=None)
 def test_a_compiled_program(program: str, data: st.DataObject) -> None:
     from fanin.switch.p4.program import load
 
