@@ -9,7 +9,10 @@ the end.
 from __future__ import annotations
 
 import json
+import platform
+import statistics
 import tempfile
+import time
 from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,9 +21,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+import fanin
+from fanin.benchmarks.recording import Beginning
 from fanin.benchmarks.staleness_worker import MODES
+from fanin.emulation import record, report
 from fanin.emulation.network.commands import in_namespace, require_privileges
 from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
+from fanin.emulation.network.machine import machine
 from fanin.emulation.network.switches import Switches
 from fanin.emulation.network.topology import Link, Topology
 from fanin.emulation.processes import LocalJob
@@ -43,10 +50,12 @@ class Plan:
     """What to measure."""
 
     workers: int = 4
-    steps: int = 200
+    steps: int = 160
     """Synchronous steps; the asynchronous modes take as many gradients."""
-    step_ms: float = 20.0
+    step_ms: float = 30.0
     """Emulated compute time of an ordinary step."""
+    repeats: int = 2
+    """Runs of each mode under each condition, each with a seed of its own."""
     target: float = 0.9
     """Test accuracy whose time is compared."""
     modes: tuple[str, ...] = MODES
@@ -57,8 +66,10 @@ class Plan:
     def __post_init__(self) -> None:
         if not 2 <= self.workers <= 32:
             raise ConfigurationError(f"workers = {self.workers}; must be in 2..32")
-        if self.steps < 20 or self.step_ms <= 0:
-            raise ConfigurationError(f"{self.steps} steps of {self.step_ms} ms; at least 20, of more than 0 ms")
+        if self.steps < 20 or self.step_ms <= 0 or self.repeats < 1:
+            raise ConfigurationError(
+                f"{self.repeats} runs of {self.steps} steps of {self.step_ms} ms; at least 1 of 20, of more than 0 ms"
+            )
         for name, known in ((self.modes, MODES), (self.conditions, tuple(CONDITIONS))):
             if unknown := set(name) - set(known):
                 raise ConfigurationError(f"{', '.join(sorted(unknown))}: none of {', '.join(known)}")
@@ -71,7 +82,10 @@ class Row:
     condition: str
     mode: str
     to_target_s: float | None
-    """Seconds until rank 0's smoothed accuracy reached the target; None: it did not."""
+    """Seconds until rank 0's smoothed accuracy reached the target, mean over the repeats; None: in one it did not."""
+    fastest_s: float | None
+    slowest_s: float | None
+    """Of the repeats."""
     speed_up: float | None
     """The synchronous mode's time to the target over this one's."""
     seconds: float
@@ -82,11 +96,20 @@ class Row:
     choices: tuple[int, ...]
     """S or K as chosen at run time."""
     points: tuple[tuple[float, float, float], ...]
-    """Seconds, loss, accuracy at rank 0."""
+    """Seconds, loss, accuracy at rank 0, in the first repeat."""
 
 
-def bench(plan: Plan, *, json_file: Path | None, plot_file: Path | None, console: Console) -> list[Row]:
-    """Measure, check, print a table; write the rows and the plot where asked to."""
+Told = dict[tuple[str, int], list[dict[str, Any]]]
+"""What the ranks told, in their order, by mode and seed."""
+
+
+def bench(
+    plan: Plan, *, json_file: Path | None, plot_file: Path, record_file: Path | None, html: Path | None,
+    console: Console, command: str,
+) -> list[Row]:  # fmt: skip
+    """Measure, check, print a table; write the curves as PNG, the report, and rows and record where asked to."""
+    report.check_available()  # a plot that cannot be made is told of before a run of minutes
+    beginning = Beginning()
     rows: list[Row] = []
     for condition in plan.conditions:
         with console.status(f"{plan.workers} workers, {CONDITIONS[condition]}"):
@@ -96,42 +119,58 @@ def bench(plan: Plan, *, json_file: Path | None, plot_file: Path | None, console
                 except FaninError as error:
                     console.print(f"slow-link is left out: {error}")
                     continue
-            records = _over_slow_links(plan) if condition == "slow-link" else _run(plan, condition)
-        rows += rows_of(plan, condition, records)
+            told = _over_slow_links(plan) if condition == "slow-link" else _run(plan, condition)
+        rows += rows_of(plan, condition, told)
     console.print(table_of(plan, rows))
     if json_file is not None:
         json_file.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
-    if plot_file is not None:
-        plot(plan, rows, plot_file)
-        console.print(f"plot: {plot_file}")
+    plot(plan, rows, plot_file)
+    console.print(f"plot: {plot_file}")
+    run = record_of(plan, rows, command, beginning)
+    if record_file is not None:
+        run.write(record_file)
+    report.publish(run, html, console)
     return rows
 
 
-def rows_of(plan: Plan, condition: str, records: dict[str, list[dict[str, Any]]]) -> list[Row]:
+def rows_of(plan: Plan, condition: str, told: Told) -> list[Row]:
     """The rows of one condition; FaninError where replicas differ or a rank said nothing."""
-    times = {mode: to_target(reports[0]["points"], plan.target) for mode, reports in records.items()}
-    synchronous_s = times.get("synchronous")
+    reached: dict[str, list[float | None]] = defaultdict(list)
+    for mode in plan.modes:
+        for seed in range(plan.repeats):
+            reports = told.get((mode, seed), [])
+            if len(reports) != plan.workers or len({each["replica"] for each in reports}) != 1:
+                raise FaninError(
+                    f"{mode}, {condition}, seed {seed}: the replicas differ at the end, or a rank is missing"
+                )
+            reached[mode].append(to_target(reports[0]["points"], plan.target))
+    synchronous_s = _mean(reached.get("synchronous", [None]))
     rows = []
     for mode in plan.modes:
-        reports = records[mode]
-        if len(reports) != plan.workers or len({report["replica"] for report in reports}) != 1:
-            raise FaninError(f"{mode}, {condition}: the replicas differ at the end")
-        seconds, _, loss, accuracy = reports[0]["points"][-1]
-        reached_s = times[mode]
+        firsts = [told[mode, seed][0] for seed in range(plan.repeats)]
+        ends = [first["points"][-1] for first in firsts]
+        times, reached_s = [at for at in reached[mode] if at is not None], _mean(reached[mode])
         rows.append(
             Row(
                 condition=condition,
                 mode=mode,
                 to_target_s=reached_s,
+                fastest_s=min(times, default=None),
+                slowest_s=max(times, default=None),
                 speed_up=synchronous_s / reached_s if synchronous_s and reached_s else None,
-                seconds=seconds,
-                accuracy=accuracy,
-                loss=loss,
-                choices=tuple(reports[0].get("choices", ())),
-                points=tuple((at, point_loss, right) for at, _, point_loss, right in reports[0]["points"]),
+                seconds=statistics.mean(end[0] for end in ends),
+                accuracy=statistics.mean(end[3] for end in ends),
+                loss=statistics.mean(end[2] for end in ends),
+                choices=tuple(firsts[0].get("choices", ())),
+                points=tuple((at, loss, right) for at, _, loss, right in firsts[0]["points"]),
             )
         )
     return rows
+
+
+def _mean(times: list[float | None]) -> float | None:
+    known = [at for at in times if at is not None]
+    return statistics.mean(known) if len(known) == len(times) else None
 
 
 def to_target(points: list[tuple[float, int, float, float]], target: float) -> float | None:
@@ -146,15 +185,15 @@ def to_target(points: list[tuple[float, int, float, float]], target: float) -> f
 def _arguments(plan: Plan, condition: str) -> list[str]:
     return [
         "--modes", ",".join(plan.modes), "--conditions", condition, "--steps", str(plan.steps),
-        "--step-ms", str(plan.step_ms),
+        "--step-ms", str(plan.step_ms), "--repeats", str(plan.repeats),
     ]  # fmt: skip
 
 
-def _run(plan: Plan, condition: str) -> dict[str, list[dict[str, Any]]]:
+def _run(plan: Plan, condition: str) -> Told:
     return _collect(LocalJob(WORKER, _arguments(plan, condition), plan.workers, {}))
 
 
-def _over_slow_links(plan: Plan) -> dict[str, list[dict[str, Any]]]:
+def _over_slow_links(plan: Plan) -> Told:
     """Each worker in a namespace of its own, behind a link of the stated rate; root only."""
     topology = Topology(workers=plan.workers, link=Link(rate_bit_s=plan.rate_bit_s))
     with (
@@ -180,26 +219,61 @@ def _over_slow_links(plan: Plan) -> dict[str, list[dict[str, Any]]]:
         return _collect(job)
 
 
-def _collect(job: LocalJob) -> dict[str, list[dict[str, Any]]]:
-    """By mode, by rank."""
-    told: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
+def _collect(job: LocalJob) -> Told:
+    told: dict[tuple[str, int], dict[int, dict[str, Any]]] = defaultdict(dict)
     with job:
-        for rank, record in job.reports():
-            told[record["mode"]][rank] = record
-    return {mode: [by_rank[rank] for rank in sorted(by_rank)] for mode, by_rank in told.items()}
+        for rank, told_record in job.reports():
+            told[told_record["mode"], told_record["seed"]][rank] = told_record
+    return {key: [by_rank[rank] for rank in sorted(by_rank)] for key, by_rank in told.items()}
+
+
+def record_of(plan: Plan, rows: list[Row], command: str, beginning: Beginning) -> record.RunRecord:
+    """For the report: the curves, and the table as notes."""
+    return record.RunRecord(
+        version=record.VERSION,
+        kind="bench",
+        title=f"staleness: {_title(plan)}",
+        command=command,
+        started=beginning.moment.isoformat(timespec="seconds"),
+        duration_s=time.monotonic() - beginning.clock_s,
+        outcome="finished",
+        software=fanin.__version__,
+        kernel=platform.release(),
+        machine=machine(),
+        settings={"workers": plan.workers, "steps": plan.steps, "step_ms": plan.step_ms, "repeats": plan.repeats},
+        progress=tuple(
+            record.Progress(time_s=at, rank=0, loss=loss, accuracy=right, label=row.mode, group=CONDITIONS[row.condition])
+            for row in rows
+            for at, loss, right in row.points
+        ),
+        notes=tuple(map(_in_words, rows)),
+    )
+
+
+def _title(plan: Plan) -> str:
+    return f"{plan.workers} workers, {plan.step_ms:g} ms per ordinary step (emulated), target {plan.target:.0%}"
+
+
+def _in_words(row: Row) -> str:
+    """A line of the table."""
+    reached = "never" if row.to_target_s is None else f"after {row.to_target_s:.2f} s"
+    times = "" if row.speed_up is None else f", {row.speed_up:.2f} times as fast as synchronous"
+    return f"{CONDITIONS[row.condition]}, {row.mode}: target {reached}{times}; in the end {row.accuracy:.1%}"
 
 
 def table_of(plan: Plan, rows: list[Row]) -> Table:
     """For people."""
-    title = f"{plan.workers} workers, {plan.step_ms:g} ms per ordinary step (emulated), target {plan.target:.0%}"
+    title = _title(plan)
     table = Table(title=title)
-    for heading in ("condition", "mode", "to target", "speed-up", "whole run", "accuracy", "loss", "chosen S or K"):
+    headings = ("condition", "mode", "to target", "of", "speed-up", "whole run", "accuracy", "loss", "chosen S or K")
+    for heading in headings:
         table.add_column(heading, justify="left" if heading in ("condition", "mode") else "right", no_wrap=True)
     for row in rows:
         chosen = ", ".join(map(str, row.choices[-4:]))
         table.add_row(
             row.condition, row.mode,
             "never" if row.to_target_s is None else f"{row.to_target_s:.2f} s",
+            "" if row.to_target_s is None else f"{row.fastest_s:.2f}..{row.slowest_s:.2f}",
             "" if row.speed_up is None else f"{row.speed_up:.2f}",
             f"{row.seconds:.1f} s", f"{row.accuracy:.1%}", f"{row.loss:.3f}", chosen,
             end_section=row.mode == plan.modes[-1],

@@ -1,7 +1,8 @@
 """One rank of `fanin bench staleness`: trains the same network in every mode, one after the other, and reports curves.
 
-A step's length is dominated by an emulated compute time: the rank sleeps, as long as the condition says, where a larger
-model would compute. The gradients are real, so what staleness does to learning is real too.
+A step's length is dominated by an emulated compute time: the rank sleeps, as long as the condition says, where a
+larger model would compute. The gradients are real, so what staleness does to learning is real too. The clock starts
+after a few steps, when every mode has opened its job and DDP has made its buckets.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from fanin.host.torch import AsynchronousOptimizer, StaleOptions, StaleSynchrono
 BATCH = 16
 LEARNING_RATE = 0.25
 HIDDEN = 64
-EVALUATE_EVERY = 10
+WARM_UP_STEPS = 3
+"""Steps before the clock starts."""
+EVALUATE_EVERY = 5
 """Steps of rank 0 between two points of its curve."""
 SLOW_PROBABILITY, SLOW_FACTOR, SLOW_RANK_FACTOR = 0.1, 5.0, 3.0
 MODES = ("synchronous", "gloo", "ssp-1", "ssp-2", "ssp-4", "dssp", "quorum", "skip")
@@ -43,10 +46,12 @@ class Conditions:
     rank: int
     workers: int
     step_s: float
+    seed: int
+    """Of slow-downs, weights and batches: the same in every mode."""
 
     def seconds(self) -> Iterator[float]:
         """Emulated compute time of one step after the other, the same in every mode."""
-        chance = random.Random(1000 + self.rank)
+        chance = random.Random(1000 * (self.seed + 1) + self.rank)
         slow = SLOW_RANK_FACTOR if self.name == "slow-worker" and self.rank == self.workers - 1 else 1.0
         while True:
             hit = self.name == "random" and chance.random() < SLOW_PROBABILITY
@@ -73,17 +78,18 @@ class Curve:
         self.points.append((now, steps, loss, accuracy))
 
 
-def make_network() -> nn.Module:
+def make_network(seed: int) -> nn.Module:
     """The same on every rank and in every mode."""
-    torch.manual_seed(5)
+    torch.manual_seed(5 + seed)
     return nn.Sequential(nn.Flatten(), nn.Linear(64, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 10))
 
 
-def batches(rank: int, workers: int) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(conditions: Conditions) -> Iterator[tuple[Tensor, Tensor]]:
     """This rank's part of the training set, shuffled anew in each round through it."""
+    rank, workers = conditions.rank, conditions.workers
     inputs, targets = digits.load()[0].tensors
     inputs, targets = inputs[rank::workers], targets[rank::workers]
-    generator = torch.Generator().manual_seed(rank)
+    generator = torch.Generator().manual_seed(1000 * conditions.seed + rank)
     while True:
         order = torch.randperm(len(inputs), generator=generator)
         for start in range(0, len(order) - BATCH + 1, BATCH):
@@ -111,7 +117,7 @@ def step_of(network: nn.Module, data: Iterator[tuple[Tensor, Tensor]], seconds: 
 
 def train_together(mode: str, conditions: Conditions, steps: int, group: dist.ProcessGroup | None) -> Outcome:
     """DDP: synchronous over fanin or gloo, or stale synchronous."""
-    network = make_network()
+    network = make_network(conditions.seed)
     model = DistributedDataParallel(network, process_group=group)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     state: StaleSynchronousState | None = None
@@ -121,14 +127,16 @@ def train_together(mode: str, conditions: Conditions, steps: int, group: dist.Pr
         state = StaleSynchronousState(StaleOptions(tune=DynamicBound(lowest=1, highest=4)))
     if state is not None:
         model.register_comm_hook(state, stale_synchronous_hook)
-    data, seconds = batches(conditions.rank, conditions.workers), conditions.seconds()
-    dist.barrier()
+    data, seconds = batches(conditions), conditions.seconds()
     curve = Curve(network)
-    for step in range(steps):
+    for step in range(-WARM_UP_STEPS, steps):
+        if step == 0:
+            dist.barrier()
+            curve = Curve(network)
         optimizer.zero_grad()
         step_of(model, data, seconds)
         optimizer.step()
-        if conditions.rank == 0 and (step + 1) % EVALUATE_EVERY == 0:
+        if conditions.rank == 0 and step >= 0 and (step + 1) % EVALUATE_EVERY == 0:
             curve.add(step + 1)
     facts: dict[str, Any] = {}
     if state is not None:
@@ -139,26 +147,27 @@ def train_together(mode: str, conditions: Conditions, steps: int, group: dist.Pr
 
 def train_apart(mode: str, conditions: Conditions, steps: int) -> Outcome:
     """Asynchronously, with as many gradients as `steps` synchronous steps would take."""
-    network = make_network()
+    network = make_network(conditions.seed)
     workers = conditions.workers
-    quorum = max(workers - 1, 1) if mode == "skip" else max(workers // 2, 1)
+    quorum = max(workers // 2, 1)
     tune = SemiAsynchronousQuorum(bound=4) if mode == "quorum" else None
     optimizer = AsynchronousOptimizer(
         torch.optim.SGD(network.parameters(), lr=LEARNING_RATE),
         network,
-        rounds=steps * workers // quorum,
+        rounds=(WARM_UP_STEPS + steps) * workers // quorum,
         policy="skip",
         options=StaleOptions(staleness=6, quorum=quorum, tune=tune),
     )
-    data, seconds = batches(conditions.rank, workers), conditions.seconds()
-    dist.barrier()
+    data, seconds = batches(conditions), conditions.seconds()
     curve = Curve(network)
-    step = 0
+    step = -WARM_UP_STEPS
     while not optimizer.finished:
+        if step == 0:  # no barrier: a round may need a gradient of those who would wait there
+            curve = Curve(network)
         optimizer.zero_grad()
         optimizer.step(step_of(network, data, seconds))
         step += 1
-        if conditions.rank == 0 and step % EVALUATE_EVERY == 0:
+        if conditions.rank == 0 and step > 0 and step % EVALUATE_EVERY == 0:
             curve.add(step)
     accounts = optimizer.flush()
     curve.add(step)
@@ -176,6 +185,7 @@ def run(mode: str, conditions: Conditions, steps: int, gloo: dist.ProcessGroup) 
     record = {
         "mode": mode,
         "condition": conditions.name,
+        "seed": conditions.seed,
         "points": outcome.curve.points,
         "steps": outcome.steps,
         "replica": replica_hash(outcome.curve.network),
@@ -192,14 +202,17 @@ def main() -> None:
     parser.add_argument("--conditions", required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--step-ms", type=float, required=True)
+    parser.add_argument("--repeats", type=int, required=True)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("fanin")
     gloo = dist.new_group(backend="gloo")
     rank, workers = dist.get_rank(), dist.get_world_size()
     for condition in arguments.conditions.split(","):
-        for mode in arguments.modes.split(","):
-            run(mode, Conditions(condition, rank, workers, arguments.step_ms / 1e3), arguments.steps, gloo)
+        for seed in range(arguments.repeats):
+            for mode in arguments.modes.split(","):
+                conditions = Conditions(condition, rank, workers, arguments.step_ms / 1e3, seed)
+                run(mode, conditions, arguments.steps, gloo)
     dist.destroy_process_group()
 
 

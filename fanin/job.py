@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fanin.errors import ConfigurationError
+from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES, slots_for
 from fanin.wire import HEADER_BYTES, MAX_CODES, MAX_DATAGRAM_BYTES, MAX_WORKERS, WORD_BYTES, codes_bytes, datagram_bytes
 
 HEARTBEAT_INTERVAL_S = 0.5
@@ -26,7 +27,8 @@ BYE_RETRY_S = 0.1
 LEAVE_TIMEOUT_S = 1.0
 """How long BYE is repeated: a leaving worker needs nothing any more, so it does not wait for a dead switch."""
 WINDOW_POOLS = 8
-"""No item is sent this many pools ahead of the oldest unfinished one: bounds how far slots drift apart."""
+"""No item is sent this many pools ahead of the oldest unfinished one: bounds how far slots drift apart. See
+`JobSpec.window_items`."""
 CACHE_LINE_BYTES = 64
 """The words of a ring entry begin on a cache line of their own, behind the entry's facts and the result's header."""
 ENTRY_FACTS_BYTES = 24
@@ -130,6 +132,18 @@ class JobSpec:
     def synchronous(self) -> bool:
         """Whether every round waits for every worker, and always will."""
         return self.quorum == self.workers and self.largest_staleness == 0 and not self.survives_loss
+
+    @property
+    def window_items(self) -> int:
+        """No item is sent this many ahead of the oldest unfinished one.
+
+        Synchronous jobs have as many slots as buffers hold. With staleness each chunk of the model owns a slot, so it
+        is this that keeps a round of any size within an ordinary socket buffer.
+        """
+        pools = WINDOW_POOLS * self.slots
+        if self.largest_staleness == 0:
+            return pools
+        return min(pools, slots_for(DEFAULT_RECEIVE_BUFFER_BYTES, self.packet_bytes))
 
     @property
     def full_mask(self) -> int:

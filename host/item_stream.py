@@ -10,7 +10,7 @@ Rules of this file
 
   | state  | meaning                       | becomes                                                      |
   |--------|-------------------------------|--------------------------------------------------------------|
-  | idle   | not submitted, or it may not  | queued, when the item exists, is less than WINDOW_POOLS pools |
+  | idle   | not submitted, or it may not  | queued, when the item exists, is less than `window` items     |
   |        | be sent yet                   | ahead of the oldest unfinished one, and has its agreed codes  |
   | queued | to be sent, or sent again     | flying, when `take` hands it out                              |
   | flying | sent; the result may come     | queued, by `send_again`; the next item, idle, by `finish`     |
@@ -30,7 +30,6 @@ import numpy as np
 
 from fanin.fixed_point import Codes
 from fanin.host.operation import Operation
-from fanin.job import WINDOW_POOLS
 from fanin.wire import MAX_BASE
 
 _NO_CODES: Codes = np.empty(0, np.uint16)
@@ -47,8 +46,10 @@ class SlotState(enum.Enum):
 class ItemStream:
     """The items of one flow."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, window: int) -> None:
+        """`window`: of JobSpec.window_items."""
         self.slots = slots
+        self.window = window
         self.end_item = 0
         """One past the last item that was submitted."""
         self.oldest_item = 0
@@ -157,10 +158,10 @@ class ItemStream:
 
     def _advance(self) -> None:
         """Move the window up to the oldest unfinished item, and offer what comes into it."""
-        limit = self.oldest_item + WINDOW_POOLS * self.slots
+        limit = self.oldest_item + self.window
         while self._current[self.oldest_item % self.slots] > self.oldest_item:
             self.oldest_item += 1
-        for item in range(limit, min(self.oldest_item + WINDOW_POOLS * self.slots, self.end_item)):
+        for item in range(limit, min(self.oldest_item + self.window, self.end_item)):
             self._offer(item)
 
     def _offer(self, item: int) -> None:
@@ -168,7 +169,7 @@ class ItemStream:
         slot = item % self.slots
         if self._current[slot] != item or self._state[slot] is not SlotState.IDLE or slot in self._held:
             return
-        if item >= self.end_item or item >= self.oldest_item + WINDOW_POOLS * self.slots:
+        if item >= self.end_item or item >= self.oldest_item + self.window:
             return
         operation = self.operation(item)
         if operation.lead and operation.words_chunk(item) is not None and item not in self._agreed:

@@ -4,7 +4,7 @@ Rules
 -----
 * A reduction goes to the machine of every flow, in the same order, under one lock: so all machines give it one ticket.
 * A ticket is done when every flow is. `Ready`, `Stands` (with the latest base) and `Departed` are reported when every
-  flow has reported them, `MembersChanged` when the first has.
+  flow has reported them, `MembersChanged` when the first has. A round is heard of when every flow has heard of it.
 * The first failure of any flow fails the engine: first every pump is halted, so that nothing writes to tensors any
   more, then waiters are released, then the event is there to read.
 """
@@ -69,8 +69,8 @@ class PumpEngine:
         """The last change of membership that was reported."""
         self._stands: list[int] = []
         """Where the flows of a newcomer stand, of those that know."""
-        self._heard = 0
-        """One past the newest round that RoundHeard told of."""
+        self._heard = [0] * len(flows)
+        """By flow: one past the newest round that it has told of."""
         self._unready = len(flows)
         self._remaining = len(flows)
         """Flows that have not departed."""
@@ -223,9 +223,10 @@ class PumpEngine:
                     self._changed.notify_all()
         elif isinstance(event, RoundHeard):
             with self._changed:
-                if self._subscribed and event.base >= self._heard:  # the first flow to hear of it
-                    self._heard = event.base + 1
-                    self._events.append(event)
+                before = min(self._heard)
+                self._heard[flow] = event.base + 1
+                if self._subscribed and min(self._heard) > before:  # the last flow to hear of it
+                    self._events.append(RoundHeard(min(self._heard) - 1))
                     self._changed.notify_all()
         elif isinstance(event, Ready):
             with self._changed:

@@ -87,7 +87,7 @@ class WorkerMachine:
         self._flow, self._flow_count = flow, flow_count
         self._events: deque[WorkerEvent] = deque()
         self._presence = Presence(spec, connect_timeout_s, self._events)
-        self._stream = ItemStream(spec.slots)
+        self._stream = ItemStream(spec.slots, spec.window_items)
         self._catch_up = CatchUp(spec.slots) if newcomer else None
         self._recovery = LossRecovery()
         self._scales = ScaleForecast()

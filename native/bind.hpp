@@ -23,6 +23,7 @@ inline JobSpec job_from_python(const pybind11::handle& spec) {
   job.staleness = spec.attr("staleness").cast<std::uint32_t>();
   job.max_staleness = spec.attr("largest_staleness").cast<std::uint32_t>();
   job.slots = spec.attr("slots").cast<std::uint32_t>();
+  job.window_items = spec.attr("window_items").cast<std::uint64_t>();
   job.words_per_packet = spec.attr("words_per_packet").cast<std::uint32_t>();
   job.codes_per_packet = spec.attr("codes_per_packet").cast<std::uint32_t>();
   for (const auto& token : spec.attr("tokens")) job.tokens.push_back(token.cast<std::uint64_t>());

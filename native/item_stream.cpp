@@ -7,8 +7,8 @@
 
 namespace fanin {
 
-ItemStream::ItemStream(std::uint32_t slots, std::uint32_t codes_per_packet)
-    : window_(std::uint64_t{WINDOW_POOLS} * slots),
+ItemStream::ItemStream(std::uint32_t slots, std::uint64_t window, std::uint32_t codes_per_packet)
+    : window_(window),
       queue_(slots),
       codes_per_packet_(codes_per_packet),
       agreed_for_(window_ + slots),

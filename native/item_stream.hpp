@@ -14,7 +14,7 @@ namespace fanin {
 
 class ItemStream {
  public:
-  ItemStream(std::uint32_t slots, std::uint32_t codes_per_packet);
+  ItemStream(std::uint32_t slots, std::uint64_t window, std::uint32_t codes_per_packet);
 
   std::uint64_t end_item() const { return end_item_; }
   std::uint64_t oldest_base() const { return oldest_item_ / slots_.size(); }

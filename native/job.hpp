@@ -17,6 +17,7 @@ struct JobSpec {
   std::uint32_t staleness = 0;
   std::uint32_t max_staleness = 0;  // fanin.job.JobSpec.largest_staleness
   std::uint32_t slots = 1;
+  std::uint64_t window_items = 8;  // a worker sends no item this many ahead of its oldest unfinished one
   std::uint32_t words_per_packet = 8;
   std::uint32_t codes_per_packet = 1;
   std::vector<std::uint64_t> tokens;

@@ -39,8 +39,9 @@ WorkerEngine::WorkerEngine(const JobSpec& spec, std::uint32_t worker, std::uint6
                            bool newcomer) {
   if (ports.empty()) throw std::invalid_argument("an engine needs at least one port of the switch");
   const auto flow_count = static_cast<std::uint32_t>(ports.size());
+  heard_.resize(flow_count);
   for (std::uint32_t flow = 0; flow < flow_count; ++flow) {
-    WorkerFlow::Listener listener{[this](const WorkerEvent& event) { take_event(event); },
+    WorkerFlow::Listener listener{[this, flow](const WorkerEvent& event) { take_event(flow, event); },
                                   [this](const WorkerEvent& event) { fail(event); }};
     std::optional<SharedMemory> shared =
         flow < shared_memory.size() ? SharedMemory::open(shared_memory[flow], worker, token) : std::nullopt;
@@ -119,7 +120,7 @@ void WorkerEngine::publish(const WorkerEvent& event) {
   events_changed_.notify_all();
 }
 
-void WorkerEngine::take_event(const WorkerEvent& event) {
+void WorkerEngine::take_event(std::uint32_t flow, const WorkerEvent& event) {
   {
     const std::lock_guard lock(state_lock_);
     if (const auto* done = std::get_if<ReductionDone>(&event)) {
@@ -138,9 +139,11 @@ void WorkerEngine::take_event(const WorkerEvent& event) {
       if (++standing_flows_ < flows_.size()) return;
       publish(Stands{stands_});
     } else if (const auto* heard = std::get_if<RoundHeard>(&event)) {
-      if (!subscribed_ || heard->base < heard_) return;  // the first flow to hear of it
-      heard_ = heard->base + 1;
-      publish(event);
+      const std::uint64_t before = *std::ranges::min_element(heard_);
+      heard_[flow] = heard->base + 1;
+      const std::uint64_t all = *std::ranges::min_element(heard_);
+      if (!subscribed_ || all <= before) return;  // not the last flow to hear of it
+      publish(RoundHeard{.base = all - 1});
     } else if (std::holds_alternative<Ready>(event)) {
       if (++ready_flows_ < flows_.size()) return;
       publish(event);

@@ -51,7 +51,7 @@ class WorkerEngine {
   std::string trouble();
 
  private:
-  void take_event(const WorkerEvent& event);
+  void take_event(std::uint32_t flow, const WorkerEvent& event);
   void fail(const WorkerEvent& event);
   bool is_done(std::uint64_t ticket) const;  // with state_lock_
   void publish(const WorkerEvent& event);    // with state_lock_
@@ -70,7 +70,7 @@ class WorkerEngine {
   std::uint32_t change_ = 0;  // the last MembersChanged
   std::uint64_t stands_ = 0;  // the latest base that any flow stands at
   std::size_t standing_flows_ = 0;
-  std::uint64_t heard_ = 0;              // one past the newest round that RoundHeard told of
+  std::vector<std::uint64_t> heard_;  // by flow: one past the newest round that it has told of
   std::size_t ready_flows_ = 0;
   std::size_t departed_flows_ = 0;
   bool all_confirmed_ = true;

@@ -37,7 +37,7 @@ class WorkerMachine::State {
         flow_count_(flow_count),
         packet_bytes_(datagram_bytes(spec_.codes_per_packet, spec_.words_per_packet)),
         presence_(spec_, connect_timeout_s, events_),
-        stream_(spec_.slots, spec_.codes_per_packet),
+        stream_(spec_.slots, spec_.window_items, spec_.codes_per_packet),
         recovery_(spec_.slots),
         accepted_(spec_.slots),
         closed_(spec_.slots) {

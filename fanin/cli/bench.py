@@ -96,8 +96,9 @@ def network(
 @app.command(epilog=epilog("staleness"))
 def staleness(
     workers: Annotated[int, typer.Option(help="Worker processes on this machine.")] = 4,
-    steps: Annotated[int, typer.Option(help="Synchronous steps; other modes take as many gradients.")] = 200,
-    step_ms: Annotated[float, typer.Option(help="Emulated compute time of an ordinary step.")] = 20.0,
+    steps: Annotated[int, typer.Option(help="Synchronous steps; other modes take as many gradients.")] = 160,
+    step_ms: Annotated[float, typer.Option(help="Emulated compute time of an ordinary step.")] = 30.0,
+    repeats: Annotated[int, typer.Option(help="Runs of each mode, with a seed each.")] = 2,
     target: Annotated[float, typer.Option(help="Test accuracy whose time is compared.")] = 0.9,
     modes: Annotated[str, typer.Option(help="Separated by commas; all by default.")] = "",
     conditions: Annotated[
@@ -105,11 +106,13 @@ def staleness(
     ] = "",
     rate: Annotated[str, typer.Option(help="Of the slow links.")] = "4mbit",
     json: Annotated[Path | None, typer.Option(help="File for the rows, with the curves.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="PNG file for the curves.")] = None,
+    plot: Annotated[Path, typer.Option(help="PNG file for the curves.")] = Path("fanin-staleness.png"),
+    record: output.RecordFile = None,
+    html: output.HtmlFile = None,
 ) -> None:
     """Train synchronously, stale synchronously and asynchronously, with even and uneven workers."""
     extras.require("demo", "`fanin bench staleness`")
-    output.check(json, plot)
+    output.check(json, plot, record, html)
     from rich.console import Console
 
     from fanin.benchmarks import staleness as benchmark
@@ -124,12 +127,15 @@ def staleness(
         workers=workers,
         steps=steps,
         step_ms=step_ms,
+        repeats=repeats,
         target=target,
         modes=tuple(modes.split(",")) if modes else MODES,
         conditions=tuple(conditions.split(",")) if conditions else tuple(benchmark.CONDITIONS),
         rate_bit_s=rate_bit_s,
     )
-    benchmark.bench(plan, json_file=json, plot_file=plot, console=Console())
+    benchmark.bench(
+        plan, json_file=json, plot_file=plot, record_file=record, html=html, console=Console(), command=output.command_line()
+    )
 
 
 @app.command(epilog=epilog("fairness"))

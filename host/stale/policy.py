@@ -5,7 +5,8 @@ base is b. Its *age* is b - a.
 
 | policy | result b comes, no gradient is ready   | a gradient is ready whose age is beyond the bound     |
 |--------|----------------------------------------|-------------------------------------------------------|
-| wait   | nothing: the others wait at the bound  | cannot be: contributed                                |
+| wait   | nothing: the others wait at the bound; | cannot be: contributed                                |
+|        | the gradient goes with the next one    |                                                       |
 | skip   | base b is passed                       | dropped, and counted                                  |
 | fold   | base b is passed                       | added to the next one                                 |
 """

@@ -10,14 +10,20 @@ Rules of this file
   |-----------------------------------------------|-----------------------------------------|-----------------------|
   | is S beyond the end                           |                                         | none: done            |
   | is in a drain, or at or beyond the end        |                                         | pass, at once         |
+  | round b was heard of, `wait`                  | yes, and the one before was not folded  | fold it; pass, late   |
   |                                               | yes, and it is not too old, or `wait`   | contribute            |
   |                                               | yes, too old, `skip`                    | drop it; look again   |
   |                                               | yes, too old, `fold`                    | fold it; look again   |
   | round b was heard of, and not `wait`          | no                                      | pass, late            |
   |                                               |                                         | none: wait            |
 
+* Why `wait` folds: N contributions come per iteration, and K < N of them close a round. If everybody always
+  contributed, rounds would run ahead of all workers as far as the bound lets them, and each gradient would land S
+  rounds late, however even the workers are. A late pass closes nothing, so those who are late give back what they did
+  not wait for. Never two in a row: a worker that stays behind contributes every other time, late if need be.
 * The end is the first base without gradients; the S passes from there on are the *flush*: whatever is late has landed
-  once they are through, and every worker has the same results. All workers must have the same end.
+  once they are through, and every worker has the same results. All workers must have the same end. Where it is not
+  known beforehand, all have come equally far, and there is one base more before it, for what `wait` has folded.
 * The version is the number of results applied: it is b as soon as result b - 1 has come.
 """
 
@@ -57,11 +63,15 @@ class StaleRounds:
     end: int | None = None
     """The first base of the flush; None until that is known."""
     age: int = 0
-    """Of the last contribution: its base less the version that it was computed on."""
+    """Of the last gradient that was contributed or folded: the base less the version that it was computed on."""
     _heard: int = 0
     _ready_version: int | None = None
     _ready_gradients: int = 0
     _folded_gradients: int = 0
+    _held_back: bool = False
+    """Under `wait`: whether the last gradient was folded."""
+    _passes_next: bool = False
+    """Under `wait`: whether this base is to be passed, since its gradient was folded."""
 
     @property
     def ready(self) -> bool:
@@ -100,9 +110,20 @@ class StaleRounds:
         self._heard = max(self._heard, base + 1)
 
     def flush(self) -> None:
-        """Take no more gradients. Without an end, it is the next base: every worker must have come equally far."""
-        if self.end is None:
-            self.end = self.base + self.under_way
+        """Take no more gradients. Without an end, every worker must have come equally far; no gradient is ready."""
+        if self.end is not None:
+            return
+        self.end = here = self.base + self.under_way
+        if self.policy != "wait":
+            return
+        while self.scale.drains(self.end):
+            self.end += 1
+        self.end += 1
+        if self._folded_gradients:
+            self._ready_version = here
+            self._held_back = True
+        else:
+            self._passes_next = True
 
     def next_action(self) -> Step | None:
         """What to do now; do it, then ask again."""
@@ -115,6 +136,9 @@ class StaleRounds:
             return self._decide(PASSED_DRAIN)
         if self._ready_version is not None:
             return self._judge(self.base - self._ready_version)
+        if self._passes_next:
+            self._passes_next = False
+            return self._decide(PASSED_FLUSH if self.end is not None else PASSED_LATE)
         if self._heard > self.base and passes_for(self.policy):
             return self._decide(PASSED_LATE)
         return None
@@ -127,6 +151,11 @@ class StaleRounds:
 
     def _judge(self, age: int) -> Step:
         verdict = fate(self.policy, age, self.bound)
+        if self.policy == "wait":
+            late = self._heard > self.base and not self._held_back
+            self._held_back = self._passes_next = late
+            verdict = Fate.FOLD if late else Fate.CONTRIBUTE
+        self.age = age
         if verdict is Fate.FOLD:
             self._ready_version = None
             self._folded_gradients += self._ready_gradients
@@ -142,7 +171,6 @@ class StaleRounds:
         self.account.in_hand -= self._folded_gradients
         self._folded_gradients = 0
         self.account.ages[age] += 1
-        self.age = age
         return self._decide(CONTRIBUTED)
 
     def _give_up(self) -> None:

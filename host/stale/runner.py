@@ -144,6 +144,8 @@ class StaleRunner:
         Every worker must call it, equally far or with the same end. Raises CollectiveTimeoutError when one does not.
         """
         with self._changed:
+            if not self._rounds.ready:
+                self._pending[self._gradient] = 0.0  # what was folded goes alone
             self._rounds.flush()
             self._advance()
         self._wait_until(lambda: self._rounds.done, "the flush is not through")
@@ -211,13 +213,15 @@ class StaleRunner:
             elif step is Step.PASS:
                 self._session.submit(self._reduction(self._result, passes=True))
             elif step is Step.FOLD:
+                self._weigh_pending()
                 self._folded[self._gradient] += self._pending[self._gradient]
+                self._pending[self._gradient] = 0.0
             self._changed.notify_all()
 
     def _contribute(self) -> None:
+        self._weigh_pending()
         self._pending, self._source = self._source, self._pending
         gradient = self._source[self._gradient]
-        gradient *= np.float32(self._weigh(self._rounds.age))
         gradient += self._folded[self._gradient]
         self._folded[:] = 0.0
         magnitudes = np.abs(gradient + self._residual[self._gradient])
@@ -225,6 +229,9 @@ class StaleRunner:
         self._rounds.account.clipped_elements += int(np.count_nonzero(magnitudes > 2.0**scale.power))
         write_tally(self._source[:TALLY_BINS], float(magnitudes.max()), scale.power)
         self._session.submit(self._reduction(self._source, residual=self._residual))
+
+    def _weigh_pending(self) -> None:
+        self._pending[self._gradient] *= np.float32(self._weigh(self._rounds.age))
 
     def _reduction(self, source: Floats, *, residual: Floats | None = None, passes: bool = False) -> Reduction:
         code = self._rounds.scale.code

@@ -41,8 +41,8 @@ class StaleOptions:
     """S, 0..1024: rounds by which a contribution may land late. Each costs the switch another copy of the gradient, and
     lanes a part of a bit."""
     quorum: int | None = None
-    """K, 1..N: contributions that close a round. None: 1 under `wait`, where the bound is all that makes anybody wait,
-    and half of the workers under `skip` and `fold`."""
+    """K, 1..N: contributions that close a round. None: all but one under `wait`, so that a round is nearly what a
+    synchronous one is, and half of the workers under `skip` and `fold`."""
     bound: int | None = None
     """Largest age of a gradient under `skip` and `fold`: rounds between the weights that it was computed on and the
     round that it is contributed to. None: S."""
@@ -76,7 +76,7 @@ class StaleOptions:
 
     def quorum_for(self, policy: Policy, workers: int) -> int:
         """K where none is given."""
-        return self.quorum or (1 if policy == "wait" else max(workers // 2, 1))
+        return self.quorum or max(workers - 1 if policy == "wait" else workers // 2, 1)
 
 
 def fanin_group(group: c10d.ProcessGroup | None) -> FaninProcessGroup:

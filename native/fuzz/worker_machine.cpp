@@ -34,6 +34,7 @@ JobSpec job() {
   spec.workers = 2;
   spec.quorum = 2;
   spec.slots = 4;
+  spec.window_items = std::uint64_t{WINDOW_POOLS} * spec.slots;
   spec.words_per_packet = 16;
   spec.codes_per_packet = 2;
   spec.tokens = {TOKEN, 2};

@@ -89,18 +89,50 @@ def test_wait_contributes_at_any_age() -> None:
     assert dict(rounds.account.ages) == {0: 1, 1: 1}
 
 
+def test_wait_folds_a_late_gradient_into_the_next_one_and_passes() -> None:
+    rounds = make("wait")
+    rounds.hear(0)
+    rounds.hand_in(0)
+    assert [rounds.next_action(), rounds.next_action()] == [Step.FOLD, Step.PASS]
+    rounds.finished()
+    rounds.hear(1)
+    assert rounds.next_action() is None, "one pass per gradient: the bound holds the others"
+    rounds.hand_in(1)
+    assert rounds.next_action() is Step.CONTRIBUTE, "never two in a row"
+    rounds.finished()
+    assert ("".join(rounds.account.bases), rounds.account.contributed, rounds.account.in_hand) == ("PC", 2, 0)
+    rounds.hear(2)
+    rounds.hand_in(2)
+    assert rounds.next_action() is Step.FOLD
+
+
+def test_the_flush_contributes_what_wait_has_folded() -> None:
+    rounds = make("wait", staleness=1)
+    rounds.hear(0)
+    rounds.hand_in(0)
+    assert [rounds.next_action(), rounds.next_action()] == [Step.FOLD, Step.PASS]
+    rounds.finished()
+    rounds.flush()
+    for step in (Step.CONTRIBUTE, Step.PASS):
+        assert rounds.next_action() is step
+        rounds.finished()
+    assert rounds.done
+    assert ("".join(rounds.account.bases), rounds.account.contributed) == ("PCF", 1)
+    rounds.account.check()
+
+
 def test_the_flush_passes_s_bases_and_takes_no_gradient() -> None:
     rounds = make("wait", staleness=2)
     contribute(rounds, 0)
     rounds.flush()
-    for _ in range(2):
+    for _ in range(1 + 2):
         assert not rounds.done
         assert rounds.next_action() is Step.PASS
         rounds.finished()
     assert rounds.done
     assert rounds.next_action() is None
     rounds.hand_in(1)
-    assert "".join(rounds.account.bases) == "CFF"
+    assert "".join(rounds.account.bases) == "CFFF"
     assert dict(rounds.account.dropped) == {"at the end": 1}
     rounds.account.check()
 

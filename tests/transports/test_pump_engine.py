@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 import threading
@@ -11,7 +12,16 @@ import numpy as np
 import pytest
 
 from fanin.errors import ConfigurationError
-from fanin.events import Departed, EngineStopped, Ready, ReductionDone, Refused, SwitchSilent, WorkersGone
+from fanin.events import (
+    Departed,
+    EngineStopped,
+    Ready,
+    ReductionDone,
+    Refused,
+    RoundHeard,
+    SwitchSilent,
+    WorkersGone,
+)
 from fanin.host.engine import SwitchEndpoint, make_engine
 from fanin.host.pump import PumpEngine
 from fanin.host.transports import MemoryTransport
@@ -174,6 +184,28 @@ def test_the_memory_is_kept_alive_until_the_reduction_is_done(native: bool) -> N
         assert released.wait(DEADLINE_S)
 
 
+@native_or_twin
+@pytest.mark.parametrize("scheme", ["udp", "memory"])
+def test_a_round_is_heard_of_only_when_it_is_over_in_every_flow(scheme: Scheme, native: bool) -> None:
+    """Two rounds of the first flow alone, then one of both: of these, round 0 alone is over everywhere."""
+    spec = make_spec(2, quorum=1, staleness=3, slots=1, words_per_packet=8)
+    with cluster(scheme, spec, native=native, flows=2) as running:
+        ahead, behind = running.engines
+        behind.subscribe()
+        assert behind.next_event(DEADLINE_S) == Ready()
+        for chunks in (1, 1, 2):
+            assert ahead.wait(ahead.submit(_numbers(chunks)), DEADLINE_S)
+        assert behind.next_event(DEADLINE_S) == RoundHeard(0)
+        assert behind.leave(DEADLINE_S)
+        assert behind.next_event(DEADLINE_S) == Departed(confirmed=True), "nothing else was heard of before"
+
+
+def _numbers(chunks: int) -> Reduction:
+    """Packets of eight words, and a signature: whoever is late meets rounds that others have opened."""
+    ones, sums = np.ones(8 * chunks, np.int32), np.zeros(8 * chunks, np.int32)
+    return dataclasses.replace(reduction_of(ones, sums), signature=9)
+
+
 # --- over scripted ones ---
 
 
@@ -215,6 +247,17 @@ def test_after_one_flow_fails_no_machine_takes_in_anything() -> None:
     scripted.engine.close()
     assert [machine.received for machine in scripted.machines] == [[], []]
     assert scripted.engine.next_event(0.0) is None, "only the first failure is told"
+
+
+def test_a_round_is_reported_when_the_last_flow_has_told_of_it() -> None:
+    scripted = Scripted(flows=2)
+    scripted.engine.subscribe()
+    scripted.report(0, RoundHeard(4))
+    scripted.report(1, RoundHeard(1))
+    assert scripted.engine.next_event(DEADLINE_S) == RoundHeard(1)
+    scripted.report(1, RoundHeard(6))
+    assert scripted.engine.next_event(DEADLINE_S) == RoundHeard(4)
+    scripted.engine.close()
 
 
 def test_after_a_failure_submitting_gives_a_ticket_that_is_never_done() -> None:

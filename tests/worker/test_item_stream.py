@@ -24,7 +24,7 @@ def operation(first_item: int, chunks: int, dtype: type[np.generic] = np.float32
 
 
 def stream_of(*operations: Operation) -> ItemStream:
-    stream = ItemStream(SPEC.slots)
+    stream = ItemStream(SPEC.slots, SPEC.window_items)
     for given in operations:
         stream.append(given)
     return stream
@@ -104,7 +104,7 @@ def test_what_is_finished_while_it_waits_to_be_sent_again_is_not_sent() -> None:
 
 
 def test_a_job_that_has_used_up_its_bases_says_so() -> None:
-    stream = ItemStream(SPEC.slots)
+    stream = ItemStream(SPEC.slots, SPEC.window_items)
     stream.end_item = (MAX_BASE - 1) * SPEC.slots
     with pytest.raises(OverflowError, match="rounds"):
         stream.append(operation(stream.end_item, 20))

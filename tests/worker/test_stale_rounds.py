@@ -11,6 +11,7 @@ import pytest
 from fanin.errors import ConfigurationError
 from fanin.events import RoundHeard
 from fanin.reduction import Element, Reduction
+from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
 from tests.support.cluster import WORKER_MACHINES, Cluster, job, reduction
 from tests.support.lockstep import Lockstep
 from tests.support.network import Link
@@ -92,6 +93,34 @@ def test_a_worker_hears_of_a_round_and_passes_it_late(kind: str) -> None:
     assert cluster.news(1) == [RoundHeard(0), RoundHeard(1)]
     assert (counts == [[1], [1], [77]]).all()
     assert cluster.switch.job_counters(spec.job)["rounds"] == 2 * SLOTS, "late passes close no round"
+
+
+def test_a_round_is_heard_of_only_when_it_is_over_in_every_slot(kind: str) -> None:
+    """A pass for a round that is open in some slot would close it there without a contributor."""
+    spec = job(workers=2, quorum=1, staleness=2, slots=SLOTS, words_per_packet=WORDS)
+    cluster = Cluster.joined(kind, spec=spec)
+    for slot in range(SLOTS):
+        assert cluster.news(1) == [], f"round 0 is open in slot {slot}"
+        source, result = np.full(WORDS, 0.5, np.float32), np.zeros(WORDS, np.float32)
+        cluster.submit(0, contribution(source, result))
+        cluster.network.run_for(1e-3)
+    assert cluster.news(1) == [RoundHeard(0)]
+
+
+def test_a_round_of_many_packets_keeps_within_an_ordinary_buffer(kind: str) -> None:
+    """With staleness each chunk has a slot of its own, so it is not the slots that bound what is under way."""
+    spec = job(workers=2, quorum=1, staleness=1, slots=300, words_per_packet=2048)
+    assert spec.packet_bytes * spec.window_items < DEFAULT_RECEIVE_BUFFER_BYTES < spec.packet_bytes * spec.slots
+    cluster = Cluster.joined(kind, spec=spec)
+    source, result = np.full(300 * 2048, 0.5, np.float32), np.zeros(300 * 2048, np.float32)
+    cluster.network.cut(0)
+    cluster.submit(0, contribution(source, result))
+    cluster.network.run_for(1e-3)
+    sent = cluster.workers[0].counters()["packets_out"] - cluster.workers[1].counters()["packets_out"]
+    assert 0 < sent <= spec.window_items
+    cluster.network.heal(0)
+    cluster.run()
+    assert (result == 0.5).all()
 
 
 def test_a_round_of_passes_brings_zeros_and_counts_nobody(kinds: str) -> None:
