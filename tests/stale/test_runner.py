@@ -1,0 +1,175 @@
+"""Runners over real machines in memory: the same results everywhere, nothing lost, failures told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from fanin.errors import CollectiveTimeoutError
+from fanin.events import ReductionDone, RoundHeard
+from fanin.host.engine import Engine
+from fanin.host.stale.account import CONTRIBUTED, PASSED_FLUSH, Account, check_balance
+from fanin.host.stale.layout import Layout
+from fanin.host.stale.policy import Policy
+from fanin.host.stale.rounds import StaleRounds
+from fanin.host.stale.runner import Result, StaleRunner
+from fanin.host.stale.scale import ScaleEpochs
+from fanin.reduction import Reduction
+from tests.transports.clusters import DEADLINE_S, cluster, make_spec
+
+WORKERS, ELEMENTS, STALENESS = 3, 500, 2
+Floats = npt.NDArray[np.float32]
+
+native_or_twin = pytest.mark.parametrize("native", [True, False], ids=["native", "twin"])
+
+
+class EngineSession:
+    """As much of a session as a runner needs."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def submit(self, reduction: Reduction) -> int:
+        return self.engine.submit(reduction)
+
+    def follow(self) -> None:
+        self.engine.subscribe()
+
+    def next_progress(self, timeout_s: float) -> ReductionDone | RoundHeard | None:
+        event = self.engine.next_event(timeout_s)
+        return event if isinstance(event, ReductionDone | RoundHeard) else None
+
+    def close(self, timeout_s: float = 10) -> None:
+        self.engine.close()
+
+
+@dataclass
+class Member:
+    """A worker and what it has seen."""
+
+    runner: StaleRunner = field(init=False)
+    total: Floats = field(default_factory=lambda: np.zeros(ELEMENTS, np.float32))
+    contributors: list[int] = field(default_factory=list)
+
+    @property
+    def account(self) -> Account:
+        return self.runner.rounds.account
+
+    def take(self, result: Result) -> None:
+        self.total += result.gradient
+        self.contributors.append(int(result.contributors[0]))
+
+    def hand_in(self, value: float) -> None:
+        def write(out: Floats) -> None:
+            out[:] = value
+
+        self.runner.hand_in(write, self.runner.rounds.base)
+
+
+@contextmanager
+def members(
+    policy: Policy, *, native: bool, quorum: int, end: int | None = None, patience_s: float = DEADLINE_S, flows: int = 2
+) -> Iterator[list[Member]]:
+    """Runners of one job; packets of 64 words, so that a gradient is several."""
+    shape = make_spec(WORKERS, quorum=quorum, staleness=STALENESS)
+    layout = Layout(
+        elements=ELEMENTS, words_per_packet=shape.words_per_packet, flows=flows, contributions=shape.contributions
+    )
+    spec = make_spec(WORKERS, quorum=quorum, staleness=STALENESS, slots=layout.slots)
+    with ExitStack() as opened, cluster("memory", spec, native=native, flows=flows) as running:
+        made: list[Member] = []
+        for rank, engine in enumerate(running.engines):
+            rounds = StaleRounds(
+                policy, STALENESS, ScaleEpochs(STALENESS, 64, power=3), Account(rank, layout.chunks), end=end
+            )
+            member = Member()
+            member.runner = StaleRunner(
+                EngineSession(engine), layout, rounds, lambda result, to=member: to.take(result), patience_s=patience_s
+            )
+            opened.callback(member.runner.close)
+            made.append(member)
+        yield made
+
+
+def flush(all_members: list[Member]) -> None:
+    """On all at once, as ranks do."""
+    with ThreadPoolExecutor(len(all_members)) as pool:
+        list(pool.map(lambda member: member.runner.flush(), all_members))
+    check_balance([member.account for member in all_members])
+
+
+@native_or_twin
+def test_who_has_no_gradient_passes_and_all_see_the_same_results(native: bool) -> None:
+    with members("skip", native=native, quorum=2, end=4) as job:
+        for value in (0.5, 1.0, 2.0, 4.0):
+            for member in job[:2]:
+                member.hand_in(value)
+            for member in job[:2]:
+                member.runner.wait_for_results()
+        flush(job)
+        assert [member.total.tolist() for member in job] == [[15.0] * ELEMENTS] * WORKERS
+        assert [member.contributors for member in job] == [[2, 2, 2, 2, 0, 0]] * WORKERS
+        assert [member.account.contributions for member in job] == [4, 4, 0]
+        assert job[2].account.bases.count(CONTRIBUTED) == 0
+        assert job[2].account.bases.count(PASSED_FLUSH) == STALENESS
+
+
+@native_or_twin
+def test_wait_loses_no_gradient_however_the_workers_come(native: bool) -> None:
+    iterations = 12
+    with members("wait", native=native, quorum=WORKERS - 1) as job:
+
+        def train(rank: int) -> None:
+            for iteration in range(iterations):
+                job[rank].hand_in(float(1 + rank))
+                job[rank].runner.wait_for_results()
+                if iteration % WORKERS == rank:
+                    np.linalg.svd(np.ones((60, 60)))  # unlike paces
+
+        with ThreadPoolExecutor(WORKERS) as pool:
+            list(pool.map(train, range(WORKERS)))
+        flush(job)
+        assert [member.account.contributed for member in job] == [iterations] * WORKERS
+        assert [member.total.tolist() for member in job] == [[iterations * 6.0] * ELEMENTS] * WORKERS
+        assert [member.contributors for member in job] == [job[0].contributors] * WORKERS
+
+
+@native_or_twin
+def test_a_gradient_that_is_not_finite_is_counted_and_not_sent(native: bool) -> None:
+    with members("skip", native=native, quorum=2, end=1) as job:
+        job[2].hand_in(float("nan"))
+        for member in job[:2]:
+            member.hand_in(1.0)
+        flush(job)
+        assert dict(job[2].account.dropped) == {"not finite": 1}
+        assert [member.total.tolist() for member in job] == [[2.0] * ELEMENTS] * WORKERS
+
+
+def test_waiting_for_others_that_never_contribute_ends_with_an_error() -> None:
+    with members("wait", native=False, quorum=2, patience_s=0.2) as job:
+        job[0].hand_in(1.0)
+        with pytest.raises(CollectiveTimeoutError, match="rank 0, at base 0"):
+            job[0].runner.wait_for_results()
+
+
+def test_a_failure_in_the_background_reaches_training() -> None:
+    """Whatever goes wrong with a result is raised where training waits, and nothing hangs."""
+    broken = threading.Event()
+    with members("skip", native=False, quorum=1, end=5) as job:
+
+        def fail(result: Result) -> None:
+            broken.set()
+            raise ZeroDivisionError("a bug")
+
+        job[0].take = fail  # type: ignore[method-assign]
+        job[0].hand_in(1.0)
+        with pytest.raises(ZeroDivisionError, match="a bug"):
+            job[0].runner.wait_for_results()
+        assert broken.is_set()
