@@ -242,12 +242,21 @@ def record_of(plan: Plan, rows: list[Row], command: str, beginning: Beginning) -
         machine=machine(),
         settings={"workers": plan.workers, "steps": plan.steps, "step_ms": plan.step_ms, "repeats": plan.repeats},
         progress=tuple(
-            record.Progress(time_s=at, rank=0, loss=loss, accuracy=right, label=row.mode, group=CONDITIONS[row.condition])
+            record.Progress(
+                time_s=at, rank=0, loss=loss, accuracy=right, label=row.mode, group=CONDITIONS[row.condition]
+            )
             for row in rows
             for at, loss, right in row.points
         ),
+        quantities=tuple(
+            record.Quantity(
+                plot=f"Time to {plan.target:.0%} accuracy", name=row.mode, value=row.to_target_s, unit="s",
+                group=CONDITIONS[row.condition],
+            )
+            for row in rows
+        ),
         notes=tuple(map(_in_words, rows)),
-    )
+    )  # fmt: skip
 
 
 def _title(plan: Plan) -> str:

@@ -134,7 +134,13 @@ def staleness(
         rate_bit_s=rate_bit_s,
     )
     benchmark.bench(
-        plan, json_file=json, plot_file=plot, record_file=record, html=html, console=Console(), command=output.command_line()
+        plan,
+        json_file=json,
+        plot_file=plot,
+        record_file=record,
+        html=html,
+        console=Console(),
+        command=output.command_line(),
     )
 
 

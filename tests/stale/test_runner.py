@@ -148,7 +148,7 @@ def test_a_gradient_that_is_not_finite_is_counted_and_not_sent(native: bool) -> 
         for member in job[:2]:
             member.hand_in(1.0)
         flush(job)
-        assert dict(job[2].account.dropped) == {"not finite": 1}
+        assert dict(+job[2].account.dropped) == {"not finite": 1}
         assert [member.total.tolist() for member in job] == [[2.0] * ELEMENTS] * WORKERS
 
 
