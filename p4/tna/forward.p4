@@ -33,6 +33,7 @@ control Forward(inout headers_t hdr, inout metadata_t meta) {
         hdr.ethernet.destination = hdr.ethernet.source;
         hdr.ethernet.source = mac;
         meta.port_out = meta.port_in;
+        meta.answered = 1;
     }
     table addresses {
         key = {
@@ -45,10 +46,12 @@ control Forward(inout headers_t hdr, inout metadata_t meta) {
     }
 
     apply {
-        if (hdr.arp.isValid() && addresses.apply().hit) {
-            return;
+        if (hdr.arp.isValid()) {
+            addresses.apply();
         }
-        hosts.apply();
+        if (meta.answered == 0) {
+            hosts.apply();
+        }
     }
 }
 

@@ -72,7 +72,7 @@
     Finish() finish;                                                                                                   \
     Tally() tally;                                                                                                     \
     Forward() forward;                                                                                                 \
-    action ours() { }                                                                                                  \
+    action ours() { meta.addressed = 1; }                                                                              \
     /* The addresses and ports that workers send to; one port for each flow. */                                        \
     table services {                                                                                                   \
         key = {                                                                                                        \
@@ -85,9 +85,12 @@
     }
 
 #define INGRESS                                                                                                        \
+    if (hdr.udp.isValid()) {                                                                                           \
+        services.apply();                                                                                              \
+    }                                                                                                                  \
     if (hdr.packet_out.isValid() && meta.poke == 0) {                                                                  \
         meta.port_out = hdr.packet_out.egress_port;                                                                    \
-    } else if (hdr.udp.isValid() && services.apply().hit) {                                                            \
+    } else if (meta.addressed == 1) {                                                                                  \
         job.apply(hdr, meta);                                                                                          \
         prepare.apply(hdr, meta);                                                                                      \
         unfold.apply(hdr, meta);                                                                                       \

@@ -141,6 +141,9 @@ struct metadata_t {
     bit<1> damaged;         /* the IPv4 checksum is wrong */
     bit<32> shape;          /* code_count << 31 | words << 24: in the byte that a round's facts keep it in */
     bit<16> words;
+    /* ingress.p4, forward.p4 */
+    bit<1> addressed;       /* to the switch */
+    bit<1> answered;        /* an ARP request, by its reply */
     /* job.p4 */
     bit<1> known;
     bit<1> member;
