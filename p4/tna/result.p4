@@ -58,6 +58,7 @@ control Fold(inout headers_t hdr, inout metadata_t meta) {
  * contributed to has 0. (A synchronous build does not ask for the seal on behalf of a packet that has it.) */
 control Signature(inout headers_t hdr, inout metadata_t meta) {
     apply {
+        meta.shape = meta.held & 0xFF000000;
 #if STALE
         if (meta.step == SHOW || meta.step == CLEAR) {
 #else
@@ -65,7 +66,7 @@ control Signature(inout headers_t hdr, inout metadata_t meta) {
             hdr.fanin.signature = 0;
         } else if (meta.passes == 1) {
 #endif
-            hdr.fanin.signature = meta.held_seal ^ (meta.held & 0xFF000000);
+            hdr.fanin.signature = meta.held_seal ^ meta.shape;
         }
     }
 }
