@@ -107,13 +107,17 @@ STATS = "ip netns exec worker1 fanin stats {url} --json | tr -d '\\n'"
 
 @pytest.fixture(scope="module")
 def through_software(tmp_path_factory: pytest.TempPathFactory) -> set[object]:
-    """The replica after the same job through the software switch, with nothing lost."""
+    """The replica after the same job through the software switch, with nothing lost; on a path of the same MTU, since
+    that decides how many elements share a scale."""
     folder = tmp_path_factory.mktemp("software")
     url = "udp://127.0.0.1:4919"
     (command,) = commands("4. A job")
     command = re.sub(r"ip netns exec worker1 ", "", command).replace("GLOO_SOCKET_IFNAME=eth0", "GLOO_SOCKET_IFNAME=lo")
     job = workers(command.replace("10.77.0.11", "127.0.0.1"), url, ENVIRONMENT.partition(" FANIN_FAULTS")[0], folder)
-    start = ["ip link set lo up", f"fanin switch --bind 127.0.0.1:4919 > {folder / 'switch.log'} 2>&1 &"]
+    start = [
+        "ip link set lo mtu 1500 up",
+        f"fanin switch --no-shared-memory --bind 127.0.0.1:4919 > {folder / 'switch.log'} 2>&1 &",
+    ]
     start.append(until_listening(4919, folder / "switch.log", inside=""))
     return replicas(carried_out([*start, job], folder))
 
