@@ -10,7 +10,7 @@ from fanin.emulation.simulator.addresses import endpoint
 from fanin.emulation.simulator.ledger import JobLedger
 from fanin.emulation.simulator.machines import SwitchType
 from fanin.emulation.simulator.network import Network
-from fanin.emulation.simulator.switch_host import AnyController, Note, SimulatedServer, SwitchHost
+from fanin.emulation.simulator.switch_host import BUFFERS, AnyController, Note, SimulatedServer, SwitchHost
 from fanin.errors import AdmissionError
 from fanin.job import JobSpec, ParentRoute
 from fanin.options import SwitchAddress
@@ -56,6 +56,7 @@ class LeafHost(SwitchHost):
                 receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES,
                 own_address=self.url,
             ),
+            BUFFERS,
             random_bits=self._dice.getrandbits,
             started_s=self._network.queue.now,
             engine="simulated",

@@ -170,7 +170,7 @@ def test_a_leaf_that_is_restarted_while_its_ranks_wait_takes_them_on_or_they_are
     bits = random.Random(2).getrandbits
     grove.servers[1] = FakeServer((5001,))
     grove.leaves[1] = LeafController(
-        limits, grove.servers[1], grove._path(1), random_bits=bits, started_s=0.0, engine="none"
+        limits, grove.servers[1], grove._path(1), BUFFERS, random_bits=bits, started_s=0.0, engine="none"
     )
     reply = grove.join(1, join(0, 4))
     if not placed:
