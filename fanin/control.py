@@ -5,8 +5,9 @@ Rules of this file
 * One message is one JSON object in one ZeroMQ frame: `{"fanin": VERSION, "type": "join", ...fields}`. The client
   (DEALER) asks, the controller (ROUTER) answers; it may answer more than once, since a join takes a while.
 * `parse` is the only way from bytes to a message, and raises nothing but `ControlError`. It is strict: every field must
-  be there with its exact type, none may be unknown, sizes are bounded and texts are printable. Whether a value makes
-  sense (is this rank taken?) is the controller's to judge, since its answer has a reason and a remedy.
+  be there with its exact type, none may be unknown, sizes are bounded and texts are printable (fanin/strict_json.py).
+  Whether a value makes sense (is this rank taken?) is the controller's to judge, since its answer has a reason and a
+  remedy.
 * `Refused` keeps its layout in every version, and is read from any version: a refusal for the version must be readable.
 
     client                         controller
@@ -27,16 +28,14 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
 import json
-import math
-import types
 import typing
-from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
+from fanin import strict_json
 from fanin.errors import FaninError
+from fanin.strict_json import MAX_TEXT_CHARACTERS
 
 VERSION = 1
 """Of this protocol. A controller refuses every other one, in words."""
@@ -50,10 +49,6 @@ MAX_MESSAGE_BYTES = 1 << 16
 """Longest message a controller reads: a Join has about 500 bytes."""
 MAX_REPLY_BYTES = 1 << 24
 """Longest message a client reads: Stats of a switch with very many jobs."""
-MAX_TEXT_CHARACTERS = 512
-MAX_ITEMS = 65_536
-"""Longest list or object within a message."""
-MAX_INTEGER = 2**64 - 1
 
 Scheme = Literal["udp", "zmq"]
 OnWorkerLoss = Literal["raise", "continue"]
@@ -362,8 +357,6 @@ Message = Request | Reply
 _TYPES: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in typing.get_args(Message)}
 _ENVELOPE = ("fanin", "type")
 
-Kind = TypeVar("Kind")
-
 
 def one_line(text: str) -> str:
     """`text` as a message may carry it: printable, on one line, no longer than the limit."""
@@ -382,86 +375,21 @@ def parse(data: bytes, limit_bytes: int = MAX_MESSAGE_BYTES) -> Message:
     if len(data) > limit_bytes:
         raise ControlError(f"{len(data)} bytes; a control message has at most {limit_bytes}")
     try:
-        body = json.loads(data, parse_constant=_no_constant, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and ControlError's siblings are ValueErrors
-        raise ControlError(f"not JSON: {error}") from None
+        return _read_message(strict_json.load(data))
+    except strict_json.RecordError as error:
+        raise ControlError(str(error)) from None
+
+
+def _read_message(body: object) -> Message:
     if not isinstance(body, dict) or type(version := body.get("fanin")) is not int:
         raise ControlError("not a fanin control message: no object with an integer `fanin`")
     name = body.get("type")
     if name == "refused" and version != VERSION:
         known = {field.name for field in dataclasses.fields(Refused)}
-        return _read_record({key: value for key, value in body.items() if key in known}, Refused, "refused")
+        return strict_json.read({key: value for key, value in body.items() if key in known}, Refused, "refused")
     if version != VERSION:
         raise ControlError(f"control protocol version {version}; this side speaks {VERSION}", version)
     if not isinstance(name, str) or name not in _TYPES:
-        raise ControlError(f"unknown message type {_shown(name)}")
-    message = _read_record({key: body[key] for key in body if key not in _ENVELOPE}, _TYPES[name], name)
+        raise ControlError(f"unknown message type {strict_json.shown(name)}")
+    message = strict_json.read({key: body[key] for key in body if key not in _ENVELOPE}, _TYPES[name], name)
     return typing.cast("Message", message)
-
-
-def _no_constant(text: str) -> float:
-    raise ValueError(f"{text} is no JSON number")
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    body = dict(pairs)
-    if len(body) != len(pairs):
-        raise ValueError("a key appears twice")
-    return body
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-@functools.cache
-def _layout(kind: Hashable) -> tuple[dict[str, Any], frozenset[str]]:
-    """The fields of a record type with their types, and those that may be absent."""
-    assert isinstance(kind, type)
-    assert dataclasses.is_dataclass(kind)
-    optional = {field.name for field in dataclasses.fields(kind) if field.default is not dataclasses.MISSING}
-    return typing.get_type_hints(kind), frozenset(optional)
-
-
-def _read_record(body: dict[str, Any], kind: type[Kind], path: str) -> Kind:
-    hints, optional = _layout(typing.cast("Hashable", kind))
-    if unknown := body.keys() - hints.keys():
-        raise ControlError(f"{path}: unknown field {_shown(min(unknown))}")
-    if absent := hints.keys() - body.keys() - optional:
-        raise ControlError(f"{path}: field {min(absent)!r} is missing")
-    return kind(**{name: _read(value, hints[name], f"{path}.{name}") for name, value in body.items()})
-
-
-def _read(value: object, hint: Any, path: str) -> object:
-    """`value` as the type that `hint` names; the hints are those of the records above and no others."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is types.UnionType:
-        if value is None:
-            return None
-        return _read(value, arguments[0], path)
-    if origin is Literal:
-        legal: object = isinstance(value, str) and value in arguments
-    elif origin is tuple:
-        if isinstance(value, list) and len(value) <= MAX_ITEMS:
-            return tuple(_read(item, arguments[0], f"{path}[{at}]") for at, item in enumerate(value))
-        legal = False
-    elif origin is dict:
-        if isinstance(value, dict) and len(value) <= MAX_ITEMS:
-            return {key: _read(item, arguments[1], f"{path}.{_shown(key)}") for key, item in value.items()}
-        legal = False
-    elif dataclasses.is_dataclass(hint):
-        if isinstance(value, dict):
-            return _read_record(value, typing.cast("type[Any]", hint), path)
-        legal = False
-    elif hint is float and type(value) is float:
-        legal = math.isfinite(value)
-    elif hint in (int, float):
-        legal = type(value) is int and -MAX_INTEGER <= value <= MAX_INTEGER
-    elif hint is str:
-        legal = isinstance(value, str) and len(value) <= MAX_TEXT_CHARACTERS and (value.isprintable() or not value)
-    else:
-        legal = type(value) is hint
-    if not legal:
-        raise ControlError(f"{path}: {_shown(value)} is no {getattr(hint, '__name__', hint)}")
-    return value

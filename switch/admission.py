@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from fanin.control import MAX_TEXT_CHARACTERS, Join, Refusal, Refused, Tune, one_line
+from fanin.control import Join, Refusal, Refused, Tune, one_line
 from fanin.job import MAX_TREE_WORKERS, JobSpec
+from fanin.strict_json import MAX_TEXT_CHARACTERS
 from fanin.window import IP_UDP_HEADER_BYTES
 from fanin.wire import MAX_WORKERS
 from fanin.wire import VERSION as WIRE_VERSION

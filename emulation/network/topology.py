@@ -103,10 +103,6 @@ class Topology:
         """0..racks-1."""
         return worker * self.racks // self.workers
 
-    def workers_in(self, rack: int) -> list[int]:
-        """Ranks, in order."""
-        return [worker for worker in range(self.workers) if self.rack_of(worker) == rack]
-
     @staticmethod
     def worker_address(worker: int) -> str:
         """IPv4."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fanin import control
 from fanin.control import ControlError
+from fanin.strict_json import MAX_TEXT_CHARACTERS
 
 TEXT = st.text(st.characters(categories=("L", "N", "P", "S", "Zs")), max_size=40).filter(
     lambda text: text.isprintable() or not text
@@ -179,4 +180,4 @@ def test_malformed_messages_are_refused(data: bytes) -> None:
 def test_text_for_a_message_is_made_printable_and_short() -> None:
     line = control.one_line("two\nlines\x1b[0m " + "x" * 1000)
     assert line.isprintable()
-    assert len(line) == control.MAX_TEXT_CHARACTERS
+    assert len(line) == MAX_TEXT_CHARACTERS
