@@ -23,8 +23,8 @@ def adopt(control: JobControl, link: Link, vocabulary: Vocabulary, liveness_time
         if not entity.table_entry.is_default_action:
             match, _, facts = vocabulary.read_entry("jobs", entity.table_entry)
             jobs[match["job"]] = _read_job(match["job"], facts, liveness_timeout_s, now)
-    for job in _leaves(link, vocabulary, jobs):
-        del jobs[job]
+    for leaf in _leaves(link, vocabulary, jobs):
+        del jobs[leaf]
     groups = _groups(link, vocabulary)
     for job in jobs.values():
         job.groups = {number for number in groups if job.group <= number < job.group + GROUPS_PER_JOB}

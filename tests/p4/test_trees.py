@@ -60,7 +60,7 @@ def test_a_mean_divides_by_all_contributors(kinds: dict[str, Any]) -> None:
 
 def test_when_a_leaf_dies_every_worker_knows_within_ten_seconds(kinds: dict[str, Any]) -> None:
     tree = Tree(**kinds)
-    tree.cut.add(LEAF + 1)
+    tree.cut(LEAF + 1)
     for worker in range(4):
         tree.submit(worker, np.ones(100, np.float32))
     tree.run_for(8.0)
@@ -70,7 +70,7 @@ def test_when_a_leaf_dies_every_worker_knows_within_ten_seconds(kinds: dict[str,
 
 def test_when_the_root_dies_every_worker_knows_within_ten_seconds(kinds: dict[str, Any]) -> None:
     tree = Tree(**kinds)
-    tree.cut.add(0)
+    tree.cut(0)
     tree.run_for(8.0)
     assert [tree.news(worker) for worker in range(4)] == [[Refused(Reason.BRANCH_LOST)]] * 4
 
@@ -82,7 +82,7 @@ def test_a_job_that_ends_as_it_should_leaves_nobody_with_an_error(kinds: dict[st
         tree.leave(worker)
     tree.run_for(3.0)
     assert not any(worker.failed for worker in tree.workers)
-    assert tree.machines[0].members(9)[2] == 0b11, "both leaves have said BYE"
+    assert tree.root.members(9)[2] == 0b11, "both leaves have said BYE"
 
 
 @pytest.mark.parametrize("seed", range(12))
