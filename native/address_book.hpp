@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "allowance.hpp"
 #include "shared_memory.hpp"
 #include "sinks.hpp"
 #include "udp_socket.hpp"
@@ -20,6 +21,9 @@ namespace fanin {
 class AddressBook {
  public:
   static constexpr std::size_t MAX_STRANGERS = 1024;
+  // What one stranger may have read: a worker says HELLO a few times; after a restart of the switch it sends a window.
+  static constexpr double STRANGER_DATAGRAMS_PER_S = 1000.0;
+  static constexpr double STRANGER_DATAGRAMS_AT_ONCE = 1024.0;
 
   struct Peer {
     SocketAddress remote;
@@ -30,6 +34,7 @@ class AddressBook {
     UdpSocket socket;       // of a member, if one could be had: connected, on the server's port
     SharedMemory* shared = nullptr;  // of a member that is on this machine and has mapped it
     std::uint32_t worker = 0;        // of such a member: its place there
+    Allowance allowance{STRANGER_DATAGRAMS_PER_S, STRANGER_DATAGRAMS_AT_ONCE};  // of a stranger
   };
 
   Address number(const SocketAddress& remote, const SocketAddress* local) {

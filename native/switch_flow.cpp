@@ -175,6 +175,7 @@ void SwitchFlow::run() {
     const std::optional<double> timer = machine_.next_timer();
     if (timer && *timer <= now) machine_.handle_timer(now);
     send(now);
+    end_rest(now);
     poller_.alarm_at(machine_.next_timer());
   }
 }
@@ -300,7 +301,7 @@ void SwitchFlow::find_shared_memory(AddressBook::Peer& peer, Address number, std
 void SwitchFlow::serve(std::uint64_t key) {
   const std::lock_guard lock(turnstile_);
   if (key == LISTENER) {
-    receive(listener_);
+    receive_from_strangers();
   } else if (AddressBook::Peer* const peer = book_.find(static_cast<Address>(key)); peer != nullptr) {
     if (peer->socket.is_open()) receive(peer->socket);  // a job may have been removed since the poller looked
   }
@@ -323,6 +324,40 @@ void SwitchFlow::receive(UdpSocket& socket) {
     send(now);
     if (!batch_.may_have_more()) return;
   }
+}
+
+void SwitchFlow::receive_from_strangers() {
+  const std::uint64_t flooded_before = flooded_;
+  for (int i = 0; i < BATCHES_OF_STRANGERS; ++i) {
+    const std::span<const Received> batch = batch_.fill(listener_, counters_);
+    const double now = monotonic_now();
+    for (const Received& received : batch) {
+      const Address number = book_.number(*received.source, received.local);
+      if (!allowed(number, now))
+        ++flooded_;
+      else if (!received.bytes.empty() || shared_.empty())  // otherwise a doorbell: it has done its work
+        machine_.receive_datagram(received.bytes, number, now);
+    }
+    send(now);
+    if (!batch_.may_have_more()) break;
+  }
+  if (flooded_ == flooded_before) return;
+  poller_.set_watched(listener_.fd(), LISTENER, false);
+  rests_until_ = monotonic_now() + REST_S;
+}
+
+// Members are here when they have no socket of their own, and so is a leaf's parent: they may send what they like.
+bool SwitchFlow::allowed(Address number, double now) {
+  AddressBook::Peer* const peer = book_.find(number);
+  if (peer == nullptr || peer->member || peer->pinned) return true;
+  return peer->allowance.spend(now) && strangers_.spend(now);
+}
+
+void SwitchFlow::end_rest(double now) {
+  if (!rests_until_ || !listener_.is_open()) return;
+  if (now < *rests_until_) return poller_.alarm_at(rests_until_);
+  poller_.set_watched(listener_.fd(), LISTENER, true);
+  rests_until_.reset();
 }
 
 void SwitchFlow::send(double now) {
@@ -363,6 +398,11 @@ void SwitchFlow::forget_job(std::uint16_t job) {
     ++member_sockets_;
   });
   closed_drops_ += before - after;
+}
+
+std::uint64_t SwitchFlow::flooded() {
+  const std::lock_guard lock(turnstile_);
+  return flooded_;
 }
 
 std::pair<UdpCounters, std::uint64_t> SwitchFlow::socket_counters() {

@@ -4,6 +4,10 @@
 // that is bound to the same port and connected to that worker: the kernel then queues its packets there. So each
 // worker has a receive buffer to itself, and windows add up to no more than any of them holds, however many workers.
 //
+// Who is no member has an allowance, and so have all of them together. What goes beyond is dropped before it is looked at and
+// answered, and counted (dropped_flood); the listening socket then rests, so that a flood is read in large batches, at
+// most so often, and the kernel drops what does not fit its buffer.
+//
 // Results go out from the memory in which the machine summed them up: sends are gathered, one list of iovecs for all
 // destinations, and handed to the kernel before the machine is called again.
 #pragma once
@@ -14,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -31,7 +36,11 @@ class SwitchFlow {
  public:
   static constexpr double LINGER_S = 50e-6;
   static constexpr std::size_t MAX_MEMBER_SOCKETS = 4096;
-  static constexpr int BATCHES_PER_SOCKET = 32;  // before the next socket has its turn
+  static constexpr int BATCHES_PER_SOCKET = 8;  // before the next socket has its turn: a window of trains
+  static constexpr int BATCHES_OF_STRANGERS = 64;
+  static constexpr double REST_S = 0.005;  // of the listening socket, after a flood was seen
+  static constexpr double STRANGERS_DATAGRAMS_PER_S = 20'000.0;  // of all strangers together
+  static constexpr double STRANGERS_DATAGRAMS_AT_ONCE = 4096.0;
   static constexpr int SHARED_DATAGRAMS_PER_WORKER = 64;  // before the next worker's ring has its turn
   static constexpr std::size_t SEND_AFTER_BYTES = 60'000;  // received from shared memory
 
@@ -62,6 +71,8 @@ class SwitchFlow {
   void forget_job(std::uint16_t job);
   // Of the sockets: what UdpCounters holds, and datagrams that found a receive buffer full.
   std::pair<UdpCounters, std::uint64_t> socket_counters();
+  // Datagrams of strangers beyond their allowance.
+  std::uint64_t flooded();
 
  private:
   class Outbox;
@@ -69,6 +80,9 @@ class SwitchFlow {
   void run();
   void serve(std::uint64_t key);
   void receive(UdpSocket& socket);
+  void receive_from_strangers();
+  bool allowed(Address number, double now);
+  void end_rest(double now);
   void send(double now);
   void open_socket_for(AddressBook::Peer& peer, Address number, std::uint16_t job);
   void find_shared_memory(AddressBook::Peer& peer, Address number, std::uint16_t job);
@@ -108,6 +122,9 @@ class SwitchFlow {
   UdpCounters counters_;
   std::uint64_t closed_drops_ = 0;  // of sockets that are closed
   std::size_t member_sockets_ = 0;
+  Allowance strangers_{STRANGERS_DATAGRAMS_PER_S, STRANGERS_DATAGRAMS_AT_ONCE};
+  std::uint64_t flooded_ = 0;
+  std::optional<double> rests_until_;  // the listening socket
   std::atomic<bool> closing_ = false;
   std::thread thread_;
 };

@@ -144,7 +144,9 @@ CounterList SwitchServer::counters() {
   CounterList total;
   UdpCounters sockets;
   std::uint64_t overflows = 0;
+  std::uint64_t flooded = 0;
   for (const auto& flow : flows_) {
+    flooded += flow->flooded();
     add_to(total, flow->with_machine([](SwitchMachine& machine, double) { return machine.counters(); }));
     const auto [counters, drops] = flow->socket_counters();
     sockets += counters;
@@ -152,6 +154,7 @@ CounterList SwitchServer::counters() {
   }
   for (const auto& [name, value] : named(sockets)) total.emplace_back(name, value);
   total.emplace_back("socket_overflows", overflows);
+  total.emplace_back("dropped_flood", flooded);
   return total;
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import socket
 import time
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from fanin.errors import AdmissionError
-from fanin.events import Departed, Refused, SwitchSilent, WorkerJoined, WorkerLeft, WorkersGone, WorkerSilent
+from fanin.events import Departed, Ready, Refused, SwitchSilent, WorkerJoined, WorkerLeft, WorkersGone, WorkerSilent
 from fanin.job import JobSpec
 from fanin.reduction import Element
 from fanin.wire import Kind, Packet, Reason
@@ -129,6 +130,26 @@ def test_strangers_are_counted_and_disturb_nobody() -> None:
         counters = job.server.counters()
         assert counters["dropped_stranger"] > 0
         assert counters["dropped_bad_magic"] > 0
+
+
+def test_a_stranger_that_floods_is_dropped_unread_and_the_job_goes_on() -> None:
+    with cluster(spec_of(2)) as job, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        forged = Packet(kind=Kind.CONTRIBUTION, job=3, worker=0, generation=1003).to_bytes()
+        stranger.connect(("127.0.0.1", job.server.ports[0]))
+        for _ in range(100):
+            for _ in range(2000):
+                with contextlib.suppress(BlockingIOError):
+                    stranger.send(forged, socket.MSG_DONTWAIT)
+            job.run([np.ones(500, np.int32), np.ones(500, np.int32)], Element.INT32)
+            counters = job.server.counters()
+            if counters["dropped_flood"] > 2000:
+                break
+        assert counters["dropped_flood"] > 2000
+        assert counters["dropped_stranger"] > 0, "what is within its allowance is looked at"
+        job.server.admit(spec_of(1, job=4))
+        newcomer = alone(spec_of(1, job=4), job.server.ports, 500)
+        assert newcomer.next_event(WAIT_S) == Ready(), "who comes during a flood is still heard"
+        newcomer.close()
 
 
 def test_a_switch_on_every_address_answers_from_the_one_that_was_asked() -> None:

@@ -1,0 +1,28 @@
+// A token bucket: how many datagrams somebody may have looked at, on average and at once.
+#pragma once
+
+#include <algorithm>
+
+namespace fanin {
+
+class Allowance {
+ public:
+  constexpr Allowance(double per_s, double at_once) : per_s_(per_s), at_once_(at_once), left_(at_once) {}
+
+  // Whether one more is within it; `now` in seconds, never going back.
+  bool spend(double now) {
+    left_ = std::min(at_once_, left_ + (now - filled_s_) * per_s_);
+    filled_s_ = now;
+    if (left_ < 1.0) return false;
+    left_ -= 1.0;
+    return true;
+  }
+
+ private:
+  double per_s_;
+  double at_once_;
+  double left_;
+  double filled_s_ = 0.0;
+};
+
+}  // namespace fanin
