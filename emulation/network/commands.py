@@ -47,6 +47,11 @@ def tc_batch(namespace: str, lines: Sequence[str]) -> None:
     _batch(["tc", "-netns", namespace, "-batch", "-"], lines)
 
 
+def without_offloads(namespace: str, device: str, offloads: Sequence[str]) -> None:
+    """Leave no work to hardware that is not there: whoever takes frames one by one wants them whole, and no trains."""
+    run(in_namespace(namespace, ["ethtool", "-K", device, *(word for each in offloads for word in (each, "off"))]))
+
+
 def in_namespace(namespace: str, command: Sequence[str]) -> list[str]:
     """The command line that runs `command` there, as the same process."""
     return ["ip", "netns", "exec", namespace, *command]

@@ -33,7 +33,7 @@ from fanin.emulation.network.launch import Line, Workers
 from fanin.emulation.network.machine import machine
 from fanin.emulation.network.scenario import Scenario
 from fanin.emulation.network.slowness import Slowness
-from fanin.emulation.network.switches import Switches
+from fanin.emulation.network.switches import Switches, fabric_for
 from fanin.emulation.network.traffic import Meters, link_record
 from fanin.emulation.progress import FIGURES, progress_of
 from fanin.emulation.record import (
@@ -106,7 +106,7 @@ def _run(
         "FANIN_TIMELINE": timeline,
     }
     with ExitStack() as stack:
-        fabric = stack.enter_context(Fabric(topology))
+        fabric = stack.enter_context(fabric_for(topology, scenario.target))
         switches = stack.enter_context(Switches(fabric, scenario.target, logs))
         slow = {fabric.worker_namespace(rank): factor for rank, factor in scenario.slowdowns.items()}
         meters = Meters(fabric)

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 WORKER_DEVICE = "eth0"
 BRIDGE = "br0"
 UPLINK_DEVICE = "up0"
+CONTROL_DEVICE = "control"
+CONTROL_PORT_DEVICE = "port0"
+OFFLOADS = ("tx", "rx", "tso", "gso", "gro")
 BURST_S = 0.001
 """What a token bucket may send at once, in time at its rate: above a timer's slack, below what anybody notices."""
 TRAIN_BYTES = 70_000
@@ -65,8 +68,10 @@ class Cable:
 class Fabric:
     """A running network of namespaces. A context manager: it is there from entry to exit."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, *, bridged: bool = True) -> None:
+        """`bridged=False`: links end in ports that a switch program takes frames from (`free_ports`)."""
         self.topology = topology
+        self._bridged = bridged
         self.cables: list[Cable] = []
         """Workers' links by rank, then racks' uplinks."""
         self._run: ownership.Run | None = None
@@ -106,6 +111,12 @@ class Fabric:
     def switch_namespace(self, rack: int | None = None) -> str:
         """Where the root's switch lives, or a rack's."""
         return self._namespace("root" if rack is None else f"rack{rack}")
+
+    @property
+    def free_ports(self) -> list[tuple[int, str]]:
+        """Numbers and devices in the switch's namespace that no bridge joins: workers' by rank, the controller's."""
+        devices = [cable.upper.device for cable in self.cables[: self.topology.workers]]
+        return list(enumerate([*devices, CONTROL_PORT_DEVICE], start=1))
 
     def cut(self, cable: Cable, down: bool) -> None:
         """Take a link down, or bring it back. What is queued is lost."""
@@ -159,7 +170,10 @@ class Fabric:
             # No IPv6: its address detection would be the only traffic on an idle network.
             commands.run(commands.in_namespace(namespace, ["sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1"]))
             commands.ip_batch(namespace, ["link set lo up"])
-        self._bridge(self.switch_namespace(), topology.root_address)
+        if self._bridged:
+            self._bridge(self.switch_namespace(), topology.root_address)
+        else:
+            self._control_port()
         if topology.racks > 1:
             for rack in range(topology.racks):
                 self._bridge(self.switch_namespace(rack), topology.rack_address(rack))
@@ -171,7 +185,10 @@ class Fabric:
             commands.ip_batch(
                 lower.namespace, [f"address add {topology.worker_address(worker)}/{PREFIX_BITS} dev {WORKER_DEVICE}"]
             )
-            commands.ip_batch(upper.namespace, [f"link set {upper.device} master {BRIDGE}"])
+            if self._bridged:
+                commands.ip_batch(upper.namespace, [f"link set {upper.device} master {BRIDGE}"])
+            else:
+                commands.without_offloads(lower.namespace, lower.device, OFFLOADS)
         if topology.racks > 1:
             for rack in range(topology.racks):
                 lower = End(self.switch_namespace(rack), UPLINK_DEVICE)
@@ -181,6 +198,14 @@ class Fabric:
                 commands.ip_batch(upper.namespace, [f"link set {upper.device} master {BRIDGE}"])
         if self._wires is not None:
             self._wires.start()
+
+    def _control_port(self) -> None:
+        """A pair of devices in the switch's namespace: a port of the switch, and what its controller talks through."""
+        namespace, address = self.switch_namespace(), self.topology.root_address
+        pair = f"link add {CONTROL_DEVICE} type veth peer name {CONTROL_PORT_DEVICE}"
+        up = [f"link set {device} mtu {self._largest_mtu()} up" for device in (CONTROL_DEVICE, CONTROL_PORT_DEVICE)]
+        commands.ip_batch(namespace, [pair, *up, f"address add {address}/{PREFIX_BITS} dev {CONTROL_DEVICE}"])
+        commands.without_offloads(namespace, CONTROL_DEVICE, OFFLOADS)
 
     def _bridge(self, namespace: str, address: str) -> None:
         commands.ip_batch(

@@ -14,6 +14,7 @@ from fanin.wire import MAX_WORKERS
 
 ROOT_HOST = 1
 FIRST_RACK_HOST = 2
+DATA_HOST = 100
 FIRST_WORKER_HOST = 101
 """Last byte of addresses: three digits for every worker, so that they sort as text in order of rank."""
 NETWORK = "10.77.0"
@@ -112,6 +113,11 @@ class Topology:
     def root_address(self) -> str:
         """IPv4 of the root's switch, or of the only one."""
         return f"{NETWORK}.{ROOT_HOST}"
+
+    @property
+    def data_address(self) -> str:
+        """IPv4 that no namespace has: where a switch that is no process (BMv2) takes data."""
+        return f"{NETWORK}.{DATA_HOST}"
 
     def switch_address(self, worker: int) -> str:
         """IPv4 of the switch that the worker talks to."""

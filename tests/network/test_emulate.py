@@ -12,14 +12,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fanin.emulation.network import ownership
+from fanin.emulation.network import bmv2, ownership
 from fanin.emulation.network.emulate import emulate
 from fanin.emulation.network.scenario import Scenario
 from fanin.emulation.record import RunRecord
+from fanin.errors import UnsupportedError
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("namespaces")]
 
 LIMIT_S = 60.0
+TRAINING = str(Path(__file__).with_name("training_program.py"))
 PROGRAM = str(Path(__file__).with_name("worker_program.py"))
 
 
@@ -56,11 +58,30 @@ def test_delay_and_loss_on_the_way_change_no_result(tmp_path: Path) -> None:
     assert sum(link.samples[-1].dropped for link in record.links) > 0
 
 
-def test_a_link_that_is_down_for_a_second_is_survived(tmp_path: Path) -> None:
-    scenario = Scenario(workers=2, rate="20mbit", faults=("down=link:1@1s+1s",))
+def test_a_link_that_is_down_for_two_seconds_is_survived(tmp_path: Path) -> None:
+    scenario = Scenario(workers=2, rate="20mbit", faults=("down=link:1@1s+2s",))
     record = run(scenario, *reductions("30"), tmp_path=tmp_path)
     assert record.outcome == "finished", record
-    assert [event.text for event in record.events] == ["down=link:1@1s+1s", "end of down=link:1@1s+1s"]
+    assert {progress.loss for progress in record.progress} == {0.0}
+    assert [event.text for event in record.events] == ["down=link:1@1s+2s", "end of down=link:1@1s+2s"]
+
+
+@pytest.mark.slow
+def test_training_goes_on_after_a_worker_is_killed_at_a_step_and_restarted(tmp_path: Path) -> None:
+    scenario = Scenario(workers=2, rate="100mbit", faults=("restart=worker:1@step:3",), restarts=1)
+    record = run(scenario, sys.executable, TRAINING, "6", tmp_path=tmp_path)
+    assert record.outcome == "finished", record
+    assert len({progress.loss for progress in record.progress}) == 1, "both replicas end with the same weights"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["kill=switch@step:3", "restart=switch@step:3"])
+def test_training_ends_with_the_promised_error_when_the_switch_dies_at_a_step(fault: str, tmp_path: Path) -> None:
+    record = run(
+        Scenario(workers=2, rate="100mbit", faults=(fault,)), sys.executable, TRAINING, "100000", tmp_path=tmp_path
+    )
+    assert record.outcome == "failed"
+    assert all("SwitchLostError" in worker.outcome for worker in record.workers), record.workers
 
 
 def test_a_worker_that_is_killed_is_named_by_the_others(tmp_path: Path) -> None:
@@ -77,6 +98,29 @@ def test_a_switch_that_is_restarted_is_reported_as_lost(tmp_path: Path) -> None:
     record = run(scenario, *reductions("1000"), tmp_path=tmp_path)
     assert record.outcome == "failed"
     assert all("SwitchLostError" in worker.outcome for worker in record.workers)
+
+
+@pytest.mark.parametrize("target", ["native", "python"])
+def test_racks_of_workers_get_one_switchs_sums(target: str, tmp_path: Path) -> None:
+    scenario = Scenario(workers=4, racks=2, target=target, rate="100mbit")
+    record = run(scenario, *reductions("3"), tmp_path=tmp_path)
+    assert record.outcome == "finished", record
+    assert {progress.loss for progress in record.progress} == {0.0}
+    assert {"rack 0", "rack 1"} < {link.name for link in record.links}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["p4", "bmv2"])
+def test_the_compiled_program_sums_over_links(target: str, tmp_path: Path) -> None:
+    pytest.importorskip("grpc", reason="grpcio is not installed (extra p4)")
+    if target == "bmv2":
+        try:
+            bmv2.require_tools()
+        except UnsupportedError as error:
+            pytest.skip(str(error))
+    record = run(Scenario(workers=2, target=target, rate="20mbit"), *reductions("1"), tmp_path=tmp_path)
+    assert record.outcome == "finished", record
+    assert {progress.loss for progress in record.progress} == {0.0}
 
 
 def test_what_comes_too_late_is_noted(tmp_path: Path) -> None:

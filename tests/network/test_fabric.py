@@ -128,6 +128,22 @@ def test_a_fabric_is_cleaned_up_when_its_process_is_killed() -> None:
     assert name not in [run.name for run in ownership.runs()]
 
 
+def test_what_is_left_when_the_keeper_is_killed_too_goes_by_command() -> None:
+    before = {name for _, name in socket.if_nameindex()}
+    with subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        name = holder.stdout.readline().strip()
+        for entry in filter(str.isdecimal, os.listdir("/proc")):
+            if f"keeper\0{name}\0".encode() in _command_line(entry):
+                os.kill(int(entry), signal.SIGKILL)
+        holder.kill()
+    assert name in [run.name for run in ownership.leftovers()]
+    subprocess.run([sys.executable, "-m", "fanin", "emulate", "--clean"], check=True, stdout=subprocess.DEVNULL)
+    assert not list(ownership.NAMESPACES.glob(f"fanin-{name}-*"))
+    assert name not in [run.name for run in ownership.runs()]
+    assert {name for _, name in socket.if_nameindex()} == before
+
+
 def _command_line(pid: str) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()

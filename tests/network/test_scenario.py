@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from fanin.emulation.network.scenario import SHIPPED, Scenario, link, load, straggler
-from fanin.errors import ConfigurationError
+from fanin.emulation.network.switches import fabric_for
+from fanin.emulation.network.topology import Topology
+from fanin.errors import ConfigurationError, UnsupportedError
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in SHIPPED.glob("*.toml")))
@@ -70,3 +72,13 @@ def test_a_file_that_is_wrong_is_named_with_what_is_wrong(tmp_path: Path) -> Non
         load(str(path))
     with pytest.raises(ConfigurationError, match="shipped are"):
         load("no-such-scenario")
+
+
+def test_a_target_that_cannot_be_run_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(UnsupportedError, match=r"simple_switch_grpc.*--target p4"):
+        fabric_for(Topology(workers=2), "bmv2")
+    with pytest.raises(UnsupportedError, match="no two-level tree"):
+        fabric_for(Topology(workers=2, racks=2), "p4")
+    with pytest.raises(UnsupportedError, match="native, python, p4, bmv2"):
+        fabric_for(Topology(workers=2), "tofino")

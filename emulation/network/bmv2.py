@@ -1,0 +1,60 @@
+"""BMv2 as the switch of a cluster: simple_switch_grpc behind every worker's link, and the controller that programs it.
+
+The switch's namespace has no bridge: every link ends in a port of BMv2, and one more leads to the controller, which has
+the address that workers know. Data goes to an address of nobody's, for which the program answers ARP itself
+(docs/deploy-p4.md has the same steps by hand).
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from fanin import control
+from fanin.emulation.network.fabric import Fabric
+from fanin.emulation.network.switch_process import Listener, SwitchProcess
+from fanin.errors import UnsupportedError
+
+BINARY = "simple_switch_grpc"
+TOOLS = {BINARY: "BMv2 (github.com/p4lang/behavioral-model) with its P4Runtime server", "ethtool": "ethtool"}
+PROGRAM = "v1model-64"
+"""BMv2 has room for packets that grow by 512 bytes; the answer of a longer program may grow by more (p4/README.md)."""
+DATA_PORT = control.DEFAULT_PORT + 1
+SWITCH_MAC = "02:fa:19:00:00:01"
+DEVICE_ID = 1
+GRPC_PORT = 9559
+"""P4Runtime's."""
+
+
+def require_tools() -> None:
+    """UnsupportedError that names what is not there."""
+    for tool, package in TOOLS.items():
+        if shutil.which(tool) is None:
+            raise UnsupportedError(
+                f"--target bmv2 needs the command `{tool}` on PATH; install {package}, or use --target p4, which runs "
+                "the same compiled program in Python"
+            )
+
+
+def processes(fabric: Fabric, logs: Path) -> list[SwitchProcess]:
+    """BMv2 and its controller, in the order in which they start."""
+    try:
+        from fanin.switch.p4runtime.opening import BUILD, CPU_PORT
+    except ImportError as error:
+        raise UnsupportedError(f"{error}. Remedy: pip install 'fanin[p4]'") from None
+    topology, namespace = fabric.topology, fabric.switch_namespace()
+    ports = [f"{number}@{device}" for number, device in fabric.free_ports]
+    interfaces = [word for port in ports for word in ("-i", port)]
+    device = [BINARY, "--no-p4", "--device-id", str(DEVICE_ID), *interfaces, "--"]
+    device += ["--grpc-server-addr", f"127.0.0.1:{GRPC_PORT}", "--cpu-port", str(CPU_PORT)]
+    flooded = ",".join(str(number) for number, _ in fabric.free_ports)
+    program = ["--program", str(BUILD / f"{PROGRAM}.json"), "--p4info", str(BUILD / f"{PROGRAM}.p4info.txtpb")]
+    controller = [sys.executable, "-m", "fanin", "controller", "--p4runtime", f"127.0.0.1:{GRPC_PORT}", *program]
+    controller += ["--device-id", str(DEVICE_ID), "--switch-address", f"{topology.data_address}:{DATA_PORT}"]
+    controller += ["--switch-mac", SWITCH_MAC, "--flood", flooded]
+    controller += ["--bind", f"{topology.root_address}:{control.DEFAULT_PORT}"]
+    return [
+        SwitchProcess("bmv2", namespace, topology.root_address, device, logs / "bmv2.log", Listener(GRPC_PORT)),
+        SwitchProcess("controller", namespace, topology.root_address, controller, logs / "switch.log"),
+    ]

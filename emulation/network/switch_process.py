@@ -1,0 +1,95 @@
+"""A switch process in a namespace: started until it listens, killed, restarted."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fanin import control
+from fanin.emulation.network.commands import in_namespace
+from fanin.emulation.network.namespaces import inside
+from fanin.errors import FaninError
+
+START_LIMIT_S = 30.0
+POLL_S = 0.05
+STOP_GRACE_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A TCP port, open when the process is ready: a switch opens control last, after the data ports."""
+
+    port: int
+
+    def is_open(self) -> bool:
+        """Whether somebody listens, in the calling thread's namespace."""
+        lines = Path("/proc/thread-self/net/tcp").read_text(encoding="ascii").splitlines()[1:]
+        states = (line.split()[1:4] for line in lines)
+        return any(local.endswith(f":{self.port:04X}") and state == "0A" for local, _, state in states)
+
+
+class SwitchProcess:
+    """One running switch, or a part of one. Restartable: at the same address, with nothing remembered."""
+
+    def __init__(
+        self, name: str, namespace: str, address: str, command: list[str], log: Path, listens: Listener | None = None
+    ) -> None:
+        self.name = name
+        self._listens_at = listens or Listener(control.DEFAULT_PORT)
+        self.address = address
+        self._namespace = namespace
+        self._command = in_namespace(namespace, command)
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """What workers are told."""
+        return f"udp://{self.address}:{control.DEFAULT_PORT}"
+
+    @property
+    def pid(self) -> int | None:
+        """While it runs."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start it and wait until its control port answers; FaninError with its last words when it does not."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("FANIN_")}
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment
+            )
+        deadline = time.monotonic() + START_LIMIT_S
+        while not inside(self._namespace, self._listens_at.is_open):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                words = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+                raise FaninError(f"switch {self.name} did not start: {words[-1] if words else 'it said nothing'}")
+            select.select([], [], [], POLL_S)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it, if the switch runs."""
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        """As an operator would, with a limit. Idempotent."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_GRACE_S)
+                self._process = None
+            except subprocess.TimeoutExpired:
+                self.kill()
