@@ -36,6 +36,7 @@ COPY native native
 COPY emulation emulation
 COPY benchmarks benchmarks
 COPY examples examples
+COPY p4/build p4/build
 RUN pip install --quiet --no-build-isolation --no-deps --no-index .
 
 FROM ${BASE}
