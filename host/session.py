@@ -114,6 +114,7 @@ class Session:
         """Set once `close` is through."""
         self._closed = False
         self._subscribed = False
+        self._followed = False
         self._unseen: dict[int, None] = {}
         """Tickets, oldest first, that neither `wait` nor `done` nor `next_done` has reported as finished."""
         self._finished: deque[int] = deque()
@@ -218,6 +219,7 @@ class Session:
 
     def follow(self) -> None:
         """From now on `next_progress` tells of everything that happens; before the first submit, for one thread."""
+        self._followed = True
         self._engine.subscribe()
 
     def next_progress(self, timeout_s: float) -> ReductionDone | RoundHeard | None:
@@ -362,8 +364,8 @@ class Session:
         )  # fmt: skip
 
     def _read_events(self) -> None:
-        """Take in what the engine has to say, unless a completion thread does so anyway."""
-        if self._subscribed:
+        """Take in what the engine has to say, unless a thread of its own does so anyway."""
+        if self._subscribed or self._followed:
             return
         while (event := self._engine.next_event(0.0)) is not None:
             self._take(event)

@@ -91,8 +91,13 @@ class Account:
         )
 
 
-def check_balance(accounts: Sequence[Account]) -> None:
-    """UnbalancedError unless the accounts of all workers of one job, taken after a flush, agree to the last one."""
+def check_balance(accounts: Sequence[Account], lost: int = 0) -> None:
+    """UnbalancedError unless the accounts of all workers of one job, taken after a flush, agree to the last one.
+
+    `lost`: workers that the job has gone on without and whose accounts nobody has. What the rounds hold beyond the
+    contributions of the others is theirs: at most one per worker and round, and for each of them all chunks alike, but
+    for the round in which it died.
+    """
     for account in accounts:
         account.check()
         if account.in_hand:
@@ -102,7 +107,9 @@ def check_balance(accounts: Sequence[Account]) -> None:
         if other.contributors != first.contributors or (other.accepted_chunks != first.accepted_chunks).any():
             raise UnbalancedError(f"ranks {first.rank} and {other.rank} saw different rounds")
     made = sum(account.contributions for account in accounts)
-    if (first.accepted_chunks != made).any():
+    theirs = first.accepted_chunks - made
+    least, most = int(theirs.min()), int(theirs.max())
+    if least < 0 or most > least + lost or most > lost * len(first.contributors):
         raise UnbalancedError(
             f"the workers made {made} contributions, and the rounds hold {first.accepted_chunks.min()} to "
             f"{first.accepted_chunks.max()} by chunk"

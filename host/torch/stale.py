@@ -7,6 +7,8 @@ each chunk of the model owns a slot (docs/staleness.md).
 from __future__ import annotations
 
 import dataclasses
+import pickle
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from fanin.errors import ConfigurationError
+from fanin.errors import CollectiveTimeoutError, ConfigurationError
 from fanin.host.session import Session
 from fanin.host.stale.account import Account, check_balance
 from fanin.host.stale.bound import DynamicBound
@@ -29,6 +31,8 @@ from fanin.host.torch.pacing import Chooser, Pacing
 from fanin.host.torch.process_group import FaninProcessGroup
 from fanin.options import Rounds
 
+POLL_S = 0.01
+"""How often the store is asked for what another rank is about to post."""
 _JOBS: weakref.WeakKeyDictionary[FaninProcessGroup, Counter[str]] = weakref.WeakKeyDictionary()
 """Stale jobs that each group has opened: every rank opens the same ones, so their numbers are names."""
 
@@ -108,6 +112,7 @@ class StaleJob:
         first base without gradients. Raises what Session.join raises.
         """
         check_policy(policy)
+        self._patience_s = options.patience_s
         session = group.session
         assert session is not None
         self.group = group
@@ -171,14 +176,34 @@ class StaleJob:
             self._pacing.resumed()
 
     def flush(self) -> list[Account]:
-        """Let everything late land on every rank; the accounts of all ranks, which balance.
+        """Let everything late land on every rank; the accounts of all ranks that are there, which balance.
 
         Raises UnbalancedError when they do not, and CollectiveTimeoutError when a rank does not come.
         """
         self.runner.flush()
-        accounts: list[Account] = [self.account] * self.size
-        dist.all_gather_object(accounts, self.account, group=self.group)
-        check_balance(accounts)
+        accounts = self._accounts()
+        check_balance(accounts, lost=self.size - len(accounts))
+        return accounts
+
+    def _accounts(self) -> list[Account]:
+        """Those of all ranks but lost ones, through the store: gloo's collectives do not outlive a rank."""
+        store, session = self.group.store, self.session
+        key = f"fanin/account/{session.job_name}/"
+        store.set(f"{key}{session.rank}", pickle.dumps(self.account))
+        deadline = time.monotonic() + self._patience_s
+        accounts = []
+        for rank in range(self.size):
+            while not store.check([f"{key}{rank}"]) and rank in session.members:
+                if session.failure is not None:
+                    raise session.failure
+                if time.monotonic() >= deadline:
+                    raise CollectiveTimeoutError(
+                        f"Timed out: rank {rank} of job {session.job_name!r} has not flushed after "
+                        f"{self._patience_s:g} s; it is alive. Remedy: call flush on every rank"
+                    )
+                time.sleep(POLL_S)
+            if store.check([f"{key}{rank}"]):  # again: it posts its account before it leaves
+                accounts.append(pickle.loads(store.get(f"{key}{rank}")))
         return accounts
 
     def close(self) -> None:

@@ -123,10 +123,16 @@ class StaleSynchronousState:
             "wait",
             self.options,
             elements=sum(self._sizes),
-            largest=self._largest,
+            largest=self._largest / dist.get_world_size(self.group),
             end=None,
             on_result=self._collect,
+            weigh=self._share,
         )
+
+    def _share(self, age: int) -> float:
+        """What a gradient counts, by who is there; its sender decides, so it is the same for every replica."""
+        assert self._job is not None
+        return 1.0 / len(self._job.session.members)
 
     def _write(self, out: npt.NDArray[np.float32]) -> None:
         for part, buffer in zip(torch.from_numpy(out).split(self._sizes), self._buffers, strict=True):
@@ -138,8 +144,8 @@ class StaleSynchronousState:
         self._landed = self._landed or not result.empty
 
     def _take(self) -> npt.NDArray[np.float32]:
-        """The mean over all workers of what has landed since it was last asked."""
-        taken = self._sum / np.float32(dist.get_world_size(self.group))
+        """What has landed since it was last asked: the mean over all workers, since each sends its share."""
+        taken = self._sum.copy()
         self._sum[:] = 0.0
         self._landed = False
         return taken

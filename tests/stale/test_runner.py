@@ -15,16 +15,16 @@ import pytest
 from fanin.errors import CollectiveTimeoutError
 from fanin.events import ReductionDone, RoundHeard
 from fanin.host.engine import Engine
-from fanin.host.stale.account import CONTRIBUTED, PASSED_FLUSH, Account, check_balance
+from fanin.host.stale.account import CONTRIBUTED, PASSED_FLUSH, Account, UnbalancedError, check_balance
 from fanin.host.stale.layout import Layout
 from fanin.host.stale.policy import Policy
 from fanin.host.stale.rounds import StaleRounds
 from fanin.host.stale.runner import Result, StaleRunner
 from fanin.host.stale.scale import ScaleEpochs
 from fanin.reduction import Reduction
-from tests.transports.clusters import DEADLINE_S, cluster, make_spec
+from tests.transports.clusters import DEADLINE_S, Cluster, cluster, make_spec
 
-WORKERS, ELEMENTS, STALENESS = 3, 500, 2
+WORKERS, ELEMENTS, STALENESS, FLOWS = 3, 500, 2, 2
 Floats = npt.NDArray[np.float32]
 
 native_or_twin = pytest.mark.parametrize("native", [True, False], ids=["native", "twin"])
@@ -77,18 +77,32 @@ class Member:
         self.runner.hand_in(write, self.runner.rounds.base)
 
 
+class Job(list[Member]):
+    """The members, and the cluster that carries them."""
+
+    def __init__(self, running: Cluster) -> None:
+        super().__init__()
+        self.running = running
+
+    def lose(self, worker: int) -> None:
+        """It is gone, and its switch has noticed."""
+        self.running.engines[worker].close()
+        self.running.server.evict(self.running.spec.job, worker)
+
+
 @contextmanager
 def members(
-    policy: Policy, *, native: bool, quorum: int, end: int | None = None, patience_s: float = DEADLINE_S, flows: int = 2
-) -> Iterator[list[Member]]:
+    policy: Policy, *, native: bool, quorum: int, end: int | None = None, patience_s: float = DEADLINE_S,
+    survives_loss: bool = False,
+) -> Iterator[Job]:  # fmt: skip
     """Runners of one job; packets of 64 words, so that a gradient is several."""
     shape = make_spec(WORKERS, quorum=quorum, staleness=STALENESS)
     layout = Layout(
-        elements=ELEMENTS, words_per_packet=shape.words_per_packet, flows=flows, contributions=shape.contributions
+        elements=ELEMENTS, words_per_packet=shape.words_per_packet, flows=FLOWS, contributions=shape.contributions
     )
-    spec = make_spec(WORKERS, quorum=quorum, staleness=STALENESS, slots=layout.slots)
-    with ExitStack() as opened, cluster("memory", spec, native=native, flows=flows) as running:
-        made: list[Member] = []
+    spec = make_spec(WORKERS, quorum=quorum, staleness=STALENESS, slots=layout.slots, survives_loss=survives_loss)
+    with ExitStack() as opened, cluster("memory", spec, native=native, flows=FLOWS) as running:
+        made = Job(running)
         for rank, engine in enumerate(running.engines):
             rounds = StaleRounds(
                 policy, STALENESS, ScaleEpochs(STALENESS, 64, power=3), Account(rank, layout.chunks), end=end
@@ -100,11 +114,11 @@ def members(
         yield made
 
 
-def flush(all_members: list[Member]) -> None:
+def flush(all_members: list[Member], lost: int = 0) -> None:
     """On all at once, as ranks do."""
     with ThreadPoolExecutor(len(all_members)) as pool:
         list(pool.map(lambda member: member.runner.flush(), all_members))
-    check_balance([member.account for member in all_members])
+    check_balance([member.account for member in all_members], lost)
 
 
 @native_or_twin
@@ -175,3 +189,25 @@ def test_a_failure_in_the_background_reaches_training() -> None:
         with pytest.raises(ZeroDivisionError, match="a bug"):
             job[0].runner.wait_for_results()
         assert broken.is_set()
+
+
+@native_or_twin
+def test_rounds_go_on_without_a_worker_that_is_gone_and_the_accounts_balance(native: bool) -> None:
+    """Rounds of all three, then of two: the quorum counts as the workers that are left."""
+    with members("skip", native=native, quorum=WORKERS, end=6, survives_loss=True) as job:
+        for member, value in zip(job, (1.0, 2.0, 4.0), strict=True):
+            member.hand_in(value)
+        for member in job:
+            member.runner.wait_for_results()
+        job.lose(2)
+        survivors = job[:2]
+        for _ in range(5):
+            for member, value in zip(survivors, (1.0, 2.0), strict=True):
+                member.hand_in(value)
+            for member in survivors:
+                member.runner.wait_for_results()
+        flush(survivors, lost=1)
+        assert [member.contributors for member in survivors] == [[3, 2, 2, 2, 2, 2, 0, 0]] * 2
+        assert [member.total.tolist() for member in survivors] == [[7.0 + 5 * 3.0] * ELEMENTS] * 2
+        with pytest.raises(UnbalancedError, match="contributions"):
+            check_balance([member.account for member in survivors])

@@ -1,0 +1,28 @@
+"""A rank dies during asynchronous training, and the others go on (on_worker_loss="continue")."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.torch.job import running
+
+SIZE = 4
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_training_goes_on_without_a_rank_that_dies_and_the_accounts_balance() -> None:
+    """Every round waits for all who are there; so rounds after the death hold one gradient less, and none is stuck."""
+    environment = {"FANIN_ON_WORKER_LOSS": "continue"}
+    with running(["-m", "tests.stale.loss_rank"], SIZE, environment) as job:
+        assert job.wait(120, [SIZE - 1]) == [9], job.output(SIZE - 1)
+        codes = job.wait(70, range(SIZE - 1))
+        assert codes == [0] * (SIZE - 1), [job.output(rank) for rank in range(SIZE - 1)]
+        ends = [json.loads(job.output(rank).splitlines()[-1]) for rank in range(SIZE - 1)]
+    assert len({end["replica"] for end in ends}) == 1
+    assert [end["ranks"] for end in ends] == [[0, 1, 2]] * (SIZE - 1)
+    contributors = ends[0]["contributors"]
+    assert contributors[0] == SIZE
+    assert contributors[-1] == SIZE - 1
