@@ -206,7 +206,7 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--staleness", type=int, help="S; without it training is synchronous")
-    parser.add_argument("--iterations", type=int, default=150)
+    parser.add_argument("--iterations", type=int, default=300, help="at most; it ends when solved")
     parser.add_argument("--target", type=float, default=SOLVED_RETURN)
     parser.add_argument("--seed", type=int, default=0)
     add_fault_option(parser)

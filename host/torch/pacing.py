@@ -73,7 +73,7 @@ class Pacing:
     def _choose(self, now: float) -> None:
         if self._telling is not None and self._telling.is_alive():
             return
-        keys = [self._key(rank) for rank in range(self._session.size)]
+        keys = [self._key(rank) for rank in self._session.members]
         if not self._store.check(keys):
             return
         choice = self._choice([Pace(*json.loads(self._store.get(key))) for key in keys], now)

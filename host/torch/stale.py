@@ -6,6 +6,7 @@ each chunk of the model owns a slot (docs/staleness.md).
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import pickle
 import time
@@ -187,24 +188,33 @@ class StaleJob:
 
     def _accounts(self) -> list[Account]:
         """Those of all ranks but lost ones, through the store: gloo's collectives do not outlive a rank."""
-        store, session = self.group.store, self.session
-        key = f"fanin/account/{session.job_name}/"
-        store.set(f"{key}{session.rank}", pickle.dumps(self.account))
-        deadline = time.monotonic() + self._patience_s
-        accounts = []
-        for rank in range(self.size):
-            while not store.check([f"{key}{rank}"]) and rank in session.members:
-                if session.failure is not None:
-                    raise session.failure
-                if time.monotonic() >= deadline:
-                    raise CollectiveTimeoutError(
-                        f"Timed out: rank {rank} of job {session.job_name!r} has not flushed after "
-                        f"{self._patience_s:g} s; it is alive. Remedy: call flush on every rank"
-                    )
-                time.sleep(POLL_S)
-            if store.check([f"{key}{rank}"]):  # again: it posts its account before it leaves
-                accounts.append(pickle.loads(store.get(f"{key}{rank}")))
+        store, rank = self.group.store, self.session.rank
+        key = f"fanin/account/{self.session.job_name}/"
+        store.set(f"{key}{rank}", base64.b64encode(pickle.dumps(self.account)).decode())
+        posted = [f"{key}{other}" for other in range(self.size) if self._has_posted(other, f"{key}{other}")]
+        accounts: list[Account] = [pickle.loads(base64.b64decode(store.get(each))) for each in posted]
+        store.set(f"{key}{rank}/read", "")
+        if rank == 0:  # it holds the store, so it may go only when the others have read
+            for account in accounts:
+                self._has_posted(account.rank, f"{key}{account.rank}/read")
         return accounts
+
+    def _has_posted(self, rank: int, key: str) -> bool:
+        """Wait for a rank's key in the store; False when the rank is lost and had not set it."""
+        store, session = self.group.store, self.session
+        deadline = time.monotonic() + self._patience_s
+        while not store.check([key]):
+            if rank not in session.members:
+                return store.check([key])  # again: who leaves in order has posted before
+            if session.failure is not None:
+                raise session.failure
+            if time.monotonic() >= deadline:
+                raise CollectiveTimeoutError(
+                    f"Timed out: rank {rank} of job {session.job_name!r} has not flushed after {self._patience_s:g} s; "
+                    f"it is alive. Remedy: call flush on every rank"
+                )
+            time.sleep(POLL_S)
+        return True
 
     def close(self) -> None:
         """Leave the job."""

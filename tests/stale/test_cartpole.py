@@ -1,4 +1,4 @@
-"""The reinforcement learning example: replicas agree, synchronous and stale; the long version reaches 475."""
+"""The reinforcement learning example, a short version: four workers learn, and their replicas agree."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def returns_of(reports: list[Report]) -> list[float]:
 
 @pytest.mark.parametrize("staleness", [(), ("--staleness", "2")], ids=["synchronous", "stale"])
 def test_four_workers_learn_and_end_bit_identical(staleness: tuple[str, ...]) -> None:
-    """A short version: a cart that is not learned balances for about 20 steps."""
+    """A cart that is not learned balances for about 20 steps."""
     reports = play("--iterations", "20", *staleness)
     replicas = [report.record["replica"] for report in reports if report.record["event"] == "end"]
     assert len(replicas) == 4
