@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -272,20 +273,21 @@ def _in_words(row: Row) -> str:
 
 def table_of(plan: Plan, rows: list[Row]) -> Table:
     """For people."""
-    title = _title(plan)
-    table = Table(title=title)
-    headings = ("condition", "mode", "to target", "of", "speed-up", "whole run", "accuracy", "loss", "chosen S or K")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in ("condition", "mode") else "right", no_wrap=True)
+    table = Table(title=_title(plan), box=box.SIMPLE, padding=(0, 0))  # 80 columns
+    for heading in ("mode", "to target", "of", "speed-up", "whole", "accuracy", "loss", "S or K"):
+        table.add_column(heading, justify="left" if heading == "mode" else "right", no_wrap=True)
+    condition = None
     for row in rows:
-        chosen = ", ".join(map(str, row.choices[-4:]))
+        if row.condition != condition:
+            condition = row.condition
+            table.add_section()
+            table.add_row(condition, style="bold")
         table.add_row(
-            row.condition, row.mode,
+            row.mode,
             "never" if row.to_target_s is None else f"{row.to_target_s:.2f} s",
             "" if row.to_target_s is None else f"{row.fastest_s:.2f}..{row.slowest_s:.2f}",
             "" if row.speed_up is None else f"{row.speed_up:.2f}",
-            f"{row.seconds:.1f} s", f"{row.accuracy:.1%}", f"{row.loss:.3f}", chosen,
-            end_section=row.mode == plan.modes[-1],
+            f"{row.seconds:.1f} s", f"{row.accuracy:.1%}", f"{row.loss:.2f}", ", ".join(map(str, row.choices[-2:])),
         )  # fmt: skip
     return table
 
