@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Generic, TypeVar
 
-from fanin.control import Explanation, Leave
+from fanin.control import Explanation, Join, Leave
 from fanin.switch.jobs import Job, State
 
 LINGER_S = 1.0
@@ -48,11 +48,11 @@ class JobTable(Generic[J]):
                 return job
         return None
 
-    def job_of(self, leave: Leave) -> J | None:
-        """The job in which the process that says Leave has its rank."""
+    def job_of(self, said: Join | Leave) -> J | None:
+        """The job in which the process that says this has its rank already."""
         for job in [*self.open.values(), *self.placed.values()]:
-            member = job.members.get(leave.rank)
-            if job.name == leave.job and member is not None and member.join.nonce == leave.nonce:
+            member = job.members.get(said.rank)
+            if job.name == said.job and member is not None and member.join.nonce == said.nonce:
                 return job
         return None
 

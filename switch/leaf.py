@@ -7,6 +7,8 @@ Rules
 * Once the parent has placed the job, the leaf admits its own ranks to its own data plane: with an index, a generation
   and tokens of its own, its ranks in ascending order as workers 0, 1, ..., lanes sized for all ranks of the job.
 * A worker of the leaf that is lost, or gives up, is told to the parent at once; one that leaves is not, until all have.
+* A rank renews its Join until its own data path is open. By then another may have left, which frees the job's name; the
+  one that renews is still in the old job, whose data path tells it what has happened.
 * What became of a job is asked of the parent; if that is silent for PARENT_PATIENCE_S, its silence is the answer.
 """
 
@@ -121,13 +123,13 @@ class LeafController:
         self._outbox.send(peer, refuse(code, str(error), "install the same fanin version on workers and switch"))
 
     def _join(self, peer: bytes, join: Join, now: float) -> None:
-        job = self._table.open.setdefault(join.job, LeafJob(join.job))
+        job = self._table.job_of(join) or self._table.open.setdefault(join.job, LeafJob(join.job))
         member = job.members.get(join.rank)
         if member is None:
             job.members[join.rank] = LeafMember(join, now, peer)
         elif member.join.nonce == join.nonce:
             member.peer, member.renewed_s = peer, now
-            if job.state is State.RUNNING and job.started is not None:
+            if job.started is not None:
                 self._outbox.send(peer, job.started)
                 return
         else:
@@ -186,6 +188,8 @@ class LeafController:
                 return
             self._outbox.send(member.peer, self._admitted(job, relayed.rank))
         elif relayed.started is not None:
+            if job.placed is None:  # the parent has an earlier part in mind, of which nothing is left here
+                return
             job.started, job.state = relayed.started, State.RUNNING
             self._outbox.send(member.peer, relayed.started)
         elif relayed.refused is not None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from fanin import control
 from fanin.emulation.simulator.addresses import OPERATOR_ADDRESS, SWITCH_ADDRESS
+from fanin.emulation.simulator.control_channel import CONTROL_RETRY_S
 from fanin.emulation.simulator.event_queue import EventQueue
 from fanin.emulation.simulator.job import SimulatedJob
 from fanin.emulation.simulator.leaf_host import LeafHost
@@ -240,8 +241,11 @@ class Simulation:
             self.queue.at(fault.ends_s, self.network.resume, process.node)
 
     def _evict(self, fault: Fault, job: SimulatedJob) -> None:
-        """Take a worker out of the job that runs now, if one does."""
+        """Take a worker out of the job that runs now, if one does; a stopped switch does that when it goes on."""
         assert fault.rank is not None
+        if self.switch.paused:
+            self.queue.after(CONTROL_RETRY_S, self._evict, fault, job)
+            return
         for ledger in list(self.switch.auditor.ledgers.values()):
             if any(process.ledger is ledger for process in job.processes):
                 self.switch.evict(ledger.spec.job, fault.rank)

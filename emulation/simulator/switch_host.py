@@ -135,6 +135,11 @@ class SwitchHost:
         """Contributions that reached its machines, in all lives."""
         return self.contributions + (self.auditor.contributions if self._node is not None else 0)
 
+    @property
+    def paused(self) -> bool:
+        """Whether its process is stopped."""
+        return self._node is not None and self._node.paused > 0
+
     def pause(self) -> Node | None:
         """Stop everything for a while; what `resume` wants back."""
         if self._node is not None:

@@ -8,7 +8,7 @@ from collections import defaultdict
 import pytest
 
 from fanin import control
-from fanin.control import Join, Refusal
+from fanin.control import JOIN_LEASE_S, Join, Refusal
 from fanin.events import WorkerJoined, WorkerLeft, WorkerSilent
 from fanin.options import SwitchAddress
 from fanin.switch.controller import Controller
@@ -221,6 +221,37 @@ def test_a_rank_that_is_refused_is_told_and_so_are_those_who_wait_at_another_lea
     other = grove.told["nonce-0"][-1]
     assert isinstance(other, control.Refused)
     assert other.ranks == (1,)
+
+
+def test_a_rank_that_asks_again_while_another_has_left_is_in_the_old_job_and_its_name_is_free() -> None:
+    """It may: its data path is not open yet. What it is told must not look like a job of its own to the leaf."""
+    grove = Grove()
+    grove.running()
+    (spec,) = grove.servers[0].specs.values()
+    grove.leaves[0].handle_event(WorkerLeft(spec.job, 0), 1.0)
+    assert isinstance(grove.join(0, join(2, 4)), control.Started)
+    grove.say(0, control.Leave(job="j", rank=2, nonce="nonce-2"), "nonce-2")
+    refused = grove.join(0, join(2, 4, nonce="another process"))
+    assert isinstance(refused, control.Refused)
+    assert "taken: laptop:1002 runs with it" in refused.reason, "the parent has not heard of the end, and says so"
+    for branch in range(2):
+        grove.root.handle_event(WorkerLeft(0, branch), 2.0)
+    assert isinstance(grove.join(0, join(2, 4, nonce="another process")), control.Waiting)
+
+
+def test_a_start_of_a_part_that_is_gone_starts_nothing() -> None:
+    """The parent, of which the leaf has not taken leave yet, answers who asked for the job that was."""
+    grove = Grove()
+    grove.running()
+    (spec,) = grove.servers[0].specs.values()
+    for worker in range(2):
+        grove.leaves[0].handle_event(WorkerLeft(spec.job, worker), 1.0)
+    grove.advance(10.0)
+    assert not grove.servers[0].specs
+    grove.join(0, join(2, 4))
+    assert grove.leaves[0].live_jobs == 1
+    grove.advance(JOIN_LEASE_S)
+    assert grove.leaves[0].live_jobs == 0
 
 
 def test_direct_ranks_and_ranks_at_leaves_do_not_mix() -> None:
