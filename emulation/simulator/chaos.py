@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, get_args
 
 from fanin.control import OnWorkerLoss
 from fanin.emulation.simulator.links import Link
@@ -24,6 +24,7 @@ from fanin.emulation.simulator.scenario import (
     JobPlan,
     Scenario,
 )
+from fanin.host.scale_forecast import AGE_WORDS
 from fanin.host.stale.policy import Policy
 
 MAX_FAULTS = 6
@@ -39,6 +40,8 @@ LONG_STEPS = 30
 REBIRTH_SHARE = 0.15
 """Scenarios in which the switch restarts under way and packets of the life before stray into the next."""
 REBIRTH_STRAY = 0.3
+SMALL_SHARE = 0.5
+"""Of the jobs that add floats: those whose arrays fit into a packet with the age of a forecast."""
 TREE_SHARE = 0.2
 """Scenarios with leaf switches."""
 MAX_LEAVES = 3
@@ -98,6 +101,8 @@ def _job(dice: random.Random, chaos: Chaos, *, tree: bool) -> JobPlan:
     workers = dice.randint(1, WORKERS_OF_A_TREE if tree else chaos.workers)
     slots = dice.randint(1, 3)
     stale = not tree and dice.random() < 0.6
+    element: Literal["int32", "float32"] = "int32" if stale else dice.choice(("int32", "float32"))
+    small = element == "float32" and dice.random() < SMALL_SHARE
     think_s = dice.choice((0.0, 1e-3, 0.02))
     staleness = dice.randint(0, chaos.staleness) if stale else 0
     policy: Policy | None = dice.choice((None, "wait", "skip", "fold")) if stale else None
@@ -108,8 +113,10 @@ def _job(dice: random.Random, chaos: Chaos, *, tree: bool) -> JobPlan:
         staleness=staleness,
         max_staleness=dice.choice((None, dice.randint(staleness, chaos.staleness))) if stale else None,
         slots=slots,
-        element="int32" if stale else dice.choice(("int32", "float32")),
-        chunks=slots if stale else dice.randint(1, 3 * slots),
+        element=element,
+        chunks=slots if stale else 1 if small else dice.randint(1, 3 * slots),
+        short=dice.randint(AGE_WORDS, 7) if small else 0,
+        steady_steps=dice.choice((1, 3, 100)) if small else 1,
         steps=dice.randint(2, 10) if on_worker_loss == "raise" else LONG_STEPS,
         ahead=dice.randint(1, 3),
         think_s=think_s,

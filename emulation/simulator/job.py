@@ -85,10 +85,15 @@ class SimulatedJob:
     def _inputs(self, rank: int, step: int) -> Array:
         """What a worker reduces in a step: the same in every attempt."""
         dice = np.random.default_rng((self._seed, self.index, rank, step))
-        count = self.plan.chunks * self.plan.words_per_packet
+        count = self.plan.chunks * self.plan.words_per_packet - self.plan.short
         if self.plan.element == "int32":
             return dice.integers(0, 1 << 32, count, np.uint32).view(np.int32)
-        return (dice.standard_normal(count) * 2.0 ** dice.integers(-8, 9)).astype(np.float32)
+        epoch = np.random.default_rng((self._seed, self.index, rank, step // self.plan.steady_steps))
+        values = dice.standard_normal(count)
+        if self.plan.steady_steps > 1:
+            values = np.clip(values, -1.0, 1.0)
+            values[0] = 1.0  # the largest, so that the scale of the whole is the epoch's
+        return (values * 2.0 ** epoch.integers(-8, 9)).astype(np.float32)
 
     # --- what processes report ---
 

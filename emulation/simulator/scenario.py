@@ -102,6 +102,11 @@ class JobPlan:
     words_per_packet: int = 8
     element: Literal["int32", "float32"] = "int32"
     chunks: int = 2
+    short: int = 0
+    """Words that the last packet of an array has fewer than the others; float32. In an array of one packet, two free
+    words are room for a forecast of its scales (host/scale_forecast.py)."""
+    steady_steps: int = 1
+    """Steps for which the largest magnitude of a worker's array stays the same; float32. 1: it never does."""
     steps: int = 6
     ahead: int = 1
     """Steps that a worker may have under way at once."""
@@ -137,6 +142,10 @@ class JobPlan:
         check(self.on_worker_loss in ("raise", "continue"), f"job: on_worker_loss = {self.on_worker_loss!r}")
         check(self.element in ("int32", "float32"), f"job: element {self.element!r} is neither int32 nor float32")
         check(self.policy is None or self.policy in POLICIES, f"job: policy {self.policy!r} is none of {POLICIES}")
+        check(0 <= self.short < self.words_per_packet, f"job: short = {self.short} of {self.words_per_packet} words")
+        check(1 <= self.steady_steps <= 100_000, f"job: steady_steps = {self.steady_steps}; must be in 1..100000")
+        floating = self.element == "float32"
+        check(floating or (self.short, self.steady_steps) == (0, 1), "job: short and steady_steps go with float32")
         check(self.policy is None or not self.passes, "job: with a policy, that decides who passes: passes must be 0")
         if self.every_chunk_has_a_slot:
             check(self.chunks == self.slots, "job: with staleness, quorum or passes, chunks must be slots")

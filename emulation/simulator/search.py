@@ -46,6 +46,8 @@ class Tally:
     events: int = 0
     packets: int = 0
     contributions: int = 0
+    forecasts: int = 0
+    forecasts_missed: int = 0
     virtual_s: float = 0.0
     slowest_recovery_s: float = 0.0
     failed: list[tuple[int, ViolationError]] = field(default_factory=list)
@@ -56,6 +58,8 @@ class Tally:
         self.events += report.events
         self.packets += report.packets
         self.contributions += report.contributions
+        self.forecasts += report.forecasts
+        self.forecasts_missed += report.forecasts_missed
         self.virtual_s += report.virtual_s
         self.slowest_recovery_s = max(self.slowest_recovery_s, report.recovery_s)
 
@@ -65,6 +69,8 @@ class Tally:
         self.events += other.events
         self.packets += other.packets
         self.contributions += other.contributions
+        self.forecasts += other.forecasts
+        self.forecasts_missed += other.forecasts_missed
         self.virtual_s += other.virtual_s
         self.slowest_recovery_s = max(self.slowest_recovery_s, other.slowest_recovery_s)
         self.failed += other.failed

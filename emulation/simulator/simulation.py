@@ -48,6 +48,9 @@ class Report:
     """That reached a switch machine: how often the ledgers were compared."""
     attempts: int
     """Generations that jobs needed, all jobs together."""
+    forecasts: int
+    """Small reductions whose scales were foreseen (host/scale_forecast.py), worker by worker."""
+    forecasts_missed: int
 
     @property
     def recovery_s(self) -> float:
@@ -147,6 +150,7 @@ class Simulation:
             crash = CrashError(f"{type(error).__name__}: {error}")
             crash.locate(self.seed, self.queue.happened, self.queue.now, self.recorder.tail())
             raise crash from error
+        processes = [process for job in self.jobs for process in job.processes]
         return Report(
             seed=self.seed,
             virtual_s=self.queue.now,
@@ -155,6 +159,8 @@ class Simulation:
             packets=self.network.packets,
             contributions=sum(host.checked_contributions for host in self.hosts),
             attempts=sum(job.attempts for job in self.jobs),
+            forecasts=sum(process.forecasts[0] for process in processes),
+            forecasts_missed=sum(process.forecasts[1] for process in processes),
         )
 
     def _run(self) -> None:

@@ -85,6 +85,8 @@ class Process:
         self._is_newcomer = False
         self._thinking = False
         self._told_to_start = False
+        self._forecasts = 0, 0
+        """Of former lives."""
 
     def __str__(self) -> str:
         return f"job {self.job.index} rank {self.rank}"
@@ -94,6 +96,15 @@ class Process:
         """Of the job that it was last admitted to: in a tree, of the whole."""
         assert self.ledger is not None
         return self.ledger.whole.spec.generation
+
+    @property
+    def forecasts(self) -> tuple[int, int]:
+        """In all lives: reductions whose scales were foreseen (host/scale_forecast.py), and whose were not."""
+        if self._machine is None:
+            return self._forecasts
+        held, missed = self._forecasts
+        counters = self._machine.counters()
+        return held + counters["forecasts"], missed + counters["forecasts_missed"]
 
     # --- what happens to it ---
 
@@ -329,4 +340,5 @@ class Process:
     def _detach(self) -> None:
         if self.node is not None:
             self.job.network.detach(self.node)
+        self._forecasts = self.forecasts
         self.node = self._machine = self.stale_work = None

@@ -90,7 +90,8 @@ def _search(seed: int, schedules: int, kind: Kind, scenario: Scenario | None, pr
     print(
         f"{tally.schedules:,} schedules with {kind} machines from seed {seed} on: {tally.events:,} events, "
         f"{tally.contributions:,} contributions checked, {tally.virtual_s:,.0f} virtual s in {took_s:.0f} s; slowest "
-        f"recovery {tally.slowest_recovery_s:.1f} s"
+        f"recovery {tally.slowest_recovery_s:.1f} s; {tally.forecasts:,} forecasts of scales held, "
+        f"{tally.forecasts_missed:,} did not"
     )
     if not tally.failed:
         print("nothing was violated")

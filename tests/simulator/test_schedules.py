@@ -5,17 +5,36 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from fanin.emulation.simulator.chaos import draw
+from fanin.emulation.simulator.links import Link
 from fanin.emulation.simulator.machines import Kind
-from fanin.emulation.simulator.scenario import OF_A_LEAF, SCENARIO_FOLDER, load, parse, to_toml
+from fanin.emulation.simulator.scenario import (
+    OF_A_LEAF,
+    SCENARIO_FOLDER,
+    Fault,
+    JobPlan,
+    Scenario,
+    load,
+    parse,
+    to_toml,
+)
 from fanin.emulation.simulator.search import search
 from fanin.emulation.simulator.simulation import simulate
+from fanin.emulation.simulator.violations import ViolationError
+from fanin.host.scale_forecast import AGE_WORDS, Forecast
 from fanin.host.stale.policy import POLICIES
 from tests.support.cluster import WORKER_MACHINES
 
 SHIPPED = sorted(path.stem for path in SCENARIO_FOLDER.glob("*.toml"))
+SMALL = Scenario(
+    jobs=(JobPlan(workers=3, element="float32", chunks=1, short=2, steady_steps=5, steps=40, ahead=3, think_s=0.001),),
+    link=Link(loss=0.1, duplicate=0.1, reorder=0.2, stray=0.05, corrupt=0.05),
+    noise_s=0.3,
+)
+"""Reductions of one packet, whose scales stay the same for five steps."""
 NATIVE_SCHEDULES = 200
 TWIN_SCHEDULES = 40
 
@@ -62,6 +81,44 @@ def test_twin_and_native_machines_run_alike_event_by_event(name: str) -> None:
     assert events_of(name, 2, "native") == events_of(name, 2, "python")
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", ["native", "python"])
+def test_small_reductions_are_right_whether_forecasts_hold_or_not(kind: Kind, seed: int) -> None:
+    built(kind)
+    report = simulate(SMALL, seed, kind=kind)
+    assert report.forecasts > 0
+    assert report.forecasts_missed > 0
+
+
+def test_a_worker_that_takes_codes_of_different_ages_for_the_same_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forecasts from different reductions were not quantized alike, even where one of them is right."""
+    monkeypatch.setattr(Forecast, "holds", lambda self, agreed, *_: np.array_equal(agreed, self.codes))
+    with pytest.raises(ViolationError) as caught:
+        simulate(SMALL, 0, kind="python")
+    assert caught.value.kind in ("conservation", "agreement")
+
+
+def test_an_eviction_waits_for_a_switch_that_is_stopped() -> None:
+    """What waits in its socket came before: contributions that close the round which the eviction would have closed."""
+    slow = (1.0, 1.0, 10.0, 1.0)
+    job = JobPlan(
+        workers=4, slots=1, chunks=1, steps=1, policy="wait", on_worker_loss="continue", think_s=0.001, slow=slow
+    )
+    stopped = Fault(kind="pause", at_s=0.009, for_s=0.9)
+    evicted = Fault(kind="evict", at_s=0.26, rank=3)
+    for seed in range(10):
+        simulate(Scenario(jobs=(job,), faults=(stopped, evicted)), seed, kind="python")
+
+
+def test_a_rank_that_asks_again_while_another_has_left_does_not_block_its_own_name() -> None:
+    link = Link(loss=0.3, reorder=0.25, reorder_s=0.02, corrupt=0.25)
+    job = JobPlan(workers=3, slots=1, steps=1, think_s=0.02, slow=(5.0, 1.0, 5.0), tree=True)
+    left = Fault(kind="leave", at_s=0.28, for_s=1.1, rank=0)
+    scenario = Scenario(jobs=(job,), leaves=2, link=link, faults=(left,), noise_s=0.4, liveness_timeout_s=1.0)
+    for seed in range(30):
+        simulate(scenario, seed, kind="python")
+
+
 def test_processes_find_what_one_process_finds() -> None:
     alone, together = search(0, 120, kind="python"), search(0, 120, kind="python", processes=2)
     assert (alone.events, alone.packets, alone.virtual_s) == (together.events, together.packets, together.virtual_s)
@@ -82,5 +139,8 @@ def test_the_drawn_schedules_have_every_kind_of_fault_and_of_work() -> None:
     )
     assert any(job.passes for scenario in scenarios for job in scenario.jobs)
     assert {job.policy for scenario in scenarios for job in scenario.jobs} == {None, *POLICIES}
+    small = [job for scenario in scenarios for job in scenario.jobs if job.chunks == 1 and job.short >= AGE_WORDS]
+    assert {job.tree for job in small} == {True, False}
+    assert {job.steady_steps for job in small} == {1, 3, 100}
     assert 0.1 < sum(job.tree for scenario in scenarios for job in scenario.jobs[:1]) / len(scenarios) < 0.3
     assert max(job.staleness for scenario in scenarios for job in scenario.jobs) == 3
