@@ -7,8 +7,10 @@ then runs through functions, not through JSON. What is not implemented is refuse
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 from fanin.errors import ProgramError, UnsupportedError
@@ -26,6 +28,8 @@ from fanin.switch.p4.tables import ActionFacts, Table, TableError
 MAJOR_VERSION = 2
 """Of the JSON format; another one may mean anything."""
 PIPELINES = ("ingress", "egress")
+PROGRAMS_KEPT = 4
+"""Programs whose code is kept, since a third of loading one again would be spent on that."""
 REFUSED = {
     "meter_arrays": "meters",
     "extern_instances": "extern instances of the program's own",
@@ -114,7 +118,7 @@ def load(text: str | bytes, *, drop_port: int) -> Program:
         names[f"T_{source.symbol}_remembered"] = source.table.remembered.get
     text_source = "\n".join(lines) + "\n"
     try:
-        exec(compile(text_source, "<compiled P4 program>", "exec"), names)
+        exec(_compiled(text_source), names)
     except (SyntaxError, RecursionError, MemoryError) as error:  # too many levels of parentheses
         raise UnsupportedError(f"an expression of the program is nested too deeply: {error}") from None
     for source in flow.tables.values():
@@ -136,6 +140,12 @@ def load(text: str | bytes, *, drop_port: int) -> Program:
         update=names["update"],
         deparse=names["deparse"],
     )
+
+
+@functools.lru_cache(maxsize=PROGRAMS_KEPT)
+def _compiled(source: str) -> CodeType:
+    """The module's code, which holds no state: what the functions work on are the names that it is executed with."""
+    return compile(source, "<compiled P4 program>", "exec")
 
 
 def _check_version(root: Node) -> None:

@@ -40,7 +40,7 @@ def adopt(control: JobControl, link: Link, vocabulary: Vocabulary, liveness_time
             job.left |= 1 << rank
             port = 0
         job.workers[rank] = Worker(Endpoint(ends["mac"].to_bytes(6, "big"), ends["address"], ends["port"]), port)
-    control.jobs.update(jobs)
+    control.take_over(jobs.values())
     return sorted(jobs)
 
 

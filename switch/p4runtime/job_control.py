@@ -15,7 +15,7 @@ Rules
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -176,6 +176,8 @@ class JobControl:
         """Whether the program verifies and computes our checksums."""
         self._tally = ("packets", *TALLY, *(("sent",) if vocabulary.has_counter("sent") else ()))
         self.jobs: dict[int, PlacedJob] = {}
+        self._rows = 1
+        """Rows of counters that jobs have had, row 0 included, where what belongs to no job is counted."""
         self._events: deque[SwitchEvent] = deque()
 
     # --- what the controller asks ---
@@ -225,7 +227,16 @@ class JobControl:
             self._link.write([*updates, self._job_entry(INSERT, job), *self._uplink_entries(INSERT, job)])
         except RefusedError as error:
             raise AdmissionError(f"the switch refused job {spec.job}: {error}") from None
-        self.jobs[spec.job] = job
+        self._keep(job)
+
+    def take_over(self, jobs: Iterable[PlacedJob]) -> None:
+        """Go on with jobs that are on the device already."""
+        for job in jobs:
+            self._keep(job)
+
+    def _keep(self, job: PlacedJob) -> None:
+        self.jobs[job.spec.job] = job
+        self._rows = max(self._rows, job.row + 1)
 
     def remove(self, job: int) -> None:
         """Take a job off the device. KeyError for one that is not there."""
@@ -417,11 +428,12 @@ class JobControl:
 
     def counters(self, row: int | None = None) -> dict[str, int]:
         """What the pipeline has counted for one job, or, for None, in all; names as the software switch has them."""
-        wanted = [self._words.counter(name, row) for name in self._tally]
+        rows = range(self._rows) if row is None else (row,)
+        wanted = [self._words.counter(name, each) for each in rows for name in self._tally]
         cells = self._link.read(wanted)
-        drops = [row * REASONS + reason for reason in DROPS] if row is not None else [None]
+        drops = [each * REASONS + reason for each in rows for reason in DROPS]
         dropped = self._link.read([self._words.counter("drops", index) for index in drops])
-        numbers = {each.counter_entry.counter_id: name for each, name in zip(wanted, self._tally, strict=True)}
+        numbers = {self._words.counter(name, None).counter_entry.counter_id: name for name in self._tally}
         counts = dict.fromkeys(("packets_in", "bytes_in", "packets_out", *TALLY), 0)
         for cell in cells:
             entry = cell.counter_entry

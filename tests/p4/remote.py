@@ -46,6 +46,7 @@ class Wire(Protocol):
 
     switch: Endpoint
 
+    def forget(self) -> None: ...
     def end_of(self, source: int) -> Endpoint: ...
     def port_of(self, source: int) -> int: ...
     def place_of(self, source: int) -> int: ...
@@ -64,6 +65,9 @@ class VethWire:
         self._sources: dict[Endpoint, int] = {}
         for tap in taps.values():
             tap.settimeout(REPLY_TIMEOUT_S)
+
+    def forget(self) -> None:
+        """A scenario is over. Nothing to do: the next one's hosts share the same ports."""
 
     def end_of(self, source: int) -> Endpoint:
         end = endpoint_of(source)
@@ -110,6 +114,11 @@ class UdpWire:
             opened.settimeout(REPLY_TIMEOUT_S)
         return self._sockets[source]
 
+    def forget(self) -> None:
+        """A scenario is over: its hosts are gone, or every later step would ask each of them what has arrived there."""
+        self.close()
+        self._sockets.clear()
+
     def end_of(self, source: int) -> Endpoint:
         return Endpoint(mac_of(self.switch.address), self.switch.address, self._socket(source).getsockname()[1])
 
@@ -145,6 +154,7 @@ class RemoteDevice:
 
     def reset(self) -> Vocabulary:
         """Load the program again, as our controller loads another one, so that nothing is left of a scenario."""
+        self.wire.forget()
         info = read_p4info(self._artefacts.p4info)
         info.pkg_info.version = f"scenario {next(self.numbers)}"  # else it would be the program that runs
         self.link.ensure_pipeline(info, self._artefacts.program)
