@@ -11,8 +11,9 @@ from __future__ import annotations
 from fanin.errors import ConfigurationError
 from fanin.job import JobSpec
 from fanin.switch.frames import Endpoint
-from fanin.switch.p4runtime.job_control import BARE_INSTANCE, GROUPS_PER_JOB, JobControl, PlacedJob, Worker
+from fanin.switch.p4runtime.job_control import JobControl
 from fanin.switch.p4runtime.links import Link
+from fanin.switch.p4runtime.placed_job import BARE_INSTANCE, GROUPS_PER_JOB, PlacedJob, Worker
 from fanin.switch.p4runtime.vocabulary import DELETE, Vocabulary
 
 

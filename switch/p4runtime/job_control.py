@@ -4,8 +4,7 @@ Rules
 -----
 * The pipeline keeps the slots and counts; here is what it cannot do: registration by token, heartbeats, departures, and
   the entries that say all of it to the pipeline. The checks and answers are those of switch/switch_machine.py.
-* Table `jobs` has an entry per job, `members` one per registered worker (its source address), `workers` one per replica
-  (its rewriting), and each job its own range of slots, ring entries, counters and multicast groups.
+* What each job has on the device is placed_job.py, what was counted job_counters.py.
 * A worker that registers is written to the device before it is welcomed, so its first contribution finds it there.
 * What changes a closing condition (an eviction, another K or S) is followed by a poke of each slot.
 * A job of a leaf contributes its rounds to its parent by itself; being present there is upward.py.
@@ -14,9 +13,9 @@ Rules
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,19 +25,20 @@ from fanin.errors import AdmissionError, ConfigurationError
 from fanin.events import SwitchEvent, WorkerJoined, WorkerLeft, WorkerSilent
 from fanin.job import JobSpec, ParentRoute
 from fanin.switch.frames import Endpoint, Frame, read_frame
+from fanin.switch.p4runtime.job_counters import read_counters, reset_counters
 from fanin.switch.p4runtime.links import Link, RefusedError
+from fanin.switch.p4runtime.placed_job import (
+    PlacedJob,
+    Worker,
+    group_updates,
+    job_entry,
+    uplink_entries,
+    worker_entries,
+)
 from fanin.switch.p4runtime.upward import LeafUplink, Upward
 from fanin.switch.p4runtime.vocabulary import DELETE, INSERT, MODIFY, Vocabulary
-from fanin.switch.tally import DROPS
 from fanin.wire import SWITCH_WORKER, Flag, Kind, Packet, Reason, WireError
 
-GROUPS_PER_JOB = 64
-"""A job's multicast groups: one that goes to all, and for each worker one that also sends it a bare answer."""
-BARE_INSTANCE = 0x100
-"""Replica w + 1 is the result for worker w, BARE_INSTANCE + w a bare answer to it (p4/shared/sizes.p4)."""
-REASONS = 32
-"""Drop counters of one job (p4/v1model/tally.p4)."""
-TALLY = ("contributions", "passes", "duplicates", "rounds", "answers", "notices")
 BLOCK_BITS = 2048
 """Register cells of this width hold 64 words each (p4/v1model/types.p4)."""
 
@@ -51,90 +51,6 @@ class Placement:
     """One per flow. Jobs here are not spread: each flow would be a job of its own."""
     upward: Upward = Upward()
     """Which way a parent switch is, where there is one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """A registered worker: where it is, and behind which port of the switch."""
-
-    end: Endpoint
-    port: int
-
-
-@dataclass(slots=True)
-class PlacedJob:
-    """A job on the device."""
-
-    spec: JobSpec
-    row: int
-    first_slot: int
-    first_entry: int
-    live: int
-    quorum: int
-    staleness: int
-    workers: list[Worker | None]
-    heard: list[float]
-    lost: int = 0
-    left: int = 0
-    groups: set[int] = field(default_factory=set)
-    """Multicast groups that are on the device."""
-    refused: Counter[Reason] = field(default_factory=Counter)
-    """HELLOs and BYEs that came this far and no further: no counter of the pipeline's knows of them."""
-    adopted: bool = False
-    """It was found on the device: tokens are unknown, so the registered addresses stand for them."""
-    uplink: LeafUplink | None = None
-    """Of a leaf: its presence at the parent."""
-    sent: int = 0
-    """Packets to its workers that the controller sent: the pipeline counts those of its own."""
-
-    @property
-    def registered(self) -> int:
-        """Mask of the workers that have an address and are not evicted."""
-        return sum(1 << rank for rank, worker in enumerate(self.workers) if worker is not None) & self.live
-
-    @property
-    def audience(self) -> list[tuple[int, Worker]]:
-        """Who gets results: registered, not evicted, not left."""
-        mask = self.registered & ~self.left
-        return [(rank, each) for rank, each in enumerate(self.workers) if each is not None and mask >> rank & 1]
-
-    @property
-    def group(self) -> int:
-        """The first of its multicast groups."""
-        return self.row * GROUPS_PER_JOB
-
-    @property
-    def entries(self) -> int:
-        """Ring entries that it holds."""
-        return self.spec.slots * self.spec.history
-
-    def watched(self) -> Iterator[tuple[int, float]]:
-        """Workers whose silence would be news, with the time at which they count as lost."""
-        for rank, _ in self.audience:
-            if not self.lost >> rank & 1:
-                yield rank, self.heard[rank] + self.spec.liveness_timeout_s
-
-    def facts(self) -> dict[str, int]:
-        """What the job's entry says, by the names of the action's parameters."""
-        return {
-            "row": self.row,
-            "generation": self.spec.generation,
-            "workers": self.spec.workers,
-            "live": self.live,
-            "quorum": min(self.quorum, self.live.bit_count()),
-            "staleness": self.staleness,
-            "history": self.spec.history,
-            "slots": self.spec.slots,
-            "first_slot": self.first_slot,
-            "first_entry": self.first_entry,
-            "codes": self.spec.codes_per_packet,
-            "words": self.spec.words_per_packet,
-            "group": self.group,
-            "lost": self.lost,
-            "left": self.left,
-            "checksum": int(self.spec.checksum),
-            "branches": int(self.spec.branches),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +90,6 @@ class JobControl:
         """Whether the program adds up how many contributions each of its own holds: a tree's root must."""
         self._seals = "checksum" in parameters
         """Whether the program verifies and computes our checksums."""
-        self._tally = ("packets", *TALLY, *(("sent",) if vocabulary.has_counter("sent") else ()))
         self.jobs: dict[int, PlacedJob] = {}
         self._rows = 1
         """Rows of counters that jobs have had, row 0 included, where what belongs to no job is counted."""
@@ -221,10 +136,9 @@ class JobControl:
         )  # fmt: skip
         if parent is not None:
             job.uplink = LeafUplink(spec, parent, self._placement.upward)
-        updates = [self._words.counter(name, row, reset=True) for name in self._tally]
-        updates += [self._words.counter("drops", row * REASONS + reason, reset=True) for reason in DROPS]
+        updates = reset_counters(self._words, row)
         try:
-            self._link.write([*updates, self._job_entry(INSERT, job), *self._uplink_entries(INSERT, job)])
+            self._link.write([*updates, job_entry(self._words, INSERT, job), *uplink_entries(self._words, INSERT, job)])
         except RefusedError as error:
             raise AdmissionError(f"the switch refused job {spec.job}: {error}") from None
         self._keep(job)
@@ -241,10 +155,10 @@ class JobControl:
     def remove(self, job: int) -> None:
         """Take a job off the device. KeyError for one that is not there."""
         placed = self.jobs.pop(job)
-        updates = [self._job_entry(DELETE, placed), *self._uplink_entries(DELETE, placed)]
+        updates = [job_entry(self._words, DELETE, placed), *uplink_entries(self._words, DELETE, placed)]
         for rank, worker in enumerate(placed.workers):
             if worker is not None and placed.live >> rank & 1:
-                updates += self._worker_entries(DELETE, placed, rank, worker)
+                updates += worker_entries(self._words, DELETE, placed, rank, worker)
         updates += [self._words.group(DELETE, number) for number in sorted(placed.groups)]
         self._link.write(updates)
 
@@ -259,9 +173,9 @@ class JobControl:
         placed.live &= ~(1 << worker)
         placed.lost &= placed.live
         placed.left &= placed.live
-        updates = [self._job_entry(MODIFY, placed), *self._group_updates(placed)]
+        updates = [job_entry(self._words, MODIFY, placed), *group_updates(self._words, placed)]
         if gone is not None:
-            updates += self._worker_entries(DELETE, placed, worker, gone)
+            updates += worker_entries(self._words, DELETE, placed, worker, gone)
         self._link.write(updates)
         if gone is not None:
             self._tell(placed, Reason.EVICTED, worker, [gone])
@@ -273,7 +187,7 @@ class JobControl:
         if not 1 <= quorum <= placed.spec.workers:
             raise ValueError(f"quorum = {quorum}; must be in 1..{placed.spec.workers} (workers)")
         placed.quorum = quorum
-        self._link.write([self._job_entry(MODIFY, placed)])
+        self._link.write([job_entry(self._words, MODIFY, placed)])
         self._poke(placed)
 
     def admit_worker(self, job: int, worker: int, token: int) -> None:
@@ -288,7 +202,7 @@ class JobControl:
         if staleness != placed.staleness and not self._deep:
             raise ConfigurationError("this program's rings are as deep as staleness says: it cannot change")
         placed.staleness = staleness
-        self._link.write([self._job_entry(MODIFY, placed)])
+        self._link.write([job_entry(self._words, MODIFY, placed)])
         self._poke(placed)
 
     def next_event(self) -> SwitchEvent | None:
@@ -361,14 +275,14 @@ class JobControl:
 
     def _register(self, job: PlacedJob, rank: int, worker: Worker) -> None:
         job.workers[rank] = worker
-        self._link.write([*self._worker_entries(INSERT, job, rank, worker), *self._group_updates(job)])
+        self._link.write([*worker_entries(self._words, INSERT, job, rank, worker), *group_updates(self._words, job)])
         self._events.append(WorkerJoined(job.spec.job, rank))
 
     def _part(self, job: PlacedJob, rank: int) -> None:
         if job.left >> rank & 1:
             return
         job.left |= 1 << rank
-        self._link.write([self._job_entry(MODIFY, job), *self._group_updates(job)])
+        self._link.write([job_entry(self._words, MODIFY, job), *group_updates(self._words, job)])
         self._events.append(WorkerLeft(job.spec.job, rank))
         self._tell(job, Reason.WORKER_LEFT, SWITCH_WORKER, [worker for _, worker in job.audience])
 
@@ -416,7 +330,7 @@ class JobControl:
                 job.lost |= 1 << rank
                 self._events.append(WorkerSilent(job.spec.job, rank, now - job.heard[rank]))
             if silent:
-                self._link.write([self._job_entry(MODIFY, job)])
+                self._link.write([job_entry(self._words, MODIFY, job)])
                 self._tell(job, Reason.WORKER_LOST, SWITCH_WORKER, [worker for _, worker in job.audience])
             if job.uplink is not None:
                 if silent:
@@ -429,29 +343,8 @@ class JobControl:
     def counters(self, row: int | None = None) -> dict[str, int]:
         """What the pipeline has counted for one job, or, for None, in all; names as the software switch has them."""
         rows = range(self._rows) if row is None else (row,)
-        wanted = [self._words.counter(name, each) for each in rows for name in self._tally]
-        cells = self._link.read(wanted)
-        drops = [each * REASONS + reason for each in rows for reason in DROPS]
-        dropped = self._link.read([self._words.counter("drops", index) for index in drops])
-        numbers = {self._words.counter(name, None).counter_entry.counter_id: name for name in self._tally}
-        counts = dict.fromkeys(("packets_in", "bytes_in", "packets_out", *TALLY), 0)
-        for cell in cells:
-            entry = cell.counter_entry
-            name = numbers[entry.counter_id]
-            counts[{"packets": "packets_in", "sent": "packets_out"}.get(name, name)] += entry.data.packet_count
-            if name == "packets":
-                counts["bytes_in"] += entry.data.byte_count
-        totals: dict[Reason, int] = dict.fromkeys(DROPS, 0)
-        for cell in dropped:
-            number = cell.counter_entry.index.index % REASONS
-            if number in Reason._value2member_map_ and Reason(number) in totals:
-                totals[Reason(number)] += cell.counter_entry.data.packet_count
-        for job in self.jobs.values():
-            if row in (None, job.row):
-                counts["packets_out"] += job.sent
-                for reason, count in job.refused.items():
-                    totals[reason] += count
-        return counts | {f"dropped_{reason.name.lower()}": count for reason, count in totals.items()}
+        jobs = [job for job in self.jobs.values() if row in (None, job.row)]
+        return read_counters(self._link, self._words, rows, jobs)
 
     # --- entries ---
 
@@ -461,48 +354,6 @@ class JobControl:
             write_once(
                 self._link, self._words.entry(INSERT, "services", {"address": end.address, "port": end.port}, "ours")
             )
-
-    def _job_entry(self, kind: int, job: PlacedJob) -> Any:
-        action = "" if kind == DELETE else "job"
-        return self._words.entry(kind, "jobs", {"job": job.spec.job}, action, job.facts())
-
-    def _uplink_entries(self, kind: int, job: PlacedJob) -> list[Any]:
-        """Where the job's rounds go up to, and where their results come from; none but at a leaf."""
-        if job.uplink is None:
-            return []
-        add, uplink, index = kind != DELETE, job.uplink, {"job": job.spec.job}
-        return [
-            self._words.entry(kind, "uplinks", index, "to_parent" if add else "", uplink.facts()),
-            self._words.entry(kind, "parents", uplink.source(), "from_parent" if add else "", {"index": job.spec.job}),
-        ]
-
-    def _worker_entries(self, kind: int, job: PlacedJob, rank: int, worker: Worker) -> list[Any]:
-        add = kind != DELETE
-        source = {
-            "job": job.spec.job, "worker": rank, "address": worker.end.address, "port": worker.end.port,
-        }  # fmt: skip
-        ends = {
-            "mac": int.from_bytes(worker.end.mac, "big"), "address": worker.end.address, "port": worker.end.port,
-        }  # fmt: skip
-        updates = [self._words.entry(kind, "members", source, "registered" if add else "")]
-        for instance in (rank + 1, BARE_INSTANCE + rank):
-            match = {"job": job.spec.job, "instance": instance}
-            updates.append(self._words.entry(kind, "workers", match, "to_worker" if add else "", ends))
-        return updates
-
-    def _group_updates(self, job: PlacedJob) -> list[Any]:
-        """The job's groups as they must be now."""
-        all_ = [(worker.port, rank + 1) for rank, worker in job.audience]
-        wanted = {job.group: all_}
-        if job.spec.largest_staleness:
-            for rank, worker in job.audience:
-                wanted[job.group + 1 + rank] = [*all_, (worker.port, BARE_INSTANCE + rank)]
-        updates = [
-            self._words.group(MODIFY if number in job.groups else INSERT, number, replicas)
-            for number, replicas in wanted.items()
-        ]
-        job.groups |= wanted.keys()
-        return updates
 
     # --- packets to workers ---
 
