@@ -32,6 +32,7 @@ from fanin.switch.p4runtime.placed_job import (
     Worker,
     group_updates,
     job_entry,
+    parent_entry,
     uplink_entries,
     worker_entries,
 )
@@ -136,6 +137,7 @@ class JobControl:
         )  # fmt: skip
         if parent is not None:
             job.uplink = LeafUplink(spec, parent, self._placement.upward)
+            self._displace(job.uplink)
         updates = reset_counters(self._words, row)
         try:
             self._link.write([*updates, job_entry(self._words, INSERT, job), *uplink_entries(self._words, INSERT, job)])
@@ -221,7 +223,7 @@ class JobControl:
             message = wire.parse(frame.payload)
         except WireError:
             return
-        if (leaf := self._leaf_of(frame.source, message.job)) is not None:
+        if (leaf := self._leaf_of(frame.source, message)) is not None:
             self._from_parent(leaf, message, len(frame.payload), now)
             self.speak(now)
             return
@@ -288,10 +290,18 @@ class JobControl:
 
     # --- a leaf and its parent ---
 
-    def _leaf_of(self, source: Endpoint, index: int) -> PlacedJob | None:
-        """The job here that a packet from `source`, of the job with that index there, concerns."""
-        leaves = (job for job in self.jobs.values() if job.uplink is not None and job.uplink.concerns(source, index))
+    def _leaf_of(self, source: Endpoint, message: Packet) -> PlacedJob | None:
+        """The job here that a packet from `source` concerns."""
+        about = source, message.job, message.generation
+        leaves = (job for job in self.jobs.values() if job.uplink is not None and job.uplink.concerns(*about))
         return next(leaves, None)
+
+    def _displace(self, uplink: LeafUplink) -> None:
+        """A parent that was restarted uses an index again: its results are for the new job, not one that lingers."""
+        for job in self.jobs.values():
+            if job.uplink is not None and job.hears_parent and job.uplink.source() == uplink.source():
+                self._link.write(parent_entry(self._words, DELETE, job))
+                job.hears_parent = False
 
     def _from_parent(self, job: PlacedJob, message: Packet, length: int, now: float) -> None:
         assert job.uplink is not None

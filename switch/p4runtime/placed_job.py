@@ -54,6 +54,8 @@ class PlacedJob:
     """It was found on the device: tokens are unknown, so the registered addresses stand for them."""
     uplink: LeafUplink | None = None
     """Of a leaf: its presence at the parent."""
+    hears_parent: bool = True
+    """Of a leaf: whether what the parent sends of that index is for this job, and not for a later one."""
     sent: int = 0
     """Packets to its workers that the controller sent: the pipeline counts those of its own."""
 
@@ -116,11 +118,17 @@ def uplink_entries(words: Vocabulary, kind: int, job: PlacedJob) -> list[Any]:
     """Where the job's rounds go up to, and where their results come from; none but at a leaf."""
     if job.uplink is None:
         return []
-    add, uplink, index = kind != DELETE, job.uplink, {"job": job.spec.job}
-    return [
-        words.entry(kind, "uplinks", index, "to_parent" if add else "", uplink.facts()),
-        words.entry(kind, "parents", uplink.source(), "from_parent" if add else "", {"index": job.spec.job}),
-    ]
+    action, facts = ("", {}) if kind == DELETE else ("to_parent", job.uplink.facts())
+    up = words.entry(kind, "uplinks", {"job": job.spec.job}, action, facts)
+    return [up, *parent_entry(words, kind, job)]
+
+
+def parent_entry(words: Vocabulary, kind: int, job: PlacedJob) -> list[Any]:
+    """Whose the parent's results are; nothing where they are a later job's."""
+    if job.uplink is None or not job.hears_parent:
+        return []
+    action, facts = ("", {}) if kind == DELETE else ("from_parent", {"index": job.spec.job})
+    return [words.entry(kind, "parents", job.uplink.source(), action, facts)]
 
 
 def worker_entries(words: Vocabulary, kind: int, job: PlacedJob, rank: int, worker: Worker) -> list[Any]:

@@ -43,9 +43,12 @@ class LeafUplink:
         self._spec = spec
         self._flags = Flag.CHECKSUM if spec.checksum else Flag(0)
 
-    def concerns(self, source: Endpoint, index: int) -> bool:
-        """Whether a packet from there, of the job with that index there, is this one's."""
-        return (source.address, source.port, index) == (self.end.address, self.end.port, self.presence.uplink.job)
+    def concerns(self, source: Endpoint, index: int, generation: int) -> bool:
+        """Whether a packet from there, of the job with that index and generation there, is this one's."""
+        uplink = self.presence.uplink
+        return self.source() == {"job": index, "address": source.address, "port": source.port} and (
+            uplink.generation == generation
+        )
 
     def facts(self) -> dict[str, int]:
         """What the entry in table `uplinks` says, by the names of the action's parameters."""
@@ -99,6 +102,9 @@ class LeafUplink:
         )
         if len(packet.words) < 2 or narrow:
             return Reason.LENGTH, None
+        other_version = packet.kind is Kind.NOTICE and packet.contributors == Reason.VERSION
+        if other_version and (self._spec.checksum or presence.phase is not Phase.CONNECTING):
+            return Reason.VERSION, None
         presence.heard(now)
         gone = int(packet.words[0]), int(packet.words[1])
         if packet.kind is Kind.BYE:
