@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 from collections.abc import Iterator
 from functools import partial
@@ -18,6 +19,7 @@ from fanin.options import Options, SwitchAddress
 from fanin.reduction import Element, Reduction
 from tests.control.processes import (
     DEADLINE_S,
+    LIVENESS_S,
     SwitchProcess,
     a_switch,
     a_worker,
@@ -30,6 +32,8 @@ from tests.control.processes import (
 pytestmark = pytest.mark.processes
 
 SIZE = 4
+PROMISED_S = 10.0
+"""In which whoever dies is named, with the liveness timeout that switches have by default."""
 MODES = ["native-udp", "native-shared-memory", "twin-udp"]
 
 
@@ -89,7 +93,9 @@ def test_a_tree_gives_every_rank_the_bits_that_one_switch_gives(
     assert len({*tree, *flat}) == 1
 
 
-def test_every_worker_names_a_leaf_that_dies(mode: str, leaves: list[SwitchProcess]) -> None:
+def test_every_worker_names_a_leaf_that_dies_within_the_promised_time(mode: str, leaves: list[SwitchProcess]) -> None:
+    """The root says how long the leaf was silent. With this liveness timeout a machine may be busy for 8 s more; to the
+    virtual second the bound is held in tests/simulator/test_trees.py."""
     given = options(mode)  # type: ignore[arg-type]
     with (
         a_worker(leaves[1].address, "doomed", 2, SIZE, given) as one,
@@ -105,6 +111,9 @@ def test_every_worker_names_a_leaf_that_dies(mode: str, leaves: list[SwitchProce
             assert isinstance(error, WorkerLostError), error
             assert error.ranks == (2, 3)
             assert f"leaf switch udp://127.0.0.1:{leaves[1].port}" in str(error)
+            silent = re.search(r"silent for ([\d.]+) s", str(error))
+            assert silent, error
+            assert LIVENESS_S <= float(silent[1]) < PROMISED_S
             session.close()  # type: ignore[attr-defined]
         for worker in (one, other):
             last = worker.last_words()
