@@ -16,21 +16,26 @@
     hdr.fanin.worker: ternary @name("worker");                                                                         \
     meta.live: ternary @name("live");                                                                                  \
     meta.member: ternary @name("member");                                                                              \
-    meta.word_excess: ternary @name("word_excess");                                                                    \
-    meta.code_excess: ternary @name("code_excess");                                                                    \
+    meta.word_room[15:15]: ternary @name("word_room");                                                                 \
+    meta.code_room[7:7]: ternary @name("code_room");                                                                   \
     hdr.fanin.slot[31:31]: ternary @name("slot_top");                                                                  \
-    meta.slot_range[31:31]: ternary @name("slot_range");
+    meta.slot_range: ternary @name("slot_range");
+#define POSITIVE 0 &&& 0x80000000
+/* Stands first: one slot too far, the difference that is not negative and refused all the same. */
+#define NO_SLOT _, _, _, _, _, _, _, _, _, _, 0
 /* A contribution (with or without words) of live worker W. */
-#define ADMITTED(FOUND, W) FOUND, 0, 0, 0, W, 32w1 << W &&& 32w1 << W, 1, 0, 0, 0, 1
+#define ADMITTED(FOUND, W) FOUND, 0, 0, 0, W, 32w1 << W &&& 32w1 << W, 1, 0, 0, 0, POSITIVE
 
 control Admission(in headers_t hdr, inout metadata_t meta) {
     action drop(bit<16> reason) {
         meta.fate = DROP;
         meta.reason = reason;
+        meta.cause = reason[4:0];
     }
     action notice(bit<16> reason) {
         meta.fate = NOTICE;
         meta.reason = reason;
+        meta.cause = reason[4:0];
     }
     action go(fate_t fate) {
         meta.fate = fate;
@@ -44,17 +49,18 @@ control Admission(in headers_t hdr, inout metadata_t meta) {
             meta.known: ternary @name("known");
             meta.generation: ternary @name("generation");
             meta.poke: ternary @name("poke");
-            meta.worker_range[7:7]: ternary @name("worker_range");
+            meta.worker_range: ternary @name("worker_range");
             hdr.fanin.worker[7:7]: ternary @name("worker_top");
             meta.dead: ternary @name("dead");
             meta.member: ternary @name("member");
-            meta.word_excess: ternary @name("word_excess");
-            meta.code_excess: ternary @name("code_excess");
-            meta.slot_range[31:31]: ternary @name("slot_range");
+            meta.word_room[15:15]: ternary @name("word_room");
+            meta.code_room[7:7]: ternary @name("code_room");
+            meta.slot_range: ternary @name("slot_range");
             hdr.fanin.slot[31:31]: ternary @name("slot_top");
         }
         actions = { drop; notice; go; }
         const default_action = notice(REASON_GENERATION);
+        CONST_SIZE(64)
         const entries = {
             /* dmg found        kind               job gen poke  worker dead memb shape  slot */
             (1, _,              _,                 _, _, _, _, _, _, _, _, _, _, _): drop(REASON_TOO_SHORT);
@@ -84,12 +90,14 @@ control Admission(in headers_t hdr, inout metadata_t meta) {
             /* From here on a row lists what is in order, and the first condition that it leaves out is what is wrong.
              * A poke asks for nothing here: duplicates close what has become due (open_round.p4). */
             (_, _,              KIND_CONTRIBUTION, 1, 0, 1, _, _, _, _, _, _, _, _): drop(0);
-            (_, _,              KIND_CONTRIBUTION, 1, 0, 0, 1, 0, 0, 1, 0, 0, 1, 0): go(AGGREGATE);
-            (_, _,              KIND_CONTRIBUTION, 1, 0, 0, 1, 0, 0, 1, 0, 0, _, _): drop(REASON_SLOT_RANGE);
-            (_, _,              KIND_CONTRIBUTION, 1, 0, 0, 1, 0, 0, 1, _, _, _, _): drop(REASON_LENGTH);
-            (_, _,              KIND_CONTRIBUTION, 1, 0, 0, 1, 0, 0, _, _, _, _, _): notice(REASON_STRANGER);
-            (_, _,              KIND_CONTRIBUTION, 1, 0, 0, 1, 0, _, _, _, _, _, _): notice(REASON_EVICTED);
-            (_, _,              _,                 1, 0, _, 1, 0, _, _, _, _, _, _): go(CONTROLLER);
+            (_, _,              _,                 1, 0, _, 0, _, _, _, _, _, _, _): drop(REASON_WORKER_RANGE);
+            (_, _,              KIND_CONTRIBUTION, 1, 0, 0, 0 &&& 0x80, 0, 0, 1, 0, 0, 0, _): drop(REASON_SLOT_RANGE);
+            (_, _,              KIND_CONTRIBUTION, 1, 0, 0, 0 &&& 0x80, 0, 0, 1, 0, 0, POSITIVE, 0): go(AGGREGATE);
+            (_, _,              KIND_CONTRIBUTION, 1, 0, 0, 0 &&& 0x80, 0, 0, 1, 0, 0, _, _): drop(REASON_SLOT_RANGE);
+            (_, _,              KIND_CONTRIBUTION, 1, 0, 0, 0 &&& 0x80, 0, 0, 1, _, _, _, _): drop(REASON_LENGTH);
+            (_, _,              KIND_CONTRIBUTION, 1, 0, 0, 0 &&& 0x80, 0, 0, _, _, _, _, _): notice(REASON_STRANGER);
+            (_, _,              KIND_CONTRIBUTION, 1, 0, 0, 0 &&& 0x80, 0, _, _, _, _, _, _): notice(REASON_EVICTED);
+            (_, _,              _,                 1, 0, _, 0 &&& 0x80, 0, _, _, _, _, _, _): go(CONTROLLER);
             (_, _,              _,                 1, 0, _, _, _, _, _, _, _, _, _): drop(REASON_WORKER_RANGE);
             /* otherwise NOTICE(GENERATION) */
         }

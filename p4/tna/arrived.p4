@@ -24,7 +24,8 @@ control ArrivedBefore(in headers_t hdr, inout metadata_t meta) {
         key = { ADMITTED_KEY }
         actions = { contribute; pass_by; }
         const default_action = pass_by;
-        const entries = { EACH_WORKER(ROW) }
+        CONST_SIZE(128)
+        const entries = { (NO_SLOT): pass_by(); EACH_WORKER(ROW) }
     }
     apply {
         before.apply();
@@ -40,7 +41,8 @@ control ArrivedAge(in headers_t hdr, inout metadata_t meta) {
         key = { ADMITTED_KEY }
         actions = { contribute; pass_by; }
         const default_action = pass_by;
-        const entries = { EACH_WORKER(ROW) }
+        CONST_SIZE(128)
+        const entries = { (NO_SLOT): pass_by(); EACH_WORKER(ROW) }
     }
     apply {
         age.apply();
@@ -57,6 +59,7 @@ control ArrivedAge(in headers_t hdr, inout metadata_t meta) {
         key = { meta.sealed: exact @name("sealed"); }                                                                  \
         actions = { contribute; peek; pass_by; }                                                                       \
         const default_action = pass_by;     /* not admitted */                                                         \
+        CONST_SIZE(4)                                                                                                  \
         const entries = {                                                                                              \
             FIRST: contribute();                                                                                       \
             SECOND: contribute();                                                                                      \
@@ -105,6 +108,7 @@ control Verdict(in headers_t hdr, inout metadata_t meta) {
         key = { VERDICT_KEY }
         actions = { judge; }
         const default_action = judge(NEW);
+        CONST_SIZE(64)
         const entries = {
             (0, _, _): judge(NONE);             /* not admitted */
             (NEITHER, _, _): judge(ANCIENT);

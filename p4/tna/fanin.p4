@@ -8,6 +8,8 @@
  *             anything else: forwarded
  *   egress    copies of a result get their worker's addresses
  */
+@pragma pa_auto_init_metadata
+
 #include "ingress.p4"
 #include "multicast.p4"
 #include "parser.p4"
@@ -18,6 +20,9 @@ parser IngressParser(packet_in packet, out headers_t hdr, out metadata_t meta,
     state start {
         packet.extract(intrinsic);
         packet.advance(PORT_METADATA_SIZE);
+        hdr.bridge.setValid();
+        hdr.bridge.unused = 0;
+        hdr.bridge.also_unused = 0;
         meta.port_in = intrinsic.ingress_port;
         transition select(intrinsic.ingress_port) {
             CPU_PORT: parse_packet_out;
@@ -42,9 +47,9 @@ control FaninIngress(inout headers_t hdr, inout metadata_t meta, in ingress_intr
     INGRESS_PARTS
     apply {
         INGRESS
-        hdr.bridge.setValid();
         hdr.bridge.way = meta.way;
-        hdr.bridge.ingress_port = 7w0 ++ meta.port_in;
+        hdr.bridge.ingress_port = meta.port_in;
+        hdr.bridge.came_by = meta.port_in;
         hdr.bridge.late_base = meta.late_base;
         hdr.bridge.late_bitmap = meta.late_bitmap;
         for_deparser.drop_ctl = 2w0 ++ meta.drop;
@@ -107,9 +112,9 @@ control FaninEgress(inout egress_headers_t hdr, inout egress_metadata_t meta, in
             multicast.apply(hdr.ethernet, hdr.ipv4, hdr.udp, hdr.fanin, hdr.bridge, intrinsic.egress_rid, meta.drop);
         } else if (hdr.bridge.way == TO_CONTROLLER) {
             hdr.packet_in.setValid();
-            hdr.packet_in.ingress_port = hdr.bridge.ingress_port[8:0];
-            hdr.packet_in.unused = 0;
-        } else if (hdr.bridge.way == FLOODED && hdr.bridge.ingress_port == 7w0 ++ intrinsic.egress_port) {
+            hdr.packet_in.ingress_port = hdr.bridge.ingress_port;
+            hdr.packet_in.unused = hdr.bridge.unused;
+        } else if (hdr.bridge.way == FLOODED && hdr.bridge.came_by == intrinsic.egress_port) {
             meta.drop = 1;          /* a flooded packet does not go back */
         }
         hdr.bridge.setInvalid();

@@ -55,6 +55,7 @@ control Floor(in headers_t hdr, inout metadata_t meta) {
             nothing;
         }
         const default_action = nothing;
+        CONST_SIZE(8)
         const entries = {
             (NEW, 0, 0): complete();
             (NEW, _, 0): incomplete();

@@ -1,7 +1,8 @@
 /* Whose packet it is: the job that it names, and whether its source is the registered worker. The tables are v1model's.
  *
  * A table's action in the first stage computes with what its entry says, so that the next one can already compare: two
- * numbers are equal where their exclusive or is 0, and a < b where the top bit of a - b is set (both below 2^31). */
+ * numbers are equal where their exclusive or is 0, and a > b where the top bit of b - a is set (both below 2^31). An entry's
+ * number can only be what is subtracted from; so a < b is "b - a is neither 0 nor negative". */
 #ifndef FANIN_TNA_JOB_P4
 #define FANIN_TNA_JOB_P4
 
@@ -16,12 +17,12 @@ control Jobs(in headers_t hdr, inout metadata_t meta) {
         meta.known = 1;
         meta.row = row;
         meta.generation = generation ^ hdr.fanin.generation;
-        meta.worker_range = hdr.fanin.worker - workers;
+        meta.worker_range = workers - hdr.fanin.worker;
         meta.live = live;
-        meta.slot_range = hdr.fanin.slot - slots;
+        meta.slot_range = slots - hdr.fanin.slot;
         meta.slot = hdr.fanin.slot + first_slot;
-        meta.code_excess = hdr.fanin.code_count |-| codes;
-        meta.word_excess = meta.words |-| words;
+        meta.code_room = codes - hdr.fanin.code_count;
+        meta.word_room = words - meta.words;
         meta.group = group;
         meta.lost = lost;
         meta.left = left;
@@ -65,6 +66,7 @@ control Jobs(in headers_t hdr, inout metadata_t meta) {
         key = { hdr.fanin.worker: exact @name("worker"); }
         actions = { number; nobody; }
         const default_action = nobody;
+        CONST_SIZE(32)
         const entries = { EACH_WORKER(NUMBER) }
     }
 #undef NUMBER

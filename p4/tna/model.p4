@@ -55,7 +55,7 @@ control FaninEgress(inout headers_t hdr, inout metadata_t meta, inout standard_m
     Multicast() multicast;
     apply {
         bit<1> drop = 0;
-        bridge_t bridge = { meta.way, 7w0 ++ meta.port_in, meta.late_base, meta.late_bitmap };
+        bridge_t bridge = { meta.way, meta.port_in, 0, 0, meta.port_in, meta.late_base, meta.late_bitmap };
         if (meta.way == TO_WORKERS) {
             multicast.apply(hdr.ethernet, hdr.ipv4, hdr.udp, hdr.fanin, bridge, standard.egress_rid, drop);
         } else if (meta.way == TO_CONTROLLER) {

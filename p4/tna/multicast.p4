@@ -27,9 +27,11 @@ control Multicast(inout ethernet_t ethernet, inout ipv4_t ipv4, inout udp_t udp,
         size = MEMBER_COUNT;
     }
 
-    action bare() {
+#if STALE
+    /* The worker's number as an entry says it: the low half of `instance` cannot be moved into a header's byte. */
+    action bare(bit<8> worker) {
         fanin.kind = KIND_ANSWER;
-        fanin.worker = instance[7:0];
+        fanin.worker = worker;
         fanin.flags = FLAG_BARE;
         fanin.base = bridge.late_base;
         fanin.signature = 0;
@@ -39,12 +41,22 @@ control Multicast(inout ethernet_t ethernet, inout ipv4_t ipv4, inout udp_t udp,
         udp.bytes = UDP_BYTES + HEADER_BYTES;
         ipv4.total_bytes = IPV4_BYTES + UDP_BYTES + HEADER_BYTES;
     }
+#define BARE_ROW(W) (BARE_INSTANCE + W): bare(W);
+    table bares {
+        key = { instance: exact @name("instance"); }
+        actions = { bare; NoAction; }
+        const default_action = NoAction;
+        CONST_SIZE(32)
+        const entries = { EACH_WORKER(BARE_ROW) }
+    }
+#undef BARE_ROW
+#endif
 
     apply {
         workers.apply();
-        if (instance[8:8] == 1) {           /* BARE_INSTANCE */
-            bare();
-        }
+#if STALE
+        bares.apply();
+#endif
     }
 }
 

@@ -32,6 +32,7 @@
         key = { meta.turn: exact @name("turn"); }                                                                      \
         actions = { on_arrival; on_late_pass; on_complete; on_duplicate; nothing; }                                    \
         const default_action = nothing;                                                                                \
+        CONST_SIZE(4)                                                                                                  \
         const entries = {                                                                                              \
             COUNT: on_arrival();                                                                                       \
             PASS_BY: on_late_pass();                                                                                   \

@@ -8,6 +8,7 @@ control Outcome(in headers_t hdr, inout metadata_t meta) {
     action refuse(fate_t fate, bit<16> reason) {
         meta.fate = fate;
         meta.reason = reason;
+        meta.cause = reason[4:0];
     }
     action go(fate_t fate) {
         meta.fate = fate;
@@ -29,6 +30,7 @@ control Outcome(in headers_t hdr, inout metadata_t meta) {
         }
         actions = { refuse; go; NoAction; }
         const default_action = NoAction;
+        CONST_SIZE(16)
         const entries = {
 #if STALE
             /* fate    verdict    step sealed   turn          closing  behind */

@@ -11,9 +11,6 @@
 #define PLAIN_BYTES (UDP_BYTES + HEADER_BYTES)
 #define CODED_BYTES (PLAIN_BYTES + 4)
 
-/* In a shape. */
-const bit<32> WITH_CODE = 0x80000000;
-
 /* The state in which I words have been extracted, and those that it leads to. CHAIN is `plain` or `coded`. */
 #define COMPARE_STATE(CHAIN, BYTES, CODE, I, OTHERWISE)                                                                \
     state CHAIN ## I {                                                                                                 \

@@ -19,31 +19,38 @@ control Unfold(inout headers_t hdr, in metadata_t meta) {
     }
 }
 
-/* Takes away what a result of this shape does not have, and says how long it is. */
+/* Takes away what a result of this shape does not have, and says how long it is. The shape comes back as an entry's
+ * number, since an action cannot cut it out of `held` and use it at once. */
 control Fold(inout headers_t hdr, inout metadata_t meta) {
 #define HIDE_WORD(I, NEXT) hdr.word ## I.setInvalid();
 #define KEEP(I, NEXT)                                                                                                  \
-    action keep ## I(bit<16> bytes, bit<16> total) {                                                                   \
+    action keep ## I(bit<16> bytes, bit<16> total, bit<32> shape, bit<8> codes) {                                      \
         REST_ ## I(HIDE_WORD)                                                                                          \
+        meta.shape = shape;                                                                                            \
+        hdr.fanin.code_count = codes;                                                                                  \
         hdr.udp.bytes = bytes;                                                                                         \
         hdr.ipv4.total_bytes = total;                                                                                  \
     }
     EACH_WORD(KEEP)
-    action keep_all(bit<16> bytes, bit<16> total) {
+    action keep_all(bit<16> bytes, bit<16> total, bit<32> shape, bit<8> codes) {
+        meta.shape = shape;
+        hdr.fanin.code_count = codes;
         hdr.udp.bytes = bytes;
         hdr.ipv4.total_bytes = total;
     }
 #define NAME(I, NEXT) keep ## I;
 #define BYTES(N) UDP_BYTES + HEADER_BYTES + N, IPV4_BYTES + UDP_BYTES + HEADER_BYTES + N
-#define ROWS(I, NEXT) I: keep ## I(BYTES(4 * I)); (0x80 | I): keep ## I(BYTES(4 * I + 4));
+#define ROWS(I, NEXT)                                                                                                  \
+    I: keep ## I(BYTES(4 * I), I << 24, 0); (0x80 | I): keep ## I(BYTES(4 * I + 4), WITH_CODE | (I << 24), 1);
     table lengths {
         key = { meta.held[31:24]: exact @name("shape"); }
         actions = { EACH_WORD(NAME) keep_all; NoAction; }
         const default_action = NoAction;
+        CONST_SIZE(2 * WORDS + 2)
         const entries = {
             EACH_WORD(ROWS)
-            WORDS: keep_all(BYTES(4 * WORDS));
-            (0x80 | WORDS): keep_all(BYTES(4 * WORDS + 4));
+            WORDS: keep_all(BYTES(4 * WORDS), WORDS << 24, 0);
+            (0x80 | WORDS): keep_all(BYTES(4 * WORDS + 4), WITH_CODE | (WORDS << 24), 1);
         }
     }
     apply {
@@ -58,7 +65,6 @@ control Fold(inout headers_t hdr, inout metadata_t meta) {
  * contributed to has 0. (A synchronous build does not ask for the seal on behalf of a packet that has it.) */
 control Signature(inout headers_t hdr, inout metadata_t meta) {
     apply {
-        meta.shape = meta.held & 0xFF000000;
 #if STALE
         if (meta.step == SHOW || meta.step == CLEAR) {
 #else
@@ -101,7 +107,6 @@ control Finish(inout headers_t hdr, inout metadata_t meta) {
         hdr.fanin.flags = 0;
         hdr.fanin.checksum = 0;
         hdr.fanin.contributors = meta.held[15:0];
-        hdr.fanin.code_count = 7w0 ++ meta.held[31:31];
     }
     action result() {
         from_switch();
@@ -170,6 +175,7 @@ control Finish(inout headers_t hdr, inout metadata_t meta) {
         key = { meta.fate: exact @name("fate"); }
         actions = { result; result_and_bare; answer; bare; notice; echo; to_controller; discard; }
         const default_action = discard;
+        CONST_SIZE(8)
         const entries = {
             RESULT: result();
             RESULT_AND_BARE: result_and_bare();

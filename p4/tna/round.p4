@@ -1,6 +1,6 @@
 /* The facts of a round beside its seal and its sums: contributors and shape, the largest scale code, who contributed.
  *
- * STEP_KEY and STEP_ROWS are how the registers of a round learn what to do. In a synchronous build the facts stand a stage
+ * A default action may not touch a register, hence each table's last row. STEP_KEY and STEP_ROWS are how the registers of a round learn what to do. In a synchronous build the facts stand a stage
  * before the sums, so that all eight stages behind are the sums': they ask the bitmap itself, as `step` does. */
 #ifndef FANIN_TNA_ROUND_P4
 #define FANIN_TNA_ROUND_P4
@@ -12,19 +12,20 @@
 #define STEP_KEY meta.step: ternary @name("step"); meta.sealed: ternary @name("sealed");
 /* A MISMATCH is a pass. */
 #define STEP_ROWS                                                                                                      \
-    (NOTHING, _): nothing(); (START, _): start(); (CLEAR, _): clear(); (ADD, NEITHER): show(); (ADD, _): add();
+    (NOTHING, _): nothing(); (START, _): start(); (CLEAR, _): clear(); (ADD, NEITHER): show(); (ADD, _): add();        \
+    (_, _): show();
 #define EARLY_KEY STEP_KEY
 #define EARLY_ROWS STEP_ROWS
 #else
 #define ROUND hdr.fanin.base
 #define STEP_KEY meta.step: ternary @name("step");
-#define STEP_ROWS NOTHING: nothing(); START: start(); CLEAR: clear(); ADD: add();
+#define STEP_ROWS NOTHING: nothing(); START: start(); CLEAR: clear(); ADD: add(); _: show();
 #define EARLY_KEY VERDICT_KEY meta.sealed: ternary @name("sealed"); meta.passes: ternary @name("passes");
 #define WAS_THERE_ROW(W) (WAS_THERE(W), _, _): show();
 #define EARLY_ROWS                                                                                                     \
     (0, _, _, _, _): nothing(); (NEITHER, _, _, _, _): nothing(); EACH_WORKER(WAS_THERE_ROW)                           \
     (_, _, _, NEITHER, _): nothing();       /* a MISMATCH */                                                           \
-    (_, _, 0, _, 0): start(); (_, _, 0, _, 1): clear(); (_, _, _, _, 0): add();
+    (_, _, 0, _, 0): start(); (_, _, 0, _, 1): clear(); (_, _, _, _, 0): add(); (_, _, _, _, _): show();
 #endif
 
 /* The step, in the stage behind `arrived` or `open`. */
@@ -43,6 +44,7 @@ control Step(in headers_t hdr, inout metadata_t meta) {
             meta.passes: ternary @name("passes");
             meta.count: ternary @name("count");
         }
+        CONST_SIZE(8)
         const entries = {
             (0, _, _): nothing();
             (COUNT, 0, 0): start();
@@ -51,6 +53,7 @@ control Step(in headers_t hdr, inout metadata_t meta) {
         }
 #else
         key = { EARLY_KEY }
+        CONST_SIZE(64)
         const entries = { EARLY_ROWS }
 #endif
     }
@@ -78,7 +81,8 @@ control Held(in headers_t hdr, inout metadata_t meta) {
     table facts_of_round {
         key = { EARLY_KEY }
         actions = { start; clear; add; show; nothing; }
-        const default_action = show;
+        const default_action = nothing;
+        CONST_SIZE(64)
         const entries = { EARLY_ROWS }
     }
     apply {
@@ -101,7 +105,8 @@ control Code(inout headers_t hdr, inout metadata_t meta) {
     table largest_code {
         key = { EARLY_KEY }
         actions = { start; clear; add; show; nothing; }
-        const default_action = show;
+        const default_action = nothing;
+        CONST_SIZE(64)
         const entries = { EARLY_ROWS }
     }
     apply {
@@ -130,12 +135,14 @@ control Present(in headers_t hdr, inout metadata_t meta) {
             meta.behind: ternary @name("behind");
         }
         actions = { set_bit; clear; add_bit; show; nothing; }
-        const default_action = show;
+        const default_action = nothing;
+        CONST_SIZE(8)
         const entries = {
             (0, _, _): nothing();
             (COUNT, 0, 0): set_bit();
             (COUNT, 0, _): clear();
             (COUNT, _, 0): add_bit();
+            (_, _, _): show();
         }
     }
     apply {

@@ -34,12 +34,14 @@ control Seal(in headers_t hdr, inout metadata_t meta) {
             meta.count: ternary @name("count");
         }
         actions = { start; clear; check; show; nothing; }
-        const default_action = show;
+        const default_action = nothing;
+        CONST_SIZE(8)
         const entries = {
             (0, _, _): nothing();
             (COUNT, 0, 0): start();
             (COUNT, 1, 0): clear();
             (COUNT, 0, _): check();
+            (_, _, _): show();
         }
     }
 #else
@@ -60,7 +62,8 @@ control Seal(in headers_t hdr, inout metadata_t meta) {
         key = { ADMITTED_KEY }
         actions = { check; show; nothing; }
         const default_action = nothing;
-        const entries = { EACH_WORKER(ROW) }
+        CONST_SIZE(128)
+        const entries = { (NO_SLOT): nothing(); EACH_WORKER(ROW) }
     }
 #undef ROW
 #endif

@@ -18,7 +18,8 @@ control Sum(inout word_t word, in headers_t hdr, in metadata_t meta) {
     table sum {
         key = { STEP_KEY }
         actions = { start; clear; add; show; nothing; }
-        const default_action = show;
+        const default_action = nothing;
+        CONST_SIZE(8)
         const entries = { STEP_ROWS }
     }
     apply {

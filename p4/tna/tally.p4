@@ -29,7 +29,7 @@ control Tally(inout metadata_t meta) {
             COUNT_IN(packets, ROW)
         }
         if (meta.reason != 0) {
-            COUNT_IN(drops, ROW ++ meta.reason[4:0])
+            COUNT_IN(drops, ROW ++ meta.cause)
         }
         if (meta.fate == NOTICE) {
             COUNT_IN(notices, ROW)

@@ -65,7 +65,10 @@ header packet_in_t {
 /* What ingress tells egress. */
 header bridge_t {
     bit<8> way;             /* FORWARDED, FLOODED, TO_CONTROLLER, TO_SENDER or TO_WORKERS */
-    bit<16> ingress_port;
+    bit<9> ingress_port;    /* with `unused` as in packet_in_t, which it is copied to as a whole */
+    bit<7> unused;
+    bit<7> also_unused;
+    bit<9> came_by;         /* the same port, in the bits in which it can be compared with an egress port */
     bit<32> late_base;      /* for the bare answer that goes out with a result */
     bit<32> late_bitmap;
 }
@@ -93,6 +96,9 @@ struct headers_t {
     EACH_WORD(WORD_HEADER)
 }
 #undef WORD_HEADER
+
+/* In a shape. */
+const bit<32> WITH_CODE = 0x80000000;
 
 /* What the parser found, in the order in which it looks. */
 typedef bit<8> found_t;
@@ -149,10 +155,10 @@ struct metadata_t {
     bit<1> member;
     bit<16> row;
     bit<32> generation;     /* 0: the packet's generation is the job's */
-    bit<8> worker_range;    /* top bit: worker < N, once worker < 128 */
-    bit<32> slot_range;     /* top bit: slot < slots, once slot < 2^31 */
-    bit<16> word_excess;    /* 0: no more words than the job has per packet */
-    bit<8> code_excess;
+    bit<8> worker_range;    /* N - worker, once worker < 128 */
+    bit<32> slot_range;     /* slots - slot, once slot < 2^31 */
+    bit<16> word_room;      /* top bit: more words than the job has per packet */
+    bit<8> code_room;
     bit<32> live;
     bit<32> slot;
     bit<32> worker_bit;
@@ -166,6 +172,7 @@ struct metadata_t {
     /* admission.p4, outcome.p4 */
     fate_t fate;
     bit<16> reason;
+    bit<5> cause;           /* the same for a counter's index: a slice of `reason` would split it */
     /* the slot machine */
     bit<32> seal;           /* signature and shape in one word */
     predicate_t sealed;     /* FIRST: the round has no seal yet, or an older one; SECOND: it has this one */
