@@ -32,6 +32,13 @@
 #define CODED_END(I) COMPARE_STATE(coded, CODED_BYTES, WITH_CODE, I, illegal)
 #define AT_END(M, I) M(I)
 
+/* A byte of our header that is still to be extracted. */
+#define VERSION_AHEAD packet.lookahead<bit<24>>()[7:0]
+#define KIND_AHEAD packet.lookahead<bit<32>>()[7:0]
+#define FLAGS_AHEAD packet.lookahead<bit<64>>()[7:0]
+#define CODE_COUNT_AHEAD packet.lookahead<bit<248>>()[7:0]
+#define RESERVED_AHEAD packet.lookahead<bit<256>>()[7:0]
+
 parser PacketParser(packet_in packet, inout headers_t hdr, inout metadata_t meta) {
 #ifndef FANIN_MODEL
     Checksum() sum;
@@ -77,41 +84,77 @@ parser PacketParser(packet_in packet, inout headers_t hdr, inout metadata_t meta
         meta.found = BAD_MAGIC;
         transition accept;
     }
+    /* Looked at before it is extracted, two bytes at a time: the length is held for the words' states, and the parser of
+     * a Tofino 1 compares at most 16 + 8 + 8 bits. */
     state parse_fanin {
-        packet.extract(hdr.fanin);
-        transition select(hdr.fanin.version, hdr.fanin.flags, hdr.fanin.reserved) {
-            (VERSION, 0 &&& (~KNOWN_FLAGS | FLAG_CHECKSUM), 0): legal;
-            (VERSION, FLAG_CHECKSUM &&& (~KNOWN_FLAGS | FLAG_CHECKSUM), 0): checksummed;
-            (VERSION, _, _): illegal;
+        transition select(VERSION_AHEAD, RESERVED_AHEAD) {
+            (VERSION, 0): look_at_flags;
+            (VERSION, _): illegal_header;
             default: other_version;
         }
     }
+    state look_at_flags {
+        transition select(FLAGS_AHEAD) {
+            0 &&& (~KNOWN_FLAGS | FLAG_CHECKSUM): look_at_kind;
+            FLAG_CHECKSUM &&& (~KNOWN_FLAGS | FLAG_CHECKSUM): checksummed;
+            default: illegal_header;
+        }
+    }
+    state look_at_kind {
+        transition select(KIND_AHEAD, FLAGS_AHEAD) {
+            (KIND_CONTRIBUTION, 0 &&& (FLAG_PASS | FLAG_LATE)): look_at_codes;
+            (KIND_CONTRIBUTION, FLAG_PASS &&& FLAG_PASS): look_at_pass;
+            (KIND_CONTRIBUTION, _): illegal_header;
+            default: other_kind;
+        }
+    }
+    state look_at_codes {
+        transition select(CODE_COUNT_AHEAD) {
+            0: without_code;
+            1: with_code;
+            default: illegal_header;
+        }
+    }
+    state look_at_pass {
+        transition select(CODE_COUNT_AHEAD) {
+            0: without;
+            default: illegal_header;
+        }
+    }
     state other_version {
+        packet.extract(hdr.fanin);
         meta.found = OTHER_VERSION;
         transition accept;
     }
     state checksummed {
+        packet.extract(hdr.fanin);
         meta.found = CHECKSUMMED;
         transition accept;
+    }
+    state illegal_header {
+        packet.extract(hdr.fanin);
+        transition illegal;
     }
     state illegal {
         meta.found = ILLEGAL;
         transition accept;
     }
-    state legal {
-        transition select(hdr.fanin.kind, hdr.fanin.flags, hdr.fanin.code_count) {
-            (KIND_CONTRIBUTION, 0 &&& (FLAG_PASS | FLAG_LATE), 0): plain0;
-            (KIND_CONTRIBUTION, 0 &&& (FLAG_PASS | FLAG_LATE), 1): parse_code;
-            (KIND_CONTRIBUTION, FLAG_PASS &&& FLAG_PASS, 0): without;
-            (KIND_CONTRIBUTION, _, _): illegal;
-            default: other_kind;
-        }
-    }
     state other_kind {
+        packet.extract(hdr.fanin);
         meta.found = HEADER;
         transition accept;
     }
+    state without_code {
+        packet.extract(hdr.fanin);
+        transition plain0;
+    }
+    state with_code {
+        packet.extract(hdr.fanin);
+        packet.extract(hdr.code);
+        transition coded0;
+    }
     state without {
+        packet.extract(hdr.fanin);
         transition select(hdr.udp.bytes) {
             PLAIN_BYTES: pass;
             default: illegal;
@@ -121,10 +164,6 @@ parser PacketParser(packet_in packet, inout headers_t hdr, inout metadata_t meta
         meta.passes = 1;
         meta.found = WITHOUT;
         transition accept;
-    }
-    state parse_code {
-        packet.extract(hdr.code);
-        transition coded0;
     }
 
     EACH_WORD(PLAIN)
