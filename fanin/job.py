@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fanin import window
 from fanin.errors import ConfigurationError
-from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES, slots_for
 from fanin.wire import HEADER_BYTES, MAX_CODES, MAX_DATAGRAM_BYTES, MAX_WORKERS, WORD_BYTES, codes_bytes, datagram_bytes
 
 HEARTBEAT_INTERVAL_S = 0.5
@@ -143,7 +143,7 @@ class JobSpec:
         pools = WINDOW_POOLS * self.slots
         if self.largest_staleness == 0:
             return pools
-        return min(pools, slots_for(DEFAULT_RECEIVE_BUFFER_BYTES, self.packet_bytes))
+        return min(pools, window.slots_for(window.DEFAULT_RECEIVE_BUFFER_BYTES, self.packet_bytes))
 
     @property
     def full_mask(self) -> int:
