@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
-
 from fanin import control
 from fanin.emulation.simulator.addresses import endpoint
-from fanin.emulation.simulator.ledger import JobLedger
-from fanin.emulation.simulator.machines import SwitchType
-from fanin.emulation.simulator.network import Network
-from fanin.emulation.simulator.switch_host import BUFFERS, AnyController, Note, SimulatedServer, SwitchHost
+from fanin.emulation.simulator.switch_host import BUFFERS, AnyController, Circumstances, SimulatedServer, SwitchHost
 from fanin.errors import AdmissionError
 from fanin.job import JobSpec, ParentRoute
 from fanin.options import SwitchAddress
@@ -23,24 +17,8 @@ PATH_MTU = 65_536
 class LeafHost(SwitchHost):
     """One leaf, in its present life and those that follow."""
 
-    def __init__(
-        self,
-        network: Network,
-        make: SwitchType,
-        dice: random.Random,
-        parent: SwitchHost,
-        *,
-        address: int,
-        name: str,
-        memory_bytes: int,
-        liveness_timeout_s: float,
-        note: Note,
-        evicted: Callable[[JobLedger], None],
-    ) -> None:
-        super().__init__(
-            network, make, dice, address=address, name=name, memory_bytes=memory_bytes,
-            liveness_timeout_s=liveness_timeout_s, note=note, evicted=evicted,
-        )  # fmt: skip
+    def __init__(self, given: Circumstances, parent: SwitchHost, *, address: int, name: str) -> None:
+        super().__init__(given, address=address, name=name)
         self._parent = parent
         self.url = str(_url(address))
         """What it says that its address is, and others call it by."""
@@ -57,7 +35,7 @@ class LeafHost(SwitchHost):
                 own_address=self.url,
             ),
             BUFFERS,
-            random_bits=self._dice.getrandbits,
+            random_bits=self._given.dice.getrandbits,
             started_s=self._network.queue.now,
             engine="simulated",
         )

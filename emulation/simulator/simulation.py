@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from fanin import control
 from fanin.emulation.simulator.addresses import OPERATOR_ADDRESS, SWITCH_ADDRESS
@@ -23,7 +22,7 @@ from fanin.emulation.simulator.machines import Kind, SwitchType, switch_type, wo
 from fanin.emulation.simulator.network import Network, ends
 from fanin.emulation.simulator.recorder import Recorder
 from fanin.emulation.simulator.scenario import Fault, Scenario
-from fanin.emulation.simulator.switch_host import SwitchHost
+from fanin.emulation.simulator.switch_host import Circumstances, SwitchHost
 from fanin.emulation.simulator.violations import CrashError, ProgressError, ViolationError
 from fanin.emulation.simulator.worker import Process
 from fanin.host.transports.pcap import PcapWriter
@@ -95,17 +94,20 @@ class Simulation:
         self.network = Network(self.queue, scenario.link, dice)
         self.network.watchers.append(self.recorder)
         self._operator = _Operator(self.recorder.note)
-        self._switch_type = switch or switch_type(kind)
-        self.switch = SwitchHost(
-            self.network, self._switch_type, dice, address=SWITCH_ADDRESS, name="switch", **self._facts()
+        given = Circumstances(
+            network=self.network,
+            make=switch or switch_type(kind),
+            dice=dice,
+            memory_bytes=scenario.memory_bytes,
+            liveness_timeout_s=scenario.liveness_timeout_s,
+            note=self.recorder.note,
+            evicted=self._reconsider,
         )
+        self.switch = SwitchHost(given, address=SWITCH_ADDRESS, name="switch")
         self.leaves = [
-            LeafHost(
-                self.network, self._switch_type, dice, self.switch,
-                address=SWITCH_ADDRESS + 1 + leaf, name=f"leaf {leaf}", **self._facts(),
-            )
+            LeafHost(given, self.switch, address=SWITCH_ADDRESS + 1 + leaf, name=f"leaf {leaf}")
             for leaf in range(scenario.leaves)
-        ]  # fmt: skip
+        ]
         self.recorder.names = {SWITCH_ADDRESS: "switch"}
         self.recorder.names |= {leaf.address: f"leaf{index}" for index, leaf in enumerate(self.leaves)}
         for host in self.hosts:
@@ -129,15 +131,6 @@ class Simulation:
     def hosts(self) -> list[SwitchHost]:
         """The switch, or the root and the leaves."""
         return [self.switch, *self.leaves]
-
-    def _facts(self) -> dict[str, Any]:
-        """What all switches are given alike."""
-        return {
-            "memory_bytes": self.scenario.memory_bytes,
-            "liveness_timeout_s": self.scenario.liveness_timeout_s,
-            "note": self.recorder.note,
-            "evicted": self._reconsider,
-        }
 
     def run(self) -> Report:
         """Run to the end; the first violation ends it."""

@@ -62,37 +62,34 @@ class _Connection:
     down: ControlChannel[control.Reply]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What all switches of a run are given alike."""
+
+    network: Network
+    make: SwitchType
+    dice: random.Random
+    memory_bytes: int
+    liveness_timeout_s: float
+    note: Note
+    evicted: Callable[[JobLedger], None]
+    """Called when a worker was taken out of a job."""
+
+
 class SwitchHost:
     """One switch, in its present life and those that follow."""
 
-    def __init__(
-        self,
-        network: Network,
-        make: SwitchType,
-        dice: random.Random,
-        *,
-        address: int,
-        name: str,
-        memory_bytes: int,
-        liveness_timeout_s: float,
-        note: Note,
-        evicted: Callable[[JobLedger], None],
-    ) -> None:
-        """`evicted` is called when a worker was taken out of a job."""
+    def __init__(self, given: Circumstances, *, address: int, name: str) -> None:
         self.address = address
         self.lives = 0
         self.contributions = 0
         """Taken in by machines of former lives."""
         self.books: dict[tuple[int, int], JobLedger] = {}
         """By index and generation, every job that there ever was: leaves may still ask after those of former lives."""
-        self._network = network
-        self._make = make
-        self._dice = dice
+        self._given = given
+        self._network = given.network
         self._name = name
-        self._memory_bytes = memory_bytes
-        self._limits = Limits(memory_bytes=memory_bytes, liveness_timeout_s=liveness_timeout_s)
-        self._note = note
-        self._evicted = evicted
+        self._limits = Limits(memory_bytes=given.memory_bytes, liveness_timeout_s=given.liveness_timeout_s)
         self._connections: dict[bytes, _Connection] = {}
         self._node: Node | None = None
 
@@ -101,8 +98,8 @@ class SwitchHost:
     def start(self) -> None:
         """Begin a life, knowing nothing of the one before."""
         self.lives += 1
-        self.machine: Switch = self._make(self._memory_bytes)
-        self.auditor = SwitchAuditor(self.address, self.machine, self._memory_bytes)
+        self.machine: Switch = self._given.make(self._given.memory_bytes)
+        self.auditor = SwitchAuditor(self.address, self.machine, self._given.memory_bytes)
         self._network.watchers.append(self.auditor)
         self.controller: AnyController = self._make_controller()
         self._armed_at = float("inf")
@@ -113,7 +110,7 @@ class SwitchHost:
         return Controller(
             self._limits,
             {"udp": DataPlane(SimulatedServer(self), BUFFERS)},
-            random_bits=self._dice.getrandbits,
+            random_bits=self._given.dice.getrandbits,
             started_s=self._network.queue.now,
             engine="simulated",
         )
@@ -204,7 +201,7 @@ class SwitchHost:
         self._handling, events = True, False
         while (event := self.machine.next_event()) is not None:
             events = True
-            self._note(f"{self._name}: {event}")
+            self._given.note(f"{self._name}: {event}")
             self.controller.handle_event(event, self._network.queue.now)
         self._handling = False
         if events:
@@ -226,7 +223,7 @@ class SwitchHost:
         ledger.evicted(worker)
         self.machine.evict(job, worker, self._network.queue.now)
         self._network.speak(self._node)
-        self._network.queue.at(self._network.queue.now, self._evicted, ledger)
+        self._network.queue.at(self._network.queue.now, self._given.evicted, ledger)
 
     def lose(self, job: int, worker: int) -> None:
         """Tell the controller that a worker is gone, whatever the data plane thinks."""
