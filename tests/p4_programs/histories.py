@@ -10,7 +10,7 @@ import numpy as np
 from fanin.job import JobSpec
 from fanin.wire import Flag, Kind, Packet
 from tests.p4_programs.frames import Place
-from tests.switch.harness import GENERATION, make_spec
+from tests.switch.harness import make_spec
 
 NO_FLAGS = Flag(0)
 
@@ -104,6 +104,3 @@ class History:
             case _:
                 changed[3] = random.choice([Kind.PROBE, Kind.RESULT, Kind.NOTICE, 0, 10, 77, 200])
         return bytes(changed), place
-
-
-__all__ = ["GENERATION", "History", "random_spec"]

@@ -9,72 +9,15 @@ import pytest
 
 from fanin.job import JobSpec
 from fanin.switch.switch_machine import SwitchMachine
-from fanin.wire import Flag, Kind, Packet, parse
+from fanin.wire import Kind, Packet, parse
 from tests.p4_programs.conftest import OpenSubject
-from tests.p4_programs.frames import Place, frame_to_switch, payload_for
+from tests.p4_programs.frames import Place
 from tests.p4_programs.histories import History, random_spec
-from tests.p4_programs.subjects import Subject, program
-from tests.switch.harness import Bench, address
+from tests.p4_programs.sides import ProgramSides
+from tests.switch.harness import Bench
 
 WORDS = {"v1model-64": 64, "v1model-256": 256}
 PACKETS = 150
-
-
-class Sides:
-    """The twin and a subject side by side, with one job whose workers are registered."""
-
-    def __init__(self, subject: Subject, spec: JobSpec) -> None:
-        assert address(0) == Place(0).twin_address
-        self.twin = Bench(SwitchMachine, spec).machine
-        self.subject = subject
-        program(subject, spec)
-
-    def say(self, data: bytes, source: Place) -> dict[int, list[bytes]]:
-        """What the twin sends, by destination; the subject must send the same."""
-        self.twin.receive_datagram(data, source.twin_address, 0.0)
-        expected: dict[int, list[bytes]] = {}
-        for payload, destination in self.twin.datagrams_to_send(0.0):
-            expected.setdefault(destination, []).append(payload)
-        self.check(expected, self.subject.exchange(source.port, frame_to_switch(source, data)))
-        return expected
-
-    def check(self, expected: dict[int, list[bytes]], frames: list[tuple[int, bytes]]) -> None:
-        """Same payloads for each worker, in frames that its socket would take in.
-
-        One packet leads to at most two for the same worker, a result and an answer. They are copies of one multicast,
-        and BMv2 makes copies in an order of its own; so would a network.
-        """
-        got: dict[int, list[bytes]] = {}
-        for port, frame in frames:
-            place = Place(port - 1)
-            got.setdefault(place.twin_address, []).append(payload_for(place, frame))
-        wanted = {place: _as_target_may(payloads) for place, payloads in expected.items()}
-        assert _sorted(got) == _sorted(wanted)
-
-
-def _sorted(payloads: dict[int, list[bytes]]) -> dict[int, list[bytes]]:
-    return {place: sorted(each) for place, each in payloads.items()}
-
-
-def _as_target_may(payloads: list[bytes]) -> list[bytes]:
-    """The twin's packets as the program may send them: the answer that comes with a result is bare (p4/README.md)."""
-    if [data[3] for data in payloads] != [Kind.RESULT, Kind.ANSWER]:
-        return payloads
-    answer = parse(payloads[1])
-    bare = Packet(
-        kind=Kind.ANSWER, flags=Flag.BARE | answer.flags & Flag.CHECKSUM, job=answer.job, worker=answer.worker,
-        generation=answer.generation,
-        slot=answer.slot, base=answer.base, bitmap=answer.bitmap,
-    )  # fmt: skip
-    return [payloads[0], bare.to_bytes()]
-
-
-def meets(data: bytes) -> bool:
-    """Whether the program promises what the twin does: HELLO and BYE are the controller's, checksums only of what it
-    parses its own."""
-    legible = len(data) >= 8 and data[:3] == b"\xfa\x19\x01"
-    parsed = legible and data[3] in (Kind.CONTRIBUTION, Kind.RESULT, Kind.ANSWER)
-    return not legible or ((parsed or not data[7] & Flag.CHECKSUM) and data[3] not in (Kind.HELLO, Kind.BYE))
 
 
 @pytest.mark.parametrize("configuration", WORDS)
@@ -82,23 +25,13 @@ def meets(data: bytes) -> bool:
 def test_a_random_history_has_the_twins_results(open_subject: OpenSubject, configuration: str, seed: int) -> None:
     random, subject = Random(seed), open_subject(configuration)
     spec = random_spec(random, min(WORDS[configuration], subject.most_words_added))
-    sides, history = Sides(subject, spec), History(spec, random)
-    kinds = set()
-    for data, source in history.packets(PACKETS):
-        if not meets(data):
-            continue
-        for payloads in sides.say(data, source).values():
-            for packet in map(parse, payloads):
-                kinds.add(packet.kind)
-                if packet.kind is Kind.RESULT:
-                    history.closed(packet.slot, packet.base)
-    assert Kind.RESULT in kinds
+    assert Kind.RESULT in ProgramSides(subject, spec).play(History(spec, random), PACKETS)
 
 
 @pytest.mark.parametrize("words", [0, 1, 2, 3, 31, 63, 64, 65, 127, 128, 191, 192, 255, 256])
 def test_words_of_every_length_add_and_wrap_around(open_subject: OpenSubject, words: int) -> None:
     spec = JobSpec(job=1, generation=5, workers=2, quorum=2, slots=1, words_per_packet=256, tokens=(1, 2))
-    sides, random = Sides(open_subject("v1model-256"), spec), Random(words)
+    sides, random = ProgramSides(open_subject("v1model-256"), spec), Random(words)
     for worker in range(2):
         drawn = np.array([random.choice([0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]) for _ in range(words)], np.uint32)
         packet = Packet(kind=Kind.CONTRIBUTION, job=1, generation=5, worker=worker, words=drawn)
@@ -112,7 +45,7 @@ def test_the_larger_of_each_code_wins_whatever_its_top_bit(open_subject: OpenSub
         job=1, generation=5, workers=3, quorum=3, slots=1, words_per_packet=8 * codes, codes_per_packet=codes,
         tokens=(1, 2, 3),
     )  # fmt: skip
-    sides, random = Sides(open_subject("v1model-256"), spec), Random(codes)
+    sides, random = ProgramSides(open_subject("v1model-256"), spec), Random(codes)
     for worker in range(3):
         drawn = tuple(random.choice([0, 1, 0x7FFF, 0x8000, 0xFFFF, random.getrandbits(16)]) for _ in range(codes))
         packet = Packet(kind=Kind.CONTRIBUTION, job=1, generation=5, worker=worker, codes=drawn)

@@ -9,8 +9,8 @@ from fanin.job import JobSpec
 from fanin.switch.switch_machine import SwitchMachine
 from fanin.wire import Flag, Kind, Packet, Reason, parse
 from tests.p4_programs.frames import SERVICE_PORT, SWITCH_ADDRESS, SWITCH_MAC, Place, frame_to_switch, payload_for
+from tests.p4_programs.sides import ProgramSides
 from tests.p4_programs.subjects import CPU_PORT, Subject, job_data, program
-from tests.p4_programs.test_against_twin import Sides
 from tests.switch.harness import Bench, make_spec, words_of
 
 REASONS = 32
@@ -29,7 +29,7 @@ def contribution(spec: JobSpec, worker: int, *values: int, slot: int = 0, base: 
 
 def test_an_evicted_worker_is_told_and_the_others_rounds_close_when_poked(subject: Subject) -> None:
     spec = make_spec(workers=3, staleness=1, slots=2)
-    sides = Sides(subject, spec)
+    sides = ProgramSides(subject, spec)
     for worker in (0, 1):
         for slot in range(2):
             sides.say(contribution(spec, worker, 5 + worker, slot=slot), Place(worker))
@@ -48,7 +48,7 @@ def test_an_evicted_worker_is_told_and_the_others_rounds_close_when_poked(subjec
 
 def test_a_poke_closes_nothing_that_is_not_due(subject: Subject) -> None:
     spec = make_spec(workers=2)
-    sides = Sides(subject, spec)
+    sides = ProgramSides(subject, spec)
     sides.say(contribution(spec, 0, 5), Place(0))
     assert subject.poke(frame_to_switch(CONTROLLER, contribution(spec, 0))) == []
     assert subject.poke(frame_to_switch(CONTROLLER, contribution(spec, 0, slot=1))) == []
@@ -57,7 +57,7 @@ def test_a_poke_closes_nothing_that_is_not_due(subject: Subject) -> None:
 
 def test_a_new_generation_finds_its_slots_empty(subject: Subject) -> None:
     old = make_spec(workers=2, staleness=1)
-    sides = Sides(subject, old)
+    sides = ProgramSides(subject, old)
     for base in range(3):
         for worker in range(2):
             sides.say(contribution(old, worker, 7, base=base), Place(worker))
@@ -132,7 +132,7 @@ def test_the_switch_answers_arp_for_its_own_address_and_forwards_the_rest(subjec
 
 def test_counters_say_what_the_twin_counts(subject: Subject) -> None:
     spec = make_spec(workers=2)
-    sides = Sides(subject, spec)
+    sides = ProgramSides(subject, spec)
     for base in range(2):
         for worker in range(2):
             sides.say(contribution(spec, worker, 1, base=base), Place(worker))

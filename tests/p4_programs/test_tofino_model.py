@@ -15,38 +15,32 @@ import numpy as np
 import pytest
 
 from fanin.job import JobSpec
-from fanin.switch.switch_machine import SwitchMachine
 from fanin.wire import Flag, Kind, Packet, Reason, parse
 from tests.p4_programs.conftest import OpenSubject
 from tests.p4_programs.frames import Place, frame_to_switch, payload_for
 from tests.p4_programs.histories import History
-from tests.p4_programs.subjects import Subject, job_data, program
-from tests.p4_programs.test_against_twin import meets
-from tests.switch.harness import Bench, make_spec, words_of
+from tests.p4_programs.sides import Sent, Sides, bare
+from tests.p4_programs.subjects import job_data
+from tests.switch.harness import make_spec, words_of
 
 STALE, SYNCHRONOUS = "tna-model", "tna-model-synchronous"
 WORDS = 8
 PACKETS = 200
 
 
-class Sides:
-    """The twin and the model side by side, with one job whose workers are registered."""
+class ModelSides(Sides):
+    """The twin and the model: what the model sends is the same, but that acknowledgements are bare."""
 
-    def __init__(self, subject: Subject, spec: JobSpec) -> None:
-        self.twin = Bench(SwitchMachine, spec).machine
-        self.subject = subject
-        program(subject, spec)
-
-    def say(self, data: bytes, source: Place) -> dict[int, list[bytes]]:
-        """What the twin sends, by destination; the model must send the same, but that acknowledgements are bare."""
+    def say(self, data: bytes, source: Place) -> Sent:
+        """See the base class."""
         before = self.twin.counters()
-        self.twin.receive_datagram(data, source.twin_address, 0.0)
+        expected = self.twin_sends(data, source)
         counted = {name for name, count in self.twin.counters().items() if count != before[name]}
-        expected: dict[int, list[bytes]] = {}
-        for payload, destination in self.twin.datagrams_to_send(0.0):
-            if payload[3] == Kind.ANSWER and "duplicates" not in counted:
-                payload = _bare(payload)
-            expected.setdefault(destination, []).append(payload)
+        if "duplicates" not in counted:
+            expected = {
+                place: [bare(payload) if payload[3] == Kind.ANSWER else payload for payload in payloads]
+                for place, payloads in expected.items()
+            }
         got = self.exchange(data, source)
         if "dropped_ancient" in counted:  # the Tofino program's rings may be deeper, and it may still have the answer
             assert all(payload[3] == Kind.ANSWER for payloads in got.values() for payload in payloads)
@@ -54,23 +48,13 @@ class Sides:
             assert got == {place: sorted(each) for place, each in expected.items()}
         return expected
 
-    def exchange(self, data: bytes, source: Place) -> dict[int, list[bytes]]:
+    def exchange(self, data: bytes, source: Place) -> Sent:
         """What the model sends, by destination."""
-        got: dict[int, list[bytes]] = {}
+        got: Sent = {}
         for port, frame in self.subject.exchange(source.port, frame_to_switch(source, data)):
             place, length = Place(port - 1), 14 + int.from_bytes(frame[16:18], "big")
             got.setdefault(place.twin_address, []).append(payload_for(place, frame[:length]))
         return {place: sorted(each) for place, each in got.items()}
-
-
-def _bare(payload: bytes) -> bytes:
-    """That answer without what the Tofino program leaves out."""
-    answer = parse(payload)
-    bare = Packet(
-        kind=Kind.ANSWER, job=answer.job, worker=answer.worker, flags=Flag.BARE, generation=answer.generation,
-        slot=answer.slot, base=answer.base, bitmap=answer.bitmap,
-    )  # fmt: skip
-    return bare.to_bytes()
 
 
 class Lawful(History):
@@ -118,23 +102,14 @@ def contribution(spec: JobSpec, worker: int, *values: int, base: int = 0, signat
 def test_a_random_history_has_the_twins_results(open_subject: OpenSubject, configuration: str, seed: int) -> None:
     random = Random(f"tofino {seed}")
     spec = spec_for(random, configuration)
-    sides, history = Sides(open_subject(configuration), spec), Lawful(spec, random)
-    kinds = set()
-    for data, source in history.packets(PACKETS):
-        if not meets(data):
-            continue
-        for payloads in sides.say(data, source).values():
-            for packet in map(parse, payloads):
-                kinds.add(packet.kind)
-                if packet.kind is Kind.RESULT:
-                    history.closed(packet.slot, packet.base)
-    assert Kind.RESULT in kinds
+    sides = ModelSides(open_subject(configuration), spec)
+    assert Kind.RESULT in sides.play(Lawful(spec, random), PACKETS)
 
 
 def test_a_result_that_leaves_in_the_place_of_a_pass_has_its_rounds_words(open_subject: OpenSubject) -> None:
     for configuration in (STALE, SYNCHRONOUS):
         spec = make_spec(workers=2, words=WORDS)
-        sides = Sides(open_subject(configuration), spec)
+        sides = ModelSides(open_subject(configuration), spec)
         passes = Packet(
             kind=Kind.CONTRIBUTION, job=spec.job, generation=spec.generation, worker=1, flags=Flag.PASS
         ).to_bytes()
@@ -149,7 +124,7 @@ def test_a_result_that_leaves_in_the_place_of_a_pass_has_its_rounds_words(open_s
 def test_after_an_eviction_whoever_asks_again_gets_the_result(open_subject: OpenSubject, configuration: str) -> None:
     spec = make_spec(workers=3, words=WORDS)
     subject = open_subject(configuration)
-    sides = Sides(subject, spec)
+    sides = ModelSides(subject, spec)
     for worker in (0, 1):
         assert not sides.say(contribution(spec, worker, 5 + worker), Place(worker))
     sides.twin.evict(spec.job, 2, 0.0)
@@ -165,7 +140,7 @@ def test_after_an_eviction_whoever_asks_again_gets_the_result(open_subject: Open
 
 def test_a_synchronous_mismatch_leaves_no_trace(open_subject: OpenSubject) -> None:
     spec = make_spec(workers=2, words=WORDS)
-    sides = Sides(open_subject(SYNCHRONOUS), spec)
+    sides = ModelSides(open_subject(SYNCHRONOUS), spec)
     sides.say(contribution(spec, 0, 1, signature=3), Place(0))
     for wrong in (contribution(spec, 1, 1, signature=4), contribution(spec, 1, 1, 2, signature=3)):
         (refused,) = sides.say(wrong, Place(1))[Place(1).twin_address]
@@ -175,7 +150,7 @@ def test_a_synchronous_mismatch_leaves_no_trace(open_subject: OpenSubject) -> No
 
 def test_a_stale_mismatch_counts_as_a_pass_and_its_sender_is_told(open_subject: OpenSubject) -> None:
     spec = make_spec(workers=2, staleness=1, words=WORDS)
-    sides = Sides(open_subject(STALE), spec)
+    sides = ModelSides(open_subject(STALE), spec)
     sides.say(contribution(spec, 0, 1, signature=3), Place(0))
     ((refused,),) = sides.exchange(contribution(spec, 1, 1, signature=4), Place(1)).values()
     assert parse(refused).contributors == Reason.MISMATCH
