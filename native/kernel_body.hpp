@@ -20,6 +20,9 @@ struct KernelBody : KernelLoops<Simd> {
   using Ints = typename Simd::Ints;
   using Size = std::size_t;
   static constexpr Size GROUP = Simd::GROUP;
+  // How far ahead of the elements memory is asked for. A tensor is walked once, out of main memory, and the processor's own
+  // prefetching ends with every page of it: docs/performance.md.
+  static constexpr Size PREFETCH_BYTES = 4096;
 
   // x * factor + residual, sixteen at a time. Plain: the factor is 1 and there is no residual.
   template <Element E, bool Plain>
@@ -33,6 +36,7 @@ struct KernelBody : KernelLoops<Simd> {
       const auto* residuals = reinterpret_cast<const std::uint8_t*>(residual + (residual != nullptr ? i : 0));
       return corrected(Simd::template load<E>(x + i * WIDTH), residuals);
     }
+    void prefetch(Size i) const { __builtin_prefetch(x + i * WIDTH + PREFETCH_BYTES); }
     // `count` < GROUP elements, and zeros.
     Floats partial(Size i, Size count) const {
       std::uint8_t elements[GROUP * WIDTH] = {};
@@ -61,6 +65,8 @@ struct KernelBody : KernelLoops<Simd> {
       Ints largest = Simd::ints(0), other = Simd::ints(0);  // two chains: the maximum has a latency
       Size i = first;
       for (; i + 2 * GROUP <= last; i += 2 * GROUP) {
+        source.prefetch(i);
+        source.prefetch(i + GROUP);
         largest = Simd::maximum(largest, Simd::magnitude_bits(source.group(i)));
         other = Simd::maximum(other, Simd::magnitude_bits(source.group(i + GROUP)));
       }
@@ -94,6 +100,7 @@ struct KernelBody : KernelLoops<Simd> {
       const Steps steps(block_scale(codec, *codes++));
       Size i = first;
       for (; i + GROUP <= last; i += GROUP) {
+        source.prefetch(i);
         Simd::template store_lanes<L>(words_be + i * L / 8, lanes_of<L>(steps(source.group(i)), offset));
       }
       if (i < last) {
@@ -137,6 +144,7 @@ struct KernelBody : KernelLoops<Simd> {
         const std::uint8_t* in = words_be + i * L / 8;
         const Size groups = (to - i) / GROUP;
         for (Size group = 0; group < groups; ++group) {
+          __builtin_prefetch(out + group * GROUP * WIDTH + PREFETCH_BYTES, 1);
           Simd::template store<E>(out + group * GROUP * WIDTH,
                                   values(Simd::template load_lanes<L>(in + group * GROUP * L / 8)));
         }

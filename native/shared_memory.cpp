@@ -152,6 +152,7 @@ SharedMemory SharedMemory::create(std::uint32_t workers, std::size_t window_byte
   for (std::uint32_t worker = 0; worker < workers; ++worker)
     (new (&segment.worker_control(worker)) WorkerControl{})->token_fingerprint = fingerprint(tokens[worker]);
   control->magic = MAGIC_AND_LAYOUT;
+  segment.window_bytes_ = window_bytes;
   segment.writer_ = RingWriter(segment.downlink_memory(), ring, &control->downlink_written);
   return segment;
 }
@@ -193,6 +194,9 @@ SharedMemory::SharedMemory(SharedMemory&& other) noexcept
     : fd_(std::exchange(other.fd_, -1)),
       memory_(std::exchange(other.memory_, nullptr)),
       bytes_(other.bytes_),
+      window_bytes_(other.window_bytes_),
+      unannounced_bytes_(other.unannounced_bytes_),
+      unannounced_(other.unannounced_),
       writer_(other.writer_) {}
 
 SharedMemory::~SharedMemory() {
@@ -232,6 +236,8 @@ bool SharedMemory::publish(std::span<const std::uint8_t> datagram, std::uint32_t
   if (room.empty()) return false;
   std::memcpy(room.data(), datagram.data(), datagram.size());
   writer_.commit(datagram.size(), mask);
+  unannounced_bytes_ += datagram.size();
+  unannounced_ |= mask;
   return true;
 }
 

@@ -21,7 +21,9 @@
 // so, wakes it. Both sides put a full fence between the two, so one of them sees the other. A thread that has sockets to
 // watch sleeps in poll and is woken with an empty datagram. Workers whose result is waited for sleep on one bell, and
 // the switch wakes all of them at once. The switch says how many of them have to write before a round can close, and is
-// woken by the one that makes up that number, by whoever writes much, and by whoever has waited too long.
+// woken by the one that makes up that number, by whoever writes much, and by whoever has waited too long. It wakes
+// workers when it has nothing left to read, or half a window of results lies there: then who is woken finds work that is worth
+// the switch of processes, where there are more of them than cores.
 #pragma once
 
 #include <atomic>
@@ -30,6 +32,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bell.hpp"
@@ -109,6 +112,13 @@ class SharedMemory {
   RingReader uplink(std::uint32_t worker);
   // Copies the datagram into the downlink; false when a reader in `mask` has left no room for it.
   bool publish(std::span<const std::uint8_t> datagram, std::uint32_t mask);
+  // Whether so much was published since take_unannounced() that who sleeps has half a window to work on.
+  bool announces() const { return 2 * unannounced_bytes_ >= window_bytes_; }
+  // For whom that was.
+  std::uint32_t take_unannounced() {
+    unannounced_bytes_ = 0;
+    return std::exchange(unannounced_, 0);
+  }
   Sleep rouse(std::uint32_t worker);  // how it sleeps; it counts as awake from now on
   // It sleeps until so many workers have written (0: it is awake), and looks once more: with those in `written` it may
   // be `enough` already.
@@ -140,6 +150,9 @@ class SharedMemory {
   int fd_ = -1;
   std::uint8_t* memory_ = nullptr;
   std::size_t bytes_ = 0;
+  std::size_t window_bytes_ = 0;  // this and the next two: the switch's
+  std::size_t unannounced_bytes_ = 0;
+  std::uint32_t unannounced_ = 0;
   RingWriter writer_;  // the downlink's at the switch, the own uplink's at a worker
 };
 

@@ -78,11 +78,13 @@ class SwitchFlow::Outbox final : public SwitchSink {
   bool publish(std::span<const Address> destinations, std::span<const iovec> datagrams) {
     if (flow_.shared_.empty()) return false;
     SharedMemory* shared = nullptr;
+    std::uint16_t job = 0;
     std::uint32_t mask = 0;
     for (const Address number : destinations) {
       const AddressBook::Peer* const peer = flow_.book_.find(number);
       if (peer == nullptr || peer->shared == nullptr || (shared != nullptr && peer->shared != shared)) return false;
       shared = peer->shared;
+      job = peer->job;
       mask |= std::uint32_t{1} << peer->worker;
     }
     if (shared == nullptr) return false;
@@ -91,23 +93,8 @@ class SwitchFlow::Outbox final : public SwitchSink {
       if (!shared->publish({static_cast<const std::uint8_t*>(datagram.iov_base), datagram.iov_len}, mask)) return false;
       ++flow_.counters_.shared_out;
     }
-    rouse(*shared, destinations);
+    if (shared->announces()) flow_.announce(job, *shared);
     return true;
-  }
-
-  void rouse(SharedMemory& shared, std::span<const Address> destinations) {
-    std::uint32_t on_bell = 0;
-    for (const Address number : destinations) {
-      AddressBook::Peer* const peer = flow_.book_.find(number);
-      const Sleep how = shared.rouse(peer->worker);
-      if (how == Sleep::on_bell) on_bell |= std::uint32_t{1} << peer->worker;
-      if (how != Sleep::in_poll || !peer->socket.is_open()) continue;
-      peer->socket.send_empty();
-      ++flow_.counters_.doorbells;
-    }
-    if (on_bell == 0) return;
-    shared.bell().ring(on_bell);
-    ++flow_.counters_.doorbells;
   }
 
   void send_to(Address number, std::span<iovec> datagrams) {
@@ -175,9 +162,30 @@ void SwitchFlow::run() {
     const std::optional<double> timer = machine_.next_timer();
     if (timer && *timer <= now) machine_.handle_timer(now);
     send(now);
+    if (drained)
+      for (auto& [job, shared] : shared_) announce(job, shared.memory);
     end_rest(now);
     poller_.alarm_at(machine_.next_timer());
   }
+}
+
+// Wakes those workers that sleep while results lie there for them.
+void SwitchFlow::announce(std::uint16_t job, SharedMemory& shared) {
+  std::uint32_t on_bell = 0;
+  for (std::uint32_t told = shared.take_unannounced(); told != 0; told &= told - 1) {
+    const auto worker = static_cast<std::uint32_t>(std::countr_zero(told));
+    const Sleep how = shared.rouse(worker);
+    if (how == Sleep::on_bell) on_bell |= std::uint32_t{1} << worker;
+    if (how != Sleep::in_poll) continue;
+    const std::optional<Address> source = machine_.source(job, worker);
+    AddressBook::Peer* const peer = source ? book_.find(*source) : nullptr;
+    if (peer == nullptr || !peer->socket.is_open()) continue;
+    peer->socket.send_empty();
+    ++counters_.doorbells;
+  }
+  if (on_bell == 0) return;
+  shared.bell().ring(on_bell);
+  ++counters_.doorbells;
 }
 
 // As WorkerFlow::linger, after a round of work only: what is idle stays asleep.

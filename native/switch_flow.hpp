@@ -87,6 +87,7 @@ class SwitchFlow {
   void open_socket_for(AddressBook::Peer& peer, Address number, std::uint16_t job);
   void find_shared_memory(AddressBook::Peer& peer, Address number, std::uint16_t job);
   bool receive_shared();  // false: there may be more
+  void announce(std::uint16_t job, SharedMemory& shared);
   bool linger();
   void sleep();
   void report();
