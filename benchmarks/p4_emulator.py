@@ -16,7 +16,7 @@ import numpy as np
 
 from fanin.job import JobSpec
 from fanin.switch.frames import Endpoint, Frame, mac_of, read_frame
-from fanin.switch.p4runtime.job_control import Capacity, JobControl, Placement
+from fanin.switch.p4runtime.job_control import JobControl, Placement
 from fanin.switch.p4runtime.links import LocalLink
 from fanin.switch.p4runtime.opening import Artefacts, emulated_device
 from fanin.switch.p4runtime.vocabulary import Vocabulary
@@ -46,7 +46,7 @@ def measure(rounds: int) -> float:
     sent: list[tuple[int, bytes]] = []
     link = LocalLink(emulated_device(Artefacts.read(None, None)), lambda port, data: sent.append((port, data)))
     vocabulary = Vocabulary(link.p4info())
-    control = JobControl(link, vocabulary, Placement((SWITCH,)), Capacity.of(vocabulary))
+    control = JobControl(link, vocabulary, Placement((SWITCH,)))
     control.serve()
     spec = JobSpec(job=1, generation=7, workers=2, quorum=2, slots=SLOTS, words_per_packet=WORDS, tokens=(1, 2))
     control.admit(spec)

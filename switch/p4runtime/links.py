@@ -59,6 +59,15 @@ class Link(Protocol):
         """Let go of it; ends a wait."""
 
 
+def write_once(link: Link, update: Any) -> None:
+    """Write an entry that may be there already."""
+    try:
+        link.write([update])
+    except RefusedError as error:
+        if error.code is not Code.ALREADY_EXISTS:
+            raise
+
+
 class LocalLink:
     """An emulated device in this process, whose ports the caller serves. Its calls may come from any thread."""
 

@@ -19,8 +19,8 @@ from fanin.switch.job_shape import SwitchBuffers
 from fanin.switch.p4runtime.adoption import adopt
 from fanin.switch.p4runtime.data_server import DeviceServer
 from fanin.switch.p4runtime.device import Actions, Device
-from fanin.switch.p4runtime.job_control import Capacity, JobControl, Placement, write_once
-from fanin.switch.p4runtime.links import DeviceAddress, GrpcLink, Link, LocalLink
+from fanin.switch.p4runtime.job_control import JobControl, Placement
+from fanin.switch.p4runtime.links import DeviceAddress, GrpcLink, Link, LocalLink, write_once
 from fanin.switch.p4runtime.p4info import read_p4info
 from fanin.switch.p4runtime.server import GrpcServer, Service, TlsFiles
 from fanin.switch.p4runtime.status import StatusError
@@ -171,8 +171,7 @@ def _plane(
 ) -> DataPlane:
     """With `adopts_s`, a liveness timeout, jobs on the device are taken over."""
     vocabulary = Vocabulary(link.p4info())
-    capacity = Capacity.of(vocabulary)
-    control = JobControl(link, vocabulary, placement, capacity)
+    control = JobControl(link, vocabulary, placement)
     control.serve()
     if adopts_s is not None:
         adopt(control, link, vocabulary, adopts_s, time.monotonic())
@@ -181,7 +180,7 @@ def _plane(
     buffers = SwitchBuffers(
         receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES,
         shared=True,
-        words_per_packet=capacity.words_per_packet,
+        words_per_packet=control.capacity.words_per_packet,
         words_beside_passes=None if adopts_s is None else WORDS_BESIDE_PASSES,
         slots=WINDOW,
     )

@@ -21,7 +21,7 @@ class Vocabulary:
         self._tables = _by_last_part(info.tables)
         self._actions = {each.preamble.id: each for each in info.actions}
         self._counters = _by_last_part(info.counters)
-        self.registers = _by_last_part(info.registers)
+        self._registers = _by_last_part(info.registers)
         self.register_bits = [each.type_spec.bitstring.bit.bitwidth for each in info.registers]
         """Widths of all register arrays: several have the same last name."""
         metadata = {each.preamble.name: each for each in info.controller_packet_metadata}
@@ -37,6 +37,10 @@ class Vocabulary:
     def has_counter(self, name: str) -> bool:
         """Whether the program has a counter of that name."""
         return name in self._counters
+
+    def register_size(self, name: str) -> int:
+        """How many cells a register array has."""
+        return int(_found(self._registers, "register", name).size)
 
     def size(self, table: str) -> int:
         """How many entries a table has room for."""

@@ -28,7 +28,7 @@ from fanin.wire import OFFSET_FLAGS, OFFSET_KIND, Flag, Kind, Packet, parse
 from tests.p4.emulated import ControlledMachine, P4Machine
 from tests.p4.remote import RemoteDevice, RemoteMachine, on_bmv2, served
 from tests.switch.harness import MACHINES, Machine, MachineType
-from tests.switch.test_tree import PARENT
+from tests.switch.leaf import PARENT
 
 NO_ECHO = "what a PROBE carries is not parsed, so a checksum in it is neither verified nor answered with another"
 COMPARED = ("contributions", "passes", "duplicates", "rounds")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from fanin.events import SwitchEvent
 from fanin.job import JobSpec, ParentRoute, Uplink
 from fanin.switch.frames import Endpoint, Frame, mac_of, read_frame
-from fanin.switch.p4runtime.job_control import Capacity, JobControl, Placement
+from fanin.switch.p4runtime.job_control import JobControl, Placement
 from fanin.switch.p4runtime.links import LocalLink
 from fanin.switch.p4runtime.opening import Artefacts, emulated_device
 from fanin.switch.p4runtime.upward import Upward
@@ -97,7 +97,7 @@ class P4Machine(ControlledMachine):
         self.link = LocalLink(emulated_device(artefacts or Artefacts.read(None, None)), self._leave)
         vocabulary = Vocabulary(self.link.p4info())
         placement = Placement((SWITCH,), Upward(port_of(parent)))
-        super().__init__(JobControl(self.link, vocabulary, placement, Capacity.of(vocabulary)), endpoint_of)
+        super().__init__(JobControl(self.link, vocabulary, placement), endpoint_of)
 
     def _leave(self, port: int, data: bytes) -> None:
         frame = read_frame(data)

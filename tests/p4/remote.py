@@ -22,7 +22,7 @@ from typing import Protocol
 import pytest
 
 from fanin.switch.frames import HEAD_BYTES, Endpoint, Frame, mac_of, read_frame
-from fanin.switch.p4runtime.job_control import Capacity, JobControl, Placement
+from fanin.switch.p4runtime.job_control import JobControl, Placement
 from fanin.switch.p4runtime.links import DeviceAddress, GrpcLink
 from fanin.switch.p4runtime.opening import CPU_PORT, Artefacts, endpoint
 from fanin.switch.p4runtime.p4info import read_p4info
@@ -169,7 +169,7 @@ class RemoteMachine(ControlledMachine):
         self._words = device.reset()
         self._out: list[tuple[bytes, int]] = []
         placement = Placement((self._wire.switch,), Upward(self._wire.port_of(parent), self._wire.end_of(parent).mac))
-        super().__init__(JobControl(self._link, self._words, placement, Capacity.of(self._words)), self._wire.end_of)
+        super().__init__(JobControl(self._link, self._words, placement), self._wire.end_of)
 
     def receive_datagram(self, data: bytes, source: int, now: float) -> None:
         self._wire.send(source, data)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from fanin.wire import Kind
 from tests.p4_programs import bmv2
-from tests.switch import test_liveness, test_refusals, test_registration, test_rounds, test_tree
+from tests.switch import test_leaf, test_liveness, test_refusals, test_registration, test_rounds
 from tests.switch.harness import Bench, MachineType, address, make_spec
 
 pytest.importorskip("p4.v1.p4runtime_pb2", reason="needs p4runtime: pip install 'fanin[p4]'")
@@ -60,7 +60,7 @@ DIFFERENT = {
     "and each poke sends a complete round up again, which the parent takes for the repetition that it is",
 }
 """Scenarios of tests/switch that say nothing of a pipeline, and why."""
-SCENARIOS: tuple[ModuleType, ...] = (test_rounds, test_refusals, test_registration, test_liveness, test_tree)
+SCENARIOS: tuple[ModuleType, ...] = (test_rounds, test_refusals, test_registration, test_liveness, test_leaf)
 TAKEN = {
     name: each
     for module in SCENARIOS

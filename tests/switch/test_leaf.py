@@ -1,0 +1,177 @@
+"""One leaf of a tree, packet by packet: what goes up, what comes down, and who is believed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any, cast
+
+import pytest
+
+from fanin.wire import SWITCH_WORKER, Flag, Kind, Packet, Reason
+from tests.switch.harness import MACHINES, Bench, Machine, MachineType, address, make_spec, words_of
+from tests.switch.leaf import PARENT, UPLINK, Leaf, LeafHistory, LeafMachine
+
+
+def test_a_full_round_goes_up_as_one_contribution_and_comes_down_to_all(machine_type: MachineType) -> None:
+    leaf = Leaf(machine_type)
+    assert leaf.gives(0, 0, (1, 2), codes=(7,)) == []
+    ((up, destination),) = leaf.gives(1, 0, (10, 0xFFFFFFFF), codes=(9,))
+    assert destination == PARENT
+    assert (up.kind, up.job, up.worker, up.generation, up.slot, up.base) == (Kind.CONTRIBUTION, 77, 3, 0xBEEF, 0, 0)
+    assert (up.signature, up.contributors, up.codes, up.words.tolist()) == (5, 2, (9,), [11, 1])
+    sent = leaf.result(0, 100, 200)
+    assert [destination for _, destination in sent] == [address(0), address(1)]
+    down = sent[0][0]
+    assert (down.kind, down.job, down.generation) == (Kind.RESULT, leaf.spec.job, leaf.spec.generation)
+    assert (down.base, down.bitmap, down.contributors, down.words.tolist()) == (0, 0b11, 8, [100, 200])
+
+
+def test_a_worker_that_asks_again_has_the_leaf_ask_again(machine_type: MachineType) -> None:
+    leaf = Leaf(machine_type)
+    leaf.gives(0, 0, (1,))
+    assert leaf.gives(0, 0, (1,)) == [], "the round is not complete: nothing to ask for"
+    ((first, _),) = leaf.gives(1, 0, (2,))
+    ((again, destination),) = leaf.gives(0, 0, (1,))
+    assert (again.to_bytes(), destination) == (first.to_bytes(), PARENT)
+    leaf.result(0, 3, kind=Kind.ANSWER)
+    ((answer, destination),) = leaf.gives(1, 0, (2,))
+    assert (answer.kind, answer.words.tolist(), destination) == (Kind.ANSWER, [3], address(1))
+
+
+def test_results_that_nobody_waits_for_change_nothing(machine_type: MachineType) -> None:
+    leaf = Leaf(machine_type)
+    assert leaf.result(0, 9) == []
+    assert leaf.dropped() == {"future": 1}
+    leaf.gives(0, 0, (1,))
+    assert leaf.result(0, 9) == [], "the leaf has not contributed yet"
+    leaf.gives(1, 0, (2,))
+    assert leaf.result(1, 9) == []
+    assert len(leaf.result(0, 3)) == 2
+    duplicates = leaf.counter("duplicates")
+    assert leaf.result(0, 4) == []
+    assert leaf.counter("duplicates") == duplicates + 1
+    ((answer, _),) = leaf.gives(0, 0, (1,))
+    assert answer.words.tolist() == [3]
+
+
+def test_a_parent_that_was_restarted_may_use_an_index_again_while_the_old_job_lingers(
+    machine_type: MachineType,
+) -> None:
+    """Found by the simulator: the new part took the old one's place, and both were forgotten with the old one."""
+    leaf = Leaf(machine_type)
+    old, machine = leaf.spec, cast("LeafMachine", leaf.machine)
+    again = replace(old, job=old.job + 1, generation=0x5EC0)
+    machine.admit_leaf(again, replace(UPLINK, generation=0xFEED))
+    leaf.now += 10.0
+    leaf.machine.handle_timer(leaf.now)
+    ups = {packet.generation: packet.kind for packet, destination in leaf.sent() if destination == PARENT}
+    assert ups == {0xBEEF: Kind.BYE}, "the old part says what it has to say, though its index has another user"
+    for worker in range(2):
+        hello = replace(leaf.hello(worker), job=again.job, generation=again.generation)
+        said = leaf.say(hello, address(worker))
+    assert said[-1][0].generation == 0xFEED
+    leaf.machine.remove(old.job)
+    leaf.parent_says(Kind.WELCOME, generation=0xFEED, words=[0] * len(said[-1][0].words))
+    for worker in range(2):
+        packet = leaf.packet(Kind.CONTRIBUTION, worker, signature=5, words=(1,))
+        sent = leaf.say(replace(packet, job=again.job, generation=again.generation), address(worker))
+    assert [packet.generation for packet, _ in sent] == [0xFEED]
+    down = leaf.parent_says(
+        Kind.RESULT, worker=SWITCH_WORKER, generation=0xFEED, signature=5, contributors=8, words=(2,)
+    )
+    assert [(packet.job, packet.words.tolist()) for packet, _ in down] == [(again.job, [2])] * 2
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+def test_a_damaged_hello_to_the_parent_is_no_other_version(machine_type: MachineType, checksum: bool) -> None:
+    """Found by the simulator: a flipped bit in the version lost the whole branch."""
+    machine = cast("LeafMachine", machine_type(1 << 24))
+    spec = replace(make_spec(), total_workers=8, checksum=checksum)
+    bench = Bench.__new__(Bench)
+    bench.machine, bench.spec, bench.now = cast("Machine", machine), spec, 0.0
+    machine.admit_leaf(spec, UPLINK)
+    for worker in range(2):
+        bench.say(bench.hello(worker), address(worker))
+    notice = Packet(
+        kind=Kind.NOTICE, job=77, worker=3, generation=0xBEEF, contributors=Reason.VERSION, words=words_of(0, 0),
+        flags=Flag.CHECKSUM if checksum else Flag(0),
+    )  # fmt: skip
+    told = [packet.contributors for packet, _ in bench.say(notice, PARENT)]
+    assert told == ([] if checksum else [Reason.BRANCH_LOST] * 2)
+    assert bench.dropped() == ({"version": 1} if checksum else {})
+
+
+def test_a_round_of_passes_goes_up_as_a_pass(machine_type: MachineType) -> None:
+    leaf = Leaf(machine_type)
+    leaf.passes(0, 0)
+    ((up, _),) = leaf.passes(1, 0)
+    assert (up.flags, up.contributors, len(up.words)) == (Flag.PASS, 0, 0)
+
+
+def test_what_does_not_come_from_the_parent_of_this_job_is_no_result(machine_type: MachineType) -> None:
+    leaf = Leaf(machine_type)
+    leaf.gives(0, 0, (1,))
+    leaf.gives(1, 0, (2,))
+    fields: dict[str, Any] = {"base": 0, "signature": 5, "contributors": 8, "words": (3,)}
+    assert leaf.parent_says(Kind.RESULT, generation=1, **fields) == []
+    assert leaf.parent_says(Kind.RESULT, worker=4, **fields) == []
+    assert leaf.parent_says(Kind.RESULT, slot=99, **fields) == []
+    assert leaf.parent_says(Kind.RESULT, **{**fields, "words": range(9)}) == []
+    assert leaf.parent_says(Kind.CONTRIBUTION, **fields) == []
+    packet = Packet(kind=Kind.RESULT, job=77, worker=3, generation=0xBEEF, words=words_of(3))
+    assert leaf.say(packet, address(0)) == []
+    assert leaf.dropped() == {"generation": 1, "worker_range": 1, "slot_range": 1, "length": 1, "kind": 2}
+
+
+def test_an_evicted_workers_round_goes_up_without_it_and_only_once(machine_type: MachineType) -> None:
+    leaf = Leaf(machine_type)
+    leaf.gives(0, 0, (1,))
+    leaf.machine.evict(1, 1, 0.0)
+    up = [packet for packet, destination in leaf.sent() if destination == PARENT]
+    assert [(packet.contributors, packet.words.tolist()) for packet in up] == [(1, [1])]
+    leaf.machine.set_quorum(1, 1, 0.0)
+    (again,) = [packet for packet, _ in leaf.sent()]
+    assert again.to_bytes() == up[0].to_bytes(), "another poke sends the same again"
+    assert [destination for _, destination in leaf.result(0, 5)] == [address(0)]
+
+
+def test_a_root_adds_up_how_many_contributions_each_branch_holds(machine_type: MachineType) -> None:
+    root = Bench(machine_type, replace(make_spec(workers=2), branches=True, total_workers=7))
+    for branch, contributors in ((0, 3), (1, 4)):
+        packet = replace(
+            root.packet(Kind.CONTRIBUTION, branch, signature=5, words=(branch + 1,)), contributors=contributors
+        )
+        sent = root.say(packet, address(branch))
+    assert [(packet.contributors, packet.words.tolist()) for packet, _ in sent] == [(7, [3])] * 2
+    flat = Bench(machine_type)
+    for worker in range(2):
+        packet = replace(flat.packet(Kind.CONTRIBUTION, worker, signature=5, words=(1,)), contributors=9)
+        sent = flat.say(packet, address(worker))
+    assert sent[0][0].contributors == 2, "a worker is one contributor, whatever it says"
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_any_history_of_a_leaf_is_told_alike(seed: int) -> None:
+    twin_type, native_type = MACHINES["twin"], MACHINES["native"]
+    if native_type is None or twin_type is None:
+        pytest.skip("the native extension is not built")
+    random = Random(seed)
+    twin, native = Leaf(twin_type), Leaf(native_type)
+    history = LeafHistory(twin, random)
+    now = 0.0
+    for _ in range(150):
+        now += random.choice([0.0, 0.001, 0.3])
+        data, source = history.datagram()
+        sent = []
+        for leaf in (twin, native):
+            leaf.machine.receive_datagram(data, source, now)
+            timer = leaf.machine.next_timer()
+            if timer is not None and timer <= now:
+                leaf.machine.handle_timer(now)
+            sent.append(leaf.machine.datagrams_to_send(now))
+        assert sent[0] == sent[1], f"seed {seed}"
+        assert twin.machine.next_timer() == native.machine.next_timer()
+        assert twin.machine.counters() == native.machine.counters()
+        assert twin.machine.next_event() == native.machine.next_event()
+        history.sent(each for each, _ in sent[0])
