@@ -1,0 +1,131 @@
+// A leaf's side of a tree: its rounds go up as contributions, and the parent's results come down. Rules: switch/leaf_side.py.
+#include <algorithm>
+
+#include "switch_machine_state.hpp"
+
+namespace fanin {
+
+// Contributes a complete round to the parent's, for the first time or again.
+void SwitchMachine::State::ascend(SwitchJob& job, std::uint32_t slot) {
+  const std::uint32_t number = job.ring.open(slot);
+  std::uint32_t* const mark = job.ring.queue_mark(slot, number);
+  const std::span<const std::uint8_t> datagram = job.ring.result(slot, number);
+  if (!takes(job.tally, datagram.size(), 1)) return;
+  const Address parent = job.uplink->uplink().parent;
+  if (*mark == 0) return queue.push_in_place(datagram, mark, {&parent, 1});
+  std::ranges::copy(datagram, queue.push(datagram.size(), {&parent, 1}).begin());
+}
+
+void SwitchMachine::State::speak_to_parent(SwitchJob& job, double now) {
+  UplinkPresence& presence = *job.uplink;
+  const std::size_t longest = datagram_bytes(job.spec.codes_per_packet, job.spec.words_per_packet);
+  if (presence.hello_due(now)) {
+    const bool connecting = presence.phase() == UplinkPresence::Phase::connecting;
+    send_token_up(job, Kind::hello, presence.hello_sequence(), connecting ? longest : datagram_bytes(0, TOKEN_WORDS));
+    presence.hello_sent(now);
+  }
+  if (presence.bye_due(now)) {
+    send_token_up(job, Kind::bye, 0, datagram_bytes(0, TOKEN_WORDS));
+    presence.bye_sent(now);
+  }
+}
+
+void SwitchMachine::State::send_token_up(SwitchJob& job, Kind kind, std::uint32_t sequence, std::size_t bytes) {
+  const Uplink& uplink = job.uplink->uplink();
+  if (!takes(job.tally, bytes, 1)) return;
+  const Header header = {.kind = kind,
+                         .job = uplink.job,
+                         .worker = uplink.worker,
+                         .flags = job.spec.checksum ? FLAG_CHECKSUM : std::uint8_t{0},
+                         .generation = uplink.generation,
+                         .slot = sequence};
+  write_news(queue.push(bytes, {&uplink.parent, 1}), header, static_cast<std::uint32_t>(uplink.token >> 32),
+             static_cast<std::uint32_t>(uplink.token));
+}
+
+// The part that a packet from `source` concerns: of its generation, or else any with its index, which will refuse it.
+SwitchJob* SwitchMachine::State::find_part(Address source, const Header& header) {
+  auto part = parts.find({source, header.job, header.generation});
+  if (part == parts.end()) part = parts.lower_bound({source, header.job, 0});
+  if (part == parts.end() || std::get<0>(part->first) != source || std::get<1>(part->first) != header.job) return nullptr;
+  return jobs[part->second].get();
+}
+
+void SwitchMachine::State::receive_from_parent(SwitchJob& job, const Parsed& packet, std::size_t bytes, double now) {
+  UplinkPresence& presence = *job.uplink;
+  const Header& header = packet.header;
+  ++job.tally.packets_in;
+  job.tally.bytes_in += bytes;
+  const Reason objection = [&] {
+    const bool connecting = presence.phase() == UplinkPresence::Phase::connecting;
+    if (job.spec.checksum && (header.flags & FLAG_CHECKSUM) == 0) return Reason::checksum;
+    if (header.generation != presence.uplink().generation) return Reason::generation;
+    if (header.worker != presence.uplink().worker && header.worker != SWITCH_WORKER) return Reason::worker_range;
+    switch (header.kind) {
+      case Kind::result:
+      case Kind::answer:
+        if (header.slot >= job.spec.slots) return Reason::slot_range;
+        if ((header.code_count != 0 && header.code_count != job.spec.codes_per_packet) ||
+            packet.word_count > job.spec.words_per_packet)
+          return Reason::length;
+        return Reason{};
+      case Kind::welcome:
+        if (connecting && bytes != datagram_bytes(job.spec.codes_per_packet, job.spec.words_per_packet))
+          return Reason::length;
+        [[fallthrough]];
+      case Kind::notice:
+      case Kind::bye:
+        if (packet.word_count < TOKEN_WORDS) return Reason::length;
+        return header.kind == Kind::notice && header.contributors == static_cast<std::uint16_t>(Reason::version) &&
+                       (job.spec.checksum || !connecting)
+                   ? Reason::version
+                   : Reason{};
+      default:
+        return Reason::kind;
+    }
+  }();
+  if (objection != Reason{}) return job.tally.drop(objection);
+  presence.heard(now);
+  const auto gone = [&] {
+    return presence.branches_gone(load_be32(packet.words), load_be32(packet.words + WORD_BYTES));
+  };
+  if (header.kind == Kind::result || header.kind == Kind::answer) return descend(job, packet);
+  if (header.kind == Kind::bye) return presence.departed();
+  if (header.kind == Kind::welcome) {
+    presence.welcome(now);
+    return tell_of_branches(job, gone());
+  }
+  const auto reason = static_cast<Reason>(header.contributors);
+  if (reason == Reason::worker_lost || reason == Reason::worker_left) return tell_of_branches(job, gone());
+  if (reason == Reason::mismatch) return tell(job, Reason::mismatch, SWITCH_WORKER, job.audience());
+  tell_of_branches(job, presence.refused());
+}
+
+// The parent's result of a round, or its answer to a contribution that was sent again.
+void SwitchMachine::State::descend(SwitchJob& job, const Parsed& packet) {
+  const Header& header = packet.header;
+  if (header.kind == Kind::answer && (header.flags & FLAG_BARE) != 0) {
+    if (job.ring.complete(header.slot) && header.base == job.ring.open(header.slot)) ascend(job, header.slot);
+    return;
+  }
+  const Contribution result = {.signature = header.signature,
+                               .codes = packet.codes,
+                               .code_count = header.code_count,
+                               .words = packet.words,
+                               .word_count = static_cast<std::uint32_t>(packet.word_count),
+                               .contributors = header.contributors};
+  if (job.ring.descend(header.slot, header.base, result, queue)) return multicast(job, header.slot, header.base);
+  if (header.base < job.ring.open(header.slot))
+    ++job.tally.duplicates;
+  else
+    job.tally.drop(Reason::future);
+}
+
+// Once for each kind of news; the worse one stays.
+void SwitchMachine::State::tell_of_branches(SwitchJob& job, Reason news) {
+  if (news == Reason{} || job.branch_news == news || job.branch_news == Reason::branch_lost) return;
+  job.branch_news = news;
+  tell(job, news, SWITCH_WORKER, job.audience());
+}
+
+}  // namespace fanin

@@ -1,0 +1,149 @@
+// What a switch sends to workers: results, answers, and news of what was refused and of who is gone.
+#include <algorithm>
+
+#include "checksum.hpp"
+#include "switch_machine_state.hpp"
+
+namespace fanin {
+
+namespace {
+
+constexpr std::size_t NOTICE_WORDS = 2;
+
+// Whether who sent it hears why it was refused.
+bool told(Reason reason) {
+  switch (reason) {
+    case Reason::version:
+    case Reason::unknown_job:
+    case Reason::generation:
+    case Reason::stranger:
+    case Reason::token:
+    case Reason::mismatch:
+    case Reason::evicted:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// To the sender of `header`: same job, worker, generation, slot and base; a checksum if that packet had one.
+Header reply_to(const Header& header, Kind kind) {
+  return {.kind = kind,
+          .job = header.job,
+          .worker = header.worker,
+          .flags = static_cast<std::uint8_t>(header.flags & FLAG_CHECKSUM),
+          .generation = header.generation,
+          .slot = header.slot,
+          .base = header.base};
+}
+
+void finish(std::span<std::uint8_t> datagram) {
+  if ((datagram[OFFSET_FLAGS] & FLAG_CHECKSUM) != 0) seal(datagram);
+}
+
+}  // namespace
+
+void write_news(std::span<std::uint8_t> datagram, const Header& header, std::uint32_t lost, std::uint32_t left) {
+  store_header(datagram.data(), header);
+  std::fill(datagram.begin() + HEADER_BYTES, datagram.end(), std::uint8_t{0});
+  store_be32(datagram.data() + HEADER_BYTES, lost);
+  store_be32(datagram.data() + HEADER_BYTES + WORD_BYTES, left);
+  finish(datagram);
+}
+
+// Whether the queue has room; counts accordingly.
+bool SwitchMachine::State::takes(SwitchTally& tally, std::size_t bytes, std::size_t destinations) {
+  if (destinations == 0) return false;
+  if (!queue.takes(bytes)) {
+    tally.unsent += destinations;
+    return false;
+  }
+  tally.packets_out += destinations;
+  tally.bytes_out += bytes * destinations;
+  return true;
+}
+
+void SwitchMachine::State::copy(SwitchTally& tally, std::span<const std::uint8_t> datagram, Address destination) {
+  if (!takes(tally, datagram.size(), 1)) return;
+  std::ranges::copy(datagram, queue.push(datagram.size(), {&destination, 1}).begin());
+}
+
+void SwitchMachine::State::echo(std::span<const std::uint8_t> probe, Address source) {
+  if (!takes(past, probe.size(), 1)) return;
+  const std::span<std::uint8_t> datagram = queue.push(probe.size(), {&source, 1});
+  std::ranges::copy(probe, datagram.begin());
+  datagram[OFFSET_KIND] = static_cast<std::uint8_t>(Kind::echo);
+  store_be32(datagram.data() + OFFSET_CHECKSUM, 0);
+  finish(datagram);
+}
+
+void SwitchMachine::State::multicast(SwitchJob& job, std::uint32_t slot, std::uint32_t number) {
+  ++job.tally.rounds;
+  const std::span<const std::uint8_t> datagram = job.ring.result(slot, number);
+  if (takes(job.tally, datagram.size(), job.listener_count))
+    queue.push_in_place(datagram, job.ring.queue_mark(slot, number), job.audience());
+}
+
+void SwitchMachine::State::answer(SwitchJob& job, const Header& header, Address source) {
+  ++job.tally.answers;
+  const std::span<const std::uint8_t> result = job.ring.result(header.slot, header.base);
+  if (!takes(job.tally, result.size(), 1)) return;
+  const std::span<std::uint8_t> datagram = queue.push(result.size(), {&source, 1});
+  std::ranges::copy(result, datagram.begin());
+  datagram[OFFSET_KIND] = static_cast<std::uint8_t>(Kind::answer);
+  datagram[OFFSET_WORKER] = header.worker;
+  store_be32(datagram.data() + OFFSET_BITMAP, job.ring.arrived(header.slot, header.base));
+  finish(datagram);
+}
+
+// The base that the worker has to contribute next, as a bare answer that acknowledges nothing.
+void SwitchMachine::State::tell_where(SwitchJob& job, const Header& header, Address source) {
+  ++job.tally.answers;
+  if (!takes(job.tally, HEADER_BYTES, 1)) return;
+  Header where = reply_to(header, Kind::answer);
+  where.base = job.ring.stands(header.slot, header.worker);
+  where.flags = static_cast<std::uint8_t>(FLAG_BARE | (job.spec.checksum ? FLAG_CHECKSUM : 0));
+  const std::span<std::uint8_t> datagram = queue.push(HEADER_BYTES, {&source, 1});
+  store_header(datagram.data(), where);
+  finish(datagram);
+}
+
+void SwitchMachine::State::refuse(SwitchTally& tally, const SwitchJob* job, Reason reason, const Header& header,
+                                  Address source) {
+  tally.drop(reason);
+  if (!told(reason)) return;
+  ++tally.notices;
+  constexpr std::size_t bytes = datagram_bytes(0, NOTICE_WORDS);
+  if (!takes(tally, bytes, 1)) return;
+  Header notice = reply_to(header, Kind::notice);
+  notice.contributors = static_cast<std::uint16_t>(reason);
+  write_news(queue.push(bytes, {&source, 1}), notice, job != nullptr ? job->lost : 0, job != nullptr ? job->left : 0);
+}
+
+void SwitchMachine::State::tell(SwitchJob& job, Reason reason, std::uint8_t worker,
+                                std::span<const Address> destinations) {
+  job.tally.notices += destinations.size();
+  constexpr std::size_t bytes = datagram_bytes(0, NOTICE_WORDS);
+  if (!takes(job.tally, bytes, destinations.size())) return;
+  const Header notice = {.kind = Kind::notice,
+                         .job = job.spec.job,
+                         .worker = worker,
+                         .flags = job.spec.checksum ? FLAG_CHECKSUM : std::uint8_t{0},
+                         .generation = job.spec.generation,
+                         .signature = job.changes,
+                         .bitmap = job.spec.survives_loss ? job.registered : 0,
+                         .contributors = static_cast<std::uint16_t>(reason)};
+  write_news(queue.push(bytes, destinations), notice, job.lost, job.left);
+}
+
+void SwitchMachine::State::welcome(SwitchJob& job, const Parsed& hello, Address source) {
+  const std::size_t bytes = datagram_bytes(0, hello.word_count);
+  if (!takes(job.tally, bytes, 1)) return;
+  Header header = reply_to(hello.header, Kind::welcome);
+  header.signature = job.changes;
+  header.contributors = static_cast<std::uint16_t>(job.branch_news);
+  header.bitmap = job.registered;
+  write_news(queue.push(bytes, {&source, 1}), header, job.lost, job.left);
+}
+
+}  // namespace fanin
