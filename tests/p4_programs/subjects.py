@@ -16,6 +16,8 @@ BUILD = Path(__file__).resolve().parents[2] / "p4" / "build"
 CPU_PORT = 510
 GROUP = 7
 BARE_INSTANCE = 0x100
+REASONS = 32
+"""Drop counters of one job, as tally.p4 lays them out."""
 FIRST_SLOT, FIRST_ENTRY = 96, 1000
 """Anything but 0, so that indices are seen to be relative to a job's pool."""
 
@@ -95,4 +97,4 @@ def program(subject: Subject, spec: JobSpec) -> None:
         subject.group(GROUP + 1 + place.number, [*results, (place.port, BARE_INSTANCE + place.number)])
 
 
-__all__ = ["BUILD", "CPU_PORT", "GROUP", "SWITCH_MAC", "Emulated", "Subject", "job_data", "program"]
+__all__ = ["BUILD", "CPU_PORT", "GROUP", "REASONS", "SWITCH_MAC", "Emulated", "Subject", "job_data", "program"]

@@ -10,11 +10,9 @@ from fanin.switch.switch_machine import SwitchMachine
 from fanin.wire import Flag, Kind, Packet, Reason, parse
 from tests.p4_programs.frames import SERVICE_PORT, SWITCH_ADDRESS, SWITCH_MAC, Place, frame_to_switch, payload_for
 from tests.p4_programs.sides import ProgramSides
-from tests.p4_programs.subjects import CPU_PORT, Subject, job_data, program
+from tests.p4_programs.subjects import CPU_PORT, REASONS, Subject, job_data, program
 from tests.switch.harness import Bench, make_spec, words_of
 
-REASONS = 32
-"""Drop counters of one job, as tally.p4 lays them out."""
 CONTROLLER = Place(30)
 ARP = "!HHBBH6sI6sI"
 

@@ -20,7 +20,7 @@ from tests.p4_programs.conftest import OpenSubject
 from tests.p4_programs.frames import Place, frame_to_switch, payload_for
 from tests.p4_programs.histories import History
 from tests.p4_programs.sides import Sent, Sides, bare
-from tests.p4_programs.subjects import job_data
+from tests.p4_programs.subjects import REASONS, job_data
 from tests.switch.harness import make_spec, words_of
 
 STALE, SYNCHRONOUS = "tna-model", "tna-model-synchronous"
@@ -157,6 +157,20 @@ def test_a_stale_mismatch_counts_as_a_pass_and_its_sender_is_told(open_subject: 
     ((payload,),) = sides.exchange(contribution(spec, 0, 1, signature=3), Place(0)).values()
     answer = parse(payload)
     assert (answer.kind, answer.contributors, list(answer.words)) == (Kind.ANSWER, 1, [1])
+
+
+@pytest.mark.parametrize(("configuration", "staleness"), [(STALE, 2), (SYNCHRONOUS, 0)])
+def test_the_first_base_of_a_job_is_ancient_in_slots_that_were_not_cleared(
+    open_subject: OpenSubject, configuration: str, staleness: int
+) -> None:
+    subject, old = open_subject(configuration), make_spec(workers=2, staleness=staleness, words=WORDS)
+    ModelSides(subject, old).play(Lawful(old, Random(1)), PACKETS)
+    new = dataclasses.replace(old, generation=old.generation + 1)
+    subject.entry("FaninIngress.job.jobs", (new.job,), "FaninIngress.job.job", job_data(new), modify=True)
+    before = subject.counter("FaninIngress.tally.drops", REASONS + Reason.ANCIENT)
+    for worker in range(2):
+        assert not subject.exchange(Place(worker).port, frame_to_switch(Place(worker), contribution(new, worker, 1)))
+    assert subject.counter("FaninIngress.tally.drops", REASONS + Reason.ANCIENT) == before + 2
 
 
 def _at(payload: bytes, base: int) -> bytes:
