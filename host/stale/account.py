@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from fanin.errors import FaninError
 
-CONTRIBUTED, PASSED_LATE, PASSED_DRAIN, PASSED_FLUSH = "C", "P", "D", "F"
+CONTRIBUTED, PASSED_LATE, PASSED_DRAIN, PASSED_FLUSH, PASSED_ABSENT = "C", "P", "D", "F", "A"
 """What a base was used for: a letter each in `Account.bases`."""
 
 
@@ -48,7 +48,8 @@ class Account:
     ages: Counter[int] = field(default_factory=Counter)
     """Contributions by age: the base they were made for less the version that they were computed on."""
     bases: list[str] = field(default_factory=list)
-    """By base: a letter of CONTRIBUTED, PASSED_LATE, PASSED_DRAIN, PASSED_FLUSH."""
+    """By base: a letter of CONTRIBUTED, PASSED_LATE, PASSED_DRAIN, PASSED_FLUSH, PASSED_ABSENT (a newcomer's, before it
+    had the weights)."""
     contributors: list[int] = field(default_factory=list)
     """By round: contributions in the first chunk's result."""
     accepted_chunks: npt.NDArray[np.int64] = field(init=False)
@@ -87,16 +88,17 @@ class Account:
             f"rank {self.rank}: {self.handed_in} gradients handed in, {self.contributed} contributed{reasons}; "
             f"{len(self.bases)} bases, {self.contributions} contributions, {self.passes} passes "
             f"({self.bases.count(PASSED_LATE)} late, {self.bases.count(PASSED_DRAIN)} drains, "
-            f"{self.bases.count(PASSED_FLUSH)} at the end); {self.clipped_elements} elements clipped"
+            f"{self.bases.count(PASSED_FLUSH)} at the end, {self.bases.count(PASSED_ABSENT)} before it came); "
+            f"{self.clipped_elements} elements clipped"
         )
 
 
 def check_balance(accounts: Sequence[Account], lost: int = 0) -> None:
     """UnbalancedError unless the accounts of all workers of one job, taken after a flush, agree to the last one.
 
-    `lost`: workers that the job has gone on without and whose accounts nobody has. What the rounds hold beyond the
-    contributions of the others is theirs: at most one per worker and round, and for each of them all chunks alike, but
-    for the round in which it died.
+    `lost`: processes that the job has gone on without and whose accounts nobody has, replaced or not. What the rounds
+    hold beyond the contributions of the others is theirs: at most one per worker and round, and for each of them all
+    chunks alike, but for the round in which it died.
     """
     for account in accounts:
         account.check()

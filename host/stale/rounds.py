@@ -10,6 +10,10 @@ Rules of this file
   |-----------------------------------------------|-----------------------------------------|-----------------------|
   | is S beyond the end                           |                                         | none: done            |
   | is in a drain, or at or beyond the end        |                                         | pass, at once         |
+  | of a newcomer that has no weights yet: was    |                                         | pass                  |
+  | heard of, or is before `known_from`, or       |                                         |                       |
+  | rounds wait for everybody                     |                                         |                       |
+  | any other of such a newcomer                  |                                         | none: wait            |
   | round b was heard of, `wait`                  | yes, and the one before was not folded  | fold it; pass, late   |
   |                                               | yes, and it is not too old, or `wait`   | contribute            |
   |                                               | yes, too old, `skip`                    | drop it; look again   |
@@ -25,6 +29,8 @@ Rules of this file
   once they are through, and every worker has the same results. All workers must have the same end. Where it is not
   known beforehand, all have come equally far, and there is one base more before it, for what `wait` has folded.
 * The version is the number of results applied: it is b as soon as result b - 1 has come.
+* A newcomer begins at some base and is *absent* until it has the weights. Where rounds close without it, it passes
+  late, so that K still says how many gradients make a step. Results before `known_from` are in what it was given.
 """
 
 from __future__ import annotations
@@ -32,7 +38,14 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from fanin.host.stale.account import CONTRIBUTED, PASSED_DRAIN, PASSED_FLUSH, PASSED_LATE, Account
+from fanin.host.stale.account import (
+    CONTRIBUTED,
+    PASSED_ABSENT,
+    PASSED_DRAIN,
+    PASSED_FLUSH,
+    PASSED_LATE,
+    Account,
+)
 from fanin.host.stale.policy import Fate, Policy, fate, passes_for
 from fanin.host.stale.scale import ScaleEpochs
 
@@ -64,6 +77,12 @@ class StaleRounds:
     """The first base of the flush; None until that is known."""
     age: int = 0
     """Of the last gradient that was contributed or folded: the base less the version that it was computed on."""
+    absent: bool = False
+    """Whether this is a newcomer without weights."""
+    known_from: int = 0
+    """The first result that a newcomer applies itself: those before it are in what it is given."""
+    waited_for: bool = False
+    """Whether rounds wait for every worker, an absent one too."""
     _heard: int = 0
     _ready_version: int | None = None
     _ready_gradients: int = 0
@@ -134,6 +153,9 @@ class StaleRounds:
             return self._decide(PASSED_FLUSH)
         if self.scale.drains(self.base):
             return self._decide(PASSED_DRAIN)
+        if self.absent:
+            over = self.base < max(self.known_from, self._heard)
+            return self._decide(PASSED_ABSENT) if over or self.waited_for else None
         if self._ready_version is not None:
             return self._judge(self.base - self._ready_version)
         if self._passes_next:

@@ -1,7 +1,8 @@
 """Carries out stale rounds in the background of training: a thread, the memory of a round, and a session.
 
 The thread follows the session. Training hands gradients in and goes on; results are given to `on_result` in the thread,
-in order, one at a time: every worker gets the same ones with the same bits.
+in order, one at a time: every worker gets the same ones with the same bits. A newcomer that has no weights yet keeps
+the results, up to KEPT_BYTES of them, and applies them when it has. Rounds wait for it only beyond that.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +26,11 @@ from fanin.reduction import Element, Reduction
 FOLLOW_SLICE_S = 0.5
 """The thread looks this often whether it is to end."""
 STOP_TIMEOUT_S = 5.0
+KEPT_BYTES = 256 << 20
+"""Results that a newcomer keeps; at least one."""
 
 Floats = npt.NDArray[np.float32]
+T = TypeVar("T")
 
 log = logging.getLogger("fanin.stale")
 
@@ -102,6 +106,11 @@ class StaleRunner:
         """Guards the rounds, and tells of every change."""
         self._failure: Exception | None = None
         self._closing = False
+        self._applying = False
+        """Whether a result is between `on_result` and the next base."""
+        self._kept: list[Result] = []
+        """Of a newcomer without weights: what it has yet to apply."""
+        self._keeps = max(KEPT_BYTES // self._result.nbytes, 1)
         session.follow()
         self._thread = threading.Thread(target=self._run, name="fanin-stale", daemon=True)
         self._thread.start()
@@ -132,6 +141,24 @@ class StaleRunner:
             self._rounds.hand_in(version)
             self._advance()
 
+    def between_rounds(self, base: int, look: Callable[[StaleRounds], T], timeout_s: float) -> T | None:
+        """What `look` says when all results before `base`, at least, are applied and none is being applied; None after
+        `timeout_s`, or when the job is over. For any thread; rounds wait while it looks."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stands_at(base) or self._failure or self._closing, timeout_s)
+            return look(self._rounds) if self._stands_at(base) else None
+
+    def arrive(self, version: int) -> None:
+        """A newcomer has the weights of this version, `known_from` or later: apply what came since, and join in."""
+        with self._changed:
+            for result in self._kept:
+                if result.index >= version:
+                    self._on_result(result)
+            self._kept.clear()
+            self._rounds.absent = False
+            self._advance()
+            self._changed.notify_all()
+
     def wait_for_results(self) -> None:
         """Return once what was handed in is contributed, its round's result applied, and nothing is under way."""
         self._wait_until(
@@ -159,6 +186,9 @@ class StaleRunner:
         self._session.close()
         if self._thread is not threading.current_thread():
             self._thread.join(STOP_TIMEOUT_S)
+
+    def _stands_at(self, base: int) -> bool:
+        return self._rounds.base >= base and not self._applying
 
     def _wait_until(self, holds: Callable[[], bool], otherwise: str) -> None:
         with self._changed:
@@ -196,13 +226,27 @@ class StaleRunner:
         """The result of the base under way is in its memory."""
         rounds = self._rounds
         self._residual[:TALLY_BINS] = 0.0  # the tally is no gradient: nothing of it is owed
-        rounds.account.round_over(self._counts)
-        self._on_result(Result(rounds.base, self._result[self._gradient], self._counts, self.layout))
-        with self._changed:
+        result = Result(rounds.base, self._result[self._gradient], self._counts, self.layout)
+        if rounds.base >= rounds.known_from:
+            with self._changed:
+                self._applying = True
+                rounds.account.round_over(self._counts)
+                kept = self._keep(result)
+            if not kept:
+                self._on_result(result)
             rounds.scale.applied(rounds.base, self._result[:TALLY_BINS])
+        with self._changed:
+            self._applying = False
             rounds.finished()
             self._advance()
             self._changed.notify_all()
+
+    def _keep(self, result: Result) -> bool:
+        """With the lock: whether it is put aside, since the weights that it applies to are not there yet."""
+        self._changed.wait_for(lambda: not self._rounds.absent or len(self._kept) < self._keeps or self._closing)
+        if self._rounds.absent:
+            self._kept.append(replace(result, gradient=result.gradient.copy(), contributors=result.contributors.copy()))
+        return self._rounds.absent
 
     # --- what is sent; with the lock ---
 
@@ -234,7 +278,7 @@ class StaleRunner:
         self._pending[self._gradient] *= np.float32(self._weigh(self._rounds.age))
 
     def _reduction(self, source: Floats, *, residual: Floats | None = None, passes: bool = False) -> Reduction:
-        code = self._rounds.scale.code
+        code = self._rounds.scale.code_at(self._rounds.base)
         return Reduction(
             source=source.ctypes.data,
             destination=self._result.ctypes.data,

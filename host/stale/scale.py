@@ -12,6 +12,7 @@ Rules of this file
   same conclusion: no message, no leader.
 * The bound follows the largest contribution of the epoch, with HEADROOM powers of two in hand. An epoch in which nobody
   contributed keeps its bound.
+* A newcomer is given the bound in force and the one before it: it may have to pass for bases of an epoch that is over.
 * A bound is a power of two 2^p, so the scale code is exact at all lane widths (docs/numerics.md).
 """
 
@@ -80,6 +81,10 @@ class ScaleEpochs:
     """The largest power reported in this epoch."""
     changes: int = 0
     """Epochs that began with another bound than the one before."""
+    began: int = 0
+    """The first base of the epoch in force."""
+    power_before: int | None = None
+    """The power of the epoch before; None in the first."""
 
     def __post_init__(self) -> None:
         if self.epoch_rounds <= self.staleness:
@@ -88,10 +93,11 @@ class ScaleEpochs:
                 "epoch carry no new gradients, so make it much longer"
             )
 
-    @property
-    def code(self) -> int:
-        """The scale code in force."""
-        return code_of(self.power)
+    def code_at(self, base: int) -> int:
+        """The scale code of a base in the epoch in force, or in the one before."""
+        if base >= self.began or self.power_before is None:
+            return code_of(self.power)
+        return code_of(self.power_before)
 
     def drains(self, base: int) -> bool:
         """Whether everybody passes this base, so that the next epoch starts clean."""
@@ -105,6 +111,7 @@ class ScaleEpochs:
         ends = round_index + 1 - self.staleness
         if ends <= 0 or ends % self.epoch_rounds:
             return
+        self.began, self.power_before = round_index + 1, self.power
         if self.largest is not None:
             power = min(max(self.largest + HEADROOM, MIN_POWER), MAX_POWER)
             self.changes += power != self.power

@@ -160,6 +160,45 @@ def test_drains_are_passed_at_once_and_hold_a_ready_gradient_back() -> None:
     assert "".join(rounds.account.bases) == "CCCDC"
 
 
+def newcomer(*, waited_for: bool = False, end: int | None = None) -> StaleRounds:
+    """It begins with base 4, and is given what stands after result 5."""
+    rounds = make(end=end)
+    rounds.base, rounds.known_from, rounds.absent, rounds.waited_for = 4, 6, True, waited_for
+    rounds.account.bases = ["A"] * 4
+    return rounds
+
+
+def test_a_newcomer_without_weights_passes_what_is_over_and_no_more() -> None:
+    rounds = newcomer()
+    for _ in range(2):
+        assert rounds.next_action() is Step.PASS
+        rounds.finished()
+    assert rounds.next_action() is None, "its pass would close a round in the place of a gradient"
+    rounds.hear(6)
+    assert rounds.next_action() is Step.PASS
+    rounds.finished()
+    rounds.absent = False
+    contribute(rounds, 7)
+    assert "".join(rounds.account.bases) == "AAAAAAAC"
+    rounds.account.check()
+
+
+def test_a_newcomer_that_rounds_wait_for_passes_at_once() -> None:
+    rounds = newcomer(waited_for=True)
+    for _ in range(5):
+        assert rounds.next_action() is Step.PASS
+        rounds.finished()
+
+
+def test_a_newcomer_without_weights_takes_part_in_the_flush() -> None:
+    rounds = newcomer(end=6)
+    for _ in range(4):
+        assert rounds.next_action() is Step.PASS
+        rounds.finished()
+    assert rounds.done
+    assert "".join(rounds.account.bases) == "AAAAAAFF"
+
+
 def accounts() -> list[Account]:
     """Two workers after two rounds: both in the first, one in the second."""
     both = [Account(rank, 1) for rank in range(2)]

@@ -13,18 +13,22 @@ import numpy.typing as npt
 import pytest
 
 from fanin.errors import CollectiveTimeoutError
-from fanin.events import ReductionDone, RoundHeard
-from fanin.host.engine import Engine
+from fanin.events import ReductionDone, RoundHeard, Stands
+from fanin.host.engine import Engine, SwitchEndpoint, make_engine
+from fanin.host.stale import runner as runner_module
 from fanin.host.stale.account import CONTRIBUTED, PASSED_FLUSH, Account, UnbalancedError, check_balance
 from fanin.host.stale.layout import Layout
 from fanin.host.stale.policy import Policy
 from fanin.host.stale.rounds import StaleRounds
 from fanin.host.stale.runner import Result, StaleRunner
 from fanin.host.stale.scale import ScaleEpochs
+from fanin.options import Options
 from fanin.reduction import Reduction
-from tests.transports.clusters import DEADLINE_S, Cluster, cluster, make_spec
+from tests.transports.clusters import DEADLINE_S, Cluster, Scheme, cluster, make_spec
 
 WORKERS, ELEMENTS, STALENESS, FLOWS = 3, 500, 2, 2
+EPOCH_ROUNDS, POWER = 64, 3
+NEW_TOKEN = 0xABCDEF
 Floats = npt.NDArray[np.float32]
 
 native_or_twin = pytest.mark.parametrize("native", [True, False], ids=["native", "twin"])
@@ -80,20 +84,34 @@ class Member:
 class Job(list[Member]):
     """The members, and the cluster that carries them."""
 
-    def __init__(self, running: Cluster) -> None:
+    def __init__(self, running: Cluster, layout: Layout, native: bool) -> None:
         super().__init__()
         self.running = running
+        self.layout = layout
+        self.native = native
 
     def lose(self, worker: int) -> None:
         """It is gone, and its switch has noticed."""
         self.running.engines[worker].close()
         self.running.server.evict(self.running.spec.job, worker)
 
+    def take_in(self, worker: int, opened: ExitStack) -> tuple[Engine, int]:
+        """A new process in the place of one that is gone: its engine, and the base that it begins with."""
+        spec, server = self.running.spec, self.running.server
+        server.admit_worker(spec.job, worker, NEW_TOKEN)
+        endpoint = SwitchEndpoint("udp", "127.0.0.1", server.ports)
+        engine = make_engine(Options(native=self.native), spec, worker, NEW_TOKEN, endpoint, newcomer=True)
+        opened.callback(engine.close)
+        while not isinstance(event := engine.next_event(DEADLINE_S), Stands):
+            assert event is not None
+        engine.begin(event.base + 1)
+        return engine, event.base + 1
+
 
 @contextmanager
 def members(
     policy: Policy, *, native: bool, quorum: int, end: int | None = None, patience_s: float = DEADLINE_S,
-    survives_loss: bool = False,
+    survives_loss: bool = False, scheme: Scheme = "memory",
 ) -> Iterator[Job]:  # fmt: skip
     """Runners of one job; packets of 64 words, so that a gradient is several."""
     shape = make_spec(WORKERS, quorum=quorum, staleness=STALENESS)
@@ -101,12 +119,11 @@ def members(
         elements=ELEMENTS, words_per_packet=shape.words_per_packet, flows=FLOWS, contributions=shape.contributions
     )
     spec = make_spec(WORKERS, quorum=quorum, staleness=STALENESS, slots=layout.slots, survives_loss=survives_loss)
-    with ExitStack() as opened, cluster("memory", spec, native=native, flows=FLOWS) as running:
-        made = Job(running)
+    with ExitStack() as opened, cluster(scheme, spec, native=native, flows=FLOWS) as running:
+        made = Job(running, layout, native)
         for rank, engine in enumerate(running.engines):
-            rounds = StaleRounds(
-                policy, STALENESS, ScaleEpochs(STALENESS, 64, power=3), Account(rank, layout.chunks), end=end
-            )
+            scale = ScaleEpochs(STALENESS, EPOCH_ROUNDS, power=POWER)
+            rounds = StaleRounds(policy, STALENESS, scale, Account(rank, layout.chunks), end=end)
             member = Member()
             member.runner = StaleRunner(EngineSession(engine), layout, rounds, member.deliver, patience_s=patience_s)
             opened.callback(member.runner.close)
@@ -211,3 +228,69 @@ def test_rounds_go_on_without_a_worker_that_is_gone_and_the_accounts_balance(nat
         assert [member.total.tolist() for member in survivors] == [[7.0 + 5 * 3.0] * ELEMENTS] * 2
         with pytest.raises(UnbalancedError, match="contributions"):
             check_balance([member.account for member in survivors])
+
+
+def train(some: list[Member], values: tuple[float, ...]) -> None:
+    """One round of all of them."""
+    for member, value in zip(some, values, strict=True):
+        member.hand_in(value)
+    for member in some:
+        member.runner.wait_for_results()
+
+
+@native_or_twin
+def test_a_newcomer_without_weights_holds_nobody_up_and_has_what_the_others_have(
+    native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds of three, of two, of two while a newcomer listens, of three. It has room for one result."""
+    monkeypatch.setattr(runner_module, "KEPT_BYTES", 0)
+    with (
+        members("skip", native=native, quorum=WORKERS, end=12, survives_loss=True, scheme="udp") as job,
+        ExitStack() as opened,
+    ):
+        train(job, (1.0, 2.0, 4.0))
+        job.lose(2)
+        survivors = job[:2]
+        train(survivors, (1.0, 2.0))
+        train(survivors, (1.0, 2.0))
+
+        engine, first = job.take_in(2, opened)
+        while survivors[0].runner.rounds.base < first:
+            train(survivors, (1.0, 2.0))
+        giver = survivors[0]
+        version, contributors, chunks, given = giver.runner.between_rounds(
+            first,
+            lambda rounds: (
+                rounds.base,
+                list(rounds.account.contributors),
+                rounds.account.accepted_chunks.copy(),
+                giver.total.copy(),
+            ),
+            DEADLINE_S,
+        ) or pytest.fail("the giver did not get there")
+        account = Account(2, job.layout.chunks, bases=["A"] * first, contributors=contributors)
+        account.accepted_chunks += chunks
+        scale = ScaleEpochs(STALENESS, EPOCH_ROUNDS, power=POWER)
+        rounds = StaleRounds(
+            "skip", STALENESS, scale, account, base=first, end=12, absent=True, known_from=version, waited_for=True
+        )
+        newcomer = Member()
+        newcomer.runner = StaleRunner(
+            EngineSession(engine), job.layout, rounds, newcomer.deliver, patience_s=DEADLINE_S
+        )
+        opened.callback(newcomer.runner.close)
+
+        train(survivors, (1.0, 2.0))
+        assert newcomer.contributors == [], "it has nothing to apply results to"
+        newcomer.total += given
+        newcomer.runner.arrive(version)
+        while survivors[0].runner.rounds.base < 12:
+            newcomer.hand_in(8.0)  # for the base that it has not passed yet: the next, or the one after it
+            train(survivors, (1.0, 2.0))
+        everybody = [*survivors, newcomer]
+        flush(everybody, lost=1)
+        assert [member.total.tolist() for member in everybody] == [survivors[0].total.tolist()] * 3
+        assert newcomer.account.contributions > 0
+        assert newcomer.account.contributors == survivors[0].account.contributors
+        with pytest.raises(UnbalancedError, match="contributions"):
+            check_balance([member.account for member in everybody])

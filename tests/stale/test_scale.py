@@ -112,3 +112,15 @@ def test_every_round_has_as_many_chunks_in_every_flow(elements: int, words: int,
 def test_a_model_with_too_many_chunks_is_refused_with_the_remedy() -> None:
     with pytest.raises(ConfigurationError, match="FANIN_WORDS_PER_PACKET"):
         Layout(elements=10_000_000, words_per_packet=8, flows=1)
+
+
+def test_a_base_of_the_epoch_before_keeps_its_scale() -> None:
+    """A newcomer that was given the scale in force passes for what lies before it under the one before."""
+    epochs = ScaleEpochs(staleness=1, epoch_rounds=3, power=5)
+    tally = np.zeros(TALLY_BINS, np.float32)
+    for round_index in range(4):
+        assert epochs.code_at(round_index) == code_of(5)
+        write_tally(tally, 2.0, epochs.power)
+        epochs.applied(round_index, tally)
+    assert (epochs.began, epochs.power) == (4, 2)
+    assert [epochs.code_at(base) for base in (3, 4)] == [code_of(5), code_of(2)]

@@ -1,0 +1,109 @@
+"""A newcomer gets a state from a peer over TCP, or an error that lets it ask another one."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from fanin.host import handover
+from fanin.host.handover import HEAD, LENGTH, Giver, GiverAddress, Source
+
+HOST = "127.0.0.1"
+PATIENT_S, IMPATIENT_S = 20.0, 0.2
+STATE = bytes(range(256)) * 10_000
+
+
+class Training:
+    """What a giver looks at: as far as `base`."""
+
+    def __init__(self, base: int) -> None:
+        self.base = base
+        self.changed = threading.Condition()
+        self.looks = 0
+
+    def look(self, base: int, timeout_s: float) -> tuple[bytes, bytes] | None:
+        with self.changed:
+            self.looks += 1
+            self.changed.notify_all()
+            reached = self.changed.wait_for(lambda: self.base >= base, timeout_s)
+            return (b"at %d" % self.base, STATE) if reached else None
+
+    def go_on_to(self, base: int, after_looks: int) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.looks >= after_looks, PATIENT_S)
+            self.base = base
+            self.changed.notify_all()
+
+
+@contextlib.contextmanager
+def a_giver(training: Training) -> Iterator[Giver]:
+    with contextlib.closing(Giver(HOST, training.look)) as giver:
+        yield giver
+
+
+def source(address: GiverAddress, base: int, silence_s: float = PATIENT_S) -> contextlib.closing[Source]:
+    return contextlib.closing(Source(address, base, silence_s))
+
+
+def test_the_state_of_the_base_or_a_later_one_arrives_whole() -> None:
+    with a_giver(Training(7)) as giver, source(GiverAddress.parse(str(giver.address)), 5) as newcomer:
+        assert newcomer.read(PATIENT_S) == b"at 7"
+        assert newcomer.read(PATIENT_S) == STATE
+
+
+def test_a_giver_that_is_not_as_far_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newcomer bears less silence than the giver takes: only signs of life keep it waiting."""
+    monkeypatch.setattr(handover, "ALIVE_INTERVAL_S", 0.01)
+    training = Training(3)
+    with a_giver(training) as giver, source(giver.address, 4, silence_s=5.0) as newcomer:
+        training.go_on_to(4, after_looks=5)
+        assert newcomer.read(PATIENT_S) == b"at 4"
+
+
+def test_a_giver_that_never_gets_as_far_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handover, "ALIVE_INTERVAL_S", 0.01)
+    with (
+        a_giver(Training(3)) as giver,
+        source(giver.address, 4) as newcomer,
+        pytest.raises(TimeoutError, match="not as far"),
+    ):
+        newcomer.read(IMPATIENT_S)
+
+
+def test_a_stranger_without_the_token_gets_nothing() -> None:
+    with a_giver(Training(7)) as giver, source(replace(giver.address, token="00" * 16), 5) as stranger:
+        with pytest.raises((EOFError, ConnectionError)):
+            stranger.read(PATIENT_S)
+        with source(giver.address, 5) as newcomer:
+            assert newcomer.read(PATIENT_S) == b"at 7", "the others are served all the same"
+
+
+def test_a_giver_that_dies_in_the_middle_of_the_state_is_noticed() -> None:
+    with socket.create_server((HOST, 0)) as listener:
+        address = GiverAddress(HOST, listener.getsockname()[1], "00" * 16)
+        with source(address, 5) as newcomer:
+            connection, _ = listener.accept()
+            with connection:
+                assert len(connection.recv(HEAD.size)) == HEAD.size
+                connection.sendall(LENGTH.pack(len(STATE)) + STATE[:1000])
+            with pytest.raises(EOFError, match="1,000 of 2,560,000 bytes"):
+                newcomer.read(PATIENT_S)
+
+
+def test_a_giver_that_says_nothing_is_given_up() -> None:
+    with socket.create_server((HOST, 0)) as listener:
+        address = GiverAddress(HOST, listener.getsockname()[1], "00" * 16)
+        with source(address, 5, silence_s=IMPATIENT_S) as newcomer, pytest.raises(TimeoutError):
+            newcomer.read(PATIENT_S)
+
+
+def test_a_closed_giver_refuses() -> None:
+    with a_giver(Training(7)) as giver:
+        address = giver.address
+    with pytest.raises(OSError):
+        Source(address, 5, PATIENT_S)
