@@ -40,7 +40,14 @@ class WorkerLostError(FaninError, ConnectionError):
 
 
 class AdmissionError(FaninError):
-    """The controller refused the job: no memory, wrong size, another version, a rank taken twice."""
+    """The controller refused the job: no memory, wrong size, another version, a rank taken twice.
+
+    `code` is the refusal's, by its name in docs/errors.md; empty where the controller gave none.
+    """
+
+    def __init__(self, text: str, code: str = "") -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class JoinTimeoutError(AdmissionError, TimeoutError):
@@ -49,6 +56,10 @@ class JoinTimeoutError(AdmissionError, TimeoutError):
     def __init__(self, missing: tuple[int, ...], text: str) -> None:
         super().__init__(text)
         self.missing = missing
+
+
+class HandoverError(FaninError, ConnectionError):
+    """A process that came into a running job got no weights: nobody who has them could be asked, or stayed on."""
 
 
 class CollectiveMismatchError(FaninError):

@@ -104,6 +104,17 @@ class ControlClient:
         self._socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
 
 
+def job_state(address: SwitchAddress, job_name: str, *, curve_server_key: str | None, timeout_s: float) -> str | None:
+    """The state of a job (fanin.control.JobReport), None when the switch has none of that name.
+
+    SwitchUnreachableError when there is no answer in `timeout_s`.
+    """
+    answer = ask(address, control.Ask(), curve_server_key=curve_server_key, timeout_s=timeout_s)
+    if not isinstance(answer, control.Stats):
+        raise AdmissionError(f"{address} answered {type(answer).__name__} to Ask: it is no fanin switch")
+    return next((job.state for job in answer.jobs if job.name == job_name), None)
+
+
 def ask(
     address: SwitchAddress, request: control.Request, *, curve_server_key: str | None = None, timeout_s: float
 ) -> control.Reply:

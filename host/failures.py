@@ -33,7 +33,7 @@ class Membership:
     rank: int
     size: int
     processes: tuple[str, ...] = ()
-    """`host:pid` by rank, once known."""
+    """`host:pid` by rank, once known; empty for one that came later."""
 
     worker_ranks: tuple[int, ...] = ()
     """At a leaf of a tree: the ranks of its workers 0, 1, ...; empty where a worker's number is its rank."""
@@ -45,7 +45,8 @@ class Membership:
 
     def name(self, ranks: Sequence[int]) -> str:
         """`rank 3 (node7:4711)`, `ranks 1 (...) and 2 (...)`."""
-        names = [f"{rank} ({self.processes[rank]})" if rank < len(self.processes) else str(rank) for rank in ranks]
+        known = dict(enumerate(self.processes))
+        names = [f"{rank} ({process})" if (process := known.get(rank)) else str(rank) for rank in ranks]
         if len(names) == 1:
             return f"rank {names[0]}"
         return f"ranks {', '.join(names[:-1])} and {names[-1]}"
@@ -155,4 +156,4 @@ def join_refused(who: Membership, refused: Refused) -> FaninError:
         return JoinTimeoutError(refused.ranks, text)
     if refused.code == Refusal.MEMBER_LOST.value:
         return WorkerLostError(refused.ranks, text)
-    return AdmissionError(text)
+    return AdmissionError(text, refused.code)

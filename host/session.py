@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 from fanin import control
@@ -353,10 +353,12 @@ class Session:
             members=self._who.ranks(event.members),
             base=event.base,
         )
+        processes = tuple("" if rank in change.come else name for rank, name in enumerate(self._who.processes))
         with self._lock:
             self._members = change.members
             self._changes.append(change)
         told = [f"{self._who.name(change.gone)} is gone"] if change.gone else []
+        self._who = replace(self._who, processes=processes)
         told += [f"{self._who.name(change.come)} has come"] if change.come else []
         log.warning(
             "job %r at %s: %s; rounds from about %d on are of %d ranks",

@@ -4,7 +4,7 @@ from fanin.host.torch.asynchronous import AsynchronousOptimizer
 from fanin.host.torch.backend import counters, create
 from fanin.host.torch.hooks import LanesState, lanes_hook
 from fanin.host.torch.process_group import FaninProcessGroup
-from fanin.host.torch.stale import StaleOptions
+from fanin.host.torch.stale import StaleOptions, is_newcomer
 from fanin.host.torch.stale_hook import StaleSynchronousState, stale_synchronous_hook
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "StaleSynchronousState",
     "counters",
     "create",
+    "is_newcomer",
     "lanes_hook",
     "stale_synchronous_hook",
 ]

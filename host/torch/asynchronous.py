@@ -11,6 +11,9 @@
 `step` hands the gradient in and returns at once with the newest weights. Rounds close, and their results are applied to
 a second copy of the weights, while the next gradient is computed. A round's result is the mean of what landed in it.
 Every replica applies the same results in the same order, each with the same bits, so no parameter server is needed.
+
+With on_worker_loss="continue" a new process may take the place of one that is gone, by the same program: then making
+the optimizer brings weights and optimizer state from a peer (host/torch/newcomer.py).
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +34,7 @@ from fanin.host.stale.account import Account
 from fanin.host.stale.policy import Policy, staleness_factor
 from fanin.host.stale.prediction import LossPredictor
 from fanin.host.stale.runner import Result
+from fanin.host.torch.newcomer import Welcome, come_in, parameter_facts
 from fanin.host.torch.stale import StaleJob, StaleOptions, fanin_group
 
 
@@ -55,18 +60,22 @@ class AsynchronousOptimizer:
         predict_loss: bool = False,
         group: c10d.ProcessGroup | None = None,
     ) -> None:
-        """Collective: every rank makes it. Raises ConfigurationError for a group without a switch."""
+        """Collective: every rank makes it. A newcomer, alone, gets in step here: `model` then has the weights.
+
+        Raises ConfigurationError for a group without a switch; at a newcomer also what newcomer.come_in raises."""
         if rounds < 1:
             raise ConfigurationError(f"rounds = {rounds}; training takes at least one")
         self.rounds = rounds
         self.options = options or StaleOptions(staleness=4)
-        self.group = fanin_group(group)
+        self.group = fanin_group(group, newcomers=True)
         self._policy: Policy = policy
         self._schedule = schedule
         self._staleness_rate = staleness_rate
         self._predictor = LossPredictor() if predict_loss else None
-        for tensor in (*model.parameters(), *model.buffers()):
-            dist.broadcast(tensor.data, group_src=0, group=self.group)
+        self._model = model
+        if not self.group.outside:
+            for tensor in (*model.parameters(), *model.buffers()):
+                dist.broadcast(tensor.data, group_src=0, group=self.group)
         self._optimizer = optimizer
         self._shadow = copy.deepcopy(optimizer)
         self._rates = [group["lr"] for group in optimizer.param_groups]
@@ -79,6 +88,14 @@ class AsynchronousOptimizer:
         self._version = 0
         self._computed_on = 0
         self._job: StaleJob | None = None
+        self._welcome: Welcome | None = None
+        if self.group.outside:
+            self._job = come_in(
+                self.group, policy, self.options, self,
+                elements=sum(self._sizes), end=rounds, on_result=self._apply, weigh=self._weigh,
+            )  # fmt: skip
+            self._opened(self._job)
+            self._take_weights()
 
     # --- training's side ---
 
@@ -118,6 +135,7 @@ class AsynchronousOptimizer:
         """
         if self._job is None:
             self._job = self._open()
+            self._opened(self._job)
         if self._predictor is not None:
             if loss is None:
                 raise ConfigurationError("predict_loss needs the loss: call step(loss)")
@@ -130,19 +148,61 @@ class AsynchronousOptimizer:
     def flush(self) -> list[Account]:
         """Wait until all rounds have come and nothing is under way; the accounts of all ranks, which balance.
 
-        The model then has the same bits on every rank. Collective; call it when `finished`.
-        Raises UnbalancedError, CollectiveTimeoutError, the session's failure.
+        The model then has the same bits on every rank. Collective; call it when `finished`. Where newcomers have come,
+        and every place is taken, the group is made whole again: all of its collectives work from here on.
+        Raises UnbalancedError, CollectiveTimeoutError, the session's failure; when making the group whole fails, what
+        making a group raises.
         """
         if self._job is None:
             return []
         accounts = self._job.flush()
         self._take_weights()
+        if self._welcome is not None:
+            self._welcome.close()
         self._job.close()
+        if self._job.newcomers and len(accounts) == self._job.size:
+            self.group.renew(self._job.session.job_name)
         return accounts
+
+    # --- for newcomers ---
+
+    def facts(self) -> dict[str, Any]:
+        """What a newcomer must have in common with the others."""
+        return {
+            "rounds": self.rounds,
+            "epoch_rounds": self.options.epoch_rounds,
+            "lanes": self.options.lanes or self.group.options.lanes,
+            "optimizer": type(self._optimizer).__name__,
+            "parameters": parameter_facts(self._model, self._parameters),
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Weights and optimizer state of this version; buffers as they are now, since each replica has its own."""
+        with self._lock:
+            return {
+                "parameters": [parameter.detach() for parameter in self._shadow_parameters],
+                "optimizer": self._shadow.state_dict(),
+                "buffers": list(self._model.buffers()),
+            }
+
+    def load(self, state: dict[str, Any], version: int) -> None:
+        """Take over what a peer's `state` was."""
+        with self._lock, torch.no_grad():
+            for parameter, given in zip(self._shadow_parameters, state["parameters"], strict=True):
+                parameter.copy_(given)
+            for buffer, given in zip(self._model.buffers(), state["buffers"], strict=True):
+                buffer.copy_(given)
+            self._shadow.load_state_dict(state["optimizer"])
+            self._version = version
+
+    def _opened(self, job: StaleJob) -> None:
+        """From now on newcomers may ask here, in a job that goes on without a rank."""
+        if job.session.spec.survives_loss:
+            self._welcome = Welcome(job, self)
 
     def _open(self) -> StaleJob:
         largest = max(float(p.grad.abs().max()) for p in self._parameters if p.grad is not None)
-        return StaleJob(
+        return StaleJob.found(
             self.group,
             self._policy,
             self.options,

@@ -2,6 +2,10 @@
 
 Made in this order, so that the commonest mistake (no switch there) is told first and within seconds: address and job
 name through the store, session, gloo. A group of one has no session.
+
+A process that takes the place of one that is gone (on_worker_loss="continue") is *outside*: it knows the job, and has
+neither session nor gloo group, since the others' reductions are under way and gloo admits nobody. `renew` makes both
+anew, on all ranks at once; until then it takes no part in collectives (docs/torch.md).
 """
 
 from __future__ import annotations
@@ -11,18 +15,32 @@ from datetime import timedelta
 
 from torch._C import _distributed_c10d as c10d
 
-from fanin.errors import AdmissionError, FaninError, JoinTimeoutError, SwitchLostError, SwitchUnreachableError
+from fanin.control import Refusal
+from fanin.errors import (
+    AdmissionError,
+    ConfigurationError,
+    FaninError,
+    JoinTimeoutError,
+    SwitchLostError,
+    SwitchUnreachableError,
+    UnsupportedError,
+)
+from fanin.host.control import job_state
 from fanin.host.session import Session
 from fanin.host.torch.completion import Completion
 from fanin.host.torch.failures import WATCH, Failures
 from fanin.host.torch.fallback import Fallback, warn_once
 from fanin.host.torch.inner import Inner
 from fanin.host.torch.reducing import Direct, Request
-from fanin.host.torch.rendezvous import SHARED, Meeting, incarnation_store, meet
+from fanin.host.torch.rendezvous import SHARED, Meeting, find_incarnation, hear, meet, renewed_store
 from fanin.host.torch.staging import Staging
 from fanin.host.torch.timeline import Timeline, timeline_for
 from fanin.host.torch.work import FaninWork
-from fanin.options import Options
+from fanin.options import Options, SwitchAddress
+
+RUNNING = "running"
+"""As fanin.control.JobReport has it."""
+OVER = (None, "ending")
 
 
 class Plumbing:
@@ -41,18 +59,81 @@ class Plumbing:
         self.direct: Direct | None = None
         self.fallback: Fallback | None = None
         self.staging: Staging | None = None
-        self._meeting: Meeting | None = None
+        self.outside = False
+        """Whether this process has come into a job that runs without it."""
+        self._inner: Inner | None = None
+        self._meetings: list[Meeting] = []
+        """The newest is the one that counts; an older one may hold the switch that this process started."""
         self._timeline: Timeline | None = None
+        self._global_ranks = global_ranks
         self._is_world = not global_ranks
         self._closed = False
-        own_store = incarnation_store(store, rank, global_ranks)
+        patience = timeout if options.on_worker_loss == "continue" else None
+        own_store, replaces = find_incarnation(store, group_name, rank, global_ranks, patience)
         try:
-            if size > 1:
-                self._join(own_store, group_name, timeout)
-            self.inner = Inner(c10d.PrefixStore("gloo", own_store), rank, size, timeout, self.failures, self.completion)
+            self.outside = replaces and size > 1 and self._runs_without_me(own_store, timeout)
+            if not self.outside:
+                self._open(own_store, group_name, timeout)
         except BaseException:
             self.close()
             raise
+
+    @property
+    def meeting(self) -> Meeting:
+        """Where and under which name the group has its job."""
+        return self._meetings[-1]
+
+    @property
+    def inner(self) -> Inner:
+        """The gloo group. UnsupportedError where there is none."""
+        if self._inner is None:
+            raise self._outside_error()
+        return self._inner
+
+    def renew(self, store: c10d.Store, group_name: str, timeout: timedelta, name: str) -> None:
+        """Make job and gloo group anew: on every rank at the same point, with a `name` that was not used before."""
+        self._part()
+        self._open(renewed_store(store, self.rank, self._global_ranks, name), group_name, timeout)
+        self.outside = False
+
+    def _outside_error(self) -> UnsupportedError:
+        return UnsupportedError(
+            f"rank {self.rank} came into job {self.meeting.job_name!r} while it ran, so its group takes no collectives "
+            "yet: the others' are under way, and gloo admits nobody. Remedy: train with AsynchronousOptimizer, which "
+            "brings the weights, and whose flush() makes the group whole again; leave collectives before that out "
+            "where fanin.host.torch.is_newcomer() says so"
+        )
+
+    def _runs_without_me(self, store: c10d.Store, timeout: timedelta) -> bool:
+        """Of a process that takes another's place: whether the job runs, or still forms. AdmissionError if neither."""
+        if self.options.fallback == "gloo":
+            raise ConfigurationError("fallback='gloo' takes no newcomers: over gloo nobody could come in")
+        own = SwitchAddress.parse(self.options.switch) if self.options.switch is not None else SHARED.world_address
+        meeting = hear(store, own, self.options, timeout)
+        options = self.options
+        state = job_state(
+            meeting.address,
+            meeting.job_name,
+            curve_server_key=options.curve_server_key,
+            timeout_s=options.connect_timeout_s,
+        )
+        if state in OVER:
+            raise AdmissionError(
+                f"rank {self.rank} was to take the place of another process, but job {meeting.job_name!r} does not run "
+                f"at {meeting.address} any more. Remedy: see the output of the other ranks; start the job anew, with a "
+                "store (MASTER_PORT) of its own",
+                Refusal.UNKNOWN_JOB.value,
+            )
+        if state == RUNNING:
+            self._meetings.append(meeting)
+        return state == RUNNING
+
+    def _open(self, store: c10d.Store, group_name: str, timeout: timedelta) -> None:
+        """Session, then gloo."""
+        if self.size > 1:
+            self._join(store, group_name, timeout)
+        gloo_store = c10d.PrefixStore("gloo", store)
+        self._inner = Inner(gloo_store, self.rank, self.size, timeout, self.failures, self.completion)
         self._watch()
 
     def _watch(self) -> None:
@@ -68,16 +149,16 @@ class Plumbing:
 
     def _join_switch(self, store: c10d.Store, group_name: str, timeout: timedelta) -> Session:
         job_prefix = "world" if self._is_world else f"group-{group_name}"
-        self._meeting = meet(store, self.rank, job_prefix, self.options, timeout)
+        self._meetings.append(meet(store, self.rank, job_prefix, self.options, timeout))
         session = Session.join(
             options=self.options,
-            switch=self._meeting.address,
-            job_name=self._meeting.job_name,
+            switch=self.meeting.address,
+            job_name=self.meeting.job_name,
             rank=self.rank,
             size=self.size,
         )
         if self._is_world:
-            SHARED.world_address = self._meeting.address
+            SHARED.world_address = self.meeting.address
         return session
 
     def _join_or_fall_back(self, store: c10d.Store, group_name: str, timeout: timedelta) -> None:
@@ -102,7 +183,7 @@ class Plumbing:
         else:
             if session is not None:
                 session.close()
-            warn_once(self._meeting.address if self._meeting is not None else "(none)", reason)
+            warn_once(self.meeting.address if self._meetings else "(none)", reason)
 
     def _use(self, session: Session) -> None:
         self.session = self.failures.session = session
@@ -114,7 +195,8 @@ class Plumbing:
         """Start a reduction that the switch can do, on host or CUDA memory."""
         if self.fallback is not None:
             return self.fallback.start(request)
-        assert self.direct is not None
+        if self.direct is None:
+            raise self._outside_error()
         if request.source.is_cuda and self.staging is None:
             self.staging = Staging(self.direct, self.failures, self.completion)
         if self.staging is not None and (request.source.is_cuda or self.staging.busy):
@@ -131,22 +213,28 @@ class Plumbing:
         else:
             self.inner.break_connections()
 
+    def _part(self, timeout_s: float = 10.0) -> None:
+        """Leave the job, and let go of what stood between it and the group."""
+        if self._timeline is not None:
+            self._timeline.close()
+            self._timeline = None
+        if self.session is not None:
+            WATCH.remove(self.session)
+            self.session.close(timeout_s)
+        if self.staging is not None:
+            self.staging.close()
+            self.staging = None
+
     def close(self, timeout_s: float = 10.0) -> None:
         """Leave the job and release everything. Idempotent, bounded, never raises."""
         if self._closed:
             return
         self._closed = True
-        if self._timeline is not None:
-            self._timeline.close()
-        if self.session is not None:
-            WATCH.remove(self.session)
-            self.session.close(timeout_s)
-            if self._is_world:
-                SHARED.world_address = None
+        self._part(timeout_s)
+        if self.session is not None and self._is_world:
+            SHARED.world_address = None
         self.completion.close()
-        if self.staging is not None:
-            self.staging.close()
         if self.fallback is not None:
             self.fallback.close()
-        if self._meeting is not None:
-            self._meeting.close()
+        for meeting in self._meetings:
+            meeting.close()

@@ -21,11 +21,12 @@ from torch._C import _distributed_c10d as c10d
 from fanin.errors import UnsupportedError
 from fanin.host.session import Session
 from fanin.host.torch.failures import WATCH
+from fanin.host.torch.inner import Inner
 from fanin.host.torch.plumbing import Plumbing
 from fanin.host.torch.reductions import Reductions
 from fanin.host.torch.routing import SUM
 from fanin.host.torch.work import CombinedWork, FaninWork, LocalWork, Tensors
-from fanin.options import Options
+from fanin.options import Options, SwitchAddress
 from fanin.wire import MAX_WORKERS
 
 _ProcessGroup: Any = dist.ProcessGroup
@@ -69,7 +70,6 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._coalescing: list[FaninWork] | None = None
         self._counters: Counter[str] = Counter()
         self._plumbing = Plumbing(store, group_name, rank, size, timeout, options or Options(), list(global_ranks))
-        self._inner = self._plumbing.inner
         self._reductions = Reductions(self._plumbing, self._counters)
         _GROUPS.add(self)
 
@@ -79,6 +79,33 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def options(self) -> Options:
         """The options that this group was made with."""
         return self._plumbing.options
+
+    @property
+    def job_name(self) -> str:
+        """The name of the group's job at the switch."""
+        return self._plumbing.meeting.job_name
+
+    @property
+    def switch(self) -> SwitchAddress:
+        """The switch that serves the group."""
+        return self._plumbing.meeting.address
+
+    @property
+    def outside(self) -> bool:
+        """Whether this process came into a job that ran, and the group takes no collectives till `renew`."""
+        return self._plumbing.outside
+
+    def renew(self, name: str) -> None:
+        """Make the group whole again, with a new job and a new gloo group: every rank calls it at the same point.
+
+        `name` tells this renewal from others. Raises what making a group raises.
+        """
+        self._plumbing.renew(self._store, self._name, timedelta(seconds=self._timeout_s), name)
+        self._reductions = Reductions(self._plumbing, self._counters)
+
+    @property
+    def _inner(self) -> Inner:
+        return self._plumbing.inner
 
     @property
     def store(self) -> c10d.Store:
@@ -397,7 +424,8 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def abort(self) -> None:
         """Drop out at once; whatever waits raises."""
         self._plumbing.close(timeout_s=0.0)
-        self._inner.break_connections()
+        if not self.outside:
+            self._inner.break_connections()
 
     def shutdown(self) -> None:
         """Leave the job; the other ranks are told."""

@@ -7,6 +7,8 @@ Rules
   by all groups, closed when the last of them is, or at exit.
 * What rank 0 fails at is told to the others, who otherwise would wait for the store's timeout.
 * A job name is the group's name and a fresh random part, so that two runs never meet at a long-lived switch.
+* A process in the place of one that is gone (on_worker_loss="continue") finds that its rank has been there before it,
+  and goes where rank 0 was last. That may be a job that runs without it.
 """
 
 from __future__ import annotations
@@ -32,15 +34,50 @@ START_GRACE = 3
 """Ranks wait at least this many connect timeouts for rank 0, which may need one to start a switch."""
 
 
-def incarnation_store(store: c10d.Store, rank: int, global_ranks: Sequence[int]) -> c10d.Store:
+_LIVED: set[tuple[str, str, int, int]] = set()
+"""Incarnations that this process was a member of: the group's name and members, its rank there, and their number."""
+
+
+def find_incarnation(
+    store: c10d.Store, group_name: str, rank: int, global_ranks: Sequence[int], patience: timedelta | None = None
+) -> tuple[c10d.Store, bool]:
     """A store for this very incarnation of the group: names come back after destroy and init, old keys stay.
 
     Each rank counts in the store itself, per name (the store's prefix) and members: those who were members of one group
     of that name need not be of the next, and a new store starts afresh.
+
+    Given a `patience`, also whether another process had this rank before: then the incarnation is the one that rank 0
+    is in, or has renewed, which is waited for so long.
     """
     members = ".".join(map(str, global_ranks)) or "world"
-    incarnation = store.add(f"fanin/{members}/{rank}", 1)
-    return c10d.PrefixStore(f"fanin/{members}/{incarnation}", store)
+    own, newest = f"fanin/{members}/{rank}", _newest(global_ranks)
+    number = store.add(own, 1)
+    place = f"fanin/{members}/{number}"
+    replaces = False
+    if patience is not None and number > 1 and (group_name, members, rank, number - 1) not in _LIVED:
+        replaces = True
+        store.wait([newest], patience)
+        told = json.loads(store.get(newest))
+        store.add(own, told["number"] - number)  # so that it counts like the others from here on
+        number, place = told["number"], told["place"]
+    elif rank == 0:
+        store.set(newest, json.dumps({"number": number, "place": place}))
+    _LIVED.add((group_name, members, rank, number))
+    return c10d.PrefixStore(place, store), replaces
+
+
+def renewed_store(store: c10d.Store, rank: int, global_ranks: Sequence[int], name: str) -> c10d.Store:
+    """A store for a group that is made whole again within its incarnation; `name` tells one renewal from others."""
+    place = f"fanin/renewed/{name}"
+    if rank == 0:
+        newest = _newest(global_ranks)
+        store.set(newest, json.dumps(json.loads(store.get(newest)) | {"place": place}))
+    return c10d.PrefixStore(place, store)
+
+
+def _newest(global_ranks: Sequence[int]) -> str:
+    """Where rank 0 says in which incarnation it is, and where that has its keys."""
+    return f"fanin/{'.'.join(map(str, global_ranks)) or 'world'}/newest"
 
 
 class SharedSwitch:
@@ -123,13 +160,7 @@ def meet(store: c10d.Store, rank: int, job_prefix: str, options: Options, timeou
     """Agree with the group's other ranks. Raises rank 0's error on every rank, ConfigurationError, torch's timeouts."""
     own = SwitchAddress.parse(options.switch) if options.switch is not None else SHARED.world_address
     if rank != 0:
-        # The group's timeout, which is the store's own too, may be shorter than a switch takes to start.
-        patience_s = max(timeout.total_seconds(), START_GRACE * options.connect_timeout_s)
-        store.wait([KEY], timedelta(seconds=patience_s))
-        told = json.loads(store.get(KEY))
-        if "error" in told:
-            raise SwitchUnreachableError("", f"rank 0 could not start a switch: {told['error']}")
-        return Meeting(own or SwitchAddress.parse(told["switch"]), told["job"], False)
+        return hear(store, own, options, timeout)
     starts = own is None
     try:
         address = own or SHARED.start(options)
@@ -139,3 +170,14 @@ def meet(store: c10d.Store, rank: int, job_prefix: str, options: Options, timeou
     job_name = f"{job_prefix}-{uuid.uuid4().hex[:12]}"
     store.set(KEY, json.dumps({"switch": str(address), "job": job_name}))
     return Meeting(address, job_name, starts)
+
+
+def hear(store: c10d.Store, own: SwitchAddress | None, options: Options, timeout: timedelta) -> Meeting:
+    """What rank 0 has said, or says in time. Raises its error."""
+    # The group's timeout, which is the store's own too, may be shorter than a switch takes to start.
+    patience_s = max(timeout.total_seconds(), START_GRACE * options.connect_timeout_s)
+    store.wait([KEY], timedelta(seconds=patience_s))
+    told = json.loads(store.get(KEY))
+    if "error" in told:
+        raise SwitchUnreachableError("", f"rank 0 could not start a switch: {told['error']}")
+    return Meeting(own or SwitchAddress.parse(told["switch"]), told["job"], False)

@@ -6,10 +6,7 @@ each chunk of the model owns a slot (docs/staleness.md).
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import pickle
-import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -19,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from fanin.errors import CollectiveTimeoutError, ConfigurationError
+from fanin.errors import ConfigurationError, UnsupportedError
 from fanin.host.session import Session
 from fanin.host.stale.account import Account, check_balance
 from fanin.host.stale.bound import DynamicBound
@@ -28,14 +25,13 @@ from fanin.host.stale.policy import Policy, check_policy
 from fanin.host.stale.rounds import StaleRounds
 from fanin.host.stale.runner import Result, StaleRunner
 from fanin.host.stale.scale import HEADROOM, ScaleEpochs, power_of
+from fanin.host.torch.accounts import gather_accounts
 from fanin.host.torch.pacing import Chooser, Pacing
 from fanin.host.torch.process_group import FaninProcessGroup
 from fanin.options import Rounds
 
-POLL_S = 0.01
-"""How often the store is asked for what another rank is about to post."""
 _JOBS: weakref.WeakKeyDictionary[FaninProcessGroup, Counter[str]] = weakref.WeakKeyDictionary()
-"""Stale jobs that each group has opened: every rank opens the same ones, so their numbers are names."""
+"""Stale jobs that each group has opened, by its own job: every rank opens the same ones, so their numbers are names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,17 +75,70 @@ class StaleOptions:
         """The largest S that may be in force."""
         return self.tune.highest if isinstance(self.tune, DynamicBound) else self.staleness
 
+    @property
+    def oldest(self) -> int:
+        """The largest age that a gradient may have."""
+        return self.largest_staleness if self.bound is None else self.bound
+
     def quorum_for(self, policy: Policy, workers: int) -> int:
         """K where none is given."""
         return self.quorum or max(workers - 1 if policy == "wait" else workers // 2, 1)
 
 
-def fanin_group(group: c10d.ProcessGroup | None) -> FaninProcessGroup:
-    """The group, or the world's; ConfigurationError when it is no fanin group with a switch."""
+def fanin_group(group: c10d.ProcessGroup | None, *, newcomers: bool = False) -> FaninProcessGroup:
+    """The group, or the world's; ConfigurationError when it is no fanin group with a switch.
+
+    UnsupportedError for a process that came into a running job, unless `newcomers` are welcome.
+    """
     found = group if group is not None else dist.group.WORLD
-    if not isinstance(found, FaninProcessGroup) or found.session is None:
+    if not isinstance(found, FaninProcessGroup) or (found.session is None and not found.outside):
         raise ConfigurationError("stale training needs a group of at least two ranks whose backend is 'fanin'")
+    if found.outside and not newcomers:
+        raise UnsupportedError(
+            f"rank {found.rank()} came into job {found.job_name!r} while it ran: stale synchronous training takes no "
+            "newcomers, since all ranks must have the same iterations. Remedy: use AsynchronousOptimizer, or start "
+            "the job again from a checkpoint"
+        )
     return found
+
+
+def is_newcomer(group: c10d.ProcessGroup | None = None) -> bool:
+    """Whether this process came into a job that ran already, and its group takes no collectives yet."""
+    found = group if group is not None else dist.group.WORLD
+    return isinstance(found, FaninProcessGroup) and found.outside
+
+
+def next_job_name(group: FaninProcessGroup) -> str:
+    """The name of the next stale job that this rank takes part in: the same on every rank, and known to a newcomer."""
+    numbers = _JOBS.setdefault(group, Counter())
+    numbers[group.job_name] += 1
+    return f"{group.job_name}-stale-{numbers[group.job_name]}"
+
+
+def layout_for(
+    group: FaninProcessGroup, options: StaleOptions, elements: int, words_per_packet: int, flows: int
+) -> Layout:
+    """The shape of the rounds of a model with so many elements."""
+    return Layout(
+        elements=elements,
+        words_per_packet=words_per_packet,
+        flows=flows,
+        lanes=options.lanes or group.options.lanes,
+        contributions=dist.get_world_size(group) * (options.largest_staleness + 1),
+    )
+
+
+def check_shape(session: Session, layout: Layout) -> None:
+    """ConfigurationError, and the session closed, unless the job is of the model's shape."""
+    spec = session.spec
+    if (spec.slots, spec.words_per_packet, session.flows) == (layout.slots, layout.words_per_packet, layout.flows):
+        return
+    session.close()
+    raise ConfigurationError(
+        f"the switch gives {spec.slots} slots of {spec.words_per_packet} words in {session.flows} flows; "
+        f"this model needs {layout.slots} of {layout.words_per_packet} in {layout.flows}. Remedy: set "
+        f"FANIN_WORDS_PER_PACKET={spec.words_per_packet}; in a running job, the same lanes as the other ranks"
+    )
 
 
 class StaleJob:
@@ -97,6 +146,28 @@ class StaleJob:
 
     def __init__(
         self,
+        group: FaninProcessGroup,
+        session: Session,
+        layout: Layout,
+        rounds: StaleRounds,
+        options: StaleOptions,
+        *,
+        on_result: Callable[[Result], None],
+        weigh: Callable[[int], float],
+    ) -> None:
+        """With a session in it, whose shape is the layout's: see `found`, and newcomer.come_in."""
+        self.group = group
+        self.session = session
+        self.size = dist.get_world_size(group)
+        self._patience_s = options.patience_s
+        self.runner = StaleRunner(session, layout, rounds, on_result, weigh=weigh, patience_s=options.patience_s)
+        self._pacing = Pacing(group.store, session, options.tune) if options.tune is not None else None
+        self.newcomers = 0
+        """Processes that came into the job while it ran; known after `flush`."""
+
+    @classmethod
+    def found(
+        cls,
         group: FaninProcessGroup,
         policy: Policy,
         options: StaleOptions,
@@ -106,55 +177,33 @@ class StaleJob:
         end: int | None,
         on_result: Callable[[Result], None],
         weigh: Callable[[int], float] = lambda _age: 1.0,
-    ) -> None:
-        """Open it; every rank of the group does so at the same time.
+    ) -> StaleJob:
+        """Open one; every rank of the group does so at the same time.
 
         `largest` is this rank's largest gradient element, from which the ranks agree on the first scale; `end` the
         first base without gradients. Raises what Session.join raises.
         """
         check_policy(policy)
-        self._patience_s = options.patience_s
-        session = group.session
-        assert session is not None
-        self.group = group
-        self.size = dist.get_world_size(group)
-        layout = Layout(
-            elements=elements,
-            words_per_packet=session.spec.words_per_packet,
-            flows=session.flows,
-            lanes=options.lanes or group.options.lanes,
-            contributions=self.size * (options.largest_staleness + 1),
-        )
+        present = group.session
+        assert present is not None
+        size = dist.get_world_size(group)
+        layout = layout_for(group, options, elements, present.spec.words_per_packet, present.flows)
         agreed = torch.tensor(largest, dtype=torch.float32)
         dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=group)
         scale = ScaleEpochs(options.largest_staleness, options.epoch_rounds, power_of(agreed.item()) + HEADROOM)
-        numbers = _JOBS.setdefault(group, Counter())
-        numbers["stale"] += 1
-        wanted = dataclasses.replace(
-            group.options, slots=layout.slots, words_per_packet=layout.words_per_packet, switch=str(session.address)
+        session = Session.join(
+            options=dataclasses.replace(
+                group.options, slots=layout.slots, words_per_packet=layout.words_per_packet, switch=str(group.switch)
+            ),
+            switch=group.switch,
+            job_name=next_job_name(group),
+            rank=present.rank,
+            size=size,
+            rounds=dataclasses.replace(options.rounds, quorum=options.quorum_for(policy, size)),
         )
-        self.session = Session.join(
-            options=wanted,
-            switch=session.address,
-            job_name=f"{session.job_name}-stale-{numbers['stale']}",
-            rank=session.rank,
-            size=session.size,
-            rounds=dataclasses.replace(options.rounds, quorum=options.quorum_for(policy, self.size)),
-        )
-        spec = self.session.spec
-        if (spec.slots, spec.words_per_packet, self.session.flows) != (
-            layout.slots, layout.words_per_packet, layout.flows
-        ):  # fmt: skip
-            self.session.close()
-            raise ConfigurationError(
-                f"the switch gives {spec.slots} slots of {spec.words_per_packet} words in {self.session.flows} flows; "
-                f"this model needs {layout.slots} of {layout.words_per_packet} in {layout.flows}. Remedy: set "
-                f"FANIN_WORDS_PER_PACKET={spec.words_per_packet}"
-            )
-        bound = options.largest_staleness if options.bound is None else options.bound
-        rounds = StaleRounds(policy, bound, scale, Account(session.rank, layout.chunks), end=end)
-        self.runner = StaleRunner(self.session, layout, rounds, on_result, weigh=weigh, patience_s=options.patience_s)
-        self._pacing = Pacing(group.store, self.session, options.tune) if options.tune is not None else None
+        check_shape(session, layout)
+        rounds = StaleRounds(policy, options.oldest, scale, Account(session.rank, layout.chunks), end=end)
+        return cls(group, session, layout, rounds, options, on_result=on_result, weigh=weigh)
 
     @property
     def account(self) -> Account:
@@ -182,39 +231,9 @@ class StaleJob:
         Raises UnbalancedError when they do not, and CollectiveTimeoutError when a rank does not come.
         """
         self.runner.flush()
-        accounts = self._accounts()
-        check_balance(accounts, lost=self.size - len(accounts))
+        accounts, self.newcomers = gather_accounts(self.group.store, self.session, self.account, self._patience_s)
+        check_balance(accounts, lost=self.size - len(accounts) + self.newcomers)
         return accounts
-
-    def _accounts(self) -> list[Account]:
-        """Those of all ranks but lost ones, through the store: gloo's collectives do not outlive a rank."""
-        store, rank = self.group.store, self.session.rank
-        key = f"fanin/account/{self.session.job_name}/"
-        store.set(f"{key}{rank}", base64.b64encode(pickle.dumps(self.account)).decode())
-        posted = [f"{key}{other}" for other in range(self.size) if self._has_posted(other, f"{key}{other}")]
-        accounts: list[Account] = [pickle.loads(base64.b64decode(store.get(each))) for each in posted]
-        store.set(f"{key}{rank}/read", "")
-        if rank == 0:  # it holds the store, so it may go only when the others have read
-            for account in accounts:
-                self._has_posted(account.rank, f"{key}{account.rank}/read")
-        return accounts
-
-    def _has_posted(self, rank: int, key: str) -> bool:
-        """Wait for a rank's key in the store; False when the rank is lost and had not set it."""
-        store, session = self.group.store, self.session
-        deadline = time.monotonic() + self._patience_s
-        while not store.check([key]):
-            if rank not in session.members:
-                return store.check([key])  # again: who leaves in order has posted before
-            if session.failure is not None:
-                raise session.failure
-            if time.monotonic() >= deadline:
-                raise CollectiveTimeoutError(
-                    f"Timed out: rank {rank} of job {session.job_name!r} has not flushed after {self._patience_s:g} s; "
-                    f"it is alive. Remedy: call flush on every rank"
-                )
-            time.sleep(POLL_S)
-        return True
 
     def close(self) -> None:
         """Leave the job."""

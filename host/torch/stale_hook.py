@@ -118,7 +118,7 @@ class StaleSynchronousState:
 
     def _open(self) -> StaleJob:
         self._sum = np.zeros(sum(self._sizes), np.float32)
-        return StaleJob(
+        return StaleJob.found(
             self.group,
             "wait",
             self.options,

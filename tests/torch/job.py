@@ -29,22 +29,31 @@ class Job:
     """Running ranks. Output goes to one file per rank."""
 
     def __init__(self, command: Sequence[str], size: int, folder: Path, environment: Mapping[str, str]) -> None:
-        port = str(free_port())
+        self._port = str(free_port())
+        self._command, self._size, self._environment = command, size, environment
         self.folder = folder
-        self.processes: list[subprocess.Popen[bytes]] = []
-        for rank in range(size):
-            env = {
-                **os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size),
-                "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-                "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}", **environment,
-            }  # fmt: skip
-            arguments = [part.replace("%r", str(rank)) for part in command]
-            with (folder / f"rank{rank}.txt").open("wb") as output:
-                self.processes.append(
-                    subprocess.Popen(
-                        [sys.executable, *arguments], env=env, cwd=folder, stdout=output, stderr=subprocess.STDOUT
-                    )
-                )
+        self._replaced: list[subprocess.Popen[bytes]] = []
+        self.processes = [self._start(rank, {}) for rank in range(size)]
+
+    def replace(self, rank: int, environment: Mapping[str, str]) -> None:
+        """Start a rank's program again, with some more environment. The one before has ended; its output is kept."""
+        kept = self.folder / f"rank{rank}-{len(self._replaced)}.txt"
+        (self.folder / f"rank{rank}.txt").rename(kept)
+        self._replaced.append(self.processes[rank])
+        self.processes[rank] = self._start(rank, environment)
+
+    def _start(self, rank: int, more: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        env = {
+            **os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self._size),
+            "LOCAL_WORLD_SIZE": str(self._size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self._port,
+            "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
+            **self._environment, **more,
+        }  # fmt: skip
+        arguments = [part.replace("%r", str(rank)) for part in self._command]
+        with (self.folder / f"rank{rank}.txt").open("wb") as output:
+            return subprocess.Popen(
+                [sys.executable, *arguments], env=env, cwd=self.folder, stdout=output, stderr=subprocess.STDOUT
+            )
 
     def wait(self, timeout_s: float, ranks: Sequence[int] | None = None) -> list[int | None]:
         """Exit codes of the ranks (all of them by default); None for one that still runs at the end."""

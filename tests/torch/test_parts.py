@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 
 import pytest
 import torch
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import ConfigurationError
+from fanin.host.torch import rendezvous
 from fanin.host.torch.backend import options_for
 from fanin.host.torch.carrier import movable, plain
 from fanin.host.torch.completion import CallbackPool
 from fanin.host.torch.fallback import items_per_flow
 from fanin.host.torch.reducing import Request, signature
-from fanin.host.torch.rendezvous import incarnation_store, reachable_host
+from fanin.host.torch.rendezvous import find_incarnation, reachable_host
 from fanin.host.torch.staging import overlap
 from fanin.job import JobSpec
 from fanin.options import Options
@@ -130,13 +132,41 @@ def test_an_embedded_switch_stays_on_loopback_when_the_ranks_do(
 
 def test_a_group_made_again_under_its_old_name_meets_in_another_place() -> None:
     store = c10d.HashStore()
-    first = incarnation_store(store, 0, [1, 2])
-    again = incarnation_store(store, 0, [1, 2])
-    other_rank = incarnation_store(store, 1, [1, 2])
+    first, _ = find_incarnation(store, "g", 0, [1, 2])
+    again, _ = find_incarnation(store, "g", 0, [1, 2])
+    other_rank, _ = find_incarnation(store, "g", 1, [1, 2])
     first.set("job", "old")
     assert other_rank.get("job") == b"old"
     assert not again.check(["job"])
-    assert not incarnation_store(store, 0, [0, 1, 2]).check(["job"])
+    assert not find_incarnation(store, "g", 0, [0, 1, 2])[0].check(["job"])
+
+
+def test_a_process_in_the_place_of_another_goes_where_rank_0_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, patience = c10d.HashStore(), timedelta(seconds=1)
+    for rank in (0, 1):
+        for _ in range(2):
+            found, replaces = find_incarnation(store, "g", rank, [], patience)
+            assert not replaces, "the same process makes the group again"
+    found.set("job", "second")
+    monkeypatch.setattr(rendezvous, "_LIVED", set())
+    place, replaces = find_incarnation(store, "g", 1, [], patience)
+    assert (replaces, place.get("job")) == (True, b"second")
+    for rank in (0, 1):
+        rendezvous._LIVED.add(("g", "world", rank, 2))
+        again, replaces = find_incarnation(store, "g", rank, [], patience)
+        assert not replaces, "it counts like the others from there on"
+        again.set(f"third{rank}", "")
+    assert again.check(["third0", "third1"])
+
+
+def test_a_process_in_the_place_of_another_finds_a_group_that_was_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, patience = c10d.HashStore(), timedelta(seconds=1)
+    for rank in (0, 1):
+        find_incarnation(store, "g", rank, [], patience)
+        rendezvous.renewed_store(store, rank, [], "after training").set("job", "renewed")
+    monkeypatch.setattr(rendezvous, "_LIVED", set())
+    place, replaces = find_incarnation(store, "g", 1, [], patience)
+    assert (replaces, place.get("job")) == (True, b"renewed")
 
 
 def test_options_come_from_the_caller_then_the_world_then_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
