@@ -1,8 +1,9 @@
-"""A rank dies during asynchronous training, and the others go on (on_worker_loss="continue")."""
+"""A rank dies during stale training, and the others go on (on_worker_loss="continue")."""
 
 from __future__ import annotations
 
 import json
+import signal
 
 import pytest
 
@@ -26,3 +27,21 @@ def test_training_goes_on_without_a_rank_that_dies_and_the_accounts_balance() ->
     contributors = ends[0]["contributors"]
     assert contributors[0] == SIZE
     assert contributors[-1] == SIZE - 1
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_stale_synchronous_training_goes_on_without_a_rank_that_dies() -> None:
+    """DDP's iterations go on, every survivor's gradient lands, and what rounds hold beyond them is the lost rank's."""
+    environment = {"FANIN_ON_WORKER_LOSS": "continue"}
+    with running(["-m", "tests.stale.loss_hook_rank"], SIZE, environment) as job:
+        assert job.wait(120, [SIZE - 1]) == [-signal.SIGKILL], job.output(SIZE - 1)
+        codes = job.wait(70, range(SIZE - 1))
+        assert codes == [0] * (SIZE - 1), [job.output(rank) for rank in range(SIZE - 1)]
+        ends = [json.loads(job.output(rank).splitlines()[-1]) for rank in range(SIZE - 1)]
+    assert len({end["replica"] for end in ends}) == 1
+    for end in ends:
+        assert end["ranks"] == [0, 1, 2]
+        assert end["contributed"] == [58] * 3, "two iterations of 60 are the warm-up"
+        assert 0 < end["held"] - end["contributions"] <= 10, "the lost rank's, of ten iterations"
+        assert end["accuracy"] > 0.6
