@@ -3,6 +3,7 @@
 from fanin.host.torch.asynchronous import AsynchronousOptimizer
 from fanin.host.torch.backend import counters, create
 from fanin.host.torch.hooks import LanesState, lanes_hook
+from fanin.host.torch.membership import Membership
 from fanin.host.torch.process_group import FaninProcessGroup
 from fanin.host.torch.stale import StaleOptions, is_newcomer
 from fanin.host.torch.stale_hook import StaleSynchronousState, stale_synchronous_hook
@@ -11,6 +12,7 @@ __all__ = [
     "AsynchronousOptimizer",
     "FaninProcessGroup",
     "LanesState",
+    "Membership",
     "StaleOptions",
     "StaleSynchronousState",
     "counters",

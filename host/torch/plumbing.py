@@ -100,8 +100,8 @@ class Plumbing:
         return UnsupportedError(
             f"rank {self.rank} came into job {self.meeting.job_name!r} while it ran, so its group takes no collectives "
             "yet: the others' are under way, and gloo admits nobody. Remedy: train with AsynchronousOptimizer, which "
-            "brings the weights, and whose flush() makes the group whole again; leave collectives before that out "
-            "where fanin.host.torch.is_newcomer() says so"
+            "brings the weights, and whose flush() makes the group whole again, or synchronously with Membership; "
+            "leave collectives before that out where fanin.host.torch.is_newcomer() says so"
         )
 
     def _runs_without_me(self, store: c10d.Store, timeout: timedelta) -> bool:

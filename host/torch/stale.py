@@ -96,8 +96,8 @@ def fanin_group(group: c10d.ProcessGroup | None, *, newcomers: bool = False) -> 
     if found.outside and not newcomers:
         raise UnsupportedError(
             f"rank {found.rank()} came into job {found.job_name!r} while it ran: stale synchronous training takes no "
-            "newcomers, since all ranks must have the same iterations. Remedy: use AsynchronousOptimizer, or start "
-            "the job again from a checkpoint"
+            "newcomers, since all ranks must have the same iterations. Remedy: use AsynchronousOptimizer, or "
+            "Membership and synchronous training, or start the job again from a checkpoint"
         )
     return found
 

@@ -1,0 +1,58 @@
+"""A rank of synchronous training whose last rank dies and is replaced between two steps. Prints JSON at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from fanin.examples.train import replica_hash
+from fanin.host.torch import Membership, is_newcomer
+from tests.stale.training_checks import accuracy, batch, make_model
+
+STEPS, DIES_AT, WAITS_AT = 40, 8, 16
+PATIENCE_S = 90.0
+
+
+def main() -> None:
+    """Train; founders do not go beyond one step before somebody has come."""
+    torch.set_num_threads(1)
+    dist.init_process_group("fanin")
+    rank, size, newcomer = dist.get_rank(), dist.get_world_size(), is_newcomer()
+    net = make_model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.3, momentum=0.9)
+    membership = Membership(net, optimizer)
+    model = DistributedDataParallel(net)
+    step = membership.step
+    deadline = time.monotonic() + PATIENCE_S
+    while step < STEPS:
+        came = membership.let_in(step)
+        while step == WAITS_AT and not newcomer and not came:
+            assert time.monotonic() < deadline, "nobody came"
+            time.sleep(0.01)
+            came = membership.let_in(step)
+        if came:
+            model = DistributedDataParallel(net)
+        if step == DIES_AT and rank == size - 1 and not newcomer:
+            os.kill(os.getpid(), signal.SIGKILL)
+        inputs, targets = batch(rank, step)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        step += 1
+    everyones = [torch.empty(1) for _ in range(size)]
+    dist.all_gather(everyones, torch.tensor([float(rank)]))
+    told = {"replica": replica_hash(net), "began": membership.step, "accuracy": accuracy(net), "newcomer": newcomer}
+    print(json.dumps(told | {"gathered": [float(each) for each in everyones]}))
+    sys.stdout.flush()
+    dist.destroy_process_group()
+
+
+main()
