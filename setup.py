@@ -42,6 +42,7 @@ setup(
         Pybind11Extension(
             "fanin._native",
             sorted(str(path) for path in Path("native").glob("*.cpp")),
+            depends=sorted(str(path) for path in Path("native").glob("*.hpp")),  # or a change of these builds nothing
             include_dirs=["native"],
             cxx_std=20,
             extra_compile_args=[*FLAGS, "-pthread", "-isystem", pybind11.get_include()],  # its warnings are not ours
