@@ -24,6 +24,13 @@ MAX_TIMEOUT_S = 1.0
 """A worker that waits for a slow peer asks this often and no oftener (RFC 6298, section 2.5, allows 60 s)."""
 REORDER_THRESHOLD = 3
 """A result overtaken by that many later ones is taken for lost (RFC 9002, section 6.1.1; RFC 5681, section 3.2)."""
+THIN_REORDER_THRESHOLD = 1
+"""The same where so few fly that three cannot overtake: in a short transfer, or at the end of one. What it sends again
+in vain is at most REORDER_THRESHOLD packets. Early retransmit (RFC 5827) counts almost alike."""
+LINEAR_TIMEOUTS = 6
+"""Timeouts in a row that are not doubled where so few fly. One packet per timeout is no load, but doubling makes one
+loss at the end of a transfer cost more than all before it. Linux TCP has this rule and this number for thin streams
+(Documentation/networking/tcp-thin.rst; TCP_THIN_LINEAR_RETRIES). After that many it is a peer that is late."""
 
 
 @dataclass(slots=True)

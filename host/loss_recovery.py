@@ -10,6 +10,9 @@ Rules of this file
   that lies in the switch's socket buffer, and overflow it.
 * If nothing comes, a timer (fanin/timers.py; RFC 6298, section 5) sends the oldest one again, alone, and doubles. One
   is enough: its result has the next one sent, or makes room for an item whose result uncovers all the others.
+* The flight is thin where no more than REORDER_THRESHOLD others fly: in a short transfer, and at the end of each. Three
+  later results will not come there, so that one is evidence enough (THIN_REORDER_THRESHOLD); and for the last packet
+  there is none but the timer, which does not double for the first LINEAR_TIMEOUTS in a row.
 * A round trip is measured with items that were sent once, and since the timer last expired: one that was under way then
   measures how long somebody waited to send again. Workers that learned their timeouts from each other's timeouts would
   drive them up together. (HELLO measures the path alone: host/worker_machine.py.)
@@ -22,7 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fanin.timers import REORDER_THRESHOLD, RetransmissionTimer
+from fanin.timers import LINEAR_TIMEOUTS, REORDER_THRESHOLD, THIN_REORDER_THRESHOLD, RetransmissionTimer
 
 
 @dataclass(slots=True)
@@ -65,6 +68,10 @@ class LossRecovery:
         return slot in self._transmissions
 
     @property
+    def _thin(self) -> bool:
+        return len(self._flying) <= REORDER_THRESHOLD
+
+    @property
     def idle(self) -> bool:
         """Whether nothing waits for its result."""
         return not self._transmissions
@@ -80,10 +87,11 @@ class LossRecovery:
             return self._oldest_if_late(now)
         if transmission.sent_at >= self._expired_at:
             self.timer.sample(now - transmission.sent_at)
+        threshold = THIN_REORDER_THRESHOLD if self._thin else REORDER_THRESHOLD
         overdue = []
         for other in self._flying:
             candidate = self._transmissions[other]
-            if candidate.order + REORDER_THRESHOLD > transmission.order:
+            if candidate.order + threshold > transmission.order:
                 break
             overdue.append(other)
         for other in overdue:
@@ -110,9 +118,10 @@ class LossRecovery:
 
     def expire(self, now: float) -> int:
         """The timer has expired. Returns the slot to send again: the oldest."""
+        if not self._thin or self.timeouts_in_a_row >= LINEAR_TIMEOUTS:
+            self.timer.expired()
+        self.timeouts_in_a_row += 1
         oldest = next(iter(self._flying))
         del self._flying[oldest]
-        self.timer.expired()
-        self.timeouts_in_a_row += 1
         self._restarted_at = self._expired_at = now
         return oldest

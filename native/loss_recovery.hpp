@@ -51,7 +51,8 @@ class LossRecovery {
       return;
     }
     if (transmission.sent_at >= expired_at_) timer.sample(now - transmission.sent_at);
-    while (oldest_ != NONE && transmissions_[oldest_].order + REORDER_THRESHOLD <= transmission.order) {
+    const std::uint32_t threshold = thin() ? THIN_REORDER_THRESHOLD : REORDER_THRESHOLD;
+    while (oldest_ != NONE && transmissions_[oldest_].order + threshold <= transmission.order) {
       const std::uint32_t overdue = oldest_;
       withdraw(overdue);
       send_again(overdue);
@@ -63,6 +64,7 @@ class LossRecovery {
     Transmission& transmission = transmissions_[slot];
     if (!transmission.flying) return;
     transmission.flying = false;
+    --flying_;
     (transmission.older == NONE ? oldest_ : transmissions_[transmission.older].newer) = transmission.newer;
     (transmission.newer == NONE ? newest_ : transmissions_[transmission.newer].older) = transmission.older;
   }
@@ -75,10 +77,10 @@ class LossRecovery {
 
   // The timer has expired. Returns the slot to send again: the oldest.
   std::uint32_t expire(double now) {
+    if (!thin() || timeouts_in_a_row_ >= LINEAR_TIMEOUTS) timer.expired();
+    ++timeouts_in_a_row_;
     const std::uint32_t oldest = oldest_;
     withdraw(oldest);
-    timer.expired();
-    ++timeouts_in_a_row_;
     restarted_at_ = expired_at_ = now;
     return oldest;
   }
@@ -98,10 +100,13 @@ class LossRecovery {
     bool flying = false;
   };
 
+  bool thin() const { return flying_ <= REORDER_THRESHOLD; }
+
   void append(std::uint32_t slot) {
     withdraw(slot);
     Transmission& transmission = transmissions_[slot];
     transmission.flying = true;
+    ++flying_;
     transmission.older = newest_;
     transmission.newer = NONE;
     (newest_ == NONE ? oldest_ : transmissions_[newest_].newer) = slot;
@@ -112,6 +117,7 @@ class LossRecovery {
   std::uint64_t next_order_ = 0;
   std::uint32_t oldest_ = NONE;
   std::uint32_t newest_ = NONE;
+  std::uint32_t flying_ = 0;
   std::uint32_t waiting_ = 0;
   std::uint32_t timeouts_in_a_row_ = 0;
   double restarted_at_ = 0.0;

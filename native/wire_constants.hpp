@@ -62,6 +62,8 @@ inline constexpr double INITIAL_TIMEOUT_S = 0.1;
 inline constexpr double MIN_TIMEOUT_S = 0.01;
 inline constexpr double MAX_TIMEOUT_S = 1.0;
 inline constexpr std::uint32_t REORDER_THRESHOLD = 3;
+inline constexpr std::uint32_t THIN_REORDER_THRESHOLD = 1;
+inline constexpr std::uint32_t LINEAR_TIMEOUTS = 6;
 
 // Bits of the flags field.
 inline constexpr std::uint8_t FLAG_PASS = 1;

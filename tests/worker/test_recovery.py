@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from fanin.host.loss_recovery import LossRecovery
-from fanin.timers import INITIAL_TIMEOUT_S, MAX_TIMEOUT_S, MIN_TIMEOUT_S, REORDER_THRESHOLD, RetransmissionTimer
+from fanin.timers import (
+    INITIAL_TIMEOUT_S,
+    LINEAR_TIMEOUTS,
+    MAX_TIMEOUT_S,
+    MIN_TIMEOUT_S,
+    REORDER_THRESHOLD,
+    RetransmissionTimer,
+)
 
 
 def sent(recovery: LossRecovery, *slots: int, now: float = 0.0) -> None:
@@ -13,18 +20,38 @@ def sent(recovery: LossRecovery, *slots: int, now: float = 0.0) -> None:
         recovery.sent(slot, now)
 
 
+def waits(recovery: LossRecovery, count: int) -> list[float]:
+    """How long it waits until it sends something again, so many times in a row."""
+    now, found = 0.0, []
+    for _ in range(count):
+        deadline = recovery.deadline()
+        assert deadline is not None
+        found.append(deadline - now)
+        now = deadline
+        sent(recovery, recovery.expire(now), now=now)
+    return found
+
+
 def test_a_result_that_is_overtaken_by_three_is_missed() -> None:
     recovery = LossRecovery()
-    sent(recovery, 0, 1, 2, 3, 4)
+    sent(recovery, *range(9))
     assert recovery.finished(1, 0.001) == []
     assert recovery.finished(2, 0.001) == []
     assert recovery.finished(REORDER_THRESHOLD, 0.001) == [0]
-    assert recovery.finished(4, 0.001) == []
+    assert recovery.finished(7, 0.001) == [4]
+
+
+def test_where_three_cannot_overtake_one_is_enough() -> None:
+    recovery = LossRecovery()
+    sent(recovery, 0, 1, 2, 3, 4)
+    assert recovery.finished(2, 0.001) == []
+    assert recovery.finished(1, 0.001) == [0]
+    assert recovery.finished(4, 0.001) == [3]
 
 
 def test_a_gap_is_resent_once_per_round_trip() -> None:
     recovery = LossRecovery()
-    sent(recovery, 0, 1, 2, 3, 4, 5)
+    sent(recovery, *range(10))
     assert recovery.finished(3, 0.001) == [0]
     assert recovery.sent(0, 0.001) is False
     assert recovery.finished(4, 0.001) == [1]
@@ -33,10 +60,10 @@ def test_a_gap_is_resent_once_per_round_trip() -> None:
 
 def test_what_was_sent_after_the_resent_one_uncovers_it_again() -> None:
     recovery = LossRecovery()
-    sent(recovery, 0, 1, 2, 3)
-    recovery.finished(3, 0.001)
-    sent(recovery, 0, 4, 5, 6, now=0.001)
-    assert recovery.finished(6, 0.002) == [1, 2, 0]
+    sent(recovery, *range(7))
+    assert recovery.finished(3, 0.001) == [0]
+    sent(recovery, 0, 7, 8, 9, now=0.001)
+    assert recovery.finished(9, 0.002) == [1, 2, 4, 5, 6, 0]
 
 
 def test_the_result_of_a_repeated_item_has_one_sent_again_that_waited_for_a_timeout() -> None:
@@ -49,7 +76,7 @@ def test_the_result_of_a_repeated_item_has_one_sent_again_that_waited_for_a_time
     sent(recovery, 1, now=0.011)
     assert recovery.finished(1, 0.012) == [2]
     sent(recovery, 2, now=0.012)
-    assert recovery.finished(5, 0.012) == [3]
+    assert recovery.finished(5, 0.012) == [3, 4]
     assert recovery.finished(2, 0.013) == []
 
 
@@ -66,19 +93,22 @@ def test_the_timeout_stays_within_its_bounds(round_trip_s: float) -> None:
 def test_the_timer_doubles_up_to_its_bound_and_progress_undoes_it() -> None:
     recovery = LossRecovery()
     recovery.timer.sample(0.001)
-    sent(recovery, 0, 1)
-    now, waits = 0.0, []
-    for _ in range(12):
-        deadline = recovery.deadline()
-        assert deadline is not None
-        waits.append(deadline - now)
-        now = deadline
-        sent(recovery, recovery.expire(now), now=now)
-    assert waits == pytest.approx([MIN_TIMEOUT_S * 2**n for n in range(7)] + [MAX_TIMEOUT_S] * 5)
+    sent(recovery, *range(REORDER_THRESHOLD + 1))
+    assert waits(recovery, 12) == pytest.approx([MIN_TIMEOUT_S * 2**n for n in range(7)] + [MAX_TIMEOUT_S] * 5)
     assert recovery.timeouts_in_a_row == 12
-    recovery.finished(0, now)
+    recovery.finished(0, 7.0)
     assert recovery.timeouts_in_a_row == 0
-    assert recovery.deadline() == pytest.approx(now + MIN_TIMEOUT_S)
+    assert recovery.deadline() == pytest.approx(7.0 + MIN_TIMEOUT_S)
+
+
+def test_where_few_fly_the_timer_doubles_only_after_some_expiries() -> None:
+    recovery = LossRecovery()
+    recovery.timer.sample(0.001)
+    sent(recovery, *range(REORDER_THRESHOLD))
+    linear = [MIN_TIMEOUT_S] * LINEAR_TIMEOUTS
+    assert waits(recovery, 10 + LINEAR_TIMEOUTS) == pytest.approx(
+        linear + [MIN_TIMEOUT_S * 2**n for n in range(7)] + [MAX_TIMEOUT_S] * 3
+    )
 
 
 def test_the_timer_sends_the_oldest_and_nothing_flies_without_it() -> None:
@@ -88,7 +118,7 @@ def test_the_timer_sends_the_oldest_and_nothing_flies_without_it() -> None:
     sent(recovery, 6, now=2.0)
     assert recovery.deadline() == 1.0 + INITIAL_TIMEOUT_S
     assert recovery.expire(1.1) == 5
-    assert recovery.deadline() == 2.0 + 2 * INITIAL_TIMEOUT_S
+    assert recovery.deadline() == 2.0 + INITIAL_TIMEOUT_S
 
 
 def test_neither_repeated_items_nor_those_under_way_when_the_timer_expired_measure_round_trips() -> None:

@@ -42,6 +42,15 @@ def replace_worker(cluster: Cluster, kind: str, worker: int) -> None:
     cluster.network.replace(worker, newcomer)
 
 
+def changes(cluster: Cluster, worker: int) -> list[MembersChanged]:
+    return [event for event in cluster.news(worker) if isinstance(event, MembersChanged)]
+
+
+def hear(cluster: Cluster, worker: int, count: int) -> None:
+    """Run until the worker has heard of so many changes: where a notice was lost, until a heartbeat has brought it."""
+    cluster.network.run_until(lambda: len(changes(cluster, worker)) >= count, limit_s=10)
+
+
 def stands(cluster: Cluster, worker: int) -> list[int]:
     return [event.base for event in cluster.network.worker_events[worker] if isinstance(event, Stands)]
 
@@ -59,8 +68,9 @@ def test_rounds_close_without_a_worker_that_is_gone(kinds: str, link: Link | Non
     cluster.network.run_until(lambda: not cluster.workers[2].outstanding(), limit_s=10)
     assert first.tolist() == second.tolist() == [0x101] * (SLOTS * WORDS)
     for survivor in (0, 2):
-        (change,) = [event for event in cluster.news(survivor) if isinstance(event, MembersChanged)]
-        heard_late = link is not None and change.base == 2  # the notice was lost, and a heartbeat brought the news
+        hear(cluster, survivor, 1)
+        (change,) = changes(cluster, survivor)
+        heard_late = link is not None and change.base == 2  # the notice was lost, and a heartbeat brings the news
         assert change == MembersChanged(1, 0b101, 0b010, 0, 2 if heard_late else 1)
         assert not cluster.workers[survivor].failed
 
@@ -88,6 +98,7 @@ def test_a_newcomer_gets_in_step_and_takes_part(kind: str, quorum: int, stalenes
     for _ in range(3):
         submit(cluster, [0, 2])
         cluster.network.run_until(lambda: not any(each.outstanding() for each in survivors), limit_s=20)
+    hear(cluster, 0, 1)
     replace_worker(cluster, kind, 1)
     cluster.network.run_until(lambda: bool(stands(cluster, 1)), limit_s=20)
     (first,) = stands(cluster, 1)
@@ -105,8 +116,9 @@ def test_a_newcomer_gets_in_step_and_takes_part(kind: str, quorum: int, stalenes
         totals.append(int(arrays[0][0]))
     if staleness == 0:
         assert totals == [0x111] * 4
-    changes = [event for event in cluster.news(0) if isinstance(event, MembersChanged)]
-    assert [(event.gone, event.come, event.members) for event in changes] == [(0b010, 0, 0b101), (0, 0b010, 0b111)]
+    hear(cluster, 0, 2)
+    heard = [(event.gone, event.come, event.members) for event in changes(cluster, 0)]
+    assert heard == [(0b010, 0, 0b101), (0, 0b010, 0b111)]
 
 
 def test_a_newcomer_takes_no_reductions_before_it_is_in_step(kind: str) -> None:
