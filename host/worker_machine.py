@@ -322,7 +322,7 @@ class WorkerMachine:
         if forecasts and not self._forecast_held(operation, packet):
             self._stream.repeat(item, np.array(packet.codes, np.uint16))
         else:
-            self._store(operation, item, packet)
+            self._store(operation, item, packet, by_forecast=forecasts)
         return None
 
     def _catch(self, catch_up: CatchUp, packet: Packet, now: float) -> None:
@@ -389,14 +389,14 @@ class WorkerMachine:
         self._counters["forecasts" if held else "forecasts_missed"] += 1
         return held
 
-    def _store(self, operation: Operation, item: int, packet: Packet) -> None:
-        """Write a result where it belongs, and let the slot go on."""
+    def _store(self, operation: Operation, item: int, packet: Packet, *, by_forecast: bool) -> None:
+        """Write a result where it belongs, and let the slot go on. By forecast, it brought its own words' codes."""
         brought = np.array(packet.codes, np.uint16)
         words_chunk = operation.words_chunk(item)
         if words_chunk is not None:
             count = operation.word_count(item)
             words = packet.words[:count] if len(packet.words) else np.zeros(count, np.uint32)
-            agreed = brought if self._stream.forecasts(item) else self._stream.agreed_codes(item)
+            agreed = brought if by_forecast else self._stream.agreed_codes(item)
             operation.store(words_chunk, agreed, words, packet.contributors)
         done = self._stream.finish(item, brought)
         if done is not None:
