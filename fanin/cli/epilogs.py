@@ -27,7 +27,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "simulate": (
         "fanin simulate --seed 7 --events",
         "fanin simulate --scenario hostile-link",
-        "fanin simulate --search 1000",
+        "fanin simulate --search 1000 --json",
     ),
     "allreduce": (
         "fanin bench allreduce --workers 4 --against gloo,mpi",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json as json_module
 import os
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +19,12 @@ if TYPE_CHECKING:
     from fanin.emulation.simulator.machines import Kind
     from fanin.emulation.simulator.scenario import Scenario
     from fanin.emulation.simulator.search import Tally
+    from fanin.emulation.simulator.violations import ViolationError
+
+Say = Callable[[str], None]
+"""Prints a line, or does nothing when JSON is wanted."""
+Facts = dict[str, Any]
+"""What JSON says. What went wrong stands under `violation` or `missed`; without either, nothing did."""
 
 CANARY_SEEDS_APART = 1_000_000
 """Between the first seeds of two hunts for one defect."""
@@ -32,6 +40,7 @@ def simulate(
     canary: Annotated[int, typer.Option(help="Hunt each planted defect so many times; all must be found.")] = 0,
     processes: Annotated[int, typer.Option(help="For --search; 0: one per core.")] = 0,
     scale: Annotated[bool, typer.Option("--scale", help="One all-reduce of 25 MiB on up to 1,024 workers.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object, with every figure.")] = False,
 ) -> None:
     """Run the real machines in virtual time, under faults, and check every event (docs/simulation.md)."""
     from fanin.emulation.simulator.chaos import draw
@@ -39,44 +48,68 @@ def simulate(
 
     if search < 0 or canary < 0 or processes < 0:
         raise ConfigurationError("--search, --canary and --processes count something: they cannot be negative")
+    if json and events:
+        raise ConfigurationError("--events prints lines, and --json one object: leave out one of them")
     kind: Kind = "native" if native else "python"
     given = load(scenario) if scenario else None
+    say: Say = _nothing if json else print
     if scale:
-        _scale()
+        facts = _scale(say)
     elif canary:
-        _hunt(canary, seed)
+        facts = _hunt(canary, seed, say)
     elif search:
-        _search(seed, search, kind, given, processes or os.cpu_count() or 1)
+        facts = _search(seed, search, kind, given, processes or os.cpu_count() or 1, say)
     else:
         chosen = given or draw(seed)
         if events and given is None:
             print(to_toml(chosen))
-        _run(chosen, seed, kind, events, pcap)
+        facts = _run(chosen, seed, kind, print if events else None, pcap, say)
+    if json:
+        print(json_module.dumps(facts, indent=2))
+    if "violation" in facts or "missed" in facts:
+        sys.exit(1)
 
 
-def _run(scenario: Scenario, seed: int, kind: Kind, events: bool, pcap: Path | None) -> None:
+def _nothing(_: str) -> None:
+    pass
+
+
+def _run(scenario: Scenario, seed: int, kind: Kind, show: Say | None, pcap: Path | None, say: Say) -> Facts:
     """One run, and what it came to."""
     from fanin.emulation.simulator.simulation import simulate as run
     from fanin.emulation.simulator.violations import ViolationError
     from fanin.host.transports.pcap import PcapWriter
 
+    facts: Facts = {"scenario": scenario.name, "machines": kind}
     capture = PcapWriter(str(pcap)) if pcap is not None else None
     try:
-        report = run(scenario, seed, kind=kind, show=print if events else None, pcap=capture)
+        report = run(scenario, seed, kind=kind, show=show, pcap=capture)
     except ViolationError as violation:
-        print(violation)
-        sys.exit(1)
+        say(str(violation))
+        return facts | {"seed": seed, "violation": _of(violation)}
     finally:
         if capture is not None:
             capture.close()
-    print(
+    say(
         f"scenario {scenario.name}, seed {seed}, {kind} machines: {report.attempts} generations in "
         f"{report.virtual_s:.3f} virtual s ({report.recovery_s:.3f} s after the last fault), {report.events:,} events, "
         f"{report.packets:,} packets, {report.contributions:,} contributions checked; nothing was violated"
     )
+    return facts | dataclasses.asdict(report) | {"recovery_s": report.recovery_s}
 
 
-def _search(seed: int, schedules: int, kind: Kind, scenario: Scenario | None, processes: int) -> None:
+def _of(violation: ViolationError) -> Facts:
+    return {
+        "kind": violation.kind,
+        "text": violation.text,
+        "seed": violation.seed,
+        "event": violation.event_number,
+        "time_s": violation.time_s,
+        "trace": violation.trace,
+    }
+
+
+def _search(seed: int, schedules: int, kind: Kind, scenario: Scenario | None, processes: int, say: Say) -> Facts:
     """Many runs; of the first that fails, the shortest schedule that still does."""
     from fanin.emulation.simulator.chaos import draw
     from fanin.emulation.simulator.scenario import to_toml
@@ -87,25 +120,26 @@ def _search(seed: int, schedules: int, kind: Kind, scenario: Scenario | None, pr
         seed, schedules, kind=kind, scenario=scenario, processes=processes, progress=_show_progress(schedules)
     )
     took_s = time.monotonic() - started
-    print(
+    say(
         f"{tally.schedules:,} schedules with {kind} machines from seed {seed} on: {tally.events:,} events, "
         f"{tally.contributions:,} contributions checked, {tally.virtual_s:,.0f} virtual s in {took_s:.0f} s; slowest "
         f"recovery {tally.slowest_recovery_s:.1f} s; {tally.forecasts:,} forecasts of scales held, "
         f"{tally.forecasts_missed:,} did not"
     )
+    facts: Facts = {"machines": kind, "first_seed": seed, "took_s": took_s}
+    facts |= {each.name: getattr(tally, each.name) for each in dataclasses.fields(tally) if each.name != "failed"}
     if not tally.failed:
-        print("nothing was violated")
-        return
+        say("nothing was violated")
+        return facts
     failed_seed, violation = tally.failed[0]
-    print(f"seed {failed_seed} fails:\n{violation}\n\nshortening its schedule ...")
+    say(f"seed {failed_seed} fails:\n{violation}\n\nshortening its schedule ...")
     failure = shorten(scenario or draw(failed_seed), failed_seed, violation, kind=kind)
-    print(f"{len(failure.scenario.faults)} of {failure.faults_before} faults are needed; it then fails with\n")
-    print(failure.violation)
-    print(
-        f"\nSave this as FILE.toml; `fanin simulate --seed {failed_seed} --scenario FILE.toml --events` replays it:\n"
-    )
-    print(to_toml(failure.scenario))
-    sys.exit(1)
+    say(f"{len(failure.scenario.faults)} of {failure.faults_before} faults are needed; it then fails with\n")
+    say(str(failure.violation))
+    say(f"\nSave this as FILE.toml; `fanin simulate --seed {failed_seed} --scenario FILE.toml --events` replays it:\n")
+    shortened = to_toml(failure.scenario)
+    say(shortened)
+    return facts | {"violation": _of(failure.violation), "shortened": shortened}
 
 
 def _show_progress(schedules: int) -> Callable[[Tally], None]:
@@ -118,14 +152,14 @@ def _show_progress(schedules: int) -> Callable[[Tally], None]:
     return show
 
 
-def _scale() -> None:
+def _scale(say: Say) -> Facts:
     """The table of docs/simulation.md."""
     from fanin.emulation.simulator.scale import Fabric, Transfer, table
 
     transfer, link = Transfer.over(), Fabric(workers=2)
     started = time.process_time()
     rows = table(transfer)
-    print(
+    say(
         f"one all-reduce of {transfer.tensor_bytes:,} bytes of float32, links {link.bytes_per_s * 8 / 1e9:g} Gbit/s "
         f"and {link.delay_s * 1e6:g} us, switches {link.switch_s * 1e6:g} us, window {transfer.window}; virtual ms\n\n"
         "| workers | leaf switches | fanin | floor | ring | halving-doubling |\n|---:|---:|---:|---:|---:|---:|"
@@ -137,21 +171,32 @@ def _scale() -> None:
             str(row.leaves) if row.leaves > 1 else "-",
             *(f"{each * 1e3:.2f}" for each in times),
         ]
-        print(f"| {' | '.join(cells)} |")
-    print(f"\n{time.process_time() - started:.0f} s of one core")
+        say(f"| {' | '.join(cells)} |")
+    took_s = time.process_time() - started
+    say(f"\n{took_s:.0f} s of one core")
+    return {"rows": [dataclasses.asdict(row) for row in rows], "took_s": took_s}
 
 
-def _hunt(times: int, seed: int) -> None:
+def _hunt(times: int, seed: int, say: Say) -> Facts:
     """The canary: every planted defect must be found, every time."""
     from fanin.emulation.simulator.canary import DEFECTS, MAX_SCHEDULES, hunt
 
-    missed = 0
+    hunts: list[Facts] = []
     for defect in DEFECTS:
         for first_seed in range(seed, seed + times * CANARY_SEEDS_APART, CANARY_SEEDS_APART):
             catch = hunt(defect, first_seed)
-            missed += catch is None
             found = "NOT FOUND" if catch is None else f"{catch.violation.kind} violated, seed {catch.violation.seed}"
             schedules = MAX_SCHEDULES if catch is None else catch.schedules
-            print(f"{defect:22} from seed {first_seed}: {found}, {schedules} schedules")
-    if missed:
-        sys.exit(f"{missed} hunts found nothing: the simulator no longer sees what it must see")
+            say(f"{defect:22} from seed {first_seed}: {found}, {schedules} schedules")
+            hunts.append({
+                "defect": defect,
+                "first_seed": first_seed,
+                "schedules": schedules,
+                "found": None if catch is None else catch.violation.kind,
+                "seed": None if catch is None else catch.violation.seed,
+            })  # fmt: skip
+    missed = sum(each["found"] is None for each in hunts)
+    if not missed:
+        return {"hunts": hunts}
+    print(f"{missed} hunts found nothing: the simulator no longer sees what it must see", file=sys.stderr)
+    return {"hunts": hunts, "missed": missed}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json as json_module
 import os
 from typing import Annotated
 
@@ -19,6 +21,7 @@ def tune(
     job: Annotated[str, typer.Argument(help="The job's name, as `fanin stats` shows it.")],
     quorum: Annotated[int | None, typer.Option(help="K: contributions that a round waits for.")] = None,
     staleness: Annotated[int | None, typer.Option(help="S: rounds that the slowest worker may be behind.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Change the quorum or the staleness bound of a running job; with neither, show them."""
     from fanin.host.control import ask
@@ -31,4 +34,7 @@ def tune(
         raise FaninError(f"{address}: {answer.reason}. Remedy: {answer.remedy}")
     if not isinstance(answer, control.Tuned):
         raise FaninError(f"{address} did not answer: it is no fanin switch of this version")
+    if json:
+        print(json_module.dumps(dataclasses.asdict(answer), indent=2))
+        return
     print(f"{answer.job}: quorum {answer.quorum}, staleness {answer.staleness} of at most {answer.max_staleness}")

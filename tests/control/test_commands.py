@@ -126,6 +126,16 @@ def test_stats_show_jobs_members_and_counters(switch: SwitchProcess) -> None:
     assert "2 of 2" in table
 
 
+def test_tune_says_what_a_job_has_for_people_and_for_programs(switch: SwitchProcess) -> None:
+    sessions = join_all(switch.address, "tuned", 2, options("native-udp"))
+    tuned, _, errors = fanin("tune", str(switch.address), "tuned", "--quorum", "1")
+    status, output, _ = fanin("tune", str(switch.address), "tuned", "--json")
+    for session in sessions:
+        session.close()
+    assert (tuned, status) == (0, 0), errors
+    assert json.loads(output) == {"job": "tuned", "quorum": 1, "staleness": 0, "max_staleness": 0}
+
+
 def test_stats_and_doctor_of_a_switch_that_is_not_there_say_so() -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]

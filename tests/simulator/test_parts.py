@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -224,6 +226,39 @@ def test_the_command_fails_when_a_schedule_does_and_prints_it_shortened(tmp_path
     assert "seed 0 fails" in result.output
     assert "0 of 1 faults are needed" in result.output
     assert "[[job]]" in result.output
+
+
+def facts_of(*arguments: str, status: int = 0) -> dict[str, Any]:
+    result = runner.invoke(app, ["simulate", "--json", *arguments])
+    assert result.exit_code == status, result.output
+    facts = json.loads(result.stdout)
+    assert isinstance(facts, dict)
+    return facts
+
+
+def test_json_has_the_figures_of_a_run_and_of_a_search() -> None:
+    run = facts_of("--python", "--scenario", "calm", "--seed", "4")
+    report = simulate(load("calm"), 4, kind="python")
+    assert run["scenario"] == "calm"
+    assert (run["seed"], run["events"], run["recovery_s"]) == (4, report.events, report.recovery_s)
+    searched = facts_of("--python", "--search", "3", "--processes", "1")
+    assert (searched["schedules"], searched["first_seed"]) == (3, 0)
+    assert "violation" not in searched
+
+
+def test_json_has_what_is_violated_and_the_schedule_shortened(tmp_path: Path) -> None:
+    scenario = tmp_path / "impossible.toml"
+    scenario.write_text("recovery_s = 0.001\n[[job]]\nthink_s = 0.1\n", encoding="utf-8")
+    given = ["--python", "--scenario", str(scenario)]
+    assert facts_of(*given, "--seed", "9", status=1)["violation"]["kind"] == "progress"
+    searched = facts_of(*given, "--search", "3", "--processes", "1", status=1)
+    assert searched["violation"]["seed"] == 0
+    assert parse(searched["shortened"]).recovery_s == 0.001
+
+
+def test_json_and_events_do_not_mix() -> None:
+    result = runner.invoke(app, ["simulate", "--json", "--events"])
+    assert isinstance(result.exception, ConfigurationError)
 
 
 def test_a_negative_count_is_refused() -> None:
