@@ -30,6 +30,8 @@ class SwitchBuffers:
     """Whether all workers send to one socket, or each has its own at the switch."""
     words_per_packet: int | None = None
     """Longest packet that the switch takes; None: any that fits a datagram."""
+    codes_per_packet: int | None = None
+    """Most scale codes that the switch takes in one packet; None: any."""
     words_beside_passes: int | None = None
     """The same in a job whose workers may pass, where a result can leave in the place of an empty packet."""
     slots: int | None = None
@@ -47,7 +49,7 @@ def choose_shape(joins: Sequence[Join], buffers: SwitchBuffers) -> JobShape:
     asked_words = [join.words_per_packet for join in joins if join.words_per_packet is not None]
     if asked_words and min(asked_words) < words:
         words = min(asked_words)
-        codes = max(count for count in range(1, codes + 1) if words % (8 * count) == 0)
+        codes = _most_codes(words, codes)
     passes = any(
         join.quorum not in (None, join.size) or join.staleness or join.max_staleness or join.on_worker_loss != "raise"
         for join in joins
@@ -55,9 +57,8 @@ def choose_shape(joins: Sequence[Join], buffers: SwitchBuffers) -> JobShape:
     limit = buffers.words_per_packet if buffers.words_per_packet is not None else words
     if passes and buffers.words_beside_passes is not None:
         limit = min(limit, buffers.words_beside_passes)
-    if limit < words:
-        words = limit
-        codes = max(count for count in range(1, codes + 1) if words % (8 * count) == 0)
+    words = min(words, limit)
+    codes = _most_codes(words, codes if buffers.codes_per_packet is None else min(codes, buffers.codes_per_packet))
     asked_slots = [join.slots for join in joins if join.slots is not None]
     if asked_slots:
         slots = min(asked_slots)
@@ -74,3 +75,8 @@ def choose_shape(joins: Sequence[Join], buffers: SwitchBuffers) -> JobShape:
         codes_per_packet=codes,
         checksum=any(join.checksum for join in joins),
     )
+
+
+def _most_codes(words: int, limit: int) -> int:
+    """How many scale codes, at most `limit`, divide a packet's words evenly."""
+    return max(count for count in range(1, limit + 1) if words % (8 * count) == 0)

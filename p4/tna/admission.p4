@@ -11,7 +11,7 @@
 #define ADMITTED_KEY                                                                                                   \
     meta.found: ternary @name("found");                                                                                \
     meta.damaged: ternary @name("damaged");                                                                            \
-    meta.poke: ternary @name("poke");                                                                                  \
+    meta.clean: ternary @name("clean");                                                                                \
     meta.generation: ternary @name("generation");                                                                      \
     hdr.fanin.worker: ternary @name("worker");                                                                         \
     meta.live: ternary @name("live");                                                                                  \
@@ -25,6 +25,8 @@
 #define NO_SLOT _, _, _, _, _, _, _, _, _, _, 0
 /* A contribution (with or without words) of live worker W. */
 #define ADMITTED(FOUND, W) FOUND, 0, 0, 0, W, 32w1 << W &&& 32w1 << W, 1, 0, 0, 0, POSITIVE
+/* The controller cleans a slot of this generation, so that nothing is left of the job that had it before. */
+#define CLEANING _, 0, 1, 0, _, _, _, _, _, 0, POSITIVE
 
 control Admission(in headers_t hdr, inout metadata_t meta) {
     action drop(bit<16> reason) {
@@ -48,7 +50,7 @@ control Admission(in headers_t hdr, inout metadata_t meta) {
             hdr.fanin.kind: ternary @name("kind");
             meta.known: ternary @name("known");
             meta.generation: ternary @name("generation");
-            meta.poke: ternary @name("poke");
+            meta.clean: ternary @name("clean");
             meta.worker_range: ternary @name("worker_range");
             hdr.fanin.worker[7:7]: ternary @name("worker_top");
             meta.dead: ternary @name("dead");
@@ -62,7 +64,7 @@ control Admission(in headers_t hdr, inout metadata_t meta) {
         const default_action = notice(REASON_GENERATION);
         CONST_SIZE(64)
         const entries = {
-            /* dmg found        kind               job gen poke  worker dead memb shape  slot */
+            /* dmg found        kind               job gen clean worker dead memb shape  slot */
             (1, _,              _,                 _, _, _, _, _, _, _, _, _, _, _): drop(REASON_TOO_SHORT);
             (_, TOO_SHORT,      _,                 _, _, _, _, _, _, _, _, _, _, _): drop(REASON_TOO_SHORT);
             (_, BAD_MAGIC,      _,                 _, _, _, _, _, _, _, _, _, _, _): drop(REASON_BAD_MAGIC);
@@ -88,8 +90,8 @@ control Admission(in headers_t hdr, inout metadata_t meta) {
             (_, _,              KIND_ECHO,         _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
             (_, _,              _,                 0, _, _, _, _, _, _, _, _, _, _): notice(REASON_UNKNOWN_JOB);
             /* From here on a row lists what is in order, and the first condition that it leaves out is what is wrong.
-             * A poke asks for nothing here: duplicates close what has become due (open_round.p4). */
-            (_, _,              KIND_CONTRIBUTION, 1, 0, 1, _, _, _, _, _, _, _, _): drop(0);
+             * What has cleaned a slot goes back to the controller, which sends again what does not come back. */
+            (_, _,              KIND_CONTRIBUTION, 1, 0, 1, _, _, _, _, _, _, _, _): go(CONTROLLER);
             (_, _,              _,                 1, 0, _, 0, _, _, _, _, _, _, _): drop(REASON_WORKER_RANGE);
             (_, _,              KIND_CONTRIBUTION, 1, 0, 0, 0 &&& 0x80, 0, 0, 1, 0, 0, 0, _): drop(REASON_SLOT_RANGE);
             (_, _,              KIND_CONTRIBUTION, 1, 0, 0, 0 &&& 0x80, 0, 0, 1, 0, 0, POSITIVE, 0): go(AGGREGATE);

@@ -11,21 +11,25 @@
 #define MARK                                                                                                           \
     if (held.low == hdr.fanin.base) { held.high = held.high | meta.worker_bit; }                                       \
     else if (held.low < hdr.fanin.base) { held.high = meta.worker_bit; held.low = hdr.fanin.base; }
+/* Of the slot's last job nothing may be left: its tags would make the first bases of the next one look ancient. */
+#define WIPE held.low = 0; held.high = 0;
 
 #if STALE
 
 control ArrivedBefore(in headers_t hdr, inout metadata_t meta) {
     PAIR_REGISTER(ENTRIES_HELD, arrived)
     ON_PAIR(entry_t, bit<32>, arrived, mark, if (held.low == hdr.fanin.base) { result = held.high; } MARK)
+    ON_PAIR(entry_t, bit<32>, arrived, wipe, WIPE)
     action contribute() { RUN(meta.before, mark, ENTRY(hdr.fanin.base)) }
+    action clean() { RUN(meta.before, wipe, ENTRY(hdr.fanin.base)) }
     action pass_by() { }
 #define ROW(W) (ADMITTED(WITH_WORDS, W)): contribute(); (ADMITTED(WITHOUT, W)): contribute();
     table before {
         key = { ADMITTED_KEY }
-        actions = { contribute; pass_by; }
+        actions = { contribute; clean; pass_by; }
         const default_action = pass_by;
         CONST_SIZE(128)
-        const entries = { (NO_SLOT): pass_by(); EACH_WORKER(ROW) }
+        const entries = { (NO_SLOT): pass_by(); (CLEANING): clean(); EACH_WORKER(ROW) }
     }
     apply {
         before.apply();
@@ -35,14 +39,20 @@ control ArrivedBefore(in headers_t hdr, inout metadata_t meta) {
 control ArrivedAge(in headers_t hdr, inout metadata_t meta) {
     PAIR_REGISTER(ENTRIES_HELD, arrived)
     ON_PAIR(entry_t, predicate_t, arrived, mark, REPORT(held.low == hdr.fanin.base, held.low < hdr.fanin.base) MARK)
+    ON_PAIR(entry_t, predicate_t, arrived, wipe, WIPE)
     action contribute() { RUN(meta.age, mark, ENTRY(hdr.fanin.base)) }
+    action clean() {
+        predicate_t unused_age;
+        RUN(unused_age, wipe, ENTRY(hdr.fanin.base))
+        meta.age = CLEANED;
+    }
     action pass_by() { }
     table age {
         key = { ADMITTED_KEY }
-        actions = { contribute; pass_by; }
+        actions = { contribute; clean; pass_by; }
         const default_action = pass_by;
         CONST_SIZE(128)
-        const entries = { (NO_SLOT): pass_by(); EACH_WORKER(ROW) }
+        const entries = { (NO_SLOT): pass_by(); (CLEANING): clean(); EACH_WORKER(ROW) }
     }
     apply {
         age.apply();
@@ -57,14 +67,15 @@ control ArrivedAge(in headers_t hdr, inout metadata_t meta) {
     action pass_by() { }                                                                                               \
     table marks {                                                                                                      \
         key = { meta.sealed: exact @name("sealed"); }                                                                  \
-        actions = { contribute; peek; pass_by; }                                                                       \
+        actions = { contribute; peek; clean; pass_by; }                                                                \
         const default_action = pass_by;     /* not admitted */                                                         \
-        CONST_SIZE(4)                                                                                                  \
+        CONST_SIZE(8)                                                                                                  \
         const entries = {                                                                                              \
             FIRST: contribute();                                                                                       \
             SECOND: contribute();                                                                                      \
             BOTH: contribute();                                                                                        \
             NEITHER: peek();                                                                                           \
+            CLEANED: clean();                                                                                          \
         }                                                                                                              \
     }                                                                                                                  \
     apply { marks.apply(); }
@@ -73,8 +84,10 @@ control ArrivedBefore(in headers_t hdr, inout metadata_t meta) {
     PAIR_REGISTER(ENTRIES_HELD, arrived)
     ON_PAIR(entry_t, bit<32>, arrived, mark, if (held.low == hdr.fanin.base) { result = held.high; } MARK)
     ON_PAIR(entry_t, bit<32>, arrived, look, if (held.low == hdr.fanin.base) { result = held.high; })
+    ON_PAIR(entry_t, bit<32>, arrived, wipe, WIPE)
     action contribute() { RUN(meta.before, mark, ENTRY(hdr.fanin.base)) }
     action peek() { RUN(meta.before, look, ENTRY(hdr.fanin.base)) }
+    action clean() { RUN(meta.before, wipe, ENTRY(hdr.fanin.base)) }
     ACTIONS
 }
 
@@ -82,14 +95,17 @@ control ArrivedAge(in headers_t hdr, inout metadata_t meta) {
     PAIR_REGISTER(ENTRIES_HELD, arrived)
     ON_PAIR(entry_t, predicate_t, arrived, mark, REPORT(held.low == hdr.fanin.base, held.low < hdr.fanin.base) MARK)
     ON_PAIR(entry_t, predicate_t, arrived, look, REPORT(held.low == hdr.fanin.base, held.low < hdr.fanin.base))
+    ON_PAIR(entry_t, predicate_t, arrived, wipe, WIPE)
     action contribute() { RUN(meta.age, mark, ENTRY(hdr.fanin.base)) }
     action peek() { RUN(meta.age, look, ENTRY(hdr.fanin.base)) }
+    action clean() { RUN(meta.age, wipe, ENTRY(hdr.fanin.base)) }
     ACTIONS
 }
 #undef ACTIONS
 
 #endif
 #undef MARK
+#undef WIPE
 
 /* What the bitmap says, as rows of a table: the worker's bit was set already. */
 #define VERDICT_KEY                                                                                                    \
@@ -111,6 +127,7 @@ control Verdict(in headers_t hdr, inout metadata_t meta) {
         CONST_SIZE(64)
         const entries = {
             (0, _, _): judge(NONE);             /* not admitted */
+            (CLEANED, _, _): judge(CLEAN);
             (NEITHER, _, _): judge(ANCIENT);
             EACH_WORKER(ROW)
             /* otherwise NEW */

@@ -31,7 +31,7 @@ parser IngressParser(packet_in packet, out headers_t hdr, out metadata_t meta,
     }
     state parse_packet_out {
         packet.extract(hdr.packet_out);
-        meta.poke = hdr.packet_out.poke;
+        meta.clean = hdr.packet_out.clean;
         transition parse_rest;
     }
     state parse_rest {

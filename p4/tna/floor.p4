@@ -42,6 +42,13 @@ control Floor(in headers_t hdr, inout metadata_t meta) {
     action incomplete_duplicate() {
         meta.limit = hdr.fanin.base;
         meta.turn = LOOK;
+        meta.needed = NEVER;
+    }
+    ON_WORD(slot_t, bit<32>, floors, wipe, held = 0;)
+    action clean() {
+        bit<32> unused_limit;
+        RUN(unused_limit, wipe, SLOT)
+        meta.turn = CLEAN_UP;
     }
     action nothing() { }
     table floor {
@@ -52,7 +59,7 @@ control Floor(in headers_t hdr, inout metadata_t meta) {
         }
         actions = {
             complete; incomplete; complete_late_pass; incomplete_late_pass; complete_duplicate; incomplete_duplicate;
-            nothing;
+            clean; nothing;
         }
         const default_action = nothing;
         CONST_SIZE(8)
@@ -63,6 +70,7 @@ control Floor(in headers_t hdr, inout metadata_t meta) {
             (NEW, _, 1): incomplete_late_pass();
             (DUPLICATE, 0, _): complete_duplicate();
             (DUPLICATE, _, _): incomplete_duplicate();
+            (CLEAN, _, _): clean();
         }
     }
 

@@ -88,7 +88,7 @@
     if (hdr.udp.isValid()) {                                                                                           \
         services.apply();                                                                                              \
     }                                                                                                                  \
-    if (hdr.packet_out.isValid() && meta.poke == 0) {                                                                  \
+    if (hdr.packet_out.isValid() && meta.clean == 0) {                                                                  \
         meta.port_out = hdr.packet_out.egress_port;                                                                    \
     } else if (meta.addressed == 1) {                                                                                  \
         job.apply(hdr, meta);                                                                                          \

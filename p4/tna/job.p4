@@ -9,11 +9,11 @@
 #include "types.p4"
 
 control Jobs(in headers_t hdr, inout metadata_t meta) {
-    /* Rings have one depth, jobs with checksums or branches are not for this program, a synchronous build knows K and S. */
+    /* v1model's without what this program does not ask: rings have one depth, and jobs with checksums or branches are not
+     * for it, which the controller sees by the parameters that are missing. A synchronous build knows K and S. */
     @noWarn("unused")
     action job(bit<16> row, bit<32> generation, bit<8> workers, bit<32> live, bit<8> quorum, bit<32> staleness,
-               bit<32> history, bit<32> slots, bit<32> first_slot, bit<32> first_entry, bit<8> codes, bit<16> words,
-               bit<16> group, bit<32> lost, bit<32> left, bit<1> checksum, bit<1> branches) {
+               bit<32> slots, bit<32> first_slot, bit<8> codes, bit<16> words, bit<16> group, bit<32> lost, bit<32> left) {
         meta.known = 1;
         meta.row = row;
         meta.generation = generation ^ hdr.fanin.generation;

@@ -17,7 +17,7 @@ parser FaninParser(packet_in packet, out headers_t hdr, inout metadata_t meta, i
     }
     state parse_packet_out {
         packet.extract(hdr.packet_out);
-        meta.poke = hdr.packet_out.poke;
+        meta.clean = hdr.packet_out.clean;
         transition parse_rest;
     }
     state parse_rest {

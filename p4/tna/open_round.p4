@@ -7,6 +7,7 @@
  *   PASS_BY        a new pass that is late                                    V < limit, count >= K        both conditions
  *   CLOSE_IF_DUE   a duplicate of a base that is complete                     V = base, count >= K         both conditions
  *   LOOK           another duplicate                                                                       V = base
+ *   CLEAN_UP       the controller, for a new job              0, as is V
  *
  * The third has nothing to close but after an eviction, or when K has been lowered: the twin's poke. If base b = V is
  * complete then V < floor, so that the staleness bound holds. Workers that wait for such a round send again, and all that
@@ -26,18 +27,24 @@
     PAIR_REGISTER(SLOTS_HELD, open)                                                                                    \
     ON_PAIR(slot_t, RESULT_T, open, arrive, RESULT CLOSE_OR(BELOW, held.high = held.high + 1;))                        \
     ON_PAIR(slot_t, RESULT_T, open, pass_by, RESULT CLOSE_OR(BELOW, ))                                                 \
-    ON_PAIR(slot_t, RESULT_T, open, close_if_due, RESULT_OF_DUPLICATE CLOSE_OR(IS_BASE, ))
+    ON_PAIR(slot_t, RESULT_T, open, close_if_due, RESULT_OF_DUPLICATE CLOSE_OR(IS_BASE, ))                             \
+    ON_PAIR(slot_t, RESULT_T, open, wipe, held.low = 0; held.high = 0;)                                                \
+    action clean_up() {                                                                                                \
+        RESULT_T unused_result;                                                                                        \
+        RUN(unused_result, wipe, SLOT)                                                                                 \
+    }
 #define TABLE                                                                                                          \
     table open_round {                                                                                                 \
         key = { meta.turn: exact @name("turn"); }                                                                      \
-        actions = { on_arrival; on_late_pass; on_complete; on_duplicate; nothing; }                                    \
+        actions = { on_arrival; on_late_pass; on_complete; on_duplicate; clean_up; nothing; }                          \
         const default_action = nothing;                                                                                \
-        CONST_SIZE(4)                                                                                                  \
+        CONST_SIZE(8)                                                                                                  \
         const entries = {                                                                                              \
             COUNT: on_arrival();                                                                                       \
             PASS_BY: on_late_pass();                                                                                   \
             CLOSE_IF_DUE: on_complete();                                                                               \
             LOOK: on_duplicate();                                                                                      \
+            CLEAN_UP: clean_up();                                                                                      \
         }                                                                                                              \
     }                                                                                                                  \
     apply { open_round.apply(); }
@@ -69,11 +76,10 @@ control OpenCount(in headers_t hdr, inout metadata_t meta) {
 
 control OpenCloses(in headers_t hdr, inout metadata_t meta) {
     TURNS(predicate_t, REPORT(BELOW, ENOUGH), REPORT(IS_BASE, ENOUGH))
-    ON_PAIR(slot_t, predicate_t, open, look, REPORT_ONE(IS_BASE))
     action on_arrival() { RUN(meta.closing, arrive, SLOT) }
     action on_late_pass() { RUN(meta.closing, pass_by, SLOT) }
     action on_complete() { RUN(meta.closing, close_if_due, SLOT) }
-    action on_duplicate() { RUN(meta.closing, look, SLOT) }
+    action on_duplicate() { RUN(meta.closing, close_if_due, SLOT) }     /* it needs NEVER: nothing closes */
     action nothing() { }
     TABLE
 }

@@ -51,19 +51,24 @@ control Seal(in headers_t hdr, inout metadata_t meta) {
             REPORT(held.low < meta.claim, held.high == meta.seal)
             if (held.low < meta.claim) { held.low = meta.claim; held.high = meta.seal; })
     ON_PAIR(entry_t, bit<32>, seals, look, if (held.low == meta.claim) { result = held.high; })
+    ON_PAIR(entry_t, bit<32>, seals, wipe, held.low = 0; held.high = 0;)
     action check() { RUN(meta.sealed, compare, ENTRY(hdr.fanin.base)) }
     action show() {
         RUN(meta.held_seal, look, ENTRY(hdr.fanin.base))
         meta.sealed = FIRST;
     }
+    action clean() {
+        RUN(meta.held_seal, wipe, ENTRY(hdr.fanin.base))
+        meta.sealed = CLEANED;
+    }
     action nothing() { }
 #define ROW(W) (ADMITTED(WITH_WORDS, W)): check(); (ADMITTED(WITHOUT, W)): show();
     table seal {
         key = { ADMITTED_KEY }
-        actions = { check; show; nothing; }
+        actions = { check; show; clean; nothing; }
         const default_action = nothing;
         CONST_SIZE(128)
-        const entries = { (NO_SLOT): nothing(); EACH_WORKER(ROW) }
+        const entries = { (NO_SLOT): nothing(); (CLEANING): clean(); EACH_WORKER(ROW) }
     }
 #undef ROW
 #endif

@@ -25,7 +25,7 @@ control Tally(inout metadata_t meta) {
     COUNTER(6, notices)
 
     apply {
-        if (meta.poke == 0) {
+        if (meta.clean == 0) {
             COUNT_IN(packets, ROW)
         }
         if (meta.reason != 0) {

@@ -30,6 +30,8 @@ const predicate_t NEITHER = 1;
 const predicate_t FIRST = 2;
 @noWarn("unused") const predicate_t SECOND = 4;
 const predicate_t BOTH = 8;
+/* In the place of a report: the entry was cleaned. */
+const predicate_t CLEANED = 16;
 
 /* Room for a table of constant entries: Tofino's compiler takes 512 for granted. */
 #ifdef FANIN_MODEL
@@ -66,7 +68,6 @@ const predicate_t BOTH = 8;
 #define REPORT(ONE, OTHER)                                                                                             \
     if (ONE) { if (OTHER) { result = BOTH; } else { result = FIRST; } }                                                \
     else { if (OTHER) { result = SECOND; } else { result = NEITHER; } }
-#define REPORT_ONE(ONE) if (ONE) { result = FIRST; } else { result = NEITHER; }
 
 #else
 
@@ -88,7 +89,6 @@ const predicate_t BOTH = 8;
     };
 #define RUN(RESULT, NAME, INDEX) RESULT = NAME.execute(INDEX);
 #define REPORT(ONE, OTHER) result = this.predicate(ONE, OTHER);
-#define REPORT_ONE(ONE) result = this.predicate(ONE);
 
 #endif
 #endif

@@ -51,8 +51,8 @@ header code_t {
 
 @controller_header("packet_out")
 header packet_out_t {
-    bit<9> egress_port;     /* where to send the rest; ignored when it is a poke */
-    bit<1> poke;
+    bit<9> egress_port;     /* where to send the rest; ignored when it cleans */
+    bit<1> clean;           /* makes a slot's registers, and those of one ring entry, as they are when switched on */
     bit<6> unused;
 }
 
@@ -130,6 +130,7 @@ const verdict_t NONE = 0;
 const verdict_t NEW = 1;
 const verdict_t DUPLICATE = 2;
 const verdict_t ANCIENT = 3;
+const verdict_t CLEAN = 4;
 
 /* What the registers of a round, its sums among them, do with a packet. */
 typedef bit<8> step_t;
@@ -143,7 +144,7 @@ struct metadata_t {
     /* parser */
     found_t found;
     bit<1> passes;
-    bit<1> poke;
+    bit<1> clean;
     bit<1> damaged;         /* the IPv4 checksum is wrong */
     bit<32> shape;          /* code_count << 31 | words << 24: in the byte that a round's facts keep it in */
     bit<16> words;
@@ -175,9 +176,9 @@ struct metadata_t {
     bit<5> cause;           /* the same for a counter's index: a slice of `reason` would split it */
     /* the slot machine */
     bit<32> seal;           /* signature and shape in one word */
-    predicate_t sealed;     /* FIRST: the round has no seal yet, or an older one; SECOND: it has this one */
+    predicate_t sealed;     /* FIRST: the round has no seal yet, or an older one; SECOND: it has this one; CLEANED */
     bit<32> before;         /* arrived[base] before this packet; 0 if it belonged to an older base */
-    predicate_t age;        /* FIRST: the entry is this base's; SECOND: an older one's; NEITHER: a newer one's */
+    predicate_t age;        /* FIRST: the entry is this base's; SECOND: an older one's; NEITHER: a newer one's; CLEANED */
     verdict_t verdict;
     bit<32> missing;        /* live workers that have not contributed base yet, this packet's apart */
     step_t step;
@@ -191,7 +192,7 @@ struct metadata_t {
     bit<32> staleness;
     bit<32> reach;          /* floor + S, if this packet's base becomes complete */
     bit<32> limit;          /* rounds below floor + S may close; of a duplicate, its base */
-    bit<8> turn;            /* COUNT, PASS_BY, CLOSE_IF_DUE, LOOK: what `open` does */
+    bit<8> turn;            /* COUNT, PASS_BY, CLOSE_IF_DUE, LOOK, CLEAN_UP: what `open` does */
     predicate_t closing;
     bit<32> count;
     bit<32> behind;         /* open round - base: 0 unless the contribution is late */
@@ -213,6 +214,9 @@ const bit<8> COUNT = 1;
 const bit<8> PASS_BY = 2;
 const bit<8> CLOSE_IF_DUE = 3;
 const bit<8> LOOK = 4;
+const bit<8> CLEAN_UP = 5;
+/* Arrivals that no round holds. */
+const bit<32> NEVER = 0x7FFFFFFF;
 #endif
 
 #endif

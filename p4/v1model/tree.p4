@@ -14,15 +14,18 @@ control Uplinks(in headers_t hdr, inout metadata_t meta) {
         meta.index = index;
     }
     action not_from_parent() { }
+    /* A parent that was restarted uses its indices again, while jobs of its former life linger here: so the generation tells
+     * whose a packet is. Of a generation that no job here has, it is anybody's with that index, which refuses it. */
     table parents {
         key = {
             hdr.fanin.job: exact @name("job");
             hdr.ipv4.source: exact @name("address");
             hdr.udp.source: exact @name("port");
+            hdr.fanin.generation: optional @name("generation");
         }
         actions = { from_parent; not_from_parent; }
         default_action = not_from_parent;
-        size = JOB_ROWS;
+        size = 2 * JOB_ROWS;
     }
 
     action to_parent(bit<16> job, bit<32> generation, bit<8> worker, mac_t mac, ipv4_address_t address, bit<16> port,

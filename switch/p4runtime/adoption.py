@@ -51,9 +51,10 @@ def _leaves(link: Link, vocabulary: Vocabulary, jobs: dict[int, PlacedJob]) -> l
         return []
     ended, updates = [], []
     for entity in link.read([vocabulary.all_entries("parents")]):
-        if not entity.table_entry.is_default_action:
-            match, _, _ = vocabulary.read_entry("parents", entity.table_entry)
-            updates.append(vocabulary.entry(DELETE, "parents", match))
+        entry = entity.table_entry
+        if not entry.is_default_action:
+            match, _, _ = vocabulary.read_entry("parents", entry)
+            updates.append(vocabulary.entry(DELETE, "parents", match, priority=entry.priority))
     for entity in link.read([vocabulary.all_entries("uplinks")]):
         if not entity.table_entry.is_default_action:
             match, _, _ = vocabulary.read_entry("uplinks", entity.table_entry)
@@ -86,7 +87,7 @@ def _read_job(index: int, facts: dict[str, int], liveness_timeout_s: float, now:
     except ConfigurationError as error:
         raise ConfigurationError(f"the device has an entry for job {index} that is none of ours: {error}") from None
     return PlacedJob(
-        spec, facts["row"], facts["first_slot"], facts["first_entry"], facts["live"], facts["quorum"],
+        spec, facts["row"], facts["first_slot"], facts.get("first_entry", 0), facts["live"], facts["quorum"],
         facts["staleness"], [None] * spec.workers, [now] * spec.workers, facts["lost"], facts["left"], adopted=True,
     )  # fmt: skip
 

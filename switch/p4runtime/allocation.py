@@ -17,7 +17,10 @@ def place(spec: JobSpec, placed: Collection[PlacedJob], capacity: Capacity) -> P
     row = next(row for row in range(1, len(placed) + 2) if all(job.row != row for job in placed))
     slot = _first_fit([(job.first_slot, job.spec.slots) for job in placed], spec.slots, capacity.slots)
     need = spec.slots * spec.history
-    entry = _first_fit([(job.first_entry, job.entries) for job in placed], need, capacity.entries)
+    if capacity.depth is None:
+        entry = _first_fit([(job.first_entry, job.entries) for job in placed], need, capacity.entries)
+    else:  # a slot's ring is where the slot is
+        entry = None if slot is None else slot * capacity.depth
     if row > capacity.jobs or slot is None or entry is None:
         raise AdmissionError(
             f"job {spec.job} needs {spec.slots} slots and {need} ring entries; the switch has room for "

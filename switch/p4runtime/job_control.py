@@ -6,7 +6,8 @@ Rules
   the entries that say all of it to the pipeline. The checks and answers are those of switch/switch_machine.py.
 * What a program has room for is capacity.py, where a job gets its own allocation.py, what it has there placed_job.py.
 * HELLO and BYE are registration.py, what the controller says voice.py, what was counted job_counters.py.
-* What changes a closing condition (an eviction, another K or S) is followed by a poke of each slot.
+* What changes a closing condition (an eviction, another K or S) is followed by a poke of each slot, where the program
+  knows pokes.
 * A job of a leaf contributes its rounds to its parent by itself; being present there is upward.py.
 * No clock, no socket, no thread: time and the link are passed in.
 """
@@ -27,14 +28,7 @@ from fanin.switch.p4runtime.allocation import place
 from fanin.switch.p4runtime.capacity import Capacity
 from fanin.switch.p4runtime.job_counters import read_counters, reset_counters
 from fanin.switch.p4runtime.links import Link, RefusedError, write_once
-from fanin.switch.p4runtime.placed_job import (
-    PlacedJob,
-    group_updates,
-    job_entry,
-    parent_entry,
-    uplink_entries,
-    worker_entries,
-)
+from fanin.switch.p4runtime.placed_job import PlacedJob, group_updates, job_entry, uplink_entries, worker_entries
 from fanin.switch.p4runtime.registration import Registration
 from fanin.switch.p4runtime.upward import LeafUplink, Upward
 from fanin.switch.p4runtime.vocabulary import DELETE, INSERT, MODIFY, Vocabulary
@@ -79,12 +73,14 @@ class JobControl:
         job = place(spec, self.jobs.values(), self.capacity)
         if parent is not None:
             job.uplink = LeafUplink(spec, parent, self._placement.upward)
-            self._displace(job.uplink)
         updates = reset_counters(self._words, job.row)
         try:
             self._link.write([*updates, job_entry(self._words, INSERT, job), *uplink_entries(self._words, INSERT, job)])
         except RefusedError as error:
             raise AdmissionError(f"the switch refused job {spec.job}: {error}") from None
+        if self.capacity.cleans and self.capacity.depth is not None:
+            job.unclean = {(slot, entry) for slot in range(spec.slots) for entry in range(self.capacity.depth)}
+            self._voice.clean(job)
         self._keep(job)
 
     def take_over(self, jobs: Iterable[PlacedJob]) -> None:
@@ -123,7 +119,7 @@ class JobControl:
         self._link.write(updates)
         if gone is not None:
             self._voice.tell(placed, Reason.EVICTED, worker, [gone])
-        self._voice.poke(placed)
+        self._poke(placed)
 
     def set_quorum(self, job: int, quorum: int) -> None:
         """Change K."""
@@ -132,7 +128,7 @@ class JobControl:
             raise ValueError(f"quorum = {quorum}; must be in 1..{placed.spec.workers} (workers)")
         placed.quorum = quorum
         self._link.write([job_entry(self._words, MODIFY, placed)])
-        self._voice.poke(placed)
+        self._poke(placed)
 
     def admit_worker(self, job: int, worker: int, token: int) -> None:
         """Nobody comes into a place here: `admit` takes no job that survives losses. ValueError, always."""
@@ -143,11 +139,15 @@ class JobControl:
         placed = self.jobs[job]
         if not 0 <= staleness <= placed.spec.largest_staleness:
             raise ValueError(f"staleness = {staleness}; must be in 0..{placed.spec.largest_staleness} (max_staleness)")
-        if staleness != placed.staleness and not self.capacity.deep:
+        if staleness != placed.staleness and self.capacity.depth is not None:
             raise ConfigurationError("this program's rings are as deep as staleness says: it cannot change")
         placed.staleness = staleness
         self._link.write([job_entry(self._words, MODIFY, placed)])
-        self._voice.poke(placed)
+        self._poke(placed)
+
+    def _poke(self, job: PlacedJob) -> None:
+        if self.capacity.pokes:
+            self._voice.poke(job)
 
     def next_event(self) -> SwitchEvent | None:
         """The oldest event that was not fetched yet, or None."""
@@ -156,7 +156,7 @@ class JobControl:
     # --- packets from the device ---
 
     def receive(self, packet: Any, now: float) -> None:
-        """A PacketIn: HELLO or BYE of a worker, or what a parent says to its leaf; anything else is let go."""
+        """A PacketIn: HELLO or BYE of a worker, what a parent says to its leaf, or what has cleaned a slot."""
         data, metadata = self._words.packet_in(packet)
         frame = read_frame(data)
         if frame is None:
@@ -167,8 +167,12 @@ class JobControl:
             return
         if (leaf := self._leaf_of(frame.source, message)) is not None:
             self._from_parent(leaf, message, len(frame.payload), now)
-        elif message.kind in (Kind.HELLO, Kind.BYE) and (job := self.jobs.get(message.job)) is not None:
+        elif (job := self.jobs.get(message.job)) is None:
+            return
+        elif message.kind in (Kind.HELLO, Kind.BYE):
             self._registration.receive(job, message, frame, metadata["ingress_port"], now)
+        elif frame.source == self._voice.end and message.generation == job.spec.generation:
+            job.unclean.discard((message.slot, message.base))
         self.speak(now)
 
     # --- a leaf and its parent ---
@@ -178,13 +182,6 @@ class JobControl:
         about = source, message.job, message.generation
         leaves = (job for job in self.jobs.values() if job.uplink is not None and job.uplink.concerns(*about))
         return next(leaves, None)
-
-    def _displace(self, uplink: LeafUplink) -> None:
-        """A parent that was restarted uses an index again: its results are for the new job, not one that lingers."""
-        for job in self.jobs.values():
-            if job.uplink is not None and job.hears_parent and job.uplink.source() == uplink.source():
-                self._link.write(parent_entry(self._words, DELETE, job))
-                job.hears_parent = False
 
     def _from_parent(self, job: PlacedJob, message: Packet, length: int, now: float) -> None:
         assert job.uplink is not None

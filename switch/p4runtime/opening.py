@@ -181,6 +181,7 @@ def _plane(
         receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES,
         shared=True,
         words_per_packet=control.capacity.words_per_packet,
+        codes_per_packet=control.capacity.codes_per_packet,
         words_beside_passes=None if adopts_s is None else WORDS_BESIDE_PASSES,
         slots=WINDOW,
     )

@@ -17,6 +17,8 @@ from fanin.switch.p4runtime.upward import LeafUplink
 from fanin.switch.p4runtime.vocabulary import DELETE, INSERT, MODIFY, Vocabulary
 from fanin.wire import Reason
 
+OWN_PRIORITY = 1 << 16
+"""Of an entry that says whose a packet of the parent's is; those that say who refuses have their rows, from 1 on."""
 GROUPS_PER_JOB = 64
 """A job's multicast groups: one that goes to all, and for each worker one that also sends it a bare answer."""
 BARE_INSTANCE = 0x100
@@ -54,8 +56,8 @@ class PlacedJob:
     """It was found on the device: tokens are unknown, so the registered addresses stand for them."""
     uplink: LeafUplink | None = None
     """Of a leaf: its presence at the parent."""
-    hears_parent: bool = True
-    """Of a leaf: whether what the parent sends of that index is for this job, and not for a later one."""
+    unclean: set[tuple[int, int]] = field(default_factory=set)
+    """(slot, ring entry) that may hold what another job left there (cleaning.py)."""
     sent: int = 0
     """Packets to its workers that the controller sent: the pipeline counts those of its own."""
 
@@ -118,17 +120,17 @@ def uplink_entries(words: Vocabulary, kind: int, job: PlacedJob) -> list[Any]:
     """Where the job's rounds go up to, and where their results come from; none but at a leaf."""
     if job.uplink is None:
         return []
-    action, facts = ("", {}) if kind == DELETE else ("to_parent", job.uplink.facts())
-    up = words.entry(kind, "uplinks", {"job": job.spec.job}, action, facts)
-    return [up, *parent_entry(words, kind, job)]
-
-
-def parent_entry(words: Vocabulary, kind: int, job: PlacedJob) -> list[Any]:
-    """Whose the parent's results are; nothing where they are a later job's."""
-    if job.uplink is None or not job.hears_parent:
-        return []
-    action, facts = ("", {}) if kind == DELETE else ("from_parent", {"index": job.spec.job})
-    return [words.entry(kind, "parents", job.uplink.source(), action, facts)]
+    add = kind != DELETE
+    up = words.entry(
+        kind, "uplinks", {"job": job.spec.job}, "to_parent" if add else "", job.uplink.facts() if add else {}
+    )
+    source, generation = job.uplink.source(), {"generation": job.uplink.presence.uplink.generation}
+    action, facts = ("from_parent", {"index": job.spec.job}) if add else ("", {})
+    return [
+        up,
+        words.entry(kind, "parents", source | generation, action, facts, priority=OWN_PRIORITY),
+        words.entry(kind, "parents", source, action, facts, priority=job.row),
+    ]
 
 
 def worker_entries(words: Vocabulary, kind: int, job: PlacedJob, rank: int, worker: Worker) -> list[Any]:

@@ -1,6 +1,8 @@
 """HELLO and BYE of workers: the rows of switch/switch_machine.py that the pipeline leaves to the controller.
 
-A worker that registers is written to the device before it is welcomed, so its first contribution finds it there.
+A worker that registers is written to the device before it is welcomed, so its first contribution finds it there. Where
+slots have to be cleaned for a new job (voice.py), nobody is registered, or answered, before all of them have come back
+clean: a worker says HELLO again, and each HELLO has what is still missing cleaned once more.
 """
 
 from __future__ import annotations
@@ -44,6 +46,9 @@ class Registration:
             self._bye(job, message, frame, worker, now)
 
     def _hello(self, job: PlacedJob, message: Packet, frame: Frame, worker: Worker, now: float) -> None:
+        if job.unclean:
+            self._voice.clean(job)
+            return
         rank = message.worker
         if job.workers[rank] is None:
             job.workers[rank] = worker

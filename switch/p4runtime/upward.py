@@ -64,7 +64,7 @@ class LeafUplink:
         }
 
     def source(self) -> dict[str, int]:
-        """The key of its entry in table `parents`."""
+        """The key of its entries in table `parents`, generation apart."""
         return {"job": self.presence.uplink.job, "address": self.end.address, "port": self.end.port}
 
     def packets_due(self, now: float) -> Iterator[Packet]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2
 
 from fanin.errors import ProgramError
@@ -22,6 +23,7 @@ class Vocabulary:
         self._actions = {each.preamble.id: each for each in info.actions}
         self._counters = _by_last_part(info.counters)
         self._registers = _by_last_part(info.registers)
+        self._register_names = [each.preamble.name.rpartition(".")[2] for each in info.registers]
         self.register_bits = [each.type_spec.bitstring.bit.bitwidth for each in info.registers]
         """Widths of all register arrays: several have the same last name."""
         metadata = {each.preamble.name: each for each in info.controller_packet_metadata}
@@ -38,9 +40,22 @@ class Vocabulary:
         """Whether the program has a counter of that name."""
         return name in self._counters
 
+    def has_register(self, name: str) -> bool:
+        """Whether the program has a register array of that name."""
+        return name in self._registers
+
     def register_size(self, name: str) -> int:
         """How many cells a register array has."""
         return int(_found(self._registers, "register", name).size)
+
+    def register_count(self, name: str) -> int:
+        """How many register arrays have that name."""
+        return self._register_names.count(name)
+
+    @property
+    def packet_out_metadata(self) -> frozenset[str]:
+        """What can be said about a packet from the controller."""
+        return frozenset(self._out)
 
     def size(self, table: str) -> int:
         """How many entries a table has room for."""
@@ -51,15 +66,28 @@ class Vocabulary:
         return tuple(each.name for each in self._action(_found(self._tables, "table", table), action).params)
 
     def entry(
-        self, kind: int, table: str, match: Mapping[str, int], action: str = "", values: Mapping[str, int] | None = None
+        self,
+        kind: int,
+        table: str,
+        match: Mapping[str, int],
+        action: str = "",
+        values: Mapping[str, int] | None = None,
+        *,
+        priority: int = 0,
     ) -> Any:
-        """An update of an entry that matches exactly; without `action`, to delete it."""
+        """An update of an entry; without `action`, to delete it.
+
+        An optional field that is not in `match` may be anything; a table that has one wants a `priority`.
+        """
         update = p4runtime_pb2.Update(type=kind)
         info = _found(self._tables, "table", table)
         entry = update.entity.table_entry
-        entry.table_id = info.preamble.id
+        entry.table_id, entry.priority = info.preamble.id, priority
         for field in info.match_fields:
-            entry.match.add(field_id=field.id).exact.value = encoded(match[field.name])
+            if field.match_type != p4info_pb2.MatchField.OPTIONAL:
+                entry.match.add(field_id=field.id).exact.value = encoded(match[field.name])
+            elif field.name in match:
+                entry.match.add(field_id=field.id).optional.value = encoded(match[field.name])
         if action:
             self._fill(entry, info, action, values or {})
         return update
@@ -109,7 +137,10 @@ class Vocabulary:
         """Match, action and values of an entry that was read."""
         info = _found(self._tables, "table", table)
         names = {field.id: field.name for field in info.match_fields}
-        match = {names[each.field_id]: int.from_bytes(each.exact.value, "big") for each in entry.match}
+        match = {
+            names[each.field_id]: int.from_bytes((each.exact if each.HasField("exact") else each.optional).value, "big")
+            for each in entry.match
+        }
         action = self._actions[entry.action.action.action_id]
         named = {each.id: each.name for each in action.params}
         values = {named[each.param_id]: int.from_bytes(each.value, "big") for each in entry.action.action.params}

@@ -1,4 +1,4 @@
-"""What the controller itself says: answers and notices to workers, pokes to the pipeline."""
+"""What the controller itself says: answers and notices to workers, pokes and cleanings to the pipeline."""
 
 from __future__ import annotations
 
@@ -54,10 +54,20 @@ class Voice:
     def poke(self, job: PlacedJob) -> None:
         """Have every slot ask again whether its round can close; a poke moves its floor by one base at most."""
         for slot in range(job.spec.slots):
-            packet = Packet(kind=Kind.CONTRIBUTION, job=job.spec.job, generation=job.spec.generation, slot=slot)
-            message = self._words.packet_out(Frame(self.end, self.end, packet.to_bytes()).to_bytes(), poke=1)
             for _ in range(job.spec.history):
-                self._link.send(message)
+                self._to_slot(job, slot, 0, poke=1)
+
+    def clean(self, job: PlacedJob) -> None:
+        """Have what may be another job's in this job's slots cleaned; what was cleaned comes back as a packet."""
+        for slot, entry in sorted(job.unclean):
+            self._to_slot(job, slot, entry, clean=1)
+
+    def _to_slot(self, job: PlacedJob, slot: int, base: int, **metadata: int) -> None:
+        packet = Packet(
+            kind=Kind.CONTRIBUTION, job=job.spec.job, generation=job.spec.generation, slot=slot, base=base
+        )  # fmt: skip
+        frame = Frame(self.end, self.end, packet.to_bytes())
+        self._link.send(self._words.packet_out(frame.to_bytes(), **metadata))
 
 
 def reply(packet: Packet, kind: Kind, **changes: Any) -> Packet:

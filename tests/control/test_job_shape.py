@@ -50,3 +50,13 @@ def test_where_results_may_replace_passes_packets_are_as_short_as_the_switch_ask
     for rounds in ({"quorum": 1}, {"staleness": 1}, {"max_staleness": 2}, {"on_worker_loss": "continue"}):
         shape = choose_shape([join(rank, 2, **rounds) for rank in range(2)], device)
         assert (shape.words_per_packet, 96 % (8 * shape.codes_per_packet)) == (96, 0)
+
+
+def test_packets_carry_no_more_scale_codes_than_the_switch_takes() -> None:
+    loopback = join(0, path_mtu=65_536)
+    assert choose_shape([loopback], SHARED).codes_per_packet > 1
+    one_code = SwitchBuffers(receive_buffer_bytes=425_984, shared=True, codes_per_packet=1)
+    assert choose_shape([loopback], one_code).codes_per_packet == 1
+    device = SwitchBuffers(receive_buffer_bytes=425_984, shared=True, words_per_packet=16, codes_per_packet=1)
+    shape = choose_shape([loopback], device)
+    assert (shape.words_per_packet, shape.codes_per_packet) == (16, 1)

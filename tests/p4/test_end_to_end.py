@@ -138,14 +138,16 @@ def test_quorum_and_staleness_of_a_running_job_change_through_the_controller() -
 
 
 def test_a_controller_takes_as_many_words_as_the_program_that_runs_parses() -> None:
-    for words in (64, 256):
-        files = (BUILD / f"v1model-{words}.json", BUILD / f"v1model-{words}.p4info.txtpb")
+    for name, words in (("v1model-64", 64), ("v1model-256", 256), ("tna-model", 8), ("tna-model-synchronous", 8)):
+        files = (BUILD / f"{name}.json", BUILD / f"{name}.p4info.txtpb")
         with device_and_controller(Artefacts.read(*files)) as address:
             sessions = join_all(address, "job", 2, GIVEN)
             (job,) = ask(address, control.Ask(), timeout_s=LIVENESS_S).jobs  # type: ignore[union-attr]
             assert job.words_per_packet == words
             reduce_together(sessions)
             (job,) = ask(address, control.Ask(), timeout_s=LIVENESS_S).jobs  # type: ignore[union-attr]
-            assert job.counters["packets_out"] >= 2 * job.counters["rounds"] > 0
+            assert job.counters["rounds"] > 0
+            if name.startswith("v1model"):  # a Tofino's program does not count what leaves
+                assert job.counters["packets_out"] >= 2 * job.counters["rounds"]
             for session in sessions:
                 session.close()

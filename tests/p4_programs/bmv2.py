@@ -21,7 +21,7 @@ import grpc
 from fanin.wire import Kind, Packet
 from tests.p4_programs.client import Client
 from tests.p4_programs.frames import UDP_OFFSET, Place, frame_to_switch
-from tests.p4_programs.subjects import BUILD, CPU_PORT
+from tests.p4_programs.subjects import BUILD, CPU_PORT, parameters
 
 PORTS = tuple(range(1, 6))
 START_TIMEOUT_S = 20.0
@@ -29,6 +29,8 @@ REPLY_TIMEOUT_S = 10.0
 BINARY = "simple_switch_grpc"
 MTU = 9000
 """Of the veth pairs; BMv2 takes frames of up to 10,240 bytes."""
+METADATA_BYTES = 2
+"""Of a packet-in, in front of its frame."""
 FENCE = 0x7E000000
 """Sequence numbers of our own PROBEs: no history uses them."""
 
@@ -72,9 +74,12 @@ class Bmv2:
         others = [sent for other in PORTS if other != port for sent in self._until_echo(other)]
         return [*before, *self._until_echo(port), *others, *self._to_controller()]
 
-    def poke(self, frame: bytes) -> list[tuple[int, bytes]]:
-        self._client.send(frame, poke=1)
-        return self._behind_the_controller()
+    def command(self, verb: str, frame: bytes) -> list[tuple[int, bytes]]:
+        self._client.send(frame, **{verb: 1})
+        return [*self._behind_the_controller(), *self._to_controller()]
+
+    def parameters(self, action: str) -> Sequence[str]:
+        return parameters(self._client.info, action)
 
     def _behind_the_controller(self) -> list[tuple[int, bytes]]:
         """What comes out before a packet that the controller sends through each port."""
@@ -97,8 +102,13 @@ class Bmv2:
         return sent
 
     def _to_controller(self) -> list[tuple[int, bytes]]:
-        packets = iter(self._client.received, None)
-        return [(CPU_PORT, packet) for packet in packets]
+        """What comes to the controller before a packet that it sends to itself."""
+        fence = next(self._numbers).to_bytes(64, "big")
+        self._client.send(fence, egress_port=CPU_PORT)
+        sent = []
+        while (packet := self._client.received())[METADATA_BYTES:] != fence:
+            sent.append((CPU_PORT, packet))
+        return sent
 
     def _receive(self, port: int) -> bytes:
         return self._sockets[port].recv(1 << 16)

@@ -99,12 +99,9 @@ class Client:
             packet.metadata.add(metadata_id=field.id, value=_bytes(metadata.get(field.name, 0)))
         self._requests.put(p4runtime_pb2.StreamMessageRequest(packet=packet))
 
-    def received(self) -> bytes | None:
-        """The oldest packet-in that was not fetched yet, metadata and frame as the program sent them, or None."""
-        try:
-            packet = self._packets.get_nowait()
-        except queue.Empty:
-            return None
+    def received(self) -> bytes:
+        """The next packet-in, metadata and frame as the program sent them."""
+        packet = self._packets.get(timeout=REPLY_TIMEOUT_S)
         metadata, bits = 0, 0
         (facts,) = (each for each in self.info.controller_packet_metadata if each.preamble.name == "packet_in")
         values = {each.metadata_id: int.from_bytes(each.value, "big") for each in packet.metadata}

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+from google.protobuf import text_format
+from p4.config.v1 import p4info_pb2
 
 from fanin.job import JobSpec
 from fanin.switch.p4 import V1Switch
@@ -37,8 +40,11 @@ class Subject(Protocol):
     def exchange(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
         """Let a frame in at a port; all that comes out of it, as (port, frame), in order for each port."""
 
-    def poke(self, frame: bytes) -> list[tuple[int, bytes]]:
-        """The same with a packet of the controller's that asks a slot to close."""
+    def command(self, verb: str, frame: bytes) -> list[tuple[int, bytes]]:
+        """The same with a packet of the controller's to a slot: "poke" asks it to close, "clean" makes it as new."""
+
+    def parameters(self, action: str) -> Sequence[str]:
+        """Names of an action's parameters."""
 
     def counter(self, name: str, index: int) -> int:
         """Packets in one cell of a counter."""
@@ -51,6 +57,8 @@ class Emulated:
 
     def __init__(self, configuration: str) -> None:
         self._switch = V1Switch.from_json((BUILD / f"{configuration}.json").read_bytes())
+        text = (BUILD / f"{configuration}.p4info.txtpb").read_text(encoding="utf-8")
+        self._info = text_format.Parse(text, p4info_pb2.P4Info())
 
     def entry(self, table: str, key: Sequence[int], action: str, data: Sequence[int], *, modify: bool = False) -> None:
         facts = self._switch.program.tables[table]
@@ -64,28 +72,55 @@ class Emulated:
     def exchange(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
         return self._switch.process(port, frame, 0.0)
 
-    def poke(self, frame: bytes) -> list[tuple[int, bytes]]:
+    def command(self, verb: str, frame: bytes) -> list[tuple[int, bytes]]:
         return self._switch.process(CPU_PORT, (1 << 6).to_bytes(2, "big") + frame, 0.0)
+
+    def parameters(self, action: str) -> Sequence[str]:
+        return parameters(self._info, action)
 
     def counter(self, name: str, index: int) -> int:
         return int(self._switch.program.counters[name].packets[index])
 
 
-def job_data(spec: JobSpec, *, live: int | None = None, quorum: int | None = None, row: int = 1) -> tuple[int, ...]:
-    """The parameters of a job's entry."""
+def parameters(info: Any, action: str) -> list[str]:
+    """Names of an action's parameters, by a P4Info."""
+    return [each.name for called in info.actions if called.preamble.name == action for each in called.params]
+
+
+def write_job(
+    subject: Subject, spec: JobSpec, *, live: int | None = None, quorum: int | None = None, modify: bool = True
+) -> None:
+    """The entry of a job: as much of it as the program asks for."""
     live = spec.full_mask if live is None else live
-    arrivals = min(spec.quorum if quorum is None else quorum, live.bit_count())
-    return (
-        row, spec.generation, spec.workers, live, arrivals, spec.staleness, spec.history, spec.slots, FIRST_SLOT,
-        FIRST_ENTRY, spec.codes_per_packet, spec.words_per_packet, GROUP, 0, 0, int(spec.checksum), int(spec.branches),
-    )  # fmt: skip
+    facts = {
+        "row": 1,
+        "generation": spec.generation,
+        "workers": spec.workers,
+        "live": live,
+        "quorum": min(spec.quorum if quorum is None else quorum, live.bit_count()),
+        "staleness": spec.staleness,
+        "history": spec.history,
+        "slots": spec.slots,
+        "first_slot": FIRST_SLOT,
+        "first_entry": FIRST_ENTRY,
+        "codes": spec.codes_per_packet,
+        "words": spec.words_per_packet,
+        "group": GROUP,
+        "lost": 0,
+        "left": 0,
+        "checksum": int(spec.checksum),
+        "branches": int(spec.branches),
+    }
+    action = "FaninIngress.job.job"
+    data = [facts[name] for name in subject.parameters(action)]
+    subject.entry("FaninIngress.job.jobs", (spec.job,), action, data, modify=modify)
 
 
 def program(subject: Subject, spec: JobSpec) -> None:
     """What a controller writes for a job all of whose workers have said HELLO."""
     places = [Place(worker) for worker in range(spec.workers)]
     subject.entry("FaninIngress.services", (SWITCH_ADDRESS, SERVICE_PORT), "FaninIngress.ours", ())
-    subject.entry("FaninIngress.job.jobs", (spec.job,), "FaninIngress.job.job", job_data(spec))
+    write_job(subject, spec, modify=False)
     results = [(place.port, place.number + 1) for place in places]
     subject.group(GROUP, results)
     for place in places:
@@ -97,4 +132,6 @@ def program(subject: Subject, spec: JobSpec) -> None:
         subject.group(GROUP + 1 + place.number, [*results, (place.port, BARE_INSTANCE + place.number)])
 
 
-__all__ = ["BUILD", "CPU_PORT", "GROUP", "REASONS", "SWITCH_MAC", "Emulated", "Subject", "job_data", "program"]
+__all__ = [
+    "BUILD", "CPU_PORT", "GROUP", "REASONS", "SWITCH_MAC", "Emulated", "Subject", "parameters", "program", "write_job",
+]  # fmt: skip

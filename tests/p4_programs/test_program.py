@@ -10,7 +10,7 @@ from fanin.switch.switch_machine import SwitchMachine
 from fanin.wire import Flag, Kind, Packet, Reason, parse
 from tests.p4_programs.frames import SERVICE_PORT, SWITCH_ADDRESS, SWITCH_MAC, Place, frame_to_switch, payload_for
 from tests.p4_programs.sides import ProgramSides
-from tests.p4_programs.subjects import CPU_PORT, REASONS, Subject, job_data, program
+from tests.p4_programs.subjects import CPU_PORT, REASONS, Subject, program, write_job
 from tests.switch.harness import Bench, make_spec, words_of
 
 CONTROLLER = Place(30)
@@ -32,13 +32,13 @@ def test_an_evicted_worker_is_told_and_the_others_rounds_close_when_poked(subjec
         for slot in range(2):
             sides.say(contribution(spec, worker, 5 + worker, slot=slot), Place(worker))
     sides.twin.evict(spec.job, 2, 0.0)
-    subject.entry("FaninIngress.job.jobs", (spec.job,), "FaninIngress.job.job", job_data(spec, live=0b011), modify=True)
+    write_job(subject, spec, live=0b011)
     twin = sides.twin.datagrams_to_send(0.0)
     expected = {place: [data for data, to in twin if to == place and data[3] == Kind.RESULT] for place in (100, 101)}
     frames = []
     for slot in range(2):
         for _ in range(spec.history):
-            frames += subject.poke(frame_to_switch(CONTROLLER, contribution(spec, 0, slot=slot)))
+            frames += subject.command("poke", frame_to_switch(CONTROLLER, contribution(spec, 0, slot=slot)))
     sides.check(expected, [(port, frame) for port, frame in frames if port != Place(2).port])
     sides.say(contribution(spec, 2, 9), Place(2))
     assert subject.counter("FaninIngress.tally.drops", REASONS + Reason.EVICTED) == 1
@@ -48,8 +48,8 @@ def test_a_poke_closes_nothing_that_is_not_due(subject: Subject) -> None:
     spec = make_spec(workers=2)
     sides = ProgramSides(subject, spec)
     sides.say(contribution(spec, 0, 5), Place(0))
-    assert subject.poke(frame_to_switch(CONTROLLER, contribution(spec, 0))) == []
-    assert subject.poke(frame_to_switch(CONTROLLER, contribution(spec, 0, slot=1))) == []
+    assert subject.command("poke", frame_to_switch(CONTROLLER, contribution(spec, 0))) == []
+    assert subject.command("poke", frame_to_switch(CONTROLLER, contribution(spec, 0, slot=1))) == []
     assert sides.say(contribution(spec, 1, 6), Place(1))
 
 
@@ -61,7 +61,7 @@ def test_a_new_generation_finds_its_slots_empty(subject: Subject) -> None:
             sides.say(contribution(old, worker, 7, base=base), Place(worker))
     sides.say(contribution(old, 0, 7, base=3), Place(0))
     new = dataclasses.replace(old, generation=old.generation + 1)
-    subject.entry("FaninIngress.job.jobs", (new.job,), "FaninIngress.job.job", job_data(new), modify=True)
+    write_job(subject, new)
     sides.twin.remove(old.job)
     sides.twin = Bench(SwitchMachine, new).machine
     sides.say(contribution(old, 0, 7, base=3), Place(0))

@@ -15,17 +15,21 @@ import numpy as np
 import pytest
 
 from fanin.job import JobSpec
+from fanin.switch.switch_machine import SwitchMachine
 from fanin.wire import Flag, Kind, Packet, Reason, parse
 from tests.p4_programs.conftest import OpenSubject
 from tests.p4_programs.frames import Place, frame_to_switch, payload_for
 from tests.p4_programs.histories import History
 from tests.p4_programs.sides import Sent, Sides, bare
-from tests.p4_programs.subjects import REASONS, job_data
-from tests.switch.harness import make_spec, words_of
+from tests.p4_programs.subjects import CPU_PORT, REASONS, Subject, write_job
+from tests.switch.harness import Bench, make_spec, words_of
 
 STALE, SYNCHRONOUS = "tna-model", "tna-model-synchronous"
 WORDS = 8
 PACKETS = 200
+CONTROLLER = Place(30)
+RING = {STALE: 4, SYNCHRONOUS: 2}
+"""Entries of each ring."""
 
 
 class ModelSides(Sides):
@@ -89,12 +93,28 @@ def spec_for(random: Random, configuration: str) -> JobSpec:
     )  # fmt: skip
 
 
-def contribution(spec: JobSpec, worker: int, *values: int, base: int = 0, signature: int = 0) -> bytes:
+def contribution(spec: JobSpec, worker: int, *values: int, slot: int = 0, base: int = 0, signature: int = 0) -> bytes:
     packet = Packet(
-        kind=Kind.CONTRIBUTION, job=spec.job, generation=spec.generation, worker=worker, base=base,
+        kind=Kind.CONTRIBUTION, job=spec.job, generation=spec.generation, worker=worker, slot=slot, base=base,
         signature=signature, words=words_of(*values),
     )  # fmt: skip
     return packet.to_bytes()
+
+
+def clean(subject: Subject, spec: JobSpec, slot: int, entry: int) -> list[tuple[int, bytes]]:
+    """What comes of the controller's cleaning one ring entry of a slot."""
+    return subject.command("clean", frame_to_switch(CONTROLLER, contribution(spec, 0, slot=slot, base=entry)))
+
+
+def used_up(subject: Subject, configuration: str, random: Random) -> tuple[ModelSides, JobSpec]:
+    """A job that has left something in every register of its slots; the facts of the next one in its place."""
+    old = make_spec(workers=2, staleness=RING[configuration] - 2, slots=2, words=WORDS)
+    sides = ModelSides(subject, old)
+    sides.play(Lawful(old, random), PACKETS)
+    new = dataclasses.replace(old, generation=old.generation + 1)
+    sides.twin = Bench(SwitchMachine, new).machine
+    write_job(subject, new)
+    return sides, new
 
 
 @pytest.mark.parametrize("configuration", [STALE, SYNCHRONOUS])
@@ -128,7 +148,7 @@ def test_after_an_eviction_whoever_asks_again_gets_the_result(open_subject: Open
     for worker in (0, 1):
         assert not sides.say(contribution(spec, worker, 5 + worker), Place(worker))
     sides.twin.evict(spec.job, 2, 0.0)
-    subject.entry("FaninIngress.job.jobs", (spec.job,), "FaninIngress.job.job", job_data(spec, live=0b011), modify=True)
+    write_job(subject, spec, live=0b011)
     results = [parse(payload) for payload, _ in sides.twin.datagrams_to_send(0.0) if payload[3] == Kind.RESULT]
     got = sides.exchange(contribution(spec, 0, 5), Place(0))
     answer = parse(got[Place(0).twin_address][0])
@@ -159,18 +179,48 @@ def test_a_stale_mismatch_counts_as_a_pass_and_its_sender_is_told(open_subject: 
     assert (answer.kind, answer.contributors, list(answer.words)) == (Kind.ANSWER, 1, [1])
 
 
-@pytest.mark.parametrize(("configuration", "staleness"), [(STALE, 2), (SYNCHRONOUS, 0)])
-def test_the_first_base_of_a_job_is_ancient_in_slots_that_were_not_cleared(
-    open_subject: OpenSubject, configuration: str, staleness: int
+@pytest.mark.parametrize("configuration", RING)
+def test_the_first_base_of_a_job_is_ancient_in_slots_that_were_not_cleaned(
+    open_subject: OpenSubject, configuration: str
 ) -> None:
-    subject, old = open_subject(configuration), make_spec(workers=2, staleness=staleness, words=WORDS)
-    ModelSides(subject, old).play(Lawful(old, Random(1)), PACKETS)
-    new = dataclasses.replace(old, generation=old.generation + 1)
-    subject.entry("FaninIngress.job.jobs", (new.job,), "FaninIngress.job.job", job_data(new), modify=True)
+    subject = open_subject(configuration)
+    _, new = used_up(subject, configuration, Random(1))
     before = subject.counter("FaninIngress.tally.drops", REASONS + Reason.ANCIENT)
     for worker in range(2):
         assert not subject.exchange(Place(worker).port, frame_to_switch(Place(worker), contribution(new, worker, 1)))
     assert subject.counter("FaninIngress.tally.drops", REASONS + Reason.ANCIENT) == before + 2
+
+
+@pytest.mark.parametrize("configuration", RING)
+@pytest.mark.parametrize("seed", range(4))
+def test_slots_that_were_cleaned_are_as_new(open_subject: OpenSubject, configuration: str, seed: int) -> None:
+    random, subject = Random(f"clean {seed}"), open_subject(configuration)
+    sides, new = used_up(subject, configuration, random)
+    for slot in range(new.slots):
+        for entry in range(RING[configuration]):
+            ((port, back),) = clean(subject, new, slot, entry)
+            frame = frame_to_switch(CONTROLLER, contribution(new, 0, slot=slot, base=entry))
+            assert (port, back) == (CPU_PORT, (CPU_PORT << 7).to_bytes(2, "big") + frame), "the controller is told"
+    assert Kind.RESULT in sides.play(Lawful(new, random), PACKETS)
+
+
+@pytest.mark.parametrize("configuration", RING)
+def test_cleaning_touches_no_other_slot_and_none_of_another_generation(
+    open_subject: OpenSubject, configuration: str
+) -> None:
+    spec, subject = make_spec(workers=2, slots=3, words=WORDS), open_subject(configuration)
+    sides = ModelSides(subject, spec)
+    for slot in (0, 1, 2):
+        sides.say(contribution(spec, 0, 5, slot=slot), Place(0))
+    stranger = dataclasses.replace(spec, generation=spec.generation + 1)
+    for entry in range(RING[configuration]):
+        clean(subject, spec, 1, entry)
+        clean(subject, spec, 3, entry)
+        clean(subject, stranger, 0, entry)
+    for slot in (0, 2):
+        assert sides.say(contribution(spec, 1, 6, slot=slot), Place(1))
+    frame = frame_to_switch(Place(1), contribution(spec, 1, 6, slot=1))
+    assert not subject.exchange(Place(1).port, frame), "what worker 0 gave is forgotten"
 
 
 def _at(payload: bytes, base: int) -> bytes:

@@ -83,6 +83,30 @@ def test_a_parent_that_was_restarted_may_use_an_index_again_while_the_old_job_li
     assert [(packet.job, packet.words.tolist()) for packet, _ in down] == [(again.job, [2])] * 2
 
 
+def test_what_a_parent_says_of_its_former_life_is_for_the_part_that_lingers(machine_type: MachineType) -> None:
+    leaf = Leaf(machine_type)
+    old, machine = leaf.spec, cast("LeafMachine", leaf.machine)
+    new = replace(old, job=old.job + 1, generation=0x5EC0)
+    machine.admit_leaf(new, replace(UPLINK, generation=0xFEED))
+    for worker in range(2):
+        leaf.say(replace(leaf.hello(worker), job=new.job, generation=new.generation), address(worker))
+    for spec in (old, new):
+        for worker in range(2):
+            packet = leaf.packet(Kind.CONTRIBUTION, worker, signature=5, words=(1,))
+            sent = leaf.say(replace(packet, job=spec.job, generation=spec.generation), address(worker))
+    assert [packet.generation for packet, _ in sent] == [0xFEED]
+    fields: dict[str, Any] = {"worker": SWITCH_WORKER, "signature": 5, "contributors": 8}
+    assert leaf.parent_says(Kind.RESULT, generation=1, words=(9,), **fields) == []
+    assert leaf.dropped() == {"generation": 1}
+    of_old = leaf.parent_says(Kind.RESULT, generation=0xBEEF, words=(7,), **fields)
+    assert [(packet.job, packet.words.tolist()) for packet, _ in of_old] == [(old.job, [7])] * 2
+    machine.remove(old.job)
+    assert leaf.parent_says(Kind.RESULT, generation=0xBEEF, words=(7,), **fields) == []
+    assert leaf.dropped() == {"generation": 2}
+    of_new = leaf.parent_says(Kind.RESULT, generation=0xFEED, words=(8,), **fields)
+    assert [(packet.job, packet.words.tolist()) for packet, _ in of_new] == [(new.job, [8])] * 2
+
+
 @pytest.mark.parametrize("checksum", [True, False])
 def test_a_damaged_hello_to_the_parent_is_no_other_version(machine_type: MachineType, checksum: bool) -> None:
     """Found by the simulator: a flipped bit in the version lost the whole branch."""
