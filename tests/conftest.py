@@ -7,9 +7,15 @@ rivals of their own and share one xdist worker, so that they never compete with 
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# A shell without job control starts what it puts into the background with SIGINT ignored, and that is inherited: the
+# tests that press Ctrl-C would wait for nothing.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("sanitize", settings.get_profile("default"), max_examples=15)

@@ -18,6 +18,8 @@ from tests.torch.job import running
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 PROMISED_S = 10.0
+LOADED_MACHINE_S = 5.0
+"""What a machine that is busy with other tests may add to a promised time."""
 NO_SWITCH = "udp://127.0.0.1:9"
 """Nothing listens at the discard port."""
 
@@ -96,7 +98,7 @@ def test_without_a_switch_joining_fails_in_time_and_names_address_and_remedy() -
         assert seen["error"] == "SwitchUnreachableError"
         assert NO_SWITCH in seen["text"]
         assert "fanin" in seen["text"]
-        assert seen["seconds"] < 5 + 1
+        assert seen["seconds"] < 5 + LOADED_MACHINE_S
 
 
 def test_without_a_switch_the_fallback_starts_on_gloo_and_says_so() -> None:
