@@ -169,6 +169,7 @@ void bind_server(py::module_& module) {
       .def("counters", [](SwitchServer& self) { return to_python(self.counters()); })
       .def("job_counters", [](SwitchServer& self, std::uint16_t job) { return to_python(self.job_counters(job)); },
            py::arg("job"))
+      .def_property_readonly("event_fileno", &SwitchServer::event_fd)
       .def("next_event", [](SwitchServer& self, double timeout_s) {
             return to_python(
                 wait_in_slices(timeout_s, [&self](double slice_s) { return self.next_event(slice_s); }));

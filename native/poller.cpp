@@ -1,6 +1,5 @@
 #include "poller.hpp"
 
-#include <sys/eventfd.h>
 #include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -19,21 +18,20 @@ double monotonic_now() {
 
 Poller::Poller()
     : epoll_(epoll_create1(EPOLL_CLOEXEC)),
-      bell_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       alarm_(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)) {
-  if (epoll_ < 0 || bell_ < 0 || alarm_ < 0) {
+  if (epoll_ < 0 || alarm_ < 0) {
     const int error = errno;
-    for (const int fd : {epoll_, bell_, alarm_}) {
+    for (const int fd : {epoll_, alarm_}) {
       if (fd >= 0) ::close(fd);
     }
-    throw std::system_error(error, std::generic_category(), "opening epoll, eventfd and timerfd");
+    throw std::system_error(error, std::generic_category(), "opening epoll and timerfd");
   }
-  watch(bell_, BELL);
+  watch(bell_.fd(), BELL);
   watch(alarm_, ALARM);
 }
 
 Poller::~Poller() {
-  for (const int fd : {epoll_, bell_, alarm_}) ::close(fd);
+  for (const int fd : {epoll_, alarm_}) ::close(fd);
 }
 
 void Poller::watch(int fd, std::uint64_t key) {
@@ -56,18 +54,14 @@ std::span<const epoll_event> Poller::wait() {
   const int count = epoll_wait(epoll_, events_, MAX_EVENTS, -1);
   if (count < 0) return {};  // EINTR: the caller's loop comes back
   for (int i = 0; i < count; ++i) {
-    std::uint64_t value;
-    if (events_[i].data.u64 == ALARM) alarm_s_.store(0.0);  // before reading: a new alarm set meanwhile stays
-    if (events_[i].data.u64 >= ALARM) {
-      [[maybe_unused]] const auto ignored = read(events_[i].data.u64 == BELL ? bell_ : alarm_, &value, sizeof value);
+    if (events_[i].data.u64 == BELL) bell_.silence();
+    if (events_[i].data.u64 == ALARM) {
+      alarm_s_.store(0.0);  // before reading: a new alarm set meanwhile stays
+      std::uint64_t value;
+      [[maybe_unused]] const auto ignored = read(alarm_, &value, sizeof value);
     }
   }
   return {events_, static_cast<std::size_t>(count)};
-}
-
-void Poller::ring() {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto ignored = write(bell_, &one, sizeof one);
 }
 
 void Poller::alarm_at(std::optional<double> when) {

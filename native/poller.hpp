@@ -8,6 +8,8 @@
 #include <optional>
 #include <span>
 
+#include "event_fd.hpp"
+
 namespace fanin {
 
 // Seconds of CLOCK_MONOTONIC.
@@ -30,15 +32,15 @@ class Poller {
   // Sleeps until something happens; returns the keys. The bell and the alarm are silenced by being returned.
   std::span<const epoll_event> wait();
   // From any thread.
-  void ring();
+  void ring() { bell_.ring(); }
   // Wake `wait` at `when` at the latest. Callers hold one lock of their choice. An alarm that is set and earlier stays: a
   // wake-up too many is cheaper than a system call for every packet.
   void alarm_at(std::optional<double> when);
 
  private:
   static constexpr int MAX_EVENTS = 64;
+  EventFd bell_;
   int epoll_ = -1;
-  int bell_ = -1;
   int alarm_ = -1;
   std::atomic<double> alarm_s_{0.0};  // 0: none is set
   epoll_event events_[MAX_EVENTS];

@@ -181,6 +181,7 @@ void SwitchServer::take_event(const SwitchEvent& event) {
   }
   if (events_.size() == MAX_EVENTS) events_.pop_front();  // nobody reads them
   events_.push_back(event);
+  events_bell_.ring();
   events_changed_.notify_all();
 }
 
@@ -190,6 +191,7 @@ std::optional<SwitchEvent> SwitchServer::next_event(double timeout_s) {
   if (events_.empty()) return std::nullopt;
   const SwitchEvent event = events_.front();
   events_.pop_front();
+  if (events_.empty()) events_bell_.silence();
   return event;
 }
 

@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "event_fd.hpp"
 #include "switch_flow.hpp"
 
 namespace fanin {
@@ -57,6 +58,8 @@ class SwitchServer {
 
   // Joined: once on every flow. Silent, left: at the first flow that says so.
   std::optional<SwitchEvent> next_event(double timeout_s);
+  // Readable while there is one.
+  int event_fd() const { return events_bell_.fd(); }
 
  private:
   struct Seen {  // events of one worker so far
@@ -74,6 +77,7 @@ class SwitchServer {
   std::mutex events_lock_;
   std::condition_variable events_changed_;
   std::deque<SwitchEvent> events_;
+  EventFd events_bell_;  // rings while there are any
   std::unordered_map<std::uint32_t, Seen> seen_;  // by job << 8 | worker
   bool closed_ = false;
 };

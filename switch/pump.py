@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from fanin.events import SwitchEvent, WorkerJoined
 from fanin.job import JobSpec, ParentRoute, Uplink
 from fanin.pump import Machine, Pump
+from fanin.switch.event_queue import EventQueue
 from fanin.transport import Transport
 
 
@@ -78,13 +78,11 @@ class PumpServer:
         self._ports = ports
         self._clock = clock
         self._machines = [machine for machine, _ in flows]
-        self._changed = threading.Condition()
-        """Guards everything below."""
         self._reported: dict[tuple[type, int, int], int] = {}
         """By kind of event, job and worker: how many flows have reported it."""
-        self._events: deque[SwitchEvent] = deque()
-        self._crash: Exception | None = None
-        self._closed = False
+        self._reporting = threading.Lock()
+        """Guards that."""
+        self._events = EventQueue()
         self._pumps = [
             Pump(machine, transport, clock, self._take, self._crashed, f"fanin switch flow {flow}")
             for flow, (machine, transport) in enumerate(flows)
@@ -108,7 +106,7 @@ class PumpServer:
 
     def admit(self, spec: JobSpec, parent: ParentRoute | None = None) -> None:
         """Take a job in on every flow, or, when one refuses, on none."""
-        with self._changed:
+        with self._reporting:
             for key in [key for key in self._reported if key[1] == spec.job]:
                 del self._reported[key]
         admitted: list[tuple[SwitchMachine, threading.Lock]] = []
@@ -157,22 +155,21 @@ class PumpServer:
 
     def admit_worker(self, job: int, worker: int, token: int) -> None:
         """Open an evicted worker's place on every flow; what is reported of it from here on is news again."""
-        with self._changed:
+        with self._reporting:
             for key in [key for key in self._reported if key[1:] == (job, worker)]:
                 del self._reported[key]
         for machine, pump in self._flows():
             with pump.lock:
                 machine.admit_worker(job, worker, token)
 
+    @property
+    def event_fileno(self) -> int:
+        """Readable while `next_event` has something to say."""
+        return self._events.fileno()
+
     def next_event(self, timeout_s: float) -> SwitchEvent | None:
-        """The next event; waits up to `timeout_s` for one."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._events or self._crash or self._closed, timeout_s)
-            if self._events:
-                return self._events.popleft()
-            if self._crash is not None:
-                raise RuntimeError(f"a flow of the switch crashed: {self._crash!r}") from self._crash
-            return None
+        """The next event; waits up to `timeout_s` for one. RuntimeError after a crash of a flow."""
+        return self._events.next(timeout_s)
 
     def counters(self) -> dict[str, int]:
         """Sums over flows."""
@@ -197,9 +194,7 @@ class PumpServer:
 
     def close(self) -> None:
         """Stop the threads, end every wait for an event and close the transports."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        self._events.close()
         for pump in self._pumps:
             pump.halt()
         for pump in self._pumps:
@@ -220,14 +215,11 @@ class PumpServer:
     def _take(self, event: SwitchEvent) -> None:
         """An event of one flow, in its pump's thread."""
         key = (type(event), event.job, event.worker)
-        with self._changed:
+        with self._reporting:
             reports = self._reported.get(key, 0) + 1
             self._reported[key] = reports
             if reports == (len(self._pumps) if isinstance(event, WorkerJoined) else 1):
-                self._events.append(event)
-                self._changed.notify_all()
+                self._events.put(event)
 
     def _crashed(self, error: Exception) -> None:
-        with self._changed:
-            self._crash = error
-            self._changed.notify_all()
+        self._events.fail(RuntimeError(f"a flow of the switch crashed: {error!r}"))

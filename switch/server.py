@@ -47,8 +47,15 @@ class Server(Protocol):
     def admit_worker(self, job: int, worker: int, token: int) -> None:
         """Open an evicted worker's place to a new process; ValueError when it was not evicted."""
 
+    @property
+    def event_fileno(self) -> int:
+        """A descriptor that is readable while `next_event` has something to say."""
+
     def next_event(self, timeout_s: float) -> SwitchEvent | None:
-        """The next event, once per worker however many flows there are; waits up to `timeout_s`."""
+        """The next event, once per worker however many flows there are; waits up to `timeout_s`.
+
+        Whoever has heard of something from the data plane finds it reported here. RuntimeError after a crash.
+        """
 
     def counters(self) -> dict[str, int]:
         """The machines' counters, added up over flows."""

@@ -1,19 +1,18 @@
 """The switch as a process: control on TCP, data on UDP and ZeroMQ, one controller that knows of all of it.
 
-One thread runs `run`: it waits on the control socket, on a pipe that other threads wake it by, and on the controller's
-next timer. Each data server has threads of its own, and one here that carries its events over.
+One thread runs `run`: it waits on the control socket, on the data servers' events, on a pipe that other threads wake it
+by, and on the controller's next timer. Data servers have threads of their own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import queue
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import cast
@@ -23,7 +22,6 @@ import zmq
 from fanin import control
 from fanin.control import Scheme
 from fanin.errors import ConfigurationError
-from fanin.events import SwitchEvent
 from fanin.job import LIVENESS_TIMEOUT_S
 from fanin.options import SwitchAddress
 from fanin.switch.controller import Controller
@@ -42,8 +40,6 @@ REQUESTS_PER_TURN = 64
 """Control messages taken in before events and timers get their turn."""
 QUEUED_REPLIES = 1000
 """High-water mark of one peer; replies beyond it are dropped, and it asks again."""
-EVENT_WAIT_S = 1.0
-"""How long one look for a data server's event waits; also how long `close` may wait for that thread."""
 
 log = logging.getLogger("fanin.switch")
 
@@ -86,12 +82,10 @@ class SwitchService:
         """Numeric address."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
-        self._events: queue.SimpleQueue[SwitchEvent | Exception] = queue.SimpleQueue()
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
         self._waker.setblocking(False)
         self._stopping = threading.Event()
-        self._threads: list[threading.Thread] = []
         self._servers: dict[Scheme, Server] = {}
         self._given: DataPlane | None = None
         """What `options.data` has opened."""
@@ -159,14 +153,10 @@ class SwitchService:
         `watched` are further descriptors that end a wait when they become readable. RuntimeError when a data server
         has crashed: a switch that serves only a part must not look alive.
         """
-        for scheme, server in self._servers.items():
-            thread = threading.Thread(target=self._carry_events, args=(server,), name=f"fanin {scheme} events")
-            thread.daemon = True
-            thread.start()
-            self._threads.append(thread)
         poller = zmq.Poller()
         sockets = [self._router] if self._parent is None else [self._router, self._parent.socket]
-        for readable in (*sockets, self._woken.fileno(), *watched):
+        events = (server.event_fileno for server in self._servers.values())
+        for readable in (*sockets, *events, self._woken.fileno(), *watched):
             poller.register(readable, zmq.POLLIN)
         while not self._stopping.is_set() and keep_going():
             timer = self.controller.next_timer()
@@ -184,8 +174,6 @@ class SwitchService:
         self._stopping.set()
         for server in self._servers.values():
             server.close()
-        for thread in self._threads:
-            thread.join(2 * EVENT_WAIT_S)
         if not self._context.closed:
             if self._parent is not None:
                 self._parent.socket.close(linger=200)
@@ -197,25 +185,17 @@ class SwitchService:
     # --- one turn of the loop ---
 
     def _turn(self) -> None:
-        for _ in range(REQUESTS_PER_TURN):
-            try:
-                frames = self._router.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                break
-            if len(frames) == 2:
-                self._take_request(frames[0], frames[1])
-        if self._parent is not None:
+        requests = list(self._requests())
+        replies = list(self._parent.receive()) if self._parent is not None else []
+        # Events before what came with them: who was told of a loss by the data plane may ask about it.
+        for server in self._servers.values():
+            while (event := server.next_event(0.0)) is not None:
+                self.controller.handle_event(event, time.monotonic())
+        for peer, data in requests:
+            self._take_request(peer, data)
+        for reply in replies:
             assert isinstance(self.controller, LeafController)
-            for reply in self._parent.receive():
-                self.controller.receive_from_parent(reply, time.monotonic())
-        while True:
-            try:
-                event = self._events.get_nowait()
-            except queue.Empty:
-                break
-            if isinstance(event, Exception):
-                raise RuntimeError(f"a data server stopped: {event}") from event
-            self.controller.handle_event(event, time.monotonic())
+            self.controller.receive_from_parent(reply, time.monotonic())
         self.controller.handle_timer(time.monotonic())
         for peer, reply in self.controller.messages_to_send():
             with contextlib.suppress(zmq.ZMQError):  # a peer that is gone, or does not read
@@ -223,6 +203,16 @@ class SwitchService:
         if self._parent is not None:
             assert isinstance(self.controller, LeafController)
             self._parent.send(self.controller.messages_to_parent())
+
+    def _requests(self) -> Iterator[tuple[bytes, bytes]]:
+        """Who asks, and what."""
+        for _ in range(REQUESTS_PER_TURN):
+            try:
+                frames = self._router.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            if len(frames) == 2:
+                yield frames[0], frames[1]
 
     def _take_request(self, peer: bytes, data: bytes) -> None:
         try:
@@ -234,20 +224,6 @@ class SwitchService:
             self.controller.receive(peer, request, time.monotonic())
         else:
             self.controller.receive_malformed(peer, control.ControlError("a reply came instead of a request"))
-
-    def _carry_events(self, server: Server) -> None:
-        """Runs in a thread per data server."""
-        while not self._stopping.is_set():
-            try:
-                event = server.next_event(EVENT_WAIT_S)
-            except Exception as error:  # whatever it is, the loop must hear of it
-                if not self._stopping.is_set():
-                    self._events.put(error)
-                    self.wake()
-                return
-            if event is not None:
-                self._events.put(event)
-                self.wake()
 
     # --- opening ---
 

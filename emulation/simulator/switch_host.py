@@ -254,6 +254,7 @@ class SimulatedServer:
         self._host = host
         self.description = "a simulated switch"
         self.ports = (1,)
+        self.event_fileno = -1
 
     def admit(self, spec: JobSpec) -> None:
         """These, and what follows, as fanin.switch.server.Server says."""

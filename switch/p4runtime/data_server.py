@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable
 
 from fanin.events import SwitchEvent
 from fanin.job import JobSpec, ParentRoute
+from fanin.switch.event_queue import EventQueue
 from fanin.switch.p4runtime.job_control import JobControl
 from fanin.switch.p4runtime.links import Link
 
@@ -27,10 +27,10 @@ class DeviceServer:
         self._link = link
         self._ports = ports
         self._close_ports = close
-        self._changed = threading.Condition()
-        """Guards `_control` and everything below."""
-        self._crash: Exception | None = None
+        self._turnstile = threading.Lock()
+        """Guards `_control` and what follows."""
         self._closed = False
+        self._events = EventQueue()
         self._thread = threading.Thread(target=self._serve, name="fanin device", daemon=True)
         self._thread.start()
 
@@ -46,58 +46,58 @@ class DeviceServer:
 
     def admit(self, spec: JobSpec) -> None:
         """See Server."""
-        with self._changed:
+        with self._turnstile:
             self._control.admit(spec)
 
     def admit_leaf(self, spec: JobSpec, parent: ParentRoute) -> None:
         """See LeafServer."""
-        with self._changed:
+        with self._turnstile:
             self._control.admit(spec, parent)
 
     def remove(self, job: int) -> None:
         """See Server."""
-        with self._changed:
+        with self._turnstile:
             self._control.remove(job)
 
     def evict(self, job: int, worker: int) -> None:
         """See Server."""
-        with self._changed:
+        with self._turnstile:
             self._control.evict(job, worker)
 
     def set_quorum(self, job: int, quorum: int) -> None:
         """See Server."""
-        with self._changed:
+        with self._turnstile:
             self._control.set_quorum(job, quorum)
 
     def set_staleness(self, job: int, staleness: int) -> None:
         """See Server."""
-        with self._changed:
+        with self._turnstile:
             self._control.set_staleness(job, staleness)
 
     def admit_worker(self, job: int, worker: int, token: int) -> None:
         """See Server."""
-        with self._changed:
+        with self._turnstile:
             self._control.admit_worker(job, worker, token)
+
+    @property
+    def event_fileno(self) -> int:
+        """See Server."""
+        return self._events.fileno()
 
     def next_event(self, timeout_s: float) -> SwitchEvent | None:
         """See Server. RuntimeError when the device is gone."""
-        with self._changed:
-            event = self._control.next_event()
-            if event is None and not self._closed and self._crash is None:
-                self._changed.wait(timeout_s)
-                event = self._control.next_event()
-            if event is None and self._crash is not None:
-                raise RuntimeError(str(self._crash)) from self._crash
-            return event
+        with self._turnstile:  # a packet that is being handled has perhaps been answered, and not been reported yet
+            pass
+        return self._events.next(timeout_s)
 
     def counters(self) -> dict[str, int]:
         """See Server."""
-        with self._changed:
+        with self._turnstile:
             return self._control.counters()
 
     def job_counters(self, job: int) -> dict[str, int]:
         """See Server."""
-        with self._changed:
+        with self._turnstile:
             return self._control.counters(self._control.jobs[job].row)
 
     def shared_memory(self, job: int) -> tuple[str, ...]:
@@ -106,33 +106,32 @@ class DeviceServer:
 
     def members(self, job: int) -> tuple[int, int, int]:
         """See Server."""
-        with self._changed:
+        with self._turnstile:
             placed = self._control.jobs[job]
             return placed.registered, placed.lost, placed.left
 
     def close(self) -> None:
         """See Server."""
-        with self._changed:
+        with self._turnstile:
             self._closed = True
-            self._changed.notify_all()
         self._close_ports()
         self._link.close()
         if self._thread is not threading.current_thread():
             self._thread.join()
+        self._events.close()
 
     def _serve(self) -> None:
         try:
             while not self._closed:
                 packet = self._link.next_packet(PACKET_WAIT_S)
                 now = time.monotonic()
-                with self._changed:
+                with self._turnstile:
                     if packet is not None:
                         self._control.receive(packet, now)
                     timer = self._control.next_timer()
                     if timer is not None and timer <= now:
                         self._control.handle_timer(now)
-                    self._changed.notify_all()
+                    while (event := self._control.next_event()) is not None:
+                        self._events.put(event)
         except Exception as error:  # whatever it is, who waits for events must hear of it
-            with self._changed, contextlib.suppress(Exception):
-                self._crash = error
-                self._changed.notify_all()
+            self._events.fail(error)

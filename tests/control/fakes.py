@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections import defaultdict
+from collections import defaultdict, deque
 
 from fanin import control
 from fanin.control import Join, Scheme
@@ -35,6 +35,9 @@ class FakeServer:
         self.tuned: list[tuple[str, int, int]] = []
         self.evicted: list[tuple[int, int]] = []
         self.opened: list[tuple[int, int, int]] = []
+        self.events: deque[SwitchEvent] = deque()
+        self.event_fileno = -1
+        """Nothing to poll, unless a test gives something."""
 
     def admit_leaf(self, spec: JobSpec, parent: ParentRoute) -> None:
         self.admit(spec)
@@ -66,7 +69,7 @@ class FakeServer:
         self.tuned.append(("staleness", job, staleness))
 
     def next_event(self, timeout_s: float) -> SwitchEvent | None:
-        return None
+        return self.events.popleft() if self.events else None
 
     def counters(self) -> dict[str, int]:
         return {"packets_in": 7}

@@ -1,0 +1,39 @@
+"""What a switch's one thread does in which order: over real sockets, with a data plane that says what it is told to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from fanin import control
+from fanin.events import WorkerJoined, WorkerSilent
+from fanin.host.control import ask
+from fanin.switch.data_plane import DataPlane
+from tests.control.fakes import BUFFERS, FakeServer, join
+from tests.control.processes import DEADLINE_S
+from tests.control.services import a_service, address_of
+
+
+@pytest.fixture
+def quiet() -> Iterator[FakeServer]:
+    """A data plane whose events nobody is woken for: they are found when the thread looks for them."""
+    server = FakeServer()
+    server.event_fileno = os.eventfd(0, os.EFD_NONBLOCK)
+    yield server
+    os.close(server.event_fileno)
+
+
+def test_who_asks_is_told_of_what_the_data_plane_has_reported_already(quiet: FakeServer) -> None:
+    with a_service(data=lambda host, port: DataPlane(quiet, BUFFERS), schemes=("udp",)) as service:
+        address = address_of(service)
+        for rank in range(2):
+            answer = ask(address, join(rank), timeout_s=DEADLINE_S)
+        assert isinstance(answer, control.Admitted)
+        quiet.events.extend([WorkerJoined(answer.index, rank) for rank in range(2)])
+        quiet.events.append(WorkerSilent(answer.index, 1, 5.2))
+        question = control.Explain(job="j", generation=answer.generation)
+        explanation = ask(address, question, timeout_s=DEADLINE_S)
+        assert isinstance(explanation, control.Explanation)
+        assert explanation.lost == (1,)
