@@ -204,6 +204,30 @@ class Packet:
             return data[:OFFSET_CHECKSUM] + struct.pack("!I", zlib.crc32(data)) + data[HEADER_BYTES:]
         return data
 
+    def reply(
+        self,
+        kind: Kind,
+        *,
+        signature: int = 0,
+        bitmap: int = 0,
+        contributors: int = 0,
+        words: npt.NDArray[np.uint32] = _NO_WORDS,
+    ) -> Packet:
+        """One to the sender of this: same job, worker, generation, slot and base; a checksum if this had one."""
+        return Packet(
+            kind=kind,
+            job=self.job,
+            worker=self.worker,
+            flags=self.flags & Flag.CHECKSUM,
+            generation=self.generation,
+            slot=self.slot,
+            base=self.base,
+            signature=signature,
+            bitmap=bitmap,
+            contributors=contributors,
+            words=words,
+        )
+
 
 def parse(data: bytes | bytearray | memoryview) -> Packet:
     """Read one datagram; raise WireError for anything that is not exactly a legal packet."""

@@ -12,7 +12,10 @@ import zmq
 from fanin import control
 from fanin.errors import AdmissionError, ConfigurationError, SwitchUnreachableError
 from fanin.host.path import reach, start_hint
-from fanin.options import SwitchAddress
+from fanin.options import Options, SwitchAddress
+
+RUNNING, ENDING = "running", "ending"
+"""States of a job, as fanin.control.JobReport has them."""
 
 LINGER_MS = 300
 """How long closing waits for what was sent last (a Leave) to reach the system."""
@@ -104,12 +107,12 @@ class ControlClient:
         self._socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
 
 
-def job_state(address: SwitchAddress, job_name: str, *, curve_server_key: str | None, timeout_s: float) -> str | None:
+def job_state(address: SwitchAddress, job_name: str, options: Options) -> str | None:
     """The state of a job (fanin.control.JobReport), None when the switch has none of that name.
 
-    SwitchUnreachableError when there is no answer in `timeout_s`.
+    SwitchUnreachableError when there is no answer in connect_timeout_s.
     """
-    answer = ask(address, control.Ask(), curve_server_key=curve_server_key, timeout_s=timeout_s)
+    answer = ask(address, control.Ask(), curve_server_key=options.curve_server_key, timeout_s=options.connect_timeout_s)
     if not isinstance(answer, control.Stats):
         raise AdmissionError(f"{address} answered {type(answer).__name__} to Ask: it is no fanin switch")
     return next((job.state for job in answer.jobs if job.name == job_name), None)

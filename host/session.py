@@ -353,12 +353,12 @@ class Session:
             members=self._who.ranks(event.members),
             base=event.base,
         )
-        processes = tuple("" if rank in change.come else name for rank, name in enumerate(self._who.processes))
         with self._lock:
             self._members = change.members
             self._changes.append(change)
         told = [f"{self._who.name(change.gone)} is gone"] if change.gone else []
-        self._who = replace(self._who, processes=processes)
+        processes = tuple("" if rank in change.come else name for rank, name in enumerate(self._who.processes))
+        self._who = replace(self._who, processes=processes)  # those who come are others than had the places
         told += [f"{self._who.name(change.come)} has come"] if change.come else []
         log.warning(
             "job %r at %s: %s; rounds from about %d on are of %d ranks",

@@ -48,7 +48,6 @@ from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from fanin import wire
 from fanin.errors import AdmissionError
@@ -293,8 +292,8 @@ class SwitchMachine:
         words = np.zeros(len(hello.words), np.uint32)
         words[:2] = job.lost, job.left
         news = job.branch_news or 0
-        welcome = _reply(
-            hello, Kind.WELCOME, signature=job.changes, bitmap=job.registered, contributors=news, words=words
+        welcome = hello.reply(
+            Kind.WELCOME, signature=job.changes, bitmap=job.registered, contributors=news, words=words
         )
         self._send(job.tally, welcome.to_bytes(), (source,))
 
@@ -361,9 +360,7 @@ class SwitchMachine:
         """The base that the worker has to contribute next, as a bare answer that acknowledges nothing."""
         job.tally.answers += 1
         base = job.slot(packet.slot).stands(packet.worker)
-        answer = dataclasses.replace(
-            _reply(packet, Kind.ANSWER, words=np.empty(0, np.uint32)), base=base, flags=Flag.BARE | _flags(job.spec)
-        )
+        answer = dataclasses.replace(packet.reply(Kind.ANSWER), base=base, flags=Flag.BARE | _flags(job.spec))
         self._send(job.tally, answer.to_bytes(), (source,))
 
     def _refuse(self, tally: Tally, job: SwitchJob | None, reason: Reason, packet: Packet, source: int) -> None:
@@ -371,7 +368,7 @@ class SwitchMachine:
         tally.dropped[reason] += 1
         if reason in TOLD:
             words = np.array([job.lost, job.left] if job else [0, 0], np.uint32)
-            notice = _reply(packet, Kind.NOTICE, contributors=reason, words=words)
+            notice = packet.reply(Kind.NOTICE, contributors=reason, words=words)
             tally.notices += 1
             self._send(tally, notice.to_bytes(), (source,))
 
@@ -430,31 +427,6 @@ def _read(data: bytes, offset: int, size: int) -> int:
 
 def _flags(spec: JobSpec) -> Flag:
     return Flag.CHECKSUM if spec.checksum else Flag(0)
-
-
-def _reply(
-    packet: Packet,
-    kind: Kind,
-    *,
-    signature: int = 0,
-    bitmap: int = 0,
-    contributors: int = 0,
-    words: npt.NDArray[np.uint32],
-) -> Packet:
-    """A packet to the sender of `packet`: same job, worker, generation, slot and base; a checksum if that had one."""
-    return Packet(
-        kind=kind,
-        job=packet.job,
-        worker=packet.worker,
-        flags=packet.flags & Flag.CHECKSUM,
-        generation=packet.generation,
-        slot=packet.slot,
-        base=packet.base,
-        signature=signature,
-        bitmap=bitmap,
-        contributors=contributors,
-        words=words,
-    )
 
 
 def _result(spec: JobSpec, kind: Kind, worker: int, slot: int, number: int, result: Round) -> Packet:

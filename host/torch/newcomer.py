@@ -30,7 +30,7 @@ from torch._C import _distributed_c10d as c10d
 
 from fanin.control import Refusal
 from fanin.errors import AdmissionError, ConfigurationError, HandoverError
-from fanin.host.control import job_state
+from fanin.host.control import RUNNING, job_state
 from fanin.host.handover import Giver, GiverAddress, Source
 from fanin.host.session import Session
 from fanin.host.stale.account import PASSED_ABSENT, Account
@@ -200,10 +200,7 @@ def _take_place(group: FaninProcessGroup, policy: Policy, options: StaleOptions,
     deadline = time.monotonic() + given.join_timeout_s
     attempt = dataclasses.replace(given, join_timeout_s=min(given.join_timeout_s, ATTEMPT_TIMEOUT_S))
     while True:
-        state = job_state(
-            group.switch, name, curve_server_key=given.curve_server_key, timeout_s=given.connect_timeout_s
-        )
-        if state != "running":
+        if job_state(group.switch, name, given) != RUNNING:
             raise _over(group, name)
         try:
             session = Session.join(

@@ -25,7 +25,7 @@ from fanin.errors import (
     SwitchUnreachableError,
     UnsupportedError,
 )
-from fanin.host.control import job_state
+from fanin.host.control import ENDING, RUNNING, job_state
 from fanin.host.session import Session
 from fanin.host.torch.completion import Completion
 from fanin.host.torch.failures import WATCH, Failures
@@ -36,11 +36,10 @@ from fanin.host.torch.rendezvous import SHARED, Meeting, find_incarnation, hear,
 from fanin.host.torch.staging import Staging
 from fanin.host.torch.timeline import Timeline, timeline_for
 from fanin.host.torch.work import FaninWork
-from fanin.options import Options, SwitchAddress
+from fanin.options import Options
 
-RUNNING = "running"
-"""As fanin.control.JobReport has it."""
-OVER = (None, "ending")
+OVER = (None, ENDING)
+"""States of a job that nobody can come into any more."""
 
 
 class Plumbing:
@@ -108,15 +107,8 @@ class Plumbing:
         """Of a process that takes another's place: whether the job runs, or still forms. AdmissionError if neither."""
         if self.options.fallback == "gloo":
             raise ConfigurationError("fallback='gloo' takes no newcomers: over gloo nobody could come in")
-        own = SwitchAddress.parse(self.options.switch) if self.options.switch is not None else SHARED.world_address
-        meeting = hear(store, own, self.options, timeout)
-        options = self.options
-        state = job_state(
-            meeting.address,
-            meeting.job_name,
-            curve_server_key=options.curve_server_key,
-            timeout_s=options.connect_timeout_s,
-        )
+        meeting = hear(store, self.options, timeout)
+        state = job_state(meeting.address, meeting.job_name, self.options)
         if state in OVER:
             raise AdmissionError(
                 f"rank {self.rank} was to take the place of another process, but job {meeting.job_name!r} does not run "

@@ -49,8 +49,8 @@ def find_incarnation(
     Given a `patience`, also whether another process had this rank before: then the incarnation is the one that rank 0
     is in, or has renewed, which is waited for so long.
     """
-    members = ".".join(map(str, global_ranks)) or "world"
-    own, newest = f"fanin/{members}/{rank}", _newest(global_ranks)
+    members = _members(global_ranks)
+    own, newest = f"fanin/{members}/{rank}", _newest(members)
     number = store.add(own, 1)
     place = f"fanin/{members}/{number}"
     replaces = False
@@ -70,14 +70,18 @@ def renewed_store(store: c10d.Store, rank: int, global_ranks: Sequence[int], nam
     """A store for a group that is made whole again within its incarnation; `name` tells one renewal from others."""
     place = f"fanin/renewed/{name}"
     if rank == 0:
-        newest = _newest(global_ranks)
+        newest = _newest(_members(global_ranks))
         store.set(newest, json.dumps(json.loads(store.get(newest)) | {"place": place}))
     return c10d.PrefixStore(place, store)
 
 
-def _newest(global_ranks: Sequence[int]) -> str:
+def _members(global_ranks: Sequence[int]) -> str:
+    return ".".join(map(str, global_ranks)) or "world"
+
+
+def _newest(members: str) -> str:
     """Where rank 0 says in which incarnation it is, and where that has its keys."""
-    return f"fanin/{'.'.join(map(str, global_ranks)) or 'world'}/newest"
+    return f"fanin/{members}/newest"
 
 
 class SharedSwitch:
@@ -158,9 +162,9 @@ class Meeting:
 
 def meet(store: c10d.Store, rank: int, job_prefix: str, options: Options, timeout: timedelta) -> Meeting:
     """Agree with the group's other ranks. Raises rank 0's error on every rank, ConfigurationError, torch's timeouts."""
-    own = SwitchAddress.parse(options.switch) if options.switch is not None else SHARED.world_address
     if rank != 0:
-        return hear(store, own, options, timeout)
+        return hear(store, options, timeout)
+    own = _own_address(options)
     starts = own is None
     try:
         address = own or SHARED.start(options)
@@ -172,8 +176,9 @@ def meet(store: c10d.Store, rank: int, job_prefix: str, options: Options, timeou
     return Meeting(address, job_name, starts)
 
 
-def hear(store: c10d.Store, own: SwitchAddress | None, options: Options, timeout: timedelta) -> Meeting:
+def hear(store: c10d.Store, options: Options, timeout: timedelta) -> Meeting:
     """What rank 0 has said, or says in time. Raises its error."""
+    own = _own_address(options)
     # The group's timeout, which is the store's own too, may be shorter than a switch takes to start.
     patience_s = max(timeout.total_seconds(), START_GRACE * options.connect_timeout_s)
     store.wait([KEY], timedelta(seconds=patience_s))
@@ -181,3 +186,8 @@ def hear(store: c10d.Store, own: SwitchAddress | None, options: Options, timeout
     if "error" in told:
         raise SwitchUnreachableError("", f"rank 0 could not start a switch: {told['error']}")
     return Meeting(own or SwitchAddress.parse(told["switch"]), told["job"], False)
+
+
+def _own_address(options: Options) -> SwitchAddress | None:
+    """Where this rank would look for a switch by itself: as it was told, or where the world's group has its own."""
+    return SwitchAddress.parse(options.switch) if options.switch is not None else SHARED.world_address

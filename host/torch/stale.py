@@ -129,11 +129,10 @@ def layout_for(
 
 
 def check_shape(session: Session, layout: Layout) -> None:
-    """ConfigurationError, and the session closed, unless the job is of the model's shape."""
+    """ConfigurationError unless the job is of the model's shape."""
     spec = session.spec
     if (spec.slots, spec.words_per_packet, session.flows) == (layout.slots, layout.words_per_packet, layout.flows):
         return
-    session.close()
     raise ConfigurationError(
         f"the switch gives {spec.slots} slots of {spec.words_per_packet} words in {session.flows} flows; "
         f"this model needs {layout.slots} of {layout.words_per_packet} in {layout.flows}. Remedy: set "
@@ -201,7 +200,11 @@ class StaleJob:
             size=size,
             rounds=dataclasses.replace(options.rounds, quorum=options.quorum_for(policy, size)),
         )
-        check_shape(session, layout)
+        try:
+            check_shape(session, layout)
+        except ConfigurationError:
+            session.close()
+            raise
         rounds = StaleRounds(policy, options.oldest, scale, Account(session.rank, layout.chunks), end=end)
         return cls(group, session, layout, rounds, options, on_result=on_result, weigh=weigh)
 

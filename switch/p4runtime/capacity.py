@@ -1,6 +1,5 @@
 """What a program can do and has room for, as its P4Info says: the parameters of a job's entry tell what it asks.
 
-
 Two kinds of programs. v1model's cuts each job's rings out of one pool, as deep as the job wants them. Tofino's has
 rings of one depth, whose index is the low bits of a base; a register for each word of a packet; one scale code.
 """

@@ -16,7 +16,7 @@ from fanin.switch.frames import Frame
 from fanin.switch.p4runtime.links import Link
 from fanin.switch.p4runtime.placed_job import PlacedJob, Worker, group_updates, job_entry, worker_entries
 from fanin.switch.p4runtime.vocabulary import INSERT, MODIFY, Vocabulary
-from fanin.switch.p4runtime.voice import Voice, reply
+from fanin.switch.p4runtime.voice import Voice
 from fanin.wire import Flag, Kind, Packet, Reason
 
 TOLD = (Reason.TOKEN, Reason.EVICTED, Reason.STRANGER)
@@ -38,7 +38,7 @@ class Registration:
             job.refused[reason] += 1
             if reason in TOLD:
                 words = np.array([job.lost, job.left], np.uint32)
-                notice = reply(message, Kind.NOTICE, contributors=reason, words=words)
+                notice = message.reply(Kind.NOTICE, contributors=reason, words=words)
                 self._voice.answer(job, worker, frame.answered(notice.to_bytes()))
         elif message.kind is Kind.HELLO:
             self._hello(job, message, frame, worker, now)
@@ -59,7 +59,7 @@ class Registration:
         words = np.zeros(len(message.words), np.uint32)
         words[:2] = job.lost, job.left
         news = job.uplink.news or 0 if job.uplink is not None else 0
-        welcome = reply(message, Kind.WELCOME, bitmap=job.registered, contributors=news, words=words)
+        welcome = message.reply(Kind.WELCOME, bitmap=job.registered, contributors=news, words=words)
         self._voice.answer(job, worker, frame.answered(welcome.to_bytes()))
         if job.uplink is not None and job.registered == job.spec.full_mask:
             job.uplink.presence.start(now)

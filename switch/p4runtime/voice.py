@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
@@ -68,17 +67,3 @@ class Voice:
         )  # fmt: skip
         frame = Frame(self.end, self.end, packet.to_bytes())
         self._link.send(self._words.packet_out(frame.to_bytes(), **metadata))
-
-
-def reply(packet: Packet, kind: Kind, **changes: Any) -> Packet:
-    """A packet to the sender of `packet`: same job, worker, generation, slot and base; a checksum if that had one."""
-    return Packet(
-        kind=kind,
-        job=packet.job,
-        worker=packet.worker,
-        flags=packet.flags & Flag.CHECKSUM,
-        generation=packet.generation,
-        slot=packet.slot,
-        base=packet.base,
-        **changes,
-    )

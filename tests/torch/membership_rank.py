@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,7 @@ from tests.stale.training_checks import accuracy, batch, make_model
 
 STEPS, DIES_AT, WAITS_AT = 40, 8, 16
 PATIENCE_S = 90.0
+CAME = "test/came"
 
 
 def main() -> None:
@@ -26,6 +28,9 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("fanin")
     rank, size, newcomer = dist.get_rank(), dist.get_world_size(), is_newcomer()
+    store = dist.distributed_c10d._get_default_store()
+    if newcomer:
+        store.set(CAME, "")
     net = make_model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.3, momentum=0.9)
     membership = Membership(net, optimizer)
@@ -34,9 +39,10 @@ def main() -> None:
     deadline = time.monotonic() + PATIENCE_S
     while step < STEPS:
         came = membership.let_in(step)
+        if step == WAITS_AT and not newcomer and not came:
+            store.wait([CAME], timedelta(seconds=PATIENCE_S))
         while step == WAITS_AT and not newcomer and not came:
             assert time.monotonic() < deadline, "nobody came"
-            time.sleep(0.01)
             came = membership.let_in(step)
         if came:
             model = DistributedDataParallel(net)
