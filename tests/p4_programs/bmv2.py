@@ -29,8 +29,9 @@ REPLY_TIMEOUT_S = 10.0
 BINARY = "simple_switch_grpc"
 MTU = 9000
 """Of the veth pairs; BMv2 takes frames of up to 10,240 bytes."""
-METADATA_BYTES = 2
-"""Of a packet-in, in front of its frame."""
+ETH_P_ALL = 3
+STARTED = itertools.count()
+"""Numbers the switches of this process, of which one may be there while another starts."""
 FENCE = 0x7E000000
 """Sequence numbers of our own PROBEs: no history uses them."""
 
@@ -106,7 +107,7 @@ class Bmv2:
         fence = next(self._numbers).to_bytes(64, "big")
         self._client.send(fence, egress_port=CPU_PORT)
         sent = []
-        while (packet := self._client.received())[METADATA_BYTES:] != fence:
+        while not (packet := self._client.received()).endswith(fence):  # behind metadata, or as it was sent
             sent.append((CPU_PORT, packet))
         return sent
 
@@ -129,16 +130,17 @@ def running(configuration: str, folder: Path) -> Iterator[Bmv2]:
 def started(folder: Path, ports: Sequence[int]) -> Iterator[tuple[str, dict[int, socket.socket]]]:
     """simple_switch_grpc without a program: where it serves P4Runtime, and a raw socket behind each port."""
     with contextlib.ExitStack() as stack:
-        sockets, interfaces = {}, []
+        sockets, interfaces, switch_number = {}, [], next(STARTED)
         for port in ports:
-            inner, outer = f"fp{os.getpid()}s{port}"[-15:], f"fp{os.getpid()}h{port}"[-15:]
+            inner, outer = (f"fp{os.getpid()}n{switch_number}{end}{port}"[-15:] for end in "sh")
             _ip("link", "add", inner, "type", "veth", "peer", "name", outer)
             stack.callback(_ip, "link", "delete", inner)
             for name in (inner, outer):
                 Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text("1", encoding="ascii")
                 _ip("link", "set", name, "mtu", str(MTU), "up")
-            tap = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)))
-            tap.bind((outer, 0))
+            # Of no protocol until it is bound: it would take in what comes through any interface until then.
+            tap = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
+            tap.bind((outer, ETH_P_ALL))
             tap.setsockopt(263, 23, 1)  # SOL_PACKET, PACKET_IGNORE_OUTGOING: not what we send ourselves
             tap.settimeout(REPLY_TIMEOUT_S)
             sockets[port] = tap
