@@ -6,6 +6,7 @@ import os
 import threading
 from collections import deque
 
+from fanin.errors import FaninError
 from fanin.events import SwitchEvent
 
 
@@ -37,7 +38,10 @@ class EventQueue:
             self._ring()
 
     def next(self, timeout_s: float) -> SwitchEvent | None:
-        """The oldest event; waits up to `timeout_s` for one. RuntimeError when none is left after a crash."""
+        """The oldest event; waits up to `timeout_s` for one.
+
+        When none is left after a crash: the FaninError that ended the source, or a RuntimeError with what else did.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._events or self._crash or self._closed, timeout_s)
             if self._events:
@@ -45,6 +49,8 @@ class EventQueue:
                 if not self._events and self._crash is None and not self._closed:
                     os.eventfd_read(self._bell)
                 return event
+            if isinstance(self._crash, FaninError):
+                raise self._crash
             if self._crash is not None:
                 raise RuntimeError(str(self._crash)) from self._crash
             return None

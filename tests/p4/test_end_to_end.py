@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("p4.v1.p4runtime_pb2", reason="needs p4runtime: pip install 'fanin[p4]'")
 
 from fanin import control
-from fanin.errors import AdmissionError
+from fanin.errors import AdmissionError, SwitchLostError
 from fanin.host.control import ask
 from fanin.host.session import Session
 from fanin.options import Rounds, SwitchAddress
@@ -83,6 +83,18 @@ def test_a_controller_programs_a_device_and_its_successor_takes_over() -> None:
             for session in (*sessions, *others):
                 session.close()
             until(lambda: second.controller.live_jobs == 0)
+
+
+def test_a_controller_whose_device_is_gone_ends_with_what_to_do() -> None:
+    with contextlib.ExitStack() as life:
+        opened = open_device(Artefacts.read(None, None), ("127.0.0.1", 0), ("127.0.0.1", 0), None)
+        device = life.enter_context(contextlib.closing(opened))
+        surroundings = Surroundings(end=endpoint(f"127.0.0.1:{device.data_port}", None))
+        where = DeviceAddress(target=f"127.0.0.1:{device.p4runtime_port}")
+        with contextlib.closing(open_remote(where, None, surroundings, LIVENESS_S).server) as controlled:
+            life.close()
+            with pytest.raises(SwitchLostError, match=r"is gone.*Remedy"):
+                controlled.next_event(4 * LIVENESS_S)
 
 
 @pytest.mark.parametrize(("root", "leaf"), [("native", "p4"), ("p4", "native"), ("p4", "p4")])
