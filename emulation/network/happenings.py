@@ -101,9 +101,4 @@ class Happenings:
             return lambda: root.signal(signal.SIGSTOP), lambda: root.signal(signal.SIGCONT)
         if happening.action == "kill":
             return root.kill, None
-
-        def restart() -> None:
-            root.kill()
-            root.start()
-
-        return restart, None
+        return self._switches.restart, None

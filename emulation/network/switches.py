@@ -35,6 +35,8 @@ class Switches:
     def __init__(self, fabric: Fabric, target: str, log_folder: Path) -> None:
         topology = fabric.topology
         self._below: list[SwitchProcess] = []
+        self._falls_with_root = target == "bmv2"
+        """Whether those below end with the root, as a controller does."""
         if target == "bmv2":
             self.root, *self._below = bmv2.processes(fabric, log_folder)
             return
@@ -72,6 +74,14 @@ class Switches:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def restart(self) -> None:
+        """Kill the root, and start a new one in its place, which remembers nothing."""
+        fallen = self.all if self._falls_with_root else [self.root]
+        for switch in reversed(fallen):
+            switch.kill()
+        for switch in fallen:
+            switch.start()
 
     def close(self) -> None:
         """The root last, so that none loses its parent. Idempotent."""

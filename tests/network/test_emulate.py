@@ -109,15 +109,31 @@ def test_racks_of_workers_get_one_switchs_sums(target: str, tmp_path: Path) -> N
     assert {"rack 0", "rack 1"} < {link.name for link in record.links}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("target", ["p4", "bmv2"])
-def test_the_compiled_program_sums_over_links(target: str, tmp_path: Path) -> None:
+def require(target: str) -> None:
+    """Skip where a P4 target cannot run."""
     pytest.importorskip("grpc", reason="grpcio is not installed (extra p4)")
     if target == "bmv2":
         try:
             bmv2.require_tools()
         except UnsupportedError as error:
             pytest.skip(str(error))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["native", "bmv2"])
+def test_workers_that_are_started_again_find_the_switch_that_was(target: str, tmp_path: Path) -> None:
+    if target == "bmv2":
+        require(target)
+    scenario = Scenario(workers=2, target=target, rate="50mbit", faults=("restart=switch@step:3",), restarts=1)
+    record = run(scenario, sys.executable, TRAINING, "6", tmp_path=tmp_path)
+    assert record.outcome == "finished", record
+    assert len({progress.loss for progress in record.progress}) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["p4", "bmv2"])
+def test_the_compiled_program_sums_over_links(target: str, tmp_path: Path) -> None:
+    require(target)
     record = run(Scenario(workers=2, target=target, rate="20mbit"), *reductions("1"), tmp_path=tmp_path)
     assert record.outcome == "finished", record
     assert {progress.loss for progress in record.progress} == {0.0}
