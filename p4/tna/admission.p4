@@ -16,7 +16,7 @@
     hdr.fanin.worker: ternary @name("worker");                                                                         \
     meta.live: ternary @name("live");                                                                                  \
     meta.member: ternary @name("member");                                                                              \
-    meta.word_room[15:15]: ternary @name("word_room");                                                                 \
+    meta.word_room[7:7]: ternary @name("word_room");                                                                   \
     meta.code_room[7:7]: ternary @name("code_room");                                                                   \
     hdr.fanin.slot[31:31]: ternary @name("slot_top");                                                                  \
     meta.slot_range: ternary @name("slot_range");
@@ -55,7 +55,7 @@ control Admission(in headers_t hdr, inout metadata_t meta) {
             hdr.fanin.worker[7:7]: ternary @name("worker_top");
             meta.dead: ternary @name("dead");
             meta.member: ternary @name("member");
-            meta.word_room[15:15]: ternary @name("word_room");
+            meta.word_room[7:7]: ternary @name("word_room");
             meta.code_room[7:7]: ternary @name("code_room");
             meta.slot_range: ternary @name("slot_range");
             hdr.fanin.slot[31:31]: ternary @name("slot_top");

@@ -88,10 +88,12 @@
     if (hdr.udp.isValid()) {                                                                                           \
         services.apply();                                                                                              \
     }                                                                                                                  \
-    if (hdr.packet_out.isValid() && meta.clean == 0) {                                                                  \
+    if (hdr.fanin.isValid()) {     /* whoever it is for: what this looks up does not wait for `services` */            \
+        job.apply(hdr, meta);                                                                                          \
+    }                                                                                                                  \
+    if (hdr.packet_out.isValid() && meta.clean == 0) {                                                                 \
         meta.port_out = hdr.packet_out.egress_port;                                                                    \
     } else if (meta.addressed == 1) {                                                                                  \
-        job.apply(hdr, meta);                                                                                          \
         prepare.apply(hdr, meta);                                                                                      \
         unfold.apply(hdr, meta);                                                                                       \
         admission.apply(hdr, meta);                                                                                    \
@@ -102,10 +104,8 @@
         meta.late_base = hdr.fanin.base;                                                                               \
         meta.late_bitmap = meta.before | meta.worker_bit;                                                              \
         outcome.apply(hdr, meta);                                                                                      \
-        if (meta.fate == RESULT || meta.fate == RESULT_AND_BARE || meta.fate == ANSWER) {                              \
-            fold.apply(hdr, meta);                                                                                     \
-            signature.apply(hdr, meta);                                                                                \
-        }                                                                                                              \
+        fold.apply(hdr, meta);                                                                                         \
+        signature.apply(hdr, meta);                                                                                    \
         tally.apply(meta);                                                                                             \
         finish.apply(hdr, meta);                                                                                       \
     } else {                                                                                                           \

@@ -22,14 +22,17 @@ control Jobs(in headers_t hdr, inout metadata_t meta) {
         meta.slot_range = slots - hdr.fanin.slot;
         meta.slot = hdr.fanin.slot + first_slot;
         meta.code_room = codes - hdr.fanin.code_count;
-        meta.word_room = words - meta.words;
+        meta.word_room = words[7:0] - meta.words;
         meta.group = group;
         meta.lost = lost;
         meta.left = left;
+        meta.seal = hdr.fanin.signature ^ meta.shape;
 #if STALE
         meta.quorum = (bit<32>)quorum;
         meta.staleness = staleness;
         meta.reach = hdr.fanin.base + staleness;
+#else
+        meta.claim = hdr.fanin.base + 1;
 #endif
     }
     action unknown() { }
@@ -75,10 +78,6 @@ control Jobs(in headers_t hdr, inout metadata_t meta) {
         jobs.apply();
         members.apply();
         numbers.apply();
-#if !STALE
-        meta.claim = hdr.fanin.base + 1;
-#endif
-        meta.seal = hdr.fanin.signature ^ meta.shape;
     }
 }
 

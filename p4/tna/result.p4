@@ -19,61 +19,84 @@ control Unfold(inout headers_t hdr, in metadata_t meta) {
     }
 }
 
-/* Takes away what a result of this shape does not have, and says how long it is. The shape comes back as an entry's
- * number, since an action cannot cut it out of `held` and use it at once. */
+/* Says how long a result of the round's shape is. Words that it does not have trail behind as padding (see Finish). The shape
+ * comes back as an entry's number, since an action cannot cut it out of `held` and use it at once.
+ *
+ * What is sent is a key here and in Signature, not a condition around them: the tables of a block are placed together, and
+ * the sums then find no room beside them. */
 control Fold(inout headers_t hdr, inout metadata_t meta) {
-#define HIDE_WORD(I, NEXT) hdr.word ## I.setInvalid();
-#define KEEP(I, NEXT)                                                                                                  \
-    action keep ## I(bit<16> bytes, bit<16> total, bit<32> shape, bit<8> codes) {                                      \
-        REST_ ## I(HIDE_WORD)                                                                                          \
-        meta.shape = shape;                                                                                            \
-        hdr.fanin.code_count = codes;                                                                                  \
-        hdr.udp.bytes = bytes;                                                                                         \
-        hdr.ipv4.total_bytes = total;                                                                                  \
-    }
-    EACH_WORD(KEEP)
-    action keep_all(bit<16> bytes, bit<16> total, bit<32> shape, bit<8> codes) {
+    action coded(bit<16> bytes, bit<16> total, bit<32> shape) {
         meta.shape = shape;
-        hdr.fanin.code_count = codes;
+        hdr.fanin.code_count = 1;
         hdr.udp.bytes = bytes;
         hdr.ipv4.total_bytes = total;
     }
-#define NAME(I, NEXT) keep ## I;
+    action plain(bit<16> bytes, bit<16> total, bit<32> shape) {
+        meta.shape = shape;
+        hdr.fanin.code_count = 0;
+        hdr.udp.bytes = bytes;
+        hdr.ipv4.total_bytes = total;
+        hdr.code.setInvalid();
+    }
 #define BYTES(N) UDP_BYTES + HEADER_BYTES + N, IPV4_BYTES + UDP_BYTES + HEADER_BYTES + N
-#define ROWS(I, NEXT)                                                                                                  \
-    I: keep ## I(BYTES(4 * I), I << 24, 0); (0x80 | I): keep ## I(BYTES(4 * I + 4), WITH_CODE | (I << 24), 1);
+#define WORDS_ROWS(N)                                                                                                  \
+    (1, N): plain(BYTES(4 * (N)), (N) << 24); (1, 0x80 | N): coded(BYTES(4 * (N) + 4), WITH_CODE | ((N) << 24));
+#define ROWS(I, NEXT) WORDS_ROWS(I)
     table lengths {
-        key = { meta.held[31:24]: exact @name("shape"); }
-        actions = { EACH_WORD(NAME) keep_all; NoAction; }
+        key = {
+            CARRIES_WORDS: exact @name("carries_words");
+            meta.held[31:24]: exact @name("shape");
+        }
+        actions = { plain; coded; NoAction; }
         const default_action = NoAction;
         CONST_SIZE(2 * WORDS + 2)
         const entries = {
             EACH_WORD(ROWS)
-            WORDS: keep_all(BYTES(4 * WORDS), WORDS << 24, 0);
-            (0x80 | WORDS): keep_all(BYTES(4 * WORDS + 4), WITH_CODE | (WORDS << 24), 1);
+            WORDS_ROWS(WORDS)
         }
     }
     apply {
         lengths.apply();
-        if (meta.held[31:31] == 0) {
-            hdr.code.setInvalid();
-        }
     }
 }
 
 /* The signature of a round whose result leaves in the place of a packet that may have another, or none. A round that nobody
  * contributed to has 0. (A synchronous build does not ask for the seal on behalf of a packet that has it.) */
-control Signature(inout headers_t hdr, inout metadata_t meta) {
-    apply {
+control Signature(inout headers_t hdr, in metadata_t meta) {
+    action of_round() {
+        hdr.fanin.signature = meta.held_seal ^ meta.shape;
+    }
+    action none() {
+        hdr.fanin.signature = 0;
+    }
+    action own() { }
+    table signature {
+        actions = { of_round; none; own; }
+        const default_action = own;
+        CONST_SIZE(8)
 #if STALE
-        if (meta.step == SHOW || meta.step == CLEAR) {
-#else
-        if (meta.held[15:0] == 0) {
-            hdr.fanin.signature = 0;
-        } else if (meta.passes == 1) {
-#endif
-            hdr.fanin.signature = meta.held_seal ^ meta.shape;
+        key = {
+            CARRIES_WORDS: ternary @name("carries_words");
+            meta.step: ternary @name("step");
         }
+        const entries = {
+            (1, SHOW): of_round();
+            (1, CLEAR): of_round();
+        }
+#else
+        key = {
+            CARRIES_WORDS: ternary @name("carries_words");
+            meta.held[15:0]: ternary @name("contributors");
+            meta.passes: ternary @name("passes");
+        }
+        const entries = {
+            (1, 0, _): none();
+            (1, _, 1): of_round();
+        }
+#endif
+    }
+    apply {
+        signature.apply();
     }
 }
 

@@ -118,11 +118,13 @@ const fate_t NOTICE = 1;            /* dropped, and its sender is told why */
 const fate_t ECHO = 2;
 const fate_t CONTROLLER = 3;
 const fate_t AGGREGATE = 4;
-const fate_t RESULT = 5;            /* to all */
-const fate_t RESULT_AND_BARE = 6;   /* to all, and an acknowledgement to the sender */
-const fate_t ANSWER = 7;            /* to the sender */
-const fate_t BARE = 8;              /* an acknowledgement to the sender */
-const fate_t SILENT = 9;            /* accepted, or a duplicate that the result will answer */
+const fate_t BARE = 5;              /* an acknowledgement to the sender */
+const fate_t SILENT = 6;            /* accepted, or a duplicate that the result will answer */
+/* Those with bit 3 carry a round's words. */
+const fate_t RESULT = 8;            /* to all */
+const fate_t RESULT_AND_BARE = 9;   /* to all, and an acknowledgement to the sender */
+const fate_t ANSWER = 10;           /* to the sender */
+#define CARRIES_WORDS meta.fate[3:3]
 
 /* What `arrived` says of a contribution. */
 typedef bit<8> verdict_t;
@@ -147,7 +149,7 @@ struct metadata_t {
     bit<1> clean;
     bit<1> damaged;         /* the IPv4 checksum is wrong */
     bit<32> shape;          /* code_count << 31 | words << 24: in the byte that a round's facts keep it in */
-    bit<16> words;
+    bit<8> words;
     /* ingress.p4, forward.p4 */
     bit<1> addressed;       /* to the switch */
     bit<1> answered;        /* an ARP request, by its reply */
@@ -158,7 +160,7 @@ struct metadata_t {
     bit<32> generation;     /* 0: the packet's generation is the job's */
     bit<8> worker_range;    /* N - worker, once worker < 128 */
     bit<32> slot_range;     /* slots - slot, once slot < 2^31 */
-    bit<16> word_room;      /* top bit: more words than the job has per packet */
+    bit<8> word_room;       /* top bit: more words than the job has per packet */
     bit<8> code_room;
     bit<32> live;
     bit<32> slot;
