@@ -36,13 +36,18 @@ def adopt(control: JobControl, link: Link, vocabulary: Vocabulary, liveness_time
         if match["instance"] >= BARE_INSTANCE or match["job"] not in jobs:
             continue
         rank, job = match["instance"] - 1, jobs[match["job"]]
-        port = {instance: port for port, instance in groups.get(job.group, ())}.get(rank + 1)
-        if port is None:  # it has left: nothing goes there any more, and where it was does not matter
+        port = _port(groups, job.group, rank + 1)
+        if port is None:  # it has left; unless the job is stale, nothing goes there any more
             job.left |= 1 << rank
-            port = 0
+            port = _port(groups, job.group + 1 + rank, BARE_INSTANCE + rank) or 0
         job.workers[rank] = Worker(Endpoint(ends["mac"].to_bytes(6, "big"), ends["address"], ends["port"]), port)
     control.take_over(jobs.values())
     return sorted(jobs)
+
+
+def _port(groups: dict[int, list[tuple[int, int]]], group: int, instance: int) -> int | None:
+    """Where that replica of a multicast group goes."""
+    return next((port for port, each in groups.get(group, ()) if each == instance), None)
 
 
 def _leaves(link: Link, vocabulary: Vocabulary, jobs: dict[int, PlacedJob]) -> list[int]:

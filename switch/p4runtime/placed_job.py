@@ -69,7 +69,10 @@ class PlacedJob:
     @property
     def audience(self) -> list[tuple[int, Worker]]:
         """Who gets results: registered, not evicted, not left."""
-        mask = self.registered & ~self.left
+        return self.of(self.registered & ~self.left)
+
+    def of(self, mask: int) -> list[tuple[int, Worker]]:
+        """Those of a mask's workers that have an address, by rank."""
         return [(rank, each) for rank, each in enumerate(self.workers) if each is not None and mask >> rank & 1]
 
     @property
@@ -153,7 +156,7 @@ def group_updates(words: Vocabulary, job: PlacedJob) -> list[Any]:
     all_ = [(worker.port, rank + 1) for rank, worker in job.audience]
     wanted = {job.group: all_}
     if job.spec.largest_staleness:
-        for rank, worker in job.audience:
+        for rank, worker in job.of(job.registered):  # what one that has left sent before may close a round yet
             wanted[job.group + 1 + rank] = [*all_, (worker.port, BARE_INSTANCE + rank)]
     updates = [
         words.group(MODIFY if number in job.groups else INSERT, number, replicas) for number, replicas in wanted.items()

@@ -24,15 +24,19 @@ import pytest
 from fanin.events import SwitchEvent
 from fanin.job import JobSpec, Uplink
 from fanin.switch.switch_machine import SwitchMachine
-from fanin.wire import OFFSET_FLAGS, OFFSET_KIND, Flag, Kind, Packet, parse
+from fanin.wire import OFFSET_FLAGS, OFFSET_KIND, Flag, Kind
 from tests.p4.emulated import ControlledMachine, P4Machine
 from tests.p4.remote import RemoteDevice, RemoteMachine, on_bmv2, served
+from tests.p4_programs.sides import bare
 from tests.switch.harness import MACHINES, Machine, MachineType
 from tests.switch.leaf import PARENT
 
 NO_ECHO = "what a PROBE carries is not parsed, so a checksum in it is neither verified nor answered with another"
 COMPARED = ("contributions", "passes", "duplicates", "rounds")
 """Counters that every target has. Packets and bytes are counted at other places."""
+
+Sent = tuple[bytes, int]
+"""A datagram, and the address that it goes to."""
 
 
 class Pair:
@@ -42,7 +46,7 @@ class Pair:
         self,
         twin: Machine,
         subject: Machine,
-        allowed: Callable[[list[bytes]], list[bytes]],
+        allowed: Callable[[list[Sent]], list[Sent]],
         order: Callable[[list[str]], list[str]] = list,
     ) -> None:
         """`allowed`: what the twin sends, as the subject may; `order`: sorted, where copies overtake each other."""
@@ -104,10 +108,10 @@ class Pair:
 
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, int]]:
         expected, got = self.twin.datagrams_to_send(now), self.subject.datagrams_to_send(now)
-        for destination in {to for _, to in [*expected, *got]}:
-            wanted = self._allowed([data for data, to in expected if to == destination])
+        wanted = self._allowed(expected)
+        for destination in {to for _, to in [*wanted, *got]}:
             found = self._order([data.hex() for data, to in got if to == destination])
-            sought = self._order([data.hex() for data in wanted])
+            sought = self._order([data.hex() for data, to in wanted if to == destination])
             assert found == sought, f"to {destination}: {found}, the twin {sought}"  # no rewriting in this module
         return expected
 
@@ -125,22 +129,16 @@ class Pair:
         return event
 
 
-def exactly(sent: list[bytes]) -> list[bytes]:
+def exactly(sent: list[Sent]) -> list[Sent]:
     return sent
 
 
-def as_a_pipeline_may(sent: list[bytes]) -> list[bytes]:
+def as_a_pipeline_may(sent: list[Sent]) -> list[Sent]:
     """The acknowledgement of a contribution that closes a round is bare: a pass reads one ring entry, and that is the
     round's."""
-    if [data[3] for data in sent] != [Kind.RESULT, Kind.ANSWER]:
+    if all(data[OFFSET_KIND] != Kind.RESULT for data, _ in sent):
         return sent
-    answer = parse(sent[1])
-    bare = Packet(
-        kind=Kind.ANSWER, flags=Flag.BARE | answer.flags & Flag.CHECKSUM, job=answer.job, worker=answer.worker,
-        generation=answer.generation,
-        slot=answer.slot, base=answer.base, bitmap=answer.bitmap,
-    )  # fmt: skip
-    return [sent[0], bare.to_bytes()]
+    return [(bare(data) if data[OFFSET_KIND] == Kind.ANSWER else data, to) for data, to in sent]
 
 
 def paired(name: str) -> MachineType:

@@ -120,6 +120,15 @@ def test_results_are_not_sent_to_those_who_left(machine_type: MachineType) -> No
     assert [destination for _, destination in bench.gives(0, 0)] == [100]
 
 
+def test_what_a_bye_overtook_closes_a_round_for_the_others_and_is_acknowledged(machine_type: MachineType) -> None:
+    bench = Bench(machine_type, make_spec(quorum=1, staleness=1))
+    bench.gives(0, 0)
+    assert bench.gives(0, 1) == [], "base 0 of worker 1 is missing"
+    bench.say(bench.bye(1), address(1))
+    sent = bench.gives(1, 0)
+    assert [(packet.kind, packet.base, to) for packet, to in sent] == [(Kind.RESULT, 1, 100), (Kind.ANSWER, 0, 101)]
+
+
 def test_bye_needs_token_and_address(machine_type: MachineType) -> None:
     bench = Bench(machine_type)
     assert reasons(bench.say(bench.bye(0, token=1), address(0))) == [(Reason.TOKEN, 100)]
