@@ -1,7 +1,8 @@
 """p4/build/: the P4 programs compiled, with a manifest of what they were compiled from.
 
-`python tools/p4_artefacts.py build` compiles every configuration with the p4c that is on PATH (`make p4`);
-`python tools/p4_artefacts.py check` compares sources and artefacts with the manifest and needs no compiler. Whoever
+`python -m tools.p4_artefacts build` compiles every configuration with the p4c that is on PATH (`make p4`): with
+p4c-bm2-ss for BMv2, with p4c-barefoot and its assembler bfas for Tofino. Without those two, Tofino's stay as they are.
+`python -m tools.p4_artefacts check` compares sources and artefacts with the manifest and needs no compiler. Whoever
 changes a program without compiling it again is told so by tests/p4_programs/test_artefacts.py.
 """
 
@@ -13,14 +14,20 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from tools import tofino_resources
 
 ROOT = Path(__file__).resolve().parent.parent
 P4 = ROOT / "p4"
 MANIFEST = "build/manifest.json"
+ARCHITECTURES = {"bmv2": "v1model", "tofino": "tna", "tofino2": "t2na"}
+COMPILERS = {"bmv2": ("p4c-bm2-ss",), "tofino": ("p4c-barefoot", "bfas"), "tofino2": ("p4c-barefoot", "bfas")}
+"""What must be on PATH, the compiler first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +38,19 @@ class Configuration:
     main: str
     """The program's file, relative to p4/."""
     defines: tuple[str, ...]
-    """What is set in place of the defaults of p4/shared/sizes.p4."""
+    """What is set in place of the defaults of p4/shared/sizes.p4 and p4/tna/types.p4."""
+    target: Literal["bmv2", "tofino", "tofino2"] = "bmv2"
 
     @property
     def artefacts(self) -> tuple[str, str]:
-        """BMv2 JSON and P4Info, relative to p4/."""
-        return f"build/{self.name}.json", f"build/{self.name}.p4info.txtpb"
+        """BMv2 JSON or, for a Tofino, what the build takes of it, and P4Info; relative to p4/."""
+        kind = "json" if self.target == "bmv2" else "resources.md"
+        return f"build/{self.name}.{kind}", f"build/{self.name}.p4info.txtpb"
+
+    @property
+    def buildable(self) -> bool:
+        """Whether its compiler is on PATH."""
+        return all(map(shutil.which, COMPILERS[self.target]))
 
 
 CONFIGURATIONS = (
@@ -44,6 +58,9 @@ CONFIGURATIONS = (
     Configuration("v1model-64", "v1model/fanin.p4", ("WORDS_PER_PACKET=64",)),
     Configuration("tna-model", "tna/model.p4", ("WORDS=8", "RING_BITS=2")),
     Configuration("tna-model-synchronous", "tna/model.p4", ("WORDS=8", "RING_BITS=1")),
+    Configuration("tofino-16", "tna/fanin.p4", ("WORDS=16", "RING_BITS=2"), "tofino"),
+    Configuration("tofino-32-synchronous", "tna/fanin.p4", ("WORDS=32", "RING_BITS=1"), "tofino"),
+    Configuration("tofino2-32", "tna/fanin.p4", ("WORDS=32", "RING_BITS=2"), "tofino2"),
 )
 
 
@@ -102,23 +119,54 @@ def drift() -> Iterator[str]:
 
 
 def build() -> None:
-    """Compile every configuration and write the manifest."""
-    compiler = shutil.which("p4c-bm2-ss")
-    if compiler is None:
+    """Compile every configuration whose compiler is on PATH and write the manifest."""
+    if shutil.which("p4c-bm2-ss") is None:
         sys.exit("p4c-bm2-ss is not on PATH: install p4c (https://github.com/p4lang/p4c) and try again")
-    said = subprocess.run(
-        [compiler, "--version"], check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    stamp = next(line.removeprefix("Version ") for line in said.stdout.splitlines() if line.startswith("Version "))
-    records = {}
+    records = manifest()
     for configuration in CONFIGURATIONS:
-        program, info = configuration.artefacts
-        defines = [f"-D{define}" for define in configuration.defines]
-        files = ["-o", program, "--p4runtime-files", info, configuration.main]
-        # From inside p4/, so that no path of this machine gets into the artefacts.
-        subprocess.run([compiler, "--arch", "v1model", "--Werror", *defines, *files], check=True, cwd=P4)
-        records[configuration.name] = record(configuration, f"p4c-bm2-ss {stamp.split(' (')[0]}")
+        if not configuration.buildable:
+            print(f"{configuration.name} stays as it is: {' and '.join(COMPILERS[configuration.target])} not on PATH")
+            continue
+        compile_for_bmv2(configuration) if configuration.target == "bmv2" else compile_for_tofino(configuration)
+        compiler = COMPILERS[configuration.target][0]
+        records[configuration.name] = record(configuration, f"{compiler} {version_of(compiler)}")
     (P4 / MANIFEST).write_text(json.dumps(records, indent=2) + "\n", encoding="utf-8")
+
+
+def compile_for_bmv2(configuration: Configuration) -> None:
+    """BMv2 JSON and P4Info; a warning is an error."""
+    program, info = configuration.artefacts
+    run_compiler(configuration, "--Werror", "-o", program, "--p4runtime-files", info)
+
+
+def compile_for_tofino(configuration: Configuration) -> None:
+    """P4Info and what the build takes. Only what the assembler takes is a build: it alone refuses too many stages.
+
+    The binary is not kept: the SDE makes it, for its own version (docs/deploy-p4.md).
+    """
+    report, info = configuration.artefacts
+    target = ["--target", configuration.target]
+    with tempfile.TemporaryDirectory() as folder:
+        options = ("-g", "--verbose", "--p4runtime-force-std-externs", "--p4runtime-files", info, "-o", folder)
+        run_compiler(configuration, *target, *options)
+        pipe = Path(folder) / "fanin"
+        subprocess.run(["bfas", *target, "-o", str(pipe), str(pipe / "fanin.bfa")], check=True)
+        (P4 / report).write_text(tofino_resources.report(configuration.name, pipe), encoding="utf-8")
+
+
+def run_compiler(configuration: Configuration, *options: str) -> None:
+    """From inside p4/, so that no path of this machine gets into the artefacts."""
+    defines = [f"-D{define}" for define in configuration.defines]
+    command = [COMPILERS[configuration.target][0], "--arch", ARCHITECTURES[configuration.target]]
+    subprocess.run([*command, *options, *defines, configuration.main], check=True, cwd=P4)
+
+
+def version_of(compiler: str) -> str:
+    """As it says itself, without the build's date."""
+    command = [compiler, "--version"]
+    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
+    line = next(line for line in said.splitlines() if line.startswith("Version "))
+    return line.removeprefix("Version ").split(" (")[0]
 
 
 def main() -> None:

@@ -1,14 +1,57 @@
-"""What a build of p4/tna takes of a Tofino, as a markdown table: from the compiler's logs/resources.json.
+"""What a build of p4/tna takes of a Tofino, as markdown: from the compiler's logs/resources.json and logs/phv.json.
 
-`python tools/tofino_resources.py OUT/fanin` prints it; OUT is what was given to the compiler as -o.
+`python -m tools.tofino_resources NAME OUT/fanin` prints it, after a compilation with `-g --verbose -o OUT`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+
+def report(name: str, pipe: Path) -> str:
+    """The page of one build."""
+    logs = pipe / "logs"
+    stages = json.loads((logs / "resources.json").read_text(encoding="utf-8"))["resources"]["mau"]["mau_stages"]
+    phv = json.loads((logs / "phv.json").read_text(encoding="utf-8"))
+    taken = sum(1 for stage in stages if any(_used(stage)))
+    parts = (
+        f"# What {name} takes",
+        f"{taken} of {phv['nStages']} match-action stages; ingress and egress together.",
+        _table(("stage", "tables", "SRAM", "TCAM", "stateful ALUs", "map RAMs"), stage_rows(stages)),
+        "Packet header vector. Tagalong, mocha and dark containers hold what is not computed with.",
+        _table(("containers", "used", "of", "bits in use"), container_rows(phv)),
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def stage_rows(stages: Sequence[dict[str, Any]]) -> list[tuple[object, ...]]:
+    """A row per stage, then the sum."""
+    used = [_used(stage) for stage in stages]
+    sums = tuple(sum(column) for column in zip(*used, strict=True))
+    return [*((stage["stage_number"], *one) for stage, one in zip(stages, used, strict=True)), ("all", *sums)]
+
+
+def container_rows(phv: dict[str, Any]) -> list[tuple[object, ...]]:
+    """A row per kind and width of containers. A group of them is of the kind of those of it that are used."""
+    kinds = {one["phv_number"]: (one["container_type"], one["bit_width"]) for one in phv["containers"]}
+    used, bits, there = Counter(kinds.values()), Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+    for container in phv["containers"]:
+        slices = (one["slice_info"] for one in container["slices"])
+        taken = {bit for one in slices for bit in range(one["lsb"], one["msb"] + 1)}
+        bits[container["container_type"], container["bit_width"]] += len(taken)
+    for group in phv["resources"]:
+        if group["group_type"] == "mau":
+            for kind in {kinds[number] for number in group["addresses"] if number in kinds}:
+                there[kind] += group["num_containers"]
+    return [
+        (f"{kind}, {width} bits", used[kind, width], there[kind, width], bits[kind, width])
+        for kind, width in sorted(used)
+    ]
 
 
 def _used(stage: dict[str, Any]) -> tuple[int, int, int, int, int]:
@@ -22,22 +65,18 @@ def _used(stage: dict[str, Any]) -> tuple[int, int, int, int, int]:
     )
 
 
-def rows(stages: list[dict[str, Any]]) -> list[str]:
-    """One line of markdown per stage, then the sum."""
-    used = [_used(stage) for stage in stages]
-    named = [(str(stage["stage_number"]), one) for stage, one in zip(stages, used, strict=True)]
-    sums = tuple(sum(column) for column in zip(*used, strict=True))
-    return ["| " + " | ".join([name, *map(str, one)]) + " |" for name, one in [*named, ("all", sums)]]
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = ["| " + " | ".join(map(str, row)) + " |" for row in (head, *rows)]
+    return "\n".join([lines[0], "|" + "---:|" * len(head), *lines[1:]])
 
 
 def main() -> None:
-    """Print the table of one build."""
+    """Print the page of one build."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", help="of the build")
     parser.add_argument("pipe", type=Path, help="folder of the compiled pipe")
-    logs = parser.parse_args().pipe / "logs"
-    resources = json.loads((logs / "resources.json").read_text(encoding="utf-8"))["resources"]
-    print("| stage | tables | SRAM | TCAM | stateful ALUs | map RAMs |\n|---:|---:|---:|---:|---:|---:|")
-    print("\n".join(rows(resources["mau"]["mau_stages"])))
+    given = parser.parse_args()
+    print(report(given.name, given.pipe), end="")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def artefacts(configuration: str) -> Artefacts:
 
 
 def vocabulary(configuration: str) -> Vocabulary:
-    return Vocabulary(read_p4info(artefacts(configuration).p4info))
+    return Vocabulary(read_p4info((BUILD / f"{configuration}.p4info.txtpb").read_text(encoding="utf-8")))
 
 
 def tofino(configuration: str) -> P4Machine:
@@ -50,6 +50,9 @@ def tofino(configuration: str) -> P4Machine:
         ("v1model-256", (63, 4096, 16384, 256, 64, None, True, True)),
         (STALE, (63, 4096, 16384, 8, 1, 4, False, False)),
         (SYNCHRONOUS, (63, 4096, 8192, 8, 1, 2, False, False)),
+        ("tofino-16", (63, 4096, 16384, 16, 1, 4, False, False)),
+        ("tofino-32-synchronous", (63, 4096, 8192, 32, 1, 2, False, False)),
+        ("tofino2-32", (63, 4096, 16384, 32, 1, 4, False, False)),
     ],
 )
 def test_what_a_program_has_room_for_is_read_from_its_p4info(configuration: str, room: tuple[Any, ...]) -> None:

@@ -31,6 +31,9 @@ def test_a_changed_source_is_drift(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("configuration", p4_artefacts.CONFIGURATIONS, ids=lambda one: str(one.name))
 def test_artefacts_name_no_path_outside_the_repository(configuration: p4_artefacts.Configuration) -> None:
+    assert not any(word.startswith("/") for word in _words(configuration.artefacts[1]))
+    if configuration.target != "bmv2":
+        return
     program = json.loads((ROOT / "p4" / configuration.artefacts[0]).read_text(encoding="utf-8"))
     assert program["program"] == configuration.main
     assert not any(str(part).startswith("/") for part in _strings(program))
@@ -40,10 +43,14 @@ def test_artefacts_name_no_path_outside_the_repository(configuration: p4_artefac
 def test_the_compiler_makes_the_same_artefacts_again(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "p4", tmp_path / "p4")
     shutil.copytree(ROOT / "tools", tmp_path / "tools")
-    subprocess.run([sys.executable, "tools/p4_artefacts.py", "build"], check=True, cwd=tmp_path)
-    for configuration in p4_artefacts.CONFIGURATIONS:
+    subprocess.run([sys.executable, "-m", "tools.p4_artefacts", "build"], check=True, cwd=tmp_path)
+    for configuration in filter(lambda one: one.buildable, p4_artefacts.CONFIGURATIONS):
         for name in configuration.artefacts:
             assert (tmp_path / "p4" / name).read_bytes() == (ROOT / "p4" / name).read_bytes()
+
+
+def _words(name: str) -> list[str]:
+    return (ROOT / "p4" / name).read_text(encoding="utf-8").replace('"', " ").split()
 
 
 def _strings(node: object) -> list[str]:
