@@ -46,12 +46,14 @@ class Pair:
         self,
         twin: Machine,
         subject: Machine,
-        allowed: Callable[[list[Sent]], list[Sent]],
+        allowed: Callable[[list[Sent], bool], list[Sent]],
         order: Callable[[list[str]], list[str]] = list,
     ) -> None:
-        """`allowed`: what the twin sends, as the subject may; `order`: sorted, where copies overtake each other."""
+        """`allowed`: what the twin sends, and whether that closed a round, as the subject may send it; `order`: sorted,
+        where copies overtake each other."""
         self.twin, self.subject = twin, subject
         self._allowed, self._order = allowed, order
+        self._rounds = 0
 
     def admit(self, spec: JobSpec) -> None:
         if spec.survives_loss and isinstance(self.subject, ControlledMachine):
@@ -108,7 +110,9 @@ class Pair:
 
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, int]]:
         expected, got = self.twin.datagrams_to_send(now), self.subject.datagrams_to_send(now)
-        wanted = self._allowed(expected)
+        rounds = self.twin.counters()["rounds"]
+        wanted = self._allowed(expected, rounds != self._rounds)
+        self._rounds = rounds
         for destination in {to for _, to in [*wanted, *got]}:
             found = self._order([data.hex() for data, to in got if to == destination])
             sought = self._order([data.hex() for data, to in wanted if to == destination])
@@ -129,14 +133,14 @@ class Pair:
         return event
 
 
-def exactly(sent: list[Sent]) -> list[Sent]:
+def exactly(sent: list[Sent], closing: bool) -> list[Sent]:
     return sent
 
 
-def as_a_pipeline_may(sent: list[Sent]) -> list[Sent]:
+def as_a_pipeline_may(sent: list[Sent], closing: bool) -> list[Sent]:
     """The acknowledgement of a contribution that closes a round is bare: a pass reads one ring entry, and that is the
     round's."""
-    if all(data[OFFSET_KIND] != Kind.RESULT for data, _ in sent):
+    if not closing:
         return sent
     return [(bare(data) if data[OFFSET_KIND] == Kind.ANSWER else data, to) for data, to in sent]
 
