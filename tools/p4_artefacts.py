@@ -127,10 +127,18 @@ def build() -> None:
         if not configuration.buildable:
             print(f"{configuration.name} stays as it is: {' and '.join(COMPILERS[configuration.target])} not on PATH")
             continue
-        compile_for_bmv2(configuration) if configuration.target == "bmv2" else compile_for_tofino(configuration)
+        compile_one(configuration)
         compiler = COMPILERS[configuration.target][0]
         records[configuration.name] = record(configuration, f"{compiler} {version_of(compiler)}")
     (P4 / MANIFEST).write_text(json.dumps(records, indent=2) + "\n", encoding="utf-8")
+
+
+def compile_one(configuration: Configuration) -> None:
+    """Write its artefacts; CalledProcessError when a compiler refuses it."""
+    if configuration.target == "bmv2":
+        compile_for_bmv2(configuration)
+    else:
+        compile_for_tofino(configuration)
 
 
 def compile_for_bmv2(configuration: Configuration) -> None:
