@@ -312,7 +312,7 @@ class WorkerMachine:
             return None
         if packet.kind is Kind.RESULT and not packet.bitmap >> self._worker & 1 and slot not in self._accepted:
             self._counters["unacknowledged"] += 1
-            self._closed[slot] = packet.base + 1
+            self._closed[slot] = max(self._closed[slot], packet.base + 1)  # later ones may have come before it
             return None
         forecasts = self._stream.forecasts(item)
         words = operation.word_count(item) + AGE_WORDS * forecasts

@@ -288,7 +288,7 @@ void WorkerMachine::State::result(const Parsed& packet, double now) {
   }
   if (header.kind == Kind::result && (header.bitmap >> worker_ & 1) == 0 && accepted_[slot] == 0) {
     ++counters_.unacknowledged;
-    closed_[slot] = std::uint64_t{header.base} + 1;
+    closed_[slot] = std::max(closed_[slot], std::uint64_t{header.base} + 1);  // later ones may have come before it
     return;
   }
   const bool forecasts = stream_.forecasts(slot);

@@ -12,9 +12,10 @@ from fanin.errors import ConfigurationError
 from fanin.events import RoundHeard
 from fanin.reduction import Element, Reduction
 from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
+from fanin.wire import Kind, parse
 from tests.support.cluster import WORKER_MACHINES, Cluster, job, reduction
 from tests.support.lockstep import Lockstep
-from tests.support.network import Link
+from tests.support.network import SWITCH, Link
 
 SLOTS, WORDS = 2, 8
 COUNT = SLOTS * WORDS
@@ -105,6 +106,34 @@ def test_a_round_is_heard_of_only_when_it_is_over_in_every_slot(kind: str) -> No
         cluster.submit(0, contribution(source, result))
         cluster.network.run_for(1e-3)
     assert cluster.news(1) == [RoundHeard(0)]
+
+
+def test_an_old_result_that_comes_late_does_not_make_a_worker_forget_later_ones(kind: str) -> None:
+    """As results do that come by two ways, through shared memory and by UDP. The pass after it is still a late one."""
+    spec = job(workers=3, quorum=2, staleness=2, slots=1, words_per_packet=WORDS)
+    cluster = Cluster.joined(kind, spec=spec)
+    kept: list[bytes] = []
+
+    def keep(_now: float, _source: int, destination: int, data: bytes) -> bool:
+        if destination == 2 and parse(data).kind is Kind.RESULT:
+            kept.append(data)
+        return True
+
+    cluster.network.wiretap = keep
+    source, results = np.full(WORDS, 0.5, np.float32), np.zeros((6, WORDS), np.float32)
+    for round_index in range(2):
+        for worker in (0, 2):
+            cluster.submit(worker, contribution(source, results[2 * round_index + worker // 2]))
+        cluster.network.run_for(1e-3)
+    assert cluster.news(1) == [RoundHeard(0), RoundHeard(1)]
+    cluster.submit(1, contribution(source, results[4]))
+    cluster.network.inject(kept[0], SWITCH, 2)
+    cluster.run()
+    assert cluster.workers[1].counters()["unacknowledged"] == 1, "it came after the contribution and before the answer"
+    cluster.submit(1, passing(results[5]))
+    cluster.run()
+    assert (results == 1).all()
+    assert cluster.switch.job_counters(spec.job)["rounds"] == 2, "what is open holds one contribution"
 
 
 def test_a_round_of_many_packets_keeps_within_an_ordinary_buffer(kind: str) -> None:
