@@ -29,7 +29,7 @@ ROUNDS, DIES_AFTER = 60, 8
 EMPTY_UNTIL, ALONE_UNTIL = 24, 40
 """From these versions on founders wait for the newcomer: until it is a member, and until it has taken part or given up.
 """
-CAME, OVER = "test/came", "test/over"
+CAME, OVER, LEFT = "test/came", "test/over", "test/left/{}"
 PATIENCE_S = 90.0
 KEPT_PARTS = handover.LENGTH
 
@@ -115,6 +115,14 @@ def train(rank: int, size: int, newcomer: bool, store: c10d.Store) -> dict[str, 
     return told
 
 
+def leave_before_the_store(rank: int, size: int, store: c10d.Store) -> None:
+    """The store ends with rank 0, which therefore goes last of the founders that live."""
+    if rank == 0:
+        until(lambda: store.check([LEFT.format(each) for each in range(1, size - 1)]))
+    else:
+        store.set(LEFT.format(rank), "")
+
+
 def main() -> None:
     """Come, train, tell."""
     torch.set_num_threads(1)
@@ -140,6 +148,7 @@ def main() -> None:
         store.set(OVER, "")
     if "LINGERS" in os.environ and not newcomer:
         until(lambda: store.check([OVER]))
+        leave_before_the_store(rank, size, store)
 
 
 main()
