@@ -136,11 +136,13 @@ class AsynchronousOptimizer:
         if self._job is None:
             self._job = self._open()
             self._opened(self._job)
+        if isinstance(loss, torch.Tensor):
+            loss = float(loss.detach())
         if self._predictor is not None:
             if loss is None:
                 raise ConfigurationError("predict_loss needs the loss: call step(loss)")
-            self._predictor.observe(self._computed_on, float(loss))
-        self._job.stepped(None if loss is None else float(loss))
+            self._predictor.observe(self._computed_on, loss)
+        self._job.stepped(loss)
         self._job.runner.hand_in(self._write, self._computed_on)
         self._take_weights()
         self._job.resumed()
