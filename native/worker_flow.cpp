@@ -4,15 +4,11 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <system_error>
 
 #include "wire_constants.hpp"
 
@@ -97,9 +93,7 @@ WorkerFlow::WorkerFlow(const JobSpec& spec, std::uint32_t worker, std::uint64_t 
       machine_(spec, worker, SWITCH, token, flow, flow_count, connect_timeout_s, newcomer),
       worker_(worker),
       shared_(std::move(shared)),
-      outbox_(std::make_unique<Outbox>(*this)),
-      driver_bell_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  if (driver_bell_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
+      outbox_(std::make_unique<Outbox>(*this)) {
   poller_.watch(socket_.fd(), SWITCH);
   if (shared_) {
     shared_->attach(worker_);
@@ -108,10 +102,7 @@ WorkerFlow::WorkerFlow(const JobSpec& spec, std::uint32_t worker, std::uint64_t 
   }
 }
 
-WorkerFlow::~WorkerFlow() {
-  close();
-  ::close(driver_bell_);
-}
+WorkerFlow::~WorkerFlow() { close(); }
 
 void WorkerFlow::start() {
   thread_ = std::thread([this] { run(); });
@@ -133,8 +124,7 @@ void WorkerFlow::run() {
 
 void WorkerFlow::ring_driver() {
   if (bell_) return bell_.ring(std::uint32_t{1} << worker_);
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto ignored = write(driver_bell_, &one, sizeof one);
+  driver_bell_.ring();
 }
 
 bool WorkerFlow::pump() {
@@ -192,10 +182,9 @@ void WorkerFlow::drowse(const std::function<bool()>& finished, double deadline_s
     if (!finished() && may_sleep(Sleep::on_bell)) bell_.wait(seen, std::uint32_t{1} << worker_, deadline_s);
   } else {
     const double left_s = std::max(deadline_s - monotonic_now(), 0.0);
-    pollfd waiting[] = {{driver_fd_, POLLIN, 0}, {driver_bell_, POLLIN, 0}};
+    pollfd waiting[] = {{driver_fd_, POLLIN, 0}, {driver_bell_.fd(), POLLIN, 0}};
     poll(waiting, 2, static_cast<int>(std::min(std::ceil(left_s * 1e3), 1e6)));
-    std::uint64_t rings;
-    if (waiting[1].revents != 0 && read(driver_bell_, &rings, sizeof rings) < 0) return;
+    if (waiting[1].revents != 0) driver_bell_.silence();
   }
   count_as_awake();
 }

@@ -14,6 +14,7 @@
 #include <string>
 #include <thread>
 
+#include "event_fd.hpp"
 #include "poller.hpp"
 #include "shared_memory.hpp"
 #include "turnstile.hpp"
@@ -103,7 +104,7 @@ class WorkerFlow {
   std::atomic<bool> driven_ = false;
   Bell bell_;             // what it sleeps on, with shared memory
   int driver_fd_ = -1;    // the socket, as the driver knows it
-  int driver_bell_ = -1;  // an eventfd that interrupts it elsewhere
+  EventFd driver_bell_;   // interrupts it elsewhere
   std::thread thread_;
 };
 

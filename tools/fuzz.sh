@@ -19,19 +19,36 @@ stale() { # OBJECT SOURCE: whether the source or any header is newer
   [ ! "$1" -nt "$2" ] || [ -n "$(find native -name '*.hpp' -newer "$1" -print -quit)" ]
 }
 
-for source in native/*.cpp; do
-  case $source in */bind_* | */module.cpp) continue ;; esac
-  object=$objects/$(basename "$source" .cpp).o
-  if stale "$object" "$source"; then
-    clang++ "${flags[@]}" -fsanitize=fuzzer-no-link -c "$source" -o "$object"
+compile() { # SOURCE
+  local object
+  object=$objects/$(basename "$1" .cpp).o
+  if stale "$object" "$1"; then
+    clang++ "${flags[@]}" -fsanitize=fuzzer-no-link -c "$1" -o "$object"
   fi
-done
+}
 
-for target in native/fuzz/*.cpp; do
-  name=$(basename "$target" .cpp)
+fuzz() { # TARGET
+  local name
+  name=$(basename "$1" .cpp)
   mkdir -p "build/corpus/$name"
-  clang++ "${flags[@]}" -fsanitize=fuzzer "$target" "$objects"/*.o -o "$objects/fuzz_$name"
+  clang++ "${flags[@]}" -fsanitize=fuzzer "$1" "$objects"/*.o -o "$objects/fuzz_$name"
   echo "fuzzing $name for $seconds s"
   "$objects/fuzz_$name" -max_total_time="$seconds" -max_len=4096 -timeout=10 -verbosity=0 -print_final_stats=1 \
     -artifact_prefix="build/$name-" "build/corpus/$name"
+}
+
+each() { # FUNCTION FILE...: on every processor at once; a failure of one is the failure of all
+  local function=$1
+  shift
+  printf '%s\0' "$@" | xargs -0 -P "$(nproc)" -I '{}' bash -euo pipefail -c "$(declare -p flags objects seconds)
+$(declare -f stale compile fuzz)
+$function {}"
+}
+
+sources=()
+for source in native/*.cpp; do
+  case $source in */bind_* | */module.cpp) continue ;; esac
+  sources+=("$source")
 done
+each compile "${sources[@]}"
+each fuzz native/fuzz/*.cpp

@@ -29,4 +29,4 @@ TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$OLDPWD/tools/
 export OPENBLAS_NUM_THREADS=1 FANIN_TEST_PROFILE=sanitize PYTHONPATH=$PWD
 
 # TSan of GCC 12 knows no kernel that spreads mappings as widely as address space randomization now does.
-exec setarch -R "$python" -m pytest -p no:cacheprovider --quiet -m 'not slow' "$@"
+exec setarch -R "$python" -m pytest -p no:cacheprovider --quiet --numprocesses auto --dist loadgroup -m 'not slow' "$@"
