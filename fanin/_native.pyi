@@ -226,6 +226,11 @@ class WorkerEngine:
     def submit(self, reduction: Reduction) -> int:
         """Send what the window takes, from the calling thread, and return the ticket. Keeps `reduction` until done."""
 
+    def sum_in_place(
+        self, address: int, count: int, element: int, lanes: int, tag: int, timeout_s: float, owner: object
+    ) -> int:
+        """One call without the GIL; signals are seen."""
+
     def begin(self, base: int) -> None: ...
     def wait(self, ticket: int, timeout_s: float) -> bool:
         """Without the GIL; signals are seen."""

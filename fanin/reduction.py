@@ -65,9 +65,11 @@ class Reduction:
     keep_first: int = 0
     keep_count: int = -1
     """-1: all."""
+    tag: int = 0
+    """8 bits that must agree between ranks, as the ticket, count, element and lanes must: what the sum is for."""
     signature: int = 0
-    """32 bits that must agree between ranks; the engine makes one from the sequence number and the fields when 0. In a
-    job with staleness it must be given, the same for all rounds: contributions of several meet in one."""
+    """32 bits that must agree between ranks; the engine makes one from all that must agree when 0. In a job with
+    staleness it must be given, the same for all rounds: contributions of several meet in one."""
     scale_code: int = 0
     """A scale code (docs/numerics.md) for every element, that all ranks have agreed on beforehand; larger elements are
     clipped, and what is clipped goes into the residual. 0: the ranks agree per chunk, one window ahead."""

@@ -39,6 +39,9 @@ from fanin.job import JobSpec
 from fanin.lanes import Words
 from fanin.reduction import Reduction
 
+AGREED = struct.Struct("!QQBBB")
+"""What ranks must agree in, for the signature: ticket, count, element, lanes, tag."""
+
 
 def memory(address: int, count: int, dtype: type[np.generic]) -> npt.NDArray[Any]:
     """`count` elements at `address`, shape (count,), without a copy."""
@@ -102,8 +105,8 @@ class Operation:
         )
         self.lead = min(self.spec.slots, self.chunks) if self.agrees and not self.forecasts else 0
         self.unfinished_chunks = self.chunks
-        fields = struct.pack("!QQBBd", self.ticket, asked.count, asked.element, self.codec.lanes, asked.factor)
-        self.signature = asked.signature or zlib.crc32(fields)
+        agreed = self.ticket, asked.count, asked.element, self.codec.lanes, asked.tag
+        self.signature = asked.signature or zlib.crc32(AGREED.pack(*agreed))
 
     # --- items ---
 

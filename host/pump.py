@@ -19,7 +19,7 @@ from typing import Protocol
 
 from fanin.events import Departed, EngineStopped, MembersChanged, Ready, ReductionDone, RoundHeard, Stands, WorkerEvent
 from fanin.pump import Machine, Pump
-from fanin.reduction import Reduction
+from fanin.reduction import Element, Reduction
 from fanin.transport import Transport
 
 
@@ -126,6 +126,16 @@ class PumpEngine:
         for pump in self._pumps:
             pump.transport.wake()
         return ticket
+
+    def sum_in_place(
+        self, address: int, count: int, element: int, lanes: int, tag: int, timeout_s: float, owner: object
+    ) -> int:
+        """Submit a sum in place and wait for it: 0, or the ticket when it is not done by then."""
+        kind = Element(element)
+        ticket = self.submit(
+            Reduction(source=address, destination=address, count=count, element=kind, lanes=lanes, tag=tag, owner=owner)
+        )
+        return 0 if self.wait(ticket, timeout_s) else ticket
 
     def wait(self, ticket: int, timeout_s: float) -> bool:
         """Wait until it is done, the engine has failed, or time is up."""

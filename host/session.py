@@ -35,7 +35,7 @@ from fanin.host.failures import (
 )
 from fanin.job import LEAVE_TIMEOUT_S, JobSpec
 from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
-from fanin.reduction import Reduction
+from fanin.reduction import Element, Reduction
 
 WAIT_SLICE_S = 0.5
 """A wait returns to Python this often, so that Ctrl-C is heard."""
@@ -185,6 +185,20 @@ class Session:
             if self._engine.wait(ticket, slice_s):
                 self._seen(ticket)
                 return
+
+    def sum_in_place(self, address: int, count: int, element: Element, lanes: int, *, tag: int, owner: object) -> int:
+        """Submit a sum of `count` elements at `address`, into the same memory, and wait for it a moment: the quick way.
+
+        0 when it is done; otherwise, after WAIT_SLICE_S or a failure, its ticket, for `wait`. `owner` keeps the memory
+        alive till it is done.
+        """
+        if self.observer is not None:
+            return self.submit(
+                Reduction(
+                    source=address, destination=address, count=count, element=element, lanes=lanes, tag=tag, owner=owner
+                )
+            )
+        return self._engine.sum_in_place(address, count, element, lanes, tag, WAIT_SLICE_S, owner)
 
     def done(self, ticket: int) -> bool:
         """Whether the ticket's result is in place. False for ever for one that failed: see `failure`."""

@@ -62,7 +62,7 @@ class Attribute {
 inline Reduction reduction_from_python(const pybind11::handle& given) {
   static const Attribute source("source"), destination("destination"), count("count"), element("element"),
       lanes("lanes"), divisor("divisor"), factor("factor"), residual("residual"), keep_first("keep_first"), kept("kept"),
-      signature("signature"), scale_code("scale_code"), passes("passes"), counts("counts");
+      tag("tag"), signature("signature"), scale_code("scale_code"), passes("passes"), counts("counts");
   Reduction reduction;
   reduction.source = reinterpret_cast<const std::uint8_t*>(source.of<std::uintptr_t>(given));
   reduction.destination = reinterpret_cast<std::uint8_t*>(destination.of<std::uintptr_t>(given));
@@ -74,6 +74,7 @@ inline Reduction reduction_from_python(const pybind11::handle& given) {
   reduction.residual = reinterpret_cast<float*>(residual.of<std::uintptr_t>(given));
   reduction.keep_first = keep_first.of<std::uint64_t>(given);
   reduction.keep_count = kept.of<std::uint64_t>(given);
+  reduction.tag = tag.of<std::uint8_t>(given);
   reduction.signature = signature.of<std::uint32_t>(given);
   reduction.scale_code = scale_code.of<std::uint16_t>(given);
   reduction.passes = passes.of<bool>(given);

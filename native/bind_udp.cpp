@@ -60,14 +60,7 @@ class BoundWorkerEngine {
   std::uint64_t submit(const py::object& reduction) {
     const Reduction native = reduction_from_python(reduction);
     release_owners();
-    std::uint64_t ticket;
-    try {
-      const py::gil_scoped_release released;
-      ticket = engine_.submit(native);
-    } catch (const std::invalid_argument& error) {
-      py::set_error(py::module_::import("fanin.errors").attr("ConfigurationError"), error.what());
-      throw py::error_already_set();
-    }
+    const std::uint64_t ticket = without_gil([&] { return engine_.submit(native); });
     owners_.emplace_back(ticket, reduction);
     return ticket;
   }
@@ -78,6 +71,26 @@ class BoundWorkerEngine {
     });
     release_owners();
     return done && engine_.done(ticket);
+  }
+
+  std::uint64_t sum_in_place(std::uintptr_t address, std::uint64_t count, int element, std::uint32_t lanes,
+                             std::uint8_t tag, double timeout_s, py::object owner) {
+    auto* const memory = reinterpret_cast<std::uint8_t*>(address);
+    const Reduction reduction{.source = memory,
+                              .destination = memory,
+                              .count = count,
+                              .element = static_cast<Element>(element),
+                              .lanes = lanes,
+                              .keep_count = count,
+                              .tag = tag};
+    const double slice_s = std::min(timeout_s, SIGNAL_INTERVAL_S);
+    const std::uint64_t unfinished = without_gil([&] {
+      const std::uint64_t ticket = engine_.submit(reduction);
+      return engine_.wait(ticket, slice_s) ? 0 : ticket;
+    });
+    if (unfinished == 0) return 0;
+    owners_.emplace_back(unfinished, std::move(owner));
+    return wait(unfinished, timeout_s - slice_s) ? 0 : unfinished;
   }
 
   bool done(std::uint64_t ticket) {
@@ -110,6 +123,18 @@ class BoundWorkerEngine {
   WorkerEngine& engine() { return engine_; }
 
  private:
+  // What the engine refuses is a ConfigurationError.
+  template <typename Call>
+  static std::uint64_t without_gil(Call call) {
+    try {
+      const py::gil_scoped_release released;
+      return call();
+    } catch (const std::invalid_argument& error) {
+      py::set_error(py::module_::import("fanin.errors").attr("ConfigurationError"), error.what());
+      throw py::error_already_set();
+    }
+  }
+
   // Lets go of the memory of what is done. Tickets are done in order, or nearly.
   void release_owners() {
     while (!owners_.empty() && engine_.done(owners_.front().first)) owners_.pop_front();
@@ -195,6 +220,8 @@ void bind_engine(py::module_& module) {
       .def_property_readonly("trouble", [](Bound& self) { return self.engine().trouble(); })
       .def("start", [](Bound& self) { self.engine().start(); })
       .def("submit", &Bound::submit, py::arg("reduction"))
+      .def("sum_in_place", &Bound::sum_in_place, py::arg("address"), py::arg("count"), py::arg("element"),
+           py::arg("lanes"), py::arg("tag"), py::arg("timeout_s"), py::arg("owner"))
       .def("begin", [](Bound& self, std::uint32_t base) { self.engine().begin(base); }, py::arg("base"), NoGil())
       .def("wait", &Bound::wait, py::arg("ticket"), py::arg("timeout_s"))
       .def("done", &Bound::done, py::arg("ticket"))

@@ -1,7 +1,6 @@
 #include "operation.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <stdexcept>
 
@@ -26,9 +25,9 @@ void check(const Reduction& asked, const JobSpec& spec) {
     throw std::invalid_argument("destination overlaps source other than in place: reduce into separate memory");
 }
 
-// zlib.crc32(struct.pack("!QQBBd", ticket, count, element, lanes, factor)), as in host/operation.py.
+// zlib.crc32(struct.pack("!QQBBB", ticket, count, element, lanes, tag)), as in host/operation.py.
 std::uint32_t signature_of(std::uint64_t ticket, const Reduction& asked, const Codec& codec) {
-  std::uint8_t fields[26];
+  std::uint8_t fields[19];
   const auto store_be64 = [](std::uint8_t* at, std::uint64_t value) {
     store_be32(at, static_cast<std::uint32_t>(value >> 32));
     store_be32(at + 4, static_cast<std::uint32_t>(value));
@@ -37,7 +36,7 @@ std::uint32_t signature_of(std::uint64_t ticket, const Reduction& asked, const C
   store_be64(fields + 8, asked.count);
   fields[16] = static_cast<std::uint8_t>(asked.element);
   fields[17] = static_cast<std::uint8_t>(codec.lanes);
-  store_be64(fields + 18, std::bit_cast<std::uint64_t>(asked.factor));
+  fields[18] = asked.tag;
   return crc32(fields, sizeof fields);
 }
 

@@ -26,6 +26,7 @@ struct Reduction {
   float* residual = nullptr;
   std::uint64_t keep_first = 0;
   std::uint64_t keep_count = 0;
+  std::uint8_t tag = 0;
   std::uint32_t signature = 0;
   std::uint16_t scale_code = 0;     // of every element, agreed beforehand; 0: agreed chunk by chunk
   bool passes = false;              // contribute nothing

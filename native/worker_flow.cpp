@@ -117,7 +117,7 @@ void WorkerFlow::run() {
   bool drained = true;
   while (!closing_.load()) {
     if (drained) sleep();
-    drained = pump();
+    drained = pump(true);
     if (driven_.load()) ring_driver();  // what it waits for may have come in here, or it may count as awake by mistake
   }
 }
@@ -127,7 +127,8 @@ void WorkerFlow::ring_driver() {
   driver_bell_.ring();
 }
 
-bool WorkerFlow::pump() {
+// `reads_socket`: whether the socket is the calling thread's, too.
+bool WorkerFlow::pump(bool reads_socket) {
   bool drained = true;
   std::optional<WorkerEvent> failure;
   {
@@ -136,7 +137,7 @@ bool WorkerFlow::pump() {
       give_up_sharing();
       return true;
     }
-    drained = receive();
+    if (reads_socket) drained = receive();
     if (shared_) drained = receive_shared() && drained;
     const double now = monotonic_now();
     const std::optional<double> timer = machine_.next_timer();
@@ -159,7 +160,7 @@ bool WorkerFlow::drive(const std::function<bool()>& finished, double deadline_s)
   bool drained = true;
   while (!finished() && !closing_.load() && monotonic_now() < deadline_s) {
     if (drained && !linger()) drowse(finished, deadline_s);
-    drained = pump();
+    drained = pump(!bell_);
   }
   driven_.store(false);
   watch_socket(true);

@@ -68,7 +68,7 @@ class WorkerFlow {
   class Outbox;
 
   void run();
-  bool pump();     // everything that is due; false: there may be more to receive
+  bool pump(bool reads_socket);     // everything that is due; false: there may be more to receive
   bool receive();  // the same
   bool receive_shared();
   void sleep();

@@ -148,11 +148,16 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def allreduce(self, tensors: Any, opts: Any = _SUM, timeout: timedelta | None = None) -> FaninWork:
         """All-reduce in place."""
-        op, timeout_s = self._reducing(opts, timeout)
+        self._sequence += 1
         if isinstance(tensors, torch.Tensor):
             tensors = [tensors]
-        self._sequence += 1
-        return self._given(self._reductions.all_reduce(_single(tensors), tensors, op, timeout_s))
+        tensor = _single(tensors)
+        if not getattr(opts, "asyncOp", True) and self._coalescing is None:
+            done = self._reductions.all_reduce_at_once(tensor, opts.reduceOp, lambda: self._seconds(opts.timeout))
+            if done is not None:
+                return done
+        op, timeout_s = self._reducing(opts, timeout)
+        return self._given(self._reductions.all_reduce(tensor, tensors, op, timeout_s))
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = _SUM) -> FaninWork:
         """All-reduce several tensors in place, one after the other without waiting in between."""

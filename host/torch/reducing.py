@@ -6,9 +6,6 @@ A `Request` is what every carrier takes: dense host or CUDA memory, already in a
 
 from __future__ import annotations
 
-import struct
-import threading
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -23,14 +20,15 @@ if TYPE_CHECKING:
     from fanin.host.torch.completion import Completion
     from fanin.host.torch.failures import Failures
 
-_SIGNATURE = struct.Struct("!IQBBB")
-_COLLECTIVE_CODES = {"all_reduce": 1, "reduce": 2, "reduce_scatter": 3, "barrier": 4}
+_COLLECTIVES = {"all_reduce": 1, "reduce": 2, "reduce_scatter": 3, "barrier": 4}
 
 
-def signature(sequence: int, name: str, count: int, element: Element, lanes: int, average: bool) -> int:
-    """32 bits in which ranks must agree: which collective this is, the how-manieth, of how much of what. Never 0."""
-    code = _COLLECTIVE_CODES[name] * 2 + average
-    return zlib.crc32(_SIGNATURE.pack(sequence & 0xFFFFFFFF, count, element, lanes, code)) or 1
+def tag_of(name: str, average: bool) -> int:
+    """What ranks must agree in beside the sum itself: which collective it is for, and what becomes of it."""
+    return _COLLECTIVES[name] * 2 + average
+
+
+SUM_TAG = tag_of("all_reduce", average=False)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,36 +75,30 @@ class Direct:
         self.session = session
         self._failures = failures
         self._completion = completion
+        self._done = LocalWork(completion, [])
         self._divisor = 0.0 if session.spec.survives_loss else float(session.size)  # 0: by who is there
-        self._sequence = 0
-        self._lock = threading.Lock()
 
     def submit(self, request: Request, owner: object = None) -> int:
         """Hand it to the session and return the ticket."""
         source, kept = request.source, request.kept
-        count = source.numel()
-        with self._lock:
-            self._sequence += 1
-            reduction = Reduction(
-                source=source.data_ptr(),
-                destination=0 if kept is None else kept.data_ptr(),
-                count=count,
-                element=request.element,
-                lanes=request.lanes,
-                divisor=self._divisor if request.average else 1.0,
-                factor=request.factor,
-                residual=0 if request.residual is None else request.residual.data_ptr(),
-                keep_first=request.keep_first,
-                keep_count=request.kept_count,
-                signature=signature(
-                    self._sequence, request.name, count, request.element, request.lanes, request.average
-                ),
-                owner=owner or request,
-            )
-            try:
-                return self.session.submit(reduction)
-            except Exception as error:
-                raise self._failures.explain(error, request.name, request.timeout_s) from error
+        reduction = Reduction(
+            source=source.data_ptr(),
+            destination=0 if kept is None else kept.data_ptr(),
+            count=source.numel(),
+            element=request.element,
+            lanes=request.lanes,
+            divisor=self._divisor if request.average else 1.0,
+            factor=request.factor,
+            residual=0 if request.residual is None else request.residual.data_ptr(),
+            keep_first=request.keep_first,
+            keep_count=request.kept_count,
+            tag=tag_of(request.name, request.average),
+            owner=owner or request,
+        )
+        try:
+            return self.session.submit(reduction)
+        except Exception as error:
+            raise self._failures.explain(error, request.name, request.timeout_s) from error
 
     def start(self, request: Request) -> FaninWork:
         """Start it on host memory."""
@@ -126,22 +118,34 @@ class Direct:
         if count == 0:
             return LocalWork(self._completion, tensors)
         address = tensor.data_ptr()
-        with self._lock:
-            self._sequence += 1
-            reduction = Reduction(
-                source=address,
-                destination=address,
-                count=count,
-                element=element,
-                lanes=lanes,
-                signature=signature(self._sequence, "all_reduce", count, element, lanes, False),
-                owner=tensor,
-            )
-            try:
-                ticket = self.session.submit(reduction)
-            except Exception as error:
-                raise self._failures.explain(error, "all_reduce", timeout_s) from error
+        reduction = Reduction(
+            source=address, destination=address, count=count, element=element, lanes=lanes, tag=SUM_TAG, owner=tensor
+        )
+        try:
+            ticket = self.session.submit(reduction)
+        except Exception as error:
+            raise self._failures.explain(error, "all_reduce", timeout_s) from error
         return SwitchWork(self.session, ticket, self._failures, "all_reduce", self._completion, tensors, timeout_s)
+
+    def all_reduce_at_once(
+        self, tensor: torch.Tensor, element: Element, lanes: int, timeout_s: Callable[[], float]
+    ) -> FaninWork:
+        """The same for who would wait for it at once: it is done, or has raised, when this returns.
+
+        Every microsecond of Python counts here: the switch's part of a small sum takes no longer. So the timeout is
+        asked for only when a moment has not been enough, and the handle is always the same one, without outputs.
+        """
+        count = tensor.numel()
+        if count == 0:
+            return self._done
+        session = self.session
+        try:
+            ticket = session.sum_in_place(tensor.data_ptr(), count, element, lanes, tag=SUM_TAG, owner=tensor)
+            if ticket:
+                session.wait(ticket, timeout_s())
+        except Exception as error:
+            raise self._failures.explain(error, "all_reduce", timeout_s()) from error
+        return self._done
 
     def close(self) -> None:
         """The session is closed by the group."""

@@ -33,25 +33,44 @@ class Reductions:
         self._completion = plumbing.completion
         self._short = plumbing.direct if plumbing.fallback is None else None
         """The session alone, while nothing stands between: the short way of `all_reduce`."""
+        self._summed = {
+            dtype: (route.element, _lanes_for(route.element, self._lanes))
+            for dtype, route in SUM_ROUTES.items()
+            if route.element is not None and not route.view
+        }
+        """What the short way is for: element types that the switch adds as they are, and their lanes."""
 
     # --- the collectives ---
 
     def all_reduce(self, tensor: torch.Tensor, tensors: Tensors, op: Any, timeout_s: float) -> FaninWork:
         """Reduce in place; `tensors` is [tensor], as the caller gave it."""
-        short = self._short
-        if short is not None and op == SUM and tensor.is_cpu:
-            route = SUM_ROUTES.get(tensor.dtype)
-            if route is not None and route.element is not None and not route.view and plain(tensor):
-                staging = self._plumbing.staging
-                if staging is None or not staging.busy:
-                    self._counters["switch.all_reduce"] += 1
-                    self._counters["switch.bytes"] += tensor.nbytes
-                    element = route.element
-                    lanes = self._lanes if element.floating and element is not Element.FLOAT64 else 32
-                    return short.all_reduce_in_place(tensor, tensors, element, lanes, timeout_s)
+        summed = self._taken_short(tensor, op)
+        if summed is not None:
+            assert self._short is not None
+            return self._short.all_reduce_in_place(tensor, tensors, *summed, timeout_s)
         if tensor.layout is not torch.strided:
             return self._sparse(tensor, op, timeout_s)
         return self._reduce("all_reduce", tensor, tensor, 0, op, timeout_s)
+
+    def all_reduce_at_once(self, tensor: torch.Tensor, op: Any, timeout_s: Callable[[], float]) -> FaninWork | None:
+        """Reduce in place and wait for it, where there is a short way; None, with nothing done, where there is none."""
+        summed = self._taken_short(tensor, op)
+        if summed is None:
+            return None
+        assert self._short is not None
+        return self._short.all_reduce_at_once(tensor, *summed, timeout_s)
+
+    def _taken_short(self, tensor: torch.Tensor, op: Any) -> tuple[Element, int] | None:
+        """Element type and lanes of what goes the short way, which is counted; None for everything else."""
+        if self._short is None or op != SUM or not plain(tensor):
+            return None
+        summed = self._summed.get(tensor.dtype)
+        staging = self._plumbing.staging
+        if summed is None or (staging is not None and staging.busy):
+            return None
+        self._counters["switch.all_reduce"] += 1
+        self._counters["switch.bytes"] += tensor.nbytes
+        return summed
 
     def all_reduce_lanes(
         self, tensor: torch.Tensor, timeout_s: float, *, lanes: int, average: bool, residual: torch.Tensor | None
@@ -119,10 +138,9 @@ class Reductions:
             factor = 1.0
         pairs = 2 if tensor.is_complex() else 1
         kept, finish = self._landing(travelling, tensor, output, first * pairs, route)
-        wide = not route.element.floating or route.element is Element.FLOAT64
         request = Request(
             name=name, source=travelling, kept=kept, keep_first=first * pairs, element=route.element,
-            lanes=32 if wide else lanes or self._lanes, average=route.average and not route.divide_after,
+            lanes=_lanes_for(route.element, lanes or self._lanes), average=route.average and not route.divide_after,
             factor=factor, residual=residual, outputs=[] if output is None else [output], timeout_s=timeout_s,
             finish=finish,
         )  # fmt: skip
@@ -199,6 +217,11 @@ class Reductions:
         self._counters[f"{path.value}.{name}"] += 1
         if tensor.layout is torch.strided:
             self._counters[f"{path.value}.bytes"] += tensor.nbytes
+
+
+def _lanes_for(element: Element, lanes: int) -> int:
+    """Integers and float64 take 32 bits whatever the caller's lanes are."""
+    return lanes if element.floating and element is not Element.FLOAT64 else 32
 
 
 def _factor(op: Any) -> float:

@@ -54,6 +54,10 @@ class Once:
 class FaninWork(_Work):  # type: ignore[misc]
     """What all handles share. Subclasses say how to wait and whether the transport is done."""
 
+    _finish: Once | None = None
+    _future: Future[list[torch.Tensor]] | None = None
+    _error: BaseException | None = None
+
     def __init__(
         self, completion: Completion, outputs: Tensors, timeout_s: float, finish: Callable[[], None] | None = None
     ) -> None:
@@ -61,9 +65,8 @@ class FaninWork(_Work):  # type: ignore[misc]
         self._completion = completion
         self._outputs = outputs
         self._timeout_s = timeout_s
-        self._finish = Once(finish) if finish is not None else None
-        self._future: Future[list[torch.Tensor]] | None = None
-        self._error: BaseException | None = None
+        if finish is not None:
+            self._finish = Once(finish)
 
     def _transported(self) -> bool:
         """Whether the transport has nothing left to do, for better or worse; never blocks."""
@@ -253,10 +256,14 @@ class AnySourceWork(PeerWork):
 
 
 class LocalWork(FaninWork):
-    """Done when made: empty tensors, groups of one."""
+    """Done when made: empty tensors, groups of one, and what its caller has waited for."""
 
     def __init__(self, completion: Completion, outputs: Tensors) -> None:
         super().__init__(completion, outputs, 0.0)
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """True."""
+        return True
 
     def _transported(self) -> bool:
         return True

@@ -394,6 +394,18 @@ def check_futures_run_callbacks_that_issue_collectives(rank: int, size: int) -> 
     assert [float(item[0]) for item in gathered] == list(range(size))
 
 
+def check_ranks_need_not_agree_on_who_waits_at_once(rank: int, size: int) -> None:
+    for step in range(6):
+        tensor = torch.full((50,), float(rank + step))
+        if (rank + step) % 2:
+            dist.all_reduce(tensor)
+        else:
+            work = dist.all_reduce(tensor, async_op=True)
+            assert work is not None
+            assert work.wait()
+        assert bool((tensor == sum(range(size)) + step * size).all())
+
+
 def check_many_unawaited_collectives_finish_in_any_order_of_waiting(rank: int, size: int) -> None:
     tensors = [torch.full((100 + 37 * index,), float(index)) for index in range(40)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]

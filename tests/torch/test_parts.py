@@ -15,7 +15,7 @@ from fanin.host.torch.backend import options_for
 from fanin.host.torch.carrier import movable, plain
 from fanin.host.torch.completion import CallbackPool
 from fanin.host.torch.fallback import items_per_flow
-from fanin.host.torch.reducing import Request, signature
+from fanin.host.torch.reducing import Request, tag_of
 from fanin.host.torch.rendezvous import find_incarnation, reachable_host
 from fanin.host.torch.staging import overlap
 from fanin.job import JobSpec
@@ -59,15 +59,11 @@ def test_the_pool_never_exceeds_its_bound_and_loses_nothing() -> None:
     assert len(names) <= 2
 
 
-def test_signatures_differ_in_everything_that_must_agree() -> None:
-    base = (5, "all_reduce", 100, Element.FLOAT32, 32, False)
-    others = [
-        (6, *base[1:]), (5, "reduce", *base[2:]), (5, "all_reduce", 101, *base[3:]),
-        (5, "all_reduce", 100, Element.INT32, 32, False), (*base[:4], 16, False), (*base[:5], True),
-    ]  # fmt: skip
-    made = {signature(*fields) for fields in [base, *others]}
-    assert len(made) == 1 + len(others)
-    assert 0 not in made
+def test_collectives_have_tags_of_their_own() -> None:
+    names = ["all_reduce", "reduce", "reduce_scatter", "barrier"]
+    tags = {tag_of(name, average) for name in names for average in (False, True)}
+    assert len(tags) == 2 * len(names)
+    assert all(0 < tag < 256 for tag in tags)
 
 
 @pytest.mark.parametrize(

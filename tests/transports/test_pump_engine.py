@@ -38,6 +38,9 @@ BRIEF_S = 0.3
 NOTHING = Reduction(source=0, destination=0, count=0, element=Element.FLOAT32)
 
 native_or_twin = pytest.mark.parametrize("native", [True, False], ids=["native", "twin"])
+every_loop = pytest.mark.parametrize(
+    ("scheme", "native"), [("memory", False), ("memory", True), ("udp", True)], ids=["twin", "native", "native-loop"]
+)
 
 
 def _ones(count: int = 100) -> tuple[np.ndarray, np.ndarray]:
@@ -163,20 +166,64 @@ def test_what_a_machine_refuses_takes_no_ticket(native: bool) -> None:
         assert engine.submit(reduction_of(source, result)) == 1
 
 
+@every_loop
+def test_a_sum_in_place_is_done_when_the_call_returns(scheme: Scheme, native: bool) -> None:
+    with cluster(scheme, make_spec(2), native=native) as running:
+        arrays = [np.full(3_000, rank + 1, np.int32) for rank in range(2)]
+        here, there = running.engines
+        asked = Reduction(
+            source=arrays[1].ctypes.data, destination=arrays[1].ctypes.data, count=3_000, element=Element.INT32, tag=9
+        )
+        other = there.submit(asked)
+        assert here.sum_in_place(arrays[0].ctypes.data, 3_000, Element.INT32, 32, 9, DEADLINE_S, arrays[0]) == 0
+        np.testing.assert_array_equal(arrays[0], 3)
+        assert there.wait(other, DEADLINE_S)
+
+
+@every_loop
+def test_a_sum_in_place_gives_up_after_its_timeout_and_goes_on(scheme: Scheme, native: bool) -> None:
+    released = threading.Event()
+    with cluster(scheme, make_spec(2), native=native) as running:
+        pairs = [_ones(), _ones()]
+        here, there = running.engines
+        ticket = here.sum_in_place(pairs[0][0].ctypes.data, 100, Element.FLOAT32, 32, 0, 0.01, Owner(released))
+        assert ticket == 1
+        assert not here.done(ticket)
+        assert not released.is_set()
+        there.submit(reduction_of(*pairs[1]))
+        assert here.wait(ticket, DEADLINE_S)
+        assert released.wait(DEADLINE_S)
+        np.testing.assert_array_equal(pairs[0][0], 2.0)
+
+
+@every_loop
+def test_a_sum_in_place_that_is_refused_takes_no_ticket(scheme: Scheme, native: bool) -> None:
+    with cluster(scheme, make_spec(8), native=native) as running:
+        source, result = _ones()
+        with pytest.raises(ConfigurationError):
+            running.engines[0].sum_in_place(source.ctypes.data, 8, Element.FLOAT32, 4, 0, 0.0, source)
+        assert running.engines[0].submit(reduction_of(source, result)) == 1
+
+
+class Owner:
+    """Tells of its end."""
+
+    def __init__(self, released: threading.Event) -> None:
+        self._released = released
+
+    def __del__(self) -> None:
+        self._released.set()
+
+
 @native_or_twin
 def test_the_memory_is_kept_alive_until_the_reduction_is_done(native: bool) -> None:
     released = threading.Event()
-
-    class Owner:
-        def __del__(self) -> None:
-            released.set()
-
     with cluster("memory", make_spec(2), native=native) as running:
         pairs = [_ones(), _ones()]
         engine = running.engines[0]
         plain = reduction_of(*pairs[0])
         fields = {name: getattr(plain, name) for name in ("source", "destination", "count", "element")}
-        ticket = engine.submit(Reduction(**fields, owner=Owner()))
+        ticket = engine.submit(Reduction(**fields, owner=Owner(released)))
         assert not engine.wait(ticket, 0.01)
         assert not released.is_set()
         running.engines[1].submit(reduction_of(*pairs[1]))
