@@ -92,6 +92,11 @@ class Reduction:
         if self.passes and (self.residual or (self.element.floating and not self.scale_code)):
             raise ConfigurationError("a pass has no residual, and of floating point it needs a scale_code")
 
+    @classmethod
+    def in_place(cls, address: int, count: int, element: Element, lanes: int, tag: int, owner: object) -> Reduction:
+        """A sum of `count` elements at `address` into the same memory."""
+        return cls(source=address, destination=address, count=count, element=element, lanes=lanes, tag=tag, owner=owner)
+
     @property
     def kept(self) -> int:
         """Elements of the result that are written."""

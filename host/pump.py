@@ -131,10 +131,7 @@ class PumpEngine:
         self, address: int, count: int, element: int, lanes: int, tag: int, timeout_s: float, owner: object
     ) -> int:
         """Submit a sum in place and wait for it: 0, or the ticket when it is not done by then."""
-        kind = Element(element)
-        ticket = self.submit(
-            Reduction(source=address, destination=address, count=count, element=kind, lanes=lanes, tag=tag, owner=owner)
-        )
+        ticket = self.submit(Reduction.in_place(address, count, Element(element), lanes, tag, owner))
         return 0 if self.wait(ticket, timeout_s) else ticket
 
     def wait(self, ticket: int, timeout_s: float) -> bool:

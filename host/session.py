@@ -193,11 +193,7 @@ class Session:
         alive till it is done.
         """
         if self.observer is not None:
-            return self.submit(
-                Reduction(
-                    source=address, destination=address, count=count, element=element, lanes=lanes, tag=tag, owner=owner
-                )
-            )
+            return self.submit(Reduction.in_place(address, count, element, lanes, tag, owner))
         return self._engine.sum_in_place(address, count, element, lanes, tag, WAIT_SLICE_S, owner)
 
     def done(self, ticket: int) -> bool:

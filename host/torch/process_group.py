@@ -151,19 +151,19 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._sequence += 1
         if isinstance(tensors, torch.Tensor):
             tensors = [tensors]
-        tensor = _single(tensors)
-        if not getattr(opts, "asyncOp", True) and self._coalescing is None:
-            done = self._reductions.all_reduce_at_once(tensor, opts.reduceOp, lambda: self._seconds(opts.timeout))
-            if done is not None:
-                return done
-        op, timeout_s = self._reducing(opts, timeout)
-        return self._given(self._reductions.all_reduce(tensor, tensors, op, timeout_s))
+        work = self._reductions.all_reduce(
+            _single(tensors), tensors, _operator(opts), lambda: self._reducing(opts, timeout)[1],
+            waited_for=self._coalescing is None and not getattr(opts, "asyncOp", True),
+        )  # fmt: skip
+        return self._given(work)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = _SUM) -> FaninWork:
         """All-reduce several tensors in place, one after the other without waiting in between."""
         op, timeout_s = self._reducing(opts)
         self._sequence += 1
-        works = [self._reductions.all_reduce(tensor, [tensor], op, timeout_s) for tensor in tensors]
+        works = [
+            self._reductions.all_reduce(tensor, [tensor], op, lambda: timeout_s, waited_for=False) for tensor in tensors
+        ]
         return self._combined(works, tensors, timeout_s)
 
     def reduce(self, tensors: Any, opts: Any = None, op: Any = _SUM, timeout: timedelta | None = None) -> FaninWork:
@@ -341,10 +341,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def _reducing(self, opts: Any, timeout: timedelta | None = None) -> tuple[Any, float]:
         """Operator and timeout from an options object or a bare operator."""
-        op = getattr(opts, "reduceOp", None)
-        if op is None:
-            return _op(opts), self._seconds(timeout)
-        return op, self._seconds(opts.timeout)
+        return _operator(opts), self._seconds(getattr(opts, "timeout", timeout))
 
     def _seconds(self, timeout: timedelta | None) -> float:
         return self._timeout_s if timeout is None or timeout < _ZERO else timeout.total_seconds()
@@ -444,6 +441,12 @@ def _single(tensors: Any) -> torch.Tensor:
         raise UnsupportedError(f"{len(tensors)} tensors in one collective; fanin takes one per rank")
     tensor: torch.Tensor = tensors[0]
     return tensor
+
+
+def _operator(opts: Any) -> Any:
+    """Of an options object, or a bare operator itself."""
+    op = getattr(opts, "reduceOp", None)
+    return _op(opts) if op is None else op
 
 
 def _op(op: Any) -> Any:

@@ -117,10 +117,7 @@ class Direct:
         count = tensor.numel()
         if count == 0:
             return LocalWork(self._completion, tensors)
-        address = tensor.data_ptr()
-        reduction = Reduction(
-            source=address, destination=address, count=count, element=element, lanes=lanes, tag=SUM_TAG, owner=tensor
-        )
+        reduction = Reduction.in_place(tensor.data_ptr(), count, element, lanes, SUM_TAG, tensor)
         try:
             ticket = self.session.submit(reduction)
         except Exception as error:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from fanin.errors import UnsupportedError
 from fanin.host.torch.carrier import copy_back, on_host, plain
 from fanin.host.torch.plumbing import Plumbing
-from fanin.host.torch.reducing import Request
+from fanin.host.torch.reducing import Direct, Request
 from fanin.host.torch.routing import SUM, SUM_ROUTES, Path, Route, route_of
 from fanin.host.torch.work import FaninWork, LocalWork, Tensors
 from fanin.reduction import Element
@@ -42,26 +42,22 @@ class Reductions:
 
     # --- the collectives ---
 
-    def all_reduce(self, tensor: torch.Tensor, tensors: Tensors, op: Any, timeout_s: float) -> FaninWork:
-        """Reduce in place; `tensors` is [tensor], as the caller gave it."""
-        summed = self._taken_short(tensor, op)
-        if summed is not None:
-            assert self._short is not None
-            return self._short.all_reduce_in_place(tensor, tensors, *summed, timeout_s)
+    def all_reduce(
+        self, tensor: torch.Tensor, tensors: Tensors, op: Any, timeout_s: Callable[[], float], *, waited_for: bool
+    ) -> FaninWork:
+        """Reduce in place; `tensors` is [tensor], as the caller gave it. `waited_for`: the caller waits at once."""
+        way = self._short_way(tensor, op)
+        if way is not None:
+            direct, element, lanes = way
+            if waited_for:
+                return direct.all_reduce_at_once(tensor, element, lanes, timeout_s)
+            return direct.all_reduce_in_place(tensor, tensors, element, lanes, timeout_s())
         if tensor.layout is not torch.strided:
-            return self._sparse(tensor, op, timeout_s)
-        return self._reduce("all_reduce", tensor, tensor, 0, op, timeout_s)
+            return self._sparse(tensor, op, timeout_s())
+        return self._reduce("all_reduce", tensor, tensor, 0, op, timeout_s())
 
-    def all_reduce_at_once(self, tensor: torch.Tensor, op: Any, timeout_s: Callable[[], float]) -> FaninWork | None:
-        """Reduce in place and wait for it, where there is a short way; None, with nothing done, where there is none."""
-        summed = self._taken_short(tensor, op)
-        if summed is None:
-            return None
-        assert self._short is not None
-        return self._short.all_reduce_at_once(tensor, *summed, timeout_s)
-
-    def _taken_short(self, tensor: torch.Tensor, op: Any) -> tuple[Element, int] | None:
-        """Element type and lanes of what goes the short way, which is counted; None for everything else."""
+    def _short_way(self, tensor: torch.Tensor, op: Any) -> tuple[Direct, Element, int] | None:
+        """The session, element type and lanes for what can go there as it is, which is counted; None for the rest."""
         if self._short is None or op != SUM or not plain(tensor):
             return None
         summed = self._summed.get(tensor.dtype)
@@ -70,7 +66,7 @@ class Reductions:
             return None
         self._counters["switch.all_reduce"] += 1
         self._counters["switch.bytes"] += tensor.nbytes
-        return summed
+        return self._short, *summed
 
     def all_reduce_lanes(
         self, tensor: torch.Tensor, timeout_s: float, *, lanes: int, average: bool, residual: torch.Tensor | None

@@ -48,6 +48,7 @@ def reductions(draw: st.DrawFn) -> Any:
         "divisor": draw(st.sampled_from([1.0, 3.0])) if floating else 1.0,
         "keep_first": keep_first,
         "keep_count": draw(st.integers(0, count - keep_first)),
+        "tag": draw(st.sampled_from([0, 1, 255])),
     }
     in_place = draw(st.booleans())
     has_residual = draw(st.booleans()) and floating and element is not Element.FLOAT64
