@@ -116,8 +116,12 @@ class Expressions:
 
     def _last_field(self, node: Node) -> Value:
         stack = self.layout.stack(node[0])
+        base = f"last(f, {stack.bases}, {stack.next})"
+        if node[1].text == "last" and all(each.name != "last" for each in stack.type.fields):
+            # p4c names the whole last element (`meta.h = hdr.stack.last`) as if "last" were one of its fields.
+            return Value(base, "header", header_type=stack.type)
         field = stack.type.named(node[1].text, node[1])
-        source = f"f[last(f, {stack.bases}, {stack.next}) + {field.offset}]"
+        source = f"f[{base} + {field.offset}]"
         return Value(source, bits=None if field.signed else field.bits)
 
     def _register(self, node: Node) -> Value:

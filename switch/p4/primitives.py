@@ -67,8 +67,9 @@ class Compiler:
         if name not in PRIMITIVES:
             raise UnsupportedError(f"{node.path}: primitive {name!r} is not implemented")
         count, make = PRIMITIVES[name]
-        if len(node["parameters"]) != count:
-            raise node.fail(f"primitive {name!r} has {count} parameters, not {len(node['parameters'])}")
+        given = len(node["parameters"])
+        if given != count and (name, given) not in SHORTER_FORMS:
+            raise node.fail(f"primitive {name!r} has {count} parameters, not {given}")
         return make(self, node["parameters"])
 
     def _target(self, node: Node, at: int, count: int) -> int:
@@ -260,6 +261,19 @@ def _dropped(c: Compiler, given: Node) -> list[str]:
     return [f"f[{place}] = {c.objects.drop_port}"] + ([] if group is None else [f"f[{group[0]}] = 0"])
 
 
+def _marked_to_drop(c: Compiler, given: Node) -> list[str]:
+    # The header is an argument and need not be standard_metadata itself: where the caller passes it `inout`, p4c works
+    # on a copy and writes that copy back afterwards, over anything that was done to the original.
+    header = c.expressions.header(given[0])
+    kind = header.header_type
+    assert kind is not None
+    offsets = {each.name: each.offset for each in kind.fields}
+    if "egress_spec" not in offsets:
+        raise given[0].fail(f"mark_to_drop wants a standard_metadata_t, and {kind.name} has no egress_spec")
+    lines = [f"f[{header.source} + {offsets['egress_spec']}] = {c.objects.drop_port}"]
+    return lines + [f"f[{header.source} + {offsets[name]}] = 0" for name in ("mcast_grp",) if name in offsets]
+
+
 def _read_register(c: Compiler, given: Node) -> list[str]:
     array, index = c.register(given[1]["value"]), c.data(given[2])
     if index.bits is not None and 1 << index.bits <= array.size:
@@ -323,12 +337,15 @@ def _require(c: Compiler, given: Node) -> list[str]:
 
 
 def _log(c: Compiler, given: Node) -> list[str]:
-    values = [c.data(node).source for node in given[1]["value"]]
+    # p4c leaves out the second parameter for a message without values.
+    values = [c.data(node).source for node in given[1]["value"]] if len(given) > 1 else []
     if len(values) > MAX_FORMATTED:
         raise given.fail(f"a log message has at most {MAX_FORMATTED} values")
     return [f"k.log({given[0]['value'].text!r}, ({''.join(f'{value}, ' for value in values)}))"]
 
 
+SHORTER_FORMS = {("log_msg", 1)}
+"""Primitives that may have fewer parameters than PRIMITIVES says, with how many."""
 PRIMITIVES: dict[str, tuple[int, Make]] = {
     "assign": (2, _assign),
     "modify_field": (2, _assign),
@@ -351,7 +368,7 @@ PRIMITIVES: dict[str, tuple[int, Make]] = {
     "add_header": (1, _add_header),
     "add_header_fast": (1, lambda c, given: c.become_valid(c.expressions.header(given[0]))),
     "remove_header": (1, _remove_header),
-    "mark_to_drop": (1, _dropped),
+    "mark_to_drop": (1, _marked_to_drop),
     "drop": (0, _dropped),
     "no_op": (0, lambda c, given: []),
     "exit": (0, lambda c, given: ["k.exit = True"]),

@@ -1,12 +1,13 @@
-"""Who of several controllers may write: arbitration by election id (specification, section 5).
+"""Which of several controllers may write: arbitration by election id (specification, section 5).
 
 Rules
 -----
-* A stream takes part with its first MasterArbitrationUpdate. Who advertises an election id that is at least the highest
-  one ever seen becomes primary; everybody else is a backup. An id of 0, or none, never becomes primary.
+* A stream takes part with its first MasterArbitrationUpdate. The connected stream with the highest election id is
+  primary; the others are backups. A stream without an id, or with 0, never becomes primary.
 * Two streams cannot have the same id. A stream cannot change its device or its role.
-* When the primary's stream ends there is no primary, until somebody advertises an id that is high enough.
-* Whoever takes part is told when the primary changes; a backup also when it has advertised.
+* When the primary's stream ends, or lowers its id, the next highest id takes over at once, as in the reference server
+  (PI). The specification also allows to wait for a backup to advertise again; nobody could write meanwhile.
+* All streams are told when the primary changes; a backup also when it has advertised.
 Pure: streams are any hashable handles, and what is to be sent comes back as a list.
 """
 
@@ -27,7 +28,7 @@ class Standing:
 
     stream: Hashable
     election_id: int
-    """Of the primary, or the highest ever seen when there is none."""
+    """Of the primary; 0 when there is none."""
     code: Code
     """OK: you are primary; ALREADY_EXISTS: somebody else is; NOT_FOUND: nobody is."""
 
@@ -36,7 +37,6 @@ class Standing:
 class Arbitration:
     """The election of one device's default role."""
 
-    highest: int = 0
     primary: Hashable | None = None
     streams: dict[Hashable, int] = field(default_factory=dict)
 
@@ -48,28 +48,27 @@ class Arbitration:
         if election_id and taken:
             raise StatusError(Code.INVALID_ARGUMENT, f"election id {election_id} is another controller's")
         self.streams[stream] = election_id
-        before = self.primary
-        if election_id and election_id >= self.highest:
-            self.highest, self.primary = election_id, stream
-        elif self.primary == stream:
-            self.primary = None
-        if self.primary != before or self.primary == stream:
+        if self._elect() or self.primary == stream:
             return [self._standing(each) for each in self.streams]
         return [self._standing(stream)]
 
     def leave(self, stream: Hashable) -> list[Standing]:
         """A stream has ended."""
         self.streams.pop(stream, None)
-        if self.primary != stream or self.primary is None:
-            return []
-        self.primary = None
-        return [self._standing(each) for each in self.streams]
+        return [self._standing(each) for each in self.streams] if self._elect() else []
 
     def check_writer(self, election_id: int) -> None:
         """Whether a Write with that id is the primary's."""
         if self.primary is None or not election_id or self.streams[self.primary] != election_id:
             raise StatusError(Code.PERMISSION_DENIED, "only the primary controller may write: advertise a higher id")
 
+    def _elect(self) -> bool:
+        """Make the highest id primary; whether that is another stream than before."""
+        before = self.primary
+        candidates = {number: each for each, number in self.streams.items() if number}
+        self.primary = candidates[max(candidates)] if candidates else None
+        return self.primary != before
+
     def _standing(self, stream: Hashable) -> Standing:
         code = Code.NOT_FOUND if self.primary is None else Code.OK if self.primary == stream else Code.ALREADY_EXISTS
-        return Standing(stream, self.highest, code)
+        return Standing(stream, 0 if self.primary is None else self.streams[self.primary], code)

@@ -75,7 +75,20 @@ class Described:
         for kind in ("action_profiles", "meters", "direct_meters", "digests", "externs"):
             if len(getattr(info, kind)):
                 raise ProgramError(f"the P4Info has {kind}, which the program loaded here cannot have")
+        described._check_complete()
         return described
+
+    def _check_complete(self) -> None:
+        """ProgramError for a P4Info that leaves out what the program has, as an empty one or another program's does.
+
+        Tables that the compiler made itself are in no P4Info: they have no key and run one action.
+        """
+        names = {table.name for _, table in self.tables.values()}
+        for name, table in self.program.tables.items():
+            if name not in names and (table.key or len(table.actions) > 1):
+                raise ProgramError(
+                    f"the program has a table {name!r}, and the P4Info has none: compile both in one run"
+                )
 
 
 def _named(objects: Any, kind: str, described: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 import time
@@ -28,7 +29,8 @@ QUEUED_MESSAGES = 4096
 """Messages to one controller that waits for it to read; beyond that packets are lost, as at any full queue."""
 MAX_MESSAGE_BYTES = 64 << 20
 """Of one request: a program and its P4Info must fit."""
-ENTITIES_PER_RESPONSE = 512
+ENTITIES_PER_RESPONSE = 256
+"""Of one message of a Read: packets wait for as long as it takes to make them, some milliseconds."""
 STOP_GRACE_S = 0.5
 
 Transmit = Callable[[int, bytes], None]
@@ -137,14 +139,24 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
         return p4runtime_pb2.WriteResponse()
 
     def Read(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
-        """Entities, some hundreds per message."""
-        entities: list[Any] = []
-        with self.lock, _answering(context):
-            self._check(request)
-            for wanted in request.entities:
-                entities.extend(self.device.read(wanted))
-        for at in range(0, len(entities), ENTITIES_PER_RESPONSE):
-            yield p4runtime_pb2.ReadResponse(entities=entities[at : at + ENTITIES_PER_RESPONSE])
+        """Entities, some hundreds per message.
+
+        Not a snapshot: the lock is let go of between messages, since packets would wait for as long as it is held and
+        one wildcard can ask for hundreds of thousands of registers.
+        """
+        found = self._found(request)
+        while True:
+            with self.lock, _answering(context):
+                entities = list(itertools.islice(found, ENTITIES_PER_RESPONSE))
+            if not entities:
+                return
+            yield p4runtime_pb2.ReadResponse(entities=entities)
+
+    def _found(self, request: Any) -> Iterator[Any]:
+        """What a ReadRequest asks for, made one by one; to be advanced with the lock held."""
+        self._check(request)
+        for wanted in request.entities:
+            yield from self.device.read(wanted)
 
     def StreamChannel(self, requests: Any, context: Any) -> Iterator[Any]:  # noqa: N802
         """Arbitration and packets, for as long as the controller stays."""

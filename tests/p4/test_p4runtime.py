@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc  # noqa: E402
 
 from fanin.switch.p4runtime.device import Device  # noqa: E402
 from fanin.switch.p4runtime.p4info import read_p4info  # noqa: E402
-from fanin.switch.p4runtime.server import GrpcServer, Service  # noqa: E402
+from fanin.switch.p4runtime.server import ENTITIES_PER_RESPONSE, GrpcServer, Service  # noqa: E402
 from fanin.switch.p4runtime.status import Code  # noqa: E402
 from tests.p4.router import CPU_PORT, P4INFO, document  # noqa: E402
 
@@ -214,13 +215,26 @@ def test_the_highest_election_id_is_primary_and_all_are_told(bench: Bench) -> No
     second.advertise(8)
     assert first.told() == (Code.ALREADY_EXISTS, 8)
     assert second.told() == (Code.OK, 8)
-    second.end()
-    assert first.told() == (Code.NOT_FOUND, 8)
-    first.advertise(7)
-    assert first.told() == (Code.NOT_FOUND, 8)
-    first.advertise(8)
-    assert first.told() == (Code.OK, 8)
+    second.advertise(4)
+    assert second.told() == (Code.ALREADY_EXISTS, 5)
+    assert first.told() == (Code.OK, 5)
     first.end()
+    assert second.told() == (Code.OK, 4)
+    second.advertise(0)
+    assert second.told() == (Code.NOT_FOUND, 0)
+    second.end()
+
+
+def test_the_next_highest_election_id_becomes_primary_when_the_primary_leaves(programmed: Bench) -> None:
+    # `programmed` itself is primary with id 1.
+    first = Controller(programmed, 9)
+    assert first.told() == (Code.OK, 9)
+    second = Controller(programmed, 7)
+    assert second.told() == (Code.ALREADY_EXISTS, 9)
+    first.end()
+    assert second.told() == (Code.OK, 7)
+    assert programmed.write(7, entry("INSERT", EXACT, MARK, 1, exact1=b"\1")) == [Code.OK]
+    second.end()
 
 
 def test_an_id_in_use_and_an_unknown_device_end_the_stream(bench: Bench) -> None:
@@ -262,6 +276,7 @@ def test_nothing_can_be_read_or_written_before_there_is_a_pipeline(bench: Bench)
         (None, P4INFO.replace("bitwidth: 9 } }", "bitwidth: 8 } }"), Code.INVALID_ARGUMENT),
         (None, P4INFO.replace("match_type: LPM", "match_type: RANGE"), Code.INVALID_ARGUMENT),
         (None, P4INFO.replace("size: 2", "size: 3"), Code.INVALID_ARGUMENT),
+        (None, "", Code.INVALID_ARGUMENT),
         (document(meter_arrays=[{"name": "m"}]), P4INFO, Code.UNIMPLEMENTED),
     ],
 )
@@ -347,6 +362,45 @@ def test_registers_are_read_and_written(programmed: Bench) -> None:
     request.entities.add().register_entry.register_id = 369098753
     cells = [entity.register_entry for reply in programmed.stub.Read(request) for entity in reply.entities]
     assert [cell.data.bitstring for cell in cells] == [b"\5", b"\5", b"\5", b"\xff"]
+
+
+def test_packets_and_writes_go_on_between_the_messages_of_a_long_read() -> None:
+    cells = 4 * ENTITIES_PER_RESPONSE
+    switch = json.loads(document())
+    next(each for each in switch["register_arrays"])["size"] = cells
+    info = read_p4info(P4INFO)
+    info.registers[0].size = cells
+    bench = Bench()
+    try:
+        controller = Controller(bench, 1)
+        controller.told()
+        request = pipeline(bench, json.dumps(switch))
+        request.config.p4info.CopyFrom(info)
+        bench.stub.SetForwardingPipelineConfig(request)
+        wanted = p4runtime_pb2.ReadRequest(device_id=7)
+        wanted.entities.add().register_entry.register_id = info.registers[0].preamble.id
+        messages = bench.service.Read(wanted, context=None)
+        found = list(next(messages).entities)
+        assert len(found) == ENTITIES_PER_RESPONSE
+        assert not bench.service.lock.locked()
+        update = p4runtime_pb2.Update(type=p4runtime_pb2.Update.MODIFY)
+        update.entity.register_entry.register_id = info.registers[0].preamble.id
+        update.entity.register_entry.index.index = cells - 1
+        update.entity.register_entry.data.bitstring = b"\7"
+        assert bench.write(1, update) == [Code.OK]
+        found += [entity for message in messages for entity in message.entities]
+        assert [entity.register_entry.index.index for entity in found] == list(range(cells))
+        assert found[-1].register_entry.data.bitstring == b"\7", "a cell is read when its message is made"
+        controller.end()
+    finally:
+        bench.close()
+
+
+@pytest.mark.parametrize("kind", ["action_profile_member", "action_profile_group", "meter_entry", "digest_entry"])
+def test_a_wildcard_read_of_what_the_program_does_not_have_is_empty(programmed: Bench, kind: str) -> None:
+    request = p4runtime_pb2.ReadRequest(device_id=7)
+    getattr(request.entities.add(), kind).SetInParent()
+    assert not [entity for reply in programmed.stub.Read(request) for entity in reply.entities]
 
 
 def test_what_is_not_implemented_says_so(programmed: Bench) -> None:

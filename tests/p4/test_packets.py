@@ -155,6 +155,24 @@ def test_push_and_pop(op: str, count: int, given: bytes, expected: bytes) -> Non
     assert stacked(call(op, named("header_stack", "s"), number(count))).process(0, given, 0.0) == [(1, expected)]
 
 
+def test_the_last_element_of_a_stack_can_be_copied_whole_in_the_parser() -> None:
+    last = {"type": "stack_field", "value": ["s", "last"]}
+    copied = {"op": "primitive", "parameters": [call("assign_header", named("header", "m"), last)]}
+    again, key = [go(0x80, "start", 0x80), go(None, None)], {"type": "stack_field", "value": ["s", "v"]}
+    switch = start(
+        program(
+            types={"byte_t": BYTE},
+            headers={"s0": "byte_t", "s1": "byte_t", "m": "byte_t"},
+            stacks={"s": ("byte_t", ["s0", "s1"])},
+            states=[state("start", [extract("s", "stack"), copied], [key], again)],
+            actions=[action("a", to_port(1))],
+            ingress=[table("t", ["a"], default=(0, ()))],
+            emitted=["m"],
+        )
+    )
+    assert switch.process(0, b"\x81\x02.", 0.0) == [(1, b"\x02.")]
+
+
 def test_a_full_stack_stops_the_parser() -> None:
     assert stacked().process(0, b"\x81\x82\x83\x84.", 0.0) == [(1, b"\x81\x82\x83\x84.")]
 
@@ -274,6 +292,42 @@ def test_a_dropped_packet_is_no_multicast_either() -> None:
     switch.groups[1] = (Replica(1, 1),)
     assert switch.process(0, b"\0\0", 0.0) == []
     assert switch.tally.dropped == 1
+
+
+def test_a_copy_of_the_metadata_that_is_marked_to_drop_and_copied_back_drops_the_packet() -> None:
+    # What p4c makes of `action my_drop(inout standard_metadata_t s) { mark_to_drop(s); }`.
+    original, copy = named("header", "standard_metadata"), named("header", "s")
+    switch = acting(
+        to_port(2),
+        call("assign", field("standard_metadata", "mcast_grp"), number(1)),
+        call("assign_header", copy, original),
+        call("mark_to_drop", copy),
+        call("assign_header", original, copy),
+        headers={"x": "byte_t", "y": "byte_t", "s": "standard_metadata"},
+        metadata=("s",),
+    )
+    switch.groups[1] = (Replica(1, 1),)
+    assert switch.process(0, b"\0\0", 0.0) == []
+    assert switch.tally.dropped == 1
+
+
+def test_a_copy_of_the_metadata_that_is_marked_to_drop_and_forgotten_drops_nothing() -> None:
+    original, copy = named("header", "standard_metadata"), named("header", "s")
+    switch = acting(
+        to_port(2),
+        call("assign_header", copy, original),
+        call("mark_to_drop", copy),
+        headers={"x": "byte_t", "y": "byte_t", "s": "standard_metadata"},
+        metadata=("s",),
+    )
+    assert switch.process(0, b"\0\0", 0.0) == [(2, b"\0\0")]
+
+
+def test_a_log_message_may_have_no_values(caplog: pytest.LogCaptureFixture) -> None:
+    switch = acting(call("log_msg", named("string", "seen")), to_port(1))
+    with caplog.at_level("INFO", logger="fanin.switch.p4"):
+        assert switch.process(0, b"\0\0", 0.0) == [(1, b"\0\0")]
+    assert "seen" in caplog.text
 
 
 def test_an_ingress_clone_is_the_packet_that_came_in_with_the_fields_kept() -> None:
