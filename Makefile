@@ -50,12 +50,14 @@ imports: $(VENV)/dev.stamp ## Who may import whom (contracts in pyproject.toml)
 constants: $(VENV)/dev.stamp ## Regenerate what native code and P4 share with fanin/wire.py
 	$(PY) -m fanin.constants native/wire_constants.hpp
 	$(PY) -m fanin.constants p4/shared/constants.p4
+	$(PY) -m tools.p4_words > p4/tna/words.p4
 
 p4: ## Compile the P4 programs into p4/build (needs p4c on PATH)
 	$(PYTHON) -m tools.p4_artefacts build
 
 drift: $(VENV)/dev.stamp ## Generated constants and compiled P4 are current, and the stubs match the native module
 	$(PY) -m fanin.constants | diff native/wire_constants.hpp -
+	$(PY) -m tools.p4_words | diff p4/tna/words.p4 -
 	$(PY) -m tools.p4_artefacts check
 	$(PY) tools/linked_tree.py
 	cd build/tree && $(CURDIR)/$(PY) -m mypy.stubtest --allowlist $(CURDIR)/tools/stubtest-allowlist.txt fanin._native

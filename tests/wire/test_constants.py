@@ -5,6 +5,7 @@ from pathlib import Path
 
 from fanin import job, timers, wire
 from fanin.constants import cpp_header, p4_header, shared_constants
+from tools import p4_words
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -17,6 +18,12 @@ def test_the_committed_header_has_not_drifted() -> None:
 def test_the_committed_p4_constants_have_not_drifted() -> None:
     committed = (ROOT / "p4" / "shared" / "constants.p4").read_text(encoding="utf-8")
     assert committed == p4_header(), "run: python -m fanin.constants p4/shared/constants.p4"
+
+
+def test_the_committed_p4_loops_have_not_drifted() -> None:
+    committed = (ROOT / "p4" / "tna" / "words.p4").read_text(encoding="utf-8")
+    assert committed == p4_words.text(), "run: python -m tools.p4_words > p4/tna/words.p4"
+    assert p4_words.MAX_WORKERS == wire.MAX_WORKERS
 
 
 def test_the_p4_header_has_its_fields_where_the_wire_format_has_them() -> None:
