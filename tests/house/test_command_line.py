@@ -105,7 +105,7 @@ def test_shells_complete_commands(shell: str) -> None:
 )
 def test_a_command_whose_extra_is_missing_names_it(tmp_path: Path, arguments: list[str], extra: str) -> None:
     done = run(*arguments, folder=tmp_path, hide=EVERY_EXTRA)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith("fanin: ")
     assert f"pip install 'fanin[{extra}]'" in done.stderr
     assert "Traceback" not in done.stderr
@@ -145,7 +145,7 @@ def test_what_is_illegal_is_refused_in_one_line_before_anything_starts(
     tmp_path: Path, arguments: list[str], said: str
 ) -> None:
     done = run(*arguments, folder=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("fanin: ")
     assert said in done.stderr
