@@ -40,6 +40,12 @@ NOTABLE = ("socket_overflows", "dropped_")
 """Beginnings of the names of a switch's counters that a user should hear of."""
 
 
+RECENTLY_S = 1.5
+"""A leaf whose parent has answered this recently has a parent: it asks more often than that."""
+SETTLING_ATTEMPTS, SETTLING_INTERVAL_S = 10, 0.5
+"""How often, and in which steps, a leaf is asked again that does not know of its parent yet; it does after 3 s."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """One finding. `warning`: it works, and could work better; `failure`: this must be cured."""
@@ -76,7 +82,7 @@ def examine_switch(address: SwitchAddress, options: Options) -> Iterator[Check]:
         return
     try:
         with ControlClient(address, curve_server_key=options.curve_server_key, timeout_s=timeout_s) as client:
-            answer = client.ask(control.Ask(), timeout_s)
+            answer = _settled(client, timeout_s)
     except FaninError as error:
         remedy = "see that a fanin switch of this version runs there, and that FANIN_CURVE_SERVER_KEY is its key"
         yield Check(name="control", state="failure", result=str(error), remedy=remedy)
@@ -85,6 +91,8 @@ def examine_switch(address: SwitchAddress, options: Options) -> Iterator[Check]:
         yield _not_understood(answer)
         return
     yield _versions(answer)
+    if answer.parent is not None:
+        yield _parent(answer.parent)
     for data in answer.data:
         yield from _examine_data(data, host, options, wanted=data.scheme == address.scheme)
     yield from _jobs(answer)
@@ -155,6 +163,28 @@ def _versions(answer: control.Stats) -> Check:
         result = f"compatible, not the same: here {ours}; switch: fanin {answer.software}"
         return Check(name="versions", state="warning", result=result, remedy="install the same fanin on both sides")
     return Check(name="versions", result=f"both sides: {ours}; the switch runs {answer.engine}")
+
+
+def _settled(client: ControlClient, timeout_s: float) -> control.Reply:
+    """What the switch says of itself; a leaf that has just started, or just lost its parent, finds that out first."""
+    answer = client.ask(control.Ask(), timeout_s)
+    for _ in range(SETTLING_ATTEMPTS):
+        parent = answer.parent if isinstance(answer, control.Stats) else None
+        if parent is None or parent.state in ("silent", "refuses") or parent.silent_s < RECENTLY_S:
+            break
+        time.sleep(SETTLING_INTERVAL_S)
+        answer = client.ask(control.Ask(), timeout_s)
+    return answer
+
+
+def _parent(parent: control.ParentReport) -> Check:
+    """Of a leaf: whether the switch above it is there."""
+    if parent.state == "answers":
+        return Check(name="parent", result=parent.text)
+    if parent.state == "unknown":
+        return Check(name="parent", state="warning", result=parent.text, remedy="ask again in a few seconds")
+    remedy = f"start `fanin switch` at {parent.address}, without --parent, or correct the --parent of the leaf"
+    return Check(name="parent", state="failure", result=parent.text, remedy=remedy)
 
 
 def _examine_data(data: control.DataReport, host: str, options: Options, wanted: bool) -> Iterator[Check]:

@@ -92,6 +92,22 @@ def test_a_port_clash_is_one_line(switch: SwitchProcess) -> None:
     one_line_error(fanin("switch", "--bind", f"127.0.0.1:{switch.port}"), f"TCP port {switch.port}.*cannot be had", 2)
 
 
+def test_a_leaf_whose_parent_is_itself_or_another_leaf_ends_and_says_so(switch: SwitchProcess) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+    one_line_error(
+        fanin("switch", "--quiet", "--bind", f"127.0.0.1:{port}", "--parent", f"udp://127.0.0.1:{port}"),
+        "is its own parent",
+        2,
+    )
+    with a_switch("native-udp", "--parent", str(switch.address)) as leaf:
+        one_line_error(
+            fanin("switch", "--quiet", "--bind", "127.0.0.1:0", "--parent", str(leaf.address)),
+            f"{leaf.address} is itself a leaf, of {switch.address}",
+            2,
+        )
+
+
 def test_curve_keys_are_made_for_their_owner_only_and_read_again(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     keys = []
