@@ -18,7 +18,7 @@ from fanin import control
 from fanin.errors import FaninError
 from fanin.extension import native_extension
 from fanin.host.control import ControlClient
-from fanin.host.path import discover, reach, resolve
+from fanin.host.path import discover, reach, resolve, route_remedy
 from fanin.host.transports.udp import UdpTransport
 from fanin.host.transports.zmq import ZmqTransport
 from fanin.options import Options, SwitchAddress
@@ -60,6 +60,7 @@ def examine_machine(options: Options) -> Iterator[Check]:
     """What this machine brings along."""
     yield Check(name="python", result=f"{platform.python_version()} at {sys.executable}, fanin {fanin.__version__}")
     yield _engine(options)
+    yield _loopback()
     yield _offload()
     yield _buffers()
 
@@ -78,6 +79,8 @@ def examine_switch(address: SwitchAddress, options: Options) -> Iterator[Check]:
         yield Check(name="tcp", result=f"control port {address.port} of {host} accepts connections")
     except FaninError as error:
         remedy = f"start `fanin switch` there, or open TCP port {address.port} in the firewall"
+        if "no network of this machine" in str(error):
+            remedy = route_remedy(hosts[0]).removeprefix("Remedy: ")
         yield Check(name="tcp", state="failure", result=str(error), remedy=remedy)
         return
     try:
@@ -109,6 +112,17 @@ def _engine(options: Options) -> Check:
         return Check(name="engine", state="warning", result="Python twin: FANIN_NATIVE=0", remedy="unset FANIN_NATIVE")
     remedy = "it is slow: install a C++20 compiler and build the extension with pip install -e ."
     return Check(name="engine", state="warning", result="Python twin: fanin._native is not built", remedy=remedy)
+
+
+def _loopback() -> Check:
+    """Ranks of one machine, and the switch that rank 0 starts, meet on it."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(("127.0.0.1", control.DEFAULT_PORT))
+    except OSError as error:
+        remedy = "bring it up: ip link set lo up"
+        return Check(name="loopback", state="failure", result=f"127.0.0.1: {error.strerror}", remedy=remedy)
+    return Check(name="loopback", result="up")
 
 
 def _offload() -> Check:

@@ -19,7 +19,6 @@ Rules
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import sys
@@ -29,6 +28,7 @@ from typing import Any
 
 import typer
 
+from fanin import files
 from fanin.cli import extras
 from fanin.errors import ConfigurationError, FaninError
 
@@ -44,28 +44,6 @@ PROMISED = {
 }
 """Every status with its meaning, as `--help` and docs/errors.md have them."""
 
-REMEDIES = {
-    errno.ENOSPC: "free space there, or name another place",
-    errno.EDQUOT: "free space there, or name another place",
-    errno.EFBIG: "raise `ulimit -f`, or name another place",
-    errno.EROFS: "name a place that can be written",
-    errno.EIO: "see what stands behind it, or name another place",
-    errno.EMFILE: "raise `ulimit -n`; 1024 is enough",
-    errno.ENFILE: "the whole system has too many open files: close some",
-    errno.EACCES: "name something of yours, or run as a user who may",
-    errno.EPERM: "name something of yours, or run as a user who may",
-    errno.ENOENT: "correct the path",
-    errno.ENOTDIR: "correct the path",
-    errno.EISDIR: "name a file",
-    errno.ENAMETOOLONG: "choose a shorter name",
-    errno.EBADF: "leave standard output open, or send it to /dev/null",
-    errno.ENOMEM: "free memory, or ask for less",
-    errno.EAGAIN: "raise `ulimit -u`, or end other processes",
-    errno.EADDRINUSE: "stop what uses it (`ss -lntup` shows that), or choose another port",
-    errno.EADDRNOTAVAIL: "name an address of this machine (`ip address` shows them)",
-    errno.ENETUNREACH: "bring the network up (`ip address`; `ip link set lo up` for this machine itself)",
-}
-OTHERWISE = "see what stands behind it"
 _CLICK: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 """Base of all that typer says about a command line; its module depends on typer's version."""
 
@@ -133,9 +111,8 @@ def explain(error: BaseException) -> tuple[int, str]:
 
 def of_system(error: OSError) -> str:
     """An operating system's error: what, where and the remedy."""
-    where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
-    what = error.strerror or str(error)
-    return f"{where}{what}. Remedy: {REMEDIES.get(error.errno or 0, OTHERWISE)}"
+    where = f"{files.name(os.fsdecode(error.filename))}: " if isinstance(error.filename, str | bytes) else ""
+    return f"{where}{files.in_words(error)}"
 
 
 def _usage(error: Any) -> str:

@@ -136,7 +136,7 @@ def test_every_extra_of_the_project_is_known_by_its_modules() -> None:
         (["demo", "--json", "nowhere/demo.json"], "there is no folder"),
         (["demo", "--html", "."], "it is a folder"),
         (["bench", "allreduce", "--lanes", "5"], "lanes"),
-        (["bench", "allreduce", "--bytes", "3"], "multiple of 4"),
+        (["bench", "allreduce", "--bytes", "6"], "multiple of 4"),
         (["report", "nothing.json"], "nothing.json"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
