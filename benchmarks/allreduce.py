@@ -19,6 +19,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from fanin import files
 from fanin.benchmarks import mpi
 from fanin.benchmarks.recording import Beginning, record_of
 from fanin.benchmarks.rivals import Rival
@@ -106,7 +107,7 @@ def bench(
     rows = measure(plan, rivals, console)
     console.print(table_of(plan, rows))
     if json_file:
-        json_file.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n", encoding="utf-8")
+        files.write(json_file, json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n", "the figures")
     record = record_of(rows, command, beginning, notes)
     if record_file:
         record.write(record_file)

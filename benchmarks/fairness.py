@@ -15,6 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from fanin import files
 from fanin.benchmarks.fairness_worker import COUNT
 from fanin.benchmarks.recording import Beginning, finished
 from fanin.emulation.network.commands import in_namespace
@@ -68,7 +69,7 @@ def bench(
         )
     console.print(table)
     if json_file:
-        json_file.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+        files.write(json_file, json.dumps(rows, indent=2) + "\n", "the figures")
     settings: dict[str, Scalar] = {"workers": WORKERS, "rate_bit_s": link.rate_bit_s, "mtu": link.mtu}
     record = finished(
         beginning,

@@ -25,6 +25,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 import fanin
+from fanin import files
 from fanin.benchmarks import mpi
 from fanin.benchmarks.allreduce import FLOAT_BYTES, ROUNDS, checked_error, slowest_ranks
 from fanin.benchmarks.rivals import Rival
@@ -113,7 +114,7 @@ def bench(
                 rows += cluster.training_steps(plan, [rival for rival in rivals if rival.backend != "mpi"])
     console.print(table_of(plan, rows))
     if json_file:
-        json_file.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n", encoding="utf-8")
+        files.write(json_file, json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n", "the figures")
     record = RunRecord(
         version=VERSION,
         kind="bench",

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 import fanin
+from fanin import files
 from fanin.benchmarks.recording import Beginning
 from fanin.benchmarks.staleness_worker import MODES
 from fanin.emulation import record, report
@@ -124,7 +125,7 @@ def bench(
         rows += rows_of(plan, condition, told)
     console.print(table_of(plan, rows))
     if json_file is not None:
-        json_file.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
+        files.write(json_file, json.dumps([asdict(row) for row in rows], indent=1) + "\n", "the figures")
     plot(plan, rows, plot_file)
     console.print(f"plot: {plot_file}")
     run = record_of(plan, rows, command, beginning)

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fanin.emulation.typed import read_dataclass
+from fanin import files, strict
+from fanin.emulation.typed import load_json, read_dataclass
 from fanin.errors import ConfigurationError
 
 VERSION = 1
@@ -219,25 +220,25 @@ class RunRecord:
     """What a reader must know: what was cut off, what could not be emulated."""
 
     def write(self, path: Path) -> None:
-        """As JSON. ConfigurationError where the file cannot be written."""
-        try:
-            path.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise ConfigurationError(f"cannot write the record {path}: {error.strerror}") from None
+        """As JSON. FaninError where the file cannot be written."""
+        files.write(path, json.dumps(dataclasses.asdict(self), indent=1) + "\n", "the record")
 
     @classmethod
     def read(cls, path: Path) -> RunRecord:
         """Read what `write` wrote; ConfigurationError says what is wrong with it."""
-        try:
-            body = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ConfigurationError(f"cannot read the record {path}: {error}") from None
-        return parse(body)
+        return parse(load_json(path, "the record"))
 
 
 def parse(body: object) -> RunRecord:
     """A record from what `json.loads` made of it; ConfigurationError names the field that is wrong."""
-    if not isinstance(body, dict) or body.get("version") != VERSION:
-        found = body.get("version") if isinstance(body, dict) else None
-        raise ConfigurationError(f"a record of version {found}; this fanin reads version {VERSION}")
+    if not isinstance(body, dict) or "version" not in body:
+        raise ConfigurationError("no record of a run: no object with a field 'version'. Remedy: see --record")
+    version = body["version"]
+    if type(version) is not int:
+        raise ConfigurationError(f"record.version = {strict.shown(version)}; expected a whole number")
+    if version != VERSION:
+        raise ConfigurationError(
+            f"a record of version {version}; this fanin reads version {VERSION}. Remedy: read it with the fanin that "
+            "wrote it"
+        )
     return read_dataclass(body, RunRecord, "record")

@@ -1,14 +1,16 @@
-"""Dataclasses from what a JSON or TOML parser returns, read strictly: records of runs, scenarios."""
+"""Dataclasses from files, JSON or TOML, read strictly (fanin/strict.py): records of runs, scenarios."""
 
 from __future__ import annotations
 
-import dataclasses
-import types
-import typing
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
+from fanin import files, strict
 from fanin.errors import ConfigurationError
+from fanin.strict import expected
+
+__all__ = ["expected", "load_json", "load_toml", "read_dataclass"]
 
 Kept = TypeVar("Kept")
 
@@ -16,50 +18,26 @@ Kept = TypeVar("Kept")
 def read_dataclass(body: Mapping[str, Any], kind: type[Kept], path: str) -> Kept:
     """A `kind` from a table; ConfigurationError names the field, below `path`, that is unknown, missing or wrong.
 
-    Field types may be scalars, Literal, `X | None`, tuples, dicts with names as keys, and dataclasses of these. Lists
-    become tuples.
+    Field types may be scalars, Literal, unions of these with None, tuples, dicts with names as keys, and dataclasses of
+    these. Lists become tuples.
     """
-    hints = typing.get_type_hints(kind)
-    missing, absent = dataclasses.MISSING, set()
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-        if field.default is missing and field.default_factory is missing and field.name not in body:
-            absent.add(field.name)
-    if absent or (unknown := body.keys() - hints.keys()):
-        what = f"field {min(absent)!r} is missing" if absent else f"unknown field {min(unknown)!r}"
-        raise ConfigurationError(f"{path}: {what}")
-    return kind(**{name: _read(value, hints[name], f"{path}.{name}") for name, value in body.items()})
+    try:
+        return strict.read(body, kind, path)
+    except strict.RecordError as error:
+        raise ConfigurationError(str(error)) from None
 
 
-def _read(value: Any, hint: Any, path: str) -> Any:
-    """`value` as the type that `hint` names."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (types.UnionType, typing.Union):
-        if value is None and type(None) in arguments:
-            return None
-        scalars = [argument for argument in arguments if argument is not type(None)]
-        if len(scalars) == 1:
-            return _read(value, scalars[0], path)
-        legal = type(value) in scalars
-    elif origin is Literal:
-        if value not in arguments:
-            raise ConfigurationError(f"{path}: {value!r} is none of {', '.join(map(str, arguments))}")
-        legal = True
-    elif origin is tuple:
-        if isinstance(value, list):
-            return tuple(_read(item, arguments[0], f"{path}[{at}]") for at, item in enumerate(value))
-        legal = False
-    elif origin is dict:
-        if isinstance(value, dict):
-            return {str(key): _read(item, arguments[1], f"{path}.{key}") for key, item in value.items()}
-        legal = False
-    elif dataclasses.is_dataclass(hint):
-        if isinstance(value, dict):
-            return read_dataclass(value, typing.cast("type[Any]", hint), path)
-        legal = False
-    elif hint is float:
-        legal = type(value) in (int, float)
-    else:
-        legal = type(value) is hint
-    if not legal:
-        raise ConfigurationError(f"{path}: {value!r} is no {getattr(hint, '__name__', hint)}")
-    return value
+def load_json(path: Path, what: str) -> object:
+    """What a JSON file says; ConfigurationError for one that cannot be read, and for one that is none."""
+    try:
+        return strict.load_json(files.read(path, what))
+    except strict.RecordError as error:
+        raise ConfigurationError(f"{what} {files.name(path)}: {error}") from None
+
+
+def load_toml(path: Path, what: str) -> dict[str, Any]:
+    """What a TOML file says; ConfigurationError likewise."""
+    try:
+        return strict.load_toml(files.read(path, what))
+    except strict.RecordError as error:
+        raise ConfigurationError(f"{what} {files.name(path)}: {error}") from None

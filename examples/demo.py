@@ -17,6 +17,7 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from fanin import files
 from fanin.benchmarks.recording import Beginning, finished
 from fanin.emulation import record as records
 from fanin.emulation.network import timelines
@@ -117,7 +118,7 @@ def demonstrate(
     console.print()
     console.print(comparison(runs))
     if json_file:
-        json_file.write_text(json.dumps(summary(runs), indent=2) + "\n", encoding="utf-8")
+        files.write(json_file, json.dumps(summary(runs), indent=2) + "\n", "the figures")
     for run in runs:
         if not run.replicas_identical:
             raise FaninError(f"{run.plan.label}: the replicas differ; please report this with the JSON file")

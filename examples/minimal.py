@@ -1,7 +1,15 @@
 """The whole of it: `torchrun --nproc-per-node 4 examples/minimal.py`. Rank 0 starts a software switch by itself."""
 
+import argparse
+import os
+
 import torch
 import torch.distributed as dist
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.parse_args()
+if "RANK" not in os.environ:
+    parser.error("no RANK in the environment: start it with `torchrun --nproc-per-node 4`")
 
 dist.init_process_group("fanin")
 rank, workers = dist.get_rank(), dist.get_world_size()

@@ -1,5 +1,17 @@
-"""`python -m fanin`."""
+"""`python -m fanin`, and the `fanin` script."""
 
-from fanin.cli import main
+import sys
 
-main()
+
+def main() -> None:
+    """Ctrl-C must end in a line even while modules are imported, which takes a moment."""
+    try:
+        from fanin.cli import main as command
+
+        command()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -20,6 +20,7 @@ Rules of this file
     Leave                          ->  Left          (BYE on the data path comes first; this is for what BYE cannot say)
     Ask                            ->  Stats         (`fanin stats`, `fanin doctor`)
     Enlist  (a leaf, for each Join) -> Relayed       (to a parent: docs/control.md)
+    Attach  (a leaf, again and again) -> Attached    (the parent is there and no leaf itself)   | Refused
     Tune                           ->  Tuned         (K and S of a running job: `fanin tune`, Session.tune)  | Refused
     Explain                        ->  Explanation   (a worker whose job is gone asks what became of it)
 """
@@ -82,6 +83,7 @@ class Refusal(str, enum.Enum):
     JOIN_TIMEOUT = "join-timeout"
     MEMBER_LOST = "member-lost"
     UNKNOWN_JOB = "unknown-job"
+    PARENT = "parent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +193,23 @@ class Enlist:
     """`udp://host:port` of the leaf, for people."""
     join: Join
     """As the rank said it, with what the way from the leaf to its parent carries taken into account."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attach:
+    """A leaf to its parent: are you there, and am I a leaf of yours?"""
+
+    leaf: str
+    """As in Enlist."""
+    address: str
+    """As in Enlist."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """Yes. The other answer is Refused."""
+
+    leaf: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,6 +352,18 @@ class DataReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParentReport:
+    """What a leaf knows of its parent. States: unknown (so far), answers, silent, refuses."""
+
+    address: str
+    state: str
+    text: str
+    """The state in words, with both addresses."""
+    silent_s: float
+    """Since the parent last said something, or since the leaf started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
     """Everything that `fanin stats` shows."""
 
@@ -348,10 +379,12 @@ class Stats:
     jobs: tuple[JobReport, ...]
     refused: dict[str, int]
     """Refusals so far by code."""
+    parent: ParentReport | None = None
+    """Of a leaf."""
 
 
-Request = Join | Leave | Explain | Ask | Tune | Enlist
-Reply = Waiting | Admitted | Started | Refused | Left | Explanation | Stats | Tuned | Relayed
+Request = Join | Leave | Explain | Ask | Tune | Enlist | Attach
+Reply = Waiting | Admitted | Started | Refused | Left | Explanation | Stats | Tuned | Relayed | Attached
 Message = Request | Reply
 
 _TYPES: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in typing.get_args(Message)}

@@ -19,6 +19,13 @@ from fanin.reduction import LANES
 ENVIRONMENT_PREFIX = "FANIN_"
 
 
+def check_brackets(what: str, text: str, before: str = "") -> None:
+    """ConfigurationError for an IPv6 address without brackets, whose last group nobody can tell from a port."""
+    host, _, port = text.rpartition(":")
+    if ":" in host and "[" not in host and "@" not in host:
+        raise ConfigurationError(f"{what}: write an IPv6 address in brackets, as in {before}[{host}]:{port}")
+
+
 @dataclass(frozen=True, slots=True)
 class SwitchAddress:
     """Where a switch is: `udp://host:port` or `zmq://host:port`. Control is TCP at the same port either way."""
@@ -30,12 +37,15 @@ class SwitchAddress:
     @classmethod
     def parse(cls, text: str) -> SwitchAddress:
         """Read a URL; ConfigurationError says what is wrong with it."""
+        scheme, _, rest = text.partition("://")
+        check_brackets(f"switch address {text!r}", rest.removesuffix("/"), f"{scheme}://")
         try:
             url = urlsplit(text)
             port = url.port
         except ValueError as error:
-            raise ConfigurationError(f"switch address {text!r}: {error}") from None
-        if url.scheme not in ("udp", "zmq") or not url.hostname or port is None or url.path not in ("", "/"):
+            raise ConfigurationError(f"switch address {text!r}: {error}. Remedy: udp://host:port") from None
+        legal = url.scheme in ("udp", "zmq") and url.hostname and port is not None and url.path in ("", "/")
+        if not legal or not text.isprintable() or url.hostname is None or port is None:
             raise ConfigurationError(f"switch address {text!r}: expected udp://host:port or zmq://host:port")
         return cls("udp" if url.scheme == "udp" else "zmq", url.hostname, port)
 

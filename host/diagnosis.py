@@ -18,7 +18,7 @@ from fanin import control
 from fanin.errors import FaninError
 from fanin.extension import native_extension
 from fanin.host.control import ControlClient
-from fanin.host.path import discover, reach, resolve
+from fanin.host.path import discover, reach, resolve, route_remedy
 from fanin.host.transports.udp import UdpTransport
 from fanin.host.transports.zmq import ZmqTransport
 from fanin.options import Options, SwitchAddress
@@ -40,6 +40,12 @@ NOTABLE = ("socket_overflows", "dropped_")
 """Beginnings of the names of a switch's counters that a user should hear of."""
 
 
+RECENTLY_S = 1.5
+"""A leaf whose parent has answered this recently has a parent: it asks more often than that."""
+SETTLING_ATTEMPTS, SETTLING_INTERVAL_S = 10, 0.5
+"""How often, and in which steps, a leaf is asked again that does not know of its parent yet; it does after 3 s."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """One finding. `warning`: it works, and could work better; `failure`: this must be cured."""
@@ -54,6 +60,7 @@ def examine_machine(options: Options) -> Iterator[Check]:
     """What this machine brings along."""
     yield Check(name="python", result=f"{platform.python_version()} at {sys.executable}, fanin {fanin.__version__}")
     yield _engine(options)
+    yield _loopback()
     yield _offload()
     yield _buffers()
 
@@ -72,11 +79,13 @@ def examine_switch(address: SwitchAddress, options: Options) -> Iterator[Check]:
         yield Check(name="tcp", result=f"control port {address.port} of {host} accepts connections")
     except FaninError as error:
         remedy = f"start `fanin switch` there, or open TCP port {address.port} in the firewall"
+        if "no network of this machine" in str(error):
+            remedy = route_remedy(hosts[0]).removeprefix("Remedy: ")
         yield Check(name="tcp", state="failure", result=str(error), remedy=remedy)
         return
     try:
         with ControlClient(address, curve_server_key=options.curve_server_key, timeout_s=timeout_s) as client:
-            answer = client.ask(control.Ask(), timeout_s)
+            answer = _settled(client, timeout_s)
     except FaninError as error:
         remedy = "see that a fanin switch of this version runs there, and that FANIN_CURVE_SERVER_KEY is its key"
         yield Check(name="control", state="failure", result=str(error), remedy=remedy)
@@ -85,6 +94,8 @@ def examine_switch(address: SwitchAddress, options: Options) -> Iterator[Check]:
         yield _not_understood(answer)
         return
     yield _versions(answer)
+    if answer.parent is not None:
+        yield _parent(answer.parent)
     for data in answer.data:
         yield from _examine_data(data, host, options, wanted=data.scheme == address.scheme)
     yield from _jobs(answer)
@@ -101,6 +112,17 @@ def _engine(options: Options) -> Check:
         return Check(name="engine", state="warning", result="Python twin: FANIN_NATIVE=0", remedy="unset FANIN_NATIVE")
     remedy = "it is slow: install a C++20 compiler and build the extension with pip install -e ."
     return Check(name="engine", state="warning", result="Python twin: fanin._native is not built", remedy=remedy)
+
+
+def _loopback() -> Check:
+    """Ranks of one machine, and the switch that rank 0 starts, meet on it."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(("127.0.0.1", control.DEFAULT_PORT))
+    except OSError as error:
+        remedy = "bring it up: ip link set lo up"
+        return Check(name="loopback", state="failure", result=f"127.0.0.1: {error.strerror}", remedy=remedy)
+    return Check(name="loopback", result="up")
 
 
 def _offload() -> Check:
@@ -155,6 +177,28 @@ def _versions(answer: control.Stats) -> Check:
         result = f"compatible, not the same: here {ours}; switch: fanin {answer.software}"
         return Check(name="versions", state="warning", result=result, remedy="install the same fanin on both sides")
     return Check(name="versions", result=f"both sides: {ours}; the switch runs {answer.engine}")
+
+
+def _settled(client: ControlClient, timeout_s: float) -> control.Reply:
+    """What the switch says of itself; a leaf that has just started, or just lost its parent, finds that out first."""
+    answer = client.ask(control.Ask(), timeout_s)
+    for _ in range(SETTLING_ATTEMPTS):
+        parent = answer.parent if isinstance(answer, control.Stats) else None
+        if parent is None or parent.state in ("silent", "refuses") or parent.silent_s < RECENTLY_S:
+            break
+        time.sleep(SETTLING_INTERVAL_S)
+        answer = client.ask(control.Ask(), timeout_s)
+    return answer
+
+
+def _parent(parent: control.ParentReport) -> Check:
+    """Of a leaf: whether the switch above it is there."""
+    if parent.state == "answers":
+        return Check(name="parent", result=parent.text)
+    if parent.state == "unknown":
+        return Check(name="parent", state="warning", result=parent.text, remedy="ask again in a few seconds")
+    remedy = f"start `fanin switch` at {parent.address}, without --parent, or correct the --parent of the leaf"
+    return Check(name="parent", state="failure", result=parent.text, remedy=remedy)
 
 
 def _examine_data(data: control.DataReport, host: str, options: Options, wanted: bool) -> Iterator[Check]:

@@ -18,6 +18,7 @@ import threading
 import time
 from types import TracebackType
 
+from fanin import files
 from fanin.errors import SwitchUnreachableError
 from fanin.options import ENVIRONMENT_PREFIX, Options, SwitchAddress
 
@@ -75,9 +76,12 @@ def start_switch(
         command += ["--native" if options.native else "--twin"]
     if liveness_timeout_s is not None:
         command += ["--liveness-timeout", str(liveness_timeout_s)]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=_environment()
-    )
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=_environment()
+        )
+    except OSError as error:
+        raise _failed(wanted, f"{error.filename or sys.executable}: {files.in_words(error)}") from None
     try:
         ready = _read_ready(process, wanted)
     except BaseException:

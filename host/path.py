@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import socket
 import threading
 import time
@@ -48,13 +49,13 @@ def start_hint(address: SwitchAddress) -> str:
 def resolve(address: SwitchAddress, timeout_s: float) -> list[str]:
     """Numeric addresses of the switch's host, best first. SwitchUnreachableError when the name does not resolve."""
     found: list[str] = []
-    failures: list[OSError] = []
+    failures: list[OSError | UnicodeError] = []
 
     def ask() -> None:
         try:
             answers = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
             found.extend(dict.fromkeys(str(answer[4][0]) for answer in answers))
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: letters that no name of a host may have
             failures.append(error)
 
     # A thread, since the system's resolver takes no timeout; a daemon, since it may outlive this call.
@@ -63,7 +64,9 @@ def resolve(address: SwitchAddress, timeout_s: float) -> list[str]:
     asking.join(timeout_s)
     if found:
         return found
-    why = failures[0].strerror if failures else f"no answer for {timeout_s:.1f} s"
+    why = f"no answer for {timeout_s:.1f} s"
+    if failures:
+        why = getattr(failures[0], "strerror", None) or "it is no name of a host"
     raise SwitchUnreachableError(
         str(address),
         f"the name {address.host!r} of switch {address} does not resolve ({why}). Correct FANIN_SWITCH, or this "
@@ -79,7 +82,7 @@ def reach(address: SwitchAddress, timeout_s: float, *, patient: bool) -> str:
     """
     deadline = time.monotonic() + timeout_s
     hosts = resolve(address, timeout_s)
-    why = "no answer"
+    why, unreachable = "no answer", False
     for attempt in range(int(timeout_s / RETRY_INTERVAL_S) + 1):
         for host in hosts:
             left_s = deadline - time.monotonic()
@@ -93,14 +96,23 @@ def reach(address: SwitchAddress, timeout_s: float, *, patient: bool) -> str:
                 why = "no answer: a firewall drops it, or the host is down"
             except OSError as error:
                 why = os_error_text(error)
+                unreachable = error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH)
         if not patient or time.monotonic() + RETRY_INTERVAL_S >= deadline:
             break
         time.sleep(RETRY_INTERVAL_S)
     tried = f"; tried for {timeout_s:g} s" if patient else ""
+    remedy = route_remedy(hosts[0]) if unreachable else start_hint(address)
     raise SwitchUnreachableError(
         str(address),
-        f"no switch answers at {address} (TCP port {address.port} for control: {why}{tried}). {start_hint(address)}",
+        f"no switch answers at {address} (TCP port {address.port} for control: {why}{tried}). {remedy}",
     )
+
+
+def route_remedy(host: str) -> str:
+    """What to do where no network leads to `host`, a numeric address."""
+    if ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+        return "Remedy: bring the loopback interface up, `ip link set lo up`"
+    return f"Remedy: see `ip address` and `ip route get {host}`"
 
 
 def discover(scheme: str, host: str, port: int) -> PathFacts:
@@ -121,6 +133,8 @@ def discover(scheme: str, host: str, port: int) -> PathFacts:
 
 def os_error_text(error: OSError) -> str:
     """An operating system error in a user's words."""
+    if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH):
+        return f"{error.strerror}: no network of this machine leads there"
     if error.errno == errno.ECONNREFUSED:
         return "connection refused: nothing listens there"
     return error.strerror or str(error)

@@ -33,6 +33,7 @@ from fanin.host.failures import (
     switch_silent,
     workers_gone,
 )
+from fanin.host.outputs import check_outputs
 from fanin.job import LEAVE_TIMEOUT_S, JobSpec
 from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
 from fanin.reduction import Element, Reduction
@@ -145,6 +146,7 @@ class Session:
         this process takes its place: `newcomer` is True, and `first_base` says where its reductions begin. It passes
         for all before; what the tensors held there it must have from a peer. Its reductions need a `signature`.
         """
+        check_outputs(options, rank)
         return cls(joining.join(options, switch, job_name, rank, size, rounds), options)
 
     def submit(self, reduction: Reduction) -> int:

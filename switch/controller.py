@@ -77,6 +77,8 @@ class Controller:
             self._direct.tune(peer, request)
         elif isinstance(request, control.Enlist):
             self._enlist(peer, request, now)
+        elif isinstance(request, control.Attach):
+            self._attach(peer, request)
         else:
             self._outbox.send(peer, self.stats(now))
 
@@ -117,6 +119,14 @@ class Controller:
         text = f"other ranks of job {join.job!r} came to this switch directly, or it serves no udp://"
         refused = refuse(Refusal.DISAGREEMENT, text, "let all ranks use leaves, or none")
         self._outbox.send(peer, control.Relayed(job=join.job, rank=join.rank, refused=refused))
+
+    def _attach(self, peer: bytes, request: control.Attach) -> None:
+        """A leaf wants to be one of this switch; nothing is kept of it."""
+        if self._trees is not None:
+            self._outbox.send(peer, control.Attached(leaf=request.leaf))
+            return
+        text = "this switch serves no udp://, by which a leaf's data comes"
+        self._outbox.refuse(peer, refuse(Refusal.PARENT, text, "start it with --data udp,zmq"))
 
     # --- what goes out ---
 

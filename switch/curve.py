@@ -9,8 +9,10 @@ from pathlib import Path
 
 import zmq
 
+from fanin import files, strict
 from fanin.errors import ConfigurationError
 
+MAX_FILE_BYTES = 65_536
 KEY_CHARACTERS = 40
 """A 256-bit key in Z85."""
 
@@ -41,15 +43,15 @@ def load_or_create(path: Path) -> CurveKeys:
             file.write("\n")
         return CurveKeys(public, secret)
     except OSError as error:
-        raise ConfigurationError(f"--curve-keys {path}: {error.strerror}") from None
+        raise ConfigurationError(f"--curve-keys {files.name(path)}: {files.in_words(error)}") from None
 
 
 def _read(path: Path) -> CurveKeys:
+    data = files.read(path, "--curve-keys", MAX_FILE_BYTES)
     try:
-        body = json.loads(path.read_text())
-        keys = CurveKeys(body["public"], body["secret"])
+        keys = strict.read(strict.load_json(data), CurveKeys, "keys")
         derived = zmq.curve_public(keys.secret.encode()).decode()
-    except (ValueError, KeyError, TypeError, AttributeError, zmq.ZMQError):
+    except (ValueError, zmq.ZMQError):  # RecordError and UnicodeError are ValueErrors
         derived, keys = "", CurveKeys("-", "-")
     if derived != keys.public or len(derived) != KEY_CHARACTERS:
         raise ConfigurationError(

@@ -9,6 +9,8 @@ Rules
 * A worker of the leaf that is lost, or gives up, is told to the parent at once; one that leaves is not, until all have.
 * A rank renews its Join until its own data path is open. By then another may have left, which frees the job's name; the
   one that renews is still in the old job, whose data path tells it what has happened.
+* Whether the parent is there is asked all the time (switch/parent_watch.py). While it is not, ranks that have waited
+  for SILENCE_S are refused, with its address.
 * What became of a job is asked of the parent; if that is silent for PARENT_PATIENCE_S, its silence is the answer.
 """
 
@@ -31,6 +33,7 @@ from fanin.switch.job_shape import JobShape, SwitchBuffers
 from fanin.switch.job_table import JobTable
 from fanin.switch.jobs import Applicant, Job, State, ranks_of
 from fanin.switch.outbox import Outbox
+from fanin.switch.parent_watch import ParentWatch, no_leaves_here
 from fanin.switch.reports import admission, report_in_tree
 from fanin.switch.resources import Resources
 from fanin.switch.server import LeafServer
@@ -61,6 +64,8 @@ class LeafMember(Applicant):
 
     peer: bytes
     """Where the answers go."""
+    since_s: float
+    """When it first said Join."""
 
 
 @dataclass(slots=True)
@@ -91,6 +96,7 @@ class LeafController:
         self.engine = engine
         """Which engine and data servers run, in words."""
         self._id = f"{random_bits(64):016x}"
+        self.watch = ParentWatch(parent.address, self._id, parent.own_address, started_s)
         self._table: JobTable[LeafJob] = JobTable()
         self._resources = Resources(limits, (self._table,), random_bits)
         self._outbox = Outbox()
@@ -112,6 +118,9 @@ class LeafController:
             self._explain(peer, request, now)
         elif isinstance(request, control.Ask):
             self._outbox.send(peer, self.stats(now))
+        elif isinstance(request, control.Attach):
+            refused = no_leaves_here(request, self._id, self._parent.own_address, self._parent.address)
+            self._outbox.refuse(peer, refused)
         else:
             what = "a tree of switches is synchronous" if isinstance(request, control.Tune) else "leaves have no leaves"
             remedy = f"ask the parent, {self._parent.address}"
@@ -126,7 +135,7 @@ class LeafController:
         job = self._table.job_of(join) or self._table.open.setdefault(join.job, LeafJob(join.job))
         member = job.members.get(join.rank)
         if member is None:
-            job.members[join.rank] = LeafMember(join, now, peer)
+            member = job.members[join.rank] = LeafMember(join, now, peer, now)
         elif member.join.nonce == join.nonce:
             member.peer, member.renewed_s = peer, now
             if job.started is not None:
@@ -135,6 +144,11 @@ class LeafController:
         else:
             reason = f"rank {join.rank} of job {join.job!r} is taken at this leaf: {member.join.process} has it"
             self._outbox.send(peer, refuse(Refusal.RANK_TAKEN, reason, "give the job another name", [join.rank]))
+            return
+        objection = None if job.placed is not None else self.watch.objection(now, member.since_s)
+        if objection is not None:
+            self._outbox.refuse(peer, objection)
+            self._drop(job, join.rank, now)
             return
         narrowed = replace(
             join,
@@ -170,6 +184,7 @@ class LeafController:
 
     def receive_from_parent(self, reply: control.Reply, now: float) -> None:
         """Take in what the parent says."""
+        self.watch.take(reply, now)
         if isinstance(reply, control.Explanation):
             for question in [each for each in self._questions if each[1] == reply.generation]:
                 self._questions.remove(question)
@@ -287,7 +302,9 @@ class LeafController:
     # --- time ---
 
     def handle_timer(self, now: float) -> None:
-        """Let go of what has waited too long."""
+        """Ask for the parent, and let go of what has waited too long."""
+        if (attach := self.watch.due(now)) is not None:
+            self._upwards.append(attach)
         for job in list(self._table.open.values()):
             if job.state in (State.FORMING, State.STARTING):
                 for rank in job.lapsed(now):
@@ -303,9 +320,9 @@ class LeafController:
 
     def next_timer(self) -> float | None:
         """When `handle_timer` wants to be called, or None."""
-        times = self._table.timers()
+        times = [*self._table.timers(), self.watch.next_timer()]
         times.extend(until for _, _, until in self._questions)
-        return min(times, default=None)
+        return min(times)
 
     # --- what goes out ---
 
@@ -344,7 +361,8 @@ class LeafController:
                 ),
             ),
             jobs=tuple(self._report(job) for job in self._table.placed.values()),
-            refused={},
+            refused=dict(self._outbox.refused),
+            parent=self.watch.report(now),
         )
 
     def _report(self, job: LeafJob) -> control.JobReport:

@@ -30,6 +30,7 @@ from fanin.switch.data_plane import DataPlane, Limits
 from fanin.switch.job_shape import SwitchBuffers
 from fanin.switch.leaf import LeafController
 from fanin.switch.parent_link import ParentLink
+from fanin.switch.parent_watch import ParentState, ParentWatch
 from fanin.switch.pump import PumpServer
 from fanin.switch.server import LeafServer, Server, make_server
 from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES, RECEIVE_BUFFER_REQUEST_BYTES
@@ -90,6 +91,8 @@ class SwitchService:
         self._given: DataPlane | None = None
         """What `options.data` has opened."""
         self._parent: ParentLink | None = None
+        self._parent_state: ParentState = "unknown"
+        """As it was last told to the operator."""
         try:
             if options.parent is not None:
                 self._parent = ParentLink(self._context, options.parent, options.parent_curve_key)
@@ -151,7 +154,8 @@ class SwitchService:
         """Serve until `stop`, or until `keep_going()`, asked each turn, is False.
 
         `watched` are further descriptors that end a wait when they become readable. RuntimeError when a data server
-        has crashed: a switch that serves only a part must not look alive.
+        has crashed: a switch that serves only a part must not look alive. ConfigurationError when this is to be a leaf,
+        and its parent will not have it.
         """
         poller = zmq.Poller()
         sockets = [self._router] if self._parent is None else [self._router, self._parent.socket]
@@ -203,6 +207,16 @@ class SwitchService:
         if self._parent is not None:
             assert isinstance(self.controller, LeafController)
             self._parent.send(self.controller.messages_to_parent())
+            self._look_at_parent(self.controller.watch)
+
+    def _look_at_parent(self, watch: ParentWatch) -> None:
+        """Say when the parent goes and comes; ConfigurationError where it will not have this leaf."""
+        if why := watch.misled():
+            raise ConfigurationError(why)
+        if watch.state != self._parent_state:
+            level = logging.INFO if watch.state == "answers" and self._parent_state == "unknown" else logging.WARNING
+            log.log(level, "%s", watch.in_words(time.monotonic()))
+            self._parent_state = watch.state
 
     def _requests(self) -> Iterator[tuple[bytes, bytes]]:
         """Who asks, and what."""

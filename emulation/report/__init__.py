@@ -13,8 +13,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fanin import files
 from fanin.emulation.record import RunRecord
-from fanin.errors import ConfigurationError
+from fanin.errors import ConfigurationError, FaninError
 
 DEFAULT_PAGE = Path("fanin-report.html")
 """Of a run that was not told where; the next run's replaces it."""
@@ -24,7 +25,7 @@ NEEDED = ("matplotlib", "jinja2")
 def write_report(record: RunRecord, html: Path, png_folder: Path | None = None) -> list[Path]:
     """Write the page, and a PNG per plot into `png_folder` if given; returns what was written.
 
-    ConfigurationError without the `plot` extra, and for a path that cannot be written.
+    ConfigurationError without the `plot` extra, FaninError for a path that cannot be written.
     """
     check_available()
     from fanin.emulation.report.page import plots_of, render
@@ -32,14 +33,14 @@ def write_report(record: RunRecord, html: Path, png_folder: Path | None = None) 
     plots = plots_of(record)
     written = [html]
     try:
-        html.write_text(render(record, plots), encoding="utf-8")
+        files.write(html, render(record, plots), "the report")
         if png_folder is not None:
             png_folder.mkdir(parents=True, exist_ok=True)
             for plot in plots:
                 written.append(png_folder / f"{plot.key}.png")
                 written[-1].write_bytes(plot.png())
     except OSError as error:
-        raise ConfigurationError(f"cannot write the report: {error.filename}: {error.strerror}") from None
+        raise FaninError(f"the report's plots cannot be written: {error.filename}: {files.in_words(error)}") from None
     return written
 
 
@@ -47,7 +48,7 @@ def publish(record: RunRecord, html: Path | None, console: Console) -> None:
     """Write the page of a run that has ended, and say where. None: to DEFAULT_PAGE, or, without the extra, nowhere."""
     try:
         write_report(record, html or DEFAULT_PAGE)
-    except ConfigurationError as error:
+    except FaninError as error:
         if html is not None:
             raise
         console.print(f"no report: {error}", markup=False, highlight=False)

@@ -11,22 +11,17 @@ Rules of this file
 from __future__ import annotations
 
 import dataclasses
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from fanin import strict
 from fanin.emulation.simulator.links import Link
-from fanin.emulation.typed import read_dataclass
+from fanin.emulation.typed import load_toml, read_dataclass
 from fanin.errors import ConfigurationError
 from fanin.host.stale.policy import POLICIES, Policy
 from fanin.job import LIVENESS_TIMEOUT_S, MAX_TREE_WORKERS
 from fanin.wire import MAX_WORKERS
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 SCENARIO_FOLDER = Path(__file__).parent / "scenarios"
 RECOVERY_S = 40.0
@@ -235,19 +230,20 @@ def load(name_or_path: str) -> Scenario:
         if not path.exists():
             known = ", ".join(sorted(each.stem for each in SCENARIO_FOLDER.glob("*.toml")))
             raise ConfigurationError(f"no scenario {name_or_path!r}: give the path of a file, or one of {known}")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"scenario {str(path)!r} cannot be read: {error.strerror}") from error
-    return parse(text, default_name=path.stem)
+    return of_tables(load_toml(path, "scenario"), path.stem)
 
 
 def parse(text: str, default_name: str = "unnamed") -> Scenario:
     """A scenario from TOML text."""
     try:
-        given = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"scenario {default_name!r}: {error}") from error
+        given = strict.load_toml(text.encode())
+    except strict.RecordError as error:
+        raise ConfigurationError(f"scenario {default_name!r}: {error}") from None
+    return of_tables(given, default_name)
+
+
+def of_tables(given: dict[str, Any], default_name: str) -> Scenario:
+    """A scenario from what TOML says."""
     given = {"name": default_name, **given}
     for table, field_name in (("job", "jobs"), ("fault", "faults")):
         if field_name in given:

@@ -25,10 +25,12 @@ from fanin.emulation.simulator.scenario import Fault, Scenario
 from fanin.emulation.simulator.switch_host import Circumstances, SwitchHost
 from fanin.emulation.simulator.violations import CrashError, ProgressError, ViolationError
 from fanin.emulation.simulator.worker import Process
+from fanin.errors import ConfigurationError
 from fanin.host.transports.pcap import PcapWriter
 
 MAX_EVENTS = 2_000_000
 """Events in one run; more is a machine that never rests."""
+MAX_SEED = 2**63 - 1
 OPERATOR = b"operator"
 
 
@@ -86,6 +88,8 @@ class Simulation:
         show: Callable[[str], None] | None = None,
         pcap: PcapWriter | None = None,
     ) -> None:
+        if not 0 <= seed <= MAX_SEED:
+            raise ConfigurationError(f"seed = {seed}; must be in 0..{MAX_SEED}")
         self.scenario = scenario
         self.seed = seed
         self.queue = EventQueue()
@@ -139,6 +143,8 @@ class Simulation:
         except ViolationError as violation:
             violation.locate(self.seed, self.queue.happened, self.queue.now, self.recorder.tail())
             raise
+        except OSError:
+            raise  # of `show` or `pcap`: machines do no input or output
         except Exception as error:
             crash = CrashError(f"{type(error).__name__}: {error}")
             crash.locate(self.seed, self.queue.happened, self.queue.now, self.recorder.tail())

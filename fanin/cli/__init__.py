@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 import fanin
-from fanin.cli import bench, controller, demo, doctor, emulate, extras, report, simulate, stats, switch, tune
+from fanin.cli import bench, controller, demo, doctor, emulate, ending, report, simulate, stats, switch, tune
 from fanin.cli.epilogs import STATUS, epilog
-from fanin.errors import FaninError
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_show_locals=False, epilog=STATUS)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, epilog=STATUS)
 for command in (
     demo.demo, emulate.emulate, switch.switch, controller.controller, stats.stats, tune.tune, doctor.doctor,
     report.report, simulate.simulate,
@@ -37,14 +37,13 @@ def root(
     """In-network aggregation for data-parallel training."""
 
 
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Carry out a command line (default: the process's own); the status that the process is to end with."""
+    given = None if arguments is None else list(arguments)
+    return ending.run(lambda: app(given, prog_name="fanin", standalone_mode=False))
+
+
 def main() -> None:
-    """Entry point of the `fanin` script. What fanin reports becomes one line and status 1; the rest is a traceback."""
-    try:
-        app()
-    except FaninError as error:
-        sys.exit(f"fanin: {error}")
-    except ModuleNotFoundError as error:
-        remedy = extras.remedy(error.name)
-        if remedy is None:
-            raise
-        sys.exit(f"fanin: this needs {error.name}. Remedy: {remedy}")
+    """Entry point of the `fanin` script. How it ends: fanin/cli/ending.py."""
+    ending.prepare()
+    sys.exit(run())

@@ -10,6 +10,10 @@ import typer
 from fanin.cli import extras, output
 from fanin.cli.epilogs import epilog
 
+MAX_BYTES = 1 << 34
+"""Per worker: more fits no machine that these benchmarks are for."""
+MAX_SAMPLES = 1_000_000
+
 app = typer.Typer(no_args_is_help=True, help="Measure against other backends.")
 
 
@@ -20,11 +24,13 @@ def bench() -> None:
 
 @app.command(epilog=epilog("allreduce"))
 def allreduce(
-    workers: Annotated[int, typer.Option(help="Worker processes on this machine.")] = 4,
-    bytes_: Annotated[int, typer.Option("--bytes", help="Bytes of float32 per worker.")] = 26_214_400,
+    workers: Annotated[int, typer.Option(min=2, max=32, help="Worker processes on this machine.")] = 4,
+    bytes_: Annotated[
+        int, typer.Option("--bytes", min=4, max=MAX_BYTES, help="Bytes of float32 per worker.")
+    ] = 26_214_400,
     lanes: Annotated[str, typer.Option(help="fanin's lane widths in bits, separated by commas.")] = "32,16,8",
     against: Annotated[str, typer.Option(help="Rivals: gloo, mpi; separated by commas.")] = "gloo",
-    samples: Annotated[int, typer.Option(help="Samples per rival, at least 11.")] = 11,
+    samples: Annotated[int, typer.Option(min=11, max=MAX_SAMPLES, help="Samples per rival, at least 11.")] = 11,
     loss: Annotated[
         str, typer.Option(help="Rows behind a fault injector: percent of datagrams dropped, separated by commas.")
     ] = "",
@@ -51,18 +57,20 @@ def allreduce(
 
 @app.command(epilog=epilog("network"))
 def network(
-    workers: Annotated[int, typer.Option(help="Workers, a namespace and a link each.")] = 4,
+    workers: Annotated[int, typer.Option(min=2, max=32, help="Workers, a namespace and a link each.")] = 4,
     rate: Annotated[str, typer.Option(help="Of every link, each way: 100mbit, 1gbit, none.")] = "1gbit",
     delay: Annotated[str, typer.Option(help="Of every link, one way.")] = "0us",
     loss: Annotated[str, typer.Option(help="Of every link, per frame and direction.")] = "0%",
-    mtu: Annotated[int, typer.Option(help="Of every link.")] = 1500,
+    mtu: Annotated[int, typer.Option(min=576, max=9000, help="Of every link.")] = 1500,
     bytes_: Annotated[
         str, typer.Option("--bytes", help="Bytes of float32 per worker, several separated by commas.")
     ] = "26214400",
     lanes: Annotated[str, typer.Option(help="fanin's lane widths in bits, separated by commas.")] = "32,16,8",
     against: Annotated[str, typer.Option(help="Rivals: gloo, mpi; separated by commas.")] = "gloo",
-    samples: Annotated[int, typer.Option(help="Samples per rival and size.")] = 11,
-    steps: Annotated[int, typer.Option(help="Training steps to time as well (DDP, text transformer).")] = 0,
+    samples: Annotated[int, typer.Option(min=5, max=MAX_SAMPLES, help="Samples per rival and size.")] = 11,
+    steps: Annotated[
+        int, typer.Option(min=0, max=MAX_SAMPLES, help="Training steps to time as well (DDP, text transformer).")
+    ] = 0,
     json: output.JsonFile = None,
     record: output.RecordFile = None,
     html: output.HtmlFile = None,
@@ -95,11 +103,15 @@ def network(
 
 @app.command(epilog=epilog("staleness"))
 def staleness(
-    workers: Annotated[int, typer.Option(help="Worker processes on this machine.")] = 4,
-    steps: Annotated[int, typer.Option(help="Synchronous steps; other modes take as many gradients.")] = 160,
-    step_ms: Annotated[float, typer.Option(help="Emulated compute time of an ordinary step.")] = 30.0,
-    repeats: Annotated[int, typer.Option(help="Runs of each mode, with a seed each.")] = 2,
-    target: Annotated[float, typer.Option(help="Test accuracy whose time is compared.")] = 0.9,
+    workers: Annotated[int, typer.Option(min=2, max=32, help="Worker processes on this machine.")] = 4,
+    steps: Annotated[
+        int, typer.Option(min=20, max=MAX_SAMPLES, help="Synchronous steps; other modes take as many gradients.")
+    ] = 160,
+    step_ms: Annotated[
+        float, typer.Option(min=0.1, max=60_000, help="Emulated compute time of an ordinary step.")
+    ] = 30.0,
+    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each mode, with a seed each.")] = 2,
+    target: Annotated[float, typer.Option(min=0, max=1, help="Test accuracy whose time is compared.")] = 0.9,
     modes: Annotated[str, typer.Option(help="Separated by commas; all by default.")] = "",
     conditions: Annotated[
         str, typer.Option(help="Of even, random, slow-worker, slow-link (root); all by default.")
@@ -118,9 +130,10 @@ def staleness(
     from fanin.benchmarks import staleness as benchmark
     from fanin.benchmarks.staleness_worker import MODES
     from fanin.emulation.network import units
+    from fanin.emulation.network.topology import Link
     from fanin.errors import ConfigurationError
 
-    rate_bit_s = units.rate_bit_s(rate)
+    rate_bit_s = Link(rate_bit_s=units.rate_bit_s(rate)).rate_bit_s
     if rate_bit_s is None:
         raise ConfigurationError("a slow link needs a rate, such as 4mbit")
     plan = benchmark.Plan(
@@ -147,7 +160,7 @@ def staleness(
 @app.command(epilog=epilog("fairness"))
 def fairness(
     rate: Annotated[str, typer.Option(help="Of every link, each way: 100mbit, 1gbit, none.")] = "100mbit",
-    seconds: Annotated[float, typer.Option(help="Of summing, three times.")] = 5.0,
+    seconds: Annotated[float, typer.Option(min=0.5, max=3600, help="Of summing, three times.")] = 5.0,
     json: output.JsonFile = None,
     record: output.RecordFile = None,
     html: output.HtmlFile = None,

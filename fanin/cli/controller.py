@@ -33,11 +33,11 @@ def controller(
         Path | None, typer.Option(metavar="FILE", help="Loaded unless it runs already; default: what is on the device.")
     ] = None,
     p4info: Annotated[Path | None, typer.Option(metavar="FILE", help="The program's P4Info, in text form.")] = None,
-    device_id: Annotated[int, typer.Option(help="P4Runtime's number of the device.")] = 0,
-    election_id: Annotated[int, typer.Option(help="The highest is in charge.")] = 1,
+    device_id: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="P4Runtime's number of the device.")] = 0,
+    election_id: Annotated[int, typer.Option(min=1, max=2**64 - 1, help="The highest is in charge.")] = 1,
     flood: Annotated[str, typer.Option(metavar="PORTS", help="Ports that unknown destinations go to: 1,2,3.")] = "",
     parent: Annotated[str | None, typer.Option(metavar="udp://HOST:PORT", help="Be a leaf of that switch.")] = None,
-    parent_port: Annotated[int, typer.Option(help="The device's port towards the parent.")] = 1,
+    parent_port: Annotated[int, typer.Option(min=1, max=509, help="The device's port towards the parent.")] = 1,
     parent_mac: Annotated[
         str | None, typer.Option(metavar="MAC", help="The parent's, or its next hop's. Default: as the emulator's.")
     ] = None,
@@ -94,10 +94,9 @@ def controller(
 
 
 def _authority(path: Path | None) -> bytes | None:
-    try:
-        return None if path is None else path.read_bytes()
-    except OSError as error:
-        raise ConfigurationError(f"--tls-ca: {error}") from None
+    from fanin.switch.p4runtime.server import check_authority
+
+    return None if path is None else check_authority(path)
 
 
 def _ports(text: str) -> tuple[int, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fanin.cli.ending import PROMISED
+
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "demo": (
         "fanin demo",
@@ -45,7 +47,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 }
 """By command, as they are typed."""
 
-STATUS = "Exit status: 0 when all went well; 1 with one line that says what did not, and the remedy; 2 for bad options."
+STATUS = f"Exit status: {'; '.join(f'{status}: {meaning}' for status, meaning in PROMISED.items())}."
 
 
 def epilog(command: str) -> str:

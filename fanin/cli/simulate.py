@@ -26,19 +26,24 @@ Say = Callable[[str], None]
 Facts = dict[str, Any]
 """What JSON says. What went wrong stands under `violation` or `missed`; without either, nothing did."""
 
+MAX_RUNS = 10**9
 CANARY_SEEDS_APART = 1_000_000
 """Between the first seeds of two hunts for one defect."""
 
 
 def simulate(
-    seed: Annotated[int, typer.Option(help="Of the run, and of the scenario where none is given.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, help="Of the run, and of the scenario where none is given.")
+    ] = 0,
     scenario: Annotated[str, typer.Option(help="A scenario's file (TOML), or the name of a shipped one.")] = "",
     events: Annotated[bool, typer.Option("--events", help="Print every packet and event.")] = False,
     pcap: Annotated[Path | None, typer.Option(help="File for a capture of every packet sent.")] = None,
     native: Annotated[bool, typer.Option("--native/--python", help="Which machines.")] = True,
-    search: Annotated[int, typer.Option(help="Run that many schedules, from --seed on.")] = 0,
-    canary: Annotated[int, typer.Option(help="Hunt each planted defect so many times; all must be found.")] = 0,
-    processes: Annotated[int, typer.Option(help="For --search; 0: one per core.")] = 0,
+    search: Annotated[int, typer.Option(min=0, max=MAX_RUNS, help="Run that many schedules, from --seed on.")] = 0,
+    canary: Annotated[
+        int, typer.Option(min=0, max=MAX_RUNS, help="Hunt each planted defect so many times; all must be found.")
+    ] = 0,
+    processes: Annotated[int, typer.Option(min=0, max=1024, help="For --search; 0: one per core.")] = 0,
     scale: Annotated[bool, typer.Option("--scale", help="One all-reduce of 25 MiB on up to 1,024 workers.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object, with every figure.")] = False,
 ) -> None:
@@ -46,8 +51,6 @@ def simulate(
     from fanin.emulation.simulator.chaos import draw
     from fanin.emulation.simulator.scenario import load, to_toml
 
-    if search < 0 or canary < 0 or processes < 0:
-        raise ConfigurationError("--search, --canary and --processes count something: they cannot be negative")
     if json and events:
         raise ConfigurationError("--events prints lines, and --json one object: leave out one of them")
     kind: Kind = "native" if native else "python"

@@ -89,7 +89,10 @@ def render(answer: control.Stats, address: SwitchAddress) -> Group:
         f"{', encrypted' * answer.curve}\n{answer.engine}"
     )
     refused = ", ".join(f"{code} {count}" for code, count in sorted(answer.refused.items()))
-    parts: list[Text | Table] = [head, _data_table(answer)]
+    parts: list[Text | Table] = [head]
+    if answer.parent is not None:
+        parts.append(Text(answer.parent.text))
+    parts.append(_data_table(answer))
     parts.append(_jobs_table(answer) if answer.jobs else Text("no jobs"))
     parts += [Text(f"{job.name}: {who}") for job in answer.jobs if (who := absent(job))]
     if refused:

@@ -18,7 +18,8 @@ import typer
 from fanin.control import DEFAULT_PORT, Scheme
 from fanin.errors import ConfigurationError, FaninError
 from fanin.job import LIVENESS_TIMEOUT_S
-from fanin.options import Options, SwitchAddress
+from fanin.memory import memory_bytes
+from fanin.options import Options, SwitchAddress, check_brackets
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -85,10 +86,15 @@ def switch(
     try:
         host, port = where(bind)
         artefacts = _artefacts(target, program, p4info, p4runtime)
+        if artefacts is not None and (flows or 1) != 1:
+            raise ConfigurationError(f"--flows {flows}: a P4 switch has one flow, its own port. Remedy: leave it out")
+        if artefacts is not None and native is not None:
+            raise ConfigurationError("--native and --twin are for --target software. Remedy: leave them out")
         if artefacts is not None and p4runtime is not None:
             if parent is not None:
                 raise ConfigurationError("--parent with --p4runtime is for `fanin controller`, which admits the jobs")
-            serve_device(artefacts, (host, port), where(p4runtime), tls_files(tls_certificate, tls_key, tls_ca), quiet)
+            at, tls = where(p4runtime, "--p4runtime"), tls_files(tls_certificate, tls_key, tls_ca)
+            serve_device(artefacts, (host, port), at, tls, quiet)
             return
         if tls_certificate or tls_key or tls_ca:
             raise ConfigurationError("--tls-... is for --p4runtime")
@@ -152,10 +158,9 @@ def tls_files(certificate: Path | None, key: Path | None, ca: Path | None) -> Tl
     load_p4()
     from fanin.switch.p4runtime.server import TlsFiles
 
-    for path in (certificate, key, ca):
-        if path is not None and not path.is_file():
-            raise ConfigurationError(f"{path}: there is no such file")
-    return TlsFiles(certificate, key, ca)
+    files = TlsFiles(certificate, key, ca)
+    files.check()
+    return files
 
 
 def _emulated(artefacts: Artefacts) -> Callable[[str, int], DataPlane]:
@@ -215,12 +220,13 @@ def slot_bytes() -> int:
 # --- reading the command line ---
 
 
-def where(bind: str) -> tuple[str, int]:
-    """Host and port of a listening address."""
+def where(bind: str, option: str = "--bind") -> tuple[str, int]:
+    """Host and port of a listening address, which `option` gave."""
+    check_brackets(f"{option} {bind!r}", bind)
     host, colon, port = bind.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise ConfigurationError(f"--bind {bind!r}: expected host:port with a port in 0..65535")
+        raise ConfigurationError(f"{option} {bind!r}: expected host:port with a port in 0..65535")
     return host, int(port)
 
 
@@ -229,9 +235,15 @@ def _memory_bytes(memory_mib: int | None, slots: int | None) -> int:
         raise ConfigurationError("--memory and --slots say the same thing: give one of them")
     if (memory_mib is not None and memory_mib < 1) or (slots is not None and slots < 1):
         raise ConfigurationError("--memory and --slots must be at least 1")
-    if slots is not None:
-        return slots * slot_bytes()
-    return (DEFAULT_MEMORY_MIB if memory_mib is None else memory_mib) << 20
+    wanted = slots * slot_bytes() if slots is not None else (memory_mib or DEFAULT_MEMORY_MIB) << 20
+    there = memory_bytes()
+    if wanted > there and (slots is not None or memory_mib is not None):
+        option = f"--memory {memory_mib}" if slots is None else f"--slots {slots}"
+        raise ConfigurationError(
+            f"{option}: {wanted >> 20:,} MiB, but this machine, or the container that this is in, has {there >> 20:,} "
+            f"MiB in all. Remedy: at most --memory {there >> 20}"
+        )
+    return wanted
 
 
 def _flows(flows: int | None) -> int:

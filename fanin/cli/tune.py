@@ -19,8 +19,10 @@ ASK_TIMEOUT_S = 5.0
 def tune(
     switch: Annotated[str, typer.Argument(help="udp://host:port or zmq://host:port of the switch.")],
     job: Annotated[str, typer.Argument(help="The job's name, as `fanin stats` shows it.")],
-    quorum: Annotated[int | None, typer.Option(help="K: contributions that a round waits for.")] = None,
-    staleness: Annotated[int | None, typer.Option(help="S: rounds that the slowest worker may be behind.")] = None,
+    quorum: Annotated[int | None, typer.Option(min=1, max=32, help="K: contributions that a round waits for.")] = None,
+    staleness: Annotated[
+        int | None, typer.Option(min=0, max=1024, help="S: rounds that the slowest worker may be behind.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Change the quorum or the staleness bound of a running job; with neither, show them."""

@@ -15,10 +15,12 @@ seen by a thread that waits for every reduction in turn: when the program looks 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from fanin import files
 from fanin.errors import ConfigurationError, FaninError
 from fanin.faults import FaultSchedule
 from fanin.reduction import Reduction
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from fanin.host.session import Session
     from fanin.options import Options
 
+log = logging.getLogger("fanin")
 RESTART_VARIABLE = "TORCHELASTIC_RESTART_COUNT"
 """How often torchrun has started this worker anew; absent elsewhere."""
 CLOSE_TIMEOUT_S = 2.0
@@ -61,9 +65,12 @@ class Timeline:
             path = Path(options.timeline.replace("%r", str(session.rank)))
             try:
                 self._file = path.open("a", encoding="utf-8", buffering=1)
+                start = {"kind": "start", "time": time.monotonic(), "rank": session.rank, "restart": restarts()}
+                self._file.write(json.dumps(start) + "\n")
             except OSError as error:
-                raise ConfigurationError(f"timeline {path}: {error.strerror}") from None
-            self._write(kind="start", time=time.monotonic(), rank=session.rank, restart=restarts())
+                raise ConfigurationError(
+                    f"rank {session.rank}: FANIN_TIMELINE={path} cannot be written: {files.in_words(error)}"
+                ) from None
             session.observer = self._observe
             self._watcher.start()
         self._hook = register_optimizer_step_post_hook(self._stepped)
@@ -111,8 +118,15 @@ class Timeline:
             packing_us, sending_us = packed_us, sent_us
 
     def _write(self, **record: object) -> None:
-        if self._file is not None:
+        if self._file is None:
+            return
+        try:
             self._file.write(json.dumps(record) + "\n")
+        except OSError as error:  # training goes on, and the line that is half there is the last one
+            file, self._file = self._file, None
+            log.warning("timeline %s ends here: %s", file.name, files.in_words(error))
+            with suppress(OSError):
+                file.close()
 
 
 def timeline_for(session: Session, options: Options) -> Timeline | None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import time
 from collections.abc import Callable, Iterable
 
+from fanin import files
 from fanin.errors import ConfigurationError
 from fanin.framing import Endpoint, ethernet_frame, pcap_header, pcap_record
 from fanin.transport import Datagram, Transport
+
+log = logging.getLogger("fanin")
 
 
 class PcapWriter:
@@ -15,30 +20,50 @@ class PcapWriter:
 
     def __init__(self, path: str) -> None:
         header = pcap_header()
+        self.path = path
         try:
-            self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 - closed by close
-        except OSError as error:
-            raise ConfigurationError(f"capture file {path!r} cannot be written: {error.strerror}") from error
-        self._file.seek(0)
-        found = self._file.read(len(header))
+            self._file = open(path, "a+b" if _regular(path) else "wb", buffering=0)  # noqa: SIM115 - closed by close
+            found = b""
+            if self._file.readable():
+                self._file.seek(0)
+                found = self._file.read(len(header)) or b""
+            if not found:
+                self._write(header)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+            why = files.in_words(error) if isinstance(error, OSError) else str(error)
+            raise ConfigurationError(f"capture file {path!r} cannot be written: {why}") from None
         if found and found != header:
             self._file.close()
             raise ConfigurationError(f"{path!r} exists and is no capture of fanin's: remove it, or name another file")
-        if not found:
-            self._file.write(header)
 
     def write(self, time_s: float, source: Endpoint, destination: Endpoint, payloads: Iterable[bytes]) -> None:
-        """Record datagrams, all at `time_s` seconds since 1970."""
+        """Record datagrams, all at `time_s` seconds since 1970. OSError, with the path, where the disk is full."""
         frames = (ethernet_frame(payload, source, destination) for payload in payloads)
-        self._file.write(b"".join(pcap_record(time_s, frame) for frame in frames))
+        self._write(b"".join(pcap_record(time_s, frame) for frame in frames))
+
+    def _write(self, data: bytes) -> None:
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[self._file.write(left) :]  # a disk that is nearly full takes a part
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self.path) from None
 
     def close(self) -> None:
         """Close the file. A second call does nothing."""
         self._file.close()
 
 
+def _regular(path: str) -> bool:
+    """Whether it is an ordinary file, or will be one: others (a pipe, /dev/stdout) cannot be read back."""
+    return not os.path.exists(path) or os.path.isfile(path)
+
+
 class PcapTransport:
-    """Wraps a transport. `here` and `there` are the addresses that the capture shows; `clock` is seconds since 1970."""
+    """Wraps a transport. `here` and `there` are the addresses that the capture shows; `clock` is seconds since 1970.
+
+    A capture whose disk is full ends with a warning in the log; what it captures goes on.
+    """
 
     def __init__(
         self,
@@ -53,6 +78,7 @@ class PcapTransport:
         self._here = here
         self._there = there
         self._clock = clock
+        self._ended = False
 
     @property
     def trouble(self) -> str:
@@ -62,15 +88,24 @@ class PcapTransport:
     def send(self, datagrams: Iterable[Datagram]) -> None:
         """Record and send all."""
         batch = list(datagrams)
-        self._writer.write(self._clock(), self._here, self._there, [data for data, _ in batch])
+        self._record(self._here, self._there, batch)
         self._inner.send(batch)
 
     def receive(self, timeout_s: float) -> list[Datagram]:
         """Receive and record all."""
         arrived = self._inner.receive(timeout_s)
         if arrived:
-            self._writer.write(self._clock(), self._there, self._here, [data for data, _ in arrived])
+            self._record(self._there, self._here, arrived)
         return arrived
+
+    def _record(self, source: Endpoint, destination: Endpoint, datagrams: list[Datagram]) -> None:
+        if self._ended:
+            return
+        try:
+            self._writer.write(self._clock(), source, destination, [data for data, _ in datagrams])
+        except OSError as error:
+            self._ended = True
+            log.warning("capture file %s ends here: %s", self._writer.path, files.in_words(error))
 
     def wake(self) -> None:
         """End a waiting `receive`."""

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TextIO
 
+from fanin import files
 from fanin.errors import ConfigurationError
 from fanin.trace import Direction, trace_line
 from fanin.transport import Datagram, Transport
 
+log = logging.getLogger("fanin")
 STANDARD_ERROR = "-"
 
 
 class TracingTransport:
-    """Wraps a transport. `path` is opened for appending, so that jobs of one process may share it; `-` is stderr.
+    """Wraps a transport. A trace whose disk is full ends with a warning in the log.
+
+    `path` is opened for appending, so that jobs of one process may share it; `-` is stderr.
 
     `clock` gives the time of each line, in seconds; `prefix` (a rank, a flow) begins it.
     """
@@ -26,13 +31,14 @@ class TracingTransport:
         self._clock = clock
         self._prefix = f"{prefix} " if prefix else ""
         self._files = ExitStack()
+        self._path, self._ended = path, False
         self._file: TextIO = sys.stderr
         if path != STANDARD_ERROR:
             try:
                 file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115 - closed by close
                 self._file = self._files.enter_context(file)
             except OSError as error:
-                raise ConfigurationError(f"trace file {path!r} cannot be written: {error.strerror}") from error
+                raise ConfigurationError(f"trace file {path!r} cannot be written: {files.in_words(error)}") from None
 
     @property
     def trouble(self) -> str:
@@ -58,10 +64,15 @@ class TracingTransport:
     def close(self) -> None:
         """Close the inner transport and the file."""
         self._inner.close()
-        self._files.close()
+        with suppress(OSError):  # a full disk, which was said already
+            self._files.close()
 
     def _write(self, direction: Direction, datagrams: list[Datagram]) -> None:
-        if datagrams:
+        if datagrams and not self._ended:
             now = self._clock()
             lines = [f"{self._prefix}{trace_line(now, direction, data)}\n" for data, _ in datagrams]
-            self._file.write("".join(lines))
+            try:
+                self._file.write("".join(lines))
+            except OSError as error:
+                self._ended = True
+                log.warning("trace file %s ends here: %s", self._path, files.in_words(error))

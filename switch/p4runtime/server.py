@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import queue
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import grpc
 from google.rpc import status_pb2
 from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
+from fanin import files
 from fanin.errors import ConfigurationError
 from fanin.switch.p4runtime.arbitration import MAX_STREAMS, Arbitration, Standing
 from fanin.switch.p4runtime.device import Device
@@ -29,6 +31,7 @@ QUEUED_MESSAGES = 4096
 """Messages to one controller that waits for it to read; beyond that packets are lost, as at any full queue."""
 MAX_MESSAGE_BYTES = 64 << 20
 """Of one request: a program and its P4Info must fit."""
+MAX_TLS_FILE_BYTES = 1 << 20
 ENTITIES_PER_RESPONSE = 256
 """Of one message of a Read: packets wait for as long as it takes to make them, some milliseconds."""
 STOP_GRACE_S = 0.5
@@ -43,6 +46,39 @@ class TlsFiles:
     certificate: Path
     key: Path
     ca: Path | None = None
+
+    def check(self) -> None:
+        """ConfigurationError for files that are none of these: gRPC says of such that the port cannot be bound."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        for path in (self.certificate, self.key, self.ca):
+            if path is not None:
+                files.read(path, "--tls file", MAX_TLS_FILE_BYTES)
+        try:
+            context.load_cert_chain(self.certificate, self.key, password=lambda: b"")
+        except OSError as error:  # ssl.SSLError is one
+            raise ConfigurationError(
+                f"--tls-certificate {self.certificate} and --tls-key {self.key} are no certificate and its private "
+                f"key, in PEM and without a password: {reason(error)}. Remedy: name files that are"
+            ) from None
+        if self.ca is not None:
+            check_authority(self.ca)
+
+
+def check_authority(ca: Path) -> bytes:
+    """The certificate of an authority. ConfigurationError for a file that is none."""
+    data = files.read(ca, "--tls-ca", MAX_TLS_FILE_BYTES)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=data.decode("ascii"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"--tls-ca {ca} is no certificate in PEM: {reason(error)}. Remedy: name a file that is"
+        ) from None
+    return data
+
+
+def reason(error: Exception) -> str:
+    """OpenSSL's, without where in its source it stands."""
+    return str(getattr(error, "reason", None) or error).replace("_", " ").lower()
 
 
 class _Stream:
@@ -257,7 +293,10 @@ class GrpcServer:
             else:
                 self.port = self._server.add_secure_port(address, _credentials(tls))
         except (RuntimeError, OSError) as error:
-            raise ConfigurationError(f"P4Runtime cannot be served at {address}: {error}") from None
+            raise ConfigurationError(
+                f"P4Runtime cannot be served at {address}: {error}. Remedy: stop what uses the port (`ss -lntp` shows "
+                "that), or name another, of this machine"
+            ) from None
         if not self.port:
             raise ConfigurationError(f"P4Runtime cannot be served at {address}: the port cannot be had")
         self._server.start()

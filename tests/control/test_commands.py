@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fanin.cli import main
+from fanin.cli import run
 from tests.control.processes import DEADLINE_S, SwitchProcess, a_switch, join_all, options, reduce_together
 
 pytestmark = pytest.mark.processes
@@ -71,26 +71,41 @@ def test_a_switch_ends_cleanly_when_told_to(number: signal.Signals) -> None:
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line(
-    arguments: list[str], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["fanin", "switch", "--bind", "127.0.0.1:0", *arguments])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert words in str(caught.value.code)
-    assert "\n" not in str(caught.value.code)
-    assert capsys.readouterr().out == ""
+    assert run(["switch", "--bind", "127.0.0.1:0", *arguments]) == 2
+    output, errors = capsys.readouterr()
+    assert words in errors
+    assert errors.count("\n") == 1
+    assert output == ""
 
 
-def one_line_error(outcome: tuple[int, str, str], words: str) -> None:
+def one_line_error(outcome: tuple[int, str, str], words: str, expected: int = 1) -> None:
     status, _, errors = outcome
-    assert status == 1
+    assert status == expected
     assert re.search(words, errors), errors
     assert "Traceback" not in errors
     assert errors.count("\n") == 1
 
 
 def test_a_port_clash_is_one_line(switch: SwitchProcess) -> None:
-    one_line_error(fanin("switch", "--bind", f"127.0.0.1:{switch.port}"), f"TCP port {switch.port}.*cannot be had")
+    one_line_error(fanin("switch", "--bind", f"127.0.0.1:{switch.port}"), f"TCP port {switch.port}.*cannot be had", 2)
+
+
+def test_a_leaf_whose_parent_is_itself_or_another_leaf_ends_and_says_so(switch: SwitchProcess) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+    one_line_error(
+        fanin("switch", "--quiet", "--bind", f"127.0.0.1:{port}", "--parent", f"udp://127.0.0.1:{port}"),
+        "is its own parent",
+        2,
+    )
+    with a_switch("native-udp", "--parent", str(switch.address)) as leaf:
+        one_line_error(
+            fanin("switch", "--quiet", "--bind", "127.0.0.1:0", "--parent", str(leaf.address)),
+            f"{leaf.address} is itself a leaf, of {switch.address}",
+            2,
+        )
 
 
 def test_curve_keys_are_made_for_their_owner_only_and_read_again(tmp_path: Path) -> None:
@@ -107,7 +122,7 @@ def test_curve_keys_are_made_for_their_owner_only_and_read_again(tmp_path: Path)
     assert keys[0] == keys[1]
     assert path.stat().st_mode & 0o777 == 0o600
     path.write_text("{}")
-    one_line_error(fanin("switch", "--bind", "127.0.0.1:0", "--curve-keys", str(path)), "no key file")
+    one_line_error(fanin("switch", "--bind", "127.0.0.1:0", "--curve-keys", str(path)), "no key file", 2)
 
 
 def test_stats_show_jobs_members_and_counters(switch: SwitchProcess) -> None:

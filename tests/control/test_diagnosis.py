@@ -19,6 +19,8 @@ from fanin.host.diagnosis import Check, examine_machine, examine_switch
 from fanin.host.path import PathFacts
 from fanin.host.session import Session
 from fanin.options import Options, SwitchAddress
+from fanin.switch import parent_watch
+from fanin.switch.leaf import LeafController
 from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
 from fanin.wire import HEADER_BYTES, OFFSET_KIND, Kind
 from tests.control.fakes import World, join
@@ -93,6 +95,24 @@ def test_ranks_that_are_missing_are_named() -> None:
         waiting.exception(DEADLINE_S)
     assert check.state == "warning"
     assert "waits for ranks 0, 2, 3" in check.result
+
+
+def test_a_leaf_names_its_parent_and_a_parent_that_is_not_there_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parent_watch, "ATTACH_INTERVAL_S", 0.05)
+    monkeypatch.setattr(diagnosis, "SETTLING_INTERVAL_S", 0.1)
+    with contextlib.ExitStack() as roots:
+        parent = address_of(roots.enter_context(a_service()))
+        with a_service(parent=parent, schemes=("udp",)) as leaf:
+            until(lambda: isinstance(leaf.controller, LeafController) and leaf.controller.watch.attached)
+            healthy = by_name(examine_switch(address_of(leaf), Options()))["parent"]
+            roots.close()
+            monkeypatch.setattr(diagnosis, "RECENTLY_S", 0.0)
+            alone = by_name(examine_switch(address_of(leaf), Options()))["parent"]
+    assert healthy.state == "ok"
+    assert alone.state == "failure"
+    assert str(parent) in healthy.result
+    assert str(parent) in alone.result
+    assert "--parent" in alone.remedy
 
 
 def test_a_port_where_nothing_listens_ends_the_examination() -> None:

@@ -65,6 +65,8 @@ MESSAGES = st.one_of(
     st.builds(control.Explanation, known=st.booleans(), text=TEXT, lost=RANKS, left=RANKS),
     st.builds(control.Ask),
     st.builds(control.Enlist, leaf=TEXT, address=TEXT, join=JOIN),
+    st.builds(control.Attach, leaf=TEXT, address=TEXT),
+    st.builds(control.Attached, leaf=TEXT),
     st.builds(
         control.Relayed, job=TEXT, rank=NUMBER, waiting=st.none() | WAITING, placed=st.none() | PLACED,
         started=st.none(), refused=st.none() | REFUSED,

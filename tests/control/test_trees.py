@@ -146,6 +146,64 @@ def test_a_rank_that_its_leaf_has_lost_is_named_to_who_asks_at_another() -> None
     assert "rank 3 (laptop:1003) is lost" in explanation.text
 
 
+def test_ranks_at_a_leaf_whose_parent_is_silent_are_refused_with_its_address_before_they_lose_patience() -> None:
+    grove = Grove()
+    grove.cut.add(0)
+    grove.leaves[0].receive(b"nonce-0", join(0, 4), grove.now)
+    waited_s = 0.0
+    while not grove.told["nonce-0"]:
+        waited_s += 0.5
+        assert waited_s < 5.0, "a worker's connect_timeout_s"
+        grove.advance(0.5)
+        grove.leaves[0].receive(b"nonce-0", join(0, 4), grove.now)
+        grove.settle()
+    (refused,) = grove.told["nonce-0"]
+    assert isinstance(refused, control.Refused)
+    assert refused.code == Refusal.PARENT.value
+    assert "udp://root:4919" in refused.reason
+    assert "udp://leaf0:4919" in refused.reason
+    assert grove.leaves[0].stats(grove.now).parent is not None
+    assert grove.leaves[0].live_jobs == 0
+
+
+def test_a_parent_that_comes_a_little_later_is_waited_for_and_one_that_comes_back_is_taken() -> None:
+    grove = Grove()
+    for silence_s in (2.0, 8.0):
+        grove.cut.add(0)
+        for _ in range(int(silence_s)):
+            grove.advance(1.0)
+        grove.cut.clear()
+        grove.advance(1.0)
+        grove.advance(1.0)
+        parent = grove.leaves[0].stats(grove.now).parent
+        assert parent is not None
+        assert parent.state == "answers"
+        assert isinstance(grove.join(0, join(0, 4)), control.Waiting)
+
+
+def test_a_leaf_that_slept_does_not_take_its_own_sleep_for_its_parents() -> None:
+    grove = Grove()
+    grove.advance(1.0)
+    grove.leaves[0].handle_timer(grove.now + 60.0)
+    assert grove.leaves[0].watch.state == "answers"
+
+
+def test_a_leaf_is_nobodys_parent_not_even_its_own() -> None:
+    """Whatever the length of the circle, each of its switches is a leaf that another asks for."""
+    grove = Grove()
+    child, parent = grove.leaves
+    for asking, words in ((child, "is itself a leaf, of udp://root:4919"), (parent, "is its own parent")):
+        attach = asking.watch.due(grove.now)
+        assert attach is not None
+        parent.receive(b"child", attach, grove.now)
+        ((_, refused),) = parent.messages_to_send()
+        assert isinstance(refused, control.Refused)
+        assert words in refused.reason
+        asking.receive_from_parent(refused, grove.now)
+        assert words in asking.watch.misled()
+        assert asking.watch.objection(grove.now, grove.now) is not None
+
+
 def test_a_parent_that_does_not_answer_is_the_answer() -> None:
     grove = Grove()
     grove.running()

@@ -105,7 +105,7 @@ def test_shells_complete_commands(shell: str) -> None:
 )
 def test_a_command_whose_extra_is_missing_names_it(tmp_path: Path, arguments: list[str], extra: str) -> None:
     done = run(*arguments, folder=tmp_path, hide=EVERY_EXTRA)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith("fanin: ")
     assert f"pip install 'fanin[{extra}]'" in done.stderr
     assert "Traceback" not in done.stderr
@@ -136,7 +136,7 @@ def test_every_extra_of_the_project_is_known_by_its_modules() -> None:
         (["demo", "--json", "nowhere/demo.json"], "there is no folder"),
         (["demo", "--html", "."], "it is a folder"),
         (["bench", "allreduce", "--lanes", "5"], "lanes"),
-        (["bench", "allreduce", "--bytes", "3"], "multiple of 4"),
+        (["bench", "allreduce", "--bytes", "6"], "multiple of 4"),
         (["report", "nothing.json"], "nothing.json"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
@@ -145,7 +145,7 @@ def test_what_is_illegal_is_refused_in_one_line_before_anything_starts(
     tmp_path: Path, arguments: list[str], said: str
 ) -> None:
     done = run(*arguments, folder=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("fanin: ")
     assert said in done.stderr

@@ -47,7 +47,7 @@ def test_an_unknown_backend_is_one_line_and_no_traceback(tmp_path: Path) -> None
 def test_illegal_options_are_refused_before_anything_starts(tmp_path: Path) -> None:
     for arguments in (["--lanes", "5"], ["--workers", "33"], ["--epochs", "0"]):
         done = fanin("demo", *arguments, folder=tmp_path)
-        assert done.returncode == 1
+        assert done.returncode == 2
         assert done.stderr.startswith("fanin: ")
         assert done.stdout == ""
 

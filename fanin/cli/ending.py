@@ -1,0 +1,175 @@
+"""How every command ends: one line that says what, where and the remedy, and the status that `--help` promises.
+
+Rules
+-----
+* What a user, a network or a machine can bring about ends in one line on standard error. A traceback is for a bug of
+  ours, and says so.
+* The result is not lost to a terminal that lacks its characters: they are replaced.
+* Output that could not be written, standard output included, is a failure: a pipeline must see it.
+
+    status  when
+    ------  -----------------------------------------------------------------------------------------------------------
+    0       all went well
+    1       it was tried, and failed
+    2       nothing was tried: an option, argument, environment variable or file is illegal, a package is missing
+    70      a bug of fanin's, with a traceback
+    130     interrupted (Ctrl-C)
+    141     whoever read the output is gone, as `head` is; nothing is said
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from fanin import files
+from fanin.cli import extras
+from fanin.errors import ConfigurationError, FaninError
+
+DONE, FAILED, USAGE, BUG, INTERRUPTED, READER_GONE = 0, 1, 2, 70, 130, 141
+PROMISED = {
+    DONE: "all went well",
+    FAILED: "it was tried and failed; one line says why, and the remedy",
+    USAGE: "nothing was tried, since an option, argument, environment variable or file is illegal, or a package is "
+    "missing",
+    BUG: "a bug of fanin's, with a traceback",
+    INTERRUPTED: "interrupted",
+    READER_GONE: "whoever read the output is gone",
+}
+"""Every status with its meaning, as `--help` and docs/errors.md have them."""
+
+_CLICK: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+"""Base of all that typer says about a command line; its module depends on typer's version."""
+
+
+class ReaderGoneError(Exception):
+    """Nobody reads standard output any more."""
+
+
+class _Named(io.FileIO):
+    """Standard output whose errors name it."""
+
+    def write(self, data: Any) -> int:
+        """As FileIO's."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            raise ReaderGoneError from None  # rich and typer have ways of their own with a broken pipe: status 1
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, "standard output") from None
+
+
+def run(call: Callable[[], object]) -> int:
+    """The status with which the process is to end after `call`; what went wrong has then been said."""
+    try:
+        status = _status(call)
+        sys.stdout.flush()
+        return status
+    except BaseException as error:
+        return _say(*explain(error), error)
+
+
+def _status(call: Callable[[], object]) -> int:
+    try:
+        status = call()
+    except SystemExit as end:
+        status = FAILED if isinstance(end.code, str) else end.code
+    return status if isinstance(status, int) else DONE
+
+
+def explain(error: BaseException) -> tuple[int, str]:
+    """Status and line for what ended a command; without a line where there is nothing to say."""
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED, "interrupted"
+    if isinstance(error, typer.Abort):
+        return INTERRUPTED, "interrupted"
+    if isinstance(error, _CLICK):
+        return USAGE, _usage(error)
+    if isinstance(error, ConfigurationError):
+        return USAGE, str(error)
+    if isinstance(error, FaninError):
+        return FAILED, str(error)
+    if isinstance(error, ModuleNotFoundError) and (remedy := extras.remedy(error.name)) is not None:
+        return USAGE, f"this needs {error.name}. Remedy: {remedy}"
+    if isinstance(error, ReaderGoneError | BrokenPipeError):
+        return READER_GONE, ""
+    if isinstance(error, MemoryError):
+        return FAILED, "out of memory. Remedy: ask for less, or use a machine with more"
+    if isinstance(error, OSError):
+        return FAILED, of_system(error)
+    number = getattr(error, "errno", None)
+    if type(error).__module__.startswith("zmq") and isinstance(number, int):  # a ZMQError is no OSError
+        return FAILED, of_system(OSError(number, str(error)))
+    return BUG, ""
+
+
+def of_system(error: OSError) -> str:
+    """An operating system's error: what, where and the remedy."""
+    where = f"{files.name(os.fsdecode(error.filename))}: " if isinstance(error.filename, str | bytes) else ""
+    return f"{where}{files.in_words(error)}"
+
+
+def _usage(error: Any) -> str:
+    """What typer says about a command line, on one line."""
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":  # typer has printed the help
+        return ""
+    command = context.command_path if context is not None else "fanin"
+    text = " ".join(str(error.format_message()).split()).rstrip(".")
+    return f"{text}. Remedy: `{command} --help` says what can be given"
+
+
+def _say(status: int, line: str, error: BaseException) -> int:
+    """Print it on standard error, which may itself be full or closed."""
+    _discard_output()
+    try:
+        if status == BUG:
+            traceback.print_exception(error, file=sys.stderr)
+            line = "this is a bug of fanin's: please report it with what is above"
+        if line:
+            print(f"fanin: {one_line(line)}", file=sys.stderr, flush=True)
+    except (OSError, AttributeError, ValueError):
+        pass  # nobody can be told; the status is what remains
+    return status
+
+
+def one_line(text: str) -> str:
+    """`text` as one line that any terminal can show."""
+    return "".join(letter if letter.isprintable() else " " for letter in text.replace("\n", "; "))
+
+
+def _discard_output() -> None:
+    """Write out what can be written; what cannot must not fail again, with a status of Python's own, when it ends."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError, ReaderGoneError):
+        if isinstance(getattr(sys.stdout.buffer, "raw", None), _Named):
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, 1)
+            os.close(nothing)
+
+
+def prepare() -> None:
+    """Standard streams that exist, name themselves in errors, and replace characters that the terminal lacks."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # Closed, and must not become that of the next file that is opened. A result still fails to be written.
+            opened = os.open(os.devnull, os.O_RDONLY if descriptor == 1 else os.O_RDWR)
+            assert opened == descriptor
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    terminal = os.isatty(1)
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(_Named(1, "wb", closefd=False)), encoding, "replace", line_buffering=terminal
+    )
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115

@@ -1,0 +1,70 @@
+"""Files that a user names: read and written with errors that say which one, why not, and what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from fanin.errors import ConfigurationError, FaninError
+
+MAX_BYTES = 1 << 28
+"""Of a file that is read: a record of the longest run has some 30 MiB."""
+
+REMEDIES = {
+    errno.ENOSPC: "free space there, or name another place",
+    errno.EDQUOT: "free space there, or name another place",
+    errno.EFBIG: "raise `ulimit -f`, or name another place",
+    errno.EROFS: "name a place that can be written",
+    errno.EIO: "see what stands behind it, or name another place",
+    errno.EMFILE: "raise `ulimit -n`; 1024 is enough",
+    errno.ENFILE: "the whole system has too many open files: close some",
+    errno.EACCES: "name something of yours, or run as a user who may",
+    errno.EPERM: "name something of yours, or run as a user who may",
+    errno.ENOENT: "correct the path",
+    errno.ENOTDIR: "correct the path",
+    errno.EISDIR: "name a file",
+    errno.ELOOP: "correct the path",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EBADF: "leave standard output open, or send it to /dev/null",
+    errno.ENOMEM: "free memory, or ask for less",
+    errno.EAGAIN: "raise `ulimit -u`, or end other processes",
+    errno.EADDRINUSE: "stop what uses it (`ss -lntup` shows that), or choose another port",
+    errno.EADDRNOTAVAIL: "name an address of this machine (`ip address` shows them)",
+    errno.ENETUNREACH: "bring the network up: `ip link set lo up` for this machine itself, else see `ip route`",
+}
+"""By the system's number of the error; also of what is no file."""
+OTHERWISE = "see what stands behind it"
+
+
+def name(path: str | Path) -> str:
+    """A path as an error shows it: on one line, whatever bytes it is made of."""
+    text = os.fspath(path)
+    return text if text.isprintable() else repr(text)
+
+
+def in_words(error: OSError) -> str:
+    """What, and the remedy."""
+    return f"{error.strerror or error}. Remedy: {REMEDIES.get(error.errno or 0, OTHERWISE)}"
+
+
+def read(path: Path, what: str, limit_bytes: int = MAX_BYTES) -> bytes:
+    """The bytes of a file, which is `what`. ConfigurationError where it cannot be read, or is too long to be one."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(limit_bytes + 1)
+    except OSError as error:
+        raise ConfigurationError(f"{what} {name(path)} cannot be read: {in_words(error)}") from None
+    except ValueError as error:  # a NUL in the path
+        raise ConfigurationError(f"{what} {name(path)} cannot be read: {error}. Remedy: correct the path") from None
+    if len(data) > limit_bytes:
+        raise ConfigurationError(f"{what} {name(path)} has more than {limit_bytes:,} bytes. Remedy: name another file")
+    return data
+
+
+def write(path: Path, text: str, what: str) -> None:
+    """Write a whole file. FaninError where that fails: it is done at the end, when the run is over."""
+    try:
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise FaninError(f"{what} {name(path)} cannot be written: {in_words(error)}") from None
