@@ -8,7 +8,6 @@ rate. Every sum is checked.
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +45,8 @@ def bench(
     """Measure, print a table, write the rows, the run's record and its report. FaninError where a sum is wrong."""
     beginning, rows = Beginning(), []
     with (
-        tempfile.TemporaryDirectory() as folder,
         Fabric(Topology(workers=WORKERS, link=link)) as fabric,
-        Switches(fabric, "native", Path(folder)) as switches,
+        Switches(fabric, "native", fabric.folder) as switches,
         LinkWatch(fabric, beginning.clock_s) as watch,
     ):
         for second in SECOND_JOBS:

@@ -11,7 +11,6 @@ import dataclasses
 import json
 import platform
 import statistics
-import tempfile
 import time
 from collections import defaultdict
 from dataclasses import dataclass
@@ -99,12 +98,11 @@ def bench(
     topology = Topology(workers=plan.workers, link=plan.link)
     rows: list[Row] = []
     with (
-        tempfile.TemporaryDirectory() as folder,
         Fabric(topology) as fabric,
-        Switches(fabric, "native", Path(folder)) as switches,
+        Switches(fabric, "native", fabric.folder) as switches,
         LinkWatch(fabric, clock) as watch,
     ):
-        cluster = _Cluster(fabric, switches.root.url, Path(folder))
+        cluster = _Cluster(fabric, switches.root.url, fabric.folder)
         for size in plan.sizes:
             with console.status(f"{plan.workers} workers, {size:,} bytes"):
                 rows += cluster.all_reduces(plan, rivals, size)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import platform
 import statistics
-import tempfile
 import time
 from collections import defaultdict
 from dataclasses import asdict, dataclass
@@ -198,9 +197,8 @@ def _over_slow_links(plan: Plan) -> Told:
     """Each worker in a namespace of its own, behind a link of the stated rate; root only."""
     topology = Topology(workers=plan.workers, link=Link(rate_bit_s=plan.rate_bit_s))
     with (
-        tempfile.TemporaryDirectory() as folder,
         Fabric(topology) as fabric,
-        Switches(fabric, "native", Path(folder)) as switches,
+        Switches(fabric, "native", fabric.folder) as switches,
     ):
         environment = {
             "FANIN_SWITCH": switches.root.url,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -219,11 +220,15 @@ class RunRecord:
     """What a reader must know: what was cut off, what could not be emulated."""
 
     def write(self, path: Path) -> None:
-        """As JSON. ConfigurationError where the file cannot be written."""
+        """As JSON. ConfigurationError where the file cannot be written: it is then in a file of the folder for
+        temporary ones, which the error names."""
+        text = json.dumps(dataclasses.asdict(self), indent=1) + "\n"
         try:
-            path.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n", encoding="utf-8")
+            path.write_text(text, encoding="utf-8")
         except OSError as error:
-            raise ConfigurationError(f"cannot write the record {path}: {error.strerror}") from None
+            raise ConfigurationError(
+                f"cannot write the record {path}: {error.strerror}. {_kept_elsewhere(text)}"
+            ) from None
 
     @classmethod
     def read(cls, path: Path) -> RunRecord:
@@ -233,6 +238,15 @@ class RunRecord:
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"cannot read the record {path}: {error}") from None
         return parse(body)
+
+
+def _kept_elsewhere(text: str) -> str:
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="fanin-record-", suffix=".json", delete=False) as file:
+            file.write(text)
+    except OSError as error:
+        return f"It is lost: {tempfile.gettempdir()} cannot be written to, either ({error.strerror})"
+    return f"It is in {file.name}"
 
 
 def parse(body: object) -> RunRecord:

@@ -11,6 +11,8 @@ from typing import Any, Literal, TypeVar
 from fanin.errors import ConfigurationError
 
 Kept = TypeVar("Kept")
+MAX_SHOWN = 60
+"""Characters of a wrong value in an error."""
 
 
 def read_dataclass(body: Mapping[str, Any], kind: type[Kept], path: str) -> Kept:
@@ -41,16 +43,14 @@ def _read(value: Any, hint: Any, path: str) -> Any:
             return _read(value, scalars[0], path)
         legal = type(value) in scalars
     elif origin is Literal:
-        if value not in arguments:
-            raise ConfigurationError(f"{path}: {value!r} is none of {', '.join(map(str, arguments))}")
-        legal = True
+        legal = type(value) in (str, int) and value in arguments
     elif origin is tuple:
         if isinstance(value, list):
             return tuple(_read(item, arguments[0], f"{path}[{at}]") for at, item in enumerate(value))
         legal = False
     elif origin is dict:
         if isinstance(value, dict):
-            return {str(key): _read(item, arguments[1], f"{path}.{key}") for key, item in value.items()}
+            return {key: _read(item, arguments[1], f"{path}.{_shown(key)}") for key, item in value.items()}
         legal = False
     elif dataclasses.is_dataclass(hint):
         if isinstance(value, dict):
@@ -61,5 +61,34 @@ def _read(value: Any, hint: Any, path: str) -> Any:
     else:
         legal = type(value) is hint
     if not legal:
-        raise ConfigurationError(f"{path}: {value!r} is no {getattr(hint, '__name__', hint)}")
+        text = repr(value)
+        shown = text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
+        raise ConfigurationError(f"{path} = {shown}; expected {expected(hint)}")
     return value
+
+
+def _shown(key: str) -> str:
+    """As it was written, where that is one short line."""
+    return key if key.isprintable() and len(key) <= MAX_SHOWN else repr(key[:MAX_SHOWN])
+
+
+_NAMES: dict[Any, str] = {
+    bool: "true or false",
+    dict: "a table",
+    float: "a number",
+    int: "a whole number",
+    str: "a text",
+    tuple: "a list",
+}
+
+
+def expected(hint: Any) -> str:
+    """What a value of that type is, in words."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(expected(argument) for argument in arguments if argument is not type(None))
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, arguments))
+    if dataclasses.is_dataclass(hint):
+        return "a table"
+    return _NAMES.get(origin or hint) or str(getattr(hint, "__name__", hint))

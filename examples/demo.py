@@ -171,7 +171,7 @@ def take(run: Run, rank: int, said: dict[str, Any], time_s: float) -> None:
 
 def worker_of(rank: int, timeline: Path, origin_s: float) -> records.WorkerRecord:
     """What a worker did when since training began, as its process group wrote it down."""
-    lines = timelines.read_lines(Path(str(timeline).replace("%r", str(rank))))
+    lines = timelines.legal(timelines.read_lines(Path(str(timeline).replace("%r", str(rank)))))
     return records.WorkerRecord(
         rank=rank,
         place="process",

@@ -54,7 +54,7 @@ class FaultPlan:
         seed = 0
         if at:
             name, equals, digits = tail.partition("=")
-            if name.strip() != "seed" or not equals or not digits.strip().isdecimal():
+            if name.strip() != "seed" or not equals or not _SEED.fullmatch(digits.strip()):
                 raise ConfigurationError(f"faults {text!r}: expected @seed=NUMBER after the @, as in {EXAMPLE}")
             seed = int(digits)
         values: dict[str, float] = {}
@@ -79,6 +79,9 @@ def _probability(text: str, value: str) -> float:
         raise ConfigurationError(f"faults {text!r}: {value!r} is no probability; as in {EXAMPLE}") from None
 
 
+_SEED = re.compile(r"[0-9]{1,18}")
+
+
 Action = Literal["kill", "restart", "pause", "down", "slow"]
 TARGETS: dict[Action, tuple[str, ...]] = {
     "kill": ("worker", "switch"),
@@ -91,8 +94,8 @@ TARGETS: dict[Action, tuple[str, ...]] = {
 LASTING: tuple[Action, ...] = ("pause", "down", "slow")
 """What has a duration."""
 _HAPPENING = re.compile(
-    r"(?P<action>[a-z]+)=(?P<target>worker|switch|link)(?::(?P<index>\d+))?(?::(?P<factor>\d+(?:\.\d+)?)x)?"
-    r"@(?:step:(?P<step>\d+)|(?P<at>\d+(?:\.\d+)?)s)(?:\+(?P<lasts>\d+(?:\.\d+)?)s)?"
+    r"(?P<action>[a-z]+)=(?P<target>worker|switch|link)(?::(?P<index>\d{1,9}))?(?::(?P<factor>\d{1,9}(?:\.\d+)?)x)?"
+    r"@(?:step:(?P<step>\d{1,9})|(?P<at>\d{1,9}(?:\.\d+)?)s)(?:\+(?P<lasts>\d{1,9}(?:\.\d+)?)s)?"
 )
 
 
@@ -148,7 +151,8 @@ class Happening:
         check((self.index is None) == (self.target == "switch"), "workers and links have a number, the switch has none")
         check((self.lasts_s is not None) == (self.action in LASTING), f"only {', '.join(LASTING)} last, with +SECONDS")
         check((self.factor > 1) == (self.action == "slow"), "slow, and nothing else, has a factor above 1")
-        check(not (self.at_step and self.action == "pause"), "a pause begins at a time, not at a step")
+        check(self.at_step != 0, "steps are counted from 1")
+        check(self.at_step is None or self.action != "pause", "a pause begins at a time, not at a step")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

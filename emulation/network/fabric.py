@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -103,6 +104,12 @@ class Fabric:
         """The run's, which is in the names of its namespaces."""
         assert self._run is not None
         return self._run.name
+
+    @property
+    def folder(self) -> Path:
+        """Where its processes may write; gone when the run is cleaned up, however it ends."""
+        assert self._run is not None
+        return self._run.folder
 
     def worker_namespace(self, worker: int) -> str:
         """Where a worker lives."""
