@@ -29,12 +29,12 @@ class FigureTable:
         self.headings = tuple(headings)
         self.caption = ""
         self._left = {self.headings[0], *left}
-        self._lines: list[tuple[str, ...] | str] = []
+        self._lines: list[tuple[Text, ...] | str] = []
 
-    def add(self, *cells: str) -> None:
+    def add(self, *cells: str | Text) -> None:
         """A line, with a cell per heading."""
         assert len(cells) == len(self.headings)
-        self._lines.append(cells)
+        self._lines.append(tuple(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
 
     def add_section(self, name: str) -> None:
         """A heading of its own over the lines that follow."""
@@ -51,7 +51,7 @@ class FigureTable:
             yield Text(self.caption)
 
     def _table(self) -> Table:
-        table = Table(box=box.SIMPLE, padding=(0, 0, 0, 1), pad_edge=False)
+        table = Table(box=box.SIMPLE, padding=(0, 0), pad_edge=False, show_edge=False)
         for heading in self.headings:
             justify = "left" if heading in self._left else "right"
             table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
@@ -60,7 +60,7 @@ class FigureTable:
                 table.add_section()
                 table.add_row(Text(line, style="bold"))
             else:
-                table.add_row(*map(Text, line))
+                table.add_row(*line)
         return table
 
     def _list(self) -> RenderableType:
@@ -69,10 +69,10 @@ class FigureTable:
             if isinstance(line, str):
                 parts.append(Text(line, style="bold"))
                 continue
-            named = Text.assemble(f"{self.headings[0]} " if self.headings[0] else "", (line[0], "bold"))
-            parts.append(named)
-            filled = [
-                f"{heading} {cell}" for heading, cell in zip(self.headings[1:], line[1:], strict=True) if cell.strip()
-            ]
-            parts.append(Padding(Text("; ".join(filled)), (0, 0, 0, INDENT)))
+            name = line[0].copy()
+            name.stylize("bold")
+            parts.append(Text.assemble(f"{self.headings[0]} " if self.headings[0] else "", name))
+            cells = zip(self.headings[1:], line[1:], strict=True)
+            filled = [Text.assemble(f"{heading} ", cell) for heading, cell in cells if cell.plain.strip()]
+            parts.append(Padding(Text("; ").join(filled), (0, 0, 0, INDENT)))
         return Group(*parts)
