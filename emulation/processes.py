@@ -73,7 +73,7 @@ class LocalJob:
         What `environment` says of MASTER_ADDR and so on wins."""
         self.workers = workers
         self._place = place
-        self._command = [sys.executable, "-m", "fanin.emulation.guarded", module, *arguments]
+        self._command = [sys.executable, "-m", "fanin.emulation.parent_death", module, *arguments]
         self._environment = {**os.environ, **environment}
         self._processes: list[subprocess.Popen[bytes]] = []
         self._logs: list[IO[bytes]] = []

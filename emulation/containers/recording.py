@@ -162,7 +162,7 @@ class Recorder:
         """Those that its own options ask for, as far as its time line shows them; a note for each that it does not."""
         joined = self._joined[member.address]
         try:
-            faults = FaultSchedule.parse(joined.settings.get("FANIN_FAULTS", "")).happenings
+            faults = FaultSchedule.parse(joined.settings.get("FANIN_FAULTS", "")).scheduled
         except ConfigurationError:
             return  # its program has refused them, too
         for each in faults:

@@ -21,7 +21,7 @@ from rich.live import Live
 from fanin.emulation.network.commands import in_namespace
 from fanin.emulation.network.display import description, links_table, summary
 from fanin.emulation.network.fabric import Fabric
-from fanin.emulation.network.happenings import Happenings
+from fanin.emulation.network.fault_runner import FaultRunner
 from fanin.emulation.network.launch import End, Line, Workers
 from fanin.emulation.network.observations import Observations
 from fanin.emulation.network.scenario import Scenario
@@ -111,7 +111,7 @@ def _run(
         stack.enter_context(Slowness(slow))
         seen.begin()
         first = Path(timeline.replace("%r", "0"))
-        faults = Happenings(scenario.schedule, fabric, switches, workers, first, seen.happened)
+        faults = FaultRunner(scenario.schedule, fabric, switches, workers, first, seen.happened)
         console.print(
             f"fanin emulate: {scenario.workers} workers, run {fabric.name}; {description(scenario)}",
             markup=False, highlight=False,

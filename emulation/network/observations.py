@@ -126,7 +126,7 @@ class Observations:
         for rank in range(self._scenario.workers):
             self._timelines[rank] = timelines.legal(timelines.read_lines(folder / f"timeline-{rank}.jsonl"))
         self._samples = timelines.legal_samples(timelines.read_lines(folder / "switch.jsonl"))
-        for each in self._scenario.schedule.happenings:
+        for each in self._scenario.schedule.scheduled:
             if not each.by_worker or each.index is None or each.at_step is None:
                 continue
             lines = self._timelines[each.index]

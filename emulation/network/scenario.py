@@ -111,7 +111,7 @@ class Scenario:
             with _at("stragglers"):
                 topology.check_worker(rank)
         with _at("faults"):
-            for each in self.schedule.happenings:
+            for each in self.schedule.scheduled:
                 if each.index is not None:
                     topology.check_worker(each.index)
                     if each.action == "slow" and topology.link_of(each.index).rate_bit_s is None:

@@ -35,7 +35,7 @@ def test_a_file_says_all_that_the_command_line_does(tmp_path: Path) -> None:
     assert scenario.topology.link_of(0).rate_bit_s == 1e9
     assert scenario.slowdowns == {2: 1.5}
     assert scenario.schedule.for_workers(scenario.faults_text) == "drop=1%@seed=3"
-    assert [each.index for each in scenario.schedule.happenings] == [1]
+    assert [each.index for each in scenario.schedule.scheduled] == [1]
 
 
 def test_options_are_read_as_pairs() -> None:
