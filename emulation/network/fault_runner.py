@@ -15,7 +15,6 @@ from fanin.emulation.network.timelines import steps_in
 from fanin.emulation.record import Event
 from fanin.faults import FaultSchedule, ScheduledFault
 
-
 END_OF = "end of "
 """Before the text of a fault that lasts, when it is over."""
 
