@@ -153,8 +153,8 @@ class LocalJob:
         return os.pread(self._logs[rank].fileno(), MAX_LOG_BYTES, 0).decode(errors="replace")
 
 
-def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as probe:
+def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
+    """A port (TCP by default) of 127.0.0.1 that was free a moment ago."""
+    with socket.socket(socket.AF_INET, kind) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
