@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from fanin import files
 from fanin.benchmarks import mpi
 from fanin.benchmarks.recording import Beginning, record_of
 from fanin.benchmarks.rivals import Rival
+from fanin.emulation.announced import announced, reports_of
+from fanin.emulation.figures import FigureTable
 from fanin.emulation.processes import LocalJob
 from fanin.emulation.report import publish
 from fanin.errors import ConfigurationError, FaninError
@@ -125,8 +126,8 @@ def measure(plan: Plan, rivals: list[Rival], console: Console) -> list[Row]:
         if any(rival.backend == "mpi" for rival in rivals):
             environment[mpi.PROGRAM_VARIABLE] = mpi.compile_program(folder)
         job = LocalJob("fanin.benchmarks.allreduce_worker", arguments, plan.workers, environment)
-        with console.status(f"{plan.workers} workers, {plan.bytes:,} bytes"), job:
-            for _, record in job.reports():
+        with announced(console, f"{plan.workers} workers, {plan.bytes:,} bytes") as tell, job:
+            for _, record in reports_of(job, tell):
                 reports[record["rival"]].append(record)
     seconds = {rival: slowest_ranks(reports[rival.label]) for rival in rivals}
     gloo_s = next((statistics.median(seconds[rival]) for rival in rivals if rival.backend == "gloo"), None)
@@ -171,13 +172,12 @@ def checked_row(
     )
 
 
-def table_of(plan: Plan, rows: list[Row]) -> Table:
+def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
     """For people."""
-    table = Table(title=f"all-reduce of {plan.bytes:,} bytes of float32, {plan.workers} workers")
-    for heading in ("backend", "lanes", "median ms", "fastest", "slowest", "to gloo", "ideal", "max error"):
-        table.add_column(heading, justify="left" if heading == "backend" else "right", no_wrap=True)
+    headings = ("backend", "lanes", "median ms", "fastest", "slowest", "to gloo", "ideal", "max error")
+    table = FigureTable(f"all-reduce of {plan.bytes:,} bytes of float32, {plan.workers} workers", headings)
     for row in rows:
-        table.add_row(
+        table.add(
             row.backend if row.loss_percent is None else f"{row.backend} -{row.loss_percent:g} %",
             str(row.lanes),
             *(f"{value * 1e3:.3g}" for value in (row.median_s, row.fastest_s, row.slowest_s)),

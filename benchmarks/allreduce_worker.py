@@ -107,10 +107,13 @@ def run(rivals: list[Rival], count: int, rounds: int, samples_per_round: int) ->
     bench = Bench(count)
     measured = [bench.measured(rival) for rival in rivals if rival.backend != "mpi"]
     runs: dict[Rival, mpi.Result] = {}
-    for _ in range(rounds):
-        for _ in range(samples_per_round):
+    for done in range(rounds):
+        for number in range(samples_per_round):
             for one in measured:
                 bench.sample(one)
+            if bench.rank == 0:
+                words = f"sample {done * samples_per_round + number + 1} of {rounds * samples_per_round}"
+                print(json.dumps({"progress": words}), flush=True)
         if bench.rank == 0:
             for rival in rivals:
                 if rival.backend == "mpi":

@@ -8,16 +8,16 @@ rate. Every sum is checked.
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from fanin import files
 from fanin.benchmarks.fairness_worker import COUNT
 from fanin.benchmarks.recording import Beginning, finished
+from fanin.emulation.announced import announced
+from fanin.emulation.figures import FigureTable
 from fanin.emulation.network.commands import in_namespace
 from fanin.emulation.network.fabric import Fabric
 from fanin.emulation.network.switches import Switches
@@ -47,27 +47,17 @@ def bench(
     """Measure, print a table, write the rows, the run's record and its report. FaninError where a sum is wrong."""
     beginning, rows = Beginning(), []
     with (
-        tempfile.TemporaryDirectory() as folder,
         Fabric(Topology(workers=WORKERS, link=link)) as fabric,
-        Switches(fabric, "native", Path(folder)) as switches,
+        Switches(fabric, "native", fabric.folder) as switches,
         LinkWatch(fabric, beginning.clock_s) as watch,
     ):
         for second in SECOND_JOBS:
-            with console.status(f"second job: {second}"):
+            with announced(console, f"second job: {second}"):
                 rows.append(_measure(fabric, switches.root.url, second, seconds))
     fair = next(row["bytes_per_s"] for row in rows if row["second_job"] == "sum")
-    table = Table(title="two jobs on one switch: what the first one keeps", title_justify="left")
-    for heading in ("second job", "first job", "of its fair rate", "packets flooded"):
-        table.add_column(heading, justify="right")
     for row in rows:
         row["of_fair_rate"] = row["bytes_per_s"] / fair
-        table.add_row(
-            row["second_job"],
-            f"{row['bytes_per_s'] * 8e-6:.0f} Mbit/s",
-            f"{row['of_fair_rate']:.2f}",
-            f"{row['flooded']:,}",
-        )
-    console.print(table)
+    console.print(table_of(rows))
     if json_file:
         files.write(json_file, json.dumps(rows, indent=2) + "\n", "the figures")
     settings: dict[str, Scalar] = {"workers": WORKERS, "rate_bit_s": link.rate_bit_s, "mtu": link.mtu}
@@ -85,6 +75,16 @@ def bench(
         record.write(record_file)
     publish(record, html, console)
     return rows
+
+
+def table_of(rows: list[dict[str, Any]]) -> FigureTable:
+    """For people."""
+    headings = ("second job", "first job", "of its fair rate", "packets flooded")
+    table = FigureTable("two jobs on one switch: what the first one keeps", headings)
+    for row in rows:
+        rate, share = f"{row['bytes_per_s'] * 8e-6:.0f} Mbit/s", f"{row['of_fair_rate']:.2f}"
+        table.add(row["second_job"], rate, share, f"{row['flooded']:,}")
+    return table
 
 
 def quantities_of(rows: list[dict[str, Any]], link: Link) -> list[Quantity]:

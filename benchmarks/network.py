@@ -11,7 +11,6 @@ import dataclasses
 import json
 import platform
 import statistics
-import tempfile
 import time
 from collections import defaultdict
 from dataclasses import dataclass
@@ -19,16 +18,16 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Table
 
 import fanin
 from fanin import files
 from fanin.benchmarks import mpi
 from fanin.benchmarks.allreduce import FLOAT_BYTES, ROUNDS, checked_error, slowest_ranks
 from fanin.benchmarks.rivals import Rival
+from fanin.emulation.announced import Tell, announced, reports_of
+from fanin.emulation.figures import FigureTable
 from fanin.emulation.network.commands import in_namespace
 from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
 from fanin.emulation.network.machine import machine
@@ -100,18 +99,17 @@ def bench(
     topology = Topology(workers=plan.workers, link=plan.link)
     rows: list[Row] = []
     with (
-        tempfile.TemporaryDirectory() as folder,
         Fabric(topology) as fabric,
-        Switches(fabric, "native", Path(folder)) as switches,
+        Switches(fabric, "native", fabric.folder) as switches,
         LinkWatch(fabric, clock) as watch,
     ):
-        cluster = _Cluster(fabric, switches.root.url, Path(folder))
+        cluster = _Cluster(fabric, switches.root.url, fabric.folder)
         for size in plan.sizes:
-            with console.status(f"{plan.workers} workers, {size:,} bytes"):
-                rows += cluster.all_reduces(plan, rivals, size)
+            with announced(console, f"{plan.workers} workers, {size:,} bytes") as tell:
+                rows += cluster.all_reduces(plan, rivals, size, tell)
         if plan.steps:
-            with console.status(f"{plan.workers} workers, {plan.steps} training steps"):
-                rows += cluster.training_steps(plan, [rival for rival in rivals if rival.backend != "mpi"])
+            with announced(console, f"{plan.workers} workers, {plan.steps} training steps") as tell:
+                rows += cluster.training_steps(plan, [rival for rival in rivals if rival.backend != "mpi"], tell)
     console.print(table_of(plan, rows))
     if json_file:
         files.write(json_file, json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n", "the figures")
@@ -152,22 +150,22 @@ class _Cluster:
             "MASTER_ADDR": fabric.topology.worker_address(0),
         }
 
-    def all_reduces(self, plan: Plan, rivals: list[Rival], size: int) -> list[Row]:
+    def all_reduces(self, plan: Plan, rivals: list[Rival], size: int, tell: Tell) -> list[Row]:
         """A row per rival. FaninError where a result is wrong or differs between ranks."""
         arguments = ["--rivals", ",".join(rival.label for rival in rivals), "--count", str(size // FLOAT_BYTES)]
         arguments += ["--rounds", str(ROUNDS), "--samples-per-round", str(-(-plan.samples // ROUNDS))]
         environment = {}
         if any(rival.backend == "mpi" for rival in rivals):
             environment = self._mpi(plan.workers)
-        reports = self._run("fanin.benchmarks.allreduce_worker", arguments, environment)
+        reports = self._run("fanin.benchmarks.allreduce_worker", arguments, environment, tell)
         seconds = {rival: slowest_ranks(reports[rival.label]) for rival in rivals}
         gloo_s = next((statistics.median(seconds[rival]) for rival in rivals if rival.backend == "gloo"), None)
         return [_row(plan, rival, size, reports[rival.label], seconds[rival], gloo_s) for rival in rivals]
 
-    def training_steps(self, plan: Plan, rivals: list[Rival]) -> list[Row]:
+    def training_steps(self, plan: Plan, rivals: list[Rival], tell: Tell) -> list[Row]:
         """A row per rival; FaninError where replicas differ."""
         arguments = ["--rivals", ",".join(rival.label for rival in rivals), "--steps", str(plan.steps)]
-        reports = self._run("fanin.benchmarks.step_worker", arguments, {})
+        reports = self._run("fanin.benchmarks.step_worker", arguments, {}, tell)
         gloo_s = next(
             (statistics.median(slowest_ranks(reports[rival.label])) for rival in rivals if rival.backend == "gloo"),
             None,
@@ -196,7 +194,9 @@ class _Cluster:
             )
         return rows
 
-    def _run(self, module: str, arguments: list[str], environment: dict[str, str]) -> dict[str, list[dict[str, Any]]]:
+    def _run(
+        self, module: str, arguments: list[str], environment: dict[str, str], tell: Tell
+    ) -> dict[str, list[dict[str, Any]]]:
         fabric = self._fabric
         self._jobs += 1
         given = {**self._environment, **environment, "MASTER_PORT": str(MASTER_PORT + self._jobs)}
@@ -209,7 +209,7 @@ class _Cluster:
         )
         reports: dict[str, list[dict[str, Any]]] = defaultdict(list)
         with job:
-            for _, record in job.reports():
+            for _, record in reports_of(job, tell):
                 reports[record["rival"]].append(record)
         return reports
 
@@ -275,15 +275,14 @@ def ideal_s(link: Link, rival: Rival, workers: int, size: int) -> float | None:
     return total * 8 / link.rate_bit_s
 
 
-def table_of(plan: Plan, rows: list[Row]) -> Table:
+def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
     """For people."""
     rate = "without limit" if plan.link.rate_bit_s is None else f"{plan.link.rate_bit_s / 1e6:g} Mbit/s"
-    table = Table(title=f"{plan.workers} workers, links of {rate}, MTU {plan.link.mtu}", box=box.SIMPLE)  # 80 columns
     headings = ("what", "size", "backend", "median ms", "ideal", "of ideal", "to gloo", "resent")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in ("backend", "what") else "right", no_wrap=True)
+    title = f"{plan.workers} workers, links of {rate}, MTU {plan.link.mtu}"
+    table = FigureTable(title, headings, left=("backend",))
     for row in rows:
-        table.add_row(
+        table.add(
             row.measures,
             decimal(row.bytes),
             f"{row.backend} {row.lanes}" if row.backend == "fanin" else row.backend,

@@ -11,22 +11,21 @@ from __future__ import annotations
 import json
 import platform
 import statistics
-import tempfile
 import time
 from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 import fanin
 from fanin import files
 from fanin.benchmarks.recording import Beginning
 from fanin.benchmarks.staleness_worker import MODES
 from fanin.emulation import record, report
+from fanin.emulation.announced import Tell, announced, reports_of
+from fanin.emulation.figures import FigureTable
 from fanin.emulation.network.commands import in_namespace, require_privileges
 from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
 from fanin.emulation.network.machine import machine
@@ -114,14 +113,14 @@ def bench(
     beginning = Beginning()
     rows: list[Row] = []
     for condition in plan.conditions:
-        with console.status(f"{plan.workers} workers, {CONDITIONS[condition]}"):
+        with announced(console, f"{plan.workers} workers, {CONDITIONS[condition]}") as tell:
             if condition == "slow-link":
                 try:
                     require_privileges()
                 except FaninError as error:
                     console.print(f"slow-link is left out: {error}")
                     continue
-            told = _over_slow_links(plan) if condition == "slow-link" else _run(plan, condition)
+            told = _over_slow_links(plan, tell) if condition == "slow-link" else _run(plan, condition, tell)
         rows += rows_of(plan, condition, told)
     console.print(table_of(plan, rows))
     if json_file is not None:
@@ -191,17 +190,16 @@ def _arguments(plan: Plan, condition: str) -> list[str]:
     ]  # fmt: skip
 
 
-def _run(plan: Plan, condition: str) -> Told:
-    return _collect(LocalJob(WORKER, _arguments(plan, condition), plan.workers, {}))
+def _run(plan: Plan, condition: str, tell: Tell) -> Told:
+    return _collect(LocalJob(WORKER, _arguments(plan, condition), plan.workers, {}), tell)
 
 
-def _over_slow_links(plan: Plan) -> Told:
+def _over_slow_links(plan: Plan, tell: Tell) -> Told:
     """Each worker in a namespace of its own, behind a link of the stated rate; root only."""
     topology = Topology(workers=plan.workers, link=Link(rate_bit_s=plan.rate_bit_s))
     with (
-        tempfile.TemporaryDirectory() as folder,
         Fabric(topology) as fabric,
-        Switches(fabric, "native", Path(folder)) as switches,
+        Switches(fabric, "native", fabric.folder) as switches,
     ):
         environment = {
             "FANIN_SWITCH": switches.root.url,
@@ -218,13 +216,13 @@ def _over_slow_links(plan: Plan) -> Told:
             environment,
             lambda rank, line: in_namespace(fabric.worker_namespace(rank), line),
         )
-        return _collect(job)
+        return _collect(job, tell)
 
 
-def _collect(job: LocalJob) -> Told:
+def _collect(job: LocalJob, tell: Tell) -> Told:
     told: dict[tuple[str, int], dict[int, dict[str, Any]]] = defaultdict(dict)
     with job:
-        for rank, told_record in job.reports():
+        for rank, told_record in reports_of(job, tell):
             told[told_record["mode"], told_record["seed"]][rank] = told_record
     return {key: [by_rank[rank] for rank in sorted(by_rank)] for key, by_rank in told.items()}
 
@@ -272,18 +270,16 @@ def _in_words(row: Row) -> str:
     return f"{CONDITIONS[row.condition]}, {row.mode}: target {reached}{times}; in the end {row.accuracy:.1%}"
 
 
-def table_of(plan: Plan, rows: list[Row]) -> Table:
+def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
     """For people."""
-    table = Table(title=_title(plan), box=box.SIMPLE, padding=(0, 0))  # 80 columns
-    for heading in ("mode", "to target", "of", "speed-up", "whole", "accuracy", "loss", "S or K"):
-        table.add_column(heading, justify="left" if heading == "mode" else "right", no_wrap=True)
+    headings = ("mode", "to target", "of", "speed-up", "whole", "accuracy", "loss", "S or K")
+    table = FigureTable(_title(plan), headings)
     condition = None
     for row in rows:
         if row.condition != condition:
             condition = row.condition
-            table.add_section()
-            table.add_row(condition, style="bold")
-        table.add_row(
+            table.add_section(condition)
+        table.add(
             row.mode,
             "never" if row.to_target_s is None else f"{row.to_target_s:.2f} s",
             "" if row.to_target_s is None else f"{row.fastest_s:.2f}..{row.slowest_s:.2f}",

@@ -13,6 +13,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -174,8 +175,8 @@ def train_apart(mode: str, conditions: Conditions, steps: int) -> Outcome:
     return Outcome(curve, step, {"account": str(accounts[conditions.rank]), "choices": optimizer.choices})
 
 
-def run(mode: str, conditions: Conditions, steps: int, gloo: dist.ProcessGroup) -> None:
-    """One mode; every rank prints what it saw."""
+def run(mode: str, conditions: Conditions, steps: int, gloo: dist.ProcessGroup) -> float:
+    """One mode; every rank prints what it saw. Returns the accuracy at the end."""
     trainer: Callable[[], Outcome] = (
         (lambda: train_apart(mode, conditions, steps))
         if mode in ("quorum", "skip")
@@ -193,6 +194,7 @@ def run(mode: str, conditions: Conditions, steps: int, gloo: dist.ProcessGroup) 
     }
     print(json.dumps(record), flush=True)
     dist.barrier()
+    return outcome.curve.points[-1][3]
 
 
 def main() -> None:
@@ -208,11 +210,13 @@ def main() -> None:
     dist.init_process_group("fanin")
     gloo = dist.new_group(backend="gloo")
     rank, workers = dist.get_rank(), dist.get_world_size()
-    for condition in arguments.conditions.split(","):
-        for seed in range(arguments.repeats):
-            for mode in arguments.modes.split(","):
-                conditions = Conditions(condition, rank, workers, arguments.step_ms / 1e3, seed)
-                run(mode, conditions, arguments.steps, gloo)
+    plan = list(product(arguments.conditions.split(","), range(arguments.repeats), arguments.modes.split(",")))
+    for done, (condition, seed, mode) in enumerate(plan, start=1):
+        conditions = Conditions(condition, rank, workers, arguments.step_ms / 1e3, seed)
+        accuracy = run(mode, conditions, arguments.steps, gloo)
+        if rank == 0:
+            words = f"run {done} of {len(plan)} is done: {mode}, {accuracy:.1%} at the end"
+            print(json.dumps({"progress": words}), flush=True)
     dist.destroy_process_group()
 
 

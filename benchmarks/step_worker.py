@@ -72,6 +72,8 @@ def run(rivals: list[Rival], steps: int) -> None:
             seconds = step(one, training, number)
             if number >= WARM_UP_STEPS:
                 one.seconds.append(seconds)
+        if dist.get_rank() == 0:
+            print(json.dumps({"progress": f"step {number + 1} of {WARM_UP_STEPS + steps}"}), flush=True)
     for one in trainees:
         report = {
             "rival": one.rival.label,

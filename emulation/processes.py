@@ -8,10 +8,8 @@ ends it (failure, Ctrl-C, the end of this process by any signal) leaves no worke
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
-import selectors
 import signal
 import socket
 import subprocess
@@ -21,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, NamedTuple
 
+from fanin.emulation.process_output import Ended, follow, object_in
 from fanin.errors import FaninError
 
 STOP_GRACE_S = 3.0
@@ -74,7 +73,7 @@ class LocalJob:
         What `environment` says of MASTER_ADDR and so on wins."""
         self.workers = workers
         self._place = place
-        self._command = [sys.executable, "-m", "fanin.emulation.guarded", module, *arguments]
+        self._command = [sys.executable, "-m", "fanin.emulation.parent_death", module, *arguments]
         self._environment = {**os.environ, **environment}
         self._processes: list[subprocess.Popen[bytes]] = []
         self._logs: list[IO[bytes]] = []
@@ -117,20 +116,12 @@ class LocalJob:
 
     def reports(self) -> Iterator[Report]:
         """Reports in order of arrival until every worker has ended well; WorkerFailedError as soon as one has not."""
-        with selectors.DefaultSelector() as selector:
-            partial = [b""] * self.workers
-            for rank, process in enumerate(self._processes):
-                assert process.stdout is not None
-                selector.register(process.stdout, selectors.EVENT_READ, rank)
-            while selector.get_map():
-                for key, _ in selector.select():
-                    rank = int(key.data)
-                    data = os.read(key.fd, 1 << 16)
-                    if not data:
-                        selector.unregister(key.fileobj)
-                        self._expect_success(rank)
-                    *lines, partial[rank] = (partial[rank] + data).split(b"\n")
-                    yield from (Report(rank, json.loads(line)) for line in lines if line.startswith(b"{"))
+        for item in follow(dict(enumerate(self._processes)), None):
+            if isinstance(item, Ended):
+                if item.status != 0:
+                    raise self._failure(item.rank)
+            elif item is not None and (found := object_in(item.line)) is not None:
+                yield Report(item.rank, found)
 
     def stop(self) -> None:
         """End every worker, and everything that workers started, and wait until they are gone."""
@@ -150,22 +141,20 @@ class LocalJob:
             log.close()
         self._processes, self._logs = [], []
 
-    def _expect_success(self, rank: int) -> None:
-        if self._processes[rank].wait() == 0:
-            return
+    def _failure(self, rank: int) -> WorkerFailedError:
         failures = [(os.fstat(log.fileno()).st_mtime_ns, other) for other, log in enumerate(self._logs)]
         # The first to end need not be the first to fail: one that raises says so, then tells its peers that it leaves.
         said = [other for _, other in sorted(failures) if EXCEPTION_LINE.search(self._log(other))]
         culprit = rank if self._processes[rank].returncode < 0 or not said else said[0]
-        raise WorkerFailedError(culprit, self._processes[culprit].poll(), self._log(culprit))
+        return WorkerFailedError(culprit, self._processes[culprit].poll(), self._log(culprit))
 
     def _log(self, rank: int) -> str:
         # pread, since the worker writes at the file's one position
         return os.pread(self._logs[rank].fileno(), MAX_LOG_BYTES, 0).decode(errors="replace")
 
 
-def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as probe:
+def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
+    """A port (TCP by default) of 127.0.0.1 that was free a moment ago."""
+    with socket.socket(socket.AF_INET, kind) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from fanin import files, strict
 from fanin.emulation.typed import load_json, read_dataclass
-from fanin.errors import ConfigurationError
+from fanin.errors import ConfigurationError, FaninError
 
 VERSION = 1
 MAX_SPANS = 20_000
@@ -220,13 +221,27 @@ class RunRecord:
     """What a reader must know: what was cut off, what could not be emulated."""
 
     def write(self, path: Path) -> None:
-        """As JSON. FaninError where the file cannot be written."""
-        files.write(path, json.dumps(dataclasses.asdict(self), indent=1) + "\n", "the record")
+        """As JSON. FaninError where the file cannot be written: it is then in a file of the folder for temporary ones,
+        which the error names."""
+        text = json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+        try:
+            files.write(path, text, "the record")
+        except FaninError as error:
+            raise type(error)(f"{error}. {_kept_elsewhere(text)}") from None
 
     @classmethod
     def read(cls, path: Path) -> RunRecord:
         """Read what `write` wrote; ConfigurationError says what is wrong with it."""
         return parse(load_json(path, "the record"))
+
+
+def _kept_elsewhere(text: str) -> str:
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="fanin-record-", suffix=".json", delete=False) as file:
+            file.write(text)
+    except OSError as error:
+        return f"It is lost: {tempfile.gettempdir()} cannot be written to, either ({error.strerror})"
+    return f"It is in {file.name}"
 
 
 def parse(body: object) -> RunRecord:

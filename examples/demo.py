@@ -15,11 +15,12 @@ from typing import Any
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.text import Text
 
 from fanin import files
 from fanin.benchmarks.recording import Beginning, finished
 from fanin.emulation import record as records
+from fanin.emulation.figures import FigureTable
 from fanin.emulation.network import timelines
 from fanin.emulation.processes import LocalJob
 from fanin.emulation.progress import progress_of
@@ -172,7 +173,7 @@ def take(run: Run, rank: int, said: dict[str, Any], time_s: float) -> None:
 
 def worker_of(rank: int, timeline: Path, origin_s: float) -> records.WorkerRecord:
     """What a worker did when since training began, as its process group wrote it down."""
-    lines = timelines.read_lines(Path(str(timeline).replace("%r", str(rank))))
+    lines = timelines.legal(timelines.read_lines(Path(str(timeline).replace("%r", str(rank)))))
     return records.WorkerRecord(
         rank=rank,
         place="process",
@@ -221,24 +222,23 @@ def progress_line(record: dict[str, Any]) -> str:
     )
 
 
-def comparison(runs: list[Run]) -> Table:
-    """The last word of the demo: one row per run, within 80 columns."""
+def comparison(runs: list[Run]) -> FigureTable:
+    """The last word of the demo: one row per run."""
     plan = runs[0].plan
-    columns: dict[str, Callable[[Run], str]] = {
+    columns: dict[str, Callable[[Run], str | Text]] = {
         "accuracy": lambda run: f"{run.last['accuracy']:.2%}",
         "perplexity": lambda run: f"{perplexity(run):.2f}",
         "step": lambda run: f"{run.last['step_s'] * 1e3:.1f} ms",
         "comm.": lambda run: f"{run.last['communication_s'] * 1e3:.1f} ms",
         "wire": lambda run: decimal(run.wire_bytes_per_worker),
-        "replicas": lambda run: "identical" if run.replicas_identical else "[red]DIFFERENT[/]",
+        "replicas": lambda run: "identical" if run.replicas_identical else Text("DIFFERENT", "red"),
     }
     if plan.task != "text":
         del columns["perplexity"]
-    table = Table("", title=f"{plan.task}: {plan.workers} workers, {len(runs[0].epochs)} epochs, seed {plan.seed}")
-    for heading in columns:
-        table.add_column(heading, justify="right", no_wrap=True)
+    title = f"{plan.task}: {plan.workers} workers, {len(runs[0].epochs)} epochs, seed {plan.seed}"
+    table = FigureTable(title, ("", *columns))
     for run in runs:
-        table.add_row(run.plan.label, *(value(run) for value in columns.values()))
+        table.add(run.plan.label, *(value(run) for value in columns.values()))
     table.caption = (
         "accuracy: on the test set. step: median. comm.: all-reduces, mean per step.\n"
         "wire: bytes that a worker sent and received, as fanin or the kernel counts.\n"

@@ -12,7 +12,7 @@ Clauses are separated by semicolons (or are several `--fault` options):
 * `slow=link:3:4x@5s+10s`: worker 3's link has a quarter of its rate for ten seconds.
 
 Only the reading of the text stands here. Who does it: datagrams, host/transports/faulty.py; workers at a step,
-host/torch/timeline.py; the rest, the emulator (emulation/network/happenings.py), which alone can.
+host/torch/timeline.py; the rest, the emulator (emulation/network/fault_runner.py), which alone can.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Literal
 from fanin.errors import ConfigurationError
 
 EXAMPLE = "drop=1%,dup=0.5%,reorder=2%,corrupt=0.01%@seed=7"
-HAPPENING_EXAMPLES = (
+SCHEDULED_EXAMPLES = (
     "kill=worker:2@step:40, restart=switch@12s, pause=worker:2@12s+3s, down=link:3@5s+2s or slow=link:3:4x@5s+10s"
 )
 
@@ -54,7 +54,7 @@ class FaultPlan:
         seed = 0
         if at:
             name, equals, digits = tail.partition("=")
-            if name.strip() != "seed" or not equals or not digits.strip().isdecimal():
+            if name.strip() != "seed" or not equals or not _SEED.fullmatch(digits.strip()):
                 raise ConfigurationError(f"faults {text!r}: expected @seed=NUMBER after the @, as in {EXAMPLE}")
             seed = int(digits)
         values: dict[str, float] = {}
@@ -79,6 +79,9 @@ def _probability(text: str, value: str) -> float:
         raise ConfigurationError(f"faults {text!r}: {value!r} is no probability; as in {EXAMPLE}") from None
 
 
+_SEED = re.compile(r"[0-9]{1,18}")
+
+
 Action = Literal["kill", "restart", "pause", "down", "slow"]
 TARGETS: dict[Action, tuple[str, ...]] = {
     "kill": ("worker", "switch"),
@@ -90,14 +93,14 @@ TARGETS: dict[Action, tuple[str, ...]] = {
 """What each can happen to."""
 LASTING: tuple[Action, ...] = ("pause", "down", "slow")
 """What has a duration."""
-_HAPPENING = re.compile(
-    r"(?P<action>[a-z]+)=(?P<target>worker|switch|link)(?::(?P<index>\d+))?(?::(?P<factor>\d+(?:\.\d+)?)x)?"
-    r"@(?:step:(?P<step>\d+)|(?P<at>\d+(?:\.\d+)?)s)(?:\+(?P<lasts>\d+(?:\.\d+)?)s)?"
+_SCHEDULED = re.compile(
+    r"(?P<action>[a-z]+)=(?P<target>worker|switch|link)(?::(?P<index>\d{1,9}))?(?::(?P<factor>\d{1,9}(?:\.\d+)?)x)?"
+    r"@(?:step:(?P<step>\d{1,9})|(?P<at>\d{1,9}(?:\.\d+)?)s)(?:\+(?P<lasts>\d{1,9}(?:\.\d+)?)s)?"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
+class ScheduledFault:
     """Something that happens once to a part of the cluster, at a step or at a time."""
 
     action: Action
@@ -120,13 +123,13 @@ class Happening:
         return self.target == "worker" and self.at_step is not None
 
     @classmethod
-    def parse(cls, text: str) -> Happening:
+    def parse(cls, text: str) -> ScheduledFault:
         """Read one clause; ConfigurationError says what is wrong."""
-        match = _HAPPENING.fullmatch(text.strip())
+        match = _SCHEDULED.fullmatch(text.strip())
         if match is None or match["action"] not in TARGETS:
-            raise ConfigurationError(f"fault {text!r}: expected {EXAMPLE}, {HAPPENING_EXAMPLES}")
+            raise ConfigurationError(f"fault {text!r}: expected {EXAMPLE}, {SCHEDULED_EXAMPLES}")
         action: Action = match["action"]
-        happening = cls(
+        fault = cls(
             action=action,
             target=match["target"],
             index=None if match["index"] is None else int(match["index"]),
@@ -136,19 +139,20 @@ class Happening:
             factor=float(match["factor"] or 1.0),
             text=text.strip(),
         )
-        happening._check()
-        return happening
+        fault._check()
+        return fault
 
     def _check(self) -> None:
         def check(legal: bool, why: str) -> None:
             if not legal:
-                raise ConfigurationError(f"fault {self.text!r}: {why}; as in {HAPPENING_EXAMPLES}")
+                raise ConfigurationError(f"fault {self.text!r}: {why}; as in {SCHEDULED_EXAMPLES}")
 
         check(self.target in TARGETS[self.action], f"{self.action} happens to {' or '.join(TARGETS[self.action])}")
         check((self.index is None) == (self.target == "switch"), "workers and links have a number, the switch has none")
         check((self.lasts_s is not None) == (self.action in LASTING), f"only {', '.join(LASTING)} last, with +SECONDS")
         check((self.factor > 1) == (self.action == "slow"), "slow, and nothing else, has a factor above 1")
-        check(not (self.at_step and self.action == "pause"), "a pause begins at a time, not at a step")
+        check(self.at_step != 0, "steps are counted from 1")
+        check(self.at_step is None or self.action != "pause", "a pause begins at a time, not at a step")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,13 +160,13 @@ class FaultSchedule:
     """Everything that is to go wrong."""
 
     packets: FaultPlan | None = None
-    happenings: tuple[Happening, ...] = ()
+    scheduled: tuple[ScheduledFault, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> FaultSchedule:
         """Read clauses separated by semicolons; ConfigurationError says which part is wrong."""
         packets: FaultPlan | None = None
-        happenings = []
+        scheduled = []
         for clause in filter(None, (clause.strip() for clause in text.split(";"))):
             if clause.partition("=")[0].strip() in _FIELDS:
                 if packets is not None:
@@ -171,11 +175,11 @@ class FaultSchedule:
                     )
                 packets = FaultPlan.parse(clause)
             else:
-                happenings.append(Happening.parse(clause))
-        return cls(packets=packets, happenings=tuple(happenings))
+                scheduled.append(ScheduledFault.parse(clause))
+        return cls(packets=packets, scheduled=tuple(scheduled))
 
     def for_workers(self, text: str) -> str:
         """Those clauses of `text`, which this was read from, that workers carry out themselves: FANIN_FAULTS."""
-        mine = [happening.text for happening in self.happenings if happening.by_worker]
+        mine = [fault.text for fault in self.scheduled if fault.by_worker]
         packets = [clause.strip() for clause in text.split(";") if clause.partition("=")[0].strip() in _FIELDS]
         return ";".join(packets + mine)

@@ -115,7 +115,7 @@ class JobSpec:
 
     @property
     def history(self) -> int:
-        """H = S + 2 ring entries per slot (design: S + 1 is not enough), for the largest S."""
+        """H = S + 2 ring entries per slot (S + 1 is not enough: docs/slot-machine.md), for the largest S."""
         return self.largest_staleness + 2
 
     @property

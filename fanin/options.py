@@ -146,7 +146,7 @@ class Options:
         check(0.1 <= self.connect_timeout_s <= 600, "connect_timeout_s must be in 0.1..600")
         check(1 <= self.join_timeout_s <= 86_400, "join_timeout_s must be in 1..86400")
         if self.faults is not None:
-            others = [each.text for each in FaultSchedule.parse(self.faults).happenings if not each.by_worker]
+            others = [each.text for each in FaultSchedule.parse(self.faults).scheduled if not each.by_worker]
             check(not others, f"faults: a worker cannot do {'; '.join(others)}: `fanin emulate --fault` can")
         key = self.curve_server_key
         check(key is None or len(key) == 40, "curve_server_key must be 40 characters (Z85)")

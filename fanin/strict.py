@@ -19,6 +19,7 @@ import difflib
 import functools
 import json
 import math
+import reprlib
 import sys
 import types
 import typing
@@ -146,7 +147,8 @@ def _check(legal: bool, value: object, hint: Any, path: str) -> None:
 
 def shown(value: object) -> str:
     """A value as an error shows it: not at any length."""
-    text = repr(value) if not isinstance(value, list | dict) else type(value).__name__
+    # reprlib looks at the first few items only: a list of millions would be written out whole to be cut off.
+    text = reprlib.repr(value) if isinstance(value, list | dict) else repr(value)
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
 
 

@@ -21,7 +21,7 @@ Rules of this file
   | bare ANSWER                                             | the contribution is known to be accepted; it is sent   |
   |                                                         | again, to be answered with the result                  |
   | RESULT without this worker's bit, acceptance not known  | left for the ANSWER that a retransmission brings: until |
-  |                                                         | then the words may be needed again (design, section 1) |
+  |                                                         | then the words may be needed again                     |
   | other codes or words than the item has, and not none    | LENGTH: counted                                        |
   | because nobody contributed                              |                                                        |
   | codes and words that were quantized by forecast, wrong  | the words go out again, in the slot's next round       |

@@ -14,13 +14,14 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from fanin.emulation.containers.channel import DEFAULT_PORT, Channel, ChannelError
 from fanin.emulation.containers.recording import Recorder
 from fanin.emulation.containers.roster import Member, Roster, State, TooLateError, Verdict
+from fanin.emulation.progress import progress_of, unkept
 from fanin.errors import ConfigurationError, FaninError
 
 TICK_S = 0.25
@@ -28,6 +29,16 @@ FAREWELL_S = 3.0
 """How long members may take to hear the verdict and go."""
 STOPPED_STATUS = 143
 """Of a process that SIGTERM ended, as shells count."""
+
+
+EPOCH_FORMATS: dict[str, Callable[[float], str]] = {
+    "epoch": lambda value: f"epoch {value:3}",
+    "loss": lambda value: f"loss {value:.4f}",
+    "accuracy": lambda value: f"accuracy {value:6.1%}",
+    "step_s": lambda value: f"step {value * 1e3:.1f} ms",
+    "communication_s": lambda value: f"comm. {value * 1e3:.1f} ms",
+}
+"""Of a line of progress."""
 
 
 class JobServer:
@@ -189,12 +200,19 @@ def container_name(address: str) -> str:
 
 
 def show(member: Member, record: Mapping[str, Any]) -> None:
-    """Progress, as rank 0 reports it: figures are given as they came, times in milliseconds."""
-    if record.get("event") == "epoch" and member.rank == 0:
-        say(
-            f"epoch {record['epoch']:3}  loss {record['loss']:.4f}  accuracy {record['accuracy']:6.1%}"
-            f"  step {record['step_s'] * 1e3:.1f} ms, comm. {record['communication_s'] * 1e3:.1f} ms"
-        )
+    """Progress, as rank 0 reports it."""
+    if record.get("event") != "epoch" or member.rank != 0:
+        return
+    progress, strange = progress_of(record, time_s=0.0, rank=0), unkept(record)
+    parts = []
+    for name, format_of in EPOCH_FORMATS.items():
+        value = None if progress is None else getattr(progress, name)
+        if name in strange:
+            parts.append(f"{name} {strange[name]}")
+        elif value is not None:
+            parts.append(format_of(value))
+    if parts:
+        say("  ".join(parts))
 
 
 def say(text: str) -> None:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -23,10 +23,10 @@ from typing import Any, Literal
 
 import fanin
 from fanin.emulation import report
-from fanin.emulation.containers.roster import Member
+from fanin.emulation.containers.roster import Member, State
 from fanin.emulation.network import timelines
 from fanin.emulation.network.machine import machine
-from fanin.emulation.progress import progress_of
+from fanin.emulation.progress import progress_of, unkept
 from fanin.emulation.record import (
     VERSION,
     Event,
@@ -38,11 +38,13 @@ from fanin.emulation.record import (
     SwitchSample,
     WorkerRecord,
 )
-from fanin.errors import FaninError
+from fanin.errors import ConfigurationError, FaninError
+from fanin.faults import FaultSchedule
 
 RECORD_FILE, PAGE_FILE = "fanin-record.json", "fanin-report.html"
 SAMPLE_INTERVAL_S = 0.5
 MAX_PROGRESS = 20_000
+MAX_NOTES = 100
 IP_UDP_ETHERNET_BYTES = 14 + 20 + 8
 """Which a switch does not count."""
 ENVIRONMENT = "FANIN_"
@@ -68,6 +70,7 @@ class Recorder:
         self._joined: dict[str, _Joined] = defaultdict(_Joined)
         self._progress: list[Progress] = []
         self._events: list[Event] = []
+        self._notes: list[str] = []
         self._stack = contextlib.ExitStack()
         self._samples: dict[str, Path] = {}
 
@@ -93,13 +96,15 @@ class Recorder:
 
     def reported(self, member: Member, record: Mapping[str, Any]) -> None:
         """A line that its program printed."""
+        for name, value in unkept(record).items():
+            self._note(f"rank {member.rank} printed {name} {value}: plots leave it out")
         progress = progress_of(record, time_s=self._now_s(), rank=member.rank)
         if progress is not None and len(self._progress) < MAX_PROGRESS:
             self._progress.append(progress)
 
     def timeline(self, member: Member, lines: Iterable[dict[str, Any]]) -> None:
         """A part of what its process group wrote down."""
-        self._joined[member.address].timeline += lines
+        self._joined[member.address].timeline += timelines.legal(lines)
 
     def happened(self, text: str) -> None:
         """Somebody ended badly or is lost."""
@@ -114,9 +119,12 @@ class Recorder:
         path = self._folder / RECORD_FILE
         try:
             record.write(path)
-            report.write_report(record, self._folder / PAGE_FILE)
         except FaninError as failure:
             return [f"no report: {failure}. Remedy: a folder that user {os.getuid()} may write to (docs/compose.md)"]
+        try:
+            report.write_report(record, self._folder / PAGE_FILE)
+        except FaninError as failure:
+            return [f"record: {path}", f"no report: {failure}"]
         return [f"record: {path}", f"report: {self._folder / PAGE_FILE}"]
 
     def _record(
@@ -126,7 +134,8 @@ class Recorder:
         error: str,
         duration_s: float,
     ) -> RunRecord:
-        samples = {url: timelines.read_lines(path) for url, path in self._samples.items()}
+        samples = {url: timelines.legal_samples(timelines.read_lines(path)) for url, path in self._samples.items()}
+        fired = [event for member in members for event in self._faults_at_steps(member)]
         first = self._joined[members[0].address] if members else _Joined()
         return RunRecord(
             version=VERSION,
@@ -146,9 +155,28 @@ class Recorder:
             links=tuple(self._link(url, lines) for url, lines in samples.items() if url.startswith("udp://")),
             switches=tuple(self._switch(url, lines, members) for url, lines in samples.items()),
             progress=tuple(self._progress),
-            events=tuple(self._events),
-            notes=("All containers are on one machine and compete for its cores; no link limits them.",),
+            events=tuple(sorted([*self._events, *fired], key=lambda event: event.time_s)),
+            notes=("All containers are on one machine and compete for its cores; no link limits them.", *self._notes),
         )
+
+    def _faults_at_steps(self, member: Member) -> Iterator[Event]:
+        """Those that its own options ask for, as far as its time line shows them; a note for each that it does not."""
+        joined = self._joined[member.address]
+        try:
+            faults = FaultSchedule.parse(joined.settings.get("FANIN_FAULTS", "")).scheduled
+        except ConfigurationError:
+            return  # its program has refused them, too
+        for each in faults:
+            if each.by_worker and each.index == member.rank and each.at_step is not None:
+                at_s = timelines.died_at(joined.timeline, each.at_step)
+                if at_s is not None:
+                    yield Event(time_s=at_s - self._origin_s, kind="fault", text=each.text)
+                elif member.state is State.ENDED:  # whoever is lost has told nothing of its steps
+                    self._note(f"fault that never fired: {each.text} (rank {member.rank} ended without it)")
+
+    def _note(self, text: str) -> None:
+        if text not in self._notes and len(self._notes) < MAX_NOTES:
+            self._notes.append(text)
 
     def _worker(
         self, member: Member, members: Sequence[Member], samples: Mapping[str, list[dict[str, Any]]]

@@ -8,7 +8,6 @@ a user would start with torchrun, unchanged.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import selectors
 import shlex
@@ -26,6 +25,7 @@ from fanin.emulation.containers.channel import DEFAULT_PORT, Channel
 from fanin.emulation.containers.recording import settings_of
 from fanin.emulation.containers.roster import BEAT_S
 from fanin.emulation.network.timelines import read_lines
+from fanin.emulation.process_output import MAX_LINE_BYTES, MAX_REST_BYTES, object_in
 from fanin.emulation.processes import MAX_LOG_BYTES, STOP_GRACE_S, cause_in
 from fanin.errors import AdmissionError, ConfigurationError, FaninError
 
@@ -103,7 +103,8 @@ class Program:
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ, self._take_output)
             selector.register(process.stderr, selectors.EVENT_READ, self._take_log)
-            while True:
+            rest_bytes = MAX_REST_BYTES  # once it has ended: a grandchild that holds the pipes may go on for ever
+            while rest_bytes > 0:
                 over = process.poll() is not None
                 ready = selector.select(0 if over else BEAT_S)
                 if over and not ready:
@@ -111,6 +112,7 @@ class Program:
                 records: list[dict[str, Any]] = []
                 for key, _ in ready:
                     data = os.read(key.fd, 1 << 16)
+                    rest_bytes -= len(data) * over
                     if data:
                         records += key.data(data)
                     else:
@@ -137,12 +139,8 @@ class Program:
     def _take_output(self, data: bytes) -> list[dict[str, Any]]:
         pass_on(data, sys.stdout.fileno())
         *lines, self._partial = (self._partial + data).split(b"\n")
-        records = []
-        for line in lines:
-            if line.startswith(b"{"):
-                with contextlib.suppress(ValueError):  # a brace does not make a record
-                    records.append(json.loads(line))
-        return records
+        self._partial = self._partial[-MAX_LINE_BYTES:]
+        return [found for line in lines if (found := object_in(line)) is not None]
 
     def _take_log(self, data: bytes) -> list[dict[str, Any]]:
         pass_on(data, sys.stderr.fileno())

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from fanin.emulation.network import commands, ownership
-from fanin.emulation.network.keeper import Keeper
+from fanin.emulation.network.cleanup_guardian import CleanupGuardian
 from fanin.emulation.network.namespaces import inside, open_tap
 from fanin.emulation.network.topology import PREFIX_BITS, Link, Topology
 from fanin.errors import FaninError
@@ -75,7 +76,7 @@ class Fabric:
         self.cables: list[Cable] = []
         """Workers' links by rank, then racks' uplinks."""
         self._run: ownership.Run | None = None
-        self._keeper: Keeper | None = None
+        self._guardian: CleanupGuardian | None = None
         self._wires: Wires | None = None
         self._taps: list[int] = []
 
@@ -86,7 +87,7 @@ class Fabric:
         parts += [f"w{worker}" for worker in range(topology.workers)]
         self._run = ownership.claim(parts)
         try:
-            self._keeper = Keeper(self._run)
+            self._guardian = CleanupGuardian(self._run)
             self._build()
         except BaseException:
             self.close()
@@ -103,6 +104,12 @@ class Fabric:
         """The run's, which is in the names of its namespaces."""
         assert self._run is not None
         return self._run.name
+
+    @property
+    def folder(self) -> Path:
+        """Where its processes may write; gone when the run is cleaned up, however it ends."""
+        assert self._run is not None
+        return self._run.folder
 
     def worker_namespace(self, worker: int) -> str:
         """Where a worker lives."""
@@ -151,9 +158,9 @@ class Fabric:
         if run is None:
             return
         stuck = ownership.clean(run)
-        if self._keeper is not None:
+        if self._guardian is not None:
             with contextlib.suppress(Exception):
-                self._keeper.close()
+                self._guardian.close()
         if stuck:
             raise FaninError(f"could not clean up: {'; '.join(stuck)}. Remedy: `fanin emulate --clean`")
 

@@ -1,15 +1,14 @@
 """The workers' processes: the user's command in every worker's namespace, through torchrun or with its variables alone.
 
-`python train.py ...` is run by torchrun, one node per namespace, so that a script needs no change; a bare `python` is
-the interpreter of fanin itself (sudo has another PATH). Any other command is
-run as it is, with the variables that torchrun would set (RANK, WORLD_SIZE, MASTER_ADDR, ...).
+`python [OPTIONS] train.py ...` is run by torchrun, one node per namespace, so that a script needs no change; a bare
+`python` is the interpreter of fanin itself (sudo has another PATH). Any other command is run as it is, with the
+variables that torchrun would set (RANK, WORLD_SIZE, MASTER_ADDR, ...).
 """
 
 from __future__ import annotations
 
-import json
 import os
-import selectors
+import re
 import signal
 import subprocess
 import sys
@@ -22,13 +21,17 @@ from typing import Any
 from fanin.emulation.network.commands import in_namespace
 from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
 from fanin.emulation.network.ownership import processes_in
-from fanin.emulation.processes import EXCEPTION_LINE, cause_in
+from fanin.emulation.process_output import Ended, Printed, follow, object_in
+from fanin.emulation.processes import cause_in
 from fanin.errors import ConfigurationError
 
 MASTER_PORT = 29_400
-MAX_LINE_BYTES = 1 << 20
 MAX_LOG_BYTES = 1 << 20
 STOP_GRACE_S = 3.0
+TORCHRUN_REPORT = re.compile(r"^E\d{4} .*failed \(exitcode: (?P<status>-?\d+)\)", re.MULTILINE)
+"""The first line of what a torchrun agent says when its program has failed."""
+TORCHRUN_LINE = re.compile(r"^\[?[EWI]\d{4} |^torch\.distributed\.elastic")
+"""Of torch's own log: the level and the date."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +43,20 @@ class Line:
     record: dict[str, Any] | None
 
 
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a worker, in order of ending: `finished`, or how it failed, with what it said last."""
+
+    rank: int
+    outcome: str
+
+
 def torchrun_command(command: Sequence[str], fabric: Fabric, rank: int, restarts: int) -> list[str]:
-    """The user's command line as one torchrun node's; unchanged where it is not `python FILE` or `python -m MODULE`."""
+    """The user's command line as one torchrun node's; unchanged where it runs no file or module by python."""
     if not command:
         raise ConfigurationError("no command: write it behind --, as in `fanin emulate -- python train.py`")
     name = Path(command[0]).name
-    if not name.startswith("python") or len(command) < 2 or command[1] == "-c":
+    if not name.startswith("python") or (options := _interpreter_options(command[1:])) is None:
         return list(command)
     python = sys.executable if command[0] == name else command[0]
     topology = fabric.topology
@@ -59,7 +70,34 @@ def torchrun_command(command: Sequence[str], fabric: Fabric, rank: int, restarts
         arguments += ["--rdzv-conf", f"is_host={int(rank == 0)}"]
     else:
         arguments += ["--node-rank", str(rank), "--master-addr", master, "--master-port", str(MASTER_PORT)]
-    return [python, "-m", "torch.distributed.run", *arguments, *command[1:]]
+    program = command[1:]
+    if options:  # torchrun's own command line has no place for them
+        arguments, program = [*arguments, "--no-python"], [python, *program]
+    return [python, "-m", "torch.distributed.run", *arguments, *program]
+
+
+def _interpreter_options(arguments: Sequence[str]) -> int | None:
+    """How many words stand before the file or `-m`; None where python is to run neither (`-c`, `-V`, nothing)."""
+    at = 0
+    while at < len(arguments):
+        word = arguments[at]
+        if not word.startswith("-") or word == "-m":
+            return at
+        if word == "--":
+            return at + 1 if at + 1 < len(arguments) else None
+        if word == "--check-hash-based-pycs":
+            at += 2
+            continue
+        for place, letter in enumerate(word[1:], start=2):
+            if letter in "-ch?V":
+                return None
+            if letter == "m":  # the module's name follows, or stands in the same word
+                return at + 1
+            if letter in "WX":  # what follows is its argument: in the same word, or the next one
+                at += place == len(word)
+                break
+        at += 1
+    return None
 
 
 class Workers:
@@ -113,36 +151,15 @@ class Workers:
         """What a worker writes to standard error."""
         return self._logs / f"worker{rank}.log"
 
-    def lines(self, tick_s: float) -> Iterator[Line | None]:
-        """What workers print, and None at least every `tick_s`, until all have ended."""
-        with selectors.DefaultSelector() as selector:
-            partial = [b""] * len(self._processes)
-            for rank, process in enumerate(self._processes):
-                assert process.stdout is not None
-                selector.register(process.stdout, selectors.EVENT_READ, rank)
-            next_tick = time.monotonic() + tick_s
-            while selector.get_map():
-                for key, _ in selector.select(max(0.0, next_tick - time.monotonic())):
-                    rank = int(key.data)
-                    data = os.read(key.fd, 1 << 16)
-                    if not data:
-                        selector.unregister(key.fileobj)
-                        data = b"\n" if partial[rank] else b""
-                    *lines, partial[rank] = (partial[rank] + data).split(b"\n")
-                    partial[rank] = partial[rank][-MAX_LINE_BYTES:]
-                    for line in lines:
-                        yield Line(rank, line.decode(errors="replace"), _record(line))
-                if time.monotonic() >= next_tick:
-                    next_tick = time.monotonic() + tick_s
-                    yield None
-
-    def outcomes(self) -> list[str]:
-        """How each worker ended, once `lines` is through: `finished`, or the last error that it wrote."""
-        found = []
-        for rank, process in enumerate(self._processes):
-            status = process.wait()
-            found.append("finished" if status == 0 else self._cause(rank, status))
-        return found
+    def lines(self, tick_s: float) -> Iterator[Line | End | None]:
+        """What workers print and how they end, and None at least every `tick_s`, until all have ended."""
+        for item in follow(dict(enumerate(self._processes)), tick_s):
+            if isinstance(item, Printed):
+                yield Line(item.rank, item.line.decode(errors="replace"), object_in(item.line))
+            elif isinstance(item, Ended):
+                yield End(item.rank, "finished" if item.status == 0 else self._cause(item.rank, item.status))
+            else:
+                yield None
 
     def signal(self, rank: int, number: signal.Signals) -> None:
         """Send it to every process in a worker's namespace."""
@@ -180,21 +197,19 @@ class Workers:
         self._processes = []
 
     def _cause(self, rank: int, status: int) -> str:
-        log = self.log(rank).read_bytes()[-MAX_LOG_BYTES:].decode(errors="replace")
-        # torchrun's own report of a failed child comes last; what the child said stands before it.
-        own = [part for part in log.split("\n") if not part.startswith(("E1", "W1", "torch.distributed.elastic"))]
-        causes = [line for line in own if EXCEPTION_LINE.match(line) and "ChildFailedError" not in line]
-        if causes:
-            return causes[-1]
+        try:
+            with self.log(rank).open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_LOG_BYTES))
+                log = file.read().decode(errors="replace")
+        except OSError as error:
+            log = f"its log cannot be read: {error.strerror}"
+        # torchrun's own report of a failed program comes last, and has the program's status; what the program said
+        # stands before it.
+        reports = list(TORCHRUN_REPORT.finditer(log))
+        if reports:
+            status, log = int(reports[-1]["status"]), log[: reports[-1].start()]
+        log = "\n".join(line for line in log.split("\n") if not TORCHRUN_LINE.match(line))
+        if not reports and "ChildFailedError" in log:
+            log = log.partition("ChildFailedError")[0].rpartition("\nTraceback")[0]
         how = f"ended by {signal.Signals(-status).name}" if status < 0 else f"failed with status {status}"
-        return f"{how}: {cause_in(log)}"
-
-
-def _record(line: bytes) -> dict[str, Any] | None:
-    if not line.startswith(b"{"):
-        return None
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
+        return f"{how}: {cause_in(log).partition(chr(10))[0]}"

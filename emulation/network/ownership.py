@@ -6,6 +6,7 @@ Rules
   the machine's own namespace gets none and loses none, and a device goes with its namespace.
 * Before the first namespace is made, a mark is written: MARKS/NAME.json says which process owns the run (its id and
   start time, since ids come again) and which namespaces it makes.
+* A run has a folder, FOLDERS/fanin-emulate-NAME, for what its processes write. The mark names it before it is made.
 * `clean` takes a run only when it has a mark, and only namespaces that are in it and have the prefix. `leftovers` are
   runs whose owner is gone.
 * Processes inside a run's namespaces are the run's: they are ended first.
@@ -17,17 +18,21 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from fanin.emulation.network.commands import COMMAND_LIMIT_S
+from fanin.errors import FaninError
 
 PREFIX = "fanin-"
 MARKS = Path("/run/fanin-emulate")
 NAMESPACES = Path("/run/netns")
+FOLDER_PREFIX = "fanin-emulate-"
 NAME_LETTERS = "abcdefghijkmnpqrstuvwxyz"
 KILL_ROUNDS = 50
 KILL_INTERVAL_S = 0.05
@@ -43,6 +48,8 @@ class Run:
     started: int
     """Start time of the owner, in clock ticks since boot (proc(5), field 22)."""
     namespaces: tuple[str, ...]
+    folder: Path
+    """For what its processes write; goes with the run."""
 
     @property
     def alive(self) -> bool:
@@ -72,14 +79,24 @@ def claim(namespaces: list[str]) -> Run:
         name = "".join(secrets.choice(NAME_LETTERS) for _ in range(4))
         started = start_time(os.getpid())
         assert started is not None
-        run = Run(name, os.getpid(), started, tuple(f"{PREFIX}{name}-{part}" for part in namespaces))
-        body = {"pid": run.pid, "started": run.started, "namespaces": run.namespaces}
+        folder = Path(tempfile.gettempdir()) / f"{FOLDER_PREFIX}{name}"
+        run = Run(name, os.getpid(), started, tuple(f"{PREFIX}{name}-{part}" for part in namespaces), folder)
+        body = {"pid": run.pid, "started": run.started, "namespaces": run.namespaces, "folder": str(folder)}
         try:
             with open(run.mark, "x", encoding="utf-8") as file:
                 json.dump(body, file)
-            return run
         except FileExistsError:
             continue
+        try:
+            folder.mkdir(mode=0o700)
+        except OSError as error:
+            run.mark.unlink()
+            if isinstance(error, FileExistsError):  # somebody else's: everybody may write where folders for a time lie
+                continue
+            raise FaninError(
+                f"no folder {folder} can be made: {error.strerror}. Remedy: set TMPDIR to a folder with space"
+            ) from None
+        return run
 
 
 def runs() -> list[Run]:
@@ -88,7 +105,8 @@ def runs() -> list[Run]:
     for path in sorted(MARKS.glob("*.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             body = json.loads(path.read_text(encoding="utf-8"))
-            found.append(Run(path.stem, int(body["pid"]), int(body["started"]), tuple(map(str, body["namespaces"]))))
+            namespaces, folder = tuple(map(str, body["namespaces"])), Path(body.get("folder", ""))
+            found.append(Run(path.stem, int(body["pid"]), int(body["started"]), namespaces, folder))
     return found
 
 
@@ -98,7 +116,7 @@ def leftovers() -> list[Run]:
 
 
 def clean(run: Run) -> list[str]:
-    """End the run's processes, delete its namespaces and its mark; returns what could not be removed. Idempotent."""
+    """End the run's processes, delete its namespaces, folder and mark; returns what stays all the same. Idempotent."""
     mine = [name for name in run.namespaces if name.startswith(f"{PREFIX}{run.name}-")]
     present = [name for name in mine if (NAMESPACES / name).exists()]
     _end_processes(present)
@@ -109,6 +127,13 @@ def clean(run: Run) -> list[str]:
         )
         if done.returncode != 0 and (NAMESPACES / name).exists():
             stuck.append(f"{name}: {done.stderr.strip()}")
+    if run.folder.name == f"{FOLDER_PREFIX}{run.name}" and not run.folder.is_symlink():
+        try:
+            shutil.rmtree(run.folder)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            stuck.append(f"{run.folder}: {error.strerror}")
     if not stuck:
         run.mark.unlink(missing_ok=True)
     return stuck

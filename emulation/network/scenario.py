@@ -3,11 +3,18 @@
 Keys are the long options of `fanin emulate`. `[links.3]` and `[uplink]` are tables of rate, delay, loss, duplicate,
 reorder, mtu and queue; `[stragglers]` maps ranks to factors. The files in emulation/network/scenarios are shipped and
 are known by their names.
+
+Whatever is wrong is a ConfigurationError that names the file or the option, the key, the value, and what was expected.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import re
 import sys
+import typing
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -16,6 +23,7 @@ from fanin.emulation.network import units
 from fanin.emulation.network.switches import TARGETS
 from fanin.emulation.network.topology import Link, Topology
 from fanin.emulation.record import Scalar
+from fanin.emulation.typed import read_dataclass
 from fanin.errors import ConfigurationError
 from fanin.faults import FaultSchedule
 from fanin.options import Options
@@ -27,6 +35,32 @@ else:
 
 SHIPPED = Path(__file__).with_name("scenarios")
 MAX_RESTARTS = 8
+MAX_SEED = 2**32 - 1
+RANK = re.compile(r"0|[1-9][0-9]{0,3}")
+
+
+class ScenarioError(ConfigurationError):
+    """A value that cannot be; `key` is where it stands: `links.3.rate`."""
+
+    def __init__(self, key: str, text: str) -> None:
+        super().__init__(text if text.startswith(f"{key} = ") else f"{key}: {text}")
+        self.key = key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkTable:
+    """What is different about a link; None: as all links."""
+
+    rate: str | None = None
+    delay: str | None = None
+    loss: str | None = None
+    duplicate: str | None = None
+    reorder: str | None = None
+    mtu: int | None = None
+    queue: str | None = None
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in dataclasses.asdict(self).items() if value is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,47 +80,66 @@ class Scenario:
     reorder: str = "0%"
     mtu: int = 1500
     queue: str = "1mib"
-    links: dict[str, dict[str, Any]] = field(default_factory=dict)
-    uplink: dict[str, Any] = field(default_factory=dict)
+    links: dict[str, LinkTable] = field(default_factory=dict)
+    """By rank."""
+    uplink: LinkTable | None = None
+    """Between a rack's switch and the root; only with racks."""
     stragglers: dict[str, str] = field(default_factory=dict)
+    """Factors by rank."""
     faults: tuple[str, ...] = ()
     restarts: int = 0
     """How often torchrun starts the workers anew after a failure, 0..8."""
     fallback: str = "raise"
     """Of the workers when the switch is lost: `raise` or `gloo`."""
     seed: int = 0
+    """0..2^32-1."""
 
     def __post_init__(self) -> None:
+        for key, limit in (("restarts", MAX_RESTARTS), ("seed", MAX_SEED)):
+            if not 0 <= getattr(self, key) <= limit:
+                raise ScenarioError(key, f"{key} = {getattr(self, key)}; expected 0..{limit}")
         if self.target not in TARGETS:
-            raise ConfigurationError(f"target = {self.target!r}; must be one of {', '.join(TARGETS)}")
-        if not 0 <= self.restarts <= MAX_RESTARTS:
-            raise ConfigurationError(f"restarts = {self.restarts}; must be in 0..{MAX_RESTARTS}")
-        Options(lanes=self.lanes, fallback=self.fallback)  # type: ignore[arg-type]
+            raise ScenarioError("target", f"target = {self.target!r}; expected one of {', '.join(TARGETS)}")
+        with _at("lanes"):
+            Options(lanes=self.lanes)
+        with _at("fallback"):
+            Options(fallback=self.fallback)  # type: ignore[arg-type]
+        if self.uplink is not None and self.racks == 1:
+            raise ScenarioError("uplink", "there is none with racks = 1; expected racks = 2 or more")
         topology = self.topology
-        named = [*self.slowdowns, *(each.index for each in self.schedule.happenings if each.index is not None)]
-        for rank in named:
-            topology.check_worker(rank)
+        for rank in self.slowdowns:
+            with _at("stragglers"):
+                topology.check_worker(rank)
+        with _at("faults"):
+            for each in self.schedule.scheduled:
+                if each.index is not None:
+                    topology.check_worker(each.index)
+                    if each.action == "slow" and topology.link_of(each.index).rate_bit_s is None:
+                        raise ConfigurationError(f"{each.text!r}: worker {each.index}'s link has no rate to slow down")
 
     @property
     def topology(self) -> Topology:
         """Workers, racks and links."""
-        common = {
-            name: getattr(self, name) for name in ("rate", "delay", "loss", "duplicate", "reorder", "mtu", "queue")
-        }
-        links = {_rank(rank): link_from({**common, **own}) for rank, own in self.links.items()}
-        return Topology(
-            workers=self.workers,
-            racks=self.racks,
-            link=link_from(common),
-            links=links,
-            uplink=link_from({**common, **self.uplink}),
-            seed=self.seed,
-        )
+        common = self._link("")
+        try:
+            Topology(workers=self.workers, racks=self.racks)
+        except ConfigurationError as error:
+            raise ScenarioError("racks" if str(error).startswith("racks") else "workers", str(error)) from None
+        uplink = common if self.uplink is None else self._link("uplink", self.uplink)
+        links = {_rank("links", rank): self._link(f"links.{rank}", own) for rank, own in self.links.items()}
+        with _at("links"):
+            return Topology(
+                workers=self.workers, racks=self.racks, link=common, links=links, uplink=uplink, seed=self.seed
+            )
 
     @property
     def slowdowns(self) -> dict[int, float]:
         """By rank."""
-        return {_rank(rank): units.factor(text) for rank, text in self.stragglers.items()}
+        found = {}
+        for rank, text in self.stragglers.items():
+            with _at(f"stragglers.{rank}"):
+                found[_rank("stragglers", rank)] = units.factor(text)
+        return found
 
     @property
     def schedule(self) -> FaultSchedule:
@@ -105,44 +158,85 @@ class Scenario:
             value = getattr(self, each.name)
             if isinstance(value, dict):
                 flat |= {f"{each.name}.{key}": str(inner) for key, inner in value.items()}
-            else:
+            elif isinstance(value, LinkTable):
+                flat[each.name] = str(value)
+            elif value is not None:
                 flat[each.name] = "; ".join(value) if isinstance(value, tuple) else value
         return flat
 
+    def _link(self, key: str, own: LinkTable | None = None) -> Link:
+        """All links' properties, or with those of the table at `key` in their place."""
+        values: dict[str, Any] = {}
+        for name, (argument, read) in _LINK_FIELDS.items():
+            mine = None if own is None else getattr(own, name)
+            with _at(f"{key}.{name}" if mine is not None else name):
+                values[argument] = read(getattr(self, name) if mine is None else mine)
+                Link(**{argument: values[argument]})
+        return Link(**values)
 
-def link_from(table: dict[str, Any]) -> Link:
-    """A link from texts by name; ConfigurationError names an unknown key."""
-    known = {"rate", "delay", "loss", "duplicate", "reorder", "mtu", "queue"}
-    if unknown := table.keys() - known:
-        raise ConfigurationError(f"a link has no {min(unknown)!r}; it has {', '.join(sorted(known))}")
-    return Link(
-        rate_bit_s=units.rate_bit_s(str(table["rate"])),
-        delay_s=units.duration_s(str(table["delay"])),
-        loss=units.probability(str(table["loss"])),
-        duplicate=units.probability(str(table["duplicate"])),
-        reorder=units.probability(str(table["reorder"])),
-        mtu=int(table["mtu"]),
-        queue_bytes=units.size_bytes(str(table["queue"])),
-    )
+
+_LINK_FIELDS: dict[str, tuple[str, Any]] = {
+    "rate": ("rate_bit_s", units.rate_bit_s),
+    "delay": ("delay_s", units.duration_s),
+    "loss": ("loss", units.probability),
+    "duplicate": ("duplicate", units.probability),
+    "reorder": ("reorder", units.probability),
+    "mtu": ("mtu", int),
+    "queue": ("queue_bytes", units.size_bytes),
+}
+"""Key, Link's field, and how the value is read."""
+
+_HINTS = typing.get_type_hints(Scenario)
+_File = dataclasses.make_dataclass(
+    "_File",
+    [(each.name, _HINTS[each.name] | None, field(default=None)) for each in fields(Scenario)],
+    frozen=True,
+    kw_only=True,
+)
+"""A scenario's keys, of which a file may leave out any: options of the command line may complete it."""
 
 
 def load(source: str) -> dict[str, Any]:
-    """The fields of a scenario file: a path, or the name of a shipped one. ConfigurationError says what is wrong."""
-    path = Path(source)
-    if not path.exists() and (SHIPPED / f"{source}.toml").exists():
-        path = SHIPPED / f"{source}.toml"
+    """The fields that a scenario file sets: a path, or the name of a shipped one. ConfigurationError says what is wrong
+    with it.
+
+    Types are checked here; what only makes sense together (a rank and the number of workers), in Scenario.
+    """
+    path = path_of(source)
     try:
         body = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         shipped = ", ".join(sorted(found.stem for found in SHIPPED.glob("*.toml")))
         raise ConfigurationError(f"scenario {source!r}: {error.strerror}; shipped are {shipped}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"scenario {path}: byte {error.start} is not UTF-8; expected a TOML file") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"scenario {path}: {error}") from None
-    if unknown := body.keys() - {each.name for each in fields(Scenario)}:
-        raise ConfigurationError(f"scenario {path}: unknown key {min(unknown)!r}")
-    if "faults" in body:
-        body["faults"] = tuple(body["faults"])
-    return {"name": path.stem, **body}
+    except RecursionError:
+        raise ConfigurationError(f"scenario {path}: nested too deeply; expected tables of keys and values") from None
+    try:
+        read: Any = read_dataclass(body, _File, "scenario")
+    except ConfigurationError as error:
+        raise ConfigurationError(f"scenario {path}: {str(error).removeprefix('scenario').lstrip('.: ')}") from None
+    return {"name": path.stem} | {key: getattr(read, key) for key in body}
+
+
+def path_of(source: str) -> Path:
+    """Of a scenario: the file itself, or a shipped one of that name."""
+    path, shipped = Path(source), SHIPPED / f"{source}.toml"
+    return shipped if not path.exists() and shipped.exists() else path
+
+
+def compose(source: str | None, options: Mapping[str, Any]) -> Scenario:
+    """The scenario of a file, if any, with the command line's options in place of its keys."""
+    body = {} if source is None else load(source)
+    try:
+        return Scenario(**{**body, **options})
+    except ScenarioError as error:
+        key = error.key.partition(".")[0]
+        if source is not None and key in body and key not in options:
+            raise ConfigurationError(f"scenario {path_of(source)}: {error}") from None
+        raise
 
 
 def straggler(text: str) -> tuple[str, str]:
@@ -153,16 +247,33 @@ def straggler(text: str) -> tuple[str, str]:
     return rank, factor
 
 
-def link(text: str) -> tuple[str, dict[str, Any]]:
+def link(text: str) -> tuple[str, LinkTable]:
     """`3:rate=500mbit,delay=1ms` as a pair."""
     rank, colon, settings = text.partition(":")
     pairs = [part.partition("=") for part in settings.split(",") if part]
     if not colon or not pairs or not all(equals for _, equals, _ in pairs):
         raise ConfigurationError(f"--link {text!r}: expected RANK:NAME=VALUE,..., as in 3:rate=500mbit,delay=1ms")
-    return rank, {name.strip(): value.strip() for name, _, value in pairs}
+    body: dict[str, Any] = {name.strip(): value.strip() for name, _, value in pairs}
+    if body.get("mtu", "").isdecimal():
+        body["mtu"] = int(body["mtu"])
+    try:
+        return rank, read_dataclass(body, LinkTable, "link")
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--link {text!r}: {str(error).removeprefix('link').lstrip('.: ')}") from None
 
 
-def _rank(text: str) -> int:
-    if not text.isdecimal():
-        raise ConfigurationError(f"{text!r} is no rank")
+@contextlib.contextmanager
+def _at(key: str) -> Iterator[None]:
+    """Errors from here are about that key."""
+    try:
+        yield
+    except ScenarioError:
+        raise
+    except ConfigurationError as error:
+        raise ScenarioError(key, str(error)) from None
+
+
+def _rank(key: str, text: str) -> int:
+    if not RANK.fullmatch(text):
+        raise ScenarioError(key, f"{text!r} is no rank; expected 0, 1, ...")
     return int(text)

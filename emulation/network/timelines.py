@@ -7,15 +7,17 @@ order though in truth they alternate packet by packet. Between stretches the wor
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fanin.emulation.process_output import object_in
 from fanin.emulation.record import MAX_SPANS, Activity, Span
 
 MAX_WAITED_FOR = 3
+MAX_NUMBER = float(1 << 63)
+"""Of anything that is counted or timed: what is larger was written by somebody else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +39,72 @@ class _Stretch:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a file of JSON lines; none if there is no file. A last line that is incomplete is left out."""
+    """The objects of a file of JSON lines; none if there is no file. What is no object is left out: a last line that is
+    incomplete, or what a full disk or somebody else made of a line."""
     try:
-        text = path.read_text(encoding="utf-8")
+        lines = path.read_bytes().split(b"\n")[:-1]
     except OSError:
         return []
-    return [json.loads(line) for line in text.split("\n")[:-1]]
+    return [found for line in lines if (found := object_in(line)) is not None]
+
+
+def legal(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those lines of a worker's file that are what host/torch/timeline.py writes; every user of lines wants these."""
+    return [line for line in lines if _is_legal(line)]
+
+
+def legal_samples(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those lines of a switch's file that are what stats_sampler.py writes."""
+    return [
+        line
+        for line in lines
+        if _is_number(line.get("time"))
+        and _are_counters(line.get("counters"))
+        and _are_counters(line.get("last_arrivals"))
+        and all(rank.isdecimal() for rank in line["last_arrivals"])
+    ]
+
+
+_NUMBERS = {
+    "start": ("time",),
+    "reduction": ("submitted", "done", "bytes", "packing_s", "sending_s", "step"),
+    "step": ("time", "step"),
+    "end": ("time",),
+}
+"""By kind of line, the fields that are read as numbers."""
+
+
+def _is_legal(line: dict[str, Any]) -> bool:
+    kind = line.get("kind")
+    numbers = _NUMBERS.get(kind) if isinstance(kind, str) else None
+    return (
+        numbers is not None
+        and all(_is_number(line.get(name)) for name in numbers)
+        and (kind != "end" or _are_counters(line.get("counters")))
+    )
+
+
+def _are_counters(value: object) -> bool:
+    return isinstance(value, dict) and all(map(_is_number, value.values()))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_NUMBER
 
 
 def steps_in(path: Path) -> int:
     """Optimizer steps that a worker has finished, as far as it has written them down."""
-    return sum(line["kind"] == "step" for line in read_lines(path))
+    return sum(line["kind"] == "step" for line in legal(read_lines(path)))
+
+
+def died_at(lines: Sequence[dict[str, Any]], step: int) -> float | None:
+    """When a worker that was to be killed after that step came to it, on its own clock; None: it never did.
+
+    A worker that was started anew is killed no more (host/torch/timeline.py).
+    """
+    starts = [at for at, line in enumerate(lines) if line["kind"] == "start"]
+    first = lines[: starts[1]] if len(starts) > 1 else lines
+    return next((float(line["time"]) for line in first if line["kind"] == "step" and line["step"] == step), None)
 
 
 def counters_in(lines: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -20,6 +20,7 @@ FIRST_WORKER_HOST = 101
 NETWORK = "10.77.0"
 PREFIX_BITS = 24
 MAX_RACKS = 8
+MAX_TOTAL_WORKERS = 100
 MIN_MTU, MAX_MTU = 576, 9000
 
 
@@ -84,10 +85,13 @@ class Topology:
     """Of the wires' dice."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.workers <= MAX_WORKERS * self.racks or self.workers > 100:
-            raise ConfigurationError(f"workers = {self.workers}; must be in 1..{min(100, MAX_WORKERS * self.racks)}")
-        if not 1 <= self.racks <= min(MAX_RACKS, self.workers):
-            raise ConfigurationError(f"racks = {self.racks}; must be in 1..{min(MAX_RACKS, self.workers)}")
+        if not 1 <= self.racks <= MAX_RACKS:
+            raise ConfigurationError(f"racks = {self.racks}; must be in 1..{MAX_RACKS}")
+        most = min(MAX_TOTAL_WORKERS, MAX_WORKERS * self.racks)
+        if not 1 <= self.workers <= most:
+            raise ConfigurationError(f"workers = {self.workers}; must be in 1..{most}")
+        if self.racks > self.workers:
+            raise ConfigurationError(f"racks = {self.racks}; must be at most the number of workers, {self.workers}")
         for worker in self.links:
             self.check_worker(worker)
 

@@ -9,6 +9,9 @@ from fanin.errors import ConfigurationError
 RATES = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 DURATIONS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 SIZES = {"b": 1.0, "k": 1024.0, "kib": 1024.0, "m": 1048576.0, "mib": 1048576.0}
+MAX_NUMBER = 1e15
+MAX_FACTOR = 1000
+"""A worker that runs for less than a thousandth of the time does not run."""
 QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z%]*)")
 
 
@@ -39,13 +42,13 @@ def probability(text: str) -> float:
 def factor(text: str) -> float:
     """How many times, at least 1, of `2x`."""
     match = QUANTITY.fullmatch(text.strip().lower().removesuffix("x"))
-    if not match or match[2] or float(match[1]) < 1:
-        raise ConfigurationError(f"{text!r} is no slow-down; expected 2x or 1.5x")
+    if not match or match[2] or not 1 <= float(match[1]) <= MAX_FACTOR:
+        raise ConfigurationError(f"{text!r} is no slow-down in 1x..{MAX_FACTOR}x; expected 2x or 1.5x")
     return float(match[1])
 
 
 def _quantity(what: str, text: str, units: dict[str, float], examples: str) -> float:
     match = QUANTITY.fullmatch(text.strip().lower())
-    if not match or match[2] not in units:
+    if not match or match[2] not in units or float(match[1]) > MAX_NUMBER:
         raise ConfigurationError(f"{text!r} is no {what.removeprefix('a ')}; expected {examples}")
     return float(match[1]) * units[match[2]]

@@ -22,18 +22,27 @@ DEFAULT_PAGE = Path("fanin-report.html")
 NEEDED = ("matplotlib", "jinja2")
 
 
+class DrawingError(FaninError):
+    """A record that cannot be drawn, though it is one."""
+
+
 def write_report(record: RunRecord, html: Path, png_folder: Path | None = None) -> list[Path]:
     """Write the page, and a PNG per plot into `png_folder` if given; returns what was written.
 
-    ConfigurationError without the `plot` extra, FaninError for a path that cannot be written.
+    ConfigurationError without the `plot` extra, FaninError for a path that cannot be written; DrawingError where a part
+    of the record cannot be drawn.
     """
     check_available()
     from fanin.emulation.report.page import plots_of, render
 
-    plots = plots_of(record)
+    try:
+        plots = plots_of(record)
+        page = render(record, plots)
+    except Exception as error:  # of ours, matplotlib's or a template's: the record must outlive all of them
+        raise DrawingError(f"the page cannot be drawn: {type(error).__name__}: {error}; please report this") from error
     written = [html]
     try:
-        files.write(html, render(record, plots), "the report")
+        files.write(html, page, "the report")
         if png_folder is not None:
             png_folder.mkdir(parents=True, exist_ok=True)
             for plot in plots:
@@ -45,19 +54,34 @@ def write_report(record: RunRecord, html: Path, png_folder: Path | None = None) 
 
 
 def publish(record: RunRecord, html: Path | None, console: Console) -> None:
-    """Write the page of a run that has ended, and say where. None: to DEFAULT_PAGE, or, without the extra, nowhere."""
+    """Write the page of a run that has ended, and say where. None: to DEFAULT_PAGE, or, without the extra, nowhere.
+
+    Where the page cannot be drawn, the record is written in its place.
+    """
+    page = html or DEFAULT_PAGE
+    if html is None and missing():
+        return  # a command that was not asked for a page is silent about what it takes to have one (docs/report.md)
     try:
-        write_report(record, html or DEFAULT_PAGE)
+        write_report(record, page)
+    except DrawingError as error:
+        kept = page.with_suffix(".json")
+        record.write(kept)
+        console.print(f"no report: {error} with the record, {kept}", markup=False, highlight=False)
+        return
     except FaninError as error:
         if html is not None:
             raise
         console.print(f"no report: {error}", markup=False, highlight=False)
         return
-    console.print(f"report: {html or DEFAULT_PAGE}", markup=False, highlight=False)
+    console.print(f"report: {page.absolute()}", markup=False, highlight=False, soft_wrap=True)
+
+
+def missing() -> str | None:
+    """The first module that a report needs and that is not installed."""
+    return next((module for module in NEEDED if importlib.util.find_spec(module) is None), None)
 
 
 def check_available() -> None:
     """ConfigurationError when a report cannot be made here. For before a long run, not after it."""
-    for module in NEEDED:
-        if importlib.util.find_spec(module) is None:
-            raise ConfigurationError(f"a report needs {module}: pip install 'fanin[plot]'")
+    if module := missing():
+        raise ConfigurationError(f"a report needs {module}: pip install 'fanin[plot]'")

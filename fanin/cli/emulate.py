@@ -51,7 +51,7 @@ def emulate(
     from fanin.emulation.network import ownership
     from fanin.emulation.network.commands import require_privileges
     from fanin.emulation.network.emulate import emulate as run
-    from fanin.emulation.network.scenario import Scenario, load
+    from fanin.emulation.network.scenario import compose
     from fanin.emulation.network.scenario import link as read_link
     from fanin.emulation.network.scenario import straggler as read_straggler
     from fanin.emulation.report import publish
@@ -70,16 +70,15 @@ def emulate(
         raise ConfigurationError("no command: write it behind --, as in `fanin emulate --workers 4 -- python train.py`")
     extras.require_for(command)
     output.check(record, html)
-    fields: dict[str, Any] = load(scenario) if scenario is not None else {}
-    given = {
+    given: dict[str, Any] = {
         "workers": workers, "racks": racks, "target": target, "lanes": lanes, "rate": rate, "delay": delay,
         "loss": loss, "mtu": mtu, "queue": queue, "restarts": restarts, "fallback": fallback, "seed": seed,
         "faults": tuple(fault) if fault else None,
         "stragglers": dict(map(read_straggler, straggler)) if straggler else None,
         "links": dict(map(read_link, link)) if link else None,
     }  # fmt: skip
-    fields |= {name: value for name, value in given.items() if value is not None}
-    finished = run(Scenario(**fields), command, record_file=record, logs=logs, console=console)
+    described = compose(scenario, {name: value for name, value in given.items() if value is not None})
+    finished = run(described, command, record_file=record, logs=logs, console=console)
     publish(finished, html, console)
     if finished.outcome != "finished":
         raise typer.Exit(1)

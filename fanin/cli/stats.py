@@ -17,8 +17,8 @@ from fanin.options import Options, SwitchAddress
 
 if TYPE_CHECKING:
     from rich.console import Group
-    from rich.table import Table
 
+    from fanin.emulation.figures import FigureTable
     from fanin.host.control import ControlClient
 
 ASK_TIMEOUT_S = 5.0
@@ -89,7 +89,7 @@ def render(answer: control.Stats, address: SwitchAddress) -> Group:
         f"{', encrypted' * answer.curve}\n{answer.engine}"
     )
     refused = ", ".join(f"{code} {count}" for code, count in sorted(answer.refused.items()))
-    parts: list[Text | Table] = [head]
+    parts: list[Text | FigureTable] = [head]
     if answer.parent is not None:
         parts.append(Text(answer.parent.text))
     parts.append(_data_table(answer))
@@ -100,20 +100,21 @@ def render(answer: control.Stats, address: SwitchAddress) -> Group:
     return Group(*parts)
 
 
-def _data_table(answer: control.Stats) -> Table:
-    from rich.table import Table
+def _data_table(answer: control.Stats) -> FigureTable:
+    from fanin.emulation.figures import FigureTable
 
-    table = Table("data", *COLUMNS.values(), "bytes in", "bytes out", "dropped")
+    table = FigureTable("", ("data", *COLUMNS.values(), "bytes in", "bytes out", "dropped"), left=("dropped",))
     for data in answer.data:
         counts = [f"{data.counters.get(name, 0):,}" for name in (*COLUMNS, "bytes_in", "bytes_out")]
-        table.add_row(f"{data.scheme} {', '.join(map(str, data.ports))}", *counts, drops(data.counters))
+        table.add(f"{data.scheme} {', '.join(map(str, data.ports))}", *counts, drops(data.counters))
     return table
 
 
-def _jobs_table(answer: control.Stats) -> Table:
-    from rich.table import Table
+def _jobs_table(answer: control.Stats) -> FigureTable:
+    from fanin.emulation.figures import FigureTable
 
-    table = Table("job", "state", "ranks", "window", *COLUMNS.values(), "dropped")
+    headings = ("job", "state", "ranks", "window", *COLUMNS.values(), "dropped")
+    table = FigureTable("", headings, left=("state", "ranks", "window", "dropped"))
     for job in answer.jobs:
         counts = [f"{job.counters.get(name, 0):,}" for name in COLUMNS]
         shape = f"{job.slots} x {job.words_per_packet}" if job.slots else "-"
@@ -122,7 +123,7 @@ def _jobs_table(answer: control.Stats) -> Table:
             shape += f" of {job.max_staleness}" if job.max_staleness != job.staleness else ""
         if job.on_worker_loss == "continue":
             shape += ", survives losses"
-        table.add_row(job.name, job.state, members(job), shape, *counts, drops(job.counters))
+        table.add(job.name, job.state, members(job), shape, *counts, drops(job.counters))
     return table
 
 

@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 * Bases are decided one after another: each is a contribution or a pass, and the next one is decided when the round's
-  result has come (the host rules of the design: in order, and only when the last one is known to be accepted).
+  result has come (the host rules of docs/slot-machine.md: in order, when the last one is known to be accepted).
 * `next_action` takes the first of these rows that holds. It returns None while one is under way.
 
   | base b                                        | a gradient is ready                     | action                |

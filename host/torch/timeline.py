@@ -57,7 +57,7 @@ class Timeline:
         self._steps = 0
         self._file = None
         schedule = FaultSchedule.parse(options.faults or "")
-        mine = [each.at_step for each in schedule.happenings if each.index == session.rank]
+        mine = [each.at_step for each in schedule.scheduled if each.index == session.rank]
         self._dies_at = {step for step in mine if step is not None} if restarts() == 0 else set()
         self._submitted: SimpleQueue[tuple[int, float, int] | None] = SimpleQueue()
         self._watcher = threading.Thread(target=self._watch, name="fanin-timeline", daemon=True)
@@ -131,5 +131,5 @@ class Timeline:
 
 def timeline_for(session: Session, options: Options) -> Timeline | None:
     """One, where the options ask for any of it."""
-    happenings = FaultSchedule.parse(options.faults or "").happenings
-    return Timeline(session, options) if options.timeline is not None or happenings else None
+    scheduled = FaultSchedule.parse(options.faults or "").scheduled
+    return Timeline(session, options) if options.timeline is not None or scheduled else None

@@ -22,7 +22,7 @@ header block64_t { bit<2048> data; }
 @controller_header("packet_out")
 header packet_out_t {
     bit<9> egress_port;     /* where to send the rest; ignored when it is a poke */
-    bit<1> poke;            /* ask the slot that the packet names whether its round can close now (poke.p4) */
+    bit<1> poke;            /* ask the slot that the packet names whether its round can close now (slot_machine.p4) */
     bit<6> unused;
 }
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fanin.emulation.containers.job import show
 from fanin.emulation.containers.recording import PAGE_FILE, RECORD_FILE, Recorder, grown, settings_of
 from fanin.emulation.containers.roster import Roster
 from fanin.emulation.record import RunRecord
@@ -45,6 +47,45 @@ def a_job(recorder: Recorder) -> Roster:
     return roster
 
 
+def test_what_programs_print_and_write_costs_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Figures that are no numbers, lines of a time line that are none, and a page that cannot be drawn."""
+    with Recorder(tmp_path) as recorder:
+        roster = Roster(1)
+        (member,) = [roster.join("a", "10.0.0.1", 0.0)]
+        asked = {"FANIN_FAULTS": "kill=worker:0@step:99;kill=worker:0@step:1"}
+        recorder.joined(member, {"type": "join", "command": "train", "settings": asked})
+        roster.close_if_complete(0.0)
+        recorder.begin(roster.members)
+        for said in ({"epoch": float("nan")}, {"loss": float("inf"), "epoch": 1}, {"step_s": 10**400}, {"loss": "low"}):
+            recorder.reported(member, said)
+            show(member, {"event": "epoch", **said})
+        now = time.monotonic()
+        strange: list[dict[str, Any]] = [
+            {"kind": "end"},
+            {"kind": ["start"]},
+            {"kind": "step", "time": "now", "step": 1},
+            {"time": now},
+        ]
+        recorder.timeline(member, [*strange, {"kind": "start", "time": now}, {"kind": "step", "time": now, "step": 1}])
+        roster.ended(member, 0, "", 1.0)
+        monkeypatch.setattr("fanin.emulation.report.page.plots_of", lambda record: 1 / 0)
+        said_last = recorder.write(roster.members, "finished", "")
+    assert said_last[0] == f"record: {tmp_path / RECORD_FILE}"
+    assert "ZeroDivisionError" in said_last[1]
+    record = RunRecord.read(tmp_path / RECORD_FILE)
+    assert [(each.epoch, each.loss) for each in record.progress] == [(1, None)]
+    assert record.notes[1:] == (
+        "rank 0 printed epoch nan: plots leave it out",
+        "rank 0 printed loss inf: plots leave it out",
+        "rank 0 printed step_s a number too large: plots leave it out",
+        "fault that never fired: kill=worker:0@step:99 (rank 0 ended without it)",
+    )
+    assert [event.text for event in record.events] == ["kill=worker:0@step:1"]
+    assert "job: epoch   1  loss inf" in capsys.readouterr().out
+
+
 def test_a_record_has_what_members_said(tmp_path: Path) -> None:
     with Recorder(tmp_path) as recorder:
         said = recorder.write(a_job(recorder).members, "failed", "rank 1 failed")
@@ -64,7 +105,7 @@ def test_a_record_has_what_members_said(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_said_and_is_no_failure_of_the_job(tmp_path: Path) -> None:
     with Recorder(tmp_path / "nowhere") as recorder:
         (said,) = recorder.write(a_job(recorder).members, "finished", "")
-    assert said.startswith("no report: cannot write the record")
+    assert said.startswith("no report: the record") and "cannot be written" in said
     assert "Remedy" in said
 
 

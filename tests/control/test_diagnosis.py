@@ -165,11 +165,14 @@ def test_statistics_fit_a_terminal_and_name_members_that_are_not_there() -> None
     world.refused(join(0, 33, nonce="crowd"))
     answer = world.say("tool", control.Ask())
     assert isinstance(answer, control.Stats)
-    console = Console(width=80, file=io.StringIO())
-    with console.capture() as captured:
-        console.print(stats_command.render(answer, SwitchAddress("udp", "host", 1)))
-    text = captured.get()
-    for words in ("2 of 2", "1 of 3", "rank 1 missing", "refused: too-many-workers 1"):
-        assert words in " ".join(text.split()), text
+    for width in (60, 80, 120):
+        console = Console(width=width, file=io.StringIO())
+        with console.capture() as captured:
+            console.print(stats_command.render(answer, SwitchAddress("udp", "host", 1)))
+        text = captured.get()
+        for words in ("2 of 2", "1 of 3", "rank 1 missing", "refused: too-many-workers 1", "bytes out", "rounds"):
+            assert words in " ".join(text.split()), text
+        assert max(map(len, text.splitlines())) <= width
+        assert "…" not in text
     assert stats_command.drops({"dropped_bad_magic": 1200, "dropped_kind": 0, "rounds": 3}) == "bad magic 1,200"
     assert stats_command.drops({}) == "-"

@@ -28,7 +28,7 @@ def test_rows_have_a_time_a_ratio_and_an_error_for_every_rival(tmp_path: Path) -
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "report: fanin-report.html" in done.stdout
+    assert "fanin-report.html" in done.stdout
     assert "All-reduce of 4 KiB" in (tmp_path / "fanin-report.html").read_text()
     rows = json.loads(file.read_text())
     assert [(row["backend"], row["lanes"], row["loss_percent"]) for row in rows] == [

@@ -32,6 +32,11 @@ def run(scenario: Scenario, *command: str, tmp_path: Path) -> RunRecord:
     return RunRecord.read(path)
 
 
+def plain(*arguments: str) -> tuple[str, ...]:
+    """The command line of a python program without torchrun, whose agents import torch a second time."""
+    return ("env", sys.executable, *arguments)
+
+
 def reductions(*arguments: str) -> tuple[str, ...]:
     """The command line of a worker that sums tensors over fanin without torch."""
     return ("env", f"PYTHONPATH={os.pathsep.join(sys.path)}", sys.executable, "-c", _RUN, *arguments)
@@ -77,9 +82,8 @@ def test_training_goes_on_after_a_worker_is_killed_at_a_step_and_restarted(tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["kill=switch@step:3", "restart=switch@step:3"])
 def test_training_ends_with_the_promised_error_when_the_switch_dies_at_a_step(fault: str, tmp_path: Path) -> None:
-    record = run(
-        Scenario(workers=2, rate="100mbit", faults=(fault,)), sys.executable, TRAINING, "100000", tmp_path=tmp_path
-    )
+    scenario = Scenario(workers=2, rate="100mbit", faults=(fault,))
+    record = run(scenario, *plain(TRAINING, "100000"), tmp_path=tmp_path)
     assert record.outcome == "failed"
     assert all("SwitchLostError" in worker.outcome for worker in record.workers), record.workers
 

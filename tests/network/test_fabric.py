@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -109,37 +110,45 @@ with Fabric(Topology(workers=1)) as fabric:
 """
 
 
+def folder_of(name: str) -> Path:
+    """Where a run's processes write."""
+    return Path(tempfile.gettempdir()) / f"fanin-emulate-{name}"
+
+
 def test_a_fabric_is_cleaned_up_when_its_process_is_killed() -> None:
     holder = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
     name = holder.stdout.readline().strip()
-    keeper = next(
+    guardian = next(
         int(entry)
         for entry in os.listdir("/proc")
-        if entry.isdecimal() and f"keeper\0{name}\0".encode() in _command_line(entry)
+        if entry.isdecimal() and f"cleanup_guardian\0{name}\0".encode() in _command_line(entry)
     )
-    watched = os.pidfd_open(keeper)
+    watched = os.pidfd_open(guardian)
     holder.kill()
     holder.wait()
     holder.stdout.close()
-    assert select.select([watched], [], [], LIMIT_S)[0], "the keeper did not end"
+    assert select.select([watched], [], [], LIMIT_S)[0], "the guardian did not end"
     os.close(watched)
+    assert not folder_of(name).exists()
     assert not list(ownership.NAMESPACES.glob(f"fanin-{name}-*"))
     assert name not in [run.name for run in ownership.runs()]
 
 
-def test_what_is_left_when_the_keeper_is_killed_too_goes_by_command() -> None:
+def test_what_is_left_when_the_guardian_is_killed_too_goes_by_command() -> None:
     before = {name for _, name in socket.if_nameindex()}
     with subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         name = holder.stdout.readline().strip()
         for entry in filter(str.isdecimal, os.listdir("/proc")):
-            if f"keeper\0{name}\0".encode() in _command_line(entry):
+            if f"cleanup_guardian\0{name}\0".encode() in _command_line(entry):
                 os.kill(int(entry), signal.SIGKILL)
         holder.kill()
     assert name in [run.name for run in ownership.leftovers()]
+    assert folder_of(name).exists()
     subprocess.run([sys.executable, "-m", "fanin", "emulate", "--clean"], check=True, stdout=subprocess.DEVNULL)
     assert not list(ownership.NAMESPACES.glob(f"fanin-{name}-*"))
+    assert not folder_of(name).exists()
     assert name not in [run.name for run in ownership.runs()]
     assert {name for _, name in socket.if_nameindex()} == before
 
@@ -156,10 +165,11 @@ def test_only_what_is_marked_and_named_as_ours_is_removed(tmp_path: Path, monkey
     stranger = "stranger-of-fanin"
     subprocess.run(["ip", "netns", "add", stranger], check=True)
     try:
-        run = ownership.Run("abcd", 1, -1, (stranger, "fanin-abcd-root"))
+        run = ownership.Run("abcd", 1, -1, (stranger, "fanin-abcd-root"), tmp_path)
         (tmp_path / "abcd.json").write_text('{"pid": 1, "started": -1, "namespaces": ["stranger-of-fanin"]}')
         assert [found.name for found in ownership.leftovers()] == ["abcd"]
         assert ownership.clean(run) == []
+        assert tmp_path.exists()
         assert (ownership.NAMESPACES / stranger).exists()
         assert ownership.leftovers() == []
     finally:

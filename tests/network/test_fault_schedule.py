@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fanin.errors import ConfigurationError
-from fanin.faults import FaultSchedule, Happening
+from fanin.faults import FaultSchedule, ScheduledFault
 from fanin.options import Options
 
 
@@ -20,8 +20,8 @@ from fanin.options import Options
     ],
 )
 def test_a_clause_says_what_happens_to_whom_and_when(text: str, expected: dict[str, object]) -> None:
-    happening = Happening.parse(text)
-    assert {name: getattr(happening, name) for name in expected} == expected
+    fault = ScheduledFault.parse(text)
+    assert {name: getattr(fault, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_clause_says_what_happens_to_whom_and_when(text: str, expected: dict[s
 )
 def test_a_clause_that_makes_no_sense_is_refused_with_examples(text: str) -> None:
     with pytest.raises(ConfigurationError, match="kill=worker:2@step:40"):
-        Happening.parse(text)
+        ScheduledFault.parse(text)
 
 
 def test_clauses_are_joined_by_semicolons_and_workers_get_theirs() -> None:
@@ -51,7 +51,7 @@ def test_clauses_are_joined_by_semicolons_and_workers_get_theirs() -> None:
     schedule = FaultSchedule.parse(text)
     assert schedule.packets is not None
     assert schedule.packets.seed == 7
-    assert [each.action for each in schedule.happenings] == ["kill", "restart"]
+    assert [each.action for each in schedule.scheduled] == ["kill", "restart"]
     assert schedule.for_workers(text) == "drop=1%,dup=2%@seed=7;kill=worker:2@step:40"
     assert FaultSchedule.parse("") == FaultSchedule()
 

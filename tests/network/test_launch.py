@@ -41,6 +41,28 @@ def test_any_other_command_is_left_alone(command: list[str]) -> None:
     assert torchrun_command(command, FABRIC, 1, 0) == command
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        ["-u", "train.py", "-c"],
+        ["-W", "error", "-X", "dev", "-m", "train"],
+        ["-Wonce", "train.py"],
+        ["-uW", "error", "train.py"],
+        ["-um", "train"],
+        ["--check-hash-based-pycs", "never", "train.py"],
+    ],
+)
+def test_options_of_the_interpreter_stay_with_it(program: list[str]) -> None:
+    command = torchrun_command(["python", *program], FABRIC, 1, 0)
+    assert command[:3] == [sys.executable, "-m", "torch.distributed.run"]
+    assert command[-len(program) - 2 :] == ["--no-python", sys.executable, *program]
+
+
+@pytest.mark.parametrize("program", [["-uc", "pass"], ["-u", "-c", "pass"], ["-V"], ["-"], ["-W"], []])
+def test_an_interpreter_without_a_program_is_left_alone(program: list[str]) -> None:
+    assert torchrun_command(["python", *program], FABRIC, 1, 0) == ["python", *program]
+
+
 def test_no_command_is_an_error_that_shows_how() -> None:
     with pytest.raises(ConfigurationError, match="fanin emulate -- python"):
         torchrun_command([], FABRIC, 0, 0)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import grpc
 
+from fanin.emulation.processes import free_port
 from fanin.wire import Kind, Packet
 from tests.p4_programs.client import Client
 from tests.p4_programs.frames import UDP_OFFSET, Place, frame_to_switch
@@ -145,7 +146,7 @@ def started(folder: Path, ports: Sequence[int]) -> Iterator[tuple[str, dict[int,
             tap.settimeout(REPLY_TIMEOUT_S)
             sockets[port] = tap
             interfaces += ["-i", f"{port}@{inner}"]
-        address = f"127.0.0.1:{_free_port()}"
+        address = f"127.0.0.1:{free_port()}"
         log = stack.enter_context((folder / "bmv2.log").open("wb"))
         arguments = ["--no-p4", "--device-id", "1", *interfaces, "--"]
         switch = subprocess.Popen(
@@ -167,11 +168,6 @@ def _await_server(address: str, switch: subprocess.Popen[bytes]) -> None:
             except grpc.FutureTimeoutError:
                 assert switch.poll() is None, "simple_switch_grpc ended; see its log"
                 assert time.monotonic() < deadline, "simple_switch_grpc does not listen"
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def _ip(*arguments: str) -> None:

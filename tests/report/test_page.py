@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import itertools
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from fanin.emulation.record import VERSION, RunRecord, Scalar
-from fanin.emulation.report import write_report
+from fanin.emulation.report import publish, write_report
 from fanin.emulation.report.drawing import bytes_label, rate_label, time_label
 from fanin.emulation.report.links import busiest_share, rates_of
 from fanin.emulation.report.page import plots_of, render, setting_label, tables_of
 from fanin.emulation.report.palette import DARK, LIGHT, NAMES, Palette, style_sheet
 from fanin.emulation.report.timeline import shares_of, waited_s, window_of
+from fanin.errors import ConfigurationError
 from tests.report.colour_vision import VISIONS, lab, linear, luminance
 from tests.report.records import compared, emulated, measured
 
@@ -199,3 +202,24 @@ def test_a_long_run_shows_its_middle_and_shares_are_of_all_of_it() -> None:
 )
 def test_quantities_are_written_for_people(text: str, expected: str) -> None:
     assert text == expected
+
+
+def test_a_record_whose_page_cannot_be_drawn_is_kept_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    monkeypatch.setattr("fanin.emulation.report.page.plots_of", lambda record: 1 / 0)
+    publish(measured(), tmp_path / "page.html", Console(file=shown, width=200))
+    assert "cannot be drawn: ZeroDivisionError" in shown.getvalue()
+    assert RunRecord.read(tmp_path / "page.json") == measured()
+
+
+def test_without_its_extra_only_a_page_that_was_asked_for_is_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = io.StringIO()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fanin.emulation.report.missing", lambda: "matplotlib")
+    publish(measured(), None, Console(file=shown))
+    assert shown.getvalue() == ""
+    with pytest.raises(ConfigurationError, match=r"needs matplotlib.*fanin\[plot\]"):
+        publish(measured(), tmp_path / "page.html", Console(file=shown))
+    assert not list(tmp_path.iterdir())

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import json
 import signal
+from typing import Any
 
 import pytest
 
-from tests.torch.job import running
+from tests.support.ranks import running
 
 SIZE = 4
 
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
-@pytest.mark.processes
-@pytest.mark.slow
-def test_training_goes_on_without_a_rank_that_dies_and_the_accounts_balance() -> None:
-    """Every round waits for all who are there; so rounds after the death hold one gradient less, and none is stuck."""
+
+def ends_of(mode: str) -> list[dict[str, Any]]:
+    """What the survivors told at their ends, the last rank having died."""
     environment = {"FANIN_ON_WORKER_LOSS": "continue"}
-    with running(["-m", "tests.stale.loss_rank"], SIZE, environment) as job:
-        assert job.wait(120, [SIZE - 1]) == [9], job.output(SIZE - 1)
+    with running(["-m", "tests.stale.loss_rank", mode], SIZE, environment) as job:
+        assert job.wait(120, [SIZE - 1]) == [-signal.SIGKILL], job.output(SIZE - 1)
         codes = job.wait(70, range(SIZE - 1))
         assert codes == [0] * (SIZE - 1), [job.output(rank) for rank in range(SIZE - 1)]
-        ends = [json.loads(job.output(rank).splitlines()[-1]) for rank in range(SIZE - 1)]
+        return [json.loads(job.output(rank).splitlines()[-1]) for rank in range(SIZE - 1)]
+
+
+def test_training_goes_on_without_a_rank_that_dies_and_the_accounts_balance() -> None:
+    """Every round waits for all who are there; so rounds after the death hold one gradient less, and none is stuck."""
+    ends = ends_of("asynchronous")
     assert len({end["replica"] for end in ends}) == 1
     assert [end["ranks"] for end in ends] == [[0, 1, 2]] * (SIZE - 1)
     contributors = ends[0]["contributors"]
@@ -29,16 +35,9 @@ def test_training_goes_on_without_a_rank_that_dies_and_the_accounts_balance() ->
     assert contributors[-1] == SIZE - 1
 
 
-@pytest.mark.processes
-@pytest.mark.slow
 def test_stale_synchronous_training_goes_on_without_a_rank_that_dies() -> None:
     """DDP's iterations go on, every survivor's gradient lands, and what rounds hold beyond them is the lost rank's."""
-    environment = {"FANIN_ON_WORKER_LOSS": "continue"}
-    with running(["-m", "tests.stale.loss_hook_rank"], SIZE, environment) as job:
-        assert job.wait(120, [SIZE - 1]) == [-signal.SIGKILL], job.output(SIZE - 1)
-        codes = job.wait(70, range(SIZE - 1))
-        assert codes == [0] * (SIZE - 1), [job.output(rank) for rank in range(SIZE - 1)]
-        ends = [json.loads(job.output(rank).splitlines()[-1]) for rank in range(SIZE - 1)]
+    ends = ends_of("hook")
     assert len({end["replica"] for end in ends}) == 1
     for end in ends:
         assert end["ranks"] == [0, 1, 2]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.control.processes import a_switch
-from tests.torch.job import Job, running
+from tests.support.ranks import Job, running
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 TIMEOUT_S = 150.0

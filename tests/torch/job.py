@@ -1,92 +1,14 @@
-"""Starting test jobs: N processes with torch's environment, bounded in time, killed to the last when it is over."""
+"""Checks that run on every rank of a test job; the job itself is tests/support/ranks.py."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import socket
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def free_port() -> int:
-    """A TCP port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-class Job:
-    """Running ranks. Output goes to one file per rank."""
-
-    def __init__(self, command: Sequence[str], size: int, folder: Path, environment: Mapping[str, str]) -> None:
-        self._port = str(free_port())
-        self._command, self._size, self._environment = command, size, environment
-        self.folder = folder
-        self._replaced: list[subprocess.Popen[bytes]] = []
-        self.processes = [self._start(rank, {}) for rank in range(size)]
-
-    def replace(self, rank: int, environment: Mapping[str, str]) -> None:
-        """Start a rank's program again, with some more environment. The one before has ended; its output is kept."""
-        kept = self.folder / f"rank{rank}-{len(self._replaced)}.txt"
-        (self.folder / f"rank{rank}.txt").rename(kept)
-        self._replaced.append(self.processes[rank])
-        self.processes[rank] = self._start(rank, environment)
-
-    def _start(self, rank: int, more: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        env = {
-            **os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self._size),
-            "LOCAL_WORLD_SIZE": str(self._size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self._port,
-            "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
-            **self._environment, **more,
-        }  # fmt: skip
-        arguments = [part.replace("%r", str(rank)) for part in self._command]
-        with (self.folder / f"rank{rank}.txt").open("wb") as output:
-            return subprocess.Popen(
-                [sys.executable, *arguments], env=env, cwd=self.folder, stdout=output, stderr=subprocess.STDOUT
-            )
-
-    def wait(self, timeout_s: float, ranks: Sequence[int] | None = None) -> list[int | None]:
-        """Exit codes of the ranks (all of them by default); None for one that still runs at the end."""
-        deadline = time.monotonic() + timeout_s
-        codes: list[int | None] = []
-        for rank in range(len(self.processes)) if ranks is None else ranks:
-            try:
-                codes.append(self.processes[rank].wait(max(0.0, deadline - time.monotonic())))
-            except subprocess.TimeoutExpired:
-                codes.append(None)
-        return codes
-
-    def output(self, rank: int) -> str:
-        """What a rank has printed."""
-        return (self.folder / f"rank{rank}.txt").read_text(errors="replace")
-
-    def close(self) -> None:
-        """Kill what still runs."""
-        for process in self.processes:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-
-
-@contextmanager
-def running(command: Sequence[str], size: int, environment: Mapping[str, str] | None = None) -> Iterator[Job]:
-    """A job of `size` ranks running `python COMMAND`; `%r` in it becomes the rank."""
-    with tempfile.TemporaryDirectory() as name:
-        job = Job(command, size, Path(name), environment or {})
-        try:
-            yield job
-        finally:
-            job.close()
+from tests.support.ranks import ROOT as ROOT
+from tests.support.ranks import Job as Job
+from tests.support.ranks import running as running
 
 
 def run_checks(

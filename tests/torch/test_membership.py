@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from tests.control.processes import a_switch
-from tests.torch.job import running
+from tests.support.ranks import running
 
 SIZE = 3
 WAITS_AT = 16

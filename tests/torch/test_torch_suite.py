@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from tests.torch.job import running
+from tests.support.ranks import running
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 CHOSEN = (

@@ -7,6 +7,7 @@ import socket
 import pytest
 import zmq
 
+from fanin.emulation.processes import free_port
 from fanin.errors import ConfigurationError, SwitchUnreachableError
 from fanin.host.transports import UdpTransport, ZmqTransport, open_transport
 from fanin.options import Options
@@ -19,15 +20,8 @@ BRIEF_S = 0.2
 """A timeout that a test has to sit out."""
 
 
-def _free_port(kind: socket.SocketKind) -> int:
-    """A port where nobody listens."""
-    with socket.socket(socket.AF_INET, kind) as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
-
-
 def test_udp_to_a_port_without_a_listener_says_so_and_recovers() -> None:
-    port = _free_port(socket.SOCK_DGRAM)
+    port = free_port(socket.SOCK_DGRAM)
     worker = UdpTransport("127.0.0.1", port)
     worker.send([(b"anybody?", SWITCH)])
     assert worker.receive(DEADLINE_S) == []
@@ -44,7 +38,7 @@ def test_udp_to_a_port_without_a_listener_says_so_and_recovers() -> None:
 
 
 def test_a_refusal_left_over_from_an_earlier_datagram_does_not_swallow_the_next() -> None:
-    port = _free_port(socket.SOCK_DGRAM)
+    port = free_port(socket.SOCK_DGRAM)
     worker = UdpTransport("127.0.0.1", port)
     worker.send([(b"lost", SWITCH)])
     switch = UdpServerTransport("127.0.0.1", port)
@@ -73,7 +67,7 @@ def test_a_name_that_does_not_resolve_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_zmq_where_nobody_listens_gives_up_in_time() -> None:
-    port = _free_port(socket.SOCK_STREAM)
+    port = free_port(socket.SOCK_STREAM)
     with pytest.raises(SwitchUnreachableError, match=rf"zmq://127.0.0.1:{port}: nothing listens there.*0.2 s"):
         ZmqTransport("127.0.0.1", port, curve_server_key=None, connect_timeout_s=BRIEF_S)
 

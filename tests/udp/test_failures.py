@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fanin.emulation.processes import free_port
 from fanin.errors import AdmissionError
 from fanin.events import Departed, Ready, Refused, SwitchSilent, WorkerJoined, WorkerLeft, WorkersGone, WorkerSilent
 from fanin.job import JobSpec
@@ -30,14 +31,6 @@ from tests.udp.cluster import (
 )
 
 
-def free_port() -> int:
-    """A UDP port where nobody listens."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
 def next_of(source: Any, kind: type) -> Any:
     """The next event of that type."""
     while not isinstance(event := source.next_event(WAIT_S), kind):
@@ -53,7 +46,7 @@ def alone(spec: JobSpec, ports: tuple[int, ...], token: int, timeout_s: float = 
 
 
 def test_a_switch_that_is_not_there_is_said_not_to_be() -> None:
-    port = free_port()
+    port = free_port(socket.SOCK_DGRAM)
     engine = alone(spec_of(1), (port,), 500, timeout_s=0.3)
     assert isinstance(engine.next_event(WAIT_S), SwitchSilent)
     assert engine.failed

@@ -1,4 +1,4 @@
-"""`python -m fanin.emulation.network.keeper NAME`: cleans a run up when its owner ends, however it ends.
+"""`python -m fanin.emulation.network.cleanup_guardian NAME`: cleans a run up when its owner ends, however it ends.
 
 It holds the read end of a pipe whose write end only the owner has: the pipe closes when the owner exits, crashes or is
 killed by SIGKILL. Signals meant for the owner's terminal pass it by.
@@ -16,12 +16,12 @@ from fanin.emulation.network import ownership
 CLOSE_TIMEOUT_S = 10.0
 
 
-class Keeper:
-    """The owner's side: a running keeper."""
+class CleanupGuardian:
+    """The owner's side: a running guardian."""
 
     def __init__(self, run: ownership.Run) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "fanin.emulation.network.keeper", run.name],
+            [sys.executable, "-m", "fanin.emulation.network.cleanup_guardian", run.name],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )

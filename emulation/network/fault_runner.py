@@ -1,4 +1,4 @@
-"""Carries out what is to happen to a cluster at a time or a step: kills, restarts, pauses, links down and slow."""
+"""Carries out a scenario's faults at their time or step: kills, restarts, pauses, links down and slow."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from fanin.emulation.network.launch import Workers
 from fanin.emulation.network.switches import Switches
 from fanin.emulation.network.timelines import steps_in
 from fanin.emulation.record import Event
-from fanin.faults import FaultSchedule, Happening
+from fanin.faults import FaultSchedule, ScheduledFault
+
+END_OF = "end of "
+"""Before the text of a fault that lasts, when it is over."""
 
 
-class Happenings:
+class FaultRunner:
     """Looked at often; does what is due. Workers' deaths at a step are their own doing (host/torch/timeline.py)."""
 
     def __init__(
@@ -33,8 +36,8 @@ class Happenings:
         self._note = note
         self._order = itertools.count()
         self._due: list[tuple[float, int, str, Callable[[], None]]] = []
-        self._at_step = [each for each in schedule.happenings if each.at_step is not None and not each.by_worker]
-        for each in schedule.happenings:
+        self._at_step = [each for each in schedule.scheduled if each.at_step is not None and not each.by_worker]
+        for each in schedule.scheduled:
             if each.at_s is not None:
                 self._plan(each.at_s, each.text, self._begin(each, each.at_s))
 
@@ -52,53 +55,54 @@ class Happenings:
             action()
 
     def missed(self) -> list[str]:
-        """What did not come to happen, since the run was over first."""
-        return [text for _, _, text, _ in self._due] + [each.text for each in self._at_step]
+        """Faults that never fired, since the run was over first."""
+        begun = [text for _, _, text, _ in self._due if not text.startswith(END_OF)]
+        return begun + [each.text for each in self._at_step]
 
     def _plan(self, time_s: float, text: str, action: Callable[[], None]) -> None:
         heapq.heappush(self._due, (time_s, next(self._order), text, action))
 
-    def _begin(self, happening: Happening, at_s: float) -> Callable[[], None]:
+    def _begin(self, fault: ScheduledFault, at_s: float) -> Callable[[], None]:
         """What to do for it; what lasts plans its own end."""
         begin, end = {
             "link": self._link_actions,
             "worker": self._worker_actions,
             "switch": self._switch_actions,
-        }[happening.target](happening)
-        lasts_s = happening.lasts_s
+        }[fault.target](fault)
+        lasts_s = fault.lasts_s
         if lasts_s is None or end is None:
             return begin
         finish = end
 
         def both() -> None:
             begin()
-            self._plan(at_s + lasts_s, f"end of {happening.text}", finish)
+            self._plan(at_s + lasts_s, END_OF + fault.text, finish)
 
         return both
 
-    def _link_actions(self, happening: Happening) -> tuple[Callable[[], None], Callable[[], None] | None]:
-        assert happening.index is not None
-        cable = self._fabric.cables[happening.index]
-        if happening.action == "down":
+    def _link_actions(self, fault: ScheduledFault) -> tuple[Callable[[], None], Callable[[], None] | None]:
+        assert fault.index is not None
+        cable = self._fabric.cables[fault.index]
+        if fault.action == "down":
             return lambda: self._fabric.cut(cable, True), lambda: self._fabric.cut(cable, False)
         rate = cable.link.rate_bit_s
-        slowed = None if rate is None else rate / happening.factor
+        slowed = None if rate is None else rate / fault.factor
         return lambda: self._fabric.set_rate(cable, slowed), lambda: self._fabric.set_rate(cable, rate)
 
-    def _worker_actions(self, happening: Happening) -> tuple[Callable[[], None], Callable[[], None] | None]:
-        rank = happening.index
+    def _worker_actions(self, fault: ScheduledFault) -> tuple[Callable[[], None], Callable[[], None] | None]:
+        rank = fault.index
         assert rank is not None
-        if happening.action == "pause":
+        if fault.action == "pause":
             return (
                 lambda: self._workers.signal(rank, signal.SIGSTOP),
                 lambda: self._workers.signal(rank, signal.SIGCONT),
             )
         return lambda: self._workers.kill_program(rank), None
 
-    def _switch_actions(self, happening: Happening) -> tuple[Callable[[], None], Callable[[], None] | None]:
+    def _switch_actions(self, fault: ScheduledFault) -> tuple[Callable[[], None], Callable[[], None] | None]:
         root = self._switches.root
-        if happening.action == "pause":
+        if fault.action == "pause":
             return lambda: root.signal(signal.SIGSTOP), lambda: root.signal(signal.SIGCONT)
-        if happening.action == "kill":
+        if fault.action == "kill":
             return root.kill, None
         return self._switches.restart, None

@@ -1,4 +1,4 @@
-"""`python -m fanin.emulation.guarded MODULE ARGUMENTS`: run a module that dies with its parent, however that ends."""
+"""`python -m fanin.emulation.parent_death MODULE ARGUMENTS`: run a module, to be killed when its parent ends."""
 
 from __future__ import annotations
 

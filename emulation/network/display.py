@@ -1,0 +1,64 @@
+"""What `fanin emulate` shows: the scenario at the beginning, links while it runs, a line per worker at the end."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from rich.filesize import decimal
+from rich.text import Text
+
+from fanin.emulation.figures import FigureTable
+from fanin.emulation.network.scenario import Scenario
+from fanin.emulation.record import LinkSample, RunRecord
+
+COLOURS = {"finished": "green", "failed": "red", "interrupted": "yellow"}
+
+
+def description(scenario: Scenario) -> str:
+    """What is unusual about the cluster, and what is not."""
+    parts = [f"links {scenario.rate}, delay {scenario.delay}, loss {scenario.loss}, MTU {scenario.mtu}"]
+    parts += [f"{scenario.racks} racks"] if scenario.racks > 1 else []
+    parts += [f"worker {rank} {factor:g}x slower" for rank, factor in scenario.slowdowns.items()]
+    return "; ".join([*parts, f"switch {scenario.target}", *scenario.faults])
+
+
+def links_table(time_s: float, links: Mapping[str, Sequence[LinkSample]]) -> FigureTable:
+    """What the links carry at this moment."""
+    table = FigureTable(f"{time_s:.0f} s", ("link", "up", "down", "sent", "dropped"))
+    for name, samples in links.items():
+        last = samples[-1]
+        before = samples[-2] if len(samples) > 1 else LinkSample(time_s=0.0, up_bytes=0, down_bytes=0)
+        span_s = max(last.time_s - before.time_s, 1e-9)
+        up, down = ((last.up_bytes - before.up_bytes) / span_s, (last.down_bytes - before.down_bytes) / span_s)
+        table.add(
+            name, f"{up * 8e-6:.0f} Mbit/s", f"{down * 8e-6:.0f} Mbit/s", decimal(last.up_bytes), f"{last.dropped:,}"
+        )
+    return table
+
+
+def summary(record: RunRecord) -> FigureTable:
+    """The last word: how the run went, a line per worker."""
+    title = Text.assemble((record.outcome, COLOURS[record.outcome]), f" after {record.duration_s:.1f} s")
+    headings = ("worker", "computed", "quantized", "sent", "waited", "most for", "link up", "resent")
+    table = FigureTable(title, headings)
+    links = {link.name: link.samples[-1].up_bytes for link in record.links if link.samples}
+    for worker in record.workers:
+        spent: dict[str, float] = defaultdict(float)
+        blamed: dict[int, float] = defaultdict(float)
+        for span in worker.spans:
+            spent[span.activity] += span.end_s - span.start_s
+            for rank in span.waited_for[:1]:
+                blamed[rank] += span.end_s - span.start_s
+        most = max(blamed, key=lambda rank: blamed[rank]) if blamed else None
+        table.add(
+            str(worker.rank),
+            *(f"{spent[activity]:.2f} s" for activity in ("compute", "quantize", "send", "wait")),
+            "" if most is None else f"worker {most}",
+            decimal(links.get(f"worker {worker.rank}", 0)),
+            f"{worker.counters.get('retransmissions', 0):,.0f}",
+        )
+    ends = [event.text for event in record.events if event.kind == "end"]
+    errors = [record.error] if record.error and not any(record.error in end for end in ends) else []
+    table.caption = "\n".join([*errors, *ends, *record.notes])
+    return table

@@ -1,0 +1,128 @@
+"""Tables in terminals: headings and figures are whole at any width, as a table or as lines."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console, RenderableType
+
+from fanin.benchmarks import allreduce, fairness, network, staleness
+from fanin.emulation.announced import announced
+from fanin.emulation.figures import FigureTable
+from fanin.emulation.network import display
+from fanin.emulation.network.topology import Link
+from fanin.emulation.record import LinkSample, Row
+from fanin.examples import demo
+from tests.report.records import emulated
+
+
+def shown(what: RenderableType, width: int) -> str:
+    """What a terminal of that width shows."""
+    console = Console(file=io.StringIO(), width=width)
+    with console.capture() as captured:
+        console.print(what)
+    return captured.get()
+
+
+def all_reduces() -> FigureTable:
+    """Of `fanin bench allreduce`, with the longest figures that a run has had."""
+    plan = allreduce.Plan(workers=8, bytes=26_214_400, lanes=(32,), against=("gloo",), samples=11, loss_percent=(1.5,))
+    row = allreduce.Row(
+        backend="mpi-shm", lanes=32, workers=8, bytes=1, median_s=123.4567, ratio_to_gloo=123.45, fastest_s=123.4,
+        ideal_ratio_to_gloo=12.34, max_error=1.2e-12, slowest_s=1234.5, samples=11, loss_percent=1.5,
+    )  # fmt: skip
+    return allreduce.table_of(plan, [row])
+
+
+def links() -> FigureTable:
+    """Of `fanin bench network`."""
+    plan = network.Plan(workers=8, sizes=(4,), link=Link(rate_bit_s=1e8), lanes=(32,), against=("gloo",), samples=5)
+    row = Row(
+        backend="fanin", lanes=32, workers=8, bytes=26_214_400, rate_bit_s=1e8, measures="allreduce", median_s=12.345,
+        fastest_s=1.0, slowest_s=2.0, samples=5, ideal_s=12.345, ratio_to_gloo=12.34, max_error=0.0,
+        retransmissions=123_456,
+    )  # fmt: skip
+    return network.table_of(plan, [row])
+
+
+def training() -> FigureTable:
+    """Of `fanin bench staleness`."""
+    plan = staleness.Plan(
+        workers=4, steps=160, step_ms=30.0, repeats=2, target=0.9, modes=("synchronous",), conditions=("even",),
+        rate_bit_s=4e6,
+    )  # fmt: skip
+    row = staleness.Row(
+        condition="slow-link", mode="synchronous", to_target_s=123.45, fastest_s=123.45, slowest_s=123.45,
+        speed_up=12.34, seconds=123.4, accuracy=0.945, loss=1.23, choices=(3, 4), points=(),
+    )  # fmt: skip
+    return staleness.table_of(plan, [row, dataclasses.replace(row, condition="even", mode="gloo")])
+
+
+def comparison() -> FigureTable:
+    """Of `fanin demo --task text`."""
+    plan = demo.Plan(task="text", backend="fanin", workers=32, lanes=16, epochs=10, seed=0, faults="")
+    said = {
+        "accuracy": 0.9876, "test_loss": 5.0, "step_s": 1.2345, "communication_s": 1.2345, "epoch": 10, "loss": 1.0,
+    }  # fmt: skip
+    run = demo.Run(plan, epochs=[said])
+    run.ends = {
+        rank: {"wire_bytes_sent": 10**9, "wire_bytes_received": 10**9, "replica": str(rank), "gradient_bytes": 1}
+        for rank in range(32)
+    }
+    return demo.comparison([run, dataclasses.replace(run, plan=dataclasses.replace(plan, backend="gloo"))])
+
+
+def emulation() -> FigureTable:
+    """Of `fanin emulate` at its end."""
+    return display.summary(emulated(workers=4, steps=200))
+
+
+def traffic() -> FigureTable:
+    """Of `fanin emulate` while it runs."""
+    sample = LinkSample(time_s=1.0, up_bytes=10**12, down_bytes=10**12, dropped=10**9)
+    return display.links_table(1.0, {"worker 10": [sample]})
+
+
+def jobs() -> FigureTable:
+    """Of `fanin bench fairness`."""
+    row = {"bytes_per_s": 1e9, "flooded": 915_000, "of_fair_rate": 1.0}
+    return fairness.table_of([{**row, "second_job": name} for name in fairness.SECOND_JOBS])
+
+
+TABLES = [all_reduces, links, training, comparison, emulation, traffic, jobs]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("make", TABLES)
+def test_headings_and_figures_are_whole(make: Callable[[], FigureTable], width: int) -> None:
+    wide, text = shown(make(), 1000), shown(make(), width)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    words = " ".join(text.replace(";", "").split())
+    assert all(heading in words for heading in make().headings)
+    assert {word.rstrip(";") for word in wide.split() if word.strip("─")} <= set(words.split())
+
+
+@pytest.mark.parametrize("make", TABLES)
+def test_eighty_columns_have_room_for_a_table(make: Callable[[], FigureTable]) -> None:
+    assert "──" in shown(make(), 80)
+
+
+def test_what_a_program_said_is_no_markup() -> None:
+    table = FigureTable("[title]", ("a",))
+    table.add("[/red] in a cell")
+    table.caption = "'[/data]' is not there"
+    for width in (10, 80):
+        assert "[/red]" in shown(table, width)
+    assert "'[/data]' is not there" in shown(table, 80)
+
+
+def test_a_long_measurement_says_how_far_it_is_where_there_is_no_terminal() -> None:
+    file = io.StringIO()
+    with announced(Console(file=file), "4 workers, [something]") as tell:
+        tell("run 1 of 9 is done")
+        tell("run 2 of 9 is done")  # too soon after the first for a line of its own
+    assert file.getvalue().splitlines() == ["4 workers, [something] ...", "    0 s  run 1 of 9 is done"]
