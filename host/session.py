@@ -71,8 +71,8 @@ class MembershipChange:
 class Session:
     """One worker of one job. Thread safe: any thread may submit, wait and ask; one thread calls `next_done`.
 
-    It belongs to the process that joined. A child forked from that process has a copy, of which `close` does nothing: the
-    child's end is not this worker's. Its other calls raise FaninError there.
+    It belongs to the process that joined. In a child forked from it `close` does nothing, since the child's end is not
+    this worker's, and whatever needs the engine raises FaninError.
     """
 
     address: SwitchAddress

@@ -70,7 +70,7 @@ void SwitchServer::admit(const JobSpec& spec, bool share_memory, const std::opti
       flows_[i]->with_machine([&](SwitchMachine& machine, double) { machine.remove(spec.job); });
     throw;
   }
-  if (!share_memory || !share_memory_) return;
+  if (!share_memory || !share_memory_ || spec.branches) return;  // switches below this one use sockets
   Sharing sharing;
   sharing.rings.wanted = SwitchFlow::ring_bytes(spec) * flows_.size();
   for (const auto& flow : flows_) sharing.paths.push_back(flow->share_memory(spec));

@@ -166,7 +166,7 @@ class Watch:
             thread.join(STOP_TIMEOUT_S)
 
     def forget(self) -> None:
-        """In a child of fork(), which has no such thread, and perhaps a lock that its parent's had locked: begin anew."""
+        """In a child of fork(), which has no such thread, and perhaps a lock that it had locked: begin anew."""
         self._watched = {}
         self._lock = threading.Lock()
         self._thread = None

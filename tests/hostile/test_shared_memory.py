@@ -51,7 +51,9 @@ def sharing(server: Any, spec: JobSpec) -> Iterator[Cluster]:
 
 def right_sums(job: Cluster, seed: int, count: int = 3000) -> None:
     """One sum of random integers, which must be exact."""
-    arrays = [np.random.default_rng((seed, rank)).integers(-99, 99, count, np.int32) for rank in range(len(job.engines))]
+    arrays = [
+        np.random.default_rng((seed, rank)).integers(-99, 99, count, np.int32) for rank in range(len(job.engines))
+    ]
     expected = np.sum(arrays, axis=0)
     job.run(arrays, element=Element.INT32)
     for array in arrays:
@@ -139,7 +141,12 @@ def scribble(segment: Segment, dice: np.random.Generator) -> None:
             segment.put(int(at), values[dice.integers(len(values))])
     elif kind == 3:
         for worker in range(segment.workers):
-            for at in (UPLINK_WRITTEN_AT, UPLINK_READ_AT, DOWNLINK_READ_AT, DOWNLINK_WRITTEN_AT - PAGE_BYTES * (worker + 1)):
+            for at in (
+                UPLINK_WRITTEN_AT,
+                UPLINK_READ_AT,
+                DOWNLINK_READ_AT,
+                DOWNLINK_WRITTEN_AT - PAGE_BYTES * (worker + 1),
+            ):
                 where = segment.of_worker(worker, at)
                 segment.put(where, segment.number(where) + int(dice.integers(-4096, 4096)) & NEVER)
     else:
@@ -207,9 +214,7 @@ def test_a_job_whose_memory_is_spoilt_goes_on_by_udp(harm: Callable[[Segment], N
 def hello(spec: JobSpec, worker: int = 0) -> bytes:
     token = spec.tokens[worker]
     words = np.array([token >> 32, token & 0xFFFFFFFF], np.uint32)
-    return Packet(
-        kind=Kind.HELLO, job=spec.job, generation=spec.generation, worker=worker, words=words
-    ).to_bytes()  # fmt: skip
+    return Packet(kind=Kind.HELLO, job=spec.job, generation=spec.generation, worker=worker, words=words).to_bytes()
 
 
 def test_full_rings_do_not_keep_the_switch_from_its_sockets() -> None:
@@ -262,9 +267,15 @@ def test_a_socket_in_two_jobs_outlives_either_of_them(kind: str, ends_first: int
             words = np.arange(8, dtype=np.uint32) + base
             client.send(
                 Packet(
-                    kind=Kind.CONTRIBUTION, job=left.job, generation=left.generation, worker=0, slot=0, base=base,
-                    signature=9, words=words,
-                ).to_bytes()  # fmt: skip
+                    kind=Kind.CONTRIBUTION,
+                    job=left.job,
+                    generation=left.generation,
+                    worker=0,
+                    slot=0,
+                    base=base,
+                    signature=9,
+                    words=words,
+                ).to_bytes()
             )
             while (result := parse(client.recv(2048))).kind != Kind.RESULT:
                 pass

@@ -19,7 +19,7 @@ def carrier(name: str) -> Iterator[dict[str, str]]:
     """The environment that makes ranks use it."""
     environment = {"FANIN_NATIVE": "0"} if name == "twin-udp" else {}
     if name == "native-zmq":
-        with a_switch(name) as switch:
+        with a_switch("native-zmq") as switch:
             yield environment | {"FANIN_SWITCH": str(switch.address)}
     else:
         yield environment

@@ -11,6 +11,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import pytest
 from fanin.errors import ConfigurationError, FaninError
 from fanin.job import JobSpec
 from fanin.reduction import Element, Reduction
-from tests.udp.cluster import WAIT_S, cluster, native, reduction, serving, spec_of
+from tests.udp.cluster import WAIT_S, Array, cluster, native, reduction, serving, spec_of
 
 THREADS = 2
 """Of each kind at one engine."""
@@ -30,7 +31,7 @@ FOR_EVER_S = math.inf
 class Owner:
     """What keeps an array alive; when it is dropped, other threads run."""
 
-    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+    def __init__(self, array: Array) -> None:
         self.array = array
 
     def __del__(self) -> None:
@@ -70,7 +71,7 @@ def crowd() -> Iterator[Crowd]:
         made.join()
 
 
-def submit(engine: Any, array: np.ndarray[Any, Any]) -> int:
+def submit(engine: Any, array: Array) -> int:
     """In place, kept alive by an owner that nobody else has."""
     fields = {field.name: getattr(given, field.name) for given in [reduction(array)] for field in FIELDS}
     return int(engine.submit(Reduction(**(fields | {"owner": Owner(array)}))))
@@ -120,12 +121,12 @@ def test_threads_that_submit_wait_ask_and_drop_at_once(flows: int) -> None:
 
         with crowd() as readers:
             for engine in running.engines:
-                readers.add(lambda engine=engine: follow(engine))
+                readers.add(partial(follow, engine))
             try:
                 with crowd() as workers:
                     for engine in running.engines:
                         for work in [sum_and_wait, sum_and_ask, sum_in_place] * THREADS:
-                            workers.add(lambda work=work, engine=engine: work(engine))
+                            workers.add(partial(work, engine))
             finally:
                 ended.set()
 
@@ -139,7 +140,7 @@ def test_an_engine_may_be_closed_while_others_are_inside(closers: int) -> None:
             arrays = [np.ones(500, np.float32) for _ in range(2 * THREADS)]
             inside = threading.Barrier(2 * THREADS + 1 + 1)
 
-            def wait(array: np.ndarray[Any, Any], engine: Any = engine, inside: Any = inside) -> None:
+            def wait(array: Array, engine: Any = engine, inside: Any = inside) -> None:
                 ticket = submit(engine, array)
                 inside.wait()
                 assert not engine.wait(ticket, FOR_EVER_S)
@@ -152,7 +153,7 @@ def test_an_engine_may_be_closed_while_others_are_inside(closers: int) -> None:
 
             with crowd() as threads:
                 for array in arrays:
-                    threads.add(lambda array=array: wait(array))
+                    threads.add(partial(wait, array))
                 threads.add(follow)
                 inside.wait()
                 for _ in range(closers):
@@ -189,7 +190,7 @@ def test_jobs_come_and_go_at_a_server_that_others_ask_and_close() -> None:
                 server.next_event(0.0)
 
         for spec in specs:
-            threads.add(lambda spec=spec: admit_and_remove(spec))
+            threads.add(partial(admit_and_remove, spec))
         threads.add(ask)
         threads.add(lambda: server.next_event(0.1))
         threads.join()
@@ -227,9 +228,10 @@ def test_bad_arguments_are_refused() -> None:
     spec = spec_of(1)
     with cluster(spec) as running:
         engine, array = running.engines[0], np.ones(4, np.float32)
-        for call in (lambda: engine.wait(1, math.nan), lambda: engine.next_event(math.nan), lambda: engine.leave(math.nan)):
+        calls: list[Callable[[float], object]] = [lambda s: engine.wait(1, s), engine.next_event, engine.leave]
+        for call in calls:
             with pytest.raises(ValueError, match="timeout"):
-                call()
+                call(math.nan)
         with pytest.raises(ValueError, match="element"):
             engine.sum_in_place(array.ctypes.data, 4, 99, 32, 0, 1.0, array)
         with pytest.raises(ConfigurationError, match="lanes"):
