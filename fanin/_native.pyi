@@ -168,6 +168,9 @@ class SwitchServer:
     def shared_memory(self, job: int) -> tuple[str, ...]:
         """Where the job's workers on this machine find shared memory, a path per flow; empty if there is none."""
 
+    def ring_bytes(self, job: int) -> tuple[int, int]:
+        """What its rings there hold of the switch's memory, over all flows, and what they want: it has all or none."""
+
     def remove(self, job: int) -> None: ...
     def evict(self, job: int, worker: int) -> None: ...
     def set_quorum(self, job: int, quorum: int) -> None: ...

@@ -336,6 +336,11 @@ class JobReport:
     words_per_packet: int
     flows: int
     memory_bytes: int
+    """Of the switch's, its rings in shared memory included."""
+    ring_bytes: int
+    """What those take; 0 where it has none."""
+    wanted_ring_bytes: int
+    """The same, or more than was free when it was admitted: then it has none, and goes through sockets."""
     age_s: float
     members: tuple[MemberReport, ...]
     counters: dict[str, int]

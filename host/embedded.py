@@ -38,6 +38,7 @@ class EmbeddedSwitch:
     def __init__(self, process: subprocess.Popen[bytes], address: SwitchAddress, description: str) -> None:
         """For `start_switch`."""
         self._process = process
+        self._owner = os.getpid()
         self.address = address
         self.description = description
         """What the switch says of itself, in words."""
@@ -48,8 +49,12 @@ class EmbeddedSwitch:
         return self._process.pid
 
     def close(self) -> None:
-        """Let go of it: it ends by itself once its last job is gone. Idempotent, never raises, waits for no job."""
-        _let_go(self._process)
+        """Let go of it: it ends by itself once its last job is gone. Idempotent, never raises, waits for no job.
+
+        Nothing happens in a child forked from the process that started it.
+        """
+        if os.getpid() == self._owner:
+            _let_go(self._process)
 
     def __enter__(self) -> EmbeddedSwitch:
         return self

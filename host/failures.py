@@ -57,6 +57,14 @@ def ranks_of(mask: int) -> tuple[int, ...]:
     return tuple(rank for rank in range(mask.bit_length()) if mask >> rank & 1)
 
 
+def used_in_child(who: Membership) -> FaninError:
+    """A child of fork() uses what it has inherited."""
+    return FaninError(
+        f"rank {who.rank} of job {who.job_name!r} at {who.address} is the process that this one was forked from. Remedy: "
+        "reduce in the parent, or have the child join a job of its own (init_process_group after the fork)"
+    )
+
+
 def workers_gone(who: Membership, lost: Sequence[int], left: Sequence[int], timeout_s: float) -> WorkerLostError:
     """Peers are missing from a collective that needs them."""
     parts = []

@@ -11,6 +11,7 @@ Rules
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -54,6 +55,8 @@ class PumpEngine:
         name: str = "fanin",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._process = os.getpid()
+        """A child forked from it has neither the threads nor, perhaps, the locks: only `close`, which does nothing."""
         self._description = description
         self._clock = clock
         self._machines = [machine for machine, _ in flows]
@@ -110,6 +113,7 @@ class PumpEngine:
 
     def submit(self, reduction: Reduction) -> int:
         """Queue a reduction on every flow; its ticket. After a failure there is a ticket too, never done."""
+        self._refuse_children()
         with self._submitting:
             ticket = self._submitted + 1
             with self._changed:
@@ -178,6 +182,7 @@ class PumpEngine:
 
     def leave(self, timeout_s: float) -> bool:
         """Say BYE on every flow and wait for the echoes; True when all came."""
+        self._refuse_children()
         for machine, pump in zip(self._machines, self._pumps, strict=True):
             with pump.lock:
                 if self._failed:
@@ -190,11 +195,21 @@ class PumpEngine:
 
     def close(self) -> None:
         """Stop the threads, release waiters and close the transports."""
+        if os.getpid() != self._process:
+            return
         self._halt()
         for pump in self._pumps:
             pump.stop()
 
+    def _refuse_children(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "this engine belongs to the process that this one was forked from; a child that takes part in a job "
+                "joins it by itself"
+            )
+
     def _check(self, ticket: int) -> None:
+        self._refuse_children()
         if not 1 <= ticket <= self._submitted:
             raise ValueError(f"ticket {ticket} was never given out; the last one is {self._submitted}")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -31,6 +32,7 @@ from fanin.host.failures import (
     join_refused,
     packet_refused,
     switch_silent,
+    used_in_child,
     workers_gone,
 )
 from fanin.host.outputs import check_outputs
@@ -68,7 +70,11 @@ class MembershipChange:
 
 
 class Session:
-    """One worker of one job. Thread safe: any thread may submit, wait and ask; one thread calls `next_done`."""
+    """One worker of one job. Thread safe: any thread may submit, wait and ask; one thread calls `next_done`.
+
+    It belongs to the process that joined. In a child forked from it `close` does nothing, since the child's end is not
+    this worker's, and whatever needs the engine raises FaninError.
+    """
 
     address: SwitchAddress
     """The switch that serves the job."""
@@ -92,6 +98,7 @@ class Session:
         self._engine: Engine = joined.engine
         self._who: Membership = joined.who
         self._nonce = joined.nonce
+        self._process = os.getpid()
         self._options = options
         self.spec = joined.spec
         self.flows = joined.flows
@@ -171,6 +178,8 @@ class Session:
         Raises the session's failure (WorkerLostError, SwitchLostError, CollectiveMismatchError, ...) if the ticket can
         no longer finish, CollectiveTimeoutError after `timeout_s` seconds (the reduction goes on). None: no limit.
         """
+        if self.inherited:
+            raise used_in_child(self._who)
         if self._engine.wait(ticket, WAIT_SLICE_S if timeout_s is None else min(timeout_s, WAIT_SLICE_S)):
             self._seen(ticket)
             return
@@ -249,8 +258,15 @@ class Session:
         return None
 
     @property
+    def inherited(self) -> bool:
+        """Whether this process was forked from the one that joined."""
+        return os.getpid() != self._process
+
+    @property
     def failure(self) -> FaninError | None:
         """Why nothing works any more, or None. Sticky: the first failure stays the one that is reported."""
+        if self.inherited:
+            return used_in_child(self._who)
         if self._failure is None and not self._closed and self._engine.failed:
             self._find_failure()
         return self._failure
@@ -294,6 +310,8 @@ class Session:
 
     def close(self, timeout_s: float = 10) -> None:
         """Leave the job (the others are told) and release everything; idempotent, never raises, bounded."""
+        if self.inherited:
+            return
         with self._lock:
             if self._closed:
                 return
@@ -425,6 +443,8 @@ class Session:
         self._over.set()
 
     def _raise_if_over(self) -> None:
+        if self.inherited:
+            raise used_in_child(self._who)
         if self._engine.failed and not self._closed:
             self._find_failure()
         if self._failure is not None:

@@ -1,9 +1,11 @@
 // The switch's numbers for its peers. A number is never given to two peers; a machine passes it around and looks no further.
 //
 // Whoever sends anything gets a number: a stranger. There may be anyone's packets on a port, so strangers are bounded, the
-// oldest going first. A peer that a job took in is a member: kept until the job goes, with a socket of its own.
+// oldest going first. A peer that a job took in is a member: kept until the job goes, with a socket of its own. One socket
+// may be a member of several jobs, and have several workers' places in one: its socket stays until the last of them goes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -12,7 +14,6 @@
 #include <vector>
 
 #include "allowance.hpp"
-#include "shared_memory.hpp"
 #include "sinks.hpp"
 #include "udp_socket.hpp"
 
@@ -25,16 +26,25 @@ class AddressBook {
   static constexpr double STRANGER_DATAGRAMS_PER_S = 1000.0;
   static constexpr double STRANGER_DATAGRAMS_AT_ONCE = 1024.0;
 
+  struct Membership {
+    std::uint16_t job;
+    std::uint32_t sharing = 0;  // as which workers it has mapped the job's shared memory, as a bit mask
+  };
+
   struct Peer {
     SocketAddress remote;
     std::optional<SocketAddress> local;  // where it sent to, if the server listens on a wildcard
-    bool member = false;
-    bool pinned = false;    // never forgotten: the parent of a leaf
-    std::uint16_t job = 0;  // of a member
-    UdpSocket socket;       // of a member, if one could be had: connected, on the server's port
-    SharedMemory* shared = nullptr;  // of a member that is on this machine and has mapped it
-    std::uint32_t worker = 0;        // of such a member: its place there
+    bool pinned = false;                 // never forgotten: the parent of a leaf
+    std::vector<Membership> memberships;
+    UdpSocket socket;  // of a member, if one could be had: connected, on the server's port
     Allowance allowance{STRANGER_DATAGRAMS_PER_S, STRANGER_DATAGRAMS_AT_ONCE};  // of a stranger
+
+    bool is_member() const { return !memberships.empty(); }
+    // Null where it is no member of the job.
+    const Membership* membership(std::uint16_t job) const {
+      const auto found = std::ranges::find(memberships, job, &Membership::job);
+      return found == memberships.end() ? nullptr : &*found;
+    }
   };
 
   Address number(const SocketAddress& remote, const SocketAddress* local) {
@@ -58,18 +68,12 @@ class AddressBook {
     return found == peers_.end() ? nullptr : &found->second;
   }
 
-  void become_member(Peer& peer, std::uint16_t job) {
-    peer.job = job;
-    peer.member = true;
-  }
-
-  // Its members are strangers from now on, without sockets.
+  // Its members are strangers from now on, without sockets, but for those that another job has, too.
   void forget_job(std::uint16_t job) {
     for (auto& [number, peer] : peers_) {
-      if (!peer.member || peer.job != job) continue;
-      peer.member = false;
+      if (std::erase_if(peer.memberships, [job](const Membership& of) { return of.job == job; }) == 0) continue;
+      if (peer.is_member()) continue;
       peer.socket.close();
-      peer.shared = nullptr;
       strangers_.push_back(number);
     }
     forget_old_strangers();
@@ -96,7 +100,7 @@ class AddressBook {
       const auto oldest = peers_.find(strangers_.front());
       strangers_.pop_front();
       // It may have become a member since.
-      if (oldest == peers_.end() || oldest->second.member || oldest->second.pinned) continue;
+      if (oldest == peers_.end() || oldest->second.is_member() || oldest->second.pinned) continue;
       numbers_.erase(oldest->second.remote);
       peers_.erase(oldest);
     }

@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include "job.hpp"
+#include "packet.hpp"
 #include "reduction.hpp"
 
 namespace fanin {
@@ -32,6 +33,14 @@ inline JobSpec job_from_python(const pybind11::handle& spec) {
   job.branches = spec.attr("branches").cast<bool>();
   job.survives_loss = spec.attr("survives_loss").cast<bool>();
   job.liveness_timeout_s = spec.attr("liveness_timeout_s").cast<double>();
+  // fanin.job.JobSpec has checked all of this. What it might not be is a JobSpec.
+  const bool legal = job.workers >= 1 && job.workers <= MAX_WORKERS && job.tokens.size() == job.workers &&
+                     job.quorum >= 1 && job.quorum <= job.workers && job.staleness <= job.max_staleness &&
+                     job.max_staleness <= 1024 && job.slots >= 1 && job.slots <= 1 << 20 &&
+                     job.codes_per_packet >= 1 && job.codes_per_packet <= MAX_CODES && job.words_per_packet > 0 &&
+                     job.words_per_packet % (8 * job.codes_per_packet) == 0 &&
+                     datagram_bytes(job.codes_per_packet, job.words_per_packet) <= MAX_DATAGRAM_BYTES;
+  if (!legal) throw pybind11::value_error("no legal fanin.job.JobSpec");
   return job;
 }
 
@@ -41,6 +50,12 @@ inline Uplink uplink_from_python(const pybind11::handle& given) {
                 .generation = given.attr("generation").cast<std::uint32_t>(),
                 .worker = given.attr("worker").cast<std::uint8_t>(),
                 .token = given.attr("token").cast<std::uint64_t>()};
+}
+
+inline Element element_from_python(int element) {
+  if (element < 0 || element > static_cast<int>(Element::uint8))
+    throw pybind11::value_error("element is none of fanin.reduction.Element");
+  return static_cast<Element>(element);
 }
 
 // An attribute's name, made and hashed once: a reduction is read for every collective.
@@ -67,7 +82,7 @@ inline Reduction reduction_from_python(const pybind11::handle& given) {
   reduction.source = reinterpret_cast<const std::uint8_t*>(source.of<std::uintptr_t>(given));
   reduction.destination = reinterpret_cast<std::uint8_t*>(destination.of<std::uintptr_t>(given));
   reduction.count = count.of<std::uint64_t>(given);
-  reduction.element = static_cast<Element>(element.of<int>(given));
+  reduction.element = element_from_python(element.of<int>(given));
   reduction.lanes = lanes.of<std::uint32_t>(given);
   reduction.divisor = divisor.of<double>(given);
   reduction.factor = factor.of<double>(given);

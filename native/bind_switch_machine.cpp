@@ -1,5 +1,8 @@
 #include <pybind11/stl.h>
 
+#include <utility>
+#include <vector>
+
 #include "bind.hpp"
 #include "bind_events.hpp"
 #include "switch_machine.hpp"
@@ -15,10 +18,18 @@ class ListSink final : public SwitchSink {
  public:
   void send(std::span<const std::uint8_t> datagram, std::span<const Address> destinations) override {
     const py::bytes data(reinterpret_cast<const char*>(datagram.data()), datagram.size());
-    for (const Address destination : destinations) list.append(py::make_tuple(data, destination));
+    for (const Address destination : destinations) datagrams_.emplace_back(data, destination);
   }
 
-  py::list list;
+  // Once the machine is through: what the garbage collector tracks may let other threads in when it is made.
+  py::list list() const {
+    py::list list;
+    for (const auto& [data, destination] : datagrams_) list.append(py::make_tuple(data, destination));
+    return list;
+  }
+
+ private:
+  std::vector<std::pair<py::bytes, Address>> datagrams_;
 };
 
 std::span<const std::uint8_t> bytes_of(const py::buffer_info& info) {
@@ -76,7 +87,7 @@ void bind_switch_machine(py::module_& module) {
            [](SwitchMachine& self, double now) {
              ListSink sink;
              self.datagrams_to_send(now, sink);
-             return sink.list;
+             return sink.list();
            },
            py::arg("now"))
       .def("next_timer", &SwitchMachine::next_timer)

@@ -1,7 +1,11 @@
 // fanin._native.Wires: what fanin.emulation.network joins TAP devices with.
 #include <pybind11/stl.h>
 
+#include <memory>
+
 #include "bind.hpp"
+#include "bind_gil.hpp"
+#include "process_owned.hpp"
 #include "wires.hpp"
 
 namespace py = pybind11;
@@ -31,21 +35,25 @@ py::dict to_python(const WireCounters& counters) {
 }  // namespace
 
 void bind_wires(py::module_& module) {
-  py::class_<Wires>(module, "Wires")
-      .def(py::init<>())
-      .def("join", [](Wires& self, int fd_a, int fd_b, double delay_s, double jitter_s, double loss, double duplicate,
+  using Bound = ProcessOwned<Wires>;
+  py::class_<Bound>(module, "Wires")
+      .def(py::init([] { return std::make_unique<Bound>("emulator of wires"); }))
+      .def("join", [](Bound& self, int fd_a, int fd_b, double delay_s, double jitter_s, double loss, double duplicate,
                       double reorder, std::uint64_t seed) {
-            return self.join(fd_a, fd_b, wire_options(delay_s, jitter_s, loss, duplicate, reorder, seed));
+            return self.get().join(fd_a, fd_b, wire_options(delay_s, jitter_s, loss, duplicate, reorder, seed));
           },
           py::arg("fd_a"), py::arg("fd_b"), py::kw_only(), py::arg("delay_s") = 0.0, py::arg("jitter_s") = 0.0,
           py::arg("loss") = 0.0, py::arg("duplicate") = 0.0, py::arg("reorder") = 0.0, py::arg("seed") = 0)
-      .def("start", &Wires::start)
-      .def("cut", &Wires::cut, py::arg("wire"), py::arg("down"))
-      .def("counters", [](Wires& self, std::size_t wire) {
-            const auto [up, down] = self.counters(wire);
+      .def("start", [](Bound& self) { self.get().start(); })
+      .def("cut", [](Bound& self, std::size_t wire, bool down) { self.get().cut(wire, down); }, py::arg("wire"),
+           py::arg("down"))
+      .def("counters", [](Bound& self, std::size_t wire) {
+            const auto [up, down] = self.get().counters(wire);
             return py::make_tuple(to_python(up), to_python(down));
           }, py::arg("wire"))
-      .def("close", &Wires::close, py::call_guard<py::gil_scoped_release>());
+      .def("close", [](Bound& self) {
+            if (!self.inherited()) without_gil([&] { self.get().close(); });
+          });
 }
 
 }  // namespace fanin

@@ -25,13 +25,19 @@ class ListSink final : public WorkerSink {
     reserved_ = py::reinterpret_steal<py::bytes>(made);
     return {reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(made)), bytes};
   }
-  void commit(std::size_t) override { datagrams.append(py::make_tuple(std::move(reserved_), destination_)); }
+  void commit(std::size_t) override { datagrams_.push_back(std::move(reserved_)); }
 
-  py::list datagrams;
+  // Once the machine is through: what the garbage collector tracks may let other threads in when it is made.
+  py::list datagrams() const {
+    py::list list;
+    for (const py::bytes& datagram : datagrams_) list.append(py::make_tuple(datagram, destination_));
+    return list;
+  }
 
  private:
   Address destination_;
   py::bytes reserved_;
+  std::vector<py::bytes> datagrams_;
 };
 
 class BoundWorkerMachine {
@@ -43,7 +49,8 @@ class BoundWorkerMachine {
 
   std::uint64_t submit(const py::object& reduction) {
     try {
-      const std::uint64_t ticket = machine_.submit(reduction_from_python(reduction));
+      const Reduction native = reduction_from_python(reduction);
+      const std::uint64_t ticket = machine_.submit(native);
       owners_.emplace(ticket, reduction);
       return ticket;
     } catch (const std::invalid_argument& error) {
@@ -61,13 +68,15 @@ class BoundWorkerMachine {
   py::list datagrams_to_send(double now) {
     ListSink sink(switch_);
     machine_.datagrams_to_send(now, sink);
-    return sink.datagrams;
+    return sink.datagrams();
   }
 
   py::object next_event() {
     const std::optional<WorkerEvent> event = machine_.next_event();
     if (!event) return py::none();
-    if (const auto* done = std::get_if<ReductionDone>(&*event)) owners_.erase(done->ticket);
+    const auto released = std::holds_alternative<ReductionDone>(*event)
+                              ? owners_.extract(std::get<ReductionDone>(*event).ticket)
+                              : decltype(owners_)::node_type{};
     return to_python(*event);
   }
 

@@ -1,6 +1,7 @@
 // Reading and writing the header of a datagram, as fanin/wire.py does, in place and without copies.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -95,6 +96,9 @@ struct Parsed {
 
 // Same checks, in the same order and with the same reasons, as fanin.wire.parse, the checksum apart. `header` is filled in
 // from TOO_SHORT and BAD_MAGIC upwards, so that a packet of another version can be answered.
+//
+// A datagram may lie in memory that its sender still writes to (native/shared_memory.hpp). So the header is copied first,
+// and only the copy is checked and used; codes and words are any numbers at any time, and are read as such.
 inline Parsed parse(std::span<const std::uint8_t> datagram) {
   Parsed parsed;
   const auto refused = [&parsed](Reason reason) {
@@ -102,21 +106,23 @@ inline Parsed parse(std::span<const std::uint8_t> datagram) {
     return parsed;
   };
   if (datagram.size() < HEADER_BYTES) return refused(Reason::too_short);
-  const std::uint8_t* const at = datagram.data();
-  if (load_be16(at + OFFSET_MAGIC) != MAGIC) return refused(Reason::bad_magic);
-  parsed.header = load_header(at);
-  if (at[OFFSET_VERSION] != VERSION) return refused(Reason::version);
-  if (at[OFFSET_KIND] < static_cast<std::uint8_t>(Kind::contribution) ||
-      at[OFFSET_KIND] > static_cast<std::uint8_t>(Kind::echo))
+  std::uint8_t head[HEADER_BYTES];
+  std::memcpy(head, datagram.data(), HEADER_BYTES);
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler must not read the datagram again instead
+  if (load_be16(head + OFFSET_MAGIC) != MAGIC) return refused(Reason::bad_magic);
+  parsed.header = load_header(head);
+  if (head[OFFSET_VERSION] != VERSION) return refused(Reason::version);
+  if (head[OFFSET_KIND] < static_cast<std::uint8_t>(Kind::contribution) ||
+      head[OFFSET_KIND] > static_cast<std::uint8_t>(Kind::echo))
     return refused(Reason::kind);
   const std::size_t words_at = HEADER_BYTES + codes_bytes(parsed.header.code_count);
   if (datagram.size() > MAX_DATAGRAM_BYTES || parsed.header.code_count > MAX_CODES || datagram.size() < words_at ||
       (datagram.size() - words_at) % WORD_BYTES != 0)
     return refused(Reason::length);
-  if ((parsed.header.flags & ~(FLAG_PASS | FLAG_CHECKSUM | FLAG_BARE | FLAG_LATE)) != 0 || at[OFFSET_RESERVED] != 0)
+  if ((parsed.header.flags & ~(FLAG_PASS | FLAG_CHECKSUM | FLAG_BARE | FLAG_LATE)) != 0 || head[OFFSET_RESERVED] != 0)
     return refused(Reason::length);
-  parsed.codes = at + HEADER_BYTES;
-  parsed.words = at + words_at;
+  parsed.codes = datagram.data() + HEADER_BYTES;
+  parsed.words = datagram.data() + words_at;
   parsed.word_count = (datagram.size() - words_at) / WORD_BYTES;
   return parsed;
 }

@@ -50,8 +50,8 @@ void Poller::set_watched(int fd, std::uint64_t key, bool watched) {
   epoll_ctl(epoll_, EPOLL_CTL_MOD, fd, &event);
 }
 
-std::span<const epoll_event> Poller::wait() {
-  const int count = epoll_wait(epoll_, events_, MAX_EVENTS, -1);
+std::span<const epoll_event> Poller::wait_for(int timeout_ms) {
+  const int count = epoll_wait(epoll_, events_, MAX_EVENTS, timeout_ms);
   if (count < 0) return {};  // EINTR: the caller's loop comes back
   for (int i = 0; i < count; ++i) {
     if (events_[i].data.u64 == BELL) bell_.silence();

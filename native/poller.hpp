@@ -30,7 +30,9 @@ class Poller {
   // Leaves it to another thread for a while, or takes it back.
   void set_watched(int fd, std::uint64_t key, bool watched);
   // Sleeps until something happens; returns the keys. The bell and the alarm are silenced by being returned.
-  std::span<const epoll_event> wait();
+  std::span<const epoll_event> wait() { return wait_for(-1); }
+  // The same, of what has happened by now.
+  std::span<const epoll_event> look() { return wait_for(0); }
   // From any thread.
   void ring() { bell_.ring(); }
   // Wake `wait` at `when` at the latest. Callers hold one lock of their choice. An alarm that is set and earlier stays: a
@@ -39,6 +41,8 @@ class Poller {
 
  private:
   static constexpr int MAX_EVENTS = 64;
+  std::span<const epoll_event> wait_for(int timeout_ms);
+
   EventFd bell_;
   int epoll_ = -1;
   int alarm_ = -1;

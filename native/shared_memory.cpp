@@ -8,40 +8,57 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <new>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
+#include "siphash.hpp"
 #include "wire_constants.hpp"
 
 namespace fanin {
 
 namespace {
 
-constexpr std::size_t LINE_BYTES = 64;
+constexpr std::size_t LINE_BYTES = RECORD_ALIGNMENT;
 constexpr std::size_t PAGE_BYTES = 4096;
-constexpr std::uint64_t MAGIC_AND_LAYOUT = 0xFA19'5348'4D45'4D03;  // the last byte counts changes of the layout
+constexpr std::uint64_t MAGIC_AND_LAYOUT = 0xFA19'5348'4D45'4D04;  // the last byte counts changes of the layout
 constexpr const char* MEMFD_NAME = "fanin";
 constexpr std::string_view MEMFD_LINK = "/memfd:fanin ";           // what /proc shows for it, then "(deleted)"
 constexpr std::uint32_t WRAP = ~std::uint32_t{0};                  // a record that only fills the ring up to its end
+
+constexpr int SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 struct Record {
   std::uint32_t datagram_bytes;
   std::uint32_t mask;
 };
 
-std::size_t record_bytes(std::size_t datagram_bytes) {
+// What it says is read once: its writer may change it at any time.
+Record read_once(const std::uint8_t* at) {
+  return std::bit_cast<Record>(__atomic_load_n(reinterpret_cast<const std::uint64_t*>(at), __ATOMIC_RELAXED));
+}
+
+constexpr std::size_t record_bytes(std::size_t datagram_bytes) {
   return (sizeof(Record) + datagram_bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
 }
 
+// Twice the window: a ring holds what is on its way and a retransmission of it all, and loses some room where it wraps.
+constexpr std::size_t ring_bytes_for(std::size_t window_bytes) {
+  return (2 * window_bytes + 3 * PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+}
+
+constexpr std::size_t segment_bytes(std::uint32_t workers, std::size_t ring_bytes) {
+  return (std::size_t{workers} + 1) * (PAGE_BYTES + ring_bytes);
+}
+
 // A token is a secret between its worker and the switch; others who map the segment see only this of it.
-std::uint64_t fingerprint(std::uint64_t token) {  // the finalizer of splitmix64 (Steele, Lea, Flood, OOPSLA 2014)
-  token += 0x9E37'79B9'7F4A'7C15;
-  token = (token ^ token >> 30) * 0xBF58'476D'1CE4'E5B9;
-  token = (token ^ token >> 27) * 0x94D0'49BB'1331'11EB;
-  return token ^ token >> 31;
+std::uint64_t fingerprint(std::uint64_t token, std::uint32_t worker) {
+  constexpr std::uint64_t PURPOSE = MAGIC_AND_LAYOUT;  // the key is used for nothing else
+  const std::uint8_t message[] = {static_cast<std::uint8_t>(worker)};
+  return siphash24({.low = token, .high = PURPOSE}, message);
 }
 
 }  // namespace
@@ -49,21 +66,24 @@ std::uint64_t fingerprint(std::uint64_t token) {  // the finalizer of splitmix64
 // --- rings ---
 
 std::span<const std::uint8_t> RingReader::front(std::uint32_t mask) {
-  while (!broken_) {
-    const std::uint64_t unread = written_->load(std::memory_order_acquire) - position_;
-    if (unread == 0) return {};
+  if (broken_) return {};
+  const std::uint64_t end = written_->load(std::memory_order_acquire);
+  broken_ = end - position_ > bytes_;
+  while (!broken_ && position_ != end) {
+    const std::uint64_t unread = end - position_;
     const std::size_t place = position_ % bytes_;
-    Record record;
-    std::memcpy(&record, ring_ + place, sizeof record);
     const std::size_t to_end = bytes_ - place;
-    const std::size_t length = record.datagram_bytes == WRAP ? to_end : record_bytes(record.datagram_bytes);
-    if (length > unread || length > to_end || unread > bytes_) {
+    const Record record = read_once(ring_ + place);
+    const bool wraps = record.datagram_bytes == WRAP;
+    const std::size_t length = wraps ? to_end : record_bytes(record.datagram_bytes);
+    const bool legal =
+        wraps || (record.mask != 0 && record.datagram_bytes != 0 && record.datagram_bytes <= MAX_DATAGRAM_BYTES);
+    if (!legal || length > unread || length > to_end) {
       broken_ = true;
       return {};
     }
     next_ = position_ + length;
-    if (record.datagram_bytes != WRAP && (record.mask & mask) != 0)
-      return {ring_ + place + sizeof record, record.datagram_bytes};
+    if (!wraps && (record.mask & mask) != 0) return {ring_ + place + sizeof record, record.datagram_bytes};
     pop();
   }
   return {};
@@ -76,9 +96,11 @@ void RingReader::pop() {
 
 std::span<std::uint8_t> RingWriter::reserve(std::size_t datagram_bytes, std::uint64_t slowest) {
   const std::size_t needed = record_bytes(datagram_bytes);
+  const std::uint64_t unread = position_ - slowest;
+  if (needed > bytes_ || unread > bytes_) return {};  // the latter no reader says that follows the rules
   const std::size_t to_end = bytes_ - position_ % bytes_;
   const std::size_t skipped = needed > to_end ? to_end : 0;
-  if (position_ + skipped + needed - slowest > bytes_) return {};
+  if (unread + skipped + needed > bytes_) return {};
   if (skipped != 0) {
     const Record wrap = {WRAP, 0};
     std::memcpy(ring_ + position_ % bytes_, &wrap, sizeof wrap);
@@ -96,10 +118,11 @@ void RingWriter::commit(std::size_t datagram_bytes, std::uint32_t mask) {
 
 // --- the segment ---
 
+// The first three are for who maps it, and looked at once.
 struct SharedMemory::Control {
   std::uint64_t magic;
   std::uint32_t workers;
-  std::uint32_t ring_bytes;  // of each uplink and of the downlink
+  std::uint32_t ring_pages;  // of each uplink and of the downlink
   alignas(LINE_BYTES) std::atomic<std::uint32_t> switch_sleeps_until;  // so many have written; 0: it is awake
   std::atomic<std::uint32_t> written_meanwhile;                        // by whom, as a bit mask
   alignas(LINE_BYTES) std::atomic<std::uint64_t> downlink_written;
@@ -125,32 +148,34 @@ SharedMemory::WorkerControl& SharedMemory::worker_control(std::uint32_t worker) 
 }
 
 std::uint8_t* SharedMemory::uplink_memory(std::uint32_t worker) const {
-  return memory_ + PAGE_BYTES * (std::size_t{control().workers} + 1) + std::size_t{control().ring_bytes} * worker;
+  return memory_ + PAGE_BYTES * (std::size_t{workers_} + 1) + ring_bytes_ * worker;
 }
 
-std::uint8_t* SharedMemory::downlink_memory() const { return uplink_memory(control().workers); }
+std::uint8_t* SharedMemory::downlink_memory() const { return uplink_memory(workers_); }
+
+std::uint64_t SharedMemory::bytes_for(std::uint32_t workers, std::size_t window_bytes) {
+  return segment_bytes(workers, ring_bytes_for(window_bytes));
+}
 
 SharedMemory SharedMemory::create(std::uint32_t workers, std::size_t window_bytes,
                                   std::span<const std::uint64_t> tokens) {
-  // Twice the window: a ring holds what is on its way and a retransmission of it all, and loses some room where it wraps.
-  const std::size_t ring = std::bit_ceil(2 * window_bytes + 2 * PAGE_BYTES);
-  const std::size_t bytes = PAGE_BYTES * (std::size_t{workers} + 1) + ring * (std::size_t{workers} + 1);
-  const int fd = memfd_create(MEMFD_NAME, MFD_CLOEXEC);
+  const std::size_t ring = ring_bytes_for(window_bytes);
+  const std::size_t bytes = segment_bytes(workers, ring);
+  const int fd = memfd_create(MEMFD_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) throw std::system_error(errno, std::generic_category(), "memfd_create");
-  void* const memory = ftruncate(fd, static_cast<off_t>(bytes)) == 0
-                           ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
-                           : MAP_FAILED;
+  const bool sized = ftruncate(fd, static_cast<off_t>(bytes)) == 0 && fcntl(fd, F_ADD_SEALS, SEALS) == 0;
+  void* const memory = sized ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
   if (memory == MAP_FAILED) {
     const int error = errno;
     ::close(fd);
     throw std::system_error(error, std::generic_category(), "shared memory of " + std::to_string(bytes) + " bytes");
   }
-  SharedMemory segment(fd, static_cast<std::uint8_t*>(memory), bytes);
+  SharedMemory segment(fd, static_cast<std::uint8_t*>(memory), bytes, workers, ring);
   auto* const control = new (memory) Control{};
   control->workers = workers;
-  control->ring_bytes = static_cast<std::uint32_t>(ring);
+  control->ring_pages = static_cast<std::uint32_t>(ring / PAGE_BYTES);
   for (std::uint32_t worker = 0; worker < workers; ++worker)
-    (new (&segment.worker_control(worker)) WorkerControl{})->token_fingerprint = fingerprint(tokens[worker]);
+    (new (&segment.worker_control(worker)) WorkerControl{})->token_fingerprint = fingerprint(tokens[worker], worker);
   control->magic = MAGIC_AND_LAYOUT;
   segment.window_bytes_ = window_bytes;
   segment.writer_ = RingWriter(segment.downlink_memory(), ring, &control->downlink_written);
@@ -166,8 +191,11 @@ std::optional<SharedMemory> SharedMemory::open(const std::string& path, std::uin
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return std::nullopt;
   struct stat about {};
+  const int seals = fcntl(fd, F_GET_SEALS);
+  const bool sealed = seals >= 0 && (seals & SEALS) == SEALS;
   const std::size_t smallest = PAGE_BYTES * (std::size_t{worker} + 2);
-  if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode) || static_cast<std::size_t>(about.st_size) < smallest) {
+  if (!sealed || fstat(fd, &about) != 0 || !S_ISREG(about.st_mode) ||
+      static_cast<std::size_t>(about.st_size) < smallest) {
     ::close(fd);
     return std::nullopt;
   }
@@ -177,16 +205,21 @@ std::optional<SharedMemory> SharedMemory::open(const std::string& path, std::uin
     ::close(fd);
     return std::nullopt;
   }
-  SharedMemory segment(fd, static_cast<std::uint8_t*>(memory), bytes);
-  const Control& control = segment.control();
-  const std::size_t parts = std::size_t{control.workers} + 1;
-  if (control.magic != MAGIC_AND_LAYOUT || control.workers > MAX_WORKERS || worker >= control.workers ||
-      control.ring_bytes < PAGE_BYTES || !std::has_single_bit(control.ring_bytes) ||
-      bytes != parts * (PAGE_BYTES + control.ring_bytes) ||
-      segment.worker_control(worker).token_fingerprint != fingerprint(token))
+  std::uint8_t first_line[LINE_BYTES];
+  std::memcpy(first_line, memory, sizeof first_line);
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // what is checked is what is used
+  std::uint64_t magic;
+  std::uint32_t workers, ring_pages;
+  std::memcpy(&magic, first_line + offsetof(Control, magic), sizeof magic);
+  std::memcpy(&workers, first_line + offsetof(Control, workers), sizeof workers);
+  std::memcpy(&ring_pages, first_line + offsetof(Control, ring_pages), sizeof ring_pages);
+  SharedMemory segment(fd, static_cast<std::uint8_t*>(memory), bytes, workers, ring_pages * PAGE_BYTES);
+  if (magic != MAGIC_AND_LAYOUT || workers > MAX_WORKERS || worker >= workers || ring_pages == 0 ||
+      bytes != segment_bytes(workers, segment.ring_bytes_) ||
+      segment.worker_control(worker).token_fingerprint != fingerprint(token, worker))
     return std::nullopt;
   segment.writer_ =
-      RingWriter(segment.uplink_memory(worker), control.ring_bytes, &segment.worker_control(worker).uplink_written);
+      RingWriter(segment.uplink_memory(worker), segment.ring_bytes_, &segment.worker_control(worker).uplink_written);
   return segment;
 }
 
@@ -194,6 +227,9 @@ SharedMemory::SharedMemory(SharedMemory&& other) noexcept
     : fd_(std::exchange(other.fd_, -1)),
       memory_(std::exchange(other.memory_, nullptr)),
       bytes_(other.bytes_),
+      workers_(other.workers_),
+      ring_bytes_(other.ring_bytes_),
+      detached_(other.detached_),
       window_bytes_(other.window_bytes_),
       unannounced_bytes_(other.unannounced_bytes_),
       unannounced_(other.unannounced_),
@@ -206,9 +242,8 @@ SharedMemory::~SharedMemory() {
 
 std::string SharedMemory::path() const { return "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(fd_); }
 
-std::uint32_t SharedMemory::workers() const { return control().workers; }
-
 void SharedMemory::detach(std::uint32_t worker) {
+  detached_ |= std::uint32_t{1} << worker;
   worker_control(worker).attached.store(0, std::memory_order_release);
 }
 
@@ -216,19 +251,21 @@ void SharedMemory::detach(std::uint32_t worker) {
 
 std::uint32_t SharedMemory::attached() const {
   std::uint32_t mask = 0;
-  for (std::uint32_t worker = 0; worker < control().workers; ++worker)
+  for (std::uint32_t worker = 0; worker < workers_; ++worker)
     if (worker_control(worker).attached.load(std::memory_order_acquire) != 0) mask |= std::uint32_t{1} << worker;
-  return mask;
+  return mask & ~detached_;
 }
 
 RingReader SharedMemory::uplink(std::uint32_t worker) {
   WorkerControl& its = worker_control(worker);
-  return {uplink_memory(worker), control().ring_bytes, &its.uplink_written, &its.uplink_read};
+  return {uplink_memory(worker), ring_bytes_, &its.uplink_written, &its.uplink_read};
 }
 
 bool SharedMemory::publish(std::span<const std::uint8_t> datagram, std::uint32_t mask) {
+  const std::uint32_t readers = attached();
+  if ((mask & ~readers) != 0) return false;
   std::uint64_t slowest = writer_.position();
-  for (std::uint32_t left = attached(); left != 0; left &= left - 1) {
+  for (std::uint32_t left = readers; left != 0; left &= left - 1) {
     const auto worker = static_cast<std::uint32_t>(std::countr_zero(left));
     slowest = std::min(slowest, worker_control(worker).downlink_read.load(std::memory_order_acquire));
   }
@@ -256,9 +293,9 @@ void SharedMemory::switch_sleeps(std::uint32_t until_written) {
   if (until_written != 0) std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
-bool SharedMemory::enough(std::uint32_t written) {
+bool SharedMemory::enough(std::uint32_t written, std::uint32_t until_written) {
   const std::uint32_t all = written | control().written_meanwhile.fetch_or(written, std::memory_order_relaxed);
-  return static_cast<std::uint32_t>(std::popcount(all)) >= control().switch_sleeps_until.load(std::memory_order_relaxed);
+  return static_cast<std::uint32_t>(std::popcount(all)) >= until_written;
 }
 
 // --- the worker's side ---
@@ -271,19 +308,23 @@ void SharedMemory::attach(std::uint32_t worker) {
 }
 
 std::span<std::uint8_t> SharedMemory::reserve_uplink(std::uint32_t worker, std::size_t datagram_bytes) {
-  return writer_.reserve(datagram_bytes, worker_control(worker).uplink_read.load(std::memory_order_acquire));
+  const WorkerControl& mine = worker_control(worker);
+  if (mine.attached.load(std::memory_order_relaxed) == 0) return {};  // the switch reads it no more
+  return writer_.reserve(datagram_bytes, mine.uplink_read.load(std::memory_order_acquire));
 }
 
 RingReader SharedMemory::downlink(std::uint32_t worker) {
   WorkerControl& mine = worker_control(worker);
-  return {downlink_memory(), control().ring_bytes, &control().downlink_written, &mine.downlink_read};
+  return {downlink_memory(), ring_bytes_, &control().downlink_written, &mine.downlink_read};
 }
 
 bool SharedMemory::rouses_switch(std::uint32_t worker, bool at_once) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   std::atomic<std::uint32_t>& until = control().switch_sleeps_until;
-  if (until.load(std::memory_order_acquire) == 0) return false;
-  return (enough(std::uint32_t{1} << worker) || at_once) && until.exchange(0, std::memory_order_relaxed) != 0;
+  const std::uint32_t until_written = until.load(std::memory_order_acquire);
+  if (until_written == 0) return false;
+  return (enough(std::uint32_t{1} << worker, until_written) || at_once) &&
+         until.exchange(0, std::memory_order_relaxed) != 0;
 }
 
 void SharedMemory::worker_sleeps(std::uint32_t worker, Sleep how) {

@@ -17,6 +17,16 @@
 // beginning of time; the place in the ring is its remainder. A writer stores its position with release order after the
 // record, a reader its own after it is done with the record; neither ever waits for the other.
 //
+// Trust: whoever maps the segment may write anything anywhere in it, at any time, and so may any process of the same user.
+// The segment is sealed: it neither shrinks (nobody is killed by SIGBUS) nor grows. What decides where a process reads or
+// writes (the number of workers, the rings' size, its own positions) is in its own memory; of the segment that is read once,
+// when it is mapped, and checked. A position of the other side is read once and means nothing unless it lies within one
+// ring of the own one; so does a record's length. A ring that breaks these rules is not read any more, and its worker
+// is detached: its datagrams go by UDP from there on, and what was lost is sent again (always by UDP). What else is in
+// there only says who sleeps: a wrong word wakes too many, or too few until timers do. Datagrams are anybody's bytes, as
+// from the network, but change while they are read: see parse() in native/packet.hpp. So whoever may write here can stop
+// this job or falsify its sums; the switch, and other jobs, go on.
+//
 // Sleeping: who is about to sleep says so, then looks once more; who has written looks whether the other sleeps and, if
 // so, wakes it. Both sides put a full fence between the two, so one of them sees the other. A thread that has sockets to
 // watch sleeps in poll and is woken with an empty datagram. Workers whose result is waited for sleep on one bell, and
@@ -39,15 +49,20 @@
 
 namespace fanin {
 
-// Written by one process, read in place by another. Lengths are checked: a broken writer ends in `broken`, not in a crash.
+// Where a record may begin: they fill whole cache lines. A position that is read from the segment is brought there.
+inline constexpr std::uint64_t RECORD_ALIGNMENT = 64;
+constexpr std::uint64_t aligned(std::uint64_t position) { return position & ~(RECORD_ALIGNMENT - 1); }
+
+// Written by one process, read in place by another. Everything is checked: a broken writer ends in `broken`, not in a crash.
 class RingReader {
  public:
   RingReader() = default;
   RingReader(const std::uint8_t* ring, std::size_t bytes, const std::atomic<std::uint64_t>* written,
              std::atomic<std::uint64_t>* read)
-      : ring_(ring), bytes_(bytes), written_(written), read_(read), position_(read->load(std::memory_order_relaxed)) {}
+      : ring_(ring), bytes_(bytes), written_(written), read_(read), position_(aligned(read->load(std::memory_order_relaxed))) {}
 
-  // The oldest datagram for anybody in `mask` that is not popped yet; empty when there is none.
+  // The oldest datagram for anybody in `mask` that is not popped yet; empty when there is none. It is at most
+  // MAX_DATAGRAM_BYTES long.
   std::span<const std::uint8_t> front(std::uint32_t mask);
   void pop();
   bool has_more() const { return unread_bytes() != 0; }
@@ -68,9 +83,10 @@ class RingWriter {
  public:
   RingWriter() = default;
   RingWriter(std::uint8_t* ring, std::size_t bytes, std::atomic<std::uint64_t>* written)
-      : ring_(ring), bytes_(bytes), written_(written), position_(written->load(std::memory_order_relaxed)) {}
+      : ring_(ring), bytes_(bytes), written_(written), position_(aligned(written->load(std::memory_order_relaxed))) {}
 
-  // Room for a datagram of up to `datagram_bytes` when the slowest reader is at `slowest`; empty when there is none.
+  // Room for a datagram of up to `datagram_bytes` when the slowest reader says that it is at `slowest`; empty when there is
+  // none.
   std::span<std::uint8_t> reserve(std::size_t datagram_bytes, std::uint64_t slowest);
   // The datagram is complete in the span last reserved.
   void commit(std::size_t datagram_bytes, std::uint32_t mask);
@@ -91,10 +107,12 @@ class SharedMemory {
  public:
   static constexpr std::size_t MUCH_BYTES = 16'000;  // that the switch should not let lie until others have come
 
+  // What `create` takes: memory of the switch.
+  static std::uint64_t bytes_for(std::uint32_t workers, std::size_t window_bytes);
   // For a window of `window_bytes` per worker. Throws std::system_error.
   static SharedMemory create(std::uint32_t workers, std::size_t window_bytes, std::span<const std::uint64_t> tokens);
   // The segment at `path` as `worker` may use it; nothing when it cannot be reached from here (another machine, user or
-  // process namespace) or is not the one in which this worker's token was written.
+  // process namespace), is not sealed, or is not the one in which this worker's token was written.
   static std::optional<SharedMemory> open(const std::string& path, std::uint32_t worker, std::uint64_t token);
 
   SharedMemory(SharedMemory&& other) noexcept;
@@ -103,14 +121,13 @@ class SharedMemory {
 
   // Where a process of the same user finds it, as long as this process lives.
   std::string path() const;
-  std::uint32_t workers() const;
-  // From either side: the worker reads no more, so nobody leaves room for it.
+  // From either side: the worker's datagrams go by UDP from now on, both ways, and nobody leaves room for it.
   void detach(std::uint32_t worker);
 
   // --- the switch's side ---
   std::uint32_t attached() const;  // the workers that have mapped it, as a bit mask
   RingReader uplink(std::uint32_t worker);
-  // Copies the datagram into the downlink; false when a reader in `mask` has left no room for it.
+  // Copies the datagram into the downlink; false when one in `mask` reads none, or has left no room for it.
   bool publish(std::span<const std::uint8_t> datagram, std::uint32_t mask);
   // Whether so much was published since take_unannounced() that who sleeps has half a window to work on.
   bool announces() const { return 2 * unannounced_bytes_ >= window_bytes_; }
@@ -120,10 +137,10 @@ class SharedMemory {
     return std::exchange(unannounced_, 0);
   }
   Sleep rouse(std::uint32_t worker);  // how it sleeps; it counts as awake from now on
-  // It sleeps until so many workers have written (0: it is awake), and looks once more: with those in `written` it may
-  // be `enough` already.
+  // It sleeps until so many workers have written (0: it is awake), and looks once more: with those in `written` there may
+  // be `enough`, that is `until_written` of them, already.
   void switch_sleeps(std::uint32_t until_written);
-  bool enough(std::uint32_t written);
+  bool enough(std::uint32_t written, std::uint32_t until_written);
 
   // --- the worker's side ---
   void attach(std::uint32_t worker);
@@ -141,7 +158,8 @@ class SharedMemory {
   struct Control;
   struct WorkerControl;
 
-  SharedMemory(int fd, std::uint8_t* memory, std::size_t bytes) : fd_(fd), memory_(memory), bytes_(bytes) {}
+  SharedMemory(int fd, std::uint8_t* memory, std::size_t bytes, std::uint32_t workers, std::size_t ring_bytes)
+      : fd_(fd), memory_(memory), bytes_(bytes), workers_(workers), ring_bytes_(ring_bytes) {}
   Control& control() const;
   WorkerControl& worker_control(std::uint32_t worker) const;
   std::uint8_t* uplink_memory(std::uint32_t worker) const;
@@ -150,6 +168,9 @@ class SharedMemory {
   int fd_ = -1;
   std::uint8_t* memory_ = nullptr;
   std::size_t bytes_ = 0;
+  std::uint32_t workers_ = 0;
+  std::size_t ring_bytes_ = 0;    // of each uplink and of the downlink
+  std::uint32_t detached_ = 0;    // by this side, as a bit mask: whatever the segment says
   std::size_t window_bytes_ = 0;  // this and the next two: the switch's
   std::size_t unannounced_bytes_ = 0;
   std::uint32_t unannounced_ = 0;

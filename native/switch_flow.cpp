@@ -10,28 +10,35 @@
 
 namespace fanin {
 
+namespace {
+
+std::size_t window_bytes(const JobSpec& spec) {
+  return spec.slots * datagram_bytes(spec.codes_per_packet, spec.words_per_packet);
+}
+
+}  // namespace
+
 // Gathers what the machine sends, in order, as groups with the same destinations.
 class SwitchFlow::Outbox final : public SwitchSink {
  public:
   explicit Outbox(SwitchFlow& flow) : flow_(flow) {}
 
   void send(std::span<const std::uint8_t> datagram, std::span<const Address> destinations) override {
-    if (groups_.empty() || !same_destinations(groups_.back(), destinations)) {
-      groups_.push_back({datagrams_.size(), 0, destinations_.size(), destinations.size()});
+    const std::uint16_t job = load_be16(datagram.data() + OFFSET_JOB);
+    if (groups_.empty() || groups_.back().job != job || !same_destinations(groups_.back(), destinations)) {
+      groups_.push_back({job, datagrams_.size(), 0, destinations_.size(), destinations.size()});
       destinations_.insert(destinations_.end(), destinations.begin(), destinations.end());
     }
     datagrams_.push_back({const_cast<std::uint8_t*>(datagram.data()), datagram.size()});
     ++groups_.back().datagrams;
-    if (destinations.size() == 1 && datagram.size() >= HEADER_BYTES &&
-        datagram[OFFSET_KIND] == static_cast<std::uint8_t>(Kind::welcome)) {
-      welcomed_.push_back({destinations[0], load_be16(datagram.data() + OFFSET_JOB)});
-    }
+    if (destinations.size() == 1 && datagram[OFFSET_KIND] == static_cast<std::uint8_t>(Kind::welcome))
+      welcomed_.push_back({destinations[0], job});
   }
 
   void flush() {
     for (const auto& [number, job] : welcomed_) {
       AddressBook::Peer* const peer = flow_.book_.find(number);
-      if (peer != nullptr && !(peer->member && peer->job == job)) flow_.open_socket_for(*peer, number, job);
+      if (peer != nullptr && peer->membership(job) == nullptr) flow_.open_socket_for(*peer, number, job);
     }
     for (const Group& group : groups_) flush(group);
     groups_.clear();
@@ -42,6 +49,7 @@ class SwitchFlow::Outbox final : public SwitchSink {
 
  private:
   struct Group {
+    std::uint16_t job;  // as the datagrams have it
     std::size_t first_datagram;
     std::size_t datagrams;
     std::size_t first_destination;
@@ -67,33 +75,32 @@ class SwitchFlow::Outbox final : public SwitchSink {
       }
       const std::span<iovec> train = std::span(datagrams_).subspan(first, next - first);
       const std::span<const Address> to = std::span(destinations_).subspan(group.first_destination, group.destinations);
-      if (!publish(to, train)) {
+      if (!publish(group.job, to, train)) {
         for (const Address number : to) send_to(number, train);
       }
       first = next;
     }
   }
 
-  // Through shared memory, once for all, if that is where all of them are and have left room.
-  bool publish(std::span<const Address> destinations, std::span<const iovec> datagrams) {
-    if (flow_.shared_.empty()) return false;
-    SharedMemory* shared = nullptr;
-    std::uint16_t job = 0;
+  // Through the job's shared memory, once for all, if that is where all of them are and have left room.
+  bool publish(std::uint16_t job, std::span<const Address> destinations, std::span<const iovec> datagrams) {
+    const auto shared = flow_.shared_.find(job);
+    if (shared == flow_.shared_.end()) return false;
+    SharedMemory& memory = shared->second.memory;
     std::uint32_t mask = 0;
     for (const Address number : destinations) {
       const AddressBook::Peer* const peer = flow_.book_.find(number);
-      if (peer == nullptr || peer->shared == nullptr || (shared != nullptr && peer->shared != shared)) return false;
-      shared = peer->shared;
-      job = peer->job;
-      mask |= std::uint32_t{1} << peer->worker;
+      // A parent's index of a job is not ours: what goes up goes by UDP.
+      const AddressBook::Membership* const member = peer == nullptr || peer->pinned ? nullptr : peer->membership(job);
+      if (member == nullptr || member->sharing == 0) return false;
+      mask |= member->sharing;
     }
-    if (shared == nullptr) return false;
     for (const iovec& datagram : datagrams) {
       // What has gone out already is sent again by UDP: the protocol copes with duplicates.
-      if (!shared->publish({static_cast<const std::uint8_t*>(datagram.iov_base), datagram.iov_len}, mask)) return false;
+      if (!memory.publish({static_cast<const std::uint8_t*>(datagram.iov_base), datagram.iov_len}, mask)) return false;
       ++flow_.counters_.shared_out;
     }
-    if (shared->announces()) flow_.announce(job, *shared);
+    if (memory.announces()) flow_.announce(job, memory);
     return true;
   }
 
@@ -137,12 +144,12 @@ SwitchFlow::SwitchFlow(const SocketAddress& address, const UdpOptions& options, 
 
 SwitchFlow::~SwitchFlow() { close(); }
 
-void SwitchFlow::start() { thread_ = std::thread([this] { run(); }); }
+void SwitchFlow::start() { thread_.start([this] { run(); }); }
 
 void SwitchFlow::close() {
   closing_.store(true);
   poller_.ring();
-  if (thread_.joinable()) thread_.join();
+  thread_.join();
   // Workers that send to a closed socket are told so by ICMP: they need not wait for silence to explain itself.
   const std::lock_guard lock(turnstile_);
   if (!listener_.is_open()) return;
@@ -210,18 +217,28 @@ void SwitchFlow::sleep() {
   {
     const std::lock_guard lock(turnstile_);
     for (auto& [job, shared] : shared_) {
-      shared.memory.switch_sleeps(machine_.missing(job));
+      shared.sleeps_until = machine_.missing(job);
+      shared.memory.switch_sleeps(shared.sleeps_until);
       const Unread unread = shared.unread();
-      busy = busy || unread.much || shared.memory.enough(unread.workers);
+      busy = busy || unread.much || shared.memory.enough(unread.workers, shared.sleeps_until);
     }
   }
-  if (!busy) {
-    for (const epoll_event& event : poller_.wait()) {
-      if (event.data.u64 < Poller::ALARM) serve(event.data.u64);
-    }
+  const std::span<const epoll_event> ready = busy ? poller_.look() : poller_.wait();
+  {
+    const std::lock_guard lock(turnstile_);
+    shared_turn_ = 0;
+    for (auto& [job, shared] : shared_) shared.memory.switch_sleeps(0);
   }
-  const std::lock_guard lock(turnstile_);
-  for (auto& [job, shared] : shared_) shared.memory.switch_sleeps(0);
+  for (const epoll_event& event : ready) {
+    const std::lock_guard lock(turnstile_);
+    serve(event.data.u64);
+  }
+}
+
+// With the lock held.
+void SwitchFlow::look_at_sockets() {
+  shared_turn_ = 0;
+  for (const epoll_event& event : poller_.look()) serve(event.data.u64);
 }
 
 SwitchFlow::Unread SwitchFlow::Shared::unread() const {
@@ -250,23 +267,33 @@ bool SwitchFlow::receive_shared() {
     for (std::uint32_t worker = 0; worker < shared.uplinks.size(); ++worker) {
       RingReader& uplink = shared.uplinks[worker];
       if (!uplink.has_more()) continue;
-      const std::optional<Address> source = machine_.source(job, worker);
       std::size_t bytes = 0;
       int datagrams = 0;
       for (; datagrams < SHARED_DATAGRAMS_PER_WORKER; ++datagrams) {
         const std::span<const std::uint8_t> datagram = uplink.front(~std::uint32_t{0});
         if (datagram.empty()) break;
         const double now = monotonic_now();
+        const std::optional<Address> source = machine_.source(job, worker);
         if (source) machine_.receive_datagram(datagram, *source, now);
         bytes += datagram.size();
+        count_shared(datagram.size());
         uplink.pop();
         ++counters_.shared_in;
-        if (bytes < SEND_AFTER_BYTES) continue;
-        send(now);
-        bytes = 0;
+        if (shared_turn_ >= SHARED_TURN) {
+          send(now);
+          look_at_sockets();
+          bytes = 0;
+        } else if (bytes >= SEND_AFTER_BYTES) {
+          send(now);
+          bytes = 0;
+        }
       }
       drained = drained && datagrams < SHARED_DATAGRAMS_PER_WORKER;
       send(monotonic_now());
+      if (uplink.broken()) {
+        shared.memory.detach(worker);
+        ++counters_.shared_broken;
+      }
     }
   }
   return drained;
@@ -281,33 +308,43 @@ Address SwitchFlow::number_of_parent(const SocketAddress& address) {
 
 std::string SwitchFlow::share_memory(const JobSpec& spec) {
   const std::lock_guard lock(turnstile_);
-  const std::size_t packet_bytes = datagram_bytes(spec.codes_per_packet, spec.words_per_packet);
+  if (!machine_.hold(spec.job, ring_bytes(spec))) return "";
   try {
-    SharedMemory memory = SharedMemory::create(spec.workers, spec.slots * packet_bytes, spec.tokens);
+    SharedMemory memory = SharedMemory::create(spec.workers, window_bytes(spec), spec.tokens);
     Shared& shared = shared_.emplace(spec.job, Shared{std::move(memory), {}}).first->second;
     for (std::uint32_t worker = 0; worker < spec.workers; ++worker)
       shared.uplinks.push_back(shared.memory.uplink(worker));
     return shared.memory.path();
   } catch (const std::system_error& error) {  // no memory to be had for it: UDP does
+    machine_.hold(spec.job, 0);
     counters_.last_error = error.code().value();
     return "";
   }
 }
 
+std::uint64_t SwitchFlow::ring_bytes(const JobSpec& spec) {
+  return SharedMemory::bytes_for(spec.workers, window_bytes(spec));
+}
+
+void SwitchFlow::stop_sharing(std::uint16_t job) {
+  const std::lock_guard lock(turnstile_);
+  if (shared_.erase(job) != 0) machine_.hold(job, 0);
+}
+
 // A worker maps the memory before it says HELLO, so that the first WELCOME is the time to look.
-void SwitchFlow::find_shared_memory(AddressBook::Peer& peer, Address number, std::uint16_t job) {
+std::uint32_t SwitchFlow::sharing(Address number, std::uint16_t job) {
   const auto shared = shared_.find(job);
-  if (shared == shared_.end()) return;
+  if (shared == shared_.end()) return 0;
+  std::uint32_t its = 0;
   for (std::uint32_t attached = shared->second.memory.attached(); attached != 0; attached &= attached - 1) {
     const auto worker = static_cast<std::uint32_t>(std::countr_zero(attached));
-    if (machine_.source(job, worker) != number) continue;
-    peer.shared = &shared->second.memory;
-    peer.worker = worker;
+    if (machine_.source(job, worker) == number) its |= std::uint32_t{1} << worker;
   }
+  return its;
 }
 
 void SwitchFlow::serve(std::uint64_t key) {
-  const std::lock_guard lock(turnstile_);
+  if (key >= Poller::ALARM) return;
   if (key == LISTENER) {
     receive_from_strangers();
   } else if (AddressBook::Peer* const peer = book_.find(static_cast<Address>(key)); peer != nullptr) {
@@ -357,7 +394,7 @@ void SwitchFlow::receive_from_strangers() {
 // Members are here when they have no socket of their own, and so is a leaf's parent: they may send what they like.
 bool SwitchFlow::allowed(Address number, double now) {
   AddressBook::Peer* const peer = book_.find(number);
-  if (peer == nullptr || peer->member || peer->pinned) return true;
+  if (peer == nullptr || peer->is_member() || peer->pinned) return true;
   return peer->allowance.spend(now) && strangers_.spend(now);
 }
 
@@ -376,8 +413,7 @@ void SwitchFlow::send(double now) {
 }
 
 void SwitchFlow::open_socket_for(AddressBook::Peer& peer, Address number, std::uint16_t job) {
-  book_.become_member(peer, job);
-  find_shared_memory(peer, number, job);
+  peer.memberships.push_back({.job = job, .sharing = sharing(number, job)});
   if (peer.socket.is_open() || member_sockets_ >= MAX_MEMBER_SOCKETS) return;
   try {
     UdpSocket socket(address_.family(), options_);
@@ -393,8 +429,9 @@ void SwitchFlow::open_socket_for(AddressBook::Peer& peer, Address number, std::u
   }
 }
 
-void SwitchFlow::forget_job(std::uint16_t job) {
+void SwitchFlow::remove(std::uint16_t job) {
   const std::lock_guard lock(turnstile_);
+  machine_.remove(job);
   std::uint64_t before = 0;
   std::uint64_t after = 0;
   member_sockets_ = 0;

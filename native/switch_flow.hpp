@@ -8,6 +8,9 @@
 // answered, and counted (dropped_flood); the listening socket then rests, so that a flood is read in large batches, at
 // most so often, and the kernel drops what does not fit its buffer.
 //
+// Rings and sockets take turns. However much lies in rings, the sockets are looked at after SHARED_TURN, a bounded amount
+// of work; a look serves a bounded number of datagrams. So neither way, and no job, waits for another to fall silent.
+//
 // Results go out from the memory in which the machine summed them up: sends are gathered, one list of iovecs for all
 // destinations, and handed to the kernel before the machine is called again.
 #pragma once
@@ -19,11 +22,11 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "address_book.hpp"
+#include "loop_thread.hpp"
 #include "poller.hpp"
 #include "shared_memory.hpp"
 #include "switch_machine.hpp"
@@ -42,6 +45,10 @@ class SwitchFlow {
   static constexpr double STRANGERS_DATAGRAMS_PER_S = 20'000.0;  // of all strangers together
   static constexpr double STRANGERS_DATAGRAMS_AT_ONCE = 4096.0;
   static constexpr int SHARED_DATAGRAMS_PER_WORKER = 64;  // before the next worker's ring has its turn
+  // Before the sockets have theirs: datagrams from rings, where one counts as more the longer it is: 1 MiB at most.
+  // A look costs a system call.
+  static constexpr std::size_t SHARED_TURN = 256;
+  static constexpr std::size_t SHARED_TURN_BYTES = 4096;  // that count as one more datagram
   static constexpr std::size_t SEND_AFTER_BYTES = 60'000;  // received from shared memory
 
   using OnEvent = std::function<void(const SwitchEvent&)>;
@@ -66,9 +73,13 @@ class SwitchFlow {
   void wake() { poller_.ring(); }
   // The number of a switch that this one is a leaf of.
   Address number_of_parent(const SocketAddress& address);
-  // Offers a job's workers shared memory beside the socket; returns where they find it, or "" if there is none to be had.
+  // Offers a job's workers shared memory beside the socket; returns where they find it, or "" if there is none to be had:
+  // it counts as the job's memory, of which the switch may have too little left.
   std::string share_memory(const JobSpec& spec);
-  void forget_job(std::uint16_t job);
+  static std::uint64_t ring_bytes(const JobSpec& spec);  // what that takes
+  void stop_sharing(std::uint16_t job);
+  // With its members' sockets and its shared memory. Throws NoSuchJob.
+  void remove(std::uint16_t job);
   // Of the sockets: what UdpCounters holds, and datagrams that found a receive buffer full.
   std::pair<UdpCounters, std::uint64_t> socket_counters();
   // Datagrams of strangers beyond their allowance.
@@ -85,8 +96,10 @@ class SwitchFlow {
   void end_rest(double now);
   void send(double now);
   void open_socket_for(AddressBook::Peer& peer, Address number, std::uint16_t job);
-  void find_shared_memory(AddressBook::Peer& peer, Address number, std::uint16_t job);
+  std::uint32_t sharing(Address number, std::uint16_t job);
   bool receive_shared();  // false: there may be more
+  void look_at_sockets();
+  void count_shared(std::size_t bytes) { shared_turn_ += 1 + bytes / SHARED_TURN_BYTES; }
   void announce(std::uint16_t job, SharedMemory& shared);
   bool linger();
   void sleep();
@@ -101,6 +114,7 @@ class SwitchFlow {
   struct Shared {
     SharedMemory memory;
     std::vector<RingReader> uplinks;  // by worker
+    std::uint32_t sleeps_until = 0;   // so many have written: what the workers were told last
 
     Unread unread() const;
   };
@@ -118,7 +132,8 @@ class SwitchFlow {
   SwitchMachine machine_;
   AddressBook book_;
   ReceiveBatch batch_;
-  std::map<std::uint16_t, Shared> shared_;  // by job
+  std::map<std::uint16_t, Shared> shared_;  // by job: nothing else refers to it
+  std::size_t shared_turn_ = 0;             // of SHARED_TURN, since the sockets were looked at
   std::unique_ptr<Outbox> outbox_;
   UdpCounters counters_;
   std::uint64_t closed_drops_ = 0;  // of sockets that are closed
@@ -127,7 +142,7 @@ class SwitchFlow {
   std::uint64_t flooded_ = 0;
   std::optional<double> rests_until_;  // the listening socket
   std::atomic<bool> closing_ = false;
-  std::thread thread_;
+  LoopThread thread_;
 };
 
 }  // namespace fanin

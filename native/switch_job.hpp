@@ -47,6 +47,7 @@ struct SwitchJob {
 
   JobSpec spec;  // its tokens are those in force: a new process in a place has a new one
   SlotRing ring;
+  std::uint64_t held_bytes = 0;  // of the switch's memory, beside the ring's
   SwitchTally tally;
   std::optional<UplinkPresence> uplink;  // of a leaf: how it is present at its parent
   Reason branch_news{};                  // branch_left or branch_lost, once there is a reason to tell the workers

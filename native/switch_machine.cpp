@@ -44,13 +44,22 @@ void SwitchMachine::admit(const JobSpec& spec, const std::optional<Uplink>& upli
   if (uplink) state.parts[State::part_key(*uplink)] = spec.job;
 }
 
+bool SwitchMachine::hold(std::uint16_t job, std::uint64_t bytes) {
+  SwitchJob& holder = state_->job_at(job);
+  const std::uint64_t others = state_->memory_taken - holder.held_bytes;
+  if (bytes > state_->memory_bytes - others) return false;
+  state_->memory_taken = others + bytes;
+  holder.held_bytes = bytes;
+  return true;
+}
+
 void SwitchMachine::remove(std::uint16_t job) {
   SwitchJob& gone = state_->job_at(job);
   const std::span<const std::uint8_t> memory = gone.ring.memory();
   state_->queue.copy_out_all(memory.data(), memory.size());
   state_->past.add(gone.tally);
   if (gone.uplink) state_->parts.erase(State::part_key(gone.uplink->uplink()));
-  state_->memory_taken -= SlotRing::pool_bytes(gone.spec);
+  state_->memory_taken -= SlotRing::pool_bytes(gone.spec) + gone.held_bytes;
   state_->jobs[job].reset();
 }
 

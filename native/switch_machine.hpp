@@ -56,6 +56,9 @@ class SwitchMachine {
 
   // With an uplink, as a leaf of a tree. Throws JobRefused.
   void admit(const JobSpec& spec, const std::optional<Uplink>& uplink = std::nullopt);
+  // Counts so many bytes, beside the slots, as the job's until it is removed, in the place of what was held before; false,
+  // and nothing changes, where they are not free. Throws NoSuchJob.
+  bool hold(std::uint16_t job, std::uint64_t bytes);
   void remove(std::uint16_t job);   // this and the following throw NoSuchJob
   void evict(std::uint16_t job, std::uint32_t worker, double now);
   void set_quorum(std::uint16_t job, std::uint32_t quorum, double now);  // throws std::invalid_argument, too

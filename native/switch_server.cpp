@@ -70,24 +70,34 @@ void SwitchServer::admit(const JobSpec& spec, bool share_memory, const std::opti
       flows_[i]->with_machine([&](SwitchMachine& machine, double) { machine.remove(spec.job); });
     throw;
   }
-  if (!share_memory || !share_memory_) return;
-  std::vector<std::string> paths;
-  for (const auto& flow : flows_) paths.push_back(flow->share_memory(spec));
-  if (std::ranges::none_of(paths, &std::string::empty)) shared_memory_[spec.job] = std::move(paths);
+  if (!share_memory || !share_memory_ || spec.branches) return;  // switches below this one use sockets
+  Sharing sharing;
+  sharing.rings.wanted = SwitchFlow::ring_bytes(spec) * flows_.size();
+  for (const auto& flow : flows_) sharing.paths.push_back(flow->share_memory(spec));
+  if (std::ranges::none_of(sharing.paths, &std::string::empty)) {
+    sharing.rings.held = sharing.rings.wanted;
+  } else {
+    sharing.paths.clear();
+    for (const auto& flow : flows_) flow->stop_sharing(spec.job);
+  }
+  shared_memory_[spec.job] = std::move(sharing);
 }
 
 std::vector<std::string> SwitchServer::shared_memory(std::uint16_t job) {
   const std::lock_guard control(control_);
   const auto found = shared_memory_.find(job);
-  return found == shared_memory_.end() ? std::vector<std::string>{} : found->second;
+  return found == shared_memory_.end() ? std::vector<std::string>{} : found->second.paths;
+}
+
+RingBytes SwitchServer::ring_bytes(std::uint16_t job) {
+  const std::lock_guard control(control_);
+  const auto found = shared_memory_.find(job);
+  return found == shared_memory_.end() ? RingBytes{} : found->second.rings;
 }
 
 void SwitchServer::remove(std::uint16_t job) {
   const std::lock_guard control(control_);
-  for (const auto& flow : flows_) {
-    flow->with_machine([&](SwitchMachine& machine, double) { machine.remove(job); });
-    flow->forget_job(job);
-  }
+  for (const auto& flow : flows_) flow->remove(job);
   shared_memory_.erase(job);
   const std::lock_guard lock(events_lock_);
   std::erase_if(seen_, [job](const auto& entry) { return entry.first >> 8 == job; });
@@ -183,6 +193,11 @@ void SwitchServer::take_event(const SwitchEvent& event) {
   events_.push_back(event);
   events_bell_.ring();
   events_changed_.notify_all();
+}
+
+bool SwitchServer::closed() {
+  const std::lock_guard lock(events_lock_);
+  return closed_;
 }
 
 std::optional<SwitchEvent> SwitchServer::next_event(double timeout_s) {

@@ -19,6 +19,12 @@
 
 namespace fanin {
 
+// Of shared memory: what a job's rings take, on all flows.
+struct RingBytes {
+  std::uint64_t held = 0;
+  std::uint64_t wanted = 0;  // the same, or more than was free: then it has none; 0 where none were asked for
+};
+
 class SwitchServer {
  public:
   static constexpr std::size_t MAX_EVENTS = 4096;
@@ -42,10 +48,12 @@ class SwitchServer {
     Uplink uplink;
   };
 
-  // JobRefused: then it is on no flow. `share_memory`: offer it beside the sockets, for workers on this machine.
+  // JobRefused: then it is on no flow. `share_memory`: offer it beside the sockets, for workers on this machine, if there
+  // is room for its rings beside the slots of all jobs; otherwise all of this job goes through the sockets.
   void admit(const JobSpec& spec, bool share_memory = true, const std::optional<Parent>& parent = std::nullopt);
   // Where the job's workers on this machine find shared memory, one path per flow; empty if there is none.
   std::vector<std::string> shared_memory(std::uint16_t job);
+  RingBytes ring_bytes(std::uint16_t job);
   void remove(std::uint16_t job);   // this and the following throw NoSuchJob
   void evict(std::uint16_t job, std::uint32_t worker);
   void set_quorum(std::uint16_t job, std::uint32_t quorum);
@@ -58,6 +66,7 @@ class SwitchServer {
 
   // Joined: once on every flow. Silent, left: at the first flow that says so.
   std::optional<SwitchEvent> next_event(double timeout_s);
+  bool closed();
   // Readable while there is one.
   int event_fd() const { return events_bell_.fd(); }
 
@@ -72,7 +81,11 @@ class SwitchServer {
 
   const bool share_memory_;
   std::vector<std::unique_ptr<SwitchFlow>> flows_;
-  std::unordered_map<std::uint16_t, std::vector<std::string>> shared_memory_;  // paths by job; guarded by control_
+  struct Sharing {
+    std::vector<std::string> paths;
+    RingBytes rings;
+  };
+  std::unordered_map<std::uint16_t, Sharing> shared_memory_;  // by job; guarded by control_
   std::mutex control_;  // one control verb at a time, so that all flows see them in one order
   std::mutex events_lock_;
   std::condition_variable events_changed_;

@@ -44,6 +44,7 @@ UdpCounters& UdpCounters::operator+=(const UdpCounters& other) {
   send_dropped += other.send_dropped;
   shared_out += other.shared_out;
   shared_in += other.shared_in;
+  shared_broken += other.shared_broken;
   send_ns += other.send_ns;
   doorbells += other.doorbells;
   if (other.last_error != 0) last_error = other.last_error;
@@ -56,7 +57,8 @@ std::vector<std::pair<std::string, std::uint64_t>> named(const UdpCounters& coun
           {"socket_refused", counters.refused},           {"socket_send_waits", counters.send_waits},
           {"socket_send_dropped", counters.send_dropped}, {"socket_send_us", counters.send_ns / 1000},
           {"shared_memory_out", counters.shared_out},
-          {"shared_memory_in", counters.shared_in},       {"shared_memory_doorbells", counters.doorbells}};
+          {"shared_memory_in", counters.shared_in},       {"shared_memory_doorbells", counters.doorbells},
+          {"shared_memory_broken", counters.shared_broken}};
 }
 
 UdpSocket::UdpSocket(int family, const UdpOptions& options)

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <stdexcept>
 
 namespace fanin {
 
 std::size_t Wires::join(int fd_a, int fd_b, const WireOptions& options) {
+  if (thread_.started()) throw std::logic_error("wires are joined before they are started");
   const std::size_t wire = directions_.size() / 2;
   for (const auto& [from, to] : {std::pair{fd_a, fd_b}, std::pair{fd_b, fd_a}}) {
     Direction& direction = directions_.emplace_back();
@@ -21,13 +23,14 @@ std::size_t Wires::join(int fd_a, int fd_b, const WireOptions& options) {
 }
 
 void Wires::start() {
-  thread_ = std::thread([this] { run(); });
+  thread_.start([this] { run(); });
 }
 
 void Wires::cut(std::size_t wire, bool down) {
   const std::lock_guard lock(lock_);
+  if (wire >= directions_.size() / 2) throw std::out_of_range("no such wire");
   for (const std::size_t i : {2 * wire, 2 * wire + 1}) {
-    Direction& direction = directions_.at(i);
+    Direction& direction = directions_[i];
     direction.down = down;
     direction.counters.lost += direction.queue.size() + (direction.held_for > 0);
     direction.queue.clear();
@@ -37,13 +40,14 @@ void Wires::cut(std::size_t wire, bool down) {
 
 std::pair<WireCounters, WireCounters> Wires::counters(std::size_t wire) {
   const std::lock_guard lock(lock_);
-  return {directions_.at(2 * wire).counters, directions_.at(2 * wire + 1).counters};
+  if (wire >= directions_.size() / 2) throw std::out_of_range("no such wire");
+  return {directions_[2 * wire].counters, directions_[2 * wire + 1].counters};
 }
 
 void Wires::close() {
   closing_.store(true);
   poller_.ring();
-  if (thread_.joinable()) thread_.join();
+  thread_.join();
 }
 
 void Wires::run() {

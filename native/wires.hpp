@@ -13,10 +13,10 @@
 #include <deque>
 #include <mutex>
 #include <random>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "loop_thread.hpp"
 #include "poller.hpp"
 
 namespace fanin {
@@ -49,8 +49,8 @@ class Wires {
   Wires() = default;
   ~Wires() { close(); }
 
-  // Joins two TAP descriptors, which are non-blocking and stay the caller's, and live until close(). Before start() only.
-  // Throws std::system_error. Returns the wire's number.
+  // Joins two TAP descriptors, which are non-blocking and stay the caller's, and live until close(). Before start() only:
+  // std::logic_error afterwards. Throws std::system_error. Returns the wire's number.
   std::size_t join(int fd_a, int fd_b, const WireOptions& options);
   void start();
   void cut(std::size_t wire, bool down);                   // what is under way or comes meanwhile is lost
@@ -86,7 +86,7 @@ class Wires {
   std::vector<std::uint8_t> buffer_ = std::vector<std::uint8_t>(1 << 17);
   std::vector<std::vector<std::uint8_t>> spare_;  // memory of frames that have left
   Poller poller_;
-  std::thread thread_;
+  LoopThread thread_;
   std::atomic<bool> closing_ = false;
 };
 

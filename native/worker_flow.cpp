@@ -20,7 +20,7 @@ class WorkerFlow::Outbox final : public WorkerSink {
   explicit Outbox(WorkerFlow& flow) : flow_(flow) {}
 
   std::span<std::uint8_t> reserve(std::size_t bytes) override {
-    if (flow_.shared_ && flow_.machine_.ready()) {  // before that, HELLO has to prove the path
+    if (flow_.shared_ && !by_socket_ && flow_.machine_.ready()) {  // before that, HELLO has to prove the path
       const std::span<std::uint8_t> room = flow_.shared_->reserve_uplink(flow_.worker_, bytes);
       in_shared_memory_ = !room.empty();
       if (in_shared_memory_) return room;
@@ -41,12 +41,15 @@ class WorkerFlow::Outbox final : public WorkerSink {
     used_ += bytes;
   }
 
-  void flush(bool at_once = false) {
+  // From here on, whether everything goes through the socket.
+  void use_socket(bool only) { by_socket_ = only; }
+
+  void flush() {
     if (count_ > 0) send_datagrams(flow_.socket_, std::span(datagrams_).first(count_), flow_.counters_);
     used_ = 0;
     count_ = 0;
     if (unannounced_bytes_ == 0) return;
-    if (flow_.shared_->rouses_switch(flow_.worker_, at_once || unannounced_bytes_ >= SharedMemory::MUCH_BYTES)) {
+    if (flow_.shared_->rouses_switch(flow_.worker_, unannounced_bytes_ >= SharedMemory::MUCH_BYTES)) {
       flow_.socket_.send_empty();
       ++flow_.counters_.doorbells;
     }
@@ -64,6 +67,7 @@ class WorkerFlow::Outbox final : public WorkerSink {
   std::size_t used_ = 0;
   std::size_t count_ = 0;
   bool in_shared_memory_ = false;  // where the span last reserved is
+  bool by_socket_ = false;
   std::size_t unannounced_bytes_ = 0;  // written there, that the switch may be asleep to
 };
 
@@ -105,7 +109,7 @@ WorkerFlow::WorkerFlow(const JobSpec& spec, std::uint32_t worker, std::uint64_t 
 WorkerFlow::~WorkerFlow() { close(); }
 
 void WorkerFlow::start() {
-  thread_ = std::thread([this] { run(); });
+  thread_.start([this] { run(); });
   poller_.ring();  // to say HELLO
 }
 
@@ -214,7 +218,11 @@ bool WorkerFlow::receive_shared() {
   for (int i = 0; i < SHARED_DATAGRAMS_PER_WAKE; ++i) {
     const std::span<const std::uint8_t> datagram = downlink_.front(mine);
     if (datagram.empty()) {
-      if (downlink_.broken()) give_up_sharing();  // from here on everything goes by UDP; what is missing is resent
+      if (downlink_.broken()) {  // from here on everything goes by UDP; what is missing is resent
+        ++counters_.shared_broken;
+        shared_->detach(worker_);
+        give_up_sharing();
+      }
       return true;
     }
     const double now = monotonic_now();
@@ -271,12 +279,15 @@ void WorkerFlow::give_up_sharing() {
   shared_.reset();
 }
 
-// `at_once`: what is sent has waited, and the switch is to look at it even if no round can close.
-void WorkerFlow::send(double now, bool at_once) {
+// `overdue`: what is sent has waited. It goes through the socket, which wakes the switch, and does not depend on what others
+// may have written to shared memory.
+void WorkerFlow::send(double now, bool overdue) {
   const double began_s = monotonic_now();
   const std::uint64_t sending_ns = counters_.send_ns;
+  outbox_->use_socket(overdue);
   machine_.datagrams_to_send(now, *outbox_);
-  outbox_->flush(at_once);
+  outbox_->flush();
+  outbox_->use_socket(false);
   const auto took_ns = static_cast<std::uint64_t>((monotonic_now() - began_s) * 1e9);
   packing_ns_ += took_ns - std::min(took_ns, counters_.send_ns - sending_ns);
 }
@@ -336,7 +347,8 @@ void WorkerFlow::close() {
   closing_.store(true);
   halt();
   poller_.ring();
-  if (thread_.joinable()) thread_.join();
+  if (driven_.load()) ring_driver();
+  thread_.join();
 }
 
 std::pair<WorkerCounters, UdpCounters> WorkerFlow::counters() {

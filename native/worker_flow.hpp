@@ -12,9 +12,9 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "event_fd.hpp"
+#include "loop_thread.hpp"
 #include "poller.hpp"
 #include "shared_memory.hpp"
 #include "turnstile.hpp"
@@ -78,7 +78,7 @@ class WorkerFlow {
   void watch_socket(bool by_thread);
   void count_as_awake();
   void give_up_sharing();
-  void send(double now, bool at_once = false);
+  void send(double now, bool overdue = false);
   void ring_driver();
   // Hands out events; the one that ends the flow, if any, is for on_failure once the lock is released.
   std::optional<WorkerEvent> report();
@@ -105,7 +105,7 @@ class WorkerFlow {
   Bell bell_;             // what it sleeps on, with shared memory
   int driver_fd_ = -1;    // the socket, as the driver knows it
   EventFd driver_bell_;   // interrupts it elsewhere
-  std::thread thread_;
+  LoopThread thread_;
 };
 
 }  // namespace fanin

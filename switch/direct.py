@@ -167,6 +167,8 @@ class DirectJobs:
         except ConfigurationError as error:
             self._disband(job, refuse(Refusal.SHAPE, str(error), "change or unset the options named"))
             return
+        job.ring_bytes, job.wanted_ring_bytes = server.ring_bytes(spec.job)
+        job.memory_bytes += job.ring_bytes
         job.spec, job.state = spec, State.STARTING
         job.deadline_s = now + min(member.join.join_timeout_s for member in job.members.values())
         self._table.placed[spec.job] = job

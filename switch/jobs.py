@@ -75,7 +75,11 @@ class Job(Generic[A]):
     spec: JobSpec | None = None
     """What the switch holds it to, once it is on the data plane; its K and S are those in force."""
     memory_bytes: int = 0
-    """What it holds of the switch's memory, over all flows."""
+    """What it holds of the switch's memory, over all flows, rings included."""
+    ring_bytes: int = 0
+    """What its rings in shared memory hold of it; 0 where it has none."""
+    wanted_ring_bytes: int = 0
+    """The same, or more than was free when it was admitted: then it has none, and goes through sockets."""
     registered: int = 0
     lost: int = 0
     left: int = 0

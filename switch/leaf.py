@@ -239,7 +239,8 @@ class LeafController:
             del self._table.open[job.name]
             return False
         job.placed, job.spec, job.state = placed, spec, State.STARTING
-        job.memory_bytes = spec.pool_bytes * len(ports)
+        job.ring_bytes, job.wanted_ring_bytes = self._server.ring_bytes(spec.job)
+        job.memory_bytes = spec.pool_bytes * len(ports) + job.ring_bytes
         self._table.placed[spec.job] = job
         return True
 

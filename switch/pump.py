@@ -183,6 +183,10 @@ class PumpServer:
         """None: a Python loop gains nothing by it."""
         return ()
 
+    def ring_bytes(self, job: int) -> tuple[int, int]:
+        """None: it offers no shared memory."""
+        return 0, 0
+
     def members(self, job: int) -> tuple[int, int, int]:
         """Registered on every flow; lost on any; left any."""
         registered, lost, left = 0xFFFFFFFF, 0, 0

@@ -66,6 +66,12 @@ class Server(Protocol):
     def shared_memory(self, job: int) -> tuple[str, ...]:
         """Where the job's workers on this machine find shared memory, a path per flow; empty if none is offered."""
 
+    def ring_bytes(self, job: int) -> tuple[int, int]:
+        """What its rings there hold of the switch's memory, over all flows, and what they want: it has all or none.
+
+        Both are 0 where the job is offered no shared memory.
+        """
+
     def members(self, job: int) -> tuple[int, int, int]:
         """Bit masks of the workers that are registered on every flow, lost on any, and that left any."""
 

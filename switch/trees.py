@@ -178,6 +178,8 @@ class TreeJobs:
             if job.memory_bytes > (free_bytes := self._resources.free_bytes):
                 raise AdmissionError(f"{job.memory_bytes:,} bytes of switch memory needed, {free_bytes:,} free")
             self._plane.server.admit(spec)
+            job.ring_bytes, job.wanted_ring_bytes = self._plane.server.ring_bytes(spec.job)
+            job.memory_bytes += job.ring_bytes
         except (AdmissionError, ConfigurationError) as error:
             remedy = "start the parent with more --memory, or set FANIN_SLOTS lower"
             self._disband(job, refuse(Refusal.MEMORY, str(error), remedy))

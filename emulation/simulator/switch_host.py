@@ -289,6 +289,10 @@ class SimulatedServer:
     def shared_memory(self, job: int) -> tuple[str, ...]:
         return ()
 
+    def ring_bytes(self, job: int) -> tuple[int, int]:
+        """None: it offers no shared memory."""
+        return 0, 0
+
     def next_event(self, timeout_s: float) -> SwitchEvent | None:
         raise FaninError("a simulated switch hands its events to the controller itself")
 

@@ -95,6 +95,7 @@ def render(answer: control.Stats, address: SwitchAddress) -> Group:
     parts.append(_data_table(answer))
     parts.append(_jobs_table(answer) if answer.jobs else Text("no jobs"))
     parts += [Text(f"{job.name}: {who}") for job in answer.jobs if (who := absent(job))]
+    parts += [Text(f"{job.name}: {how}") for job in answer.jobs if (how := rings(job))]
     if refused:
         parts.append(Text(f"refused: {refused}"))
     return Group(*parts)
@@ -135,6 +136,19 @@ def members(job: control.JobReport) -> str:
 def absent(job: control.JobReport) -> str:
     """`rank 2 missing, rank 3 lost`, or nothing when all are there."""
     return ", ".join(f"rank {member.rank} {member.state}" for member in _absent(job))
+
+
+def rings(job: control.JobReport) -> str:
+    """How much of the switch's memory lies in rings, or that there was too little; nothing where none are offered."""
+    wanted = f"{job.wanted_ring_bytes / (1 << 20):,.1f} MiB"
+    if job.ring_bytes:
+        return f"{wanted} of the switch's memory are rings, shared with the workers on this machine"
+    if job.wanted_ring_bytes:
+        return (
+            f"through sockets only: rings for the workers on this machine take {wanted}, and less was free when it was "
+            "admitted; with more --memory they are quicker"
+        )
+    return ""
 
 
 def _absent(job: control.JobReport) -> list[control.MemberReport]:

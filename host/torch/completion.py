@@ -13,6 +13,7 @@ Rules
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -43,6 +44,12 @@ class CallbackPool:
         self._idle = 0
         self._threads = 0
 
+    def forget(self) -> None:
+        """In a child of fork(), which has none of these threads: begin anew."""
+        self._actions = deque()
+        self._changed = threading.Condition()
+        self._idle = self._threads = 0
+
     def call(self, action: Callable[[], object]) -> None:
         """Run it soon on some thread."""
         with self._changed:
@@ -70,6 +77,7 @@ class CallbackPool:
 
 
 _POOL = CallbackPool()
+os.register_at_fork(after_in_child=_POOL.forget)
 """One per process: groups come and go."""
 
 

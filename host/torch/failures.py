@@ -165,6 +165,13 @@ class Watch:
             self._stopping.set()
             thread.join(STOP_TIMEOUT_S)
 
+    def forget(self) -> None:
+        """In a child of fork(), which has no such thread, and perhaps a lock that it had locked: begin anew."""
+        self._watched = {}
+        self._lock = threading.Lock()
+        self._thread = None
+        self._stopping = threading.Event()
+
     def _run(self) -> None:
         # No local outlives a look: the last reference to a group, dropped here when `stop` no longer waits for this
         # thread, would have the interpreter's end interrupt gloo's destructor, which aborts the process.

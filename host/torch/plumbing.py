@@ -219,7 +219,7 @@ class Plumbing:
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Leave the job and release everything. Idempotent, bounded, never raises."""
-        if self._closed:
+        if self._closed or (self.session is not None and self.session.inherited):
             return
         self._closed = True
         self._part(timeout_s)

@@ -8,6 +8,7 @@ group ranks. An unset timeout is -1 ms and means the group's. Several names exis
 from __future__ import annotations
 
 import atexit
+import os
 import weakref
 from collections import Counter
 from collections.abc import Sequence
@@ -451,6 +452,15 @@ def _operator(opts: Any) -> Any:
 
 def _op(op: Any) -> Any:
     return op if isinstance(op, dist.ReduceOp) else dist.ReduceOp(op)
+
+
+def _forget_all() -> None:
+    """In a child of fork(): the groups are its parent's, who goes on with them."""
+    _GROUPS.clear()
+    WATCH.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
 
 
 @atexit.register

@@ -91,6 +91,8 @@ class SharedSwitch:
         self._lock = threading.Lock()
         self._switch: EmbeddedSwitch | None = None
         self._users = 0
+        self._inherited: EmbeddedSwitch | None = None
+        """Kept, in a child of fork(), because dropping it would end it."""
         self.world_address: SwitchAddress | None = None
         """The switch of the world's group, for groups made later."""
 
@@ -110,6 +112,13 @@ class SharedSwitch:
                 self._switch.close()
                 self._switch = None
 
+    def forget(self) -> None:
+        """In a child of fork(): the switch is its parent's, and the lock may be locked."""
+        self._lock = threading.Lock()
+        self._users = 0
+        self.world_address = None
+        self._inherited, self._switch = self._switch, None
+
     def close(self) -> None:
         """Let go of it at exit."""
         with self._lock:
@@ -120,6 +129,7 @@ class SharedSwitch:
 
 SHARED = SharedSwitch()
 atexit.register(SHARED.close)
+os.register_at_fork(after_in_child=SHARED.forget)
 
 
 def reachable_host() -> str:

@@ -104,6 +104,10 @@ class DeviceServer:
         """None: packets must pass the pipeline."""
         return ()
 
+    def ring_bytes(self, job: int) -> tuple[int, int]:
+        """None: it offers no shared memory."""
+        return 0, 0
+
     def members(self, job: int) -> tuple[int, int, int]:
         """See Server."""
         with self._turnstile:

@@ -33,6 +33,7 @@ class FakeServer:
         self.masks: dict[int, tuple[int, int, int]] = {}
         """By job: registered, lost, left. Nothing unless a test says so."""
         self.tuned: list[tuple[str, int, int]] = []
+        self.rings = (0, 0)
         self.evicted: list[tuple[int, int]] = []
         self.opened: list[tuple[int, int, int]] = []
         self.events: deque[SwitchEvent] = deque()
@@ -79,6 +80,9 @@ class FakeServer:
 
     def shared_memory(self, job: int) -> tuple[str, ...]:
         return ()
+
+    def ring_bytes(self, job: int) -> tuple[int, int]:
+        return self.rings
 
     def members(self, job: int) -> tuple[int, int, int]:
         return self.masks.get(job, (0, 0, 0))

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from fanin import control
+from fanin.cli.stats import rings
 from fanin.control import JOIN_INTERVAL_S, JOIN_LEASE_S, Refusal
 from fanin.events import WorkerJoined, WorkerLeft, WorkerSilent
 from fanin.switch.job_table import LINGER_S
@@ -263,6 +264,31 @@ def test_memory_of_an_ended_job_is_there_for_the_next_one_at_once() -> None:
     assert world.refused(join(0, 1, job="second", nonce="n2", **shape)).code == Refusal.MEMORY
     world.event(WorkerLeft(first.index, 0))
     assert isinstance(world.join(join(0, 1, job="second", nonce="n2", **shape)), control.Admitted)
+
+
+def test_rings_in_shared_memory_count_as_the_jobs_memory() -> None:
+    world = World(memory_bytes=1 << 20)
+    world.servers["udp"].rings = (900_000, 900_000)
+    first = world.run(join(0, 1, slots=10, words_per_packet=1024))
+    stats = world.say("tool", control.Ask())
+    assert isinstance(stats, control.Stats)
+    assert stats.jobs[0].ring_bytes == 900_000
+    assert stats.memory_used_bytes == stats.jobs[0].memory_bytes > 900_000
+    assert "0.9 MiB of the switch's memory are rings" in rings(stats.jobs[0])
+    more = {"job": "second", "nonce": "n2", "slots": 10, "words_per_packet": 1024}
+    assert re.search(r"needed, [0-9]{2},[0-9]{3} free", world.refused(join(0, 1, **more)).reason)
+    world.event(WorkerLeft(first.index, 0))
+    assert isinstance(world.join(join(0, 1, **more)), control.Admitted)
+
+
+def test_stats_tell_of_a_job_whose_rings_found_no_room() -> None:
+    world = World()
+    world.servers["udp"].rings = (0, 3 << 20)
+    world.run(join(0, 1))
+    stats = world.say("tool", control.Ask())
+    assert isinstance(stats, control.Stats)
+    assert "through sockets only" in rings(stats.jobs[0])
+    assert "take 3.0 MiB" in rings(stats.jobs[0])
 
 
 def test_a_data_plane_that_refuses_refuses_the_job() -> None:
