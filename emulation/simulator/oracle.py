@@ -21,8 +21,8 @@ def expected(spec: JobSpec, inputs: Sequence[Array], element: Element, lanes: in
     `inputs` are the workers' arrays, all of one shape (n,); `given` may hold the reduction's factor and divisor.
     """
     codec = Codec(element, lanes, spec.contributions)
-    per_chunk = codec.elements_per_packet(spec.words_per_packet)
-    block = per_chunk // spec.codes_per_packet
+    block = codec.elements_per_packet(spec.words_per_packet // spec.codes_per_packet)
+    per_chunk = block * spec.codes_per_packet
     factor, divisor = given.get("factor", 1.0), given.get("divisor", 1.0)
     chunks = [np.empty(0, DTYPES[element])]
     for start in range(0, len(inputs[0]), per_chunk):

@@ -13,9 +13,10 @@ from fanin.errors import UnsupportedError
 from fanin.host.torch.carrier import copy_back, on_host, plain
 from fanin.host.torch.plumbing import Plumbing
 from fanin.host.torch.reducing import Direct, Request
-from fanin.host.torch.routing import SUM, SUM_ROUTES, Path, Route, route_of
+from fanin.host.torch.routing import OPERATORS, SUM, SUM_ROUTES, Path, Route, route_of
 from fanin.host.torch.work import FaninWork, LocalWork, Tensors
-from fanin.reduction import Element
+from fanin.lanes import WORD_BITS
+from fanin.reduction import EXACT, Element, Operator
 
 _BARRIER = torch.zeros(1, dtype=torch.int32)
 """What every barrier adds and nobody reads."""
@@ -28,6 +29,8 @@ class Reductions:
         self._plumbing = plumbing
         self._counters = counters
         self._lanes = plumbing.options.lanes
+        self._exact = plumbing.options.largest_exact(plumbing.size)
+        """Reductions of up to so many elements are exact."""
         self._rank = plumbing.rank
         self._size = plumbing.size
         self._completion = plumbing.completion
@@ -39,6 +42,12 @@ class Reductions:
             if route.element is not None and not route.view
         }
         """What the short way is for: element types that the switch adds as they are, and their lanes."""
+        self._summed_exactly = self._summed | {
+            dtype: (route.exact_element, EXACT)
+            for dtype, route in SUM_ROUTES.items()
+            if route.exact_element is not None and not route.view
+        }
+        """The same for tensors that are small."""
 
     # --- the collectives ---
 
@@ -60,7 +69,7 @@ class Reductions:
         """The session, element type and lanes for what can go there as it is, which is counted; None for the rest."""
         if self._short is None or op != SUM or not plain(tensor):
             return None
-        summed = self._summed.get(tensor.dtype)
+        summed = (self._summed_exactly if tensor.numel() <= self._exact else self._summed).get(tensor.dtype)
         staging = self._plumbing.staging
         if summed is None or (staging is not None and staging.busy):
             return None
@@ -69,9 +78,9 @@ class Reductions:
         return self._short, *summed
 
     def all_reduce_lanes(
-        self, tensor: torch.Tensor, timeout_s: float, *, lanes: int, average: bool, residual: torch.Tensor | None
+        self, tensor: torch.Tensor, timeout_s: float, *, lanes: int | None, average: bool, residual: torch.Tensor | None
     ) -> FaninWork:
-        """A sum or average with lanes and error feedback of the caller's choice (hooks)."""
+        """A sum or average with lanes (or EXACT) and error feedback of the caller's choice (hooks)."""
         op = dist.ReduceOp(dist.ReduceOp.AVG if average else SUM)
         return self._reduce("all_reduce", tensor, tensor, 0, op, timeout_s, lanes=lanes, residual=residual)
 
@@ -124,19 +133,25 @@ class Reductions:
         factor = _factor(op) if route.premultiply else 1.0
         if self._size == 1:
             return self._alone(name, tensor, output, factor)
-        self._count(route.path, name, tensor)
+        lanes = self._lanes if lanes is None else lanes
+        element = route.element
+        if route.exact_element is not None and (tensor.numel() <= self._exact or lanes == EXACT):
+            element, lanes = route.exact_element, EXACT
+        elif lanes == EXACT:
+            lanes = WORD_BITS  # integers, exact as they are
+        self._count(Path.GLOO if element is None else Path.SWITCH, name, tensor)
         travelling = _travelling(tensor, route)
-        if route.path is Path.GLOO:
+        if element is None:
             return self._by_gloo(name, travelling, tensor, output, first, route, timeout_s)
-        assert route.element is not None
-        if factor != 1.0 and route.element is Element.FLOAT64:
+        if factor != 1.0 and element is Element.FLOAT64:
             travelling = travelling * factor  # the switch path multiplies in float32
             factor = 1.0
         pairs = 2 if tensor.is_complex() else 1
         kept, finish = self._landing(travelling, tensor, output, first * pairs, route)
         request = Request(
-            name=name, source=travelling, kept=kept, keep_first=first * pairs, element=route.element,
-            lanes=_lanes_for(route.element, lanes or self._lanes), average=route.average and not route.divide_after,
+            name=name, source=travelling, kept=kept, keep_first=first * pairs, element=element,
+            lanes=_lanes_for(element, lanes), operator=OPERATORS[route.gloo_op] if lanes == EXACT else Operator.SUM,
+            average=route.average and not route.divide_after,
             factor=factor, residual=residual, outputs=[] if output is None else [output], timeout_s=timeout_s,
             finish=finish,
         )  # fmt: skip
@@ -152,14 +167,15 @@ class Reductions:
         own_memory = seen.data_ptr() == output.data_ptr()
         if own_memory and output is not tensor and _overlaps(seen, travelling, first):
             own_memory = False
-        if own_memory:
+        if own_memory and not route.divide_after:
             return seen, None
-        landed = travelling if output is tensor else torch.empty_like(seen)
+        landed = seen if own_memory else travelling if output is tensor else torch.empty_like(seen)
 
         def finish() -> None:
             if route.divide_after:
                 landed.div_(self._size, rounding_mode="trunc")
-            _arrive(landed, output, route)
+            if not own_memory:
+                _arrive(landed, output, route)
 
         return landed, finish
 
@@ -216,8 +232,8 @@ class Reductions:
 
 
 def _lanes_for(element: Element, lanes: int) -> int:
-    """Integers and float64 take 32 bits whatever the caller's lanes are."""
-    return lanes if element.floating and element is not Element.FLOAT64 else 32
+    """Integers and float64 take 32 bits whatever the caller's lanes are, unless they travel exactly."""
+    return lanes if lanes == EXACT or (element.floating and element is not Element.FLOAT64) else WORD_BITS
 
 
 def _factor(op: Any) -> float:
