@@ -108,6 +108,8 @@ class Reduction:
             raise ConfigurationError(f"lanes = {self.lanes}; must be one of {LANES}, or {EXACT} for exact")
         if self.lanes != EXACT and (self.operator is not Operator.SUM or self.element is Element.INT64):
             raise ConfigurationError(f"{self.operator.name} of {self.element.name} needs lanes = {EXACT} (exact)")
+        if self.operator is not Operator.SUM and self.divisor != 1.0:
+            raise ConfigurationError(f"{self.operator.name} is not divided")
         if self.operator.bitwise and self.element.floating:
             raise ConfigurationError(f"{self.operator.name} of {self.element.name}: bits are for integers")
         if self.lanes == EXACT and (self.scale_code or self.passes):
