@@ -31,7 +31,12 @@ EVERYBODY = 0xFFFFFFFF
 """Every rank has contributed."""
 MARKED_RANKS = 32
 """Ranks that a word can say of whether they have contributed; of further ones it is not asked."""
-QUIET_NAN = {Element.FLOAT32: 0x7FC00000, Element.FLOAT64: 0x7FF8 << 48, Element.FLOAT16: 0x7E00, Element.BFLOAT16: 0x7FC0}
+QUIET_NAN = {
+    Element.FLOAT32: 0x7FC00000,
+    Element.FLOAT64: 0x7FF8 << 48,
+    Element.FLOAT16: 0x7E00,
+    Element.BFLOAT16: 0x7FC0,
+}
 """The bits of every NaN that comes out."""
 ROOM = 2.0**-11
 """What finite float64 are multiplied by where their sum, not their mean, overflows: there are at most 1,024."""
@@ -117,9 +122,7 @@ class ExactCodec:
         data = words.astype(">u4").tobytes()
         size_bytes = words_for(element, count) * WORD_BYTES
         ranks = [rank for rank in range(self.ranks) if rank >= MARKED_RANKS or present >> rank & 1]
-        parts = [
-            np.frombuffer(data, dtype.newbyteorder(">"), count, rank * size_bytes).astype(dtype) for rank in ranks
-        ]
+        parts = [np.frombuffer(data, dtype.newbyteorder(">"), count, rank * size_bytes).astype(dtype) for rank in ranks]
         if not parts:
             return np.zeros(count, dtype)
         if not element.floating:
