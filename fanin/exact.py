@@ -1,7 +1,7 @@
 """Exact reductions: every rank's elements travel apart, and every rank reduces them all, in the order of ranks.
 
-A switch adds words. Where each rank has words of its own, and zeros in everybody else's, the sum of all contributions is
-all ranks' elements side by side: a gather made of sums, of which the switch knows nothing. N ranks take N times the
+A switch adds words. Where each rank has words of its own, and zeros in everybody else's, the sum of all contributions
+is all ranks' elements side by side: a gather made of sums, of which the switch knows nothing. N ranks take N times the
 words, so it is for small tensors (docs/numerics.md, "Small sums are exact").
 
 This is the readable oracle, in numpy; native/kernel_exact.hpp is the fast twin and agrees with it bit for bit:

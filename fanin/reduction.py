@@ -14,7 +14,7 @@ from fanin.errors import ConfigurationError
 LANES = (32, 16, 8, 4)
 """Legal lane widths in bits."""
 EXACT = 0
-"""In the place of a lane width: no lanes are shared. Every rank's elements travel apart, and every rank reduces them all
+"""In the place of a lane width: no lanes are shared. Every rank's elements travel apart, and each rank reduces them all
 in the order of ranks (fanin/exact.py): exact for every operator, at N times the words."""
 
 

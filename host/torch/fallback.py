@@ -197,8 +197,8 @@ class Fallback:
         operation.ends = list(self._items)
         whole = Request(
             name=request.name, source=operation.source, kept=operation.result, element=request.element,
-            lanes=request.lanes, operator=request.operator, average=request.average, factor=request.factor, residual=request.residual,
-            timeout_s=request.timeout_s,
+            lanes=request.lanes, operator=request.operator, average=request.average, factor=request.factor,
+            residual=request.residual, timeout_s=request.timeout_s,
         )  # fmt: skip
         try:
             operation.ticket = self._direct.submit(whole)

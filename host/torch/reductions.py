@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from fanin.errors import UnsupportedError
+from fanin.host.torch.arguments import Arguments
 from fanin.host.torch.carrier import copy_back, on_host, plain
 from fanin.host.torch.plumbing import Plumbing
 from fanin.host.torch.reducing import Direct, Request
@@ -34,6 +35,7 @@ class Reductions:
         self._rank = plumbing.rank
         self._size = plumbing.size
         self._completion = plumbing.completion
+        self._arguments = Arguments(plumbing.rank, plumbing.size)
         self._short = plumbing.direct if plumbing.fallback is None else None
         """The session alone, while nothing stands between: the short way of `all_reduce`."""
         self._summed = {
@@ -61,6 +63,8 @@ class Reductions:
             if waited_for:
                 return direct.all_reduce_at_once(tensor, element, lanes, timeout_s)
             return direct.all_reduce_in_place(tensor, tensors, element, lanes, timeout_s())
+        if not self._arguments.of_one("all_reduce", tensor):
+            return LocalWork(self._completion, tensors)
         if tensor.layout is not torch.strided:
             return self._sparse(tensor, op, timeout_s())
         return self._reduce("all_reduce", tensor, tensor, 0, op, timeout_s())
@@ -77,6 +81,11 @@ class Reductions:
         self._counters["switch.bytes"] += tensor.nbytes
         return self._short, *summed
 
+    def check(self, tensors: Tensors, op: Any) -> None:
+        """Raise what reducing any of several tensors would raise, before the first is started."""
+        for tensor in tensors:
+            route_of(op.op, tensor.dtype)
+
     def all_reduce_lanes(
         self, tensor: torch.Tensor, timeout_s: float, *, lanes: int | None, average: bool, residual: torch.Tensor | None
     ) -> FaninWork:
@@ -91,17 +100,10 @@ class Reductions:
 
     def reduce_scatter(self, output: torch.Tensor, tensor: torch.Tensor, op: Any, timeout_s: float) -> FaninWork:
         """`output` becomes this rank's part of the reduced `tensor`, all parts being equal."""
-        count = output.numel()
-        if tensor.numel() != count * self._size:
-            raise ValueError(
-                f"reduce_scatter: {tensor.numel()} elements are not {self._size} parts of the output's {count}"
-            )
-        return self._reduce("reduce_scatter", tensor, output, self._rank * count, op, timeout_s)
+        return self._reduce("reduce_scatter", tensor, output, self._rank * output.numel(), op, timeout_s)
 
     def reduce_scatter_list(self, output: torch.Tensor, parts: Tensors, op: Any, timeout_s: float) -> FaninWork:
         """`output` becomes the reduced `parts[rank]`; parts may differ in size, alike on every rank."""
-        if len(parts) != self._size or parts[self._rank].numel() != output.numel():
-            raise ValueError(f"reduce_scatter: expected {self._size} parts, this rank's as large as the output")
         first = sum(part.numel() for part in parts[: self._rank])
         flat = torch.cat([part.detach().reshape(-1) for part in parts])
         return self._reduce("reduce_scatter", flat, output, first, op, timeout_s)

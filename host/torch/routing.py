@@ -5,7 +5,7 @@ Rules
 * Sums of what the switch can add go through the switch. Nothing that could go there quietly goes elsewhere.
 * What is small (`Options.largest_exact`) goes through the switch whatever it is, each rank's elements apart, and is
   reduced by every rank: floats exactly but for one rounding, and what the switch cannot add, too.
-* What it cannot add and is not small (64-bit integers, maxima, products, bits) is reduced by the group's inner gloo group.
+* What it cannot add and is not small (64-bit integers, maxima, products, bits) goes to the group's inner gloo group.
 * Where neither knows the element type, the tensor is reinterpreted (`view`: the same bits) or converted without loss
   (`compute`) first. Where nothing exact exists there is no route, and UnsupportedError says so.
 
@@ -119,8 +119,8 @@ _SMALL = "small ones in float64, rounded once"
 
 ROWS: tuple[Row, ...] = (
     Row((SUM, AVG, PREMUL_SUM), _FLOATS, Path.SWITCH, f"{_SMALL}; fixed point in the lanes of the group's options"),
-    Row((SUM, AVG, PREMUL_SUM), (torch.complex64,), Path.SWITCH, "as pairs of float32", torch.float32, view=True),
-    Row((SUM, AVG, PREMUL_SUM), (torch.complex128,), Path.SWITCH, "as pairs of float64", torch.float64, view=True),
+    Row((SUM, AVG, PREMUL_SUM), (torch.complex64,), Path.SWITCH, "pairs of float32", torch.float32, view=True),
+    Row((SUM, AVG, PREMUL_SUM), (torch.complex128,), Path.SWITCH, "pairs of float64", torch.float64, view=True),
     Row((SUM,), (torch.int32, torch.int16, torch.int8, torch.uint8), Path.SWITCH, "exact; wraps around as torch's"),
     Row((SUM,), (torch.uint16,), Path.SWITCH, "exact; the same bits as int16", torch.int16, view=True),
     Row((SUM,), (torch.uint32,), Path.SWITCH, "exact; the same bits as int32", torch.int32, view=True),
@@ -135,7 +135,8 @@ ROWS: tuple[Row, ...] = (
         (AVG,), (torch.int64, torch.int32, torch.uint32), Path.GLOO,
         "exact sum in int64, then divided, rounded toward zero", torch.int64,
     ),
-    Row(_ARITHMETIC, (*_FLOATS, *_EXACT), Path.GLOO, "small ones: NaN wins, products in float64 rounded once; else as gloo does"),
+    Row(_ARITHMETIC, _FLOATS, Path.GLOO, "small ones in float64, rounded once, NaN if any is; else as gloo does"),
+    Row(_ARITHMETIC, _EXACT, Path.GLOO, "as gloo does"),
     Row(_ARITHMETIC, (torch.int16, torch.uint16), Path.GLOO, "in int32", torch.int32),
     Row(_ARITHMETIC, (torch.uint32,), Path.GLOO, "in int64", torch.int64),
     Row((PRODUCT,), (torch.uint64,), Path.GLOO, "the same bits as int64", torch.int64, view=True),

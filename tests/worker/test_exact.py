@@ -76,8 +76,10 @@ def test_a_rank_that_is_gone_adds_nothing_not_even_a_zero(kinds: str, words: int
     cluster.network.speak(SWITCH)
     others = [worker for worker in range(spec.workers) if worker != 1]
     for operator, values, wanted in (
-        (Operator.SUM, [-0.0] * 3, -0.0), (Operator.MIN, [3.0, 4.0, 5.0], 3.0), (Operator.PRODUCT, [2.0, 1.0, 1.0], 2.0),
-    ):  # fmt: skip
+        (Operator.SUM, [-0.0] * 3, -0.0),
+        (Operator.MIN, [3.0, 4.0, 5.0], 3.0),
+        (Operator.PRODUCT, [2.0, 1.0, 1.0], 2.0),
+    ):
         arrays = [np.full(5, values[min(index, 2)], np.float32) for index in range(len(others))]
         for worker, array in zip(others, arrays, strict=True):
             cluster.submit(worker, reduction(array, lanes=EXACT, operator=operator, signature=7))
