@@ -60,6 +60,27 @@ class Codec:
         residual: npt.NDArray[np.float32] | None = None,
     ) -> npt.NDArray[np.float32]: ...
 
+def exact_encode_into(
+    element: int,
+    x: _Bytes,
+    words_be: _Bytes,
+    factor: float = 1.0,
+    residual: npt.NDArray[np.float32] | None = None,
+) -> None: ...
+def exact_residual_after(
+    element: int, x: _Bytes, factor: float, residual: npt.NDArray[np.float32] | None
+) -> npt.NDArray[np.float32]: ...
+def exact_decode_into(
+    element: int,
+    operator: int,
+    ranks: int,
+    words_be: _Bytes,
+    count: int,
+    out: _Bytes,
+    divisor: float = 1.0,
+    skip: int = 0,
+    present: int = ...,
+) -> None: ...
 def store_words(sum: npt.NDArray[np.uint32], words_be: _Bytes) -> None: ...
 def add_words(sum: npt.NDArray[np.uint32], words_be: _Bytes) -> None: ...
 def finish_words(sum: npt.NDArray[np.uint32], words_be: _Bytes) -> None: ...

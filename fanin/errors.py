@@ -70,6 +70,10 @@ class CollectiveTimeoutError(FaninError, TimeoutError):
     """A collective did not finish within the process group's timeout."""
 
 
+class ArgumentError(FaninError, ValueError):
+    """A collective's arguments do not go together: sizes, element types, devices, or a rank that there is not."""
+
+
 class UnsupportedError(FaninError, NotImplementedError):
     """A combination that fanin refuses rather than computing something else."""
 

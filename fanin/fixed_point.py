@@ -7,7 +7,7 @@ compute, in this order, each line one rounding to nearest, ties to even:
     code = the block's largest |x'|, rounded up to 11 exponent and 5 mantissa bits; all workers agree on the maximum
     q    = rint(x' * steps per unit), clamped to [-limit, limit]
     sum  = what the switch adds up: integers, exact whatever the order of arrival
-    y    = sum * units per step, then / divisor, then to the element type
+    y    = sum / divisor, then * units per step, then to the element type
 
 float32, float16 and bfloat16 are computed in float32, float64 in float64. Multiplying by the scale takes two steps, one
 of them at least a power of two, so that no exponent over- or underflows on the way.
@@ -34,6 +34,9 @@ CODE_BIAS = 1023
 CODE_SHIFT = 52 - CODE_MANTISSA_BITS
 """A code is the top of the float64 representation of its bound, below the sign."""
 
+WIDE_WORDS = 3
+"""Words that a float64 takes."""
+
 Array = npt.NDArray[Any]
 Codes = npt.NDArray[np.uint16]
 """Scale codes of consecutive blocks, shape (blocks,)."""
@@ -42,6 +45,7 @@ Residual = npt.NDArray[np.float32]
 DTYPES: dict[Element, type[np.generic]] = {
     Element.FLOAT32: np.float32, Element.FLOAT64: np.float64, Element.FLOAT16: np.float16, Element.BFLOAT16: np.uint16,
     Element.INT32: np.int32, Element.INT16: np.int16, Element.INT8: np.int8, Element.UINT8: np.uint8,
+    Element.INT64: np.int64,
 }  # fmt: skip
 """How numpy sees an element; bfloat16, which it does not know, as its bits."""
 
@@ -98,11 +102,11 @@ class Codec:
 
     def words_for(self, count: int) -> int:
         """Words that `count` elements take."""
-        return 2 * count if self.element is Element.FLOAT64 else lane_words.words_for(count, self.lanes)
+        return WIDE_WORDS * count if self.element is Element.FLOAT64 else lane_words.words_for(count, self.lanes)
 
     def elements_per_packet(self, words: int) -> int:
         """Elements that fill `words`."""
-        return words // 2 if self.element is Element.FLOAT64 else words * (WORD_BITS // self.lanes)
+        return words // WIDE_WORDS if self.element is Element.FLOAT64 else words * (WORD_BITS // self.lanes)
 
     def codes(self, x: Array, block_elements: int, factor: float = 1.0, residual: Residual | None = None) -> Codes:
         """This worker's scale codes of x, shape (ceil(len(x) / block_elements),)."""
@@ -134,12 +138,14 @@ class Codec:
         return lane_words.pack(self._steps(values, scale), self.lanes, self.bound)
 
     def _quantize_wide(self, values: Array, scale: _Scale) -> Words:
-        """float64: the steps in one word, what is left of each in units of 2^-k in the next."""
+        """float64: the steps in one word, what is left in units of 2^-k in the next, and of 2^-2k in the one after."""
         with np.errstate(all="ignore"):
             exact = _clamped(values * scale.to_steps[0] * scale.to_steps[1], scale.limit)
-        high = np.rint(exact)
-        low = np.rint((exact - high) * 2.0**self.exponent)
-        return np.stack([high, low], axis=1).astype(np.int32).view(np.uint32).reshape(-1)
+        words = []
+        for _ in range(WIDE_WORDS):
+            words.append(np.rint(exact))
+            exact = (exact - words[-1]) * 2.0**self.exponent
+        return np.stack(words, axis=1).astype(np.int32).view(np.uint32).reshape(-1)
 
     def dequantize(
         self, words: Words, codes: Codes, block_elements: int, count: int, contributors: int, divisor: float = 1.0
@@ -152,11 +158,12 @@ class Codec:
         with np.errstate(all="ignore"):
             steps: Array
             if self.element is Element.FLOAT64:
-                pairs = words[: 2 * count].view(np.int32).reshape(-1, 2).astype(np.float64)
-                steps = pairs[:, 0] + pairs[:, 1] * 2.0**-self.exponent
+                parts = words[: WIDE_WORDS * count].view(np.int32).reshape(-1, WIDE_WORDS).astype(np.float64)
+                unit = 2.0**-self.exponent
+                steps = parts[:, 0] + (parts[:, 1] + parts[:, 2] * unit) * unit
             else:
                 steps = lane_words.unpack(words, self.lanes, count, self.bound, contributors).astype(np.float32)
-            values: Array = steps * scale.to_value[0] * scale.to_value[1] / steps.dtype.type(divisor)
+            values: Array = steps / steps.dtype.type(divisor) * scale.to_value[0] * scale.to_value[1]
             code = np.repeat(codes, block_elements)[:count]
             values[code == CODE_ZERO] = 0.0
             values[code == CODE_NOT_FINITE] = np.nan

@@ -76,6 +76,9 @@ class JobSpec:
     """Whether the job goes on without a worker that is lost or has left: the controller then evicts it."""
     total_workers: int | None = None
     """Workers at all switches of a tree, 1..1024; lanes are sized for them. None: those of this switch are all."""
+    places: tuple[int, ...] = ()
+    """By worker: its place among the workers of all switches of a tree. Empty: its own number. Exact reductions
+    (fanin/exact.py) take values in the order of places; a switch does not look at them."""
     branches: bool = False
     """Whether the workers are switches (the root of a tree): each says how many contributions its own holds."""
 
@@ -107,6 +110,10 @@ class JobSpec:
         check(self.packet_bytes <= MAX_DATAGRAM_BYTES, f"a packet of {self.packet_bytes} bytes fits no datagram")
         check(len(self.tokens) == self.workers, f"{len(self.tokens)} tokens for {self.workers} workers")
         check(self.liveness_timeout_s > 0, "liveness_timeout_s must be positive")
+        check(
+            not self.places or (len(self.places) == self.workers and max(self.places) < self.all_workers),
+            f"places = {self.places} for {self.workers} of {self.all_workers} workers",
+        )
 
     @property
     def largest_staleness(self) -> int:
@@ -127,6 +134,10 @@ class JobSpec:
     def all_workers(self) -> int:
         """Workers of the job, at this switch and at all others."""
         return self.workers if self.total_workers is None else self.total_workers
+
+    def place(self, worker: int) -> int:
+        """A worker's place among all workers of the job."""
+        return self.places[worker] if self.places else worker
 
     @property
     def synchronous(self) -> bool:

@@ -17,6 +17,12 @@ from fanin.faults import FaultPlan, FaultSchedule
 from fanin.reduction import LANES
 
 ENVIRONMENT_PREFIX = "FANIN_"
+EXACT_ELEMENTS = 256
+"""Tensors of up to so many elements are reduced exactly in a group of any size."""
+EXACT_WORDS = 4096
+"""Larger ones are as long as all ranks' elements together are no more: 1,024 with four ranks."""
+MAX_EXACT_ELEMENTS = 1 << 31
+"""A limit for the option; what it costs is N times the bytes."""
 
 
 def check_brackets(what: str, text: str, before: str = "") -> None:
@@ -85,6 +91,10 @@ class Options:
     """`udp://host:port` or `zmq://host:port`. None: rank 0 starts a switch beside itself."""
     lanes: int = 32
     """Bits per lane for floating point tensors: 32, 16, 8 or 4. Narrow lanes move fewer bytes and round more."""
+    exact_elements: int | None = None
+    """The largest count of elements that is reduced exactly (docs/numerics.md), at N times the words. None: 256, or as
+    many as make 4,096 with all ranks; 0: none, so that small sums take lanes and small maxima gloo. The same on every
+    rank of a group."""
     slots: int | None = None
     """Window in packets per flow. None: what the smallest socket buffer of the job holds."""
     words_per_packet: int | None = None
@@ -132,6 +142,11 @@ class Options:
         if self.switch is not None:
             SwitchAddress.parse(self.switch)
         check(self.lanes in LANES, f"lanes = {self.lanes}; must be one of {LANES}")
+        exact = self.exact_elements
+        check(
+            exact is None or 0 <= exact <= MAX_EXACT_ELEMENTS,
+            f"exact_elements = {exact}; must be in 0..{MAX_EXACT_ELEMENTS}",
+        )
         check(self.slots is None or 1 <= self.slots <= 65536, f"slots = {self.slots}; must be in 1..65536")
         words = self.words_per_packet
         check(
@@ -150,6 +165,10 @@ class Options:
             check(not others, f"faults: a worker cannot do {'; '.join(others)}: `fanin emulate --fault` can")
         key = self.curve_server_key
         check(key is None or len(key) == 40, "curve_server_key must be 40 characters (Z85)")
+
+    def largest_exact(self, ranks: int) -> int:
+        """The largest count of elements that a group of so many ranks reduces exactly."""
+        return max(EXACT_ELEMENTS, EXACT_WORDS // ranks) if self.exact_elements is None else self.exact_elements
 
     @property
     def packet_faults(self) -> FaultPlan | None:

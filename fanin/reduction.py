@@ -13,6 +13,9 @@ from fanin.errors import ConfigurationError
 
 LANES = (32, 16, 8, 4)
 """Legal lane widths in bits."""
+EXACT = 0
+"""In the place of a lane width: no lanes are shared. Every rank's elements travel apart, and each rank reduces them all
+in the order of ranks (fanin/exact.py): exact for every operator, at N times the words."""
 
 
 class Element(enum.IntEnum):
@@ -26,16 +29,35 @@ class Element(enum.IntEnum):
     INT16 = 5
     INT8 = 6
     UINT8 = 7
+    INT64 = 8
+    """Wider than what a switch adds: travels with lanes = EXACT only."""
 
     @property
     def bytes(self) -> int:
         """Size of one element in memory."""
-        return (4, 8, 2, 2, 4, 2, 1, 1)[self]
+        return (4, 8, 2, 2, 4, 2, 1, 1, 8)[self]
 
     @property
     def floating(self) -> bool:
         """Whether the element is quantized (floating point) or added as it is (integers, wrapping)."""
         return self <= Element.BFLOAT16
+
+
+class Operator(enum.IntEnum):
+    """What becomes of the ranks' elements. Values are shared with the native code; all but SUM need lanes = EXACT."""
+
+    SUM = 0
+    MIN = 1
+    MAX = 2
+    PRODUCT = 3
+    BAND = 4
+    BOR = 5
+    BXOR = 6
+
+    @property
+    def bitwise(self) -> bool:
+        """Whether it is for integers alone."""
+        return self >= Operator.BAND
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,7 +77,8 @@ class Reduction:
     count: int
     element: Element
     lanes: int = 32
-    """Bits per lane: 32, 16, 8 or 4. Integers and float64 always use 32."""
+    """Bits per lane: 32, 16, 8 or 4, or EXACT. Otherwise integers and float64 always use 32."""
+    operator: Operator = Operator.SUM
     divisor: float = 1.0
     """The result is divided by it (AVG: the number of workers). 0: each chunk by the contributions that it holds."""
     factor: float = 1.0
@@ -81,8 +104,16 @@ class Reduction:
     """Whatever keeps the memory alive."""
 
     def __post_init__(self) -> None:
-        if self.lanes not in LANES:
-            raise ConfigurationError(f"lanes = {self.lanes}; must be one of {LANES}")
+        if self.lanes not in LANES and self.lanes != EXACT:
+            raise ConfigurationError(f"lanes = {self.lanes}; must be one of {LANES}, or {EXACT} for exact")
+        if self.lanes != EXACT and (self.operator is not Operator.SUM or self.element is Element.INT64):
+            raise ConfigurationError(f"{self.operator.name} of {self.element.name} needs lanes = {EXACT} (exact)")
+        if self.operator is not Operator.SUM and self.divisor != 1.0:
+            raise ConfigurationError(f"{self.operator.name} is not divided")
+        if self.operator.bitwise and self.element.floating:
+            raise ConfigurationError(f"{self.operator.name} of {self.element.name}: bits are for integers")
+        if self.lanes == EXACT and (self.scale_code or self.passes):
+            raise ConfigurationError("an exact reduction has no scale_code and no pass")
         if self.count < 0 or self.keep_first < 0 or self.keep_first + self.kept > self.count:
             raise ConfigurationError(f"keeping [{self.keep_first}, +{self.kept}) of {self.count} elements")
         if self.residual and not (self.element.floating and self.element is not Element.FLOAT64):

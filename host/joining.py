@@ -263,4 +263,5 @@ def spec_of(admitted: control.Admitted) -> JobSpec:
         liveness_timeout_s=admitted.liveness_timeout_s,
         survives_loss=admitted.on_worker_loss == "continue",
         total_workers=admitted.total_workers,
+        places=admitted.ranks,
     )

@@ -30,6 +30,7 @@ inline JobSpec job_from_python(const pybind11::handle& spec) {
   for (const auto& token : spec.attr("tokens")) job.tokens.push_back(token.cast<std::uint64_t>());
   job.checksum = spec.attr("checksum").cast<bool>();
   job.all_workers = spec.attr("all_workers").cast<std::uint32_t>();
+  for (const auto& place : spec.attr("places")) job.places.push_back(place.cast<std::uint32_t>());
   job.branches = spec.attr("branches").cast<bool>();
   job.survives_loss = spec.attr("survives_loss").cast<bool>();
   job.liveness_timeout_s = spec.attr("liveness_timeout_s").cast<double>();
@@ -76,7 +77,7 @@ class Attribute {
 
 inline Reduction reduction_from_python(const pybind11::handle& given) {
   static const Attribute source("source"), destination("destination"), count("count"), element("element"),
-      lanes("lanes"), divisor("divisor"), factor("factor"), residual("residual"), keep_first("keep_first"), kept("kept"),
+      lanes("lanes"), with("operator"), divisor("divisor"), factor("factor"), residual("residual"), keep_first("keep_first"), kept("kept"),
       tag("tag"), signature("signature"), scale_code("scale_code"), passes("passes"), counts("counts");
   Reduction reduction;
   reduction.source = reinterpret_cast<const std::uint8_t*>(source.of<std::uintptr_t>(given));
@@ -84,6 +85,7 @@ inline Reduction reduction_from_python(const pybind11::handle& given) {
   reduction.count = count.of<std::uint64_t>(given);
   reduction.element = element_from_python(element.of<int>(given));
   reduction.lanes = lanes.of<std::uint32_t>(given);
+  reduction.with = static_cast<Operator>(with.of<int>(given));
   reduction.divisor = divisor.of<double>(given);
   reduction.factor = factor.of<double>(given);
   reduction.residual = reinterpret_cast<float*>(residual.of<std::uintptr_t>(given));

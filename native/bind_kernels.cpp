@@ -118,10 +118,52 @@ void bind_codec(py::module_& module) {
            py::arg("factor") = 1.0, py::arg("residual") = py::none());
 }
 
+void exact_encode_into(int element, const Bytes& x, Bytes& words_be, double factor, const Residual& residual) {
+  const auto of = static_cast<Element>(element);
+  const std::size_t n = static_cast<std::size_t>(x.size()) / element_bytes(of);
+  require(static_cast<std::size_t>(words_be.size()) == exact_words(of, n) * 4, "words_be has the wrong length");
+  exact_encode(of, x.data(), n, factor, residual_of(residual, n), words_be.mutable_data());
+}
+
+Residual::value_type exact_residual_after(int element, const Bytes& x, double factor, const Residual& residual) {
+  const auto of = static_cast<Element>(element);
+  const std::size_t n = static_cast<std::size_t>(x.size()) / element_bytes(of);
+  require(residual.has_value(), "there is no residual");
+  Residual::value_type after(static_cast<py::ssize_t>(n));
+  std::memcpy(after.mutable_data(), residual_of(residual, n), n * sizeof(float));
+  exact_residual(of, x.data(), n, factor, after.mutable_data());
+  return after;
+}
+
+void exact_decode_into(int element, int with, std::uint32_t ranks, const Bytes& words_be, std::size_t count, Bytes& out,
+                       double divisor, std::size_t skip, std::uint32_t present) {
+  const auto of = static_cast<Element>(element);
+  const std::size_t keep = static_cast<std::size_t>(out.size()) / element_bytes(of);
+  const Parts parts = {.element = of,
+                       .ranks = ranks,
+                       .present = present,
+                       .part_bytes = exact_words(of, count) * 4,
+                       .words_be = words_be.data()};
+  require(static_cast<std::size_t>(words_be.size()) == ranks * parts.part_bytes, "words_be has the wrong length");
+  require(skip + keep <= count, "out reaches beyond the elements");
+  exact_decode(parts, static_cast<Operator>(with), divisor, skip, keep, out.mutable_data());
+}
+
+void bind_exact(py::module_& module) {
+  module.def("exact_encode_into", &exact_encode_into, py::arg("element"), py::arg("x"), py::arg("words_be").noconvert(),
+             py::arg("factor") = 1.0, py::arg("residual") = py::none());
+  module.def("exact_residual_after", &exact_residual_after, py::arg("element"), py::arg("x"), py::arg("factor"),
+             py::arg("residual"));
+  module.def("exact_decode_into", &exact_decode_into, py::arg("element"), py::arg("operator"), py::arg("ranks"),
+             py::arg("words_be"), py::arg("count"), py::arg("out").noconvert(), py::arg("divisor") = 1.0,
+             py::arg("skip") = 0, py::arg("present") = 0xFFFFFFFFu);
+}
+
 }  // namespace
 
 void bind_kernels(py::module_& module) {
   bind_codec(module);
+  bind_exact(module);
   module.def("store_words", &on_words<&store_words>, py::arg("sum").noconvert(), py::arg("words_be"));
   module.def("add_words", &on_words<&add_words>, py::arg("sum").noconvert(), py::arg("words_be"));
   module.def("finish_words", &on_words<&finish_words>, py::arg("sum").noconvert(), py::arg("words_be"));

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernel_exact.hpp"
 #include "kernel_loops.hpp"
 
 namespace fanin {
@@ -127,8 +128,9 @@ struct KernelBody : KernelLoops<Simd> {
           divisor(Simd::floats(divisor_)), offset(Simd::ints(offset_)) {}
     Floats operator()(const Ints& lanes) const {
       const Floats steps = Simd::to_floats(Simd::subtract(lanes, offset));
-      const Floats value = Simd::multiply(Simd::multiply(steps, first), second);
-      return Divide ? Simd::divide(value, divisor) : Simd::multiply(value, divisor);
+      // Divided first: the mean of what a type can hold never leaves its range on the way.
+      const Floats mean = Divide ? Simd::divide(steps, divisor) : Simd::multiply(steps, divisor);
+      return Simd::multiply(Simd::multiply(mean, first), second);
     }
   };
 
@@ -296,6 +298,7 @@ struct KernelBody : KernelLoops<Simd> {
       case int16: return Loops::template widen<std::int16_t>(x, n, out);
       case int8: return Loops::template widen<std::int8_t>(x, n, out);
       case uint8: return Loops::template widen<std::uint8_t>(x, n, out);
+      case int64: return;  // travels exactly, or not at all
     }
   }
 
@@ -314,6 +317,7 @@ struct KernelBody : KernelLoops<Simd> {
       case int16: return Loops::template narrow<std::int16_t>(words_be, wanted);
       case int8: return Loops::template narrow<std::int8_t>(words_be, wanted);
       case uint8: return Loops::template narrow<std::uint8_t>(words_be, wanted);
+      case int64: return;
     }
   }
 
@@ -338,7 +342,8 @@ struct KernelBody : KernelLoops<Simd> {
 
   static constexpr KernelTable table(const char* name, decltype(&fanin::crc32) crc32) {
     return {name, scale_codes, quantize, dequantize, update_residual,
-            Loops::store_words, Loops::add_words, Loops::finish_words, Loops::to_wire, crc32};
+            Loops::store_words, Loops::add_words, Loops::finish_words, Loops::to_wire,
+            ExactLoops<Simd>::encode, ExactLoops<Simd>::residual, ExactLoops<Simd>::decode, crc32};
   }
 };
 

@@ -1,4 +1,4 @@
-// The kernels that are plain loops: float64 over two words, integers, the switch's sums. The compiler vectorizes them.
+// The kernels that are plain loops: float64 over three words, integers, the switch's sums. The compiler vectorizes them.
 //
 // Templates over the group type, though they do not use it, for the reason that kernel_body.hpp gives.
 #pragma once
@@ -84,6 +84,8 @@ struct KernelLoops {
     return __builtin_copysign((__builtin_fabs(x) + 0x1p52) - 0x1p52, x);
   }
 
+  static double wide_step(const std::uint8_t* words_be, Size i) { return static_cast<std::int32_t>(get_word(words_be, i)); }
+
   static void wide_codes(const Codec& codec, const std::uint8_t* x, Size n, Size block, double factor,
                          std::uint16_t* codes) {
     for (Size first = 0; first < n; first += block) {
@@ -105,10 +107,11 @@ struct KernelLoops {
         double steps = wide_at(x, i) * factor * scale.to_steps[0] * scale.to_steps[1];
         steps = steps < scale.limit ? steps : scale.limit;
         steps = steps > -scale.limit ? steps : -scale.limit;
-        const double high = wide_round(steps);
-        put_word(words_be, 2 * i, static_cast<std::uint32_t>(static_cast<std::int32_t>(high)));
-        const double low = wide_round((steps - high) * scale.low);
-        put_word(words_be, 2 * i + 1, static_cast<std::uint32_t>(static_cast<std::int32_t>(low)));
+        for (Size word = 0; word < WIDE_WORDS; ++word) {
+          const double whole = wide_round(steps);
+          put_word(words_be, WIDE_WORDS * i + word, static_cast<std::uint32_t>(static_cast<std::int32_t>(whole)));
+          steps = (steps - whole) * scale.low;
+        }
       }
     }
   }
@@ -118,13 +121,16 @@ struct KernelLoops {
     for (Size first = wanted.skip / block * block; first < wanted.end; first += block) {
       const std::uint16_t code = codes[first / block];
       const WideScale scale = wide_scale(codec, code);
+      const double unit = 1.0 / scale.low;
       const Size to = least(first + block, wanted.end);
       for (Size i = most(first, wanted.skip); i < to; ++i) {
         double value = code == CODE_ZERO ? 0.0 : __builtin_nan("");
         if (code != CODE_ZERO && code != CODE_NOT_FINITE) {
-          const double high = static_cast<std::int32_t>(get_word(words_be, 2 * i));
-          const double low = static_cast<std::int32_t>(get_word(words_be, 2 * i + 1));
-          value = (high + low / scale.low) * scale.to_value[0] * scale.to_value[1] / divisor;
+          const double high = wide_step(words_be, WIDE_WORDS * i);
+          const double middle = wide_step(words_be, WIDE_WORDS * i + 1);
+          const double low = wide_step(words_be, WIDE_WORDS * i + 2);
+          const double steps = high + (middle + low * unit) * unit;
+          value = steps / divisor * scale.to_value[0] * scale.to_value[1];
         }
         std::memcpy(wanted.out + (i - wanted.skip) * sizeof value, &value, sizeof value);
       }

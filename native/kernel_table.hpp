@@ -20,7 +20,7 @@ struct BlockScale {
   float limit;        // 0 for a block that is zero or not finite: every q is then 0
 };
 
-// The same for float64 over two words; `low` = 2^k weighs the second word.
+// The same for float64 over three words; each weighs `low` = 2^k times the next.
 struct WideScale {
   double to_steps[2];
   double to_value[2];
@@ -44,6 +44,9 @@ struct KernelTable {
   decltype(&fanin::add_words) add_words;
   decltype(&fanin::finish_words) finish_words;
   decltype(&fanin::to_wire) to_wire;
+  decltype(&fanin::exact_encode) exact_encode;
+  decltype(&fanin::exact_residual) exact_residual;
+  decltype(&fanin::exact_decode) exact_decode;
   decltype(&fanin::crc32) crc32;
 };
 

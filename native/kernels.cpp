@@ -11,6 +11,7 @@
 
 #include "floating_point.hpp"
 #include "kernel_table.hpp"
+#include "wire_constants.hpp"
 
 namespace fanin {
 
@@ -138,13 +139,13 @@ std::uint16_t scale_code(const Codec& codec, double magnitude) {
 }
 
 std::size_t words_for(const Codec& codec, std::size_t elements) {
-  if (codec.element == Element::float64) return 2 * elements;
+  if (codec.element == Element::float64) return WIDE_WORDS * elements;
   const std::size_t lanes_per_word = 32 / codec.lanes;
   return (elements + lanes_per_word - 1) / lanes_per_word;
 }
 
 std::size_t elements_per_packet(const Codec& codec, std::size_t words) {
-  return codec.element == Element::float64 ? words / 2 : words * (32 / codec.lanes);
+  return codec.element == Element::float64 ? words / WIDE_WORDS : words * (32 / codec.lanes);
 }
 
 void scale_codes(const Codec& codec, const void* x, std::size_t n, std::size_t block_elements, double factor,
@@ -170,6 +171,28 @@ void update_residual(const Codec& codec, const void* x, std::size_t n, std::size
                      const std::uint16_t* codes, double factor, float* residual) {
   const DefaultFloatingPoint arithmetic;
   kernels().update_residual(codec, x, n, block_elements, codes, factor, residual);
+}
+
+std::size_t exact_words(Element element, std::size_t elements) {
+  return (elements * element_bytes(element) + WORD_BYTES - 1) / WORD_BYTES;
+}
+
+std::size_t exact_elements(Element element, std::size_t words) { return words * WORD_BYTES / element_bytes(element); }
+
+void exact_encode(Element element, const void* x, std::size_t n, double factor, const float* residual,
+                  std::uint8_t* words_be) {
+  const DefaultFloatingPoint arithmetic;
+  kernels().exact_encode(element, x, n, factor, residual, words_be);
+}
+
+void exact_residual(Element element, const void* x, std::size_t n, double factor, float* residual) {
+  const DefaultFloatingPoint arithmetic;
+  kernels().exact_residual(element, x, n, factor, residual);
+}
+
+void exact_decode(const Parts& parts, Operator with, double divisor, std::size_t skip, std::size_t keep, void* out) {
+  const DefaultFloatingPoint arithmetic;
+  kernels().exact_decode(parts, with, divisor, skip, keep, out);
 }
 
 void store_words(std::uint32_t* sum, const std::uint8_t* in, std::size_t n) { kernels().store_words(sum, in, n); }

@@ -31,6 +31,8 @@ struct Codec {
 inline constexpr std::uint16_t CODE_ZERO = 0;             // every element of the block is zero
 inline constexpr std::uint16_t CODE_NOT_FINITE = 0xFFFF;  // one is NaN or Inf: the block becomes NaN at every worker
 
+inline constexpr std::size_t WIDE_WORDS = 3;  // that a float64 takes
+
 // Words that `elements` take; the last one may be padded.
 std::size_t words_for(const Codec& codec, std::size_t elements);
 // Elements that fill `words`.
@@ -56,6 +58,27 @@ void dequantize(const Codec& codec, const std::uint8_t* words_be, std::size_t n,
 // Call it before dequantize when the reduction is in place: it reads x. Not for float64 and integers.
 void update_residual(const Codec& codec, const void* x, std::size_t n, std::size_t block_elements,
                      const std::uint16_t* codes, double factor, float* residual);
+
+// Exact reductions: fanin/exact.py has the rules.
+std::size_t exact_words(Element element, std::size_t elements);   // of one rank's elements
+std::size_t exact_elements(Element element, std::size_t words);  // that fill one rank's words
+
+// Writes exact_words(element, n) words in wire order: x, or x * factor + residual rounded to the element type.
+void exact_encode(Element element, const void* x, std::size_t n, double factor, const float* residual,
+                  std::uint8_t* words_be);
+// What that rounding lost. Not for float64 and integers.
+void exact_residual(Element element, const void* x, std::size_t n, double factor, float* residual);
+
+// All ranks' elements: part_bytes of words for each, in wire order.
+struct Parts {
+  Element element;
+  std::uint32_t ranks;
+  std::uint32_t present;  // bit r: whether rank r of the first 32 counts
+  std::size_t part_bytes;
+  const std::uint8_t* words_be;
+};
+// Writes elements [skip, skip + keep) of the result to `out`.
+void exact_decode(const Parts& parts, Operator with, double divisor, std::size_t skip, std::size_t keep, void* out);
 
 // The switch. `in` is in wire order; `sum` is `n` words in host order; all sums wrap around.
 void store_words(std::uint32_t* sum, const std::uint8_t* in, std::size_t n);   // sum = in

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 
+#include "gather.hpp"
 #include "job.hpp"
 #include "kernels.hpp"
 #include "reduction.hpp"
@@ -18,7 +19,7 @@ class Operation {
   Operation() = default;
   // Throws std::invalid_argument for what would be computed wrongly.
   Operation(std::uint64_t ticket, const Reduction& asked, const JobSpec& spec, std::uint32_t flow,
-            std::uint32_t flow_count, std::uint64_t first_item);
+            std::uint32_t flow_count, std::uint64_t first_item, std::uint32_t place);
 
   std::uint64_t ticket = 0;
   std::uint64_t first_item = 0;
@@ -43,7 +44,9 @@ class Operation {
   std::uint64_t codes_chunk(std::uint64_t item) const { return item - first_item; }
   std::uint64_t words_chunk(std::uint64_t item) const { return item - first_item - lead; }
   std::size_t word_count(std::uint64_t item) const {
-    return carries_words(item) ? words_for(codec_, span(words_chunk(item)).count) : 0;
+    if (!carries_words(item)) return 0;
+    const std::uint64_t chunk = words_chunk(item);
+    return is_exact() ? gather_.word_count(packet(chunk)) : words_for(codec_, span(chunk).count);
   }
 
   // --- numbers; codes are in host order, words in wire order ---
@@ -67,8 +70,15 @@ class Operation {
     std::uint8_t* out;
   };
 
+  bool is_exact() const { return asked_.lanes == EXACT; }
+  void store_exact(std::uint64_t chunk, const std::uint8_t* words, std::uint32_t contributors);
+
+  // The number of a chunk of this flow among those of all.
+  std::uint64_t packet(std::uint64_t chunk) const { return flow_ + chunk * flow_count_; }
+  // The elements of a chunk; or the whole array, where packets are no whole elements.
   Span span(std::uint64_t chunk) const {
-    const std::uint64_t start = (flow_ + chunk * flow_count_) * elements_per_chunk_;
+    if (gather_.spread) return {0, static_cast<std::size_t>(asked_.count)};
+    const std::uint64_t start = packet(chunk) * elements_per_chunk_;
     const std::uint64_t rest = asked_.count - start;
     return {start, static_cast<std::size_t>(rest < elements_per_chunk_ ? rest : elements_per_chunk_)};
   }
@@ -81,12 +91,13 @@ class Operation {
     return asked_.scale_code == 0 ? agreed : given_codes_.data();
   }
   void tell(std::uint64_t chunk, std::uint32_t contributors) {
-    if (asked_.counts != nullptr) asked_.counts[flow_ + chunk * flow_count_] = contributors;
+    if (asked_.counts != nullptr) asked_.counts[packet(chunk)] = contributors;
   }
 
   std::array<std::uint16_t, MAX_CODES> given_codes_{};
   Reduction asked_;
   Codec codec_;
+  Gather gather_;  // of an exact reduction
   std::uint64_t elements_per_chunk_ = 1;
   std::uint64_t block_elements_ = 1;
   std::uint64_t flow_ = 0;

@@ -6,14 +6,18 @@
 
 namespace fanin {
 
-enum class Element : std::uint8_t { float32, float64, float16, bfloat16, int32, int16, int8, uint8 };
+enum class Element : std::uint8_t { float32, float64, float16, bfloat16, int32, int16, int8, uint8, int64 };
 
 inline bool is_floating(Element element) { return element <= Element::bfloat16; }
 
 inline std::size_t element_bytes(Element element) {
-  constexpr std::size_t sizes[] = {4, 8, 2, 2, 4, 2, 1, 1};
+  constexpr std::size_t sizes[] = {4, 8, 2, 2, 4, 2, 1, 1, 8};
   return sizes[static_cast<std::size_t>(element)];
 }
+
+enum class Operator : std::uint8_t { sum, min, max, product, band, bor, bxor };
+
+inline constexpr std::uint32_t EXACT = 0;  // in the place of a lane width
 
 struct Reduction {
   const std::uint8_t* source = nullptr;
@@ -21,6 +25,7 @@ struct Reduction {
   std::uint64_t count = 0;
   Element element = Element::float32;
   std::uint32_t lanes = 32;
+  Operator with = Operator::sum;
   double divisor = 1.0;  // rounded to float32 where it meets float32 and narrower elements
   double factor = 1.0;
   float* residual = nullptr;

@@ -131,7 +131,8 @@ class WorkerMachine::State {
 std::uint64_t WorkerMachine::State::submit(const Reduction& reduction) {
   if (!presence_.joined()) throw std::logic_error("this worker has failed or left: it takes no more reductions");
   if (catch_up_ && !begun_) throw std::logic_error("this worker came into a running job: reductions begin after begin()");
-  const Operation operation(tickets_ + 1, reduction, spec_, flow_, flow_count_, stream_.end_item());
+  const Operation operation(tickets_ + 1, reduction, spec_, flow_, flow_count_, stream_.end_item(),
+                            spec_.place(worker_));
   stream_.append(operation);
   ++tickets_;
   ++outstanding_;

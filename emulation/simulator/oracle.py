@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fanin import exact
 from fanin.fixed_point import DTYPES, Codec
 from fanin.job import JobSpec
-from fanin.reduction import Element
+from fanin.reduction import EXACT, Element, Operator
 
 Array = npt.NDArray[Any]
 
@@ -18,16 +19,20 @@ Array = npt.NDArray[Any]
 def expected(spec: JobSpec, inputs: Sequence[Array], element: Element, lanes: int = 32, **given: Any) -> Array:
     """What every worker must get: codes agreed, words added, one chunk after another.
 
-    `inputs` are the workers' arrays, all of one shape (n,); `given` may hold the reduction's factor and divisor.
+    `inputs` are the workers' arrays, all of one shape (n,); `given` may hold the reduction's factor, divisor, operator.
     """
-    codec = Codec(element, lanes, spec.contributions)
-    per_chunk = codec.elements_per_packet(spec.words_per_packet)
-    block = per_chunk // spec.codes_per_packet
+    if lanes == EXACT:
+        words = [exact.encode(x, element, given.get("factor", 1.0)) for x in inputs]
+        codec = exact.ExactCodec(element, given.get("operator", Operator.SUM), len(inputs))
+        return codec.decode(np.concatenate(words), len(inputs[0]), given.get("divisor", 1.0))
+    fixed = Codec(element, lanes, spec.contributions)
+    block = fixed.elements_per_packet(spec.words_per_packet // spec.codes_per_packet)
+    per_chunk = block * spec.codes_per_packet
     factor, divisor = given.get("factor", 1.0), given.get("divisor", 1.0)
     chunks = [np.empty(0, DTYPES[element])]
     for start in range(0, len(inputs[0]), per_chunk):
         parts = [x[start : start + per_chunk] for x in inputs]
-        codes = np.max([codec.codes(part, block, factor) for part in parts], axis=0)
-        words = sum(codec.quantize(part, codes, block, factor) for part in parts)
-        chunks.append(codec.dequantize(np.asarray(words), codes, block, len(parts[0]), len(parts), divisor))
+        codes = np.max([fixed.codes(part, block, factor) for part in parts], axis=0)
+        words = sum(fixed.quantize(part, codes, block, factor) for part in parts)
+        chunks.append(fixed.dequantize(np.asarray(words), codes, block, len(parts[0]), len(parts), divisor))
     return np.concatenate(chunks)

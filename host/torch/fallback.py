@@ -39,13 +39,15 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import CollectiveTimeoutError, FaninError, SwitchLostError
+from fanin.fixed_point import Codec
+from fanin.host.gather import Gather
 from fanin.host.torch.carrier import copy_back, on_host
 from fanin.host.torch.failures import Failures
 from fanin.host.torch.reducing import Direct, Request
-from fanin.host.torch.routing import MIN
+from fanin.host.torch.routing import GLOO_OPERATORS, MIN
 from fanin.host.torch.work import FaninWork, LocalWork, Once
 from fanin.job import JobSpec
-from fanin.reduction import Element
+from fanin.reduction import EXACT
 
 if TYPE_CHECKING:
     from fanin.host.torch.completion import Completion
@@ -195,8 +197,8 @@ class Fallback:
         operation.ends = list(self._items)
         whole = Request(
             name=request.name, source=operation.source, kept=operation.result, element=request.element,
-            lanes=request.lanes, average=request.average, factor=request.factor, residual=request.residual,
-            timeout_s=request.timeout_s,
+            lanes=request.lanes, operator=request.operator, average=request.average, factor=request.factor,
+            residual=request.residual, timeout_s=request.timeout_s,
         )  # fmt: skip
         try:
             operation.ticket = self._direct.submit(whole)
@@ -336,7 +338,8 @@ class Fallback:
         request, source = operation.request, operation.source
         assert request is not None
         assert source is not None
-        total = source.to(ACCUMULATE.get(source.dtype, source.dtype), copy=True)
+        exact = request.lanes == EXACT and source.is_floating_point()
+        total = source.to(torch.float64 if exact else ACCUMULATE.get(source.dtype, source.dtype), copy=True)
         if request.factor != 1.0:
             total *= request.factor
         if request.residual is not None and operation.residual is not None:
@@ -349,7 +352,9 @@ class Fallback:
             operation.result.copy_(total)
 
         operation.settle = Once(settle)
-        operation.over_gloo = self._gloo.allreduce([total])
+        options = c10d.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp(GLOO_OPERATORS[request.operator])
+        operation.over_gloo = self._gloo.allreduce([total], options)
         operation.issued.set()
 
     def _give_up(self, error: FaninError) -> None:
@@ -363,13 +368,16 @@ class Fallback:
 
 def items_per_flow(spec: JobSpec, request: Request, flows: int) -> list[int]:
     """Items that a reduction puts on each flow, at least (the extra ones that carry only codes are not counted)."""
-    if not request.element.floating:
-        elements = spec.words_per_packet
-    elif request.element is Element.FLOAT64:
-        elements = spec.words_per_packet // 2
+    count = request.source.numel()
+    if request.lanes == EXACT:
+        gather = Gather(request.element, count, spec)
+        if gather.spread:
+            return [gather.packets, *[0] * (flows - 1)]
+        chunks = gather.packets
     else:
-        elements = spec.words_per_packet * (32 // request.lanes)
-    chunks = -(-request.source.numel() // elements)
+        codes = spec.codes_per_packet
+        codec = Codec(request.element, request.lanes, spec.contributions)
+        chunks = -(-count // (codec.elements_per_packet(spec.words_per_packet // codes) * codes))
     return [(chunks - flow + flows - 1) // flows for flow in range(flows)]
 
 

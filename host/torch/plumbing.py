@@ -11,8 +11,10 @@ anew, on all ranks at once; until then it takes no part in collectives (docs/tor
 from __future__ import annotations
 
 import threading
+import zlib
 from datetime import timedelta
 
+import torch
 from torch._C import _distributed_c10d as c10d
 
 from fanin.control import Refusal
@@ -37,6 +39,7 @@ from fanin.host.torch.staging import Staging
 from fanin.host.torch.timeline import Timeline, timeline_for
 from fanin.host.torch.work import FaninWork
 from fanin.options import Options
+from fanin.reduction import Element, Reduction
 
 OVER = (None, ENDING)
 """States of a job that nobody can come into any more."""
@@ -180,8 +183,26 @@ class Plumbing:
     def _use(self, session: Session) -> None:
         self.session = self.failures.session = session
         self.direct = Direct(session, self.failures, self.completion)
+        if self.options.exact_elements is not None:
+            self._agree_on(self.options.exact_elements)
         if self._is_world:
             self._timeline = timeline_for(session, self.options)
+
+    def _agree_on(self, exact_elements: int) -> None:
+        """Have CollectiveMismatchError now where another rank has another border between what is exact and what is not.
+
+        Maxima of a size in between would go through the switch on some ranks and over gloo on others. A rank that was
+        not told a border comes to its first reduction, which is another one than this.
+        """
+        assert self.session is not None
+        word = torch.zeros(1, dtype=torch.int32)
+        address, signature = word.data_ptr(), zlib.crc32(f"exact_elements={exact_elements}".encode()) or 1
+        ticket = self.session.submit(
+            Reduction(
+                source=address, destination=address, count=1, element=Element.INT32, signature=signature, owner=word
+            )
+        )
+        self.session.wait(ticket, self.options.join_timeout_s)
 
     def start(self, request: Request) -> FaninWork:
         """Start a reduction that the switch can do, on host or CUDA memory."""

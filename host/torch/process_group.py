@@ -13,14 +13,16 @@ import weakref
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import compress
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from fanin.errors import UnsupportedError
+from fanin.errors import ArgumentError, UnsupportedError
 from fanin.host.session import Session
+from fanin.host.torch.arguments import Arguments
 from fanin.host.torch.failures import WATCH
 from fanin.host.torch.inner import Inner
 from fanin.host.torch.plumbing import Plumbing
@@ -72,6 +74,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._counters: Counter[str] = Counter()
         self._plumbing = Plumbing(store, group_name, rank, size, timeout, options or Options(), list(global_ranks))
         self._reductions = Reductions(self._plumbing, self._counters)
+        self._arguments = Arguments(rank, size)
         _GROUPS.add(self)
 
     # --- what fanin adds ---
@@ -135,14 +138,14 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self, tensor: torch.Tensor, *, lanes: int | None = None, average: bool = False,
         residual: torch.Tensor | None = None,
     ) -> FaninWork:  # fmt: skip
-        """Sum or average in place, with lanes of its own and error feedback.
+        """Sum or average in place, with lanes of its own (0: exactly, docs/numerics.md) and error feedback.
 
         `residual`: contiguous float32 on the host with as many elements, read and updated; the same bits need not be
         on every rank. Raises UnsupportedError for element types that do not go through the switch.
         """
         self._sequence += 1
         return self._reductions.all_reduce_lanes(
-            tensor, self._timeout_s, lanes=lanes or self.options.lanes, average=average, residual=residual
+            tensor, self._timeout_s, lanes=lanes, average=average, residual=residual
         )
 
     # --- reductions ---
@@ -161,6 +164,9 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = _SUM) -> FaninWork:
         """All-reduce several tensors in place, one after the other without waiting in between."""
         op, timeout_s = self._reducing(opts)
+        if not self._arguments.of_several("all_reduce_coalesced", tensors):
+            return self._nothing(tensors)
+        self._reductions.check(tensors, op)
         self._sequence += 1
         works = [
             self._reductions.all_reduce(tensor, [tensor], op, lambda: timeout_s, waited_for=False) for tensor in tensors
@@ -174,7 +180,10 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         else:
             op, root, timeout_s = opts.reduceOp, opts.rootRank, self._seconds(opts.timeout)
         self._sequence += 1
-        return self._given(self._reductions.reduce(_single(tensors), root, _op(op), timeout_s))
+        tensor = _single(tensors)
+        if not self._arguments.of_one("reduce", tensor, root):
+            return self._nothing([tensor])
+        return self._given(self._reductions.reduce(tensor, root, _op(op), timeout_s))
 
     def reduce_scatter(
         self, outputs: Any, inputs: Any, opts: Any = _SUM, timeout: timedelta | None = None
@@ -184,12 +193,16 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         if not isinstance(outputs, torch.Tensor):
             outputs, inputs = _single(outputs), inputs[0]
         self._sequence += 1
+        if not self._arguments.of_list("reduce_scatter", inputs, outputs, gathers=False, uneven=True):
+            return self._nothing([outputs])
         return self._given(self._reductions.reduce_scatter_list(outputs, inputs, op, timeout_s))
 
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> FaninWork:
         """Reduce one tensor and keep one's own part."""
         op, timeout_s = self._reducing(_SUM if opts is None else opts)
         self._sequence += 1
+        if not self._arguments.of_parts("reduce_scatter_tensor", tensor, output, output):
+            return self._nothing([output])
         return self._given(self._reductions.reduce_scatter(output, tensor, op, timeout_s))
 
     _reduce_scatter_base = reduce_scatter_single
@@ -197,10 +210,12 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> FaninWork:
         """Several of them, one after the other without waiting in between."""
         op, timeout_s = self._reducing(_SUM if opts is None else opts)
+        there = self._arguments.of_pairs("reduce_scatter_tensor_coalesced", inputs, outputs, outputs)
+        self._reductions.check(list(compress(inputs, there)), op)
         self._sequence += 1
         works = [
             self._reductions.reduce_scatter(output, tensor, op, timeout_s)
-            for output, tensor in zip(outputs, inputs, strict=True)
+            for output, tensor in compress(zip(outputs, inputs, strict=True), there)
         ]
         return self._combined(works, outputs, timeout_s)
 
@@ -218,6 +233,8 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         root = opts if isinstance(opts, int) else opts.rootRank
         timeout_s = self._seconds(timeout if isinstance(opts, int) else opts.timeout)
         tensor = _single(tensors)
+        if not self._arguments.of_one("broadcast", tensor, root):
+            return self._nothing([tensor])
         self._exchanging("broadcast", tensor)
         return self._given(self._inner.broadcast(tensor, root, timeout_s))
 
@@ -226,12 +243,16 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         timeout_s = self._seconds(timeout if opts is None else getattr(opts, "timeout", opts))
         tensor = _single(inputs)
         outputs = outputs if isinstance(outputs[0], torch.Tensor) else outputs[0]
+        if not self._arguments.of_list("all_gather", outputs, tensor, gathers=True):
+            return self._nothing(outputs)
         self._exchanging("all_gather", tensor)
         return self._given(self._inner.all_gather(outputs, tensor, timeout_s))
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> FaninWork:
         """Gather every rank's tensor into one."""
         timeout_s = self._seconds(None if opts is None else opts.timeout)
+        if not self._arguments.of_parts("all_gather_into_tensor", output, tensor, output):
+            return self._nothing([output])
         self._exchanging("all_gather_into_tensor", tensor)
         return self._given(self._inner.all_gather_single(output, tensor, timeout_s))
 
@@ -240,8 +261,9 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> FaninWork:
         """Several of them behind one handle."""
         timeout_s = self._seconds(None if opts is None else opts.timeout)
+        there = self._arguments.of_pairs("all_gather_into_tensor_coalesced", outputs, inputs, outputs)
         works = []
-        for output, tensor in zip(outputs, inputs, strict=True):
+        for output, tensor in compress(zip(outputs, inputs, strict=True), there):
             self._exchanging("all_gather_into_tensor", tensor)
             works.append(self._inner.all_gather_single(output, tensor, timeout_s))
         return self._combined(works, outputs, timeout_s)
@@ -251,10 +273,14 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> FaninWork:
         """Gather several tensors: `outputs[r][i]` becomes rank r's `inputs[i]`."""
         timeout_s = self._seconds(None if opts is None else opts.timeout)
+        if any(len(of_rank) != len(inputs) for of_rank in outputs):
+            raise ArgumentError(f"all_gather_coalesced: {len(inputs)} tensors, and lists of outputs of other lengths")
+        lists = [[of_rank[index] for of_rank in outputs] for index in range(len(inputs))]
+        there = [self._arguments.of_list("all_gather", *pair, gathers=True) for pair in zip(lists, inputs, strict=True)]
         works = []
-        for index, tensor in enumerate(inputs):
+        for of_tensor, tensor in compress(zip(lists, inputs, strict=True), there):
             self._exchanging("all_gather", tensor)
-            works.append(self._inner.all_gather([of_rank[index] for of_rank in outputs], tensor, timeout_s))
+            works.append(self._inner.all_gather(of_tensor, tensor, timeout_s))
         return self._combined(works, [tensor for of_rank in outputs for tensor in of_rank], timeout_s)
 
     def gather(
@@ -267,6 +293,8 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
             root = opts
         tensor = _single(inputs)
         outputs = outputs if not outputs or isinstance(outputs[0], torch.Tensor) else outputs[0]
+        if not self._arguments.of_list("gather", outputs or [], tensor, gathers=True, root=root):
+            return self._nothing(outputs or [])
         self._exchanging("gather", tensor)
         return self._given(self._inner.gather(outputs, tensor, root, self._seconds(timeout)))
 
@@ -280,6 +308,8 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
             root = opts
         output = _single(outputs)
         inputs = inputs if not inputs or isinstance(inputs[0], torch.Tensor) else inputs[0]
+        if not self._arguments.of_list("scatter", inputs or [], output, gathers=False, root=root):
+            return self._nothing([output])
         self._exchanging("scatter", output)
         return self._given(self._inner.scatter(output, inputs, root, self._seconds(timeout)))
 
@@ -289,6 +319,8 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     ) -> FaninWork:  # fmt: skip
         """Rows of one tensor to all ranks."""
         timeout_s = self._seconds(timeout if opts is None else getattr(opts, "timeout", opts))
+        if not self._arguments.of_rows("all_to_all_single", output, tensor):
+            return self._nothing([output])
         self._exchanging("all_to_all_single", tensor)
         return self._given(self._inner.all_to_all_single(output, tensor, output_splits, input_splits, timeout_s))
 
@@ -299,21 +331,29 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     ) -> FaninWork:
         """One tensor to each rank; sizes may differ."""
         timeout_s = self._seconds(timeout if opts is None else getattr(opts, "timeout", opts))
+        if not self._arguments.of_lists("all_to_all", outputs, inputs):
+            return self._nothing(outputs)
         self._exchanging("all_to_all", *inputs)
         return self._given(self._inner.all_to_all(outputs, inputs, timeout_s))
 
     def send(self, tensors: Tensors, destination: int, tag: int) -> FaninWork:
         """Send one tensor to a rank."""
+        if not self._arguments.of_peer("send", _single(tensors), destination):
+            return self._nothing(tensors)
         self._exchanging("send", _single(tensors))
         return self._given(self._inner.send(_single(tensors), destination, tag, self._timeout_s))
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> FaninWork:
         """Receive one tensor from a rank."""
+        if not self._arguments.of_peer("recv", _single(tensors), source):
+            return self._nothing(tensors)
         self._exchanging("recv", _single(tensors))
         return self._given(self._inner.recv(_single(tensors), source, tag, self._timeout_s))
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> FaninWork:
         """Receive one tensor from whoever sends first."""
+        if not self._arguments.of_one("recv", _single(tensors)):
+            return self._nothing(tensors)
         self._exchanging("recv", _single(tensors))
         return self._given(self._inner.recv_anysource(_single(tensors), tag, self._timeout_s))
 
@@ -331,6 +371,10 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         if self._coalescing is not None:
             self._coalescing.append(work)
         return work
+
+    def _nothing(self, outputs: Tensors) -> FaninWork:
+        """A collective of tensors without memory."""
+        return self._given(LocalWork(self._plumbing.completion, outputs))
 
     def _combined(self, works: list[FaninWork], outputs: Tensors, timeout_s: float) -> FaninWork:
         completion = self._plumbing.completion

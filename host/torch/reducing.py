@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from fanin.host.torch.work import FaninWork, LocalWork, SwitchWork, Tensors
-from fanin.reduction import Element, Reduction
+from fanin.reduction import Element, Operator, Reduction
 
 if TYPE_CHECKING:
     from fanin.host.session import Session
@@ -43,6 +43,8 @@ class Request:
     keep_first: int = 0
     element: Element
     lanes: int = 32
+    operator: Operator = Operator.SUM
+    """Another one only where `lanes` is EXACT."""
     average: bool = False
     factor: float = 1.0
     residual: torch.Tensor | None = None
@@ -87,6 +89,7 @@ class Direct:
             count=source.numel(),
             element=request.element,
             lanes=request.lanes,
+            operator=request.operator,
             divisor=self._divisor if request.average else 1.0,
             factor=request.factor,
             residual=0 if request.residual is None else request.residual.data_ptr(),

@@ -10,12 +10,14 @@ import torch
 import torch.distributed as dist
 
 from fanin.errors import UnsupportedError
+from fanin.host.torch.arguments import Arguments
 from fanin.host.torch.carrier import copy_back, on_host, plain
 from fanin.host.torch.plumbing import Plumbing
 from fanin.host.torch.reducing import Direct, Request
-from fanin.host.torch.routing import SUM, SUM_ROUTES, Path, Route, route_of
+from fanin.host.torch.routing import OPERATORS, SUM, SUM_ROUTES, Path, Route, route_of
 from fanin.host.torch.work import FaninWork, LocalWork, Tensors
-from fanin.reduction import Element
+from fanin.lanes import WORD_BITS
+from fanin.reduction import EXACT, Element, Operator
 
 _BARRIER = torch.zeros(1, dtype=torch.int32)
 """What every barrier adds and nobody reads."""
@@ -28,9 +30,12 @@ class Reductions:
         self._plumbing = plumbing
         self._counters = counters
         self._lanes = plumbing.options.lanes
+        self._exact = plumbing.options.largest_exact(plumbing.size)
+        """Reductions of up to so many elements are exact."""
         self._rank = plumbing.rank
         self._size = plumbing.size
         self._completion = plumbing.completion
+        self._arguments = Arguments(plumbing.rank, plumbing.size)
         self._short = plumbing.direct if plumbing.fallback is None else None
         """The session alone, while nothing stands between: the short way of `all_reduce`."""
         self._summed = {
@@ -39,6 +44,12 @@ class Reductions:
             if route.element is not None and not route.view
         }
         """What the short way is for: element types that the switch adds as they are, and their lanes."""
+        self._summed_exactly = self._summed | {
+            dtype: (route.exact_element, EXACT)
+            for dtype, route in SUM_ROUTES.items()
+            if route.exact_element is not None and not route.view
+        }
+        """The same for tensors that are small."""
 
     # --- the collectives ---
 
@@ -52,6 +63,8 @@ class Reductions:
             if waited_for:
                 return direct.all_reduce_at_once(tensor, element, lanes, timeout_s)
             return direct.all_reduce_in_place(tensor, tensors, element, lanes, timeout_s())
+        if not self._arguments.of_one("all_reduce", tensor):
+            return LocalWork(self._completion, tensors)
         if tensor.layout is not torch.strided:
             return self._sparse(tensor, op, timeout_s())
         return self._reduce("all_reduce", tensor, tensor, 0, op, timeout_s())
@@ -60,7 +73,7 @@ class Reductions:
         """The session, element type and lanes for what can go there as it is, which is counted; None for the rest."""
         if self._short is None or op != SUM or not plain(tensor):
             return None
-        summed = self._summed.get(tensor.dtype)
+        summed = (self._summed_exactly if tensor.numel() <= self._exact else self._summed).get(tensor.dtype)
         staging = self._plumbing.staging
         if summed is None or (staging is not None and staging.busy):
             return None
@@ -68,10 +81,15 @@ class Reductions:
         self._counters["switch.bytes"] += tensor.nbytes
         return self._short, *summed
 
+    def check(self, tensors: Tensors, op: Any) -> None:
+        """Raise what reducing any of several tensors would raise, before the first is started."""
+        for tensor in tensors:
+            route_of(op.op, tensor.dtype)
+
     def all_reduce_lanes(
-        self, tensor: torch.Tensor, timeout_s: float, *, lanes: int, average: bool, residual: torch.Tensor | None
+        self, tensor: torch.Tensor, timeout_s: float, *, lanes: int | None, average: bool, residual: torch.Tensor | None
     ) -> FaninWork:
-        """A sum or average with lanes and error feedback of the caller's choice (hooks)."""
+        """A sum or average with lanes (or EXACT) and error feedback of the caller's choice (hooks)."""
         op = dist.ReduceOp(dist.ReduceOp.AVG if average else SUM)
         return self._reduce("all_reduce", tensor, tensor, 0, op, timeout_s, lanes=lanes, residual=residual)
 
@@ -82,17 +100,10 @@ class Reductions:
 
     def reduce_scatter(self, output: torch.Tensor, tensor: torch.Tensor, op: Any, timeout_s: float) -> FaninWork:
         """`output` becomes this rank's part of the reduced `tensor`, all parts being equal."""
-        count = output.numel()
-        if tensor.numel() != count * self._size:
-            raise ValueError(
-                f"reduce_scatter: {tensor.numel()} elements are not {self._size} parts of the output's {count}"
-            )
-        return self._reduce("reduce_scatter", tensor, output, self._rank * count, op, timeout_s)
+        return self._reduce("reduce_scatter", tensor, output, self._rank * output.numel(), op, timeout_s)
 
     def reduce_scatter_list(self, output: torch.Tensor, parts: Tensors, op: Any, timeout_s: float) -> FaninWork:
         """`output` becomes the reduced `parts[rank]`; parts may differ in size, alike on every rank."""
-        if len(parts) != self._size or parts[self._rank].numel() != output.numel():
-            raise ValueError(f"reduce_scatter: expected {self._size} parts, this rank's as large as the output")
         first = sum(part.numel() for part in parts[: self._rank])
         flat = torch.cat([part.detach().reshape(-1) for part in parts])
         return self._reduce("reduce_scatter", flat, output, first, op, timeout_s)
@@ -124,19 +135,25 @@ class Reductions:
         factor = _factor(op) if route.premultiply else 1.0
         if self._size == 1:
             return self._alone(name, tensor, output, factor)
-        self._count(route.path, name, tensor)
+        lanes = self._lanes if lanes is None else lanes
+        element = route.element
+        if route.exact_element is not None and (tensor.numel() <= self._exact or lanes == EXACT):
+            element, lanes = route.exact_element, EXACT
+        elif lanes == EXACT:
+            lanes = WORD_BITS  # integers, exact as they are
+        self._count(Path.GLOO if element is None else Path.SWITCH, name, tensor)
         travelling = _travelling(tensor, route)
-        if route.path is Path.GLOO:
+        if element is None:
             return self._by_gloo(name, travelling, tensor, output, first, route, timeout_s)
-        assert route.element is not None
-        if factor != 1.0 and route.element is Element.FLOAT64:
+        if factor != 1.0 and element is Element.FLOAT64:
             travelling = travelling * factor  # the switch path multiplies in float32
             factor = 1.0
         pairs = 2 if tensor.is_complex() else 1
         kept, finish = self._landing(travelling, tensor, output, first * pairs, route)
         request = Request(
-            name=name, source=travelling, kept=kept, keep_first=first * pairs, element=route.element,
-            lanes=_lanes_for(route.element, lanes or self._lanes), average=route.average and not route.divide_after,
+            name=name, source=travelling, kept=kept, keep_first=first * pairs, element=element,
+            lanes=_lanes_for(element, lanes), operator=OPERATORS[route.gloo_op] if lanes == EXACT else Operator.SUM,
+            average=route.average and not route.divide_after,
             factor=factor, residual=residual, outputs=[] if output is None else [output], timeout_s=timeout_s,
             finish=finish,
         )  # fmt: skip
@@ -152,14 +169,15 @@ class Reductions:
         own_memory = seen.data_ptr() == output.data_ptr()
         if own_memory and output is not tensor and _overlaps(seen, travelling, first):
             own_memory = False
-        if own_memory:
+        if own_memory and not route.divide_after:
             return seen, None
-        landed = travelling if output is tensor else torch.empty_like(seen)
+        landed = seen if own_memory else travelling if output is tensor else torch.empty_like(seen)
 
         def finish() -> None:
             if route.divide_after:
                 landed.div_(self._size, rounding_mode="trunc")
-            _arrive(landed, output, route)
+            if not own_memory:
+                _arrive(landed, output, route)
 
         return landed, finish
 
@@ -216,8 +234,8 @@ class Reductions:
 
 
 def _lanes_for(element: Element, lanes: int) -> int:
-    """Integers and float64 take 32 bits whatever the caller's lanes are."""
-    return lanes if element.floating and element is not Element.FLOAT64 else 32
+    """Integers and float64 take 32 bits whatever the caller's lanes are, unless they travel exactly."""
+    return lanes if lanes == EXACT or (element.floating and element is not Element.FLOAT64) else WORD_BITS
 
 
 def _factor(op: Any) -> float:

@@ -3,7 +3,9 @@
 Rules
 -----
 * Sums of what the switch can add go through the switch. Nothing that could go there quietly goes elsewhere.
-* What the switch cannot add (64-bit integers, maxima, products, bits) is reduced by the group's inner gloo group.
+* What is small (`Options.largest_exact`) goes through the switch whatever it is, each rank's elements apart, and is
+  reduced by every rank: floats exactly but for one rounding, and what the switch cannot add, too.
+* What it cannot add and is not small (64-bit integers, maxima, products, bits) goes to the group's inner gloo group.
 * Where neither knows the element type, the tensor is reinterpreted (`view`: the same bits) or converted without loss
   (`compute`) first. Where nothing exact exists there is no route, and UnsupportedError says so.
 
@@ -19,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from fanin.errors import UnsupportedError
-from fanin.reduction import Element
+from fanin.reduction import Element, Operator
 
 SUM, AVG, PREMUL_SUM = dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PREMUL_SUM
 MIN, MAX, PRODUCT = dist.ReduceOp.MIN, dist.ReduceOp.MAX, dist.ReduceOp.PRODUCT
@@ -37,6 +39,14 @@ ELEMENTS: dict[torch.dtype, Element] = {
     torch.uint8: Element.UINT8,
 }
 """Element types that the switch adds."""
+
+EXACT_ELEMENTS = ELEMENTS | {torch.int64: Element.INT64}
+"""Element types that it carries apart, for the ranks to reduce."""
+OPERATORS = {
+    SUM: Operator.SUM, MIN: Operator.MIN, MAX: Operator.MAX, PRODUCT: Operator.PRODUCT,
+    BAND: Operator.BAND, BOR: Operator.BOR, BXOR: Operator.BXOR,
+}  # fmt: skip
+GLOO_OPERATORS = {operator: op for op, operator in OPERATORS.items()}
 
 GLOO_DTYPES = frozenset(
     {
@@ -75,6 +85,13 @@ class Route:
     """The carrier's name at the switch, where the switch adds."""
 
     @property
+    def exact_element(self) -> Element | None:
+        """The carrier's name where it travels exactly; None for what does not, or is exact as it is."""
+        if self.path is Path.SWITCH and not self.carrier.is_floating_point:
+            return None
+        return EXACT_ELEMENTS.get(self.carrier)
+
+    @property
     def divide_after(self) -> bool:
         """Whether the average is made here, after the sum: integers (rounded toward zero) and what gloo sums."""
         return self.average and (self.path is Path.GLOO or not self.carrier.is_floating_point)
@@ -98,8 +115,10 @@ _ARITHMETIC = (MIN, MAX, PRODUCT)
 _BITS = (BAND, BOR, BXOR)
 _EXACT = (torch.int64, torch.int32, torch.int8, torch.uint8)
 
+_SMALL = "small ones in float64, rounded once"
+
 ROWS: tuple[Row, ...] = (
-    Row((SUM, AVG, PREMUL_SUM), _FLOATS, Path.SWITCH, "fixed point in the lanes of the group's options"),
+    Row((SUM, AVG, PREMUL_SUM), _FLOATS, Path.SWITCH, f"{_SMALL}; fixed point in the lanes of the group's options"),
     Row((SUM, AVG, PREMUL_SUM), (torch.complex64,), Path.SWITCH, "pairs of float32", torch.float32, view=True),
     Row((SUM, AVG, PREMUL_SUM), (torch.complex128,), Path.SWITCH, "pairs of float64", torch.float64, view=True),
     Row((SUM,), (torch.int32, torch.int16, torch.int8, torch.uint8), Path.SWITCH, "exact; wraps around as torch's"),
@@ -116,7 +135,8 @@ ROWS: tuple[Row, ...] = (
         (AVG,), (torch.int64, torch.int32, torch.uint32), Path.GLOO,
         "exact sum in int64, then divided, rounded toward zero", torch.int64,
     ),
-    Row(_ARITHMETIC, (*_FLOATS, *_EXACT), Path.GLOO, "as gloo does"),
+    Row(_ARITHMETIC, _FLOATS, Path.GLOO, "small ones in float64, rounded once, NaN if any is; else as gloo does"),
+    Row(_ARITHMETIC, _EXACT, Path.GLOO, "as gloo does"),
     Row(_ARITHMETIC, (torch.int16, torch.uint16), Path.GLOO, "in int32", torch.int32),
     Row(_ARITHMETIC, (torch.uint32,), Path.GLOO, "in int64", torch.int64),
     Row((PRODUCT,), (torch.uint64,), Path.GLOO, "the same bits as int64", torch.int64, view=True),
@@ -209,7 +229,8 @@ def markdown() -> str:
     for row in ROWS:
         ops = code(tuple(op.name for op in row.ops))
         dtypes = code(tuple(str(dtype).removeprefix("torch.") for dtype in row.dtypes))
-        lines.append(f"| {ops} | {dtypes} | {row.path.value} | {row.how} |")
+        path = "switch if small, else gloo" if row.path is Path.GLOO else row.path.value
+        lines.append(f"| {ops} | {dtypes} | {path} | {row.how} |")
     lines += ["", "| collectives | path | how |", "|---|---|---|"]
     lines += [f"| {code(collective.names)} | {collective.path} | {collective.how} |" for collective in COLLECTIVES]
     return "\n".join(lines) + "\n"

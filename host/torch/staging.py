@@ -169,8 +169,8 @@ class Staging:
                 residual = residual.reshape(-1)[start : start + part.numel()]
             piece = Request(
                 name=request.name, source=host, kept=host[first : first + kept] if kept else None, keep_first=first,
-                element=request.element, lanes=request.lanes, average=request.average, factor=request.factor,
-                residual=residual, timeout_s=request.timeout_s,
+                element=request.element, lanes=request.lanes, operator=request.operator,
+                average=request.average, factor=request.factor, residual=residual, timeout_s=request.timeout_s,
             )  # fmt: skip
             self._flights.append(_Flight(job, self._direct.submit(piece), buffer, target, first))
 

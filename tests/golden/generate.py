@@ -2,6 +2,7 @@
 
 tests/golden/numerics.json: for each case the inputs of every worker and what the numerics make of them, as hexadecimal
 bytes: elements little-endian (as in memory), codes and words big-endian (as on the wire).
+tests/golden/exact.json: the same of exact reductions.
 tests/golden/wire.json: a packet of every kind, its bytes and its fields.
 
 The numpy oracle writes them, and the tests hold it, the native kernels and this script to what is committed: a change
@@ -17,8 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fanin import exact
 from fanin.fixed_point import DTYPES, Array, Codec
-from fanin.reduction import Element
+from fanin.reduction import Element, Operator
 from fanin.wire import Flag, Kind, Packet, Reason
 
 HERE = Path(__file__).parent
@@ -32,7 +34,7 @@ EXTREMES = (0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.0**-149, 2.0**-126, 3.402823466385
 def numerics_cases() -> list[dict[str, Any]]:
     """Every element over every lane width, with factor, divisor, error feedback, extremes and NaN among them."""
     cases = []
-    for element in Element:
+    for element in sorted(set(Element) - {Element.INT64}):
         for lanes in (32, 16, 8, 4) if element.floating and element is not Element.FLOAT64 else (32,):
             for contributions, factor, divisor in ((4, 1.0, 1.0), (3, 0.75, 3.0)):
                 if not element.floating:
@@ -82,6 +84,41 @@ def _input(element: Element, generator: np.random.Generator) -> Array:
     if element is Element.BFLOAT16:
         return (values.astype(np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
     return values.astype(dtype)
+
+
+def exact_cases() -> list[dict[str, Any]]:
+    """Every element and operator of three ranks: words of each, their sum, the result, also without rank 1."""
+    cases = []
+    for element in Element:
+        for operator in Operator:
+            if operator.bitwise and element.floating:
+                continue
+            generator = np.random.default_rng(100 * element + operator)
+            inputs = [_exact_input(element, generator) for _ in range(3)]
+            words = [exact.encode(x, element) for x in inputs]
+            row = np.concatenate(words)
+            divisor = 3.0 if element.floating and operator is Operator.SUM else 1.0
+            codec = exact.ExactCodec(element, operator, 3)
+            cases.append(
+                {
+                    "element": element.name, "operator": operator.name, "count": COUNT, "divisor": divisor,
+                    "inputs": [_hex(x) for x in inputs],
+                    "words": [_hex(each.astype(">u4")) for each in words],
+                    "result": _hex(codec.decode(row, COUNT)),
+                    "mean": _hex(codec.decode(row, COUNT, divisor)),
+                    "without_rank_1": _hex(codec.decode(row, COUNT, present=0b101)),
+                }
+            )  # fmt: skip
+    return cases
+
+
+def _exact_input(element: Element, generator: np.random.Generator) -> Array:
+    """Any bits, and among floats those that are special, more than chance would have them."""
+    bits = generator.integers(0, 256, COUNT * element.bytes, np.uint8).view(DTYPES[element])
+    if element.floating:
+        special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 5e-324, 3e38, 65504.0])
+        bits[: len(special)] = exact.narrow(generator.permutation(special), element)
+    return bits
 
 
 def wire_packets() -> dict[str, Packet]:
@@ -137,7 +174,7 @@ def _hex(array: npt.NDArray[Any]) -> str:
 
 def files() -> dict[str, str]:
     """What the golden files should hold, by name."""
-    cases = {"numerics.json": numerics_cases(), "wire.json": wire_cases()}
+    cases = {"numerics.json": numerics_cases(), "exact.json": exact_cases(), "wire.json": wire_cases()}
     return {name: json.dumps(rows, indent=1) + "\n" for name, rows in cases.items()}
 
 

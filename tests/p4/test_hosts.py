@@ -46,7 +46,7 @@ def trace_and_results(switch: str, worker: str, link: Link, seed: int, lanes: in
 
 
 @pytest.mark.parametrize("link", [LOSSLESS, HOSTILE], ids=["lossless", "hostile"])
-@pytest.mark.parametrize("lanes", [32, 8])
+@pytest.mark.parametrize("lanes", [32, 8, 0])
 @pytest.mark.parametrize("worker", ["twin", "native"])
 def test_a_job_through_the_program_is_the_twins_packet_by_packet(worker: str, lanes: int, link: Link) -> None:
     for seed in range(2):

@@ -42,7 +42,8 @@ class Tree(Playground):
         self.attach(ROOT, self.root)
         self.workers: list[Any] = []
         for branch in range(leaves):
-            self._add_leaf(leaf, worker, branch, job(workers=per_leaf, total_workers=total, **given))
+            places = tuple(range(branch * per_leaf, (branch + 1) * per_leaf))
+            self._add_leaf(leaf, worker, branch, job(workers=per_leaf, total_workers=total, places=places, **given))
         everybody = (1 << leaves) - 1
         self.run_until(lambda: self.root.members(9)[0] == everybody and all(w.ready for w in self.workers))
         self.run_for(0.5)

@@ -14,7 +14,7 @@ import pytest
 from fanin.errors import ConfigurationError
 from fanin.events import Refused, SwitchSilent, WorkersGone
 from fanin.job import JobSpec
-from fanin.reduction import Element
+from fanin.reduction import EXACT, Element
 from fanin.wire import Reason
 from tests.support.cluster import expected
 from tests.support.network import Link
@@ -35,7 +35,7 @@ def kinds(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("link", [None, HOSTILE], ids=["lossless", "hostile"])
-@pytest.mark.parametrize("lanes", [32, 8])
+@pytest.mark.parametrize("lanes", [32, 8, EXACT])
 def test_a_tree_computes_what_one_switch_computes_to_the_bit(
     kinds: dict[str, Any], lanes: int, link: Link | None
 ) -> None:
@@ -50,6 +50,16 @@ def test_a_tree_computes_what_one_switch_computes_to_the_bit(
         one_switch = expected(flat, inputs, Element.FLOAT32, lanes)
         for result in results:
             assert result.tobytes() == one_switch.tobytes()
+
+
+def test_an_exact_sum_in_a_tree_takes_ranks_in_order_however_many_there_are(kinds: dict[str, Any]) -> None:
+    tree = Tree(**kinds, leaves=3, per_leaf=4, words_per_packet=8)  # a packet has no word for every rank
+    inputs = [np.array([1e30 * (-1) ** rank + rank, 2.0**-rank, -0.0], np.float64) for rank in range(12)]
+    wanted = inputs[0]
+    for each in inputs[1:]:
+        wanted = wanted + each
+    for result in tree.all_reduce(inputs, lanes=EXACT):
+        assert result.tobytes() == wanted.tobytes()
 
 
 def test_a_mean_divides_by_all_contributors(kinds: dict[str, Any]) -> None:

@@ -56,11 +56,11 @@ class Cluster:
     server: Server
     engines: list[Engine]
 
-    def all_reduce(self, tensors: Sequence[npt.NDArray[np.float32]]) -> list[npt.NDArray[np.float32]]:
+    def all_reduce(self, tensors: Sequence[npt.NDArray[np.float32]], lanes: int = 32) -> list[npt.NDArray[np.float32]]:
         """Sum one tensor per worker; every worker's result."""
         results = [np.full_like(tensor, np.nan) for tensor in tensors]
         tickets = [
-            engine.submit(reduction_of(tensor, result))
+            engine.submit(reduction_of(tensor, result, lanes))
             for engine, tensor, result in zip(self.engines, tensors, results, strict=True)
         ]
         for worker, (engine, ticket) in enumerate(zip(self.engines, tickets, strict=True)):
@@ -68,13 +68,14 @@ class Cluster:
         return results
 
 
-def reduction_of(source: npt.NDArray[Any], destination: npt.NDArray[Any]) -> Reduction:
+def reduction_of(source: npt.NDArray[Any], destination: npt.NDArray[Any], lanes: int = 32) -> Reduction:
     """A plain sum of an array of float32 or int32."""
     return Reduction(
         source=source.ctypes.data,
         destination=destination.ctypes.data,
         count=source.size,
         element=Element.FLOAT32 if source.dtype == np.float32 else Element.INT32,
+        lanes=lanes,
         owner=(source, destination),
     )
 

@@ -11,6 +11,7 @@ import pytest
 from fanin.events import Ready
 from fanin.framing import pcap_header
 from fanin.options import Options
+from fanin.reduction import EXACT
 from tests.transports.clusters import DEADLINE_S, SCHEMES, Scheme, cluster, make_spec, reduction_of
 
 WORKERS = 3
@@ -112,3 +113,15 @@ def _records(path: Path) -> int:
         count += 1
     assert at == len(data)
     return count
+
+
+@native_or_twin
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_small_sum_is_exact_whatever_its_neighbours_are(scheme: Scheme, native: bool) -> None:
+    tensors = [np.array([1e9, 0.5, np.inf if worker else 0.0, 1.0, -0.0] * 50, np.float32) for worker in range(WORKERS)]
+    with cluster(scheme, make_spec(WORKERS), native=native, flows=2) as running:
+        for result in running.all_reduce(tensors, lanes=EXACT):
+            assert result.tobytes() == np.array([3e9, 1.5, np.inf, 3.0, -0.0] * 50, np.float32).tobytes()
+    with cluster(scheme, make_spec(9, words_per_packet=8), native=native, flows=2) as running:
+        for result in running.all_reduce([np.full(7, 10.0**worker, np.float32) for worker in range(9)], lanes=EXACT):
+            assert result.tolist() == [float(np.float32(111_111_111))] * 7

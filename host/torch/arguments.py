@@ -1,0 +1,141 @@
+"""What a collective's arguments must be, looked at before anything is sent: gloo refuses the same.
+
+Rules
+-----
+* A rank that is refused has sent nothing and may go on. Ranks that make the same call are refused alike.
+* Tensors on the meta device have no memory: collectives of them do nothing, as over gloo. Some of a list there and some
+  not is an error.
+* Nothing is converted on the way: what goes in and what comes out have one element type.
+* What is written has its elements in places of their own: not `expand`ed. (gloo writes beyond such a tensor's memory.)
+* Sizes are compared as numbers of elements where one tensor holds all ranks' parts, otherwise as shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from fanin.errors import ArgumentError, UnsupportedError
+
+DEVICES = ("cpu", "cuda")
+"""Where tensors may lie."""
+OVERLAPS = 1
+"""at::MemOverlap::Yes; TooHard, 2, is left to torch."""
+
+
+class Arguments:
+    """Those of one group's collectives. Every method raises ArgumentError, or says whether there is anything to do."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self._rank = rank
+        self._size = size
+
+    def of_one(self, name: str, tensor: torch.Tensor, root: int = 0) -> bool:
+        """A tensor that is reduced or copied in place, with a root or without."""
+        self._check_rank(name, "root", root)
+        return self._has_memory(name, [tensor], written=[tensor])
+
+    def of_several(self, name: str, tensors: Sequence[torch.Tensor]) -> bool:
+        """Tensors that are reduced in place, one after the other."""
+        return bool(tensors) and self._has_memory(name, tensors, written=tensors)
+
+    def of_peer(self, name: str, tensor: torch.Tensor, peer: int) -> bool:
+        """A tensor to or from another rank."""
+        self._check_rank(name, "peer", peer)
+        return self._has_memory(name, [tensor], written=[tensor] if name == "recv" else [])
+
+    def of_parts(self, name: str, whole: torch.Tensor, part: torch.Tensor, written: torch.Tensor) -> bool:
+        """A tensor that has every rank's part, and one part; `written` is one of the two."""
+        if whole.is_meta or part.is_meta:
+            return False
+        self._check_types(name, [whole, part])
+        if whole.numel() != part.numel() * self._size:
+            raise ArgumentError(
+                f"{name}: {whole.numel()} elements are not {self._size} ranks' parts of {part.numel()} each"
+            )
+        return self._has_memory(name, [whole, part], written=[written])
+
+    def of_pairs(
+        self, name: str, wholes: Sequence[torch.Tensor], parts: Sequence[torch.Tensor],
+        written: Sequence[torch.Tensor],
+    ) -> list[bool]:  # fmt: skip
+        """Several such pairs, all looked at before the first is started."""
+        if len(wholes) != len(parts):
+            raise ArgumentError(f"{name}: {len(parts)} tensors and {len(wholes)} of all ranks do not make pairs")
+        return [self.of_parts(name, *pair) for pair in zip(wholes, parts, written, strict=True)]
+
+    def of_list(
+        self, name: str, tensors: Sequence[torch.Tensor], own: torch.Tensor, *, gathers: bool,
+        root: int | None = None, uneven: bool = False,
+    ) -> bool:  # fmt: skip
+        """One tensor per rank (with a `root`: there, and none elsewhere), and one's own.
+
+        `gathers`: the list is written; otherwise one's own is. `uneven`: they may differ in size, and one's own is as large as this rank's.
+        """
+        if root is not None:
+            self._check_rank(name, "root", root)
+        if root is not None and self._rank != root:
+            if len(tensors):
+                raise ArgumentError(
+                    f"{name}: rank {self._rank} is not the root {root}, and gives {len(tensors)} tensors"
+                )
+            return self._has_memory(name, [own], written=[] if gathers else [own])
+        if len(tensors) != self._size:
+            raise ArgumentError(f"{name}: {len(tensors)} tensors in the list of a group of {self._size} ranks")
+        self._check_types(name, [*tensors, own])
+        if not self._has_memory(name, [*tensors, own], written=tensors if gathers else [own]):
+            return False
+        for rank, tensor in enumerate(tensors):
+            if uneven and rank != self._rank:
+                continue
+            if tensor.shape != own.shape and not (uneven and tensor.numel() == own.numel()):
+                shapes = f"{tuple(tensor.shape)}, this rank's own {tuple(own.shape)}"
+                raise ArgumentError(f"{name}: the tensor of rank {rank} has shape {shapes}")
+        return True
+
+    def of_lists(self, name: str, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> bool:
+        """One tensor from, and one to each rank, of any sizes."""
+        if len(outputs) != self._size or len(inputs) != self._size:
+            raise ArgumentError(
+                f"{name}: {len(inputs)} tensors in and {len(outputs)} out in a group of {self._size} ranks"
+            )
+        self._check_types(name, [*outputs, *inputs])
+        return self._has_memory(name, [*outputs, *inputs], written=outputs)
+
+    def of_rows(self, name: str, output: torch.Tensor, tensor: torch.Tensor) -> bool:
+        """Rows of one tensor for the rows of another."""
+        if output.is_meta or tensor.is_meta:
+            return False
+        self._check_types(name, [output, tensor])
+        return self._has_memory(name, [output, tensor], written=[output])
+
+    def _check_rank(self, name: str, what: str, rank: int) -> None:
+        if not 0 <= rank < self._size:
+            raise ArgumentError(f"{name}: {what} {rank} is no rank of a group of {self._size}")
+
+    def _check_types(self, name: str, tensors: Sequence[torch.Tensor]) -> None:
+        """One element type throughout."""
+        types = list(dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in tensors))
+        if len(types) > 1:
+            raise ArgumentError(
+                f"{name}: tensors of {' and '.join(types)} in one call; convert them before or after it"
+            )
+
+    def _has_memory(self, name: str, tensors: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> bool:
+        """Whether the tensors lie somewhere, all of one call in the same kind of memory."""
+        kinds = list(dict.fromkeys(tensor.device.type for tensor in tensors))
+        if kinds == ["meta"]:
+            if any(tensor.layout is not torch.strided for tensor in tensors):
+                raise UnsupportedError(f"{name}: sparse tensors on the meta device")
+            return False
+        if "meta" in kinds:
+            raise ArgumentError(f"{name}: some tensors are on the meta device, which has no memory, and some are not")
+        strange = [kind for kind in kinds if kind not in DEVICES]
+        if strange:
+            raise ArgumentError(f"{name}: tensors on {strange[0]}; fanin takes {' and '.join(DEVICES)}")
+        for tensor in written:
+            dense = tensor.layout is torch.strided and not tensor.is_contiguous()
+            if dense and torch._debug_has_internal_overlap(tensor) == OVERLAPS:
+                raise ArgumentError(f"{name}: elements of an output share memory (expand); write into a clone() of it")
+        return True
