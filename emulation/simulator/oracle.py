@@ -33,6 +33,6 @@ def expected(spec: JobSpec, inputs: Sequence[Array], element: Element, lanes: in
     for start in range(0, len(inputs[0]), per_chunk):
         parts = [x[start : start + per_chunk] for x in inputs]
         codes = np.max([fixed.codes(part, block, factor) for part in parts], axis=0)
-        words = sum(fixed.quantize(part, codes, block, factor) for part in parts)
-        chunks.append(fixed.dequantize(np.asarray(words), codes, block, len(parts[0]), len(parts), divisor))
+        total = sum(fixed.quantize(part, codes, block, factor) for part in parts)
+        chunks.append(fixed.dequantize(np.asarray(total), codes, block, len(parts[0]), len(parts), divisor))
     return np.concatenate(chunks)
