@@ -1,14 +1,22 @@
 """The native extension. Everything else about the package stands in pyproject.toml."""
 
 import os
+import shutil
+import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pybind11
 from pybind11.setup_helpers import ParallelCompile, Pybind11Extension, build_ext
 from setuptools import setup
+from setuptools._distutils.ccompiler import new_compiler
+from setuptools._distutils.sysconfig import customize_compiler
 
+NATIVE = os.environ.get("FANIN_BUILD_NATIVE", "1") != "0"  # 0: without the extension, the Python twin runs, slowly
 SANITIZER = os.environ.get("FANIN_SANITIZE", "")  # "address,undefined" or "thread": see docs/development.md
+COMPILING = {"bdist_wheel", "build", "build_ext", "develop", "editable_wheel", "install"}
+"""Commands that compile the extension; others, such as those that ask for metadata, need no compiler."""
 FLAGS = ["-O3", "-fno-math-errno", "-ffp-contract=off", "-Wall", "-Wextra", "-Wshadow", "-g1", "-MMD"]
 LINK = ["-pthread"]
 if SANITIZER:
@@ -26,6 +34,29 @@ def needs_recompile(object_file: str, source: str) -> bool:
     return any(not path.exists() or path.stat().st_mtime > compiled.stat().st_mtime for path in inputs)
 
 
+def missing() -> str:
+    """What it takes to compile the extension and is not there, with the remedy; nothing where all is."""
+    found = new_compiler()
+    customize_compiler(found)
+    words = getattr(found, "compiler_so_cxx", None) or found.compiler_so
+    compiler = [word for word in words if not word.startswith("-")]  # perhaps behind ccache
+    remedy = "or set FANIN_BUILD_NATIVE=0 for the Python twin alone, which is many times slower"
+    if shutil.which(compiler[0]) is None:
+        return f"{compiler[0]} is not there. Remedy: install a C++20 compiler (Debian: apt install g++), {remedy}"
+    for source, what in (
+        ("#include <concepts>", "does not compile C++20. Remedy: install g++ 11 or clang 14, or newer"),
+        (
+            "#include <Python.h>",
+            "finds no Python.h. Remedy: install Python's headers (Debian: apt install python3-dev)",
+        ),
+    ):
+        includes = [f"-I{sysconfig.get_path('include')}", f"-I{sysconfig.get_path('platinclude')}"]
+        probe = [*compiler, "-std=c++20", "-fsyntax-only", *includes, "-x", "c++", "-"]
+        if subprocess.run(probe, input=source.encode(), capture_output=True, check=False).returncode:
+            return f"{compiler[0]} {what}, {remedy}"
+    return ""
+
+
 class BuildExtension(build_ext):
     """Keeps objects in build/ between builds, editable ones too, so that only what changed is compiled again."""
 
@@ -35,10 +66,15 @@ class BuildExtension(build_ext):
         self.build_temp = str(Path("build", f"native-{kind}-{sys.implementation.cache_tag}"))
 
 
+if NATIVE and COMPILING.intersection(sys.argv) and (lacking := missing()):
+    # An error, before anything is copied and in one line: with the twin instead, fanin would work and be slow.
+    raise SystemExit(f"fanin: the native engine cannot be built: {lacking}")
 ParallelCompile("FANIN_BUILD_JOBS", needs_recompile=needs_recompile, default=0).install()
 setup(
     cmdclass={"build_ext": BuildExtension},
-    ext_modules=[
+    ext_modules=[]
+    if not NATIVE
+    else [
         Pybind11Extension(
             "fanin._native",
             sorted(str(path) for path in Path("native").glob("*.cpp")),

@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.filesize import decimal
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
@@ -136,7 +137,7 @@ def run_training(plan: Plan, console: Console) -> Run:
     if plan.epochs is not None:
         arguments += ["--epochs", str(plan.epochs)]
     run = Run(plan)
-    console.print(f"[bold]{plan.label}[/]: {plan.task} on {plan.workers} workers", highlight=False)
+    console.print(f"[bold]{escape(plan.label)}[/]: {plan.task} on {plan.workers} workers", highlight=False)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with (
         tempfile.TemporaryDirectory(prefix="fanin-demo-") as folder,

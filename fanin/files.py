@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fanin.errors import ConfigurationError, FaninError
 
+MAX_SHOWN = 60
 MAX_BYTES = 1 << 28
 """Of a file that is read: a record of the longest run has some 30 MiB."""
 

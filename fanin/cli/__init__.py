@@ -9,7 +9,20 @@ from typing import Annotated
 import typer
 
 import fanin
-from fanin.cli import bench, controller, demo, doctor, emulate, ending, report, simulate, stats, switch, tune
+from fanin.cli import (
+    bench,
+    controller,
+    demo,
+    descriptors,
+    doctor,
+    emulate,
+    ending,
+    report,
+    simulate,
+    stats,
+    switch,
+    tune,
+)
 from fanin.cli.epilogs import STATUS, epilog
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, epilog=STATUS)
@@ -35,6 +48,7 @@ def root(
     ] = False,
 ) -> None:
     """In-network aggregation for data-parallel training."""
+    descriptors.require()
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -15,14 +15,14 @@ def emulate(
     scenario: Annotated[
         str | None, typer.Option(metavar="NAME|FILE", help="A TOML file, or a shipped one; options below win.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="A namespace and a link each.")] = None,
-    racks: Annotated[int | None, typer.Option(help="Switches below a root switch; 1: only one.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, max=100, help="A namespace and a link each.")] = None,
+    racks: Annotated[int | None, typer.Option(min=1, max=8, help="Switches below a root switch; 1: only one.")] = None,
     target: Annotated[str | None, typer.Option(help="The switch: native, python, p4 or bmv2.")] = None,
-    lanes: Annotated[int | None, typer.Option(help="Bits per lane: 32, 16, 8 or 4.")] = None,
+    lanes: Annotated[int | None, typer.Option(min=4, max=32, help="Bits per lane: 32, 16, 8 or 4.")] = None,
     rate: Annotated[str | None, typer.Option(help="Of every link, each way: 100mbit, 1gbit, none.")] = None,
     delay: Annotated[str | None, typer.Option(help="Of every link, one way: 50us.")] = None,
     loss: Annotated[str | None, typer.Option(help="Of every link, per frame and direction: 0.1%.")] = None,
-    mtu: Annotated[int | None, typer.Option(help="Of every link.")] = None,
+    mtu: Annotated[int | None, typer.Option(min=576, max=9000, help="Of every link.")] = None,
     queue: Annotated[str | None, typer.Option(help="At either end of every link: 512kib.")] = None,
     link: Annotated[
         list[str] | None, typer.Option(help="One worker's own: 3:rate=500mbit,delay=1ms. May be repeated.")
@@ -35,9 +35,11 @@ def emulate(
             "pause=worker:2@12s+3s, down=link:3@5s+2s, slow=link:3:4x@5s+10s. May be repeated."
         ),
     ] = None,
-    restarts: Annotated[int | None, typer.Option(help="How often torchrun starts all workers anew.")] = None,
+    restarts: Annotated[
+        int | None, typer.Option(min=0, max=8, help="How often torchrun starts all workers anew.")
+    ] = None,
     fallback: Annotated[str | None, typer.Option(help="When the switch is lost: raise or gloo.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the links' dice.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Of the links' dice.")] = None,
     record: output.RecordFile = None,
     html: output.HtmlFile = None,
     logs: Annotated[

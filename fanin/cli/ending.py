@@ -103,6 +103,9 @@ def explain(error: BaseException) -> tuple[int, str]:
         return FAILED, "out of memory. Remedy: ask for less, or use a machine with more"
     if isinstance(error, OSError):
         return FAILED, of_system(error)
+    if isinstance(error, UnicodeEncodeError):
+        text = files.name(error.object[error.start : error.end][: files.MAX_SHOWN])
+        return FAILED, f"{text} cannot be written in {error.encoding}. Remedy: use a UTF-8 locale, as LC_ALL=C.UTF-8"
     number = getattr(error, "errno", None)
     if type(error).__module__.startswith("zmq") and isinstance(number, int):  # a ZMQError is no OSError
         return FAILED, of_system(OSError(number, str(error)))

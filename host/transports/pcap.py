@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -21,15 +22,18 @@ class PcapWriter:
     def __init__(self, path: str) -> None:
         header = pcap_header()
         self.path = path
+        found = b""
+        opened = contextlib.ExitStack()
         try:
-            self._file = open(path, "a+b" if _regular(path) else "wb", buffering=0)  # noqa: SIM115 - closed by close
-            found = b""
+            mode = "a+b" if _regular(path) else "wb"
+            self._file = opened.enter_context(open(path, mode, buffering=0))  # noqa: SIM115 - closed by close
             if self._file.readable():
                 self._file.seek(0)
                 found = self._file.read(len(header)) or b""
             if not found:
                 self._write(header)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+            opened.close()
             why = files.in_words(error) if isinstance(error, OSError) else str(error)
             raise ConfigurationError(f"capture file {path!r} cannot be written: {why}") from None
         if found and found != header:
