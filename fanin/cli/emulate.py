@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fanin.cli import extras, output
+from fanin.cli.ending import FAILED, INTERRUPTED
 
 
 def emulate(
@@ -83,4 +84,4 @@ def emulate(
     finished = run(described, command, record_file=record, logs=logs, console=console)
     publish(finished, html, console)
     if finished.outcome != "finished":
-        raise typer.Exit(1)
+        raise typer.Exit(INTERRUPTED if finished.outcome == "interrupted" else FAILED)

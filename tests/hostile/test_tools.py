@@ -259,7 +259,7 @@ def test_what_was_once_taken_or_misnamed_is_refused_in_words(
         (FaninError("two\nlines"), FAILED, "two; lines"),
         (OSError(28, "No space left on device", "/tmp/x"), FAILED, "/tmp/x: No space left on device. Remedy: free"),
         (OSError(24, "Too many open files"), FAILED, "ulimit -n"),
-        (PermissionError(13, "Permission denied", b"/root/\xff"), FAILED, "Permission denied. Remedy: "),
+        (PermissionError(13, "Permission denied", b"/srv/\xff"), FAILED, "Permission denied. Remedy: "),
         (zmq.ZMQError(98), FAILED, "in use. Remedy: stop what uses it"),
         (MemoryError(), FAILED, "out of memory"),
         (UnicodeEncodeError("latin-1", "a\u2026", 1, 2, "no"), FAILED, "in latin-1. Remedy: use a UTF-8 locale"),

@@ -165,6 +165,6 @@ def test_ctrl_c_ends_the_run_and_leaves_nothing(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=LIMIT_S)
     assert "interrupted" in said
-    assert process.returncode == 1
+    assert process.returncode == 130
     assert not list(ownership.NAMESPACES.glob(f"fanin-{name}-*"))
     assert name not in [run.name for run in ownership.runs()]

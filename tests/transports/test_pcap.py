@@ -110,7 +110,27 @@ def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
     assert path.read_text() == "years of work"
 
 
+def test_a_disk_that_fills_ends_the_capture_with_a_warning_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = memory_rig()
+    writer = PcapWriter(str(tmp_path / "capture.pcap"))
+    worker = PcapTransport(rig.worker(), writer, HERE, THERE)
+    with open("/dev/full", "wb", buffering=0) as full:
+        monkeypatch.setattr(writer, "_file", full)
+        for _ in range(2):
+            worker.send([(b"junk", SWITCH)])
+        monkeypatch.undo()
+    assert len(receive_exactly(rig.switch, 2)) == 2
+    worker.close()
+    rig.close()
+    (warning,) = caplog.messages
+    assert "capture.pcap ends here: No space left on device" in warning
+
+
 def test_a_file_that_cannot_be_written_is_a_configuration_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="No space left on device"):
+        PcapWriter("/dev/full")
     with pytest.raises(ConfigurationError, match="cannot be written"):
         PcapWriter(str(tmp_path / "no" / "such" / "folder.pcap"))
 

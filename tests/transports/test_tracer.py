@@ -46,6 +46,18 @@ def test_standard_error_is_a_trace_too(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().err == "0.250000 > ILLEGAL reason=TOO_SHORT bytes=4 head=6a756e6b\n"
 
 
+def test_a_full_disk_ends_the_trace_with_a_warning_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    rig = memory_rig()
+    worker = TracingTransport(rig.worker(), "/dev/full")
+    for _ in range(2):
+        worker.send([(b"junk", SWITCH)])
+    assert [data for data, _ in receive_exactly(rig.switch, 2)] == [b"junk", b"junk"]
+    worker.close()
+    rig.close()
+    (warning,) = caplog.messages
+    assert "/dev/full ends here: No space left on device" in warning
+
+
 def test_a_file_that_cannot_be_written_is_a_configuration_error(tmp_path: Path) -> None:
     rig = memory_rig()
     with pytest.raises(ConfigurationError, match="cannot be written"):
