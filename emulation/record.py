@@ -221,8 +221,7 @@ class RunRecord:
     """What a reader must know: what was cut off, what could not be emulated."""
 
     def write(self, path: Path) -> None:
-        """As JSON. FaninError where the file cannot be written: it is then in a file of the folder for temporary ones,
-        which the error names."""
+        """As JSON. FaninError where the file cannot be written; it names the temporary file that has the record."""
         text = json.dumps(dataclasses.asdict(self), indent=1) + "\n"
         try:
             files.write(path, text, "the record")

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-import sys
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -23,15 +22,10 @@ from fanin.emulation.network import units
 from fanin.emulation.network.switches import TARGETS
 from fanin.emulation.network.topology import Link, Topology
 from fanin.emulation.record import Scalar
-from fanin.emulation.typed import read_dataclass
+from fanin.emulation.typed import load_toml, read_dataclass
 from fanin.errors import ConfigurationError
 from fanin.faults import FaultSchedule
 from fanin.options import Options
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 SHIPPED = Path(__file__).with_name("scenarios")
 MAX_RESTARTS = 8
@@ -203,17 +197,10 @@ def load(source: str) -> dict[str, Any]:
     Types are checked here; what only makes sense together (a rank and the number of workers), in Scenario.
     """
     path = path_of(source)
-    try:
-        body = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
+    if not path.exists():
         shipped = ", ".join(sorted(found.stem for found in SHIPPED.glob("*.toml")))
-        raise ConfigurationError(f"scenario {source!r}: {error.strerror}; shipped are {shipped}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"scenario {path}: byte {error.start} is not UTF-8; expected a TOML file") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"scenario {path}: {error}") from None
-    except RecursionError:
-        raise ConfigurationError(f"scenario {path}: nested too deeply; expected tables of keys and values") from None
+        raise ConfigurationError(f"scenario {source!r}: no such file; shipped are {shipped}")
+    body = load_toml(path, "scenario")
     try:
         read: Any = read_dataclass(body, _File, "scenario")
     except ConfigurationError as error:

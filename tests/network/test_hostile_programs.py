@@ -18,7 +18,7 @@ from fanin.emulation.network.emulate import emulate, make_log_folder
 from fanin.emulation.network.launch import Workers
 from fanin.emulation.network.scenario import Scenario
 from fanin.emulation.record import RunRecord
-from fanin.errors import ConfigurationError
+from fanin.errors import ConfigurationError, FaninError
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("namespaces")]
 
@@ -142,7 +142,7 @@ def test_a_full_disk_is_told_of_and_a_record_found_elsewhere(tmp_path: Path, mon
             make_log_folder(disk)
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         record, _ = run("grandchild", tmp_path)
-        with pytest.raises(ConfigurationError, match="No space left") as caught:
+        with pytest.raises(FaninError, match="No space left") as caught:
             record.write(disk / "run.json")
         elsewhere = str(caught.value).rpartition("It is in ")[2]
         assert RunRecord.read(Path(elsewhere)) == record

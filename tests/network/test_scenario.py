@@ -6,7 +6,6 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-import tomllib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -100,7 +99,7 @@ def test_a_file_that_is_wrong_is_named_with_what_is_wrong(tmp_path: Path) -> Non
         ("[links.01]\nmtu = 9000", ["links", "'01'", "expected 0, 1"]),
         ("uplink = '1gbit'", ["uplink", "'1gbit'", "expected a table"]),
         ("[uplink]\nrate = '1gbit'", ["uplink", "racks = 1", "expected racks = 2"]),
-        ('stragglers = ["0:2x"]', ["stragglers", "['0:2x']", "expected a table"]),
+        ('stragglers = ["0:2x"]', ["stragglers", "expected a table"]),
         ("[stragglers]\n0 = 2", ["stragglers.0", "2", "expected a text"]),
         ('faults = "drop=1%"', ["faults", "'drop=1%'", "expected a list"]),
         ("faults = [1]", ["faults[0]", "1", "expected a text"]),
@@ -163,7 +162,7 @@ VALUES = st.recursive(
 def test_any_value_at_any_key_makes_a_scenario_or_the_one_error(body: dict[str, object]) -> None:
     """What a TOML parser may return for a file; hypothesis has no TOML writer, so the parser itself is stood in for."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(tomllib, "loads", lambda text: body)
+        patched.setattr("fanin.emulation.network.scenario.load_toml", lambda path, what: body)
         error: ConfigurationError | None = None
         try:
             assert compose("straggler", {}).settings().keys() >= {"workers", "rate"}
