@@ -36,6 +36,7 @@ def create(backend_options: Any, pg_options: Any) -> FaninProcessGroup:
         group_name=backend_options.group_id,
         global_ranks=global_ranks,
         options=options,
+        parts_with_store=not global_ranks,
     )
     if not global_ranks:
         _world_options = options

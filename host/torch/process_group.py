@@ -25,6 +25,7 @@ from fanin.host.session import Session
 from fanin.host.torch.arguments import Arguments
 from fanin.host.torch.failures import WATCH
 from fanin.host.torch.inner import Inner
+from fanin.host.torch.parting import StoreHost
 from fanin.host.torch.plumbing import Plumbing
 from fanin.host.torch.reductions import Reductions
 from fanin.host.torch.routing import SUM
@@ -52,8 +53,11 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         group_name: str,
         global_ranks: Sequence[int] = (),
         options: Options | None = None,
+        parts_with_store: bool = False,
     ) -> None:
         """Meet the other ranks and join the switch. `global_ranks` is empty for the world.
+
+        `parts_with_store`: the store may be rank 0's own and end with its group, as that of torch's world does.
 
         Raises what `Session.join` raises, UnsupportedError for more ranks than a switch takes, and torch's own errors
         when ranks do not come.
@@ -75,6 +79,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._plumbing = Plumbing(store, group_name, rank, size, timeout, options or Options(), list(global_ranks))
         self._reductions = Reductions(self._plumbing, self._counters)
         self._arguments = Arguments(rank, size)
+        self._store_host = StoreHost(store, rank) if parts_with_store else None
         _GROUPS.add(self)
 
     # --- what fanin adds ---
@@ -471,12 +476,22 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def abort(self) -> None:
         """Drop out at once; whatever waits raises."""
         self._plumbing.close(timeout_s=0.0)
+        if self._store_host is not None:
+            self._store_host.close()
         if not self.outside:
             self._inner.break_connections()
 
     def shutdown(self) -> None:
-        """Leave the job; the other ranks are told."""
+        """Leave the job; the other ranks are told. Returns when the next world can be made at the same port."""
         self._plumbing.close()
+        if self._store_host is not None:
+            self._store_host.wait_until_gone()
+
+    def leave_at_exit(self) -> None:
+        """As `shutdown`, in a process that makes no group any more."""
+        self._plumbing.close()
+        if self._store_host is not None:
+            self._store_host.close()
 
 
 def _single(tensors: Any) -> torch.Tensor:
@@ -511,5 +526,5 @@ os.register_at_fork(after_in_child=_forget_all)
 def _leave_all() -> None:
     """A program that ends without destroy_process_group leaves in order, so that its peers need not miss it."""
     for group in list(_GROUPS):
-        group.shutdown()
+        group.leave_at_exit()
     WATCH.stop()

@@ -16,6 +16,9 @@ import pytest
 
 from tests.torch.job import running
 
+WORLDS = 4
+"""As tests/torch/failure_ranks.py makes them; that imports torch, which takes seconds here."""
+
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 PROMISED_S = 10.0
 LOADED_MACHINE_S = 5.0
@@ -122,6 +125,12 @@ def test_a_collective_that_a_rank_does_not_call_times_out_everywhere_else() -> N
             assert "Timed out" in seen["text"]
             assert "timeout" in seen["text"]
         assert "Timed out" in said[rank]["future"]["text"]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_world_is_destroyed_and_made_again_on_the_same_port(size: int) -> None:
+    for seen in play("worlds_one_after_another", size):
+        assert seen["sums"] == [size * (size + 1) / 2] * WORLDS
 
 
 def test_a_program_that_ends_without_destroying_its_group_leaves_nothing_behind() -> None:
