@@ -70,8 +70,8 @@ def start_switch(
 ) -> EmbeddedSwitch:
     """Start a switch beside this process, listening on `host` (a name or address that the other ranks can reach).
 
-    `options` decide flows and native; `liveness_timeout_s` is the switch's own default when None. Raises
-    SwitchUnreachableError with the child's own words when it does not come up.
+    `options` decide flows, native and, where `liveness_timeout_s` is None, that. Raises SwitchUnreachableError with the
+    child's own words when it does not come up.
     """
     wanted = SwitchAddress("zmq" if scheme == "zmq" else "udp", host, 0)
     command = [sys.executable, "-m", "fanin", "switch", "--embedded", "--bind", _bound(host), "--data", wanted.scheme]
@@ -79,6 +79,8 @@ def start_switch(
         command += ["--flows", str(options.flows)]
     if options.native is not None:
         command += ["--native" if options.native else "--twin"]
+    if liveness_timeout_s is None:
+        liveness_timeout_s = options.liveness_timeout_s
     if liveness_timeout_s is not None:
         command += ["--liveness-timeout", str(liveness_timeout_s)]
     try:

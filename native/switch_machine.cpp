@@ -80,6 +80,12 @@ void SwitchMachine::evict(std::uint16_t index, std::uint32_t worker, double) {
   state_->poke(job);
 }
 
+void SwitchMachine::suspect(std::uint16_t index, std::uint32_t worker, double now) {
+  SwitchJob& job = state_->job_at(index);
+  if (worker >= job.spec.workers) throw NoSuchJob("worker " + std::to_string(worker));
+  if (!job.suspicion_stands(worker)) job.suspected[worker] = now;
+}
+
 void SwitchMachine::admit_worker(std::uint16_t index, std::uint32_t worker, std::uint64_t token) {
   SwitchJob& job = state_->job_at(index);
   if (worker >= job.spec.workers) throw NoSuchJob("worker " + std::to_string(worker));

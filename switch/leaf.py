@@ -126,6 +126,16 @@ class LeafController:
             remedy = f"ask the parent, {self._parent.address}"
             self._outbox.send(peer, refuse(Refusal.QUORUM, f"this switch is a leaf: {what}", remedy))
 
+    def hung_up(self, peer: bytes, now: float) -> None:
+        """The connection over which `peer` asked is closed: the rank behind it may have died."""
+        for job in {id(job): job for job in [*self._table.open.values(), *self._table.placed.values()]}.values():
+            for rank, member in job.members.items():
+                if member.peer != peer or job.state is State.ENDED:
+                    continue
+                member.hung_up(now)
+                if job.spec is not None and job.placed is not None:
+                    self._server.suspect(job.spec.job, job.placed.ranks.index(rank))
+
     def receive_malformed(self, peer: bytes, error: control.ControlError) -> None:
         """Answer bytes that were no message."""
         code = Refusal.MALFORMED if error.version is None else Refusal.VERSION

@@ -33,6 +33,9 @@ class SwitchMachine(Machine[SwitchEvent], Protocol):
     def evict(self, job: int, worker: int, now: float) -> None:
         """Take a worker out of the full mask."""
 
+    def suspect(self, job: int, worker: int, now: float) -> None:
+        """Expect a sign of life from a worker soon."""
+
     def set_quorum(self, job: int, quorum: int, now: float) -> None:
         """Change K."""
 
@@ -137,6 +140,13 @@ class PumpServer:
         for machine, pump in self._flows():
             with pump.lock:
                 machine.evict(job, worker, self._clock())
+            pump.transport.wake()
+
+    def suspect(self, job: int, worker: int) -> None:
+        """Expect a sign of life from a worker soon, on every flow."""
+        for machine, pump in self._flows():
+            with pump.lock:
+                machine.suspect(job, worker, self._clock())
             pump.transport.wake()
 
     def set_quorum(self, job: int, quorum: int) -> None:

@@ -38,6 +38,9 @@ class Server(Protocol):
     def evict(self, job: int, worker: int) -> None:
         """Take a worker out of the full mask, so that rounds close without it."""
 
+    def suspect(self, job: int, worker: int) -> None:
+        """Something speaks for a worker's death: unless it gives a sign of life on every flow soon, it is lost."""
+
     def set_quorum(self, job: int, quorum: int) -> None:
         """Change K of a job, which may close open rounds."""
 

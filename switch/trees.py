@@ -292,6 +292,14 @@ class TreeJobs:
         job = self._table.find(name, generation)
         return self._table.epitaph(name, generation) if job is None else job.explanation()
 
+    def hung_up(self, peer: bytes, now: float) -> None:
+        """The leaves that asked over this connection may have died."""
+        for job in self._table.placed.values():
+            for branch, leaf in enumerate(job.branches):
+                if job.peers[leaf] == peer and job.state is not State.ENDED:
+                    assert job.spec is not None
+                    self._plane.server.suspect(job.spec.job, branch)
+
     # --- time ---
 
     def handle_timer(self, now: float) -> None:

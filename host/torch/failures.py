@@ -27,15 +27,16 @@ from fanin.errors import (
     SwitchUnreachableError,
     WorkerLostError,
 )
-from fanin.job import HEARTBEAT_INTERVAL_S, LIVENESS_TIMEOUT_S
+from fanin.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S
 
 if TYPE_CHECKING:
     from fanin.host.session import Session
 
 WATCH_INTERVAL_S = 0.25
 """How often the watch thread looks at every session; a failure reaches waits on gloo that much later."""
-NAMING_GRACE_S = LIVENESS_TIMEOUT_S + 3 * HEARTBEAT_INTERVAL_S
-"""How long an error of gloo's waits for the switch to say which rank is gone: its liveness timeout and some."""
+NAMING_GRACE_S = SUSPICION_TIMEOUT_S + 3 * HEARTBEAT_INTERVAL_S
+"""How long an error of gloo's waits for the switch to say which rank is gone: gloo has seen it hang up, so the switch
+suspects it."""
 STOP_TIMEOUT_S = 5.0
 """Longest that the end of the program waits for a thread of ours to come out of a call."""
 BREAK_TAG = 0x7FAA1900

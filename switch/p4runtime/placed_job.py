@@ -15,6 +15,7 @@ from fanin.job import JobSpec
 from fanin.switch.frames import Endpoint
 from fanin.switch.p4runtime.upward import LeafUplink
 from fanin.switch.p4runtime.vocabulary import DELETE, INSERT, MODIFY, Vocabulary
+from fanin.switch.suspicion import silent_at
 from fanin.wire import Reason
 
 OWN_PRIORITY = 1 << 16
@@ -46,6 +47,8 @@ class PlacedJob:
     staleness: int
     workers: list[Worker | None]
     heard: list[float]
+    suspected: dict[int, float] = field(default_factory=dict)
+    """When something else than silence spoke for a worker's death, by rank."""
     lost: int = 0
     left: int = 0
     groups: set[int] = field(default_factory=set)
@@ -89,7 +92,7 @@ class PlacedJob:
         """Workers whose silence would be news, with the time at which they count as lost."""
         for rank, _ in self.audience:
             if not self.lost >> rank & 1:
-                yield rank, self.heard[rank] + self.spec.liveness_timeout_s
+                yield rank, silent_at(self.heard[rank], self.suspected.get(rank), self.spec.liveness_timeout_s)
 
     def facts(self) -> dict[str, int]:
         """What the job's entry says, by the names of the action's parameters."""

@@ -102,9 +102,9 @@ def a_switch(mode: Mode, *arguments: str) -> Iterator[SwitchProcess]:
 class WorkerProcess:
     """A process that joins a job and reduces without end: see worker_program.py."""
 
-    def __init__(self, address: SwitchAddress, job: str, rank: int, size: int, given: Options) -> None:
+    def __init__(self, address: SwitchAddress, job: str, rank: int, size: int, given: Options, forks: bool) -> None:
         engine = {"native": given.native, "shared_memory": given.shared_memory}
-        facts = {"switch": str(address), "job": job, "rank": rank, "size": size, "engine": engine}
+        facts = {"switch": str(address), "job": job, "rank": rank, "size": size, "engine": engine, "forks": forks}
         self.process = subprocess.Popen(
             [sys.executable, str(WORKER_PROGRAM), json.dumps(facts)], stdout=subprocess.PIPE, stdin=subprocess.PIPE
         )
@@ -127,9 +127,11 @@ class WorkerProcess:
 
 
 @contextlib.contextmanager
-def a_worker(address: SwitchAddress, job: str, rank: int, size: int, given: Options) -> Iterator[WorkerProcess]:
-    """A worker process that is gone afterwards."""
-    worker = WorkerProcess(address, job, rank, size, given)
+def a_worker(
+    address: SwitchAddress, job: str, rank: int, size: int, given: Options, *, forks: bool = False
+) -> Iterator[WorkerProcess]:
+    """A worker process that is gone afterwards. `forks`: it has a child that lives on."""
+    worker = WorkerProcess(address, job, rank, size, given, forks)
     try:
         yield worker
     finally:

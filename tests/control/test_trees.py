@@ -361,3 +361,13 @@ def test_memory_is_free_again_once_all_have_left() -> None:
     grove.advance(2.0)
     assert [server.specs for server in (grove.root_server, *grove.servers)] == [{}, {}, {}]
     assert (grove.root.live_jobs, [leaf.live_jobs for leaf in grove.leaves]) == (0, [0, 0])
+
+
+def test_in_a_tree_a_rank_is_suspected_by_its_leaf_and_a_leaf_by_the_root() -> None:
+    grove = Grove()
+    grove.running()
+    (part,), (whole,) = grove.servers[0].specs.values(), grove.root_server.specs.values()
+    grove.leaves[0].hung_up(b"nonce-2", grove.now)
+    assert grove.servers[0].suspected == [(part.job, 1)]
+    grove.root.hung_up(b"0", grove.now)
+    assert grove.root_server.suspected == [(whole.job, 1)]
