@@ -47,8 +47,6 @@ class PlacedJob:
     staleness: int
     workers: list[Worker | None]
     heard: list[float]
-    suspected: dict[int, float] = field(default_factory=dict)
-    """When something else than silence spoke for a worker's death, by rank."""
     lost: int = 0
     left: int = 0
     groups: set[int] = field(default_factory=set)
@@ -61,6 +59,8 @@ class PlacedJob:
     """Of a leaf: its presence at the parent."""
     unclean: set[tuple[int, int]] = field(default_factory=set)
     """(slot, ring entry) that may hold what another job left there (cleaning.py)."""
+    suspected: dict[int, float] = field(default_factory=dict)
+    """When something else than silence spoke for a worker's death, by rank."""
     sent: int = 0
     """Packets to its workers that the controller sent: the pipeline counts those of its own."""
 

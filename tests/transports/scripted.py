@@ -103,6 +103,9 @@ class ScriptedSwitch:
     def evict(self, job: int, worker: int, now: float) -> None:
         """Nothing."""
 
+    def suspect(self, job: int, worker: int, now: float) -> None:
+        """Nothing."""
+
     def set_quorum(self, job: int, quorum: int, now: float) -> None:
         """Nothing."""
 
