@@ -7,28 +7,25 @@ Rules
   from there on only silence tells it of this rank's death.
 * When it ends and nothing listens at the switch's port any more, the switch is gone. When something does, or nothing
   answers, that is for the data path to find out.
-* A forked child has a copy of the connection, which would keep it open beyond its parent's death: it is closed there.
+* A forked child has a copy of the connection, which is closed there (host/forking.py).
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import socket
 import threading
 import time
-import weakref
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from fanin.host.control import ControlClient
+from fanin.host.forking import OwnConnection
 
 LOOK_INTERVAL_S = 0.1
 """How often at most it is looked at."""
 PROBE_TIMEOUT_S = 1.0
 """How long the switch's port may take to refuse a connection; if it does not, nothing is concluded."""
-_LINES: weakref.WeakSet[Line] = weakref.WeakSet()
 
 
 class Line:
@@ -42,12 +39,11 @@ class Line:
         self._client, self._serves_data = client, serves_data
         self._looking = threading.Lock()
         self._next_look_s = 0.0
-        self._descriptor: int | None = None
+        self._connection = OwnConnection(client.address.port)
         self._ended = False
         """Whether the connection has ended, and there is no new one."""
         self._closed = False
         self.look()
-        _LINES.add(self)
 
     def look(self) -> bool:
         """Whether the switch is gone, as far as can be seen from here. Seldom waits, PROBE_TIMEOUT_S at most."""
@@ -67,18 +63,8 @@ class Line:
         """Hang up. A second call does nothing."""
         with self._looking:
             if not self._closed:
-                self._closed = True
+                self._closed, self._connection.descriptor = True, None
                 self._client.close()
-
-    def close_in_child(self) -> None:
-        """In a forked child: give up its copy of the connection, if the descriptor is still that."""
-        if self._descriptor is None or self._closed:
-            return
-        with contextlib.suppress(OSError):
-            copy = socket.socket(fileno=os.dup(self._descriptor))
-            with copy:
-                if copy.getpeername()[1] == self._client.address.port:
-                    os.close(self._descriptor)
 
     def _read_events(self) -> None:
         monitor = self._client.monitor
@@ -86,9 +72,9 @@ class Line:
             message = recv_monitor_message(monitor)
             event = message["event"]
             if event == zmq.EVENT_CONNECTED:
-                self._descriptor = int(message["value"])
+                self._connection.descriptor = int(message["value"])
             elif event == zmq.EVENT_DISCONNECTED:
-                self._ended, self._descriptor = True, None
+                self._ended, self._connection.descriptor = True, None
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._ended = False
 
@@ -101,11 +87,3 @@ class Line:
         except OSError:
             return False
         return False
-
-
-def _close_in_child() -> None:
-    for line in list(_LINES):
-        line.close_in_child()
-
-
-os.register_at_fork(after_in_child=_close_in_child)

@@ -37,10 +37,17 @@ class HangUps:
 
     def receive(self) -> list[bytes]:
         """The frames of the next message, of which the first is the peer. zmq.Again when there is none."""
-        frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
-        peer = frames[0].bytes
-        self._note(peer, int(frames[-1].get(zmq.SRCFD)))
-        return [frame.bytes for frame in frames]
+        first = self._router.recv(zmq.NOBLOCK, copy=False)
+        peer = first.bytes
+        if peer in self._peers:
+            self._peers.move_to_end(peer)
+        else:
+            self._note(peer, int(first.get(zmq.SRCFD)))
+        return [peer, *self._router.recv_multipart(zmq.NOBLOCK)]
+
+    def knows(self, peer: bytes) -> bool:
+        """Whether it has asked, and has not hung up as far as `gone` has told."""
+        return peer in self._peers
 
     def gone(self) -> list[bytes]:
         """Peers whose connections were closed since the last call."""
@@ -61,17 +68,10 @@ class HangUps:
             self.socket.close(linger=0)
 
     def _note(self, peer: bytes, descriptor: int) -> None:
-        if self._peers.get(peer) != descriptor:
-            self._forget(peer)
-            self._peers[peer] = descriptor
-            self._at.setdefault(descriptor, set()).add(peer)
-            if len(self._peers) > MAX_PEERS:
-                self._forget(next(iter(self._peers)))
-        self._peers.move_to_end(peer)
-
-    def _forget(self, peer: bytes) -> None:
-        descriptor = self._peers.pop(peer, None)
-        if descriptor is not None:
-            self._at[descriptor].discard(peer)
-            if not self._at[descriptor]:
-                del self._at[descriptor]
+        self._peers[peer] = descriptor
+        self._at.setdefault(descriptor, set()).add(peer)
+        if len(self._peers) > MAX_PEERS:
+            oldest, at = self._peers.popitem(last=False)
+            self._at[at].discard(oldest)
+            if not self._at[at]:
+                del self._at[at]

@@ -329,6 +329,7 @@ class SwitchService:
             memory_bytes=options.memory_bytes,
             native=options.native,
             curve_secret_key=key,
+            liveness_timeout_s=options.liveness_timeout_s,
         )
 
 

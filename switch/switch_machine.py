@@ -142,6 +142,22 @@ class SwitchMachine:
         if not stands(state.heard[worker], state.suspected[worker]):
             state.suspected[worker] = now
 
+    def overdue(self, now: float) -> list[int]:
+        """Addresses of the workers that `handle_timer` would lose: whoever drives the machine may know better."""
+        return [
+            source
+            for _, job in sorted(self._jobs.items())
+            for worker, at in job.watched()
+            if at <= now and (source := job.sources[worker]) is not None
+        ]
+
+    def sign_of_life(self, source: int, now: float) -> None:
+        """The workers at that address live, although nothing came from them."""
+        for job in self._jobs.values():
+            for worker, _ in job.watched():
+                if job.sources[worker] == source:
+                    job.heard[worker] = now
+
     def admit_worker(self, job: int, worker: int, token: int) -> None:
         """Open an evicted worker's place to a new process, which registers with `token`. ValueError for a live one."""
         state = self._jobs[job]

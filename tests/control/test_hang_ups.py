@@ -48,7 +48,7 @@ def drop_dead(session: Session) -> None:
 def cut(session: Session) -> None:
     """Break the control connection, as something on its way might."""
     assert session._line is not None
-    descriptor = session._line._descriptor
+    descriptor = session._line._connection.descriptor
     assert descriptor is not None
     with socket.socket(fileno=os.dup(descriptor)) as connection:
         connection.shutdown(socket.SHUT_RDWR)
@@ -128,7 +128,7 @@ def test_ranks_at_other_leaves_of_a_tree_are_told_of_a_rank_that_hung_up() -> No
 @pytest.mark.parametrize("mode", MODES)
 def test_a_rank_that_is_killed_is_named_although_a_child_of_it_lives(mode: Mode) -> None:
     with a_switch(mode, "--liveness-timeout", str(SILENCE_S)) as switch:
-        with a_worker(switch.address, "forks", 1, 2, options(mode), forks=True) as victim:
+        with a_worker(switch.address, "forks", 1, 2, options(mode), habit="forks") as victim:
             (survivor,) = join_all(switch.address, "forks", 2, options(mode), range(1))
             failing = in_thread(partial(reduce_until_it_fails, survivor))
             until(lambda: survivor.counters()["results"] >= 20)
