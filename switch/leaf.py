@@ -133,8 +133,11 @@ class LeafController:
                 if member.peer != peer or job.state is State.ENDED:
                     continue
                 member.hung_up(now)
-                if job.spec is not None and job.placed is not None:
-                    self._server.suspect(job.spec.job, job.placed.ranks.index(rank))
+                if job.spec is None or job.placed is None:
+                    continue
+                worker = job.placed.ranks.index(rank)
+                if not (job.lost | job.left) >> worker & 1:
+                    self._server.suspect(job.spec.job, worker)
 
     def receive_malformed(self, peer: bytes, error: control.ControlError) -> None:
         """Answer bytes that were no message."""
@@ -282,11 +285,11 @@ class LeafController:
         if isinstance(event, WorkerJoined):
             job.registered |= bit
             return
-        if isinstance(event, WorkerSilent):
+        if isinstance(event, WorkerSilent) and not job.left & bit:  # who has given up falls silent, and is not lost
             job.lost |= bit
             reason = f"is lost: its leaf, {self._parent.own_address}, heard nothing for {event.silent_s:.1f} s"
             nonce = job.members[rank].join.nonce if rank in job.members else ""
-            self._upwards.append(control.Leave(job=job.name, rank=rank, nonce=nonce, reason=reason))
+            self._upwards.append(control.Leave(job=job.name, rank=rank, nonce=nonce, reason=reason, lost=True))
         else:
             job.left |= bit
         if job.state is State.RUNNING:
