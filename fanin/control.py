@@ -253,6 +253,8 @@ class Leave:
     rank: int
     nonce: str
     reason: str = ""
+    lost: bool = False
+    """A leaf to its parent: the rank does not say this itself, it is lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

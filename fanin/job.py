@@ -11,7 +11,13 @@ from fanin.wire import HEADER_BYTES, MAX_CODES, MAX_DATAGRAM_BYTES, MAX_WORKERS,
 HEARTBEAT_INTERVAL_S = 0.5
 """A worker says HELLO this often, busy or idle, and the switch answers."""
 LIVENESS_TIMEOUT_S = 5.0
-"""Silence after which a peer counts as gone: ten heartbeats. Half of the 10 s in which `wait()` promises to raise."""
+"""Silence after which a peer counts as gone, where nobody says otherwise: ten heartbeats."""
+SWITCH_LIVENESS_TIMEOUT_S = 30.0
+"""The same in the jobs of a switch that is not told otherwise: docs/errors.md, *How long silence may last*."""
+SUSPICION_SETTLES_S = 0.1
+"""A worker may still be heard for so long after a suspicion by what it had sent before, which queues hold back."""
+SUSPICION_TIMEOUT_S = 0.7
+"""Silence after which a suspected worker counts as gone: a heartbeat after the above, and 0.1 s for its way."""
 HEARTBEATS_TO_SILENCE = 3
 """HELLOs that must stay unanswered, too: a process that was stopped does not take its own sleep for silence."""
 LIVENESS_HEARTBEATS = 10

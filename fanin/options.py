@@ -23,6 +23,7 @@ EXACT_WORDS = 4096
 """Larger ones are as long as all ranks' elements together are no more: 1,024 with four ranks."""
 MAX_EXACT_ELEMENTS = 1 << 31
 """A limit for the option; what it costs is N times the bytes."""
+MIN_JOIN_TIMEOUT_S = 0.01
 
 
 def check_brackets(what: str, text: str, before: str = "") -> None:
@@ -120,7 +121,10 @@ class Options:
     connect_timeout_s: float = 5.0
     """Longest wait for the first answer of a switch, 0.1..600 s."""
     join_timeout_s: float = 120.0
-    """Longest wait for the other ranks of the job, 1..86,400 s."""
+    """Longest wait for the other ranks of the job, 0.01..86,400 s. Behind torch, no longer than the group's timeout."""
+    liveness_timeout_s: float | None = None
+    """Silence after which a rank, or the switch, counts as lost, 0.2..3600 s, of the switch that rank 0 starts; one
+    that is there already decides by itself. None: 30 s. A rank that is killed is noticed sooner (docs/errors.md)."""
     faults: str | None = None
     """Faults injected at this worker, for tests: `drop=1%,dup=0.5%,reorder=2%,corrupt=0.1%@seed=7`, and when to end it:
     `kill=worker:2@step:40`. The grammar is in fanin/faults.py."""
@@ -159,7 +163,9 @@ class Options:
         )
         check(self.fallback in ("raise", "gloo"), f"fallback = {self.fallback!r}; must be 'raise' or 'gloo'")
         check(0.1 <= self.connect_timeout_s <= 600, "connect_timeout_s must be in 0.1..600")
-        check(1 <= self.join_timeout_s <= 86_400, "join_timeout_s must be in 1..86400")
+        check(MIN_JOIN_TIMEOUT_S <= self.join_timeout_s <= 86_400, "join_timeout_s must be in 0.01..86400")
+        liveness_s = self.liveness_timeout_s
+        check(liveness_s is None or 0.2 <= liveness_s <= 3600, "liveness_timeout_s must be in 0.2..3600")
         if self.faults is not None:
             others = [each.text for each in FaultSchedule.parse(self.faults).scheduled if not each.by_worker]
             check(not others, f"faults: a worker cannot do {'; '.join(others)}: `fanin emulate --fault` can")

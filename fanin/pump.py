@@ -47,7 +47,8 @@ class Pump(Generic[AnyEvent]):
     """Drives `machine` over `transport`. Whoever calls the machine besides it holds `lock`, and `wake`s the pump then.
 
     `on_event` and `on_crash` are called in the pump's thread, without the lock. After a crash (an exception that no
-    machine or transport should let out) the thread ends.
+    machine or transport should let out) the thread ends. `before_timers` is called under the lock with the time, before
+    timers that are due.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Pump(Generic[AnyEvent]):
         on_event: Callable[[AnyEvent], None],
         on_crash: Callable[[Exception], None],
         name: str,
+        before_timers: Callable[[float], None] | None = None,
     ) -> None:
         self.lock = threading.Lock()
         self.transport = transport
@@ -65,6 +67,7 @@ class Pump(Generic[AnyEvent]):
         self._clock = clock
         self._on_event = on_event
         self._on_crash = on_crash
+        self._before_timers = before_timers
         self._halted = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -91,6 +94,8 @@ class Pump(Generic[AnyEvent]):
                 self._machine.receive_datagram(data, source, now)
             timer = self._machine.next_timer()
             if timer is not None and timer <= now:
+                if self._before_timers is not None:
+                    self._before_timers(now)
                 self._machine.handle_timer(now)
             events = []
             while (event := self._machine.next_event()) is not None:

@@ -21,6 +21,9 @@ LINGER_MS = 300
 """How long closing waits for what was sent last (a Leave) to reach the system."""
 
 
+_TOLD = zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+
+
 class ControlClient:
     """A connection to one switch's controller. One thread uses it."""
 
@@ -34,6 +37,8 @@ class ControlClient:
         self._encrypted = curve_server_key is not None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
+        self.monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(_TOLD)
+        """Tells when the connection comes and goes."""
         try:
             self._configure(curve_server_key)
             host = f"[{self.host}]" if ":" in self.host else self.host
@@ -81,6 +86,8 @@ class ControlClient:
     def close(self) -> None:
         """Close the socket, giving the last message LINGER_MS. A second call does nothing."""
         if not self._context.closed:
+            self._socket.disable_monitor()
+            self.monitor.close(linger=0)
             self._socket.close(linger=LINGER_MS)
             self._context.term()
 

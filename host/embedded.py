@@ -24,8 +24,8 @@ from fanin.options import ENVIRONMENT_PREFIX, Options, SwitchAddress
 
 START_TIMEOUT_S = 60.0
 """Longest wait for the child to be ready: a Python start on a machine that is busy starting all ranks at once."""
-CLOSE_TIMEOUT_S = 1.0
-"""How long `close` waits for a child without jobs; one with jobs is left to end on its own."""
+EXIT_STATUS_TIMEOUT_S = 1.0
+"""How long a child that has closed its output may take to end."""
 MAX_READY_BYTES = 65_536
 
 
@@ -49,7 +49,7 @@ class EmbeddedSwitch:
         return self._process.pid
 
     def close(self) -> None:
-        """Let go of it: it ends by itself once its last job is gone. Idempotent, never raises, waits for no job.
+        """Let go of it: it ends by itself once its last job is gone. Idempotent, never raises, waits for nothing.
 
         Nothing happens in a child forked from the process that started it.
         """
@@ -70,8 +70,8 @@ def start_switch(
 ) -> EmbeddedSwitch:
     """Start a switch beside this process, listening on `host` (a name or address that the other ranks can reach).
 
-    `options` decide flows and native; `liveness_timeout_s` is the switch's own default when None. Raises
-    SwitchUnreachableError with the child's own words when it does not come up.
+    `options` decide flows, native and, where `liveness_timeout_s` is None, that. Raises SwitchUnreachableError with the
+    child's own words when it does not come up.
     """
     wanted = SwitchAddress("zmq" if scheme == "zmq" else "udp", host, 0)
     command = [sys.executable, "-m", "fanin", "switch", "--embedded", "--bind", _bound(host), "--data", wanted.scheme]
@@ -79,6 +79,8 @@ def start_switch(
         command += ["--flows", str(options.flows)]
     if options.native is not None:
         command += ["--native" if options.native else "--twin"]
+    if liveness_timeout_s is None:
+        liveness_timeout_s = options.liveness_timeout_s
     if liveness_timeout_s is not None:
         command += ["--liveness-timeout", str(liveness_timeout_s)]
     try:
@@ -118,7 +120,7 @@ def _read_ready(process: subprocess.Popen[bytes], address: SwitchAddress) -> dic
             raise _failed(address, f"it was not ready after {START_TIMEOUT_S:g} s")
         piece = os.read(descriptor, 4096)
         if not piece:
-            status = process.wait(CLOSE_TIMEOUT_S)
+            status = process.wait(EXIT_STATUS_TIMEOUT_S)
             raise _failed(address, f"it ended with status {status}; see what it printed")
         line += piece
     try:
@@ -143,8 +145,6 @@ def _let_go(process: subprocess.Popen[bytes]) -> None:
         if pipe is not None:
             with contextlib.suppress(OSError):
                 pipe.close()
-    try:
-        process.wait(CLOSE_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        # Jobs of other workers run on. If it ends before this process does, this thread takes its exit status.
+    if process.poll() is None:
+        # Nobody waits for it, since the others may still have their BYE to say. This thread takes its exit status.
         threading.Thread(target=process.wait, name="fanin switch", daemon=True).start()

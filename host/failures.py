@@ -70,8 +70,8 @@ def workers_gone(who: Membership, lost: Sequence[int], left: Sequence[int], time
     parts = []
     if lost:
         parts.append(
-            f"{who.name(lost)} of job {who.job_name!r} is lost: switch {who.address} heard nothing from it for "
-            f"{timeout_s:g} s, so its process died or was stopped, or its network is gone"
+            f"{who.name(lost)} of job {who.job_name!r} is lost: it hung up on switch {who.address} without leaving, or "
+            f"nothing came from it for {timeout_s:g} s, so its process died or was stopped, or its network is gone"
         )
     if left:
         parts.append(f"{who.name(left)} of job {who.job_name!r} left while rank {who.rank} still waits for it")
@@ -92,6 +92,16 @@ def switch_silent(who: Membership, silent_s: float, trouble: str, explanation: E
         str(who.address),
         f"switch {who.address} is lost: rank {who.rank} of job {who.job_name!r} heard nothing from it for "
         f"{silent_s:.1f} s; {seen}{noted}. Remedy: start the switch and then the job again, or set FANIN_FALLBACK=gloo",
+    )
+
+
+def switch_gone(who: Membership) -> SwitchLostError:
+    """The switch has closed the control connection, and refuses another one."""
+    return SwitchLostError(
+        str(who.address),
+        f"switch {who.address} is lost: its connection to rank {who.rank} of job {who.job_name!r} closed, and nothing "
+        "listens there any more, so its process has ended. Remedy: start the switch and then the job again, or set "
+        "FANIN_FALLBACK=gloo",
     )
 
 

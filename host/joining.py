@@ -6,6 +6,7 @@ admitted, and returns when the controller says that every rank's data path works
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -29,6 +30,7 @@ from fanin.host.failures import (
     superseded,
     workers_gone,
 )
+from fanin.host.line import Line
 from fanin.host.path import discover
 from fanin.job import JobSpec
 from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
@@ -55,6 +57,8 @@ class Joined:
     """Sockets that the job is spread over."""
     nonce: str
     """With which to say Leave."""
+    line: Line | None = None
+    """The control connection, open for as long as the session is. None only in tests that bring their own engine."""
     newcomer: bool = False
     """Whether the job ran already."""
     first_base: int = 0
@@ -72,13 +76,16 @@ def join(
     client = ControlClient(
         address, curve_server_key=options.curve_server_key, timeout_s=options.connect_timeout_s, patient=True
     )
-    with client:
+    with contextlib.ExitStack() as opened:
+        opened.callback(client.close)
         joining = _Joining(options, rounds, who, client, connect_by)
         try:
-            return joining.run()
+            joined = joining.run()
         except BaseException as error:  # KeyboardInterrupt too: the others must not wait for this rank
             joining.give_up(error)
             raise
+        opened.pop_all()
+        return joined
 
 
 class _Joining:
@@ -123,11 +130,15 @@ class _Joining:
     def run(self) -> Joined:
         admitted = self._wait_for_admission()
         spec = spec_of(admitted)
-        flows = self._options.flows
-        if flows is not None and flows != len(admitted.ports):
+        flows, asked = len(admitted.ports), self._options.flows
+        if asked is not None and asked != flows:
+            log.warning("FANIN_FLOWS is %d; the switch at %s decides: %d", asked, self._who.address, flows)
+        liveness_s = self._options.liveness_timeout_s
+        if liveness_s is not None and liveness_s != admitted.liveness_timeout_s:
             log.warning(
-                "FANIN_FLOWS is %d; the switch at %s decides: %d", flows, self._who.address, len(admitted.ports)
-            )
+                "FANIN_LIVENESS_TIMEOUT_S is %g; the switch at %s decides: %g",
+                liveness_s, self._who.address, admitted.liveness_timeout_s,
+            )  # fmt: skip
         shared = () if self._options.shared_memory is False else admitted.shared_memory
         host = admitted.data_host or self._client.host
         endpoint = SwitchEndpoint(admitted.scheme, host, admitted.ports, shared)
@@ -145,9 +156,9 @@ class _Joining:
             first_base = stands.base + ENTRY_MARGIN
             self._engine.begin(first_base)
         who = replace(self._who, processes=started.processes)
-        return Joined(
-            self._engine, spec, who, len(admitted.ports), self._request.nonce, admitted.running, first_base, changes
-        )
+        line = Line(self._client, serves_data=not admitted.data_host)
+        nonce = self._request.nonce
+        return Joined(self._engine, spec, who, flows, nonce, line, admitted.running, first_base, changes)
 
     def give_up(self, error: BaseException) -> None:
         """Tell the controller, and stop the engine."""

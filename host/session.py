@@ -31,6 +31,7 @@ from fanin.host.failures import (
     Membership,
     join_refused,
     packet_refused,
+    switch_gone,
     switch_silent,
     used_in_child,
     workers_gone,
@@ -99,6 +100,7 @@ class Session:
         self._who: Membership = joined.who
         self._nonce = joined.nonce
         self._process = os.getpid()
+        self._line = joined.line
         self._options = options
         self.spec = joined.spec
         self.flows = joined.flows
@@ -267,8 +269,11 @@ class Session:
         """Why nothing works any more, or None. Sticky: the first failure stays the one that is reported."""
         if self.inherited:
             return used_in_child(self._who)
-        if self._failure is None and not self._closed and self._engine.failed:
-            self._find_failure()
+        if self._failure is None and not self._closed:
+            if self._engine.failed:
+                self._find_failure()
+            elif self._line is not None and self._line.look():
+                self._switch_is_gone()
         return self._failure
 
     def tune(self, *, quorum: int | None = None, staleness: int | None = None) -> Rounds:
@@ -319,6 +324,8 @@ class Session:
         with contextlib.suppress(Exception):  # what fails on the way out has no one left to act on it
             confirmed = not self._engine.failed and self._engine.leave(min(timeout_s, LEAVE_TIMEOUT_S))
             self._engine.close()
+            if self._line is not None:
+                self._line.close()
             if not confirmed and not isinstance(self._failure, SwitchLostError):
                 self._leave_by_control(min(timeout_s, INQUIRY_TIMEOUT_S))
         self._end()
@@ -413,6 +420,11 @@ class Session:
                 trouble = self._engine.trouble or "without saying why"
                 self._fail(FaninError(f"the engine of rank {self.rank} of job {self.job_name!r} stopped: {trouble}"))
 
+    def _switch_is_gone(self) -> None:
+        """The control connection has ended, and nothing listens there: sooner known than by silence."""
+        self._fail(switch_gone(self._who))
+        self._engine.close()  # from here on nothing writes to tensors
+
     def _explain(self, event: WorkersGone | SwitchSilent | PacketRefused) -> FaninError:
         timeout_s = self.spec.liveness_timeout_s
         if isinstance(event, WorkersGone):
@@ -443,12 +455,8 @@ class Session:
         self._over.set()
 
     def _raise_if_over(self) -> None:
-        if self.inherited:
-            raise used_in_child(self._who)
-        if self._engine.failed and not self._closed:
-            self._find_failure()
-        if self._failure is not None:
-            raise self._failure.with_traceback(None)
+        if (failure := self.failure) is not None:
+            raise failure.with_traceback(None)
         if self._closed:
             raise FaninError(f"the session of rank {self.rank} in job {self.job_name!r} is closed")
 

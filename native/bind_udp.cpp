@@ -205,6 +205,7 @@ void bind_server(py::module_& module) {
           }, py::arg("job"))
       .def("remove", verb(&SwitchServer::remove), py::arg("job"))
       .def("evict", verb(&SwitchServer::evict), py::arg("job"), py::arg("worker"))
+      .def("suspect", verb(&SwitchServer::suspect), py::arg("job"), py::arg("worker"))
       .def("set_quorum", verb(&SwitchServer::set_quorum), py::arg("job"), py::arg("quorum"))
       .def("set_staleness", verb(&SwitchServer::set_staleness), py::arg("job"), py::arg("staleness"))
       .def("admit_worker", verb(&SwitchServer::admit_worker), py::arg("job"), py::arg("worker"), py::arg("token"))

@@ -1,6 +1,7 @@
 // One job at a switch: its slots, who its workers are, when they were last heard of, and who may speak for them.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -24,7 +25,14 @@ struct SwitchJob {
   bool has(std::uint32_t mask, std::uint32_t worker) const { return (mask >> worker & 1) != 0; }
   bool evicted(std::uint32_t worker) const { return !has(ring.live() | expected, worker); }
   bool watched(std::uint32_t worker) const { return has(registered & ~lost & ~left, worker); }
-  double silent_at(std::uint32_t worker) const { return heard[worker] + spec.liveness_timeout_s; }
+  // What comes within SUSPICION_SETTLES_S may have been sent before, and is no sign of life.
+  bool suspicion_stands(std::uint32_t worker) const {
+    return suspected[worker] && heard[worker] <= *suspected[worker] + SUSPICION_SETTLES_S;
+  }
+  double silent_at(std::uint32_t worker) const {
+    const double at = heard[worker] + spec.liveness_timeout_s;
+    return suspicion_stands(worker) ? std::min(at, *suspected[worker] + SUSPICION_TIMEOUT_S) : at;
+  }
   std::span<const Address> audience() const { return {listeners.data(), listener_count}; }
 
   // After any change of who is registered, left or evicted.
@@ -42,6 +50,7 @@ struct SwitchJob {
     for (std::uint32_t slot = 0; slot < spec.slots; ++slot) ring.enter(slot, worker);
     ring.set_live(ring.live() | std::uint32_t{1} << worker);
     expected &= ~(std::uint32_t{1} << worker);
+    suspected[worker].reset();
     ++changes;
   }
 
@@ -58,6 +67,7 @@ struct SwitchJob {
   std::uint32_t changes = 0;   // of membership, in a job that survives losses
   std::array<Address, MAX_WORKERS> sources{};  // of those that registered
   std::array<double, MAX_WORKERS> heard{};     // when something last came from there, in seconds
+  std::array<std::optional<double>, MAX_WORKERS> suspected{};  // when something else than silence spoke for its death
   std::array<std::uint64_t, MAX_WORKERS> last_arrivals{};  // rounds that this worker was the last to contribute to
   std::array<Address, MAX_WORKERS> listeners{};
   std::size_t listener_count = 0;

@@ -80,6 +80,30 @@ void SwitchMachine::evict(std::uint16_t index, std::uint32_t worker, double) {
   state_->poke(job);
 }
 
+void SwitchMachine::suspect(std::uint16_t index, std::uint32_t worker, double now) {
+  SwitchJob& job = state_->job_at(index);
+  if (worker >= job.spec.workers) throw NoSuchJob("worker " + std::to_string(worker));
+  if (!job.suspicion_stands(worker)) job.suspected[worker] = now;
+}
+
+std::vector<Address> SwitchMachine::overdue(double now) const {
+  std::vector<Address> sources;
+  for (const auto& job : state_->jobs) {
+    if (job == nullptr) continue;
+    for (std::uint32_t worker = 0; worker < job->spec.workers; ++worker)
+      if (job->watched(worker) && job->silent_at(worker) <= now) sources.push_back(job->sources[worker]);
+  }
+  return sources;
+}
+
+void SwitchMachine::sign_of_life(Address source, double now) {
+  for (const auto& job : state_->jobs) {
+    if (job == nullptr) continue;
+    for (std::uint32_t worker = 0; worker < job->spec.workers; ++worker)
+      if (job->watched(worker) && job->sources[worker] == source) job->heard[worker] = now;
+  }
+}
+
 void SwitchMachine::admit_worker(std::uint16_t index, std::uint32_t worker, std::uint64_t token) {
   SwitchJob& job = state_->job_at(index);
   if (worker >= job.spec.workers) throw NoSuchJob("worker " + std::to_string(worker));

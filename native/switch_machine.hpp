@@ -61,6 +61,9 @@ class SwitchMachine {
   bool hold(std::uint16_t job, std::uint64_t bytes);
   void remove(std::uint16_t job);   // this and the following throw NoSuchJob
   void evict(std::uint16_t job, std::uint32_t worker, double now);
+  void suspect(std::uint16_t job, std::uint32_t worker, double now);
+  std::vector<Address> overdue(double now) const;
+  void sign_of_life(Address source, double now);
   void set_quorum(std::uint16_t job, std::uint32_t quorum, double now);  // throws std::invalid_argument, too
   void set_staleness(std::uint16_t job, std::uint32_t staleness, double now);  // the same
   void admit_worker(std::uint16_t job, std::uint32_t worker, std::uint64_t token);  // the same

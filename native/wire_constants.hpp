@@ -37,6 +37,9 @@ inline constexpr std::uint32_t SWITCH_WORKER = 255;
 // fanin.job
 inline constexpr double HEARTBEAT_INTERVAL_S = 0.5;
 inline constexpr double LIVENESS_TIMEOUT_S = 5.0;
+inline constexpr double SWITCH_LIVENESS_TIMEOUT_S = 30.0;
+inline constexpr double SUSPICION_SETTLES_S = 0.1;
+inline constexpr double SUSPICION_TIMEOUT_S = 0.7;
 inline constexpr std::uint32_t HEARTBEATS_TO_SILENCE = 3;
 inline constexpr std::uint32_t LIVENESS_HEARTBEATS = 10;
 inline constexpr double HELLO_RETRY_S = 0.1;

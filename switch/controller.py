@@ -82,6 +82,12 @@ class Controller:
         else:
             self._outbox.send(peer, self.stats(now))
 
+    def hung_up(self, peer: bytes, now: float) -> None:
+        """The connection over which `peer` asked is closed: its process may have died."""
+        self._direct.hung_up(peer, now)
+        if self._trees is not None:
+            self._trees.hung_up(peer, now)
+
     def receive_malformed(self, peer: bytes, error: control.ControlError) -> None:
         """Answer bytes that were no message, so that a worker of another version learns why it gets nowhere."""
         remedy = "install the same fanin version on workers and switch"

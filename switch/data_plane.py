@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fanin.job import LIVENESS_TIMEOUT_S, JobSpec
+from fanin.job import SWITCH_LIVENESS_TIMEOUT_S, JobSpec
 from fanin.switch.job_shape import SwitchBuffers
 from fanin.switch.server import Server
 
@@ -15,7 +15,7 @@ class Limits:
 
     memory_bytes: int
     """Aggregation memory in all; a job that does not fit is refused."""
-    liveness_timeout_s: float = LIVENESS_TIMEOUT_S
+    liveness_timeout_s: float = SWITCH_LIVENESS_TIMEOUT_S
     """Silence after which a worker, or the switch, counts as gone. Longer forgives more, and tells later."""
 
 

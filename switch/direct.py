@@ -382,6 +382,16 @@ class DirectJobs:
                 job.lost |= 1 << rank
                 self._go_on_without(job, rank, now)
 
+    def hung_up(self, peer: bytes, now: float) -> None:
+        """Ranks that asked over this connection may have died: unless they give a sign of life soon, they have."""
+        for job in {id(job): job for job in [*self._table.open.values(), *self._table.placed.values()]}.values():
+            for rank, member in job.members.items():
+                if member.peer != peer or job.state is State.ENDED:
+                    continue
+                member.hung_up(now)
+                if job.spec is not None and not job.departed >> rank & 1:
+                    self._plane(job).server.suspect(job.spec.job, rank)
+
     # --- what is asked of them ---
 
     def explain(self, name: str, generation: int) -> control.Explanation | None:

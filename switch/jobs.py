@@ -32,7 +32,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Generic, TypeVar
 
 from fanin.control import JOIN_LEASE_S, Explanation, Join, one_line
-from fanin.job import JobSpec
+from fanin.job import SUSPICION_TIMEOUT_S, JobSpec
 
 
 class State(enum.Enum):
@@ -52,6 +52,10 @@ class Applicant:
     join: Join
     renewed_s: float
     """When it last said so."""
+
+    def hung_up(self, now: float) -> None:
+        """Its connection is closed: unless it asks again over another one, it does not wait for long."""
+        self.renewed_s = min(self.renewed_s, now + SUSPICION_TIMEOUT_S - JOIN_LEASE_S)
 
     @property
     def lapses_s(self) -> float:

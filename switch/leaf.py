@@ -126,6 +126,19 @@ class LeafController:
             remedy = f"ask the parent, {self._parent.address}"
             self._outbox.send(peer, refuse(Refusal.QUORUM, f"this switch is a leaf: {what}", remedy))
 
+    def hung_up(self, peer: bytes, now: float) -> None:
+        """The connection over which `peer` asked is closed: the rank behind it may have died."""
+        for job in {id(job): job for job in [*self._table.open.values(), *self._table.placed.values()]}.values():
+            for rank, member in job.members.items():
+                if member.peer != peer or job.state is State.ENDED:
+                    continue
+                member.hung_up(now)
+                if job.spec is None or job.placed is None:
+                    continue
+                worker = job.placed.ranks.index(rank)
+                if not (job.lost | job.left) >> worker & 1:
+                    self._server.suspect(job.spec.job, worker)
+
     def receive_malformed(self, peer: bytes, error: control.ControlError) -> None:
         """Answer bytes that were no message."""
         code = Refusal.MALFORMED if error.version is None else Refusal.VERSION
@@ -272,11 +285,11 @@ class LeafController:
         if isinstance(event, WorkerJoined):
             job.registered |= bit
             return
-        if isinstance(event, WorkerSilent):
+        if isinstance(event, WorkerSilent) and not job.left & bit:  # who has given up falls silent, and is not lost
             job.lost |= bit
             reason = f"is lost: its leaf, {self._parent.own_address}, heard nothing for {event.silent_s:.1f} s"
             nonce = job.members[rank].join.nonce if rank in job.members else ""
-            self._upwards.append(control.Leave(job=job.name, rank=rank, nonce=nonce, reason=reason))
+            self._upwards.append(control.Leave(job=job.name, rank=rank, nonce=nonce, reason=reason, lost=True))
         else:
             job.left |= bit
         if job.state is State.RUNNING:

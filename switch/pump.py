@@ -33,6 +33,15 @@ class SwitchMachine(Machine[SwitchEvent], Protocol):
     def evict(self, job: int, worker: int, now: float) -> None:
         """Take a worker out of the full mask."""
 
+    def suspect(self, job: int, worker: int, now: float) -> None:
+        """Expect a sign of life from a worker soon."""
+
+    def overdue(self, now: float) -> list[int]:
+        """Addresses of the workers that `handle_timer` would lose."""
+
+    def sign_of_life(self, source: int, now: float) -> None:
+        """The worker at that address lives, although nothing came from it."""
+
     def set_quorum(self, job: int, quorum: int, now: float) -> None:
         """Change K."""
 
@@ -60,6 +69,14 @@ class CallsOut(Protocol):
         """The number of a peer at a numeric address."""
 
 
+@runtime_checkable
+class SeesConnections(Protocol):
+    """A transport that knows of a peer that says nothing whether its process runs."""
+
+    def connected(self, address: int) -> bool:
+        """Whether the peer's connection is open."""
+
+
 class PumpServer:
     """A server (switch/server.py) over `flows`, pairs of a machine and its transport; running when it is made.
 
@@ -84,7 +101,15 @@ class PumpServer:
         """Guards that."""
         self._events = EventQueue()
         self._pumps = [
-            Pump(machine, transport, clock, self._take, self._crashed, f"fanin switch flow {flow}")
+            Pump(
+                machine,
+                transport,
+                clock,
+                self._take,
+                self._crashed,
+                f"fanin switch flow {flow}",
+                _attesting(machine, transport),
+            )
             for flow, (machine, transport) in enumerate(flows)
         ]
         for pump in self._pumps:
@@ -137,6 +162,13 @@ class PumpServer:
         for machine, pump in self._flows():
             with pump.lock:
                 machine.evict(job, worker, self._clock())
+            pump.transport.wake()
+
+    def suspect(self, job: int, worker: int) -> None:
+        """Expect a sign of life from a worker soon, on every flow."""
+        for machine, pump in self._flows():
+            with pump.lock:
+                machine.suspect(job, worker, self._clock())
             pump.transport.wake()
 
     def set_quorum(self, job: int, quorum: int) -> None:
@@ -227,3 +259,16 @@ class PumpServer:
 
     def _crashed(self, error: Exception) -> None:
         self._events.fail(RuntimeError(f"a flow of the switch crashed: {error!r}"))
+
+
+def _attesting(machine: SwitchMachine, transport: Transport) -> Callable[[float], None] | None:
+    """What tells the machine, before its timers, of silent workers whose connection says that they live."""
+    if not isinstance(transport, SeesConnections):
+        return None
+
+    def attest(now: float) -> None:
+        for source in machine.overdue(now):
+            if transport.connected(source):
+                machine.sign_of_life(source, now)
+
+    return attest

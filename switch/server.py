@@ -12,7 +12,7 @@ from typing import Literal, Protocol, cast
 from fanin.errors import ConfigurationError
 from fanin.events import SwitchEvent
 from fanin.extension import native_extension
-from fanin.job import JobSpec, ParentRoute
+from fanin.job import SWITCH_LIVENESS_TIMEOUT_S, JobSpec, ParentRoute
 from fanin.switch import pump
 from fanin.switch.switch_machine import SwitchMachine
 from fanin.switch.transports import UdpServerTransport, ZmqServerTransport
@@ -37,6 +37,9 @@ class Server(Protocol):
 
     def evict(self, job: int, worker: int) -> None:
         """Take a worker out of the full mask, so that rounds close without it."""
+
+    def suspect(self, job: int, worker: int) -> None:
+        """Something speaks for a worker's death: unless it gives a sign of life on every flow soon, it is lost."""
 
     def set_quorum(self, job: int, quorum: int) -> None:
         """Change K of a job, which may close open rounds."""
@@ -96,12 +99,13 @@ def make_server(
     native: bool | None = None,
     curve_secret_key: str | None = None,
     share_memory: bool = True,
+    liveness_timeout_s: float = SWITCH_LIVENESS_TIMEOUT_S,
 ) -> Server:
     """Open the data ports and start to serve them; `description` of what comes back says how.
 
     `port` is flow 0's; 0, and further flows, take any free one: see `ports`. `memory_bytes` is the switch's in all.
     `curve_secret_key` (Z85) encrypts zmq data. `share_memory`: native udp offers it to workers on this machine.
-    Raises ConfigurationError for a port that cannot be had, or when
+    `liveness_timeout_s`: of the jobs to come. Raises ConfigurationError for a port that cannot be had, or when
     native=True and the extension is not built.
     """
     extension = native_extension(native)
@@ -120,7 +124,9 @@ def make_server(
             transport = (
                 UdpServerTransport(host, flow_port)
                 if scheme == "udp"
-                else ZmqServerTransport(host, flow_port, curve_secret_key=curve_secret_key)
+                else ZmqServerTransport(
+                    host, flow_port, curve_secret_key=curve_secret_key, liveness_timeout_s=liveness_timeout_s
+                )
             )
             opened.callback(transport.close)
             transports.append(transport)

@@ -22,11 +22,12 @@ import zmq
 from fanin import control
 from fanin.control import Scheme
 from fanin.errors import ConfigurationError
-from fanin.job import LIVENESS_TIMEOUT_S
+from fanin.job import SWITCH_LIVENESS_TIMEOUT_S
 from fanin.options import SwitchAddress
 from fanin.switch.controller import Controller
 from fanin.switch.curve import CurveKeys
 from fanin.switch.data_plane import DataPlane, Limits
+from fanin.switch.hang_ups import HangUps
 from fanin.switch.job_shape import SwitchBuffers
 from fanin.switch.leaf import LeafController
 from fanin.switch.parent_link import ParentLink
@@ -65,7 +66,7 @@ class ServiceOptions:
     """The switch that this one is a leaf of."""
     parent_curve_key: str | None = None
     """That switch's public key in Z85, if it encrypts control."""
-    liveness_timeout_s: float = LIVENESS_TIMEOUT_S
+    liveness_timeout_s: float = SWITCH_LIVENESS_TIMEOUT_S
     data: Callable[[str, int], DataPlane] | None = None
     """Opens the data plane for `schemes`, which is then udp alone, at a host and port: a programmable switch. None: the
     software switch."""
@@ -83,6 +84,7 @@ class SwitchService:
         """Numeric address."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
+        self._hang_ups = HangUps(self._router)
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
         self._waker.setblocking(False)
@@ -158,7 +160,9 @@ class SwitchService:
         and its parent will not have it.
         """
         poller = zmq.Poller()
-        sockets = [self._router] if self._parent is None else [self._router, self._parent.socket]
+        sockets = [self._router, self._hang_ups.socket]
+        if self._parent is not None:
+            sockets.append(self._parent.socket)
         events = (server.event_fileno for server in self._servers.values())
         for readable in (*sockets, *events, self._woken.fileno(), *watched):
             poller.register(readable, zmq.POLLIN)
@@ -181,6 +185,7 @@ class SwitchService:
         if not self._context.closed:
             if self._parent is not None:
                 self._parent.socket.close(linger=200)
+            self._hang_ups.close()
             self._router.close(linger=200)
             self._context.term()
         self._woken.close()
@@ -197,6 +202,8 @@ class SwitchService:
                 self.controller.handle_event(event, time.monotonic())
         for peer, data in requests:
             self._take_request(peer, data)
+        for peer in self._hang_ups.gone():  # after what it said last
+            self.controller.hung_up(peer, time.monotonic())
         for reply in replies:
             assert isinstance(self.controller, LeafController)
             self.controller.receive_from_parent(reply, time.monotonic())
@@ -222,7 +229,7 @@ class SwitchService:
         """Who asks, and what."""
         for _ in range(REQUESTS_PER_TURN):
             try:
-                frames = self._router.recv_multipart(zmq.NOBLOCK)
+                frames = self._hang_ups.receive()
             except zmq.Again:
                 return
             if len(frames) == 2:
@@ -322,6 +329,7 @@ class SwitchService:
             memory_bytes=options.memory_bytes,
             native=options.native,
             curve_secret_key=key,
+            liveness_timeout_s=options.liveness_timeout_s,
         )
 
 

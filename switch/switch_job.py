@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fanin.job import JobSpec, Uplink
 from fanin.switch.slot_machine import Membership, Slot
+from fanin.switch.suspicion import silent_at
 from fanin.switch.tally import Tally
 from fanin.switch.uplink import UplinkPresence
 from fanin.wire import Reason
@@ -42,6 +43,8 @@ class SwitchJob:
         """The address that each worker registered, or None."""
         self.heard: list[float] = [0.0] * spec.workers
         """When something last came from that address, in seconds."""
+        self.suspected: list[float | None] = [None] * spec.workers
+        """When something else than silence spoke for a worker's death, if it did."""
         self.lost = 0
         self.left = 0
 
@@ -61,6 +64,7 @@ class SwitchJob:
             slot.enter(worker)
         self.membership.live |= 1 << worker
         self.expected &= ~(1 << worker)
+        self.suspected[worker] = None
         self.changes += 1
 
     @property
@@ -80,4 +84,4 @@ class SwitchJob:
         mask = self.registered & ~self.lost & ~self.left
         for worker in range(self.spec.workers):
             if mask >> worker & 1:
-                yield worker, self.heard[worker] + self.spec.liveness_timeout_s
+                yield worker, silent_at(self.heard[worker], self.suspected[worker], self.spec.liveness_timeout_s)

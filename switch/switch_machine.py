@@ -31,7 +31,8 @@ know, and it is at most 8 bytes longer than what came in. Everything else that i
 What then happens: HELLO registers the source (once) and is answered by WELCOME of the same length; BYE marks the worker
 left, is echoed, and the others are told; a contribution goes to its slot. Whatever passes the STRANGER check is a sign
 of life. A registered worker that gives none for the job's liveness timeout is lost: an event, a bit in every WELCOME, a
-NOTICE to all. Nobody is evicted for it: that is for the controller to decide.
+NOTICE to all. Nobody is evicted for it: that is for the controller to decide. One that the controller suspects is lost
+SUSPICION_TIMEOUT_S later if it gives none meanwhile; what comes in the first SUSPICION_SETTLES_S is no sign of life.
 
 In a job that survives losses, the controller evicts who is lost or has left, and may open an evicted worker's place to
 a new process (`admit_worker`), which is live from its HELLO on. Every such change is counted, and told to all: WELCOME,
@@ -55,6 +56,7 @@ from fanin.events import SwitchEvent, WorkerJoined, WorkerLeft, WorkerSilent
 from fanin.job import SWITCH_QUEUE_BYTES, SWITCH_QUEUE_DATAGRAMS, JobSpec, Uplink
 from fanin.switch.leaf_side import LeafSide
 from fanin.switch.slot_machine import Answer, Contribution, Round, Verdict
+from fanin.switch.suspicion import stands
 from fanin.switch.switch_job import SwitchJob
 from fanin.switch.tally import Tally
 from fanin.wire import MAX_BASE, SWITCH_WORKER, Flag, Kind, Packet, Reason, WireError
@@ -128,6 +130,33 @@ class SwitchMachine:
             state.changes += 1
             self._tell(state, news, SWITCH_WORKER, state.audience)
         self._poke(state)
+
+    def suspect(self, job: int, worker: int, now: float) -> None:
+        """Something speaks for the worker's death: unless it is heard of from here on, it is lost sooner.
+
+        Whoever drives the machine looks at `next_timer` again. A suspicion that stands already stays as it is.
+        """
+        state = self._jobs[job]
+        if not 0 <= worker < state.spec.workers:
+            raise KeyError(worker)
+        if not stands(state.heard[worker], state.suspected[worker]):
+            state.suspected[worker] = now
+
+    def overdue(self, now: float) -> list[int]:
+        """Addresses of the workers that `handle_timer` would lose: whoever drives the machine may know better."""
+        return [
+            source
+            for _, job in sorted(self._jobs.items())
+            for worker, at in job.watched()
+            if at <= now and (source := job.sources[worker]) is not None
+        ]
+
+    def sign_of_life(self, source: int, now: float) -> None:
+        """The workers at that address live, although nothing came from them."""
+        for job in self._jobs.values():
+            for worker, _ in job.watched():
+                if job.sources[worker] == source:
+                    job.heard[worker] = now
 
     def admit_worker(self, job: int, worker: int, token: int) -> None:
         """Open an evicted worker's place to a new process, which registers with `token`. ValueError for a live one."""

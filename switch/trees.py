@@ -48,6 +48,9 @@ class Enlisted(Applicant):
     leaf: str
     gone: str = ""
     """How it went, once it has."""
+    lost: bool = False
+    """Whether others miss it: it is lost, or gave up before anybody else was missed. Who gives up because of that has
+    merely left, and whoever asks late must not be told otherwise."""
 
 
 @dataclass(slots=True)
@@ -80,11 +83,12 @@ class TreeJob(Job[Enlisted]):
 
     def explanation(self) -> control.Explanation:
         """What became of it; the ranks of a leaf that is lost are lost."""
-        lost = {rank for rank, member in self.members.items() if member.gone} | set(self.ranks_at(self.lost))
+        lost = {rank for rank, member in self.members.items() if member.lost} | set(self.ranks_at(self.lost))
+        gave_up = {rank for rank, member in self.members.items() if member.gone and not member.lost}
         because = f": {self.epitaph}" if self.epitaph else ""
         text = control.one_line(f"job {self.first.job!r} is {self.state.value}{because}")
-        left = tuple(rank for rank in self.ranks_at(self.left) if rank not in lost)
-        return control.Explanation(known=True, text=text, lost=tuple(sorted(lost)), left=left)
+        left = (gave_up | set(self.ranks_at(self.left))) - lost
+        return control.Explanation(known=True, text=text, lost=tuple(sorted(lost)), left=tuple(sorted(left)))
 
 
 class TreeJobs:
@@ -244,6 +248,7 @@ class TreeJobs:
         elif leave.reason or job.state is State.STARTING:
             member = job.members[leave.rank]
             member.gone = leave.reason or "left"
+            member.lost = member.lost or leave.lost or job.state in (State.STARTING, State.RUNNING)
             self._gone(job, f"rank {leave.rank} ({member.join.process}) {member.gone}", (leave.rank,), now)
 
     def handle_event(self, event: SwitchEvent, now: float) -> None:
@@ -291,6 +296,14 @@ class TreeJobs:
         """What became of one of these jobs; None for one that is not, or is forgotten."""
         job = self._table.find(name, generation)
         return self._table.epitaph(name, generation) if job is None else job.explanation()
+
+    def hung_up(self, peer: bytes, now: float) -> None:
+        """The leaves that asked over this connection may have died."""
+        for job in self._table.placed.values():
+            for branch, leaf in enumerate(job.branches):
+                if job.peers[leaf] == peer and job.state is not State.ENDED:
+                    assert job.spec is not None
+                    self._plane.server.suspect(job.spec.job, branch)
 
     # --- time ---
 

@@ -225,6 +225,10 @@ class SwitchHost:
         self._network.speak(self._node)
         self._network.queue.at(self._network.queue.now, self._given.evicted, ledger)
 
+    def suspect(self, job: int, worker: int) -> None:
+        """Expect a sign of life from a worker soon."""
+        self.machine.suspect(job, worker, self._network.queue.now)
+
     def lose(self, job: int, worker: int) -> None:
         """Tell the controller that a worker is gone, whatever the data plane thinks."""
         self.controller.handle_event(WorkerSilent(job, worker, 0.0), self._network.queue.now)
@@ -266,6 +270,9 @@ class SimulatedServer:
 
     def evict(self, job: int, worker: int) -> None:
         self._host.evict(job, worker)
+
+    def suspect(self, job: int, worker: int) -> None:
+        self._host.suspect(job, worker)
 
     def admit_worker(self, job: int, worker: int, token: int) -> None:
         self._host.auditor.ledgers[job].place_opened(worker)

@@ -12,7 +12,7 @@ import typer
 from fanin.cli.switch import TlsCa, TlsCertificate, TlsKey, liveness, load_p4, signals, tls_files, where
 from fanin.control import DEFAULT_PORT
 from fanin.errors import ConfigurationError
-from fanin.job import LIVENESS_TIMEOUT_S
+from fanin.job import SWITCH_LIVENESS_TIMEOUT_S
 from fanin.options import SwitchAddress
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def controller(
     tls_ca: TlsCa = None,
     liveness_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="Silence after which a worker counts as lost.")
-    ] = LIVENESS_TIMEOUT_S,
+    ] = SWITCH_LIVENESS_TIMEOUT_S,
     quiet: Annotated[bool, typer.Option(help="Print nothing but errors.")] = False,
 ) -> None:
     """Admit jobs to BMv2, the emulator or a Tofino. Workers find it with FANIN_SWITCH=udp://host:port of --bind."""

@@ -17,7 +17,7 @@ import typer
 
 from fanin.control import DEFAULT_PORT, Scheme
 from fanin.errors import ConfigurationError, FaninError
-from fanin.job import LIVENESS_TIMEOUT_S
+from fanin.job import SWITCH_LIVENESS_TIMEOUT_S
 from fanin.memory import memory_bytes
 from fanin.options import Options, SwitchAddress, check_brackets
 
@@ -57,7 +57,7 @@ def switch(
     ] = None,
     liveness_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="Silence after which a worker counts as lost.")
-    ] = LIVENESS_TIMEOUT_S,
+    ] = SWITCH_LIVENESS_TIMEOUT_S,
     shared_memory: Annotated[bool, typer.Option(help="Offer it to workers on this machine, beside sockets.")] = True,
     parent: Annotated[
         str | None,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
@@ -18,6 +19,7 @@ import numpy.typing as npt
 
 from fanin.errors import CollectiveTimeoutError, FaninError
 from fanin.events import ReductionDone, RoundHeard
+from fanin.host.stale.drops import DropWatch
 from fanin.host.stale.layout import Layout
 from fanin.host.stale.rounds import StaleRounds, Step
 from fanin.host.stale.scale import TALLY_BINS, write_tally
@@ -86,6 +88,7 @@ class StaleRunner:
         *,
         weigh: Callable[[int], float] = lambda _age: 1.0,
         patience_s: float = 600.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`weigh` gives what a gradient of some age is multiplied by when it is sent (rate by staleness, compensation).
 
@@ -96,6 +99,8 @@ class StaleRunner:
         self._on_result = on_result
         self._weigh = weigh
         self._patience_s = patience_s
+        self._clock = clock
+        self._drops = DropWatch()
         self._pending, self._source, self._result, self._residual, self._folded = (
             np.zeros(layout.padded, np.float32) for _ in range(5)
         )
@@ -139,7 +144,13 @@ class StaleRunner:
                 log.warning("rank %d: a gradient is not finite; it is not contributed", self._rounds.account.rank)
                 return
             self._rounds.hand_in(version)
+            self._watch_drops()
             self._advance()
+
+    @property
+    def dropped_share(self) -> float:
+        """Of the last gradients that training handed in, how many were too old, 0..1."""
+        return self._drops.share
 
     def between_rounds(self, base: int, look: Callable[[StaleRounds], T], timeout_s: float) -> T | None:
         """What `look` says when all results before `base`, at least, are applied and none is being applied; None after
@@ -273,6 +284,16 @@ class StaleRunner:
         self._rounds.account.clipped_elements += int(np.count_nonzero(magnitudes > 2.0**scale.power))
         write_tally(self._source[:TALLY_BINS], float(magnitudes.max()), scale.power)
         self._session.submit(self._reduction(self._source, residual=self._residual))
+
+    def _watch_drops(self) -> None:
+        account = self._rounds.account
+        if self._drops.handed_in(account.handed_in, account.dropped["too old"], self._clock()):
+            log.warning(
+                "rank %d drops %.0f %% of the gradients that it computes: they are older than %d rounds when they are "
+                "ready, since rounds close without them. Remedy: a larger quorum (fanin tune JOB --quorum N, "
+                "StaleOptions(quorum=N), or tune=SemiAsynchronousQuorum(...)), policy='fold', or synchronous training",
+                account.rank, 100 * self._drops.share, self._rounds.bound,
+            )  # fmt: skip
 
     def _weigh_pending(self) -> None:
         self._pending[self._gradient] *= np.float32(self._weigh(self._rounds.age))

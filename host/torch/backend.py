@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import types
+import weakref
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from fanin.host.torch import completion, inner, plumbing, process_group, reducin
 from fanin.host.torch.process_group import FaninProcessGroup
 from fanin.options import Options
 
+_world: weakref.ref[FaninProcessGroup] | None = None
+"""The world's group: groups made after it share its switch."""
 _world_options: Options | None = None
 """Options of the world's group: groups made without any of their own inherit them."""
 
@@ -25,7 +28,7 @@ def create(backend_options: Any, pg_options: Any) -> FaninProcessGroup:
 
     Raises ConfigurationError for options that are none of ours, and what FaninProcessGroup raises.
     """
-    global _world_options
+    global _world, _world_options
     global_ranks = list(backend_options.global_ranks_in_group)
     options = options_for(pg_options, None if not global_ranks else _world_options)
     group = FaninProcessGroup(
@@ -36,9 +39,11 @@ def create(backend_options: Any, pg_options: Any) -> FaninProcessGroup:
         group_name=backend_options.group_id,
         global_ranks=global_ranks,
         options=options,
+        world=None if _world is None or not global_ranks else _world(),
+        parts_with_store=not global_ranks,
     )
     if not global_ranks:
-        _world_options = options
+        _world, _world_options = weakref.ref(group), options
     return group
 
 

@@ -6,7 +6,8 @@ Rules
 * gloo itself never notices a peer that is merely stopped. So when a session fails, the watch thread breaks the inner
   gloo group's connections, and every wait on them raises; what they raise is replaced by the session's failure.
 * gloo notices a peer that died sooner than the switch does, but cannot name it: such an error waits for the name.
-* Texts keep the words that programs look for in torch's errors: `Timed out`, `timeout`, `Connection closed by peer`.
+* Texts keep the words that programs look for in torch's errors: `Timed out waiting`, `timed out after`, `timeout`,
+  `Connection closed by peer`.
 """
 
 from __future__ import annotations
@@ -27,15 +28,16 @@ from fanin.errors import (
     SwitchUnreachableError,
     WorkerLostError,
 )
-from fanin.job import HEARTBEAT_INTERVAL_S, LIVENESS_TIMEOUT_S
+from fanin.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S
 
 if TYPE_CHECKING:
     from fanin.host.session import Session
 
 WATCH_INTERVAL_S = 0.25
 """How often the watch thread looks at every session; a failure reaches waits on gloo that much later."""
-NAMING_GRACE_S = LIVENESS_TIMEOUT_S + 3 * HEARTBEAT_INTERVAL_S
-"""How long an error of gloo's waits for the switch to say which rank is gone: its liveness timeout and some."""
+NAMING_GRACE_S = SUSPICION_TIMEOUT_S + 3 * HEARTBEAT_INTERVAL_S
+"""How long an error of gloo's waits for the switch to say which rank is gone: gloo has seen it hang up, so the switch
+suspects it."""
 STOP_TIMEOUT_S = 5.0
 """Longest that the end of the program waits for a thread of ours to come out of a call."""
 BREAK_TAG = 0x7FAA1900
@@ -81,12 +83,10 @@ class Failures:
     def _explained(self, error: BaseException, where: str, timeout_s: float) -> FaninError:
         text = str(error)
         if isinstance(error, CollectiveTimeoutError):
-            return CollectiveTimeoutError(
-                f"{where}: Timed out, no result within the timeout of {timeout_s:g} s: {text}"
-            )
+            return CollectiveTimeoutError(f"{where}: {_late(timeout_s)}: {text}")
         if self.failure is None and "imed out" in text:
             return CollectiveTimeoutError(
-                f"{where}: Timed out, no result within the timeout of {timeout_s:g} s. No rank is known to be gone; "
+                f"{where}: {_late(timeout_s)}. No rank is known to be gone; "
                 f"some have not called this collective, or are slow. Remedy: find it, or allow more time. ({text})"
             )
         cause = error if isinstance(error, FaninError) else self._named()
@@ -114,6 +114,11 @@ class Failures:
         if not ranks or list(error.ranks) == ranks:
             return ""
         return f" (ranks of this group; global: {', '.join(map(str, ranks))})"
+
+
+def _late(timeout_s: float) -> str:
+    """That a wait has ended, in the words that gloo and torch's stores have for it."""
+    return f"Timed out waiting for the result; timed out after {timeout_s * 1000:.0f}ms, the timeout of this wait"
 
 
 def _again(error: FaninError, text: str) -> FaninError:

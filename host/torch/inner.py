@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -28,6 +29,12 @@ class Inner:
         self._size = size
         self._failures = failures
         self._completion = completion
+        self._works: weakref.WeakSet[GlooWork] = weakref.WeakSet()
+
+    def end(self) -> None:
+        """What is pending raises: gloo's group waits for it where it is given up, and nobody else does any more."""
+        if any(not work.is_over for work in list(self._works)):
+            self.break_connections()
 
     def break_connections(self) -> None:
         """Make everything that waits on this group raise."""
@@ -42,7 +49,8 @@ class Inner:
         finish: Finish | None,
         kind: Any = GlooWork,
     ) -> FaninWork:
-        work: FaninWork = kind(inner, self._failures, name, self._completion, outputs, timeout_s, finish)
+        work: GlooWork = kind(inner, self._failures, name, self._completion, outputs, timeout_s, finish)
+        self._works.add(work)
         return work
 
     def all_reduce(

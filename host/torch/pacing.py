@@ -17,6 +17,7 @@ from torch._C import _distributed_c10d as c10d
 from fanin.errors import FaninError
 from fanin.host.session import Session
 from fanin.host.stale.bound import DynamicBound, Pace
+from fanin.host.stale.drops import MOST, QuorumFloor
 from fanin.host.stale.quorum import AdaptiveQuorum, SemiAsynchronousQuorum
 
 Chooser = DynamicBound | SemiAsynchronousQuorum | AdaptiveQuorum
@@ -29,8 +30,18 @@ log = logging.getLogger("fanin.stale")
 class Pacing:
     """One rank's part. `stepped` is called once per step by the thread that trains."""
 
-    def __init__(self, store: c10d.Store, session: Session, chooser: Chooser, *, every: int = 10) -> None:
-        """Rank 0 chooses anew after `every` steps of its own."""
+    def __init__(
+        self,
+        store: c10d.Store,
+        session: Session,
+        chooser: Chooser,
+        *,
+        dropped_share: Callable[[], float] = lambda: 0.0,
+        every: int = 10,
+    ) -> None:
+        """Rank 0 chooses anew after `every` steps of its own. `dropped_share`: of this rank's gradients, 0..1."""
+        self._dropped_share = dropped_share
+        self._floor = QuorumFloor(session.size)
         self.choices: list[int] = []
         """What rank 0 has set, oldest first."""
         self._store = store
@@ -54,7 +65,7 @@ class Pacing:
         self._steps += 1
         if loss is not None:
             self._loss = loss if self._loss is None else (1 - SMOOTHING) * self._loss + SMOOTHING * loss
-        self._store.set(self._key(self._session.rank), json.dumps([now, self._step_s]))
+        self._store.set(self._key(self._session.rank), json.dumps([now, self._step_s, self._dropped_share()]))
         if self._session.rank == 0 and self._steps % self._every == 0:
             self._choose(now)
 
@@ -76,16 +87,28 @@ class Pacing:
         keys = [self._key(rank) for rank in self._session.members]
         if not self._store.check(keys):
             return
-        choice = self._choice([Pace(*json.loads(self._store.get(key))) for key in keys], now)
+        posts = [json.loads(self._store.get(key)) for key in keys]
+        paces = [Pace(last_s, step_s) for last_s, step_s, _ in posts]
+        choice = self._choice(paces, sum(share for *_, share in posts) / len(posts), now)
         if not self.choices or choice != self.choices[-1]:
             self.choices.append(choice)
             self._tell(choice)
 
-    def _choice(self, paces: Sequence[Pace], now: float) -> int:
+    def _choice(self, paces: Sequence[Pace], dropped_share: float, now: float) -> int:
+        """By the paces; but towards what a synchronous job has, while most of what is computed is dropped."""
         if isinstance(self._chooser, DynamicBound):
-            return self._chooser.choose(paces)
+            return self._chooser.lowest if dropped_share > MOST else self._chooser.choose(paces)
+        wanted = self._quorum(paces, now)
+        present = self.choices[-1] if self.choices else self._session.spec.quorum
+        choice = max(wanted, self._floor.observe(dropped_share, present))
+        if isinstance(self._chooser, AdaptiveQuorum):
+            self._chooser.quorum = choice
+        return choice
+
+    def _quorum(self, paces: Sequence[Pace], now: float) -> int:
         if isinstance(self._chooser, SemiAsynchronousQuorum):
             return self._chooser.choose([pace.step_s for pace in paces])
+        assert isinstance(self._chooser, AdaptiveQuorum)
         before, self._chosen_loss = self._chosen_loss, self._loss
         since, self._chosen_s = self._chosen_s, now
         if before is None or self._loss is None:

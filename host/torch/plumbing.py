@@ -10,6 +10,7 @@ anew, on all ranks at once; until then it takes no part in collectives (docs/tor
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import zlib
 from datetime import timedelta
@@ -34,11 +35,11 @@ from fanin.host.torch.failures import WATCH, Failures
 from fanin.host.torch.fallback import Fallback, warn_once
 from fanin.host.torch.inner import Inner
 from fanin.host.torch.reducing import Direct, Request
-from fanin.host.torch.rendezvous import SHARED, Meeting, find_incarnation, hear, meet, renewed_store
+from fanin.host.torch.rendezvous import Meeting, find_incarnation, hear, meet, renewed_store
 from fanin.host.torch.staging import Staging
 from fanin.host.torch.timeline import Timeline, timeline_for
 from fanin.host.torch.work import FaninWork
-from fanin.options import Options
+from fanin.options import MIN_JOIN_TIMEOUT_S, Options, SwitchAddress
 from fanin.reduction import Element, Reduction
 
 OVER = (None, ENDING)
@@ -50,11 +51,15 @@ class Plumbing:
 
     def __init__(
         self, store: c10d.Store, group_name: str, rank: int, size: int, timeout: timedelta, options: Options,
-        global_ranks: list[int],
+        global_ranks: list[int], shared_switch: SwitchAddress | None = None,
     ) -> None:  # fmt: skip
+        """`shared_switch`: where rank 0 goes that is given no switch; None: to one of its own."""
         self.rank = rank
         self.size = size
-        self.options = options
+        # Ranks that do not come are not waited for longer than anything else in this group is.
+        join_timeout_s = max(min(options.join_timeout_s, timeout.total_seconds()), MIN_JOIN_TIMEOUT_S)
+        self.options = dataclasses.replace(options, join_timeout_s=join_timeout_s)
+        self._shared_switch = shared_switch
         self.failures = Failures(group_name, rank, size, global_ranks)
         self.completion = Completion(ordered=options.ordered_futures)
         self.session: Session | None = None
@@ -69,7 +74,8 @@ class Plumbing:
         self._timeline: Timeline | None = None
         self._global_ranks = global_ranks
         self._is_world = not global_ranks
-        self._closed = False
+        self.closed = False
+        """Whether this rank has left, or is about to."""
         patience = timeout if options.on_worker_loss == "continue" else None
         own_store, replaces = find_incarnation(store, group_name, rank, global_ranks, patience)
         try:
@@ -87,8 +93,10 @@ class Plumbing:
 
     @property
     def inner(self) -> Inner:
-        """The gloo group. UnsupportedError where there is none."""
+        """The gloo group. UnsupportedError where there is none yet, FaninError where there is none any more."""
         if self._inner is None:
+            if self.closed:
+                raise FaninError(f"rank {self.rank} has left its group: no collectives after shutdown or abort")
             raise self._outside_error()
         return self._inner
 
@@ -144,17 +152,18 @@ class Plumbing:
 
     def _join_switch(self, store: c10d.Store, group_name: str, timeout: timedelta) -> Session:
         job_prefix = "world" if self._is_world else f"group-{group_name}"
-        self._meetings.append(meet(store, self.rank, job_prefix, self.options, timeout))
-        session = Session.join(
-            options=self.options,
-            switch=self.meeting.address,
-            job_name=self.meeting.job_name,
-            rank=self.rank,
-            size=self.size,
-        )
-        if self._is_world:
-            SHARED.world_address = self.meeting.address
-        return session
+        self._meetings.append(meet(store, self.rank, job_prefix, self.options, timeout, self._shared_switch))
+        try:
+            return Session.join(
+                options=self.options,
+                switch=self.meeting.address,
+                job_name=self.meeting.job_name,
+                rank=self.rank,
+                size=self.size,
+            )
+        except JoinTimeoutError as error:  # in words that torch's programs look for, too
+            timeout_ms = self.options.join_timeout_s * 1000
+            raise JoinTimeoutError(error.missing, f"timeout after {timeout_ms:.0f}ms: {error}") from error
 
     def _join_or_fall_back(self, store: c10d.Store, group_name: str, timeout: timedelta) -> None:
         """Start on the switch if every rank can, else on gloo from the first reduction on."""
@@ -224,7 +233,9 @@ class Plumbing:
             )
             recovery.start()
         else:
-            self.inner.break_connections()
+            inner = self._inner
+            if inner is not None:  # not closed meanwhile
+                inner.break_connections()
 
     def _part(self, timeout_s: float = 10.0) -> None:
         """Leave the job, and let go of what stood between it and the group."""
@@ -238,14 +249,19 @@ class Plumbing:
             self.staging.close()
             self.staging = None
 
-    def close(self, timeout_s: float = 10.0) -> None:
-        """Leave the job and release everything. Idempotent, bounded, never raises."""
-        if self._closed or (self.session is not None and self.session.inherited):
+    def close(self, timeout_s: float = 10.0, breaking: bool = False) -> None:
+        """Leave the job and release everything. Idempotent, bounded, never raises.
+
+        What waits for gloo raises if it is pending, or, `breaking`, whatever gloo says of it.
+        """
+        if self.closed or (self.session is not None and self.session.inherited):
             return
-        self._closed = True
+        self.closed = True
         self._part(timeout_s)
-        if self.session is not None and self._is_world:
-            SHARED.world_address = None
+        inner, self._inner = self._inner, None
+        if inner is not None:
+            inner.break_connections() if breaking else inner.end()
+        del inner
         self.completion.close()
         if self.fallback is not None:
             self.fallback.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Sequence
@@ -25,10 +26,11 @@ from fanin.host.session import Session
 from fanin.host.torch.arguments import Arguments
 from fanin.host.torch.failures import WATCH
 from fanin.host.torch.inner import Inner
+from fanin.host.torch.parting import StoreHost
 from fanin.host.torch.plumbing import Plumbing
 from fanin.host.torch.reductions import Reductions
 from fanin.host.torch.routing import SUM
-from fanin.host.torch.work import CombinedWork, FaninWork, LocalWork, Tensors
+from fanin.host.torch.work import CombinedWork, DefaultTimeout, FaninWork, LocalWork, Tensors
 from fanin.options import Options, SwitchAddress
 from fanin.wire import MAX_WORKERS
 
@@ -52,8 +54,13 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         group_name: str,
         global_ranks: Sequence[int] = (),
         options: Options | None = None,
+        world: FaninProcessGroup | None = None,
+        parts_with_store: bool = False,
     ) -> None:
         """Meet the other ranks and join the switch. `global_ranks` is empty for the world.
+
+        `world`: the group whose switch this one shares, where it is given none. `parts_with_store`: the store may be
+        rank 0's own and end with its group, as that of torch's world does. A group that nobody holds any more leaves.
 
         Raises what `Session.join` raises, UnsupportedError for more ranks than a switch takes, and torch's own errors
         when ranks do not come.
@@ -68,13 +75,18 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._name = group_name
         self._description = "undefined"
         self._sequence = 0
-        self._timeout_s = timeout.total_seconds()
+        self._default_timeout = DefaultTimeout(timeout.total_seconds())
         self._bound_device: torch.device | None = None
         self._coalescing: list[FaninWork] | None = None
         self._counters: Counter[str] = Counter()
-        self._plumbing = Plumbing(store, group_name, rank, size, timeout, options or Options(), list(global_ranks))
+        shared = world.switch if world is not None and world.session is not None else None
+        self._plumbing = Plumbing(
+            store, group_name, rank, size, timeout, options or Options(), list(global_ranks), shared
+        )
+        weakref.finalize(self, _abandon, self._plumbing).atexit = False  # then `_leave_all` sees to it
         self._reductions = Reductions(self._plumbing, self._counters)
         self._arguments = Arguments(rank, size)
+        self._store_host = StoreHost(store, rank) if parts_with_store else None
         _GROUPS.add(self)
 
     # --- what fanin adds ---
@@ -110,6 +122,10 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     @property
     def _inner(self) -> Inner:
         return self._plumbing.inner
+
+    @property
+    def _timeout_s(self) -> float:
+        return self._default_timeout.of_collective
 
     @property
     def store(self) -> c10d.Store:
@@ -463,20 +479,37 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         """Ranks count alike from 0: nothing to agree on."""
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """The timeout of collectives that come without one."""
-        self._timeout_s = timeout.total_seconds()
+        """The timeout of collectives that come without one, for waits that begin after this."""
+        self._default_timeout.set(timeout.total_seconds())
 
     _set_default_timeout = set_timeout
 
     def abort(self) -> None:
         """Drop out at once; whatever waits raises."""
-        self._plumbing.close(timeout_s=0.0)
-        if not self.outside:
-            self._inner.break_connections()
+        self._plumbing.close(timeout_s=0.0, breaking=True)
+        if self._store_host is not None:
+            self._store_host.close()
 
     def shutdown(self) -> None:
-        """Leave the job; the other ranks are told."""
+        """Leave the job; the other ranks are told. Returns when the next world can be made at the same port."""
         self._plumbing.close()
+        if self._store_host is not None:
+            self._store_host.wait_until_gone()
+
+    def leave_at_exit(self) -> None:
+        """As `shutdown`, in a process that makes no group any more."""
+        self._plumbing.close()
+        if self._store_host is not None:
+            self._store_host.close()
+
+
+def _abandon(plumbing: Plumbing) -> None:
+    """Nobody holds the group any more, and it was not shut down: leave, as gloo does, so that nobody waits for it.
+
+    In a thread of its own, since the collector of garbage calls this at any place, whatever locks are held there.
+    """
+    if not plumbing.closed:
+        threading.Thread(target=plumbing.close, name="fanin-abandoned").start()
 
 
 def _single(tensors: Any) -> torch.Tensor:
@@ -495,7 +528,8 @@ def _operator(opts: Any) -> Any:
 
 
 def _op(op: Any) -> Any:
-    return op if isinstance(op, dist.ReduceOp) else dist.ReduceOp(op)
+    """As an object. Members of torch's enum (ReduceOp.SUM) pass for instances of ReduceOp, without its attributes."""
+    return op if type(op) is dist.ReduceOp else dist.ReduceOp(op)
 
 
 def _forget_all() -> None:
@@ -511,5 +545,5 @@ os.register_at_fork(after_in_child=_forget_all)
 def _leave_all() -> None:
     """A program that ends without destroy_process_group leaves in order, so that its peers need not miss it."""
     for group in list(_GROUPS):
-        group.shutdown()
+        group.leave_at_exit()
     WATCH.stop()

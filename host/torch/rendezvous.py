@@ -30,6 +30,8 @@ from fanin.host.embedded import EmbeddedSwitch, start_switch
 from fanin.options import Options, SwitchAddress
 
 KEY = "fanin/job"
+HERE_KEY = "fanin/here"
+"""Rank 0 has come, and goes to find or start a switch."""
 START_GRACE = 3
 """Ranks wait at least this many connect timeouts for rank 0, which may need one to start a switch."""
 
@@ -93,8 +95,6 @@ class SharedSwitch:
         self._users = 0
         self._inherited: EmbeddedSwitch | None = None
         """Kept, in a child of fork(), because dropping it would end it."""
-        self.world_address: SwitchAddress | None = None
-        """The switch of the world's group, for groups made later."""
 
     def start(self, options: Options) -> SwitchAddress:
         """The address of this process's switch, started now if it is not there yet; call `release` once for it."""
@@ -170,11 +170,22 @@ class Meeting:
             SHARED.release()
 
 
-def meet(store: c10d.Store, rank: int, job_prefix: str, options: Options, timeout: timedelta) -> Meeting:
-    """Agree with the group's other ranks. Raises rank 0's error on every rank, ConfigurationError, torch's timeouts."""
+def meet(
+    store: c10d.Store,
+    rank: int,
+    job_prefix: str,
+    options: Options,
+    timeout: timedelta,
+    shared: SwitchAddress | None = None,
+) -> Meeting:
+    """Agree with the group's other ranks. Raises rank 0's error on every rank, ConfigurationError, torch's timeouts.
+
+    `shared`: where to go without a switch in the options.
+    """
     if rank != 0:
-        return hear(store, options, timeout)
-    own = _own_address(options)
+        return hear(store, options, timeout, shared)
+    store.set(HERE_KEY, "")
+    own = _own_address(options, shared)
     starts = own is None
     try:
         address = own or SHARED.start(options)
@@ -186,9 +197,10 @@ def meet(store: c10d.Store, rank: int, job_prefix: str, options: Options, timeou
     return Meeting(address, job_name, starts)
 
 
-def hear(store: c10d.Store, options: Options, timeout: timedelta) -> Meeting:
+def hear(store: c10d.Store, options: Options, timeout: timedelta, shared: SwitchAddress | None = None) -> Meeting:
     """What rank 0 has said, or says in time. Raises its error."""
-    own = _own_address(options)
+    own = _own_address(options, shared)
+    store.wait([HERE_KEY], timeout)
     # The group's timeout, which is the store's own too, may be shorter than a switch takes to start.
     patience_s = max(timeout.total_seconds(), START_GRACE * options.connect_timeout_s)
     store.wait([KEY], timedelta(seconds=patience_s))
@@ -198,6 +210,6 @@ def hear(store: c10d.Store, options: Options, timeout: timedelta) -> Meeting:
     return Meeting(own or SwitchAddress.parse(told["switch"]), told["job"], False)
 
 
-def _own_address(options: Options) -> SwitchAddress | None:
+def _own_address(options: Options, shared: SwitchAddress | None) -> SwitchAddress | None:
     """Where this rank would look for a switch by itself: as it was told, or where the world's group has its own."""
-    return SwitchAddress.parse(options.switch) if options.switch is not None else SHARED.world_address
+    return SwitchAddress.parse(options.switch) if options.switch is not None else shared

@@ -160,7 +160,10 @@ class StaleJob:
         self.size = dist.get_world_size(group)
         self._patience_s = options.patience_s
         self.runner = StaleRunner(session, layout, rounds, on_result, weigh=weigh, patience_s=options.patience_s)
-        self._pacing = Pacing(group.store, session, options.tune) if options.tune is not None else None
+        self._pacing: Pacing | None = None
+        if options.tune is not None:
+            share = lambda: self.runner.dropped_share  # noqa: E731
+            self._pacing = Pacing(group.store, session, options.tune, dropped_share=share)
         self.newcomers = 0
         """Processes that came into the job while it ran; known after `flush`."""
 

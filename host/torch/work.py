@@ -34,6 +34,35 @@ Tensors = Sequence[torch.Tensor]
 _Work: Any = dist.Work
 
 
+class DefaultTimeout:
+    """The timeout of a group's collectives that come without one. Changed, it holds for waits that begin later."""
+
+    def __init__(self, seconds: float) -> None:
+        self.set(seconds)
+
+    def set(self, seconds: float) -> None:
+        """Change it."""
+        self.seconds = seconds
+        self.of_collective: float = _Inherited(self)
+        """What a collective without a timeout of its own has."""
+
+
+class _Inherited(float):
+    """Seconds as they are now, and whose they are."""
+
+    default: DefaultTimeout
+
+    def __new__(cls, default: DefaultTimeout) -> _Inherited:
+        made = super().__new__(cls, default.seconds)
+        made.default = default
+        return made
+
+
+def at_present(timeout_s: float) -> float:
+    """A collective's timeout, for a wait that begins now."""
+    return timeout_s.default.seconds if isinstance(timeout_s, _Inherited) else timeout_s
+
+
 class Once:
     """Runs an action once, whichever thread comes first; the others return when it is done."""
 
@@ -83,7 +112,7 @@ class FaninWork(_Work):  # type: ignore[misc]
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Return True when the outputs hold the result; raise a FaninError when they never will."""
         try:
-            self._await(self._timeout_s if timeout <= NO_TIMEOUT else timeout.total_seconds())
+            self._await(at_present(self._timeout_s) if timeout <= NO_TIMEOUT else timeout.total_seconds())
         except Exception as error:
             self._error = error
             raise
@@ -111,7 +140,7 @@ class FaninWork(_Work):  # type: ignore[misc]
         """Wait for the transport, and return what `wait` would raise, or None."""
         if self._error is None:
             try:
-                self._await(self._timeout_s)
+                self._await(at_present(self._timeout_s))
             except Exception as error:
                 self._error = error
         return self._error
@@ -185,6 +214,11 @@ class GlooWork(FaninWork):
         self._inner = inner
         self._failures = failures
         self._name = name
+
+    @property
+    def is_over(self) -> bool:
+        """Whether gloo has nothing left to do for it."""
+        return self._inner.is_completed()
 
     def _transported(self) -> bool:
         return self._inner.is_completed()

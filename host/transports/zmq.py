@@ -16,6 +16,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from fanin.errors import ConfigurationError, SwitchUnreachableError
+from fanin.host.forking import OwnConnection
 from fanin.host.transports.waker import Waker
 from fanin.transport import MAX_BATCH, SWITCH, Datagram
 from fanin.wire import MAX_DATAGRAM_BYTES
@@ -30,7 +31,13 @@ LINGER_MS = 200
 _HANDSHAKE_FAILED = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
-_WATCHED = _HANDSHAKE_FAILED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
+_WATCHED = (
+    _HANDSHAKE_FAILED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_CONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_CONNECT_RETRIED
+)
 
 
 class ZmqTransport:
@@ -45,6 +52,7 @@ class ZmqTransport:
         host = f"[{host}]" if ":" in host else host
         self._address = f"zmq://{host}:{port}"
         self._trouble = ""
+        self._connection = OwnConnection(port)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._waker = Waker()
@@ -94,6 +102,7 @@ class ZmqTransport:
 
     def close(self) -> None:
         """Close the socket, giving the last messages LINGER_MS."""
+        self._connection.descriptor = None
         if not self._context.closed:
             self._socket.close(linger=LINGER_MS)
             self._context.term()
@@ -121,7 +130,11 @@ class ZmqTransport:
             self._socket.connect(url)
             refused = False
             while monitor.poll(ceil(max(deadline - monotonic(), 0.0) * 1000)):
-                event = recv_monitor_message(monitor)["event"]
+                message = recv_monitor_message(monitor)
+                event = message["event"]
+                if event == zmq.EVENT_CONNECTED:
+                    self._connection.descriptor = int(message["value"])
+                    continue
                 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     return
                 if event & _HANDSHAKE_FAILED:

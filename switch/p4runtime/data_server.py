@@ -64,6 +64,11 @@ class DeviceServer:
         with self._turnstile:
             self._control.evict(job, worker)
 
+    def suspect(self, job: int, worker: int) -> None:
+        """See Server. The thread that serves looks at its timers within PACKET_WAIT_S."""
+        with self._turnstile:
+            self._control.suspect(job, worker, time.monotonic())
+
     def set_quorum(self, job: int, quorum: int) -> None:
         """See Server."""
         with self._turnstile:

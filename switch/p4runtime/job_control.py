@@ -33,6 +33,7 @@ from fanin.switch.p4runtime.registration import Registration
 from fanin.switch.p4runtime.upward import LeafUplink, Upward
 from fanin.switch.p4runtime.vocabulary import DELETE, INSERT, MODIFY, Vocabulary
 from fanin.switch.p4runtime.voice import Voice
+from fanin.switch.suspicion import stands
 from fanin.wire import Kind, Packet, Reason, WireError
 
 
@@ -101,6 +102,14 @@ class JobControl:
                 updates += worker_entries(self._words, DELETE, placed, rank, worker)
         updates += [self._words.group(DELETE, number) for number in sorted(placed.groups)]
         self._link.write(updates)
+
+    def suspect(self, job: int, worker: int, now: float) -> None:
+        """Something speaks for the worker's death: unless it says HELLO from here on, it is lost sooner."""
+        placed = self.jobs[job]
+        if not 0 <= worker < placed.spec.workers:
+            raise KeyError(worker)
+        if not stands(placed.heard[worker], placed.suspected.get(worker)):
+            placed.suspected[worker] = now
 
     def evict(self, job: int, worker: int) -> None:
         """Take a worker out of the full mask; rounds that waited for it alone close."""

@@ -15,6 +15,7 @@ from fanin.job import JobSpec
 from fanin.switch.frames import Endpoint
 from fanin.switch.p4runtime.upward import LeafUplink
 from fanin.switch.p4runtime.vocabulary import DELETE, INSERT, MODIFY, Vocabulary
+from fanin.switch.suspicion import silent_at
 from fanin.wire import Reason
 
 OWN_PRIORITY = 1 << 16
@@ -58,6 +59,8 @@ class PlacedJob:
     """Of a leaf: its presence at the parent."""
     unclean: set[tuple[int, int]] = field(default_factory=set)
     """(slot, ring entry) that may hold what another job left there (cleaning.py)."""
+    suspected: dict[int, float] = field(default_factory=dict)
+    """When something else than silence spoke for a worker's death, by rank."""
     sent: int = 0
     """Packets to its workers that the controller sent: the pipeline counts those of its own."""
 
@@ -89,7 +92,7 @@ class PlacedJob:
         """Workers whose silence would be news, with the time at which they count as lost."""
         for rank, _ in self.audience:
             if not self.lost >> rank & 1:
-                yield rank, self.heard[rank] + self.spec.liveness_timeout_s
+                yield rank, silent_at(self.heard[rank], self.suspected.get(rank), self.spec.liveness_timeout_s)
 
     def facts(self) -> dict[str, int]:
         """What the job's entry says, by the names of the action's parameters."""

@@ -9,6 +9,8 @@ import zmq
 
 from fanin.addresses import AddressBook
 from fanin.errors import ConfigurationError
+from fanin.job import HEARTBEAT_INTERVAL_S, LIVENESS_HEARTBEATS, SWITCH_LIVENESS_TIMEOUT_S
+from fanin.switch.hang_ups import HangUps
 from fanin.switch.transports.waker import Waker
 from fanin.transport import MAX_BATCH, Datagram
 from fanin.wire import MAX_DATAGRAM_BYTES
@@ -27,11 +29,21 @@ class ZmqServerTransport:
     With `curve_secret_key` (Z85) every connection is encrypted and one without the matching public key is refused.
     """
 
-    def __init__(self, host: str, port: int, *, curve_secret_key: str | None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        curve_secret_key: str | None,
+        liveness_timeout_s: float = SWITCH_LIVENESS_TIMEOUT_S,
+    ) -> None:
+        """A connection counts as closed when nothing has come over it for almost `liveness_timeout_s`."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
+        self._hang_ups = HangUps(self._socket)
         self._waker = Waker()
         try:
+            self._keep_alive(liveness_timeout_s)
             self.port = self._bind(host, port, curve_secret_key)
         except (zmq.ZMQError, UnicodeError) as error:
             self.close()
@@ -66,12 +78,18 @@ class ZmqServerTransport:
         arrived: list[Datagram] = []
         while len(arrived) < MAX_BATCH:
             try:
-                identity, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
+                identity, *frames = self._hang_ups.receive()
             except zmq.Again:
                 break
             address = self._peers.number(identity)
             arrived += [(frame, address) for frame in frames]
         return arrived
+
+    def connected(self, address: int) -> bool:
+        """Whether the peer's connection is open: then its process runs, whether it says anything or not."""
+        self._hang_ups.gone()
+        identity = self._peers.key(address)
+        return identity is not None and self._hang_ups.knows(identity)
 
     def wake(self) -> None:
         """End a waiting `receive`."""
@@ -80,9 +98,19 @@ class ZmqServerTransport:
     def close(self) -> None:
         """Close the socket, giving the last messages LINGER_MS."""
         if not self._context.closed:
+            self._hang_ups.close()
             self._socket.close(linger=LINGER_MS)
             self._context.term()
         self._waker.close()
+
+    def _keep_alive(self, liveness_timeout_s: float) -> None:
+        """Have libzmq ask the peers' for a sign of life, which threads of theirs answer that need no interpreter.
+
+        A peer that is stopped answers nothing, and its connection is closed before it counts as lost.
+        """
+        interval_s = min(HEARTBEAT_INTERVAL_S, liveness_timeout_s / LIVENESS_HEARTBEATS)
+        self._socket.setsockopt(zmq.HEARTBEAT_IVL, round(interval_s * 1000))
+        self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, round((liveness_timeout_s - 2 * interval_s) * 1000))
 
     def _bind(self, host: str, port: int, curve_secret_key: str | None) -> int:
         self._socket.set_hwm(QUEUED_MESSAGES)

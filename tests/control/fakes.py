@@ -35,6 +35,7 @@ class FakeServer:
         self.tuned: list[tuple[str, int, int]] = []
         self.rings = (0, 0)
         self.evicted: list[tuple[int, int]] = []
+        self.suspected: list[tuple[int, int]] = []
         self.opened: list[tuple[int, int, int]] = []
         self.events: deque[SwitchEvent] = deque()
         self.event_fileno = -1
@@ -56,6 +57,10 @@ class FakeServer:
     def evict(self, job: int, worker: int) -> None:
         assert self.specs[job].survives_loss, "the controller evicts from jobs that go on without, and from no others"
         self.evicted.append((job, worker))
+
+    def suspect(self, job: int, worker: int) -> None:
+        assert job in self.specs
+        self.suspected.append((job, worker))
 
     def admit_worker(self, job: int, worker: int, token: int) -> None:
         assert (job, worker) in self.evicted

@@ -102,9 +102,9 @@ def a_switch(mode: Mode, *arguments: str) -> Iterator[SwitchProcess]:
 class WorkerProcess:
     """A process that joins a job and reduces without end: see worker_program.py."""
 
-    def __init__(self, address: SwitchAddress, job: str, rank: int, size: int, given: Options) -> None:
+    def __init__(self, address: SwitchAddress, job: str, rank: int, size: int, given: Options, habit: str) -> None:
         engine = {"native": given.native, "shared_memory": given.shared_memory}
-        facts = {"switch": str(address), "job": job, "rank": rank, "size": size, "engine": engine}
+        facts = {"switch": str(address), "job": job, "rank": rank, "size": size, "engine": engine, "habit": habit}
         self.process = subprocess.Popen(
             [sys.executable, str(WORKER_PROGRAM), json.dumps(facts)], stdout=subprocess.PIPE, stdin=subprocess.PIPE
         )
@@ -127,9 +127,11 @@ class WorkerProcess:
 
 
 @contextlib.contextmanager
-def a_worker(address: SwitchAddress, job: str, rank: int, size: int, given: Options) -> Iterator[WorkerProcess]:
-    """A worker process that is gone afterwards."""
-    worker = WorkerProcess(address, job, rank, size, given)
+def a_worker(
+    address: SwitchAddress, job: str, rank: int, size: int, given: Options, *, habit: str = ""
+) -> Iterator[WorkerProcess]:
+    """A worker process that is gone afterwards; `habit`, what else it does, is among those of worker_program.py."""
+    worker = WorkerProcess(address, job, rank, size, given, habit)
     try:
         yield worker
     finally:

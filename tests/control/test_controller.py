@@ -10,6 +10,7 @@ from fanin import control
 from fanin.cli.stats import rings
 from fanin.control import JOIN_INTERVAL_S, JOIN_LEASE_S, Refusal
 from fanin.events import WorkerJoined, WorkerLeft, WorkerSilent
+from fanin.job import SUSPICION_TIMEOUT_S
 from fanin.switch.job_table import LINGER_S
 from tests.control.fakes import FakeServer, World, join
 
@@ -484,3 +485,34 @@ def test_a_second_process_that_wants_a_taken_rank_disturbs_nobody() -> None:
     world.join(join(0, 2))
     world.refused(join(0, 2, nonce="another"))
     assert isinstance(world.join(join(1, 2)), control.Admitted)
+
+
+def test_a_rank_that_hangs_up_is_suspected_and_one_that_has_gone_is_not() -> None:
+    world = World()
+    admitted = world.run(join(0, 3), join(1, 3), join(2, 3))
+    world.event(WorkerLeft(admitted.index, 2))
+    for rank in (1, 2):
+        world.controller.hung_up(f"nonce-{rank}".encode(), world.now)
+    world.controller.hung_up(b"a stranger", world.now)
+    assert world.servers["udp"].suspected == [(admitted.index, 1)]
+
+
+def test_a_rank_that_hangs_up_while_a_job_forms_waits_no_more_unless_it_asks_again() -> None:
+    world = World()
+    for rank in range(2):
+        world.join(join(rank, 3))
+        world.controller.hung_up(f"nonce-{rank}".encode(), world.now)
+    world.advance(SUSPICION_TIMEOUT_S - 0.1)
+    assert world.join(join(0, 3)) == control.Waiting(job="j", missing=(2,))
+    world.advance(0.2)
+    assert world.join(join(0, 3)) == control.Waiting(job="j", missing=(1, 2))
+
+
+def test_a_job_does_not_start_without_a_rank_that_hung_up_meanwhile() -> None:
+    world = World()
+    world.admit(join(0), join(1))
+    world.controller.hung_up(b"nonce-1", world.now)
+    world.advance(SUSPICION_TIMEOUT_S + 0.1)
+    told = world.told["nonce-0"][-1]
+    assert isinstance(told, control.Refused)
+    assert told.ranks == (1,)

@@ -85,6 +85,21 @@ def test_every_survivor_names_the_rank_that_died_in_mid_collective(
             assert victim.last_words()["error"] in ("WorkerLostError", "SwitchLostError")
 
 
+@pytest.mark.parametrize("mode", ["native-udp", "native-zmq"])
+def test_a_rank_that_holds_the_interpreter_for_longer_than_the_liveness_timeout_is_not_lost(mode: Mode) -> None:
+    """Of what speaks for it over ZeroMQ, only libzmq's own threads go on meanwhile: it answers their heartbeats."""
+    with (
+        a_switch(mode, "--liveness-timeout", "0.5") as switch,
+        a_worker(switch.address, "held up", 1, 2, options(mode), habit="holds the interpreter"),
+    ):
+        (session,) = join_all(switch.address, "held up", 2, options(mode), range(1))
+        for _ in range(3):  # the second waits for what the other rank does between the first two
+            request, result = reduction(np.ones(20_000, np.float32))
+            session.wait(session.submit(request), DEADLINE_S)
+            assert (result == 2).all()
+        session.close()
+
+
 @pytest.mark.usefixtures("bystander")
 def test_a_rank_that_leaves_while_others_wait_is_named(mode: Mode, switch: SwitchProcess) -> None:
     staying, leaving = join_all(switch.address, "one leaves", 2, options(mode))

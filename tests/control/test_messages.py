@@ -59,7 +59,7 @@ MESSAGES = st.one_of(
     ),
     st.builds(control.Started, job=TEXT, processes=st.lists(TEXT, max_size=3).map(tuple)),
     REFUSED,
-    st.builds(control.Leave, job=TEXT, rank=NUMBER, nonce=TEXT, reason=TEXT),
+    st.builds(control.Leave, job=TEXT, rank=NUMBER, nonce=TEXT, reason=TEXT, lost=st.booleans()),
     st.builds(control.Left, job=TEXT, rank=NUMBER),
     st.builds(control.Explain, job=TEXT, generation=NUMBER),
     st.builds(control.Explanation, known=st.booleans(), text=TEXT, lost=RANKS, left=RANKS),

@@ -361,3 +361,42 @@ def test_memory_is_free_again_once_all_have_left() -> None:
     grove.advance(2.0)
     assert [server.specs for server in (grove.root_server, *grove.servers)] == [{}, {}, {}]
     assert (grove.root.live_jobs, [leaf.live_jobs for leaf in grove.leaves]) == (0, [0, 0])
+
+
+def test_in_a_tree_a_rank_is_suspected_by_its_leaf_and_a_leaf_by_the_root() -> None:
+    grove = Grove()
+    grove.running()
+    (part,), (whole,) = grove.servers[0].specs.values(), grove.root_server.specs.values()
+    grove.leaves[0].hung_up(b"nonce-2", grove.now)
+    assert grove.servers[0].suspected == [(part.job, 1)]
+    grove.root.hung_up(b"0", grove.now)
+    assert grove.root_server.suspected == [(whole.job, 1)]
+
+
+def test_who_gives_up_because_others_are_lost_is_not_named_among_them() -> None:
+    """A survivor that was told, and has closed its session, was once named to the next one that asked."""
+    grove = Grove()
+    grove.running()
+    grove.root.handle_event(WorkerSilent(0, 0, 5.0), grove.now)
+    (spec,) = grove.servers[0].specs.values()
+    why = "ranks 0 and 3 are lost"
+    grove.say(0, control.Leave(job="j", rank=1, nonce="nonce-1", reason=why), "nonce-1")
+    grove.leaves[0].hung_up(b"nonce-1", grove.now)
+    assert grove.servers[0].suspected == [], "nobody misses it"
+    grove.leaves[0].handle_event(WorkerSilent(spec.job, 0, 0.7), grove.now)
+    explanation = grove.say(0, control.Explain(job="j", generation=spec.generation), "asker")
+    assert isinstance(explanation, control.Explanation)
+    assert (explanation.lost, explanation.left) == ((0, 3), (1,))
+
+
+def test_ranks_that_are_lost_at_two_leaves_are_all_named() -> None:
+    grove = Grove()
+    grove.running()
+    for leaf in range(2):
+        (part,) = grove.servers[leaf].specs.values()
+        grove.leaves[leaf].handle_event(WorkerSilent(part.job, 1, 0.7), grove.now)
+        grove.settle()
+    (spec,) = grove.servers[0].specs.values()
+    explanation = grove.say(0, control.Explain(job="j", generation=spec.generation), "asker")
+    assert isinstance(explanation, control.Explanation)
+    assert explanation.lost == (2, 3)

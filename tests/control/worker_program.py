@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import sys
 from typing import Any
 
@@ -14,6 +16,7 @@ from fanin.options import Options, SwitchAddress
 from fanin.reduction import Element, Reduction
 
 COUNT = 20_000
+HELD_S = 2
 
 
 def main(facts: dict[str, Any]) -> None:
@@ -28,6 +31,9 @@ def main(facts: dict[str, Any]) -> None:
             size=facts["size"],
         ) as session:
             print(json.dumps({"joined": session.description}), flush=True)
+            if facts["habit"] == "forks" and os.fork() == 0:
+                sys.stdin.read()  # until the test lets go of the other end
+                os._exit(0)
             values, result = np.ones(COUNT, np.float32), np.zeros(COUNT, np.float32)
             while True:
                 request = Reduction(
@@ -39,6 +45,9 @@ def main(facts: dict[str, Any]) -> None:
                 )
                 session.wait(session.submit(request))
                 assert (result == session.size).all()
+                if facts["habit"] == "holds the interpreter":
+                    ctypes.PyDLL(None).sleep(HELD_S)  # unlike CDLL, with the interpreter's lock
+                    facts["habit"] = ""
     except FaninError as error:
         print(json.dumps({"error": type(error).__name__, "text": str(error)}), flush=True)
 

@@ -73,6 +73,10 @@ class Pair:
         for each in (self.twin, self.subject):
             each.evict(job, worker, now)
 
+    def suspect(self, job: int, worker: int, now: float) -> None:
+        for each in (self.twin, self.subject):
+            each.suspect(job, worker, now)
+
     def set_quorum(self, job: int, quorum: int, now: float) -> None:
         for each in (self.twin, self.subject):
             each.set_quorum(job, quorum, now)

@@ -53,6 +53,9 @@ class ControlledMachine:
     def remove(self, job: int) -> None:
         self.control.remove(job)
 
+    def suspect(self, job: int, worker: int, now: float) -> None:
+        self.control.suspect(job, worker, now)
+
     def evict(self, job: int, worker: int, now: float) -> None:
         self.control.evict(job, worker)
 

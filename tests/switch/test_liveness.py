@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fanin.events import WorkerSilent
+from fanin.job import SUSPICION_SETTLES_S, SUSPICION_TIMEOUT_S
 from fanin.wire import Flag, Kind, Reason
 from tests.switch.harness import Bench, MachineType, address, make_spec, reasons
 
@@ -113,3 +114,52 @@ def test_even_a_refused_contribution_is_a_sign_of_life(machine_type: MachineType
     bench.now = 4.0
     bench.say(bench.packet(Kind.CONTRIBUTION, 0, flags=Flag.PASS, slot=99), address(0))
     assert bench.machine.next_timer() == 9.0
+
+
+def test_a_suspected_worker_that_says_nothing_is_lost_soon(machine_type: MachineType) -> None:
+    bench = Bench(machine_type, make_spec(workers=2))
+    bench.machine.suspect(1, 1, 1.0)
+    lost_s = 1.0 + SUSPICION_TIMEOUT_S
+    assert bench.machine.next_timer() == lost_s
+    assert fire(bench, lost_s - 0.01) == []
+    assert fire(bench, lost_s) == [(Reason.WORKER_LOST, address(worker)) for worker in range(2)]
+    assert bench.machine.next_event() == WorkerSilent(1, 1, lost_s)
+
+
+def test_a_sign_of_life_withdraws_a_suspicion(machine_type: MachineType) -> None:
+    bench = Bench(machine_type, make_spec(workers=2))
+    bench.machine.suspect(1, 1, 1.0)
+    bench.now = 1.0 + 2 * SUSPICION_SETTLES_S
+    bench.say(bench.hello(1, padded=False), address(1))
+    bench.sent()
+    assert fire(bench, 4.9) == []
+    assert bench.machine.next_timer() == 5.0, "worker 0's silence is what comes next"
+
+
+def test_what_was_sent_before_a_suspicion_does_not_withdraw_it(machine_type: MachineType) -> None:
+    bench = Bench(machine_type, make_spec(workers=2))
+    bench.machine.suspect(1, 1, 1.0)
+    bench.now = 1.0 + SUSPICION_SETTLES_S / 2
+    bench.say(bench.hello(1, padded=False), address(1))
+    assert bench.machine.next_timer() == 1.0 + SUSPICION_TIMEOUT_S
+
+
+def test_a_suspicion_that_stands_is_not_put_off_by_the_next(machine_type: MachineType) -> None:
+    bench = Bench(machine_type, make_spec(workers=2))
+    bench.machine.suspect(1, 1, 1.0)
+    bench.machine.suspect(1, 1, 1.5)
+    assert bench.machine.next_timer() == 1.0 + SUSPICION_TIMEOUT_S
+    bench.now = 1.6
+    bench.say(bench.hello(1, padded=False), address(1))
+    bench.machine.suspect(1, 1, 2.0)
+    assert bench.machine.next_timer() == 2.0 + SUSPICION_TIMEOUT_S
+
+
+def test_a_worker_that_has_left_is_not_lost_by_a_suspicion(machine_type: MachineType) -> None:
+    bench = Bench(machine_type, make_spec(workers=2))
+    bench.now = 1.0
+    bench.say(bench.bye(1), address(1))
+    bench.machine.suspect(1, 1, 1.0)
+    assert bench.machine.next_timer() == 5.0
+    with pytest.raises(KeyError):
+        bench.machine.suspect(1, 2, 1.0)

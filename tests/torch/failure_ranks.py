@@ -28,6 +28,8 @@ from fanin.host.torch import FaninProcessGroup, counters
 
 VICTIM = 1
 """The rank that dies or stops."""
+WORLDS = 4
+"""Worlds that are made and destroyed, where that is what is tested."""
 
 
 def raised(call: Callable[[], object]) -> dict[str, Any]:
@@ -199,6 +201,24 @@ def exit_without_destroy(rank: int, size: int) -> dict[str, Any]:
         "children": children(),
         "packets": counters()["engine.packets_out"],
     }
+
+
+def worlds_one_after_another(rank: int, size: int) -> dict[str, Any]:
+    """The same port again and again; rank 0, whose store it is, destroys its group last."""
+    sums = []
+    for world in range(WORLDS):
+        init()
+        tensor = torch.full((100,), rank + 1.0)
+        dist.all_reduce(tensor, group=dist.new_group())
+        sums.append(float(tensor[0]))
+        marks = [Path(f"leaving{world}.{peer}") for peer in range(1, size)]
+        if rank == 0:
+            while not all(mark.exists() for mark in marks):
+                os.sched_yield()
+        else:
+            marks[rank - 1].touch()
+        dist.destroy_process_group()
+    return {"sums": sums}
 
 
 def main() -> None:

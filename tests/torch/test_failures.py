@@ -16,6 +16,9 @@ import pytest
 
 from tests.torch.job import running
 
+WORLDS = 4
+"""As tests/torch/failure_ranks.py makes them; that imports torch, which takes seconds here."""
+
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 PROMISED_S = 10.0
 LOADED_MACHINE_S = 5.0
@@ -58,8 +61,11 @@ def test_every_survivor_of_a_killed_rank_raises_in_time_and_names_it() -> None:
         assert seen["seconds"] < PROMISED_S + 1  # the victim lives for a while first
 
 
+BRIEF_SILENCE = {"FANIN_LIVENESS_TIMEOUT_S": "5"}
+
+
 def test_a_stopped_rank_is_noticed_whatever_one_waits_for() -> None:
-    said = play("rank_stopped", 4, silent=(1,))
+    said = play("rank_stopped", 4, silent=(1,), environment=BRIEF_SILENCE)
     for rank in (0, 2, 3):
         assert said[rank]["error"] == "WorkerLostError", said[rank]
         assert said[rank]["ranks"] == [1]
@@ -69,7 +75,7 @@ def test_a_stopped_rank_is_noticed_whatever_one_waits_for() -> None:
 
 
 def test_a_stopped_rank_is_noticed_although_the_next_rank_has_ended() -> None:
-    for seen in (play("neighbour_left", 4, silent=(1, 3))[rank] for rank in (0, 2)):
+    for seen in (play("neighbour_left", 4, silent=(1, 3), environment=BRIEF_SILENCE)[rank] for rank in (0, 2)):
         assert seen["error"] == "WorkerLostError"
         assert set(seen["ranks"]) <= {1, 3}
         assert seen["ranks"]
@@ -124,6 +130,12 @@ def test_a_collective_that_a_rank_does_not_call_times_out_everywhere_else() -> N
         assert "Timed out" in said[rank]["future"]["text"]
 
 
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_world_is_destroyed_and_made_again_on_the_same_port(size: int) -> None:
+    for seen in play("worlds_one_after_another", size):
+        assert seen["sums"] == [size * (size + 1) / 2] * WORLDS
+
+
 def test_a_program_that_ends_without_destroying_its_group_leaves_nothing_behind() -> None:
     for seen in play("exit_without_destroy"):
         for pid in seen["children"]:
@@ -131,7 +143,8 @@ def test_a_program_that_ends_without_destroying_its_group_leaves_nothing_behind(
 
 
 def test_an_interrupt_ends_a_rank_that_waits() -> None:
-    with running(["-m", "tests.torch.failure_ranks", "rank_stopped", "out%r.json"], 4) as job:
+    command = ["-m", "tests.torch.failure_ranks", "rank_stopped", "out%r.json"]
+    with running(command, 4, BRIEF_SILENCE) as job:
         assert job.wait(60.0, [2]) == [0]  # everybody waits by now, or has raised
         job.processes[0].send_signal(signal.SIGINT)
         assert job.wait(20.0, [0])[0] is not None

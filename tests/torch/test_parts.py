@@ -15,6 +15,7 @@ from fanin.host.torch.backend import options_for
 from fanin.host.torch.carrier import movable, plain
 from fanin.host.torch.completion import CallbackPool
 from fanin.host.torch.fallback import items_per_flow
+from fanin.host.torch.parting import StoreHost
 from fanin.host.torch.reducing import Request, tag_of
 from fanin.host.torch.rendezvous import find_incarnation, reachable_host
 from fanin.host.torch.staging import overlap
@@ -174,3 +175,23 @@ def test_options_come_from_the_caller_then_the_world_then_the_environment(monkey
     assert options_for(Options(switch="udp://own:2"), Options(lanes=4)) == Options(switch="udp://own:2")
     with pytest.raises(ConfigurationError, match=r"fanin\.Options"):
         options_for({"switch": "udp://host:1"}, None)
+
+
+def test_a_rank_hears_of_the_end_of_the_store_that_rank_0_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    served = c10d.TCPStore("127.0.0.1", 0, 1, True, timedelta(seconds=TIMEOUT_S))
+    client = c10d.TCPStore("127.0.0.1", served.port, None, False, timedelta(seconds=TIMEOUT_S))
+    store = c10d.PrefixStore("outer", c10d.PrefixStore("inner", client))
+    early, late = StoreHost(store, 1), StoreHost(store, 2)
+    assert not early.wait_until_gone(0.0)
+    del served
+    assert late.wait_until_gone(TIMEOUT_S)
+    assert not late.wait_until_gone(TIMEOUT_S)  # no second wait
+
+
+def test_there_is_no_wait_for_a_store_that_is_not_rank_0s(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not StoreHost(c10d.HashStore(), 1).wait_until_gone(TIMEOUT_S)
+    served = c10d.TCPStore("127.0.0.1", 0, 1, True, timedelta(seconds=TIMEOUT_S))
+    assert not StoreHost(served, 0).wait_until_gone(TIMEOUT_S)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    assert not StoreHost(served, 1).wait_until_gone(TIMEOUT_S)

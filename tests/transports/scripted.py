@@ -103,6 +103,16 @@ class ScriptedSwitch:
     def evict(self, job: int, worker: int, now: float) -> None:
         """Nothing."""
 
+    def suspect(self, job: int, worker: int, now: float) -> None:
+        """Nothing."""
+
+    def overdue(self, now: float) -> list[int]:
+        """None."""
+        return []
+
+    def sign_of_life(self, source: int, now: float) -> None:
+        """Nothing."""
+
     def set_quorum(self, job: int, quorum: int, now: float) -> None:
         """Nothing."""
 

@@ -14,6 +14,9 @@ from fanin.wire import Reason
 from tests.transports.clusters import DEADLINE_S, MEMORY_BYTES, cluster, make_spec, reduction_of
 from tests.transports.scripted import ScriptedSwitch
 
+BRIEF_S = 0.2
+"""A liveness timeout that a test has to sit out."""
+
 native_or_twin = pytest.mark.parametrize("native", [True, False], ids=["native", "twin"])
 
 
@@ -125,3 +128,16 @@ def test_a_crash_of_a_flow_is_raised_and_not_lived_with() -> None:
     with pytest.raises(RuntimeError, match="a bug"):
         server.next_event(DEADLINE_S)
     server.close()
+
+
+@native_or_twin
+def test_over_a_connection_a_worker_that_says_nothing_lives_as_long_as_it_is_open(native: bool) -> None:
+    with cluster("zmq", make_spec(1, liveness_timeout_s=BRIEF_S), native=native) as running:
+        (engine,) = running.engines
+        assert running.server.next_event(DEADLINE_S) == WorkerJoined(5, 0)
+        with engine._pumps[0].lock:  # type: ignore[attr-defined]  # as if another thread held the interpreter
+            assert running.server.next_event(4 * BRIEF_S) is None
+        tensor = np.ones(100, np.float32)
+        np.testing.assert_array_equal(running.all_reduce([tensor])[0], tensor)
+        engine.close()
+        assert isinstance(running.server.next_event(DEADLINE_S), WorkerSilent)

@@ -1,0 +1,158 @@
+"""Ranks that are threads of one process, in groups that nothing of torch.distributed holds: as torchft has them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
+from itertools import count
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from fanin.errors import CollectiveTimeoutError, FaninError, JoinTimeoutError, WorkerLostError
+from fanin.host.torch import FaninProcessGroup
+from fanin.options import Options
+from tests.control.processes import DEADLINE_S, in_thread, until
+from tests.control.services import a_service, address_of
+
+SIZE = 3
+LONG = timedelta(seconds=2 * DEADLINE_S)
+BRIEF = timedelta(milliseconds=10)
+_names = count()
+
+Groups = list[FaninProcessGroup]
+
+
+@pytest.fixture(scope="module")
+def options() -> Iterator[Options]:
+    """For a switch in this process."""
+    with a_service(schemes=("udp",), memory_bytes=256 << 20) as service:
+        yield Options(switch=str(address_of(service)))
+
+
+def on_every_rank(act: Callable[[int], object], ranks: range = range(SIZE)) -> list[object]:
+    """What each rank's thread returns."""
+    return [future.result(DEADLINE_S) for future in [in_thread(partial(act, rank)) for rank in ranks]]
+
+
+def make_groups(options: Options | None) -> Groups:
+    store = c10d.HashStore()
+    name = f"g{next(_names)}"
+
+    def make(rank: int) -> FaninProcessGroup:
+        return FaninProcessGroup(c10d.PrefixStore(name, store), rank, SIZE, LONG, group_name=name, options=options)
+
+    return on_every_rank(make)  # type: ignore[return-value]
+
+
+@contextlib.contextmanager
+def groups_of(options: Options | None) -> Iterator[Groups]:
+    groups = make_groups(options)
+    try:
+        yield groups
+    finally:
+        for group in groups:
+            group.shutdown()
+
+
+def summed(groups: Groups, dtype: torch.dtype = torch.float32) -> list[float]:
+    def run(rank: int) -> float:
+        tensor = torch.full((5,), rank + 1, dtype=dtype)
+        groups[rank].allreduce([tensor], dist.ReduceOp.SUM).wait()
+        return float(tensor[0])
+
+    return on_every_rank(run)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=["by the switch", "by gloo"])
+def test_an_operator_may_be_the_bare_member_of_torchs_enum(options: Options, dtype: torch.dtype) -> None:
+    with groups_of(options) as groups:
+        assert summed(groups, dtype) == [6.0] * SIZE
+
+        def scattered(rank: int) -> list[float]:
+            part = torch.empty(2, dtype=dtype)
+            whole = [torch.full((2,), each, dtype=dtype) for each in range(SIZE)]
+            groups[rank].reduce_scatter([part], [whole], dist.ReduceOp.SUM).wait()
+            return [float(value) for value in part]
+
+        assert on_every_rank(scattered) == [[3.0 * rank] * 2 for rank in range(SIZE)]
+
+
+def test_joining_waits_for_others_no_longer_than_the_groups_timeout(options: Options) -> None:
+    with pytest.raises(JoinTimeoutError, match="timeout after 10ms") as caught:
+        FaninProcessGroup(c10d.HashStore(), 0, 2, BRIEF, group_name="alone", options=options)
+    assert caught.value.missing == (1,)
+
+
+def test_joining_waits_for_rank_0_no_longer_than_the_groups_timeout(options: Options) -> None:
+    with pytest.raises(dist.DistStoreError):
+        FaninProcessGroup(c10d.HashStore(), 1, 2, BRIEF, group_name="alone", options=options)
+
+
+def wait_for_all(group: FaninProcessGroup, dtype: torch.dtype) -> None:
+    group.allreduce([torch.ones(5, dtype=dtype)], dist.ReduceOp.SUM).wait()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=["by the switch", "by gloo"])
+@pytest.mark.parametrize("how", ["dropped", "shut down", "aborted"])
+def test_a_rank_whose_group_is_gone_is_not_waited_for(options: Options, dtype: torch.dtype, how: str) -> None:
+    with groups_of(options) as groups:
+        assert summed(groups, dtype) == [6.0] * SIZE
+        if how == "dropped":
+            groups.pop()
+        elif how == "shut down":
+            groups[-1].shutdown()
+        else:
+            groups[-1].abort()
+        waits = [in_thread(partial(wait_for_all, groups[rank], dtype)) for rank in range(SIZE - 1)]
+        for wait in waits:
+            with pytest.raises(WorkerLostError, match="Connection closed by peer"):
+                wait.result(DEADLINE_S)
+
+
+def test_a_group_that_was_shut_down_says_so(options: Options) -> None:
+    with groups_of(options) as groups:
+        groups[1].shutdown()
+        for dtype in (torch.float32, torch.int64):
+            with pytest.raises(FaninError, match=r"closed|has left"):
+                wait_for_all(groups[1], dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=["by the switch", "by gloo"])
+def test_a_timeout_that_is_set_holds_for_waits_that_begin_later(options: Options, dtype: torch.dtype) -> None:
+    with groups_of(options) as groups:
+        work = groups[0].allreduce([torch.ones(5, dtype=dtype)], dist.ReduceOp.SUM)
+        groups[0].set_timeout(BRIEF)
+        with pytest.raises(CollectiveTimeoutError, match=r"Timed out waiting .* timed out after 10ms"):
+            work.wait()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=["by the switch", "by gloo"])
+def test_a_collectives_own_timeout_stays_whatever_is_set(options: Options, dtype: torch.dtype) -> None:
+    with groups_of(options) as groups:
+        given = c10d.AllreduceOptions()
+        given.timeout = timedelta(milliseconds=20)
+        work = groups[0].allreduce([torch.ones(5, dtype=dtype)], given)
+        groups[0].set_timeout(LONG)
+        with pytest.raises(CollectiveTimeoutError, match="timed out after 20ms"):
+            work.wait()
+
+
+@pytest.mark.processes
+def test_groups_that_start_their_own_switch_follow_each_other_in_one_process() -> None:
+    for _ in range(2):
+        with groups_of(None) as groups:
+            addresses = {str(group.switch) for group in groups}
+            assert len(addresses) == 1
+            assert summed(groups) == [6.0] * SIZE
+
+
+def test_a_group_that_nobody_holds_leaves_its_job(options: Options) -> None:
+    groups = make_groups(options)
+    sessions = [group.session for group in groups]
+    groups.clear()
+    until(lambda: all(session is not None and session._shut.is_set() for session in sessions))
