@@ -71,7 +71,8 @@ class Arguments:
     ) -> bool:  # fmt: skip
         """One tensor per rank (with a `root`: there, and none elsewhere), and one's own.
 
-        `gathers`: the list is written; otherwise one's own is. `uneven`: they may differ in size, and one's own is as large as this rank's.
+        `gathers`: the list is written; otherwise one's own is. `uneven`: they may differ in size, and one's own is as
+        large as this rank's.
         """
         if root is not None:
             self._check_rank(name, "root", root)
