@@ -22,9 +22,9 @@ def expected(spec: JobSpec, inputs: Sequence[Array], element: Element, lanes: in
     `inputs` are the workers' arrays, all of one shape (n,); `given` may hold the reduction's factor, divisor, operator.
     """
     if lanes == EXACT:
-        words = [exact.encode(x, element, given.get("factor", 1.0)) for x in inputs]
+        rows = [exact.encode(x, element, given.get("factor", 1.0)) for x in inputs]
         codec = exact.ExactCodec(element, given.get("operator", Operator.SUM), len(inputs))
-        return codec.decode(np.concatenate(words), len(inputs[0]), given.get("divisor", 1.0))
+        return codec.decode(np.concatenate(rows), len(inputs[0]), given.get("divisor", 1.0))
     fixed = Codec(element, lanes, spec.contributions)
     block = fixed.elements_per_packet(spec.words_per_packet // spec.codes_per_packet)
     per_chunk = block * spec.codes_per_packet

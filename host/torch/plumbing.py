@@ -21,6 +21,7 @@ from torch._C import _distributed_c10d as c10d
 from fanin.control import Refusal
 from fanin.errors import (
     AdmissionError,
+    CollectiveMismatchError,
     ConfigurationError,
     FaninError,
     JoinTimeoutError,
@@ -40,7 +41,7 @@ from fanin.host.torch.staging import Staging
 from fanin.host.torch.timeline import Timeline, timeline_for
 from fanin.host.torch.work import FaninWork
 from fanin.options import MIN_JOIN_TIMEOUT_S, Options, SwitchAddress
-from fanin.reduction import Element, Reduction
+from fanin.reduction import EXACT, Element, Operator, Reduction
 
 OVER = (None, ENDING)
 """States of a job that nobody can come into any more."""
@@ -201,17 +202,24 @@ class Plumbing:
         """Have CollectiveMismatchError now where another rank has another border between what is exact and what is not.
 
         Maxima of a size in between would go through the switch on some ranks and over gloo on others. A rank that was
-        not told a border comes to its first reduction, which is another one than this.
+        not given one comes with its first reduction instead, which the switch refuses as another collective.
         """
         assert self.session is not None
-        word = torch.zeros(1, dtype=torch.int32)
-        address, signature = word.data_ptr(), zlib.crc32(f"exact_elements={exact_elements}".encode()) or 1
+        bounds = torch.tensor([exact_elements, -exact_elements])
+        address = bounds.data_ptr()
         ticket = self.session.submit(
             Reduction(
-                source=address, destination=address, count=1, element=Element.INT32, signature=signature, owner=word
+                source=address, destination=address, count=2, element=Element.INT64, lanes=EXACT,
+                operator=Operator.MAX, signature=zlib.crc32(b"exact_elements"), owner=bounds,
             )
-        )
+        )  # fmt: skip
         self.session.wait(ticket, self.options.join_timeout_s)
+        largest, smallest = int(bounds[0]), -int(bounds[1])
+        if largest != smallest:
+            raise CollectiveMismatchError(
+                f"ranks of job {self.meeting.job_name!r} were given different exact_elements, from {smallest} to "
+                f"{largest}; rank {self.rank}, {exact_elements}. Remedy: the same FANIN_EXACT_ELEMENTS on every rank"
+            )
 
     def start(self, request: Request) -> FaninWork:
         """Start a reduction that the switch can do, on host or CUDA memory."""

@@ -12,7 +12,8 @@ from torch.distributed.distributed_c10d import _coalescing_manager
 
 from fanin.errors import UnsupportedError
 from fanin.host.torch import FaninProcessGroup, counters
-from fanin.host.torch.routing import ROUTES
+from fanin.host.torch.routing import AVG, ROUTES, SUM
+from fanin.options import Options
 
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
@@ -189,6 +190,84 @@ def check_non_contiguous_tensors_views_and_empty_ones(rank: int, size: int) -> N
     leaf = torch.ones(4, requires_grad=True)
     dist.all_reduce(leaf)
     assert bool((leaf == size).all())
+
+
+def check_small_sums_keep_every_value(rank: int, size: int) -> None:
+    one_rank = float("inf") if rank == 2 else 0.0
+    for dtype, op, mine, wanted in (
+        (torch.float32, SUM, [1e9, 0.5], [4e9, 2.0]),
+        (torch.float32, SUM, [2.31, 1.76e9], [4 * np.float64(np.float32(2.31)), 7.04e9]),
+        (torch.float32, SUM, [one_rank, 1.0, 2.0], [float("inf"), 4.0, 8.0]),
+        (torch.float32, AVG, [3e38, 1.0], [3e38, 1.0]),
+        (torch.float64, SUM, [1e-300, 1.0], [4e-300, 4.0]),
+        (torch.float64, AVG, [1.7e308, 1e-10], [1.7e308, 1e-10]),
+        (torch.float16, SUM, [30000.0, 1e-7], [float("inf"), 4 * np.float64(np.float16(1e-7))]),
+        (torch.bfloat16, SUM, [-0.0, 1e30], [-0.0, 4e30]),
+        (torch.complex64, SUM, [complex(1e9, 0.5)], [complex(4e9, 2.0)]),
+    ):
+        tensor = torch.tensor(mine, dtype=dtype)
+        dist.all_reduce(tensor, op)
+        assert bits_equal(tensor, torch.tensor(wanted, dtype=dtype)), (tensor, wanted)
+    for count in (1, 256, 1024):  # with four ranks
+        inputs = [values(torch.float32, peer, count) * 10.0 ** (9 * peer) for peer in range(size)]
+        tensor = inputs[rank].clone()
+        dist.all_reduce(tensor)
+        total = inputs[0].double()
+        for each in inputs[1:]:
+            total = total + each.double()
+        assert bits_equal(tensor, total.float())
+
+
+def check_means_of_large_tensors_do_not_overflow(rank: int, size: int) -> None:
+    for dtype, value in ((torch.float32, 3e38), (torch.float64, 1.7e308), (torch.bfloat16, 3e38)):
+        tensor = torch.full((20_000,), value, dtype=dtype)
+        dist.all_reduce(tensor, AVG)
+        close(tensor / value, torch.ones_like(tensor), 1e-2 if dtype is torch.bfloat16 else 1e-6)
+
+
+def check_large_float64_keep_their_bits_beside_larger_ones(rank: int, size: int) -> None:
+    tensor = torch.tensor([1e-10, 1.0], dtype=torch.float64).repeat(10_000)
+    dist.all_reduce(tensor)
+    assert bool(((tensor[::2] / (size * 1e-10) - 1).abs() < 3e-16).all())
+
+
+def check_small_tensors_of_every_operator_go_through_the_switch(rank: int, size: int) -> None:
+    before = counters()
+    for op in ("MIN", "MAX", "PRODUCT"):
+        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8):
+            inputs = [values(dtype, peer, 256, 3).clamp(max=3) for peer in range(size)]
+            tensor = inputs[rank].clone()
+            dist.all_reduce(tensor, getattr(dist.ReduceOp, op))
+            wide = [each.double() if dtype.is_floating_point else each for each in inputs]
+            assert torch.equal(tensor, reference(op, wide).to(dtype)), (op, dtype)
+    output = torch.zeros(8, dtype=torch.int64)
+    dist.reduce_scatter_tensor(output, torch.arange(8 * size) + rank, dist.ReduceOp.MAX)
+    assert torch.equal(output, torch.arange(8 * rank, 8 * rank + 8) + size - 1)
+    zeros = torch.tensor([0.0, float("nan") if rank == 1 else 1.0]).copysign(torch.tensor(-1.0 if rank else 1.0))
+    dist.all_reduce(zeros, dist.ReduceOp.MAX)
+    assert float(zeros[0].copysign(torch.tensor(1.0))) == 0.0
+    assert not bool(torch.signbit(zeros[0]))
+    assert bool(zeros[1].isnan())
+    after = counters()
+    assert after.get("gloo.all_reduce", 0) == before.get("gloo.all_reduce", 0)
+
+
+def check_an_exact_sum_can_be_asked_for(rank: int, size: int) -> None:
+    group = dist.group.WORLD
+    assert isinstance(group, FaninProcessGroup)
+    tensor = torch.tensor([1e9, 0.5]).repeat(10_000)
+    group.all_reduce_lanes(tensor, lanes=0).wait()
+    assert torch.equal(tensor, torch.tensor([4e9, 2.0]).repeat(10_000))
+    wide = dist.new_group(backend="fanin", pg_options=Options(exact_elements=20_000))
+    none = dist.new_group(backend="fanin", pg_options=Options(exact_elements=0))
+    for made, kept in ((wide, True), (none, False)):
+        tensor = torch.tensor([1e9, 0.5]).repeat(10_000)
+        dist.all_reduce(tensor, group=made)
+        assert torch.equal(tensor, torch.tensor([4e9, 2.0]).repeat(10_000)) == kept
+    tensor = torch.tensor([rank])
+    dist.all_reduce(tensor, dist.ReduceOp.MAX, group=none)
+    assert int(tensor) == size - 1
+    assert counters(none)["gloo.all_reduce"] == 1
 
 
 def check_not_finite_values_reach_every_rank_as_nan(rank: int, size: int) -> None:

@@ -1,0 +1,188 @@
+"""Calls that must be refused, or do nothing, over fanin and gloo alike. Run by rank_main.py; see test_refusals.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from fanin.errors import ArgumentError, CollectiveMismatchError
+from fanin.host.torch import counters
+from fanin.options import Options
+
+Case = Callable[[Any, int, int], Any]
+MAX = dist.ReduceOp.MAX
+
+
+def full(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.ones(*shape, dtype=dtype)
+
+
+def meta(*shape: int) -> torch.Tensor:
+    return torch.empty(*shape, device="meta")
+
+
+def at_root(rank: int, tensors: list[torch.Tensor]) -> list[torch.Tensor] | None:
+    return tensors if rank == 0 else None
+
+
+REFUSED: dict[str, Case] = {
+    "scatter 0.75 into integers": lambda g, r, n: g.reduce_scatter_tensor(full(4).int(), 0.75 * full(4 * n)),
+    "scatter 200s into bytes": lambda g, r, n: g.reduce_scatter_tensor(
+        full(4, dtype=torch.uint8), full(4 * n, dtype=torch.int32)
+    ),
+    "scatter into complex": lambda g, r, n: g.reduce_scatter_tensor(full(4, dtype=torch.complex64), full(4 * n)),
+    "scatter into too much": lambda g, r, n: g.reduce_scatter_tensor(full(5), full(4 * n)),
+    "scatter a list into another type": lambda g, r, n: g.reduce_scatter(full(4).int(), [full(4)] * n),
+    "scatter a list of two types": lambda g, r, n: g.reduce_scatter(full(4), [full(4)] * (n - 1) + [full(4).int()]),
+    "scatter a list that is too long": lambda g, r, n: g.reduce_scatter(full(4), [full(4)] * (n + 1)),
+    "scatter a list that is too short": lambda g, r, n: g.reduce_scatter(full(4), [full(4)] * (n - 1)),
+    "scatter a list of another size": lambda g, r, n: g.reduce_scatter(full(5), [full(4)] * n),
+    "scatter a list partly without memory": lambda g, r, n: g.reduce_scatter(full(4), [full(4)] * (n - 1) + [meta(4)]),
+    "gather into another type": lambda g, r, n: g.all_gather_into_tensor(full(4 * n).int(), full(4)),
+    "gather into too much": lambda g, r, n: g.all_gather_into_tensor(full(4 * n + 1), full(4)),
+    "gather a list of another type": lambda g, r, n: g.all_gather([full(4).int() for _ in range(n)], full(4)),
+    "gather a list of another size": lambda g, r, n: g.all_gather([full(5) for _ in range(n)], full(4)),
+    "gather a list that is too long": lambda g, r, n: g.all_gather([full(4) for _ in range(n + 1)], full(4)),
+    "gather a list partly without memory": lambda g, r, n: g.all_gather([full(4)] * (n - 1) + [meta(4)], full(4)),
+    "reduce to nobody": lambda g, r, n: g.reduce(full(4), 99),
+    "reduce to a negative rank": lambda g, r, n: g.reduce(full(4), -1),
+    "broadcast from nobody": lambda g, r, n: g.broadcast(full(4), 99),
+    "gather to nobody": lambda g, r, n: g.gather(full(4), None, 99),
+    "scatter from nobody": lambda g, r, n: g.scatter(full(4), None, 99),
+    "bits of floats": lambda g, r, n: g.all_reduce(full(4), dist.ReduceOp.BAND),
+    "several, some without memory": lambda g, r, n: g.all_reduce_coalesced([full(4), meta(4)]),
+}  # fmt: skip
+NOTHING: dict[str, Case] = {
+    "all_reduce": lambda g, r, n: g.all_reduce(meta(4)),
+    "maximum": lambda g, r, n: g.all_reduce(meta(4), MAX),
+    "reduce": lambda g, r, n: g.reduce(meta(4), 0),
+    "broadcast": lambda g, r, n: g.broadcast(meta(4), 0),
+    "all_gather": lambda g, r, n: g.all_gather([meta(4) for _ in range(n)], meta(4)),
+    "all_gather_into_tensor": lambda g, r, n: g.all_gather_into_tensor(meta(4 * n), meta(4)),
+    "reduce_scatter": lambda g, r, n: g.reduce_scatter(meta(4), [meta(4) for _ in range(n)]),
+    "reduce_scatter_tensor": lambda g, r, n: g.reduce_scatter_tensor(meta(4), meta(4 * n)),
+    "only the output": lambda g, r, n: g.reduce_scatter_tensor(meta(4), full(4 * n)),
+    "gather": lambda g, r, n: g.gather(meta(4), at_root(r, [meta(4) for _ in range(n)]), 0),
+    "scatter": lambda g, r, n: g.scatter(meta(4), at_root(r, [meta(4) for _ in range(n)]), 0),
+    "all_to_all_single": lambda g, r, n: g.all_to_all_single(meta(4 * n), meta(4 * n)),
+    "all_to_all": lambda g, r, n: g.all_to_all([meta(4) for _ in range(n)], [meta(4) for _ in range(n)]),
+    "send": lambda g, r, n: g.send(meta(4), (r + 1) % n),
+}  # fmt: skip
+EMPTY: dict[str, Case] = {
+    "all_reduce": lambda g, r, n: g.all_reduce(full(0)),
+    "reduce_scatter_tensor": lambda g, r, n: g.reduce_scatter_tensor(full(0), full(0)),
+    "all_gather": lambda g, r, n: g.all_gather([full(0) for _ in range(n)], full(0)),
+    "broadcast": lambda g, r, n: g.broadcast(full(0), 0),
+    "gather": lambda g, r, n: g.gather(full(0), at_root(r, [full(0) for _ in range(n)]), 0),
+    "all_to_all_single": lambda g, r, n: g.all_to_all_single(full(0), full(0)),
+}  # fmt: skip
+
+
+class Collectives:
+    """torch.distributed's collectives over one group."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *arguments: getattr(dist, name)(*arguments, group=self._group)
+
+
+def outcome(case: Case, group: Any, rank: int, size: int) -> str:
+    """Whether a call was refused."""
+    try:
+        case(Collectives(group), rank, size)
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        return f"refused: {error}"
+    return "done"
+
+
+def calls() -> dict[str, int | float]:
+    """What was counted of collectives."""
+    return {name: count for name, count in counters().items() if not name.startswith("engine.")}
+
+
+def works(size: int) -> None:
+    """The group is as it was."""
+    tensor = full(3)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [size] * 3
+
+
+def check_what_gloo_refuses_is_refused_before_anything_is_sent(rank: int, size: int) -> None:
+    gloo = dist.new_group(backend="gloo")
+    for name, case in REFUSED.items():
+        before = calls()
+        own = outcome(case, dist.group.WORLD, rank, size)
+        assert own.startswith("refused"), f"{name}: {own}"
+        assert calls() == before, f"{name}: something was sent"
+        assert outcome(case, gloo, rank, size).startswith("refused"), f"{name}: gloo takes it"
+        works(size)
+
+
+def check_a_rank_that_alone_is_refused_may_go_on(rank: int, size: int) -> None:
+    for name, case in REFUSED.items():
+        if rank == size - 1:
+            assert outcome(case, dist.group.WORLD, rank, size).startswith("refused"), name
+        works(size)
+
+
+def check_tensors_without_memory_are_left_alone_as_gloo_does(rank: int, size: int) -> None:
+    gloo = dist.new_group(backend="gloo")
+    for name, case in NOTHING.items():
+        assert [outcome(case, group, rank, size) for group in (dist.group.WORLD, gloo)] == ["done"] * 2, name
+    work = dist.all_reduce(meta(4), async_op=True)
+    assert work is not None
+    assert work.wait()
+    works(size)
+
+
+def check_tensors_without_elements_pass(rank: int, size: int) -> None:
+    gloo = dist.new_group(backend="gloo")
+    for name, case in EMPTY.items():
+        assert [outcome(case, group, rank, size) for group in (dist.group.WORLD, gloo)] == ["done"] * 2, name
+    works(size)
+
+
+def check_outputs_whose_elements_share_memory_are_refused(rank: int, size: int) -> None:
+    for count in (4, 5000):
+        for call in (
+            lambda t: dist.all_reduce(t),
+            lambda t: dist.broadcast(t, 0),
+            lambda t: dist.reduce_scatter_tensor(t, full(t.numel() * size)),
+        ):
+            with pytest.raises(ArgumentError, match="share memory"):
+                call(full(1).expand(count))
+    works(size)
+
+
+def check_strided_outputs_are_written(rank: int, size: int) -> None:
+    wide = torch.zeros(4, 2)
+    dist.reduce_scatter_tensor(wide[:, 1], full(4 * size))
+    assert wide.tolist() == [[0.0, float(size)]] * 4
+
+
+def check_pairs_are_all_looked_at_before_the_first_is_sent(rank: int, size: int) -> None:
+    group: Any = dist.group.WORLD
+    before = calls()
+    for outputs, inputs in (
+        ([full(2), full(2).int()], [full(2 * size), full(2 * size)]),
+        ([full(2), full(3)], [full(2 * size), full(2 * size)]),
+        ([full(2)], [full(2 * size), full(2 * size)]),
+    ):
+        with pytest.raises(ArgumentError):
+            group.reduce_scatter_tensor_coalesced(outputs, inputs)
+        with pytest.raises(ArgumentError):
+            group.allgather_into_tensor_coalesced(inputs, outputs)
+    assert calls() == before
+    works(size)
+
+
+def check_ranks_with_another_border_are_told(rank: int, size: int) -> None:
+    with pytest.raises(CollectiveMismatchError, match="FANIN_EXACT_ELEMENTS"):
+        dist.new_group(backend="fanin", pg_options=Options(exact_elements=10 + rank))
+    works(size)
