@@ -60,7 +60,7 @@ def ranks_of(mask: int) -> tuple[int, ...]:
 def used_in_child(who: Membership) -> FaninError:
     """A child of fork() uses what it has inherited."""
     return FaninError(
-        f"rank {who.rank} of job {who.job_name!r} at {who.address} is the process that this one was forked from. Remedy: "
+        f"rank {who.rank} of job {who.job_name!r} at {who.address} is the process that this was forked from. Remedy: "
         "reduce in the parent, or have the child join a job of its own (init_process_group after the fork)"
     )
 
