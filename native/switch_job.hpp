@@ -1,8 +1,10 @@
 // One job at a switch: its slots, who its workers are, when they were last heard of, and who may speak for them.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 
@@ -18,6 +20,7 @@ inline constexpr std::size_t TOKEN_WORDS = 2;  // that HELLO and BYE begin with
 
 struct SwitchJob {
   explicit SwitchJob(const JobSpec& given, const std::optional<Uplink>& link) : spec(given), ring(given, link) {
+    excused.fill(-std::numeric_limits<double>::infinity());
     if (link) uplink.emplace(*link, given);
   }
 
@@ -25,6 +28,19 @@ struct SwitchJob {
   bool evicted(std::uint32_t worker) const { return !has(ring.live() | expected, worker); }
   bool watched(std::uint32_t worker) const { return has(registered & ~lost & ~left, worker); }
   double silent_at(std::uint32_t worker) const { return heard[worker] + spec.liveness_timeout_s; }
+  double heartbeat_s() const { return std::min(HEARTBEAT_INTERVAL_S, spec.liveness_timeout_s / LIVENESS_HEARTBEATS); }
+
+  // The switch itself was stopped for so long: see SwitchJob.was_stopped in switch/switch_job.py.
+  void was_stopped(double seconds, double now) {
+    const double fresh = now - spec.liveness_timeout_s + HEARTBEATS_TO_SILENCE * heartbeat_s();
+    for (std::uint32_t worker = 0; worker < spec.workers; ++worker) {
+      if (!watched(worker)) continue;
+      double later = heard[worker] + seconds;
+      if (heard[worker] != excused[worker]) later = std::max(later, fresh);
+      heard[worker] = excused[worker] = later;
+    }
+    if (uplink) uplink->was_stopped(seconds);
+  }
   std::span<const Address> audience() const { return {listeners.data(), listener_count}; }
 
   // After any change of who is registered, left or evicted.
@@ -58,6 +74,7 @@ struct SwitchJob {
   std::uint32_t changes = 0;   // of membership, in a job that survives losses
   std::array<Address, MAX_WORKERS> sources{};  // of those that registered
   std::array<double, MAX_WORKERS> heard{};     // when something last came from there, in seconds
+  std::array<double, MAX_WORKERS> excused;     // what that was after the last stop of the switch itself
   std::array<std::uint64_t, MAX_WORKERS> last_arrivals{};  // rounds that this worker was the last to contribute to
   std::array<Address, MAX_WORKERS> listeners{};
   std::size_t listener_count = 0;

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "own_stops.hpp"
 #include "packet.hpp"
 #include "switch_job.hpp"
 #include "switch_machine.hpp"
@@ -25,6 +26,13 @@ struct SwitchMachine::State {
     return *job;
   }
   SwitchJob* find(std::uint16_t index) { return index < jobs.size() ? jobs[index].get() : nullptr; }
+
+  void look_at_own_watch();
+  void turn(double now) {
+    if (const double stopped_s = stops.turn(now); stopped_s != 0.0)
+      for (const auto& job : jobs)
+        if (job != nullptr) job->was_stopped(stopped_s, now);
+  }
 
   void receive(SwitchJob& job, const Parsed& packet, std::span<const std::uint8_t> datagram, Address source,
                double now);
@@ -61,6 +69,7 @@ struct SwitchMachine::State {
   std::map<PartKey, std::uint16_t> parts;
   SwitchTally past;                        // packets of no job, and the counts of jobs that were removed
   SwitchQueue queue;
+  OwnStops stops;
   std::deque<SwitchEvent> events;  // at most three per worker
 };
 

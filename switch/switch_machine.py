@@ -31,7 +31,8 @@ know, and it is at most 8 bytes longer than what came in. Everything else that i
 What then happens: HELLO registers the source (once) and is answered by WELCOME of the same length; BYE marks the worker
 left, is echoed, and the others are told; a contribution goes to its slot. Whatever passes the STRANGER check is a sign
 of life. A registered worker that gives none for the job's liveness timeout is lost: an event, a bit in every WELCOME, a
-NOTICE to all. Nobody is evicted for it: that is for the controller to decide.
+NOTICE to all. Nobody is evicted for it: that is for the controller to decide. Time during which the switch itself was
+stopped is no silence (fanin/own_stops.py), and after it who has spoken before has time for HEARTBEATS_TO_SILENCE more.
 
 In a job that survives losses, the controller evicts who is lost or has left, and may open an evicted worker's place to
 a new process (`admit_worker`), which is live from its HELLO on. Every such change is counted, and told to all: WELCOME,
@@ -53,6 +54,7 @@ from fanin import wire
 from fanin.errors import AdmissionError
 from fanin.events import SwitchEvent, WorkerJoined, WorkerLeft, WorkerSilent
 from fanin.job import SWITCH_QUEUE_BYTES, SWITCH_QUEUE_DATAGRAMS, JobSpec, Uplink
+from fanin.own_stops import OwnStops
 from fanin.switch.leaf_side import LeafSide
 from fanin.switch.slot_machine import Answer, Contribution, Round, Verdict
 from fanin.switch.switch_job import SwitchJob
@@ -81,6 +83,7 @@ class SwitchMachine:
         self._queue: list[tuple[bytes, tuple[int, ...]]] = []
         self._queue_bytes = 0
         self._events: deque[SwitchEvent] = deque()
+        self._stops = OwnStops()
 
     # --- what the controller asks ---
 
@@ -101,6 +104,7 @@ class SwitchMachine:
                 "free; ask for fewer slots, end another job or give the switch more memory"
             )
         self._jobs[spec.job] = self.job_type(spec)
+        self._look_at_own_watch()
 
     def remove(self, job: int) -> None:
         """Forget a job and free its memory. KeyError for one that is not there; so too in all that follows."""
@@ -108,6 +112,10 @@ class SwitchMachine:
         self._past.add(gone.tally)
         if gone.uplink is not None:
             self._leaf.remove(gone.uplink.uplink)
+        self._look_at_own_watch()
+
+    def _look_at_own_watch(self) -> None:
+        self._stops.watch_every(min((job.spec.heartbeat_s for job in self._jobs.values()), default=None))
 
     def evict(self, job: int, worker: int, now: float) -> None:
         """Take a worker out of the full mask; rounds that waited for it alone close. Evicting again does nothing."""
@@ -184,6 +192,7 @@ class SwitchMachine:
 
     def receive_datagram(self, data: bytes, source: int, now: float) -> None:
         """Take in any bytes from anybody; raises nothing for what they hold."""
+        self._turn(now)
         try:
             packet = wire.parse(data)
         except WireError as error:
@@ -209,13 +218,17 @@ class SwitchMachine:
 
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, int]]:
         """All that is to be sent, in order, as (bytes, address)."""
+        self._turn(now)
         self._leaf.speak(now)
         queue, self._queue, self._queue_bytes = self._queue, [], 0
         return [(data, destination) for data, destinations in queue for destination in destinations]
 
     def next_timer(self) -> float | None:
-        """When the next worker would count as lost: `handle_timer` must be called no later. None: nobody to watch."""
+        """When `handle_timer` must be called: for the next worker that would count as lost, and often enough to notice
+        stops of its own. None: nobody to watch."""
         times = [at for job in self._jobs.values() for _, at in job.watched()]
+        if times and self._stops.due_at is not None:
+            times.append(self._stops.due_at)
         times += [
             at for job in self._jobs.values() if job.uplink is not None and (at := job.uplink.next_timer()) is not None
         ]
@@ -223,6 +236,7 @@ class SwitchMachine:
 
     def handle_timer(self, now: float) -> None:
         """Find the workers that have been silent for too long."""
+        self._turn(now)
         for _, job in sorted(self._jobs.items()):
             silent = [worker for worker, at in job.watched() if at <= now]
             for worker in silent:
@@ -238,6 +252,12 @@ class SwitchMachine:
     def next_event(self) -> SwitchEvent | None:
         """The oldest event that was not fetched yet, or None."""
         return self._events.popleft() if self._events else None
+
+    def _turn(self, now: float) -> None:
+        stopped_s = self._stops.turn(now)
+        if stopped_s:
+            for job in self._jobs.values():
+                job.was_stopped(stopped_s, now)
 
     # --- packets of a job ---
 
