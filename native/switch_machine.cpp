@@ -284,7 +284,7 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
     ++job.last_arrivals[header.worker];
     multicast(job, header.slot, outcome.number);
   }
-  if (outcome.answered) answer(job, header, source);
+  if (outcome.answered) answer(job, header, datagram_bytes(header.code_count, packet.word_count), source);
   if (outcome.ascends) ascend(job, header.slot);
 }
 

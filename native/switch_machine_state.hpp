@@ -43,6 +43,7 @@ struct SwitchMachine::State {
   void poke(SwitchJob& job);
 
   void ascend(SwitchJob& job, std::uint32_t slot);
+  void ask_parent(SwitchJob& job, std::uint32_t slot);
   void speak_to_parent(SwitchJob& job, double now);
   void send_token_up(SwitchJob& job, Kind kind, std::uint32_t sequence, std::size_t bytes);
   void receive_from_parent(SwitchJob& job, const Parsed& packet, std::size_t bytes, double now);
@@ -53,7 +54,8 @@ struct SwitchMachine::State {
   void copy(SwitchTally& tally, std::span<const std::uint8_t> datagram, Address destination);
   void echo(std::span<const std::uint8_t> probe, Address source);
   void multicast(SwitchJob& job, std::uint32_t slot, std::uint32_t number);
-  void answer(SwitchJob& job, const Header& header, Address source);
+  void answer(SwitchJob& job, const Header& header, std::size_t asked_bytes, Address source);
+  void answer_bare(SwitchJob& job, const Header& header, std::uint32_t base, std::uint32_t bitmap, Address source);
   void refuse(SwitchTally& tally, const SwitchJob* job, Reason reason, const Header& header, Address source);
   void tell(SwitchJob& job, Reason reason, std::uint8_t worker, std::span<const Address> destinations);
   void tell_where(SwitchJob& job, const Header& header, Address source);

@@ -28,6 +28,10 @@ know, and it is at most 8 bytes longer than what came in. Everything else that i
     CONTRIBUTION         fanin.switch.slot_machine                           FUTURE, ANCIENT
                                                                              MISMATCH       MISMATCH only
 
+Nobody is answered with more bytes than came in, a NOTICE's 8 aside: a result answers a contribution that is as long, and
+an ANSWER to a shorter one (a pass) is bare. Whoever passed and needs the result asks with a contribution of that length,
+which is a duplicate by then.
+
 What then happens: HELLO registers the source (once) and is answered by WELCOME of the same length; BYE marks the worker
 left, is echoed, and the others are told; a contribution goes to its slot. Whatever passes the STRANGER check is a sign
 of life. A registered worker that gives none for the job's liveness timeout is lost: an event, a bit in every WELCOME, a
@@ -374,7 +378,13 @@ class SwitchMachine:
     def _answer(self, job: SwitchJob, packet: Packet, answer: Answer, source: int) -> None:
         job.tally.answers += 1
         full = _result(job.spec, Kind.ANSWER, packet.worker, packet.slot, answer.base, answer.result)
-        self._send(job.tally, dataclasses.replace(full, bitmap=answer.bitmap).to_bytes(), (source,))
+        full = dataclasses.replace(full, bitmap=answer.bitmap)
+        asked_bytes = wire.datagram_bytes(len(packet.codes), len(packet.words))
+        if wire.datagram_bytes(len(full.codes), len(full.words)) > asked_bytes:  # or who forges the source amplifies
+            bare = dataclasses.replace(packet.reply(Kind.ANSWER, bitmap=answer.bitmap), flags=full.flags | Flag.BARE)
+            self._send(job.tally, bare.to_bytes(), (source,))
+            return
+        self._send(job.tally, full.to_bytes(), (source,))
 
     def _tell_where(self, job: SwitchJob, packet: Packet, source: int) -> None:
         """The base that the worker has to contribute next, as a bare answer that acknowledges nothing."""
