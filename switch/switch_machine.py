@@ -28,9 +28,9 @@ know, and it is at most 8 bytes longer than what came in. Everything else that i
     CONTRIBUTION         fanin.switch.slot_machine                           FUTURE, ANCIENT
                                                                              MISMATCH       MISMATCH only
 
-Nobody is answered with more bytes than came in, a NOTICE's 8 aside: a result answers a contribution that is as long, and
-an ANSWER to a shorter one (a pass) is bare. Whoever passed and needs the result asks with a contribution of that length,
-which is a duplicate by then.
+Nobody is answered with more bytes than came in, a NOTICE's 8 aside: a result answers a contribution that is as long,
+and an ANSWER to a shorter one (a pass) is bare. Whoever passed and needs the result asks with a contribution of that
+length, which is a duplicate by then.
 
 What then happens: HELLO registers the source (once) and is answered by WELCOME of the same length; BYE marks the worker
 left, is echoed, and the others are told; a contribution goes to its slot. Whatever passes the STRANGER check is a sign

@@ -86,7 +86,7 @@ def _as_target_may(payloads: list[bytes]) -> list[bytes]:
 
 
 def as_short_as(wanted: list[bytes], payloads: list[bytes]) -> list[bytes]:
-    """What a program sends, where the twin's answer is bare for its length's sake: a program has no length to look at."""
+    """What a program sends, where the twin's answer is bare for its length's sake: programs cannot compare lengths."""
     if not any(data[3] == Kind.ANSWER and data[7] & Flag.BARE for data in wanted):
         return payloads
     return [bare(data) if data[3] == Kind.ANSWER else data for data in payloads]
