@@ -46,8 +46,6 @@ class PlacedJob:
     staleness: int
     workers: list[Worker | None]
     heard: list[float]
-    excused: dict[int, float] = field(default_factory=dict)
-    """By rank, what `heard` was after the last stop of the controller."""
     lost: int = 0
     left: int = 0
     groups: set[int] = field(default_factory=set)
@@ -56,6 +54,8 @@ class PlacedJob:
     """HELLOs and BYEs that came this far and no further: no counter of the pipeline's knows of them."""
     adopted: bool = False
     """It was found on the device: tokens are unknown, so the registered addresses stand for them."""
+    excused: dict[int, float] = field(default_factory=dict)
+    """By rank, what `heard` was after the last stop of the controller."""
     uplink: LeafUplink | None = None
     """Of a leaf: its presence at the parent."""
     unclean: set[tuple[int, int]] = field(default_factory=set)
