@@ -151,6 +151,11 @@ class JobSpec:
         return self.quorum == self.workers and self.largest_staleness == 0 and not self.survives_loss
 
     @property
+    def heartbeat_s(self) -> float:
+        """How often a worker, or a leaf, says HELLO; a switch looks at its own watch as often (fanin/own_stops.py)."""
+        return min(HEARTBEAT_INTERVAL_S, self.liveness_timeout_s / LIVENESS_HEARTBEATS)
+
+    @property
     def window_items(self) -> int:
         """No item is sent this many ahead of the oldest unfinished one.
 

@@ -11,9 +11,8 @@ Rules of this file
   |----------|--------------------------------------------------------|-----------------------------------------------|
   | asking   | bare ANSWER without this worker's bit                  | standing at that base                         |
   | standing | `begin`                                                | passing, or done when it stands there already |
-  | passing  | result of its base, and this worker's pass is in it    | passing for the next base, or done            |
-  |          | (own bit, or acknowledged before), or the full ANSWER  |                                               |
-  | passing  | bare ANSWER with this worker's bit                     | passing; acknowledged, and sent again         |
+  | passing  | RESULT or ANSWER (which may be bare) of its base, and  | passing for the next base, or done            |
+  |          | this worker's pass is in it (own bit)                  |                                               |
   | done     | (the slot belongs to host/item_stream.py from here on) |                                               |
 
 * At most ASKING_AT_ONCE slots ask at a time: the answers must fit into a socket's buffer.
@@ -34,8 +33,6 @@ class Step(enum.Enum):
     """What a packet did to its slot."""
 
     IGNORED = enum.auto()
-    ACKNOWLEDGED = enum.auto()
-    """It is to be sent again, to be answered with the result."""
     MOVED = enum.auto()
     """What was sent last is answered."""
 
@@ -51,7 +48,6 @@ class CatchUp:
         self.first_base: int | None = None
         """The earliest base that `begin` takes; None until every slot knows where it stands."""
         self._begin: int | None = None
-        self._acknowledged: set[int] = set()
         self._queue: deque[int] = deque()
         self._queued: set[int] = set()
         for _ in range(ASKING_AT_ONCE):
@@ -110,14 +106,8 @@ class CatchUp:
                 self.first_base = max(stands for stands in self._base.values() if stands is not None)
             self._ask_one_more()
             return Step.MOVED
-        if packet.base != base or self._begin is None or (bare and not own):
+        if packet.base != base or self._begin is None or not own:
             return Step.IGNORED
-        if bare:
-            self._acknowledged.add(slot)
-            return Step.ACKNOWLEDGED
-        if not own and slot not in self._acknowledged:
-            return Step.IGNORED
-        self._acknowledged.discard(slot)
         self._base[slot] = base + 1
         if self._arrive(slot):
             del self._base[slot]

@@ -19,7 +19,7 @@ Rules of this file
   | base is after it, or the item was never sent            | heard of (RoundHeard), for a RESULT; FUTURE: counted   |
   | another signature, unless nobody contributed            | MISMATCH: counted                                      |
   | bare ANSWER                                             | the contribution is known to be accepted; it is sent   |
-  |                                                         | again, to be answered with the result                  |
+  |                                                         | again, once at once, to be answered with the result    |
   | RESULT without this worker's bit, acceptance not known  | left for the ANSWER that a retransmission brings: until |
   |                                                         | then the words may be needed again                     |
   | other codes or words than the item has, and not none    | LENGTH: counted                                        |
@@ -27,7 +27,9 @@ Rules of this file
   | codes and words that were quantized by forecast, wrong  | the words go out again, in the slot's next round       |
   | else                                                    | stored, once; the slot goes on                         |
 
-  Who passes a base whose round it has heard of, or seen without its own bit, says so (LATE).
+  Who passes a base whose round it has heard of, or seen without its own bit, says so (LATE). What is sent again for a
+  pass that is accepted is as long as the result and says zeros: a switch answers with no more bytes than came in, and
+  to it this is a duplicate, so nothing is added.
 
   So whatever is stored was accepted before, and in-place reductions never lose what they may have to send again.
 * A packet from another source, of another job or generation, without the job's checksum, or of a kind that only
@@ -307,6 +309,9 @@ class WorkerMachine:
         if packet.signature != operation.signature and not of_passes_only:
             return Reason.MISMATCH
         if packet.kind is Kind.ANSWER and packet.flags & Flag.BARE:
+            if slot in self._accepted:  # what was sent again since, or the timer, brings the result
+                self._counters["duplicates"] += 1
+                return None
             self._accepted.add(slot)
             self._recovery.withdraw(slot)
             self._stream.send_again(slot)
@@ -335,9 +340,6 @@ class WorkerMachine:
             step = catch_up.receive(packet, bool(packet.bitmap >> self._worker & 1))
         if step is Step.IGNORED:
             self._counters["duplicates"] += 1
-        elif step is Step.ACKNOWLEDGED:
-            self._recovery.withdraw(slot)
-            catch_up.again(slot)
         else:
             for other in self._recovery.finished(slot, now):
                 self._send_again(other)
@@ -433,7 +435,9 @@ class WorkerMachine:
         slot = item % self._spec.slots
         base = self._stream.base(slot)
         flags = NO_FLAGS
-        if operation.reduction.passes:
+        if operation.reduction.passes and slot in self._accepted:
+            words = np.zeros(operation.word_count(item), np.uint32)
+        elif operation.reduction.passes:
             flags = Flag.PASS | Flag.LATE if self._closed[slot] > base else Flag.PASS
         return self._packet(
             Kind.CONTRIBUTION,

@@ -15,7 +15,7 @@ class CatchUp {
  public:
   static constexpr std::uint32_t ASKING_AT_ONCE = 64;  // slots
 
-  enum class Step : std::uint8_t { ignored, acknowledged, moved };
+  enum class Step : std::uint8_t { ignored, moved };
 
   explicit CatchUp(std::uint32_t slots) : slots_(slots), unknown_(slots), held_(slots) {
     for (std::uint32_t i = 0; i < ASKING_AT_ONCE; ++i) ask_one_more();
@@ -68,13 +68,7 @@ class CatchUp {
       ask_one_more();
       return Step::moved;
     }
-    if (header.base != slot.base || slot.state != State::passing || (bare && !own)) return Step::ignored;
-    if (bare) {
-      slot.acknowledged = true;
-      return Step::acknowledged;
-    }
-    if (!own && !slot.acknowledged) return Step::ignored;
-    slot.acknowledged = false;
+    if (header.base != slot.base || slot.state != State::passing || !own) return Step::ignored;
     ++slot.base;
     arrive(header.slot);
     return Step::moved;
@@ -85,7 +79,6 @@ class CatchUp {
   struct Slot {
     std::uint32_t base = 0;
     State state = State::asking;
-    bool acknowledged = false;
     bool queued = false;
   };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 
@@ -19,6 +20,7 @@ inline constexpr std::size_t TOKEN_WORDS = 2;  // that HELLO and BYE begin with
 
 struct SwitchJob {
   explicit SwitchJob(const JobSpec& given, const std::optional<Uplink>& link) : spec(given), ring(given, link) {
+    excused.fill(-std::numeric_limits<double>::infinity());
     if (link) uplink.emplace(*link, given);
   }
 
@@ -32,6 +34,21 @@ struct SwitchJob {
   double silent_at(std::uint32_t worker) const {
     const double at = heard[worker] + spec.liveness_timeout_s;
     return suspicion_stands(worker) ? std::min(at, *suspected[worker] + SUSPICION_TIMEOUT_S) : at;
+  }
+  double heartbeat_s() const { return std::min(HEARTBEAT_INTERVAL_S, spec.liveness_timeout_s / LIVENESS_HEARTBEATS); }
+
+  // The switch itself was stopped for so long: see SwitchJob.was_stopped in switch/switch_job.py.
+  void was_stopped(double seconds, double now) {
+    const double fresh = now - spec.liveness_timeout_s + HEARTBEATS_TO_SILENCE * heartbeat_s();
+    for (std::uint32_t worker = 0; worker < spec.workers; ++worker) {
+      if (!watched(worker)) continue;
+      double later = heard[worker] + seconds;
+      if (heard[worker] != excused[worker]) later = std::max(later, fresh);
+      // A suspicion that stands goes on standing: the time that the worker has to speak up is the switch's own.
+      if (suspicion_stands(worker)) suspected[worker] = std::max(*suspected[worker] + seconds, later);
+      heard[worker] = excused[worker] = later;
+    }
+    if (uplink) uplink->was_stopped(seconds);
   }
   std::span<const Address> audience() const { return {listeners.data(), listener_count}; }
 
@@ -68,6 +85,7 @@ struct SwitchJob {
   std::array<Address, MAX_WORKERS> sources{};  // of those that registered
   std::array<double, MAX_WORKERS> heard{};     // when something last came from there, in seconds
   std::array<std::optional<double>, MAX_WORKERS> suspected{};  // when something else than silence spoke for its death
+  std::array<double, MAX_WORKERS> excused;     // what that was after the last stop of the switch itself
   std::array<std::uint64_t, MAX_WORKERS> last_arrivals{};  // rounds that this worker was the last to contribute to
   std::array<Address, MAX_WORKERS> listeners{};
   std::size_t listener_count = 0;

@@ -16,6 +16,25 @@ void SwitchMachine::State::ascend(SwitchJob& job, std::uint32_t slot) {
   std::ranges::copy(datagram, queue.push(datagram.size(), {&parent, 1}).begin());
 }
 
+// The parent has acknowledged: contributes again, at the length of a result, to be answered with that.
+void SwitchMachine::State::ask_parent(SwitchJob& job, std::uint32_t slot) {
+  const std::uint32_t number = job.ring.open(slot);
+  const Header up = load_header(job.ring.result(slot, number).data());
+  if ((up.flags & FLAG_PASS) == 0) return ascend(job, slot);
+  const std::size_t bytes = datagram_bytes(job.spec.codes_per_packet, job.spec.words_per_packet);
+  if (!takes(job.tally, bytes, 1)) return;
+  const Uplink& uplink = job.uplink->uplink();
+  const Header asking = {.kind = Kind::contribution,
+                         .job = uplink.job,
+                         .worker = uplink.worker,
+                         .flags = job.spec.checksum ? FLAG_CHECKSUM : std::uint8_t{0},
+                         .generation = uplink.generation,
+                         .slot = slot,
+                         .base = number,
+                         .code_count = static_cast<std::uint8_t>(job.spec.codes_per_packet)};
+  write_news(queue.push(bytes, {&uplink.parent, 1}), asking, 0, 0);
+}
+
 void SwitchMachine::State::speak_to_parent(SwitchJob& job, double now) {
   UplinkPresence& presence = *job.uplink;
   const std::size_t longest = datagram_bytes(job.spec.codes_per_packet, job.spec.words_per_packet);
@@ -105,7 +124,7 @@ void SwitchMachine::State::receive_from_parent(SwitchJob& job, const Parsed& pac
 void SwitchMachine::State::descend(SwitchJob& job, const Parsed& packet) {
   const Header& header = packet.header;
   if (header.kind == Kind::answer && (header.flags & FLAG_BARE) != 0) {
-    if (job.ring.complete(header.slot) && header.base == job.ring.open(header.slot)) ascend(job, header.slot);
+    if (job.ring.complete(header.slot) && header.base == job.ring.open(header.slot)) ask_parent(job, header.slot);
     return;
   }
   const Contribution result = {.signature = header.signature,

@@ -42,6 +42,7 @@ void SwitchMachine::admit(const JobSpec& spec, const std::optional<Uplink>& upli
   }
   state.memory_taken += needed;
   if (uplink) state.parts[State::part_key(*uplink)] = spec.job;
+  state.look_at_own_watch();
 }
 
 bool SwitchMachine::hold(std::uint16_t job, std::uint64_t bytes) {
@@ -61,6 +62,14 @@ void SwitchMachine::remove(std::uint16_t job) {
   if (gone.uplink) state_->parts.erase(State::part_key(gone.uplink->uplink()));
   state_->memory_taken -= SlotRing::pool_bytes(gone.spec) + gone.held_bytes;
   state_->jobs[job].reset();
+  state_->look_at_own_watch();
+}
+
+void SwitchMachine::State::look_at_own_watch() {
+  double tick_s = std::numeric_limits<double>::infinity();
+  for (const auto& job : jobs)
+    if (job != nullptr) tick_s = std::min(tick_s, job->heartbeat_s());
+  stops.watch_every(tick_s);
 }
 
 void SwitchMachine::evict(std::uint16_t index, std::uint32_t worker, double) {
@@ -173,6 +182,7 @@ CounterList SwitchMachine::job_counters(std::uint16_t job) const {
 
 void SwitchMachine::receive_datagram(std::span<const std::uint8_t> datagram, Address source, double now) {
   State& state = *state_;
+  state.turn(now);
   Parsed packet = parse(datagram);
   if (packet.ok() && !checksum_holds(datagram)) packet.reason = Reason::checksum;
   const Kind kind = packet.header.kind;
@@ -199,6 +209,7 @@ void SwitchMachine::receive_datagram(std::span<const std::uint8_t> datagram, Add
 }
 
 void SwitchMachine::datagrams_to_send(double now, SwitchSink& sink) {
+  state_->turn(now);
   for (const auto& [key, index] : state_->parts) state_->speak_to_parent(*state_->jobs[index], now);
   state_->queue.hand_out(sink);
 }
@@ -208,13 +219,14 @@ std::optional<double> SwitchMachine::next_timer() const {
   for (const auto& job : state_->jobs) {
     if (job == nullptr) continue;
     for (std::uint32_t worker = 0; worker < job->spec.workers; ++worker)
-      if (job->watched(worker)) first = std::min(first, job->silent_at(worker));
+      if (job->watched(worker)) first = std::min({first, job->silent_at(worker), state_->stops.due_at()});
     if (job->uplink) first = std::min(first, job->uplink->next_timer().value_or(first));
   }
   return first == std::numeric_limits<double>::infinity() ? std::nullopt : std::optional(first);
 }
 
 void SwitchMachine::handle_timer(double now) {
+  state_->turn(now);
   for (const auto& job : state_->jobs) {
     if (job == nullptr) continue;
     const std::uint32_t lost_before = job->lost;
@@ -296,7 +308,7 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
     ++job.last_arrivals[header.worker];
     multicast(job, header.slot, outcome.number);
   }
-  if (outcome.answered) answer(job, header, source);
+  if (outcome.answered) answer(job, header, datagram_bytes(header.code_count, packet.word_count), source);
   if (outcome.ascends) ascend(job, header.slot);
 }
 

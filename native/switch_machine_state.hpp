@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "own_stops.hpp"
 #include "packet.hpp"
 #include "switch_job.hpp"
 #include "switch_machine.hpp"
@@ -26,6 +27,13 @@ struct SwitchMachine::State {
   }
   SwitchJob* find(std::uint16_t index) { return index < jobs.size() ? jobs[index].get() : nullptr; }
 
+  void look_at_own_watch();
+  void turn(double now) {
+    if (const double stopped_s = stops.turn(now); stopped_s != 0.0)
+      for (const auto& job : jobs)
+        if (job != nullptr) job->was_stopped(stopped_s, now);
+  }
+
   void receive(SwitchJob& job, const Parsed& packet, std::span<const std::uint8_t> datagram, Address source,
                double now);
   void contribute(SwitchJob& job, const Parsed& packet, Address source);
@@ -35,6 +43,7 @@ struct SwitchMachine::State {
   void poke(SwitchJob& job);
 
   void ascend(SwitchJob& job, std::uint32_t slot);
+  void ask_parent(SwitchJob& job, std::uint32_t slot);
   void speak_to_parent(SwitchJob& job, double now);
   void send_token_up(SwitchJob& job, Kind kind, std::uint32_t sequence, std::size_t bytes);
   void receive_from_parent(SwitchJob& job, const Parsed& packet, std::size_t bytes, double now);
@@ -45,7 +54,8 @@ struct SwitchMachine::State {
   void copy(SwitchTally& tally, std::span<const std::uint8_t> datagram, Address destination);
   void echo(std::span<const std::uint8_t> probe, Address source);
   void multicast(SwitchJob& job, std::uint32_t slot, std::uint32_t number);
-  void answer(SwitchJob& job, const Header& header, Address source);
+  void answer(SwitchJob& job, const Header& header, std::size_t asked_bytes, Address source);
+  void answer_bare(SwitchJob& job, const Header& header, std::uint32_t base, std::uint32_t bitmap, Address source);
   void refuse(SwitchTally& tally, const SwitchJob* job, Reason reason, const Header& header, Address source);
   void tell(SwitchJob& job, Reason reason, std::uint8_t worker, std::span<const Address> destinations);
   void tell_where(SwitchJob& job, const Header& header, Address source);
@@ -61,6 +71,7 @@ struct SwitchMachine::State {
   std::map<PartKey, std::uint16_t> parts;
   SwitchTally past;                        // packets of no job, and the counts of jobs that were removed
   SwitchQueue queue;
+  OwnStops stops;
   std::deque<SwitchEvent> events;  // at most three per worker
 };
 

@@ -84,27 +84,36 @@ void SwitchMachine::State::multicast(SwitchJob& job, std::uint32_t slot, std::ui
     queue.push_in_place(datagram, job.ring.queue_mark(slot, number), job.audience());
 }
 
-void SwitchMachine::State::answer(SwitchJob& job, const Header& header, Address source) {
+// With the result if what asked for it was as long, or else bare: who forges a source must not amplify.
+void SwitchMachine::State::answer(SwitchJob& job, const Header& header, std::size_t asked_bytes, Address source) {
   ++job.tally.answers;
+  const std::uint32_t arrived = job.ring.arrived(header.slot, header.base);
   const std::span<const std::uint8_t> result = job.ring.result(header.slot, header.base);
+  if (result.size() > asked_bytes) return answer_bare(job, header, header.base, arrived, source);
   if (!takes(job.tally, result.size(), 1)) return;
   const std::span<std::uint8_t> datagram = queue.push(result.size(), {&source, 1});
   std::ranges::copy(result, datagram.begin());
   datagram[OFFSET_KIND] = static_cast<std::uint8_t>(Kind::answer);
   datagram[OFFSET_WORKER] = header.worker;
-  store_be32(datagram.data() + OFFSET_BITMAP, job.ring.arrived(header.slot, header.base));
+  store_be32(datagram.data() + OFFSET_BITMAP, arrived);
   finish(datagram);
 }
 
 // The base that the worker has to contribute next, as a bare answer that acknowledges nothing.
 void SwitchMachine::State::tell_where(SwitchJob& job, const Header& header, Address source) {
   ++job.tally.answers;
+  answer_bare(job, header, job.ring.stands(header.slot, header.worker), 0, source);
+}
+
+void SwitchMachine::State::answer_bare(SwitchJob& job, const Header& header, std::uint32_t base, std::uint32_t bitmap,
+                                       Address source) {
   if (!takes(job.tally, HEADER_BYTES, 1)) return;
-  Header where = reply_to(header, Kind::answer);
-  where.base = job.ring.stands(header.slot, header.worker);
-  where.flags = static_cast<std::uint8_t>(FLAG_BARE | (job.spec.checksum ? FLAG_CHECKSUM : 0));
+  Header bare = reply_to(header, Kind::answer);
+  bare.base = base;
+  bare.bitmap = bitmap;
+  bare.flags = static_cast<std::uint8_t>(FLAG_BARE | (job.spec.checksum ? FLAG_CHECKSUM : 0));
   const std::span<std::uint8_t> datagram = queue.push(HEADER_BYTES, {&source, 1});
-  store_header(datagram.data(), where);
+  store_header(datagram.data(), bare);
   finish(datagram);
 }
 

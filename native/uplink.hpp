@@ -71,6 +71,10 @@ class UplinkPresence {
     return was_joined ? Reason::branch_lost : Reason{};
   }
 
+  void was_stopped(double seconds) {
+    heard_at_ += seconds;
+    leave_by_ += seconds;
+  }
   void heard(double now) {
     heard_at_ = now;
     unanswered_ = 0;

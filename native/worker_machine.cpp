@@ -283,6 +283,10 @@ void WorkerMachine::State::result(const Parsed& packet, double now) {
       header.contributors == 0 && header.code_count == 0 && packet.word_count == 0 && operation.code_count == 0;
   if (header.signature != operation.signature && !of_passes_only) return drop(Reason::mismatch);
   if (header.kind == Kind::answer && (header.flags & FLAG_BARE) != 0) {
+    if (accepted_[slot] != 0) {  // what was sent again since, or the timer, brings the result
+      ++counters_.duplicates;
+      return;
+    }
     accepted_[slot] = 1;
     recovery_.withdraw(slot);
     return stream_.send_again(slot);
@@ -328,9 +332,6 @@ void WorkerMachine::State::caught(const Header& header, double now) {
   if (recovery_.was_sent(slot)) step = catch_up_->receive(header, (header.bitmap >> worker_ & 1) != 0);
   if (step == CatchUp::Step::ignored) {
     ++counters_.duplicates;
-  } else if (step == CatchUp::Step::acknowledged) {
-    recovery_.withdraw(slot);
-    catch_up_->again(slot);
   } else {
     recovery_.finished(slot, now, [this](std::uint32_t overdue) { send_again(overdue); });
     if (!catch_up_->holds(slot)) stream_.release(slot);
@@ -412,7 +413,9 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
   Operation& operation = stream_.operation(slot);
   const std::uint64_t base = stream_.base(slot);
   const bool forecasts = stream_.forecasts(slot);
-  const std::size_t words = operation.passes() ? 0 : operation.word_count(item) + forecasts * AGE_WORDS;
+  // A pass that is accepted is sent again as zeros of the result's length: see host/worker_machine.py.
+  const bool passes = operation.passes() && accepted_[slot] == 0;
+  const std::size_t words = passes ? 0 : operation.word_count(item) + forecasts * AGE_WORDS;
   const std::size_t bytes = datagram_bytes(operation.code_count, words);
   const std::span<std::uint8_t> datagram = sink.reserve(bytes);
   if (datagram.empty()) return false;
@@ -420,7 +423,7 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
   Header contribution = header(Kind::contribution);
   contribution.slot = slot;
   contribution.base = static_cast<std::uint32_t>(base);
-  if (operation.passes())
+  if (passes)
     contribution.flags |= static_cast<std::uint8_t>(closed_[slot] > base ? FLAG_PASS | FLAG_LATE : FLAG_PASS);
   contribution.signature = operation.signature;
   contribution.code_count = static_cast<std::uint8_t>(operation.code_count);
@@ -436,7 +439,9 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
   }
   if (forecasts)
     store_by_forecast(operation, std::span(words_at, words * WORD_BYTES));
-  else if (operation.carries_words(item) && !operation.passes())
+  else if (operation.passes())
+    std::memset(words_at, 0, words * WORD_BYTES);
+  else if (operation.carries_words(item))
     operation.quantized(operation.words_chunk(item), stream_.agreed_codes(item), words_at);
   commit(sink, datagram.first(bytes));
   return true;

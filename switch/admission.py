@@ -81,7 +81,9 @@ def judge_alone(join: Join, schemes: Collection[str], *, tree: bool = False) -> 
     if join.scheme not in schemes:
         served = " and ".join(f"{scheme}://" for scheme in sorted(schemes))
         return refuse(
-            Refusal.SCHEME, f"this switch does not serve {join.scheme}://", f"use an address that begins with {served}"
+            Refusal.SCHEME,
+            f"this switch does not serve {join.scheme}://",
+            f"use an address that begins with {served}, or start the switch with --data udp,zmq",
         )
     words, slots = join.words_per_packet, join.slots
     if (words is not None and (words < 8 or words % 8)) or (slots is not None and slots < MIN_SLOTS):

@@ -58,6 +58,7 @@ class DirectJobs:
 
     def join(self, peer: bytes, join: Join, now: float, through_leaves: bool) -> None:
         """A rank asks, for the first time or again. `through_leaves`: others of its job have come that way."""
+        self._turn(now)
         self._catch_up(join.job, now)
         job = self._table.open.get(join.job)
         if job is not None and (member := job.members.get(join.rank)) and member.join.nonce == join.nonce:
@@ -338,6 +339,7 @@ class DirectJobs:
 
     def handle_timer(self, now: float) -> None:
         """Let go of what has waited too long."""
+        self._turn(now)
         for job in list(self._table.open.values()):
             if job.state is State.FORMING:
                 for rank in job.lapsed(now):
@@ -355,10 +357,15 @@ class DirectJobs:
         """When `handle_timer` wants to be called, or None."""
         times = self._table.timers()
         for job in self._table.open.values():
-            times.extend(job.members[rank].lapses_s for rank in job.arriving)
+            times.extend(self._table.leases([job.members[rank].lapses_s for rank in job.arriving]))
             if job.state in (State.FORMING, State.STARTING):
                 times.append(job.deadline_s)
         return min(times, default=None)
+
+    def _turn(self, now: float) -> None:
+        if stopped_s := self._table.turn(now):
+            for job in self._table.open.values():
+                job.deadline_s += stopped_s
 
     def _give_up_forming(self, job: DirectJob) -> None:
         missing = job.missing

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Generic, TypeVar
 
-from fanin.control import Explanation, Join, Leave
+from fanin.control import JOIN_INTERVAL_S, Explanation, Join, Leave
+from fanin.own_stops import OwnStops
 from fanin.switch.jobs import Job, State
 
 LINGER_S = 1.0
@@ -25,6 +26,7 @@ class JobTable(Generic[J]):
         self.placed: dict[int, J] = {}
         """Jobs on the data plane, by index."""
         self._epitaphs: deque[tuple[str, int, Explanation]] = deque(maxlen=MAX_EPITAPHS)
+        self._stops = OwnStops(JOIN_INTERVAL_S)
 
     @property
     def forming(self) -> list[J]:
@@ -82,10 +84,23 @@ class JobTable(Generic[J]):
         """Ended jobs that have lingered long enough."""
         return [job for job in self.placed.values() if job.state is State.ENDED and now >= job.forget_s]
 
+    def turn(self, now: float) -> float:
+        """At the beginning of each turn of the controller: leases are as much longer as it was stopped before it.
+
+        Returns for how many seconds that was, mostly 0.
+        """
+        stopped_s = self._stops.turn(now)
+        if stopped_s:
+            for job in self.open.values():
+                job.was_stopped(stopped_s)
+        return stopped_s
+
     def timers(self) -> list[float]:
         """When jobs become forgettable, and when ranks of those that form or start have been silent for too long."""
         times = [job.forget_s for job in self.placed.values() if job.state is State.ENDED]
-        for job in self.open.values():
-            if job.state in (State.FORMING, State.STARTING):
-                times.extend(member.lapses_s for member in job.members.values())
-        return times
+        waiting = [job for job in self.open.values() if job.state in (State.FORMING, State.STARTING)]
+        return times + self.leases([member.lapses_s for job in waiting for member in job.members.values()])
+
+    def leases(self, lapses_s: list[float]) -> list[float]:
+        """These times, and, if there are any, one that is early enough to notice stops of the controller itself."""
+        return [*lapses_s, self._stops.due_at] if lapses_s and self._stops.due_at is not None else lapses_s

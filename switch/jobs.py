@@ -90,6 +90,11 @@ class Job(Generic[A]):
     forget_s: float = 0.0
     """When it goes off the data plane, once it has ended."""
 
+    def was_stopped(self, seconds: float) -> None:
+        """The controller itself was stopped for so long: nobody could renew a Join meanwhile."""
+        for member in self.members.values():
+            member.renewed_s += seconds
+
     def lapsed(self, now: float) -> list[int]:
         """Ranks that waited, and have been silent for too long."""
         return [rank for rank, member in self.members.items() if now >= member.lapses_s]

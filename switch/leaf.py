@@ -108,6 +108,7 @@ class LeafController:
 
     def receive(self, peer: bytes, request: control.Request, now: float) -> None:
         """Act on a request of `peer`."""
+        self._turn(now)
         if isinstance(request, Join):
             self._join(peer, request, now)
         elif isinstance(request, control.Leave):
@@ -197,6 +198,7 @@ class LeafController:
 
     def receive_from_parent(self, reply: control.Reply, now: float) -> None:
         """Take in what the parent says."""
+        self._turn(now)
         self.watch.take(reply, now)
         if isinstance(reply, control.Explanation):
             for question in [each for each in self._questions if each[1] == reply.generation]:
@@ -317,6 +319,7 @@ class LeafController:
 
     def handle_timer(self, now: float) -> None:
         """Ask for the parent, and let go of what has waited too long."""
+        self._turn(now)
         if (attach := self.watch.due(now)) is not None:
             self._upwards.append(attach)
         for job in list(self._table.open.values()):
@@ -337,6 +340,10 @@ class LeafController:
         times = [*self._table.timers(), self.watch.next_timer()]
         times.extend(until for _, _, until in self._questions)
         return min(times)
+
+    def _turn(self, now: float) -> None:
+        if stopped_s := self._table.turn(now):
+            self._questions = deque((peer, what, until + stopped_s) for peer, what, until in self._questions)
 
     # --- what goes out ---
 

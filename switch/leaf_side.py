@@ -92,6 +92,22 @@ class LeafSide:
         )
         self._send_up(job, job.uplink.uplink, packet)
 
+    def _ask(self, job: SwitchJob, slot: int) -> None:
+        """The parent has acknowledged: contribute again, at the length of a result, to be answered with that."""
+        assert job.uplink is not None
+        base, sums = job.slot(slot).partial
+        if sums.contributors:
+            self.ascend(job, slot)
+            return
+        packet = Packet(
+            kind=Kind.CONTRIBUTION,
+            slot=slot,
+            base=base,
+            codes=(0,) * job.spec.codes_per_packet,
+            words=np.zeros(job.spec.words_per_packet, np.uint32),
+        )
+        self._send_up(job, job.uplink.uplink, packet)
+
     def _send_up(self, job: SwitchJob, uplink: Uplink, packet: Packet) -> None:
         whole = dataclasses.replace(
             packet,
@@ -169,7 +185,7 @@ class LeafSide:
         slot = job.slot(packet.slot)
         if packet.kind is Kind.ANSWER and Flag.BARE in packet.flags:
             if slot.complete and packet.base == slot.open:
-                self.ascend(job, packet.slot)
+                self._ask(job, packet.slot)
             return
         result = Round(packet.words, packet.codes, packet.signature, packet.contributors, 0)
         closed = slot.descend(packet.base, result)

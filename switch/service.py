@@ -60,7 +60,8 @@ class ServiceOptions:
     """UDP ports and threads; the first has the port above."""
     native: bool | None = None
     """True: the native engine or an error; False: the twin; None: native where it is built."""
-    schemes: tuple[Scheme, ...] = ("udp", "zmq")
+    schemes: tuple[Scheme, ...] = ("udp",)
+    """What carries data; each opens ports, so that one which nobody asked for stays closed."""
     curve: CurveKeys | None = None
     parent: SwitchAddress | None = None
     """The switch that this one is a leaf of."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fanin.job import JobSpec, Uplink
+from fanin.job import HEARTBEATS_TO_SILENCE, JobSpec, Uplink
 from fanin.switch.slot_machine import Membership, Slot
-from fanin.switch.suspicion import silent_at
+from fanin.switch.suspicion import silent_at, stands
 from fanin.switch.tally import Tally
 from fanin.switch.uplink import UplinkPresence
 from fanin.wire import Reason
@@ -42,9 +42,11 @@ class SwitchJob:
         self.sources: list[int | None] = [None] * spec.workers
         """The address that each worker registered, or None."""
         self.heard: list[float] = [0.0] * spec.workers
-        """When something last came from that address, in seconds."""
+        """When something last came from that address, in seconds; later by what the switch itself was stopped since."""
         self.suspected: list[float | None] = [None] * spec.workers
         """When something else than silence spoke for a worker's death, if it did."""
+        self._excused = [float("-inf")] * spec.workers
+        """What `heard` was after the last stop of the switch: only who has spoken since gets heartbeats' time again."""
         self.lost = 0
         self.left = 0
 
@@ -85,3 +87,22 @@ class SwitchJob:
         for worker in range(self.spec.workers):
             if mask >> worker & 1:
                 yield worker, silent_at(self.heard[worker], self.suspected[worker], self.spec.liveness_timeout_s)
+
+    def was_stopped(self, seconds: float, now: float) -> None:
+        """The switch itself was stopped for so long: nobody's silence counts meanwhile.
+
+        Workers may have been stopped with it, or before it, so that each has time for a few heartbeats first.
+        """
+        fresh = now - self.spec.liveness_timeout_s + HEARTBEATS_TO_SILENCE * self.spec.heartbeat_s
+        for worker, _ in self.watched():
+            heard = self.heard[worker] + seconds
+            if self.heard[worker] != self._excused[worker]:
+                heard = max(heard, fresh)
+            suspected = self.suspected[worker]
+            if stands(self.heard[worker], suspected):
+                assert suspected is not None
+                # It goes on standing: the time that the worker has to speak up is the switch's own.
+                self.suspected[worker] = max(suspected + seconds, heard)
+            self.heard[worker] = self._excused[worker] = heard
+        if self.uplink is not None:
+            self.uplink.was_stopped(seconds)

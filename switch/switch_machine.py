@@ -28,11 +28,17 @@ know, and it is at most 8 bytes longer than what came in. Everything else that i
     CONTRIBUTION         fanin.switch.slot_machine                           FUTURE, ANCIENT
                                                                              MISMATCH       MISMATCH only
 
+Nobody is answered with more bytes than came in, a NOTICE's 8 aside: a result answers a contribution that is as long,
+and an ANSWER to a shorter one (a pass) is bare. Whoever passed and needs the result asks with a contribution of that
+length, which is a duplicate by then.
+
 What then happens: HELLO registers the source (once) and is answered by WELCOME of the same length; BYE marks the worker
 left, is echoed, and the others are told; a contribution goes to its slot. Whatever passes the STRANGER check is a sign
 of life. A registered worker that gives none for the job's liveness timeout is lost: an event, a bit in every WELCOME, a
 NOTICE to all. Nobody is evicted for it: that is for the controller to decide. One that the controller suspects is lost
 SUSPICION_TIMEOUT_S later if it gives none meanwhile; what comes in the first SUSPICION_SETTLES_S is no sign of life.
+Time during which the switch itself was stopped is no silence (fanin/own_stops.py), and after it who has spoken before
+has time for HEARTBEATS_TO_SILENCE more.
 
 In a job that survives losses, the controller evicts who is lost or has left, and may open an evicted worker's place to
 a new process (`admit_worker`), which is live from its HELLO on. Every such change is counted, and told to all: WELCOME,
@@ -54,6 +60,7 @@ from fanin import wire
 from fanin.errors import AdmissionError
 from fanin.events import SwitchEvent, WorkerJoined, WorkerLeft, WorkerSilent
 from fanin.job import SWITCH_QUEUE_BYTES, SWITCH_QUEUE_DATAGRAMS, JobSpec, Uplink
+from fanin.own_stops import OwnStops
 from fanin.switch.leaf_side import LeafSide
 from fanin.switch.slot_machine import Answer, Contribution, Round, Verdict
 from fanin.switch.suspicion import stands
@@ -83,6 +90,7 @@ class SwitchMachine:
         self._queue: list[tuple[bytes, tuple[int, ...]]] = []
         self._queue_bytes = 0
         self._events: deque[SwitchEvent] = deque()
+        self._stops = OwnStops()
 
     # --- what the controller asks ---
 
@@ -103,6 +111,7 @@ class SwitchMachine:
                 "free; ask for fewer slots, end another job or give the switch more memory"
             )
         self._jobs[spec.job] = self.job_type(spec)
+        self._look_at_own_watch()
 
     def remove(self, job: int) -> None:
         """Forget a job and free its memory. KeyError for one that is not there; so too in all that follows."""
@@ -110,6 +119,10 @@ class SwitchMachine:
         self._past.add(gone.tally)
         if gone.uplink is not None:
             self._leaf.remove(gone.uplink.uplink)
+        self._look_at_own_watch()
+
+    def _look_at_own_watch(self) -> None:
+        self._stops.watch_every(min((job.spec.heartbeat_s for job in self._jobs.values()), default=None))
 
     def evict(self, job: int, worker: int, now: float) -> None:
         """Take a worker out of the full mask; rounds that waited for it alone close. Evicting again does nothing."""
@@ -213,6 +226,7 @@ class SwitchMachine:
 
     def receive_datagram(self, data: bytes, source: int, now: float) -> None:
         """Take in any bytes from anybody; raises nothing for what they hold."""
+        self._turn(now)
         try:
             packet = wire.parse(data)
         except WireError as error:
@@ -238,13 +252,17 @@ class SwitchMachine:
 
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, int]]:
         """All that is to be sent, in order, as (bytes, address)."""
+        self._turn(now)
         self._leaf.speak(now)
         queue, self._queue, self._queue_bytes = self._queue, [], 0
         return [(data, destination) for data, destinations in queue for destination in destinations]
 
     def next_timer(self) -> float | None:
-        """When the next worker would count as lost: `handle_timer` must be called no later. None: nobody to watch."""
+        """When `handle_timer` must be called: for the next worker that would count as lost, and often enough to notice
+        stops of its own. None: nobody to watch."""
         times = [at for job in self._jobs.values() for _, at in job.watched()]
+        if times and self._stops.due_at is not None:
+            times.append(self._stops.due_at)
         times += [
             at for job in self._jobs.values() if job.uplink is not None and (at := job.uplink.next_timer()) is not None
         ]
@@ -252,6 +270,7 @@ class SwitchMachine:
 
     def handle_timer(self, now: float) -> None:
         """Find the workers that have been silent for too long."""
+        self._turn(now)
         for _, job in sorted(self._jobs.items()):
             silent = [worker for worker, at in job.watched() if at <= now]
             for worker in silent:
@@ -267,6 +286,12 @@ class SwitchMachine:
     def next_event(self) -> SwitchEvent | None:
         """The oldest event that was not fetched yet, or None."""
         return self._events.popleft() if self._events else None
+
+    def _turn(self, now: float) -> None:
+        stopped_s = self._stops.turn(now)
+        if stopped_s:
+            for job in self._jobs.values():
+                job.was_stopped(stopped_s, now)
 
     # --- packets of a job ---
 
@@ -383,7 +408,13 @@ class SwitchMachine:
     def _answer(self, job: SwitchJob, packet: Packet, answer: Answer, source: int) -> None:
         job.tally.answers += 1
         full = _result(job.spec, Kind.ANSWER, packet.worker, packet.slot, answer.base, answer.result)
-        self._send(job.tally, dataclasses.replace(full, bitmap=answer.bitmap).to_bytes(), (source,))
+        full = dataclasses.replace(full, bitmap=answer.bitmap)
+        asked_bytes = wire.datagram_bytes(len(packet.codes), len(packet.words))
+        if wire.datagram_bytes(len(full.codes), len(full.words)) > asked_bytes:  # or who forges the source amplifies
+            bare = dataclasses.replace(packet.reply(Kind.ANSWER, bitmap=answer.bitmap), flags=full.flags | Flag.BARE)
+            self._send(job.tally, bare.to_bytes(), (source,))
+            return
+        self._send(job.tally, full.to_bytes(), (source,))
 
     def _tell_where(self, job: SwitchJob, packet: Packet, source: int) -> None:
         """The base that the worker has to contribute next, as a bare answer that acknowledges nothing."""

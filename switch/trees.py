@@ -109,6 +109,7 @@ class TreeJobs:
 
     def enlist(self, peer: bytes, request: Enlist, now: float) -> None:
         """A leaf passes on a Join of one of its ranks, for the first time or again."""
+        self._turn(now)
         join, leaf = request.join, request.leaf
         job = self._table.open.get(join.job)
         if job is not None:
@@ -309,6 +310,7 @@ class TreeJobs:
 
     def handle_timer(self, now: float) -> None:
         """Let go of what has waited too long."""
+        self._turn(now)
         for job in list(self._table.open.values()):
             silent = job.lapsed(now)
             if job.state is State.FORMING:
@@ -333,6 +335,11 @@ class TreeJobs:
             if job.state in (State.FORMING, State.STARTING):
                 times.append(job.deadline_s)
         return min(times, default=None)
+
+    def _turn(self, now: float) -> None:
+        if stopped_s := self._table.turn(now):
+            for job in self._table.open.values():
+                job.deadline_s += stopped_s
 
     def reports(self) -> list[control.JobReport]:
         """What `fanin stats` shows of them."""

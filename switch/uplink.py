@@ -17,6 +17,7 @@ A leaf is one worker of the job at its parent. What it contributes there needs n
 | both       | a worker of the leaf is lost, or all have left     | leaving    |                      |
 | leaving    | the parent echoes BYE, or LEAVE_TIMEOUT_S pass     | over       |                      |
 
+* Silence counts while the leaf itself was running (fanin/own_stops.py).
 * Connecting, HELLO is as long as the longest packet and goes out every HELLO_RETRY_S; a member says it once per
   heartbeat.
 """
@@ -27,11 +28,9 @@ import enum
 
 from fanin.job import (
     BYE_RETRY_S,
-    HEARTBEAT_INTERVAL_S,
     HEARTBEATS_TO_SILENCE,
     HELLO_RETRY_S,
     LEAVE_TIMEOUT_S,
-    LIVENESS_HEARTBEATS,
     JobSpec,
     Uplink,
 )
@@ -56,7 +55,7 @@ class UplinkPresence:
         self.phase = Phase.WAITING
         self.hello_sequence = 0
         self._liveness_timeout_s = spec.liveness_timeout_s
-        self._heartbeat_s = min(HEARTBEAT_INTERVAL_S, spec.liveness_timeout_s / LIVENESS_HEARTBEATS)
+        self._heartbeat_s = spec.heartbeat_s
         self._say_at = self._heard_at = self._leave_by = 0.0
         self._unanswered = 0
 
@@ -107,6 +106,11 @@ class UplinkPresence:
             self.phase = Phase.OVER
             return Reason.BRANCH_LOST
         return None
+
+    def was_stopped(self, seconds: float) -> None:
+        """The leaf's own process was stopped for so long: the parent could not be heard meanwhile."""
+        self._heard_at += seconds
+        self._leave_by += seconds
 
     def heard(self, now: float) -> None:
         """A legal packet of the job came from the parent."""

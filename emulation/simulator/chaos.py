@@ -17,6 +17,7 @@ from fanin.emulation.simulator.links import Link
 from fanin.emulation.simulator.scenario import (
     OF_A_LEAF,
     OF_A_WORKER,
+    OF_ALL,
     TUNES,
     Direction,
     Fault,
@@ -31,7 +32,9 @@ MAX_FAULTS = 6
 BUSY_S = 0.4
 """Faults begin within that time; a job that takes longer has peace at its end."""
 LONGEST_FAULT_S = 1.5
-MILD = ("cut", "clog", "degrade", "pause", *TUNES)
+FREEZES_S = (0.3, 1.2, 7.0)
+"""Shorter and longer than either liveness timeout."""
+MILD = ("cut", "clog", "degrade", "pause", *OF_ALL, *TUNES)
 """Kinds after which a job goes on; most faults are of these, so that most runs get somewhere."""
 MILD_SHARE = 0.75
 LOSS_CHOICES: tuple[OnWorkerLoss, ...] = ("raise", "raise", "raise", "continue")
@@ -165,6 +168,12 @@ def _loss(dice: random.Random, index: int, job: JobPlan) -> Fault:
     )
 
 
+def _length_s(dice: random.Random, kind: FaultKind) -> float:
+    if kind == "freeze":
+        return dice.choice(FREEZES_S)
+    return 0.0 if kind in ("evict", *TUNES) else round(dice.random() ** 3 * LONGEST_FAULT_S, 4)
+
+
 def _fault(dice: random.Random, chaos: Chaos, jobs: tuple[JobPlan, ...], leaves: int) -> Fault:
     job = dice.randrange(len(jobs))
     workers = jobs[job].workers
@@ -173,12 +182,12 @@ def _fault(dice: random.Random, chaos: Chaos, jobs: tuple[JobPlan, ...], leaves:
     wild = [kind for kind in kinds if kind not in MILD]
     kind = dice.choice(mild if mild and (not wild or dice.random() < MILD_SHARE) else wild)
     leaf = dice.randrange(leaves) if leaves and kind in OF_A_LEAF and dice.random() < 0.5 else None
-    of_one = kind in OF_A_WORKER or (leaf is None and kind not in ("restart", *TUNES) and dice.random() < 0.7)
+    of_one = kind in OF_A_WORKER or (leaf is None and kind not in ("restart", *OF_ALL, *TUNES) and dice.random() < 0.7)
     tunes = {"quorum": dice.randint(1, workers), "staleness": dice.randint(0, jobs[job].largest_staleness)}
     return Fault(
         kind=kind,
         at_s=round(dice.random() * BUSY_S, 4),
-        for_s=0.0 if kind in ("evict", *TUNES) else round(dice.random() ** 3 * LONGEST_FAULT_S, 4),
+        for_s=_length_s(dice, kind),
         job=job,
         rank=dice.randrange(workers) if of_one else None,
         leaf=leaf,

@@ -29,10 +29,25 @@ RECOVERY_S = 40.0
 liveness timeout (5 s), twice if it crashed while its job was starting; a join that nobody renews is kept for
 JOIN_LEASE_S (4 s); then the job forms anew and does all its steps."""
 
-FaultKind = Literal["cut", "clog", "degrade", "pause", "crash", "leave", "restart", "evict", "quorum", "staleness"]
+FaultKind = Literal[
+    "cut",
+    "clog",
+    "degrade",
+    "pause",
+    "freeze",
+    "strangers",
+    "crash",
+    "leave",
+    "restart",
+    "evict",
+    "quorum",
+    "staleness",
+]
 Direction = Literal["both", "to_switch", "from_switch"]
 TUNES = ("quorum", "staleness")
 """Kinds that change a running job, as `fanin tune` does."""
+OF_ALL = ("freeze", "strangers")
+"""Kinds that concern everybody at once, so that they have neither rank nor leaf."""
 OF_A_WORKER = ("crash", "leave", "evict")
 """Kinds that need a rank; the others mean the switch, or all links of the job, without one."""
 OF_A_LEAF = ("cut", "clog", "degrade", "pause", "restart")
@@ -51,9 +66,11 @@ class Fault:
 
     kind: FaultKind
     """cut: nothing passes (in one direction or both); clog: links hold back what they have; degrade: links get the
-    qualities in `link`; pause: SIGSTOP and SIGCONT; crash: a worker dies, and is started again after `for_s`; leave:
-    a worker says BYE in the middle, and is started again; restart: the switch dies, and is back empty after `for_s`;
-    evict: the controller takes a worker out; quorum, staleness: an operator sets K or S to `value`."""
+    qualities in `link`; pause: SIGSTOP and SIGCONT; freeze: the same for all processes at once, as of a virtual
+    machine; strangers: packets that are nobody's come to the switches (strangers.py); crash: a worker dies, and is
+    started again after `for_s`; leave: a worker says BYE in the middle, and is started again; restart: the switch dies,
+    and is back empty after `for_s`; evict: the controller takes a worker out; quorum, staleness: an operator sets K or
+    S to `value`."""
     at_s: float
     for_s: float = 0.0
     job: int = 0
@@ -73,6 +90,7 @@ class Fault:
         check(self.rank is not None or self.kind not in OF_A_WORKER, f"fault {self.kind}: rank is missing")
         check(self.leaf is None or self.kind in OF_A_LEAF, f"fault {self.kind}: that happens to no leaf")
         check(self.leaf is None or self.rank is None, f"fault {self.kind}: either a rank or a leaf")
+        check(self.rank is None or self.kind not in OF_ALL, f"fault {self.kind}: that happens to everybody")
         check((self.link is not None) == (self.kind == "degrade"), f"fault {self.kind}: link goes with degrade")
         check((self.value is not None) == (self.kind in TUNES), f"fault {self.kind}: value goes with {TUNES}")
 

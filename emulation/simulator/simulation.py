@@ -22,6 +22,7 @@ from fanin.emulation.simulator.machines import Kind, SwitchType, switch_type, wo
 from fanin.emulation.simulator.network import Network, ends
 from fanin.emulation.simulator.recorder import Recorder
 from fanin.emulation.simulator.scenario import Fault, Scenario
+from fanin.emulation.simulator.strangers import Strangers
 from fanin.emulation.simulator.switch_host import Circumstances, SwitchHost
 from fanin.emulation.simulator.violations import CrashError, ProgressError, ViolationError
 from fanin.emulation.simulator.worker import Process
@@ -127,6 +128,11 @@ class Simulation:
             self.jobs.append(job)
             self.queue.at(plan.start_s, job.start)
             address += plan.workers
+        self._strangers = Strangers(
+            self.network, [host.address for host in self.hosts], random.Random(f"strangers {seed}")
+        )
+        if any(fault.kind == "strangers" for fault in scenario.faults):
+            self.network.watchers.append(self._strangers)
         for fault in scenario.faults:
             self.queue.at(fault.at_s, self._strike, fault)
         self.queue.at(scenario.quiet_s, self._quiet)
@@ -193,6 +199,10 @@ class Simulation:
                 self._degrade(fault)
             case "pause":
                 self._pause(fault, process, host)
+            case "freeze":
+                self._freeze(fault)
+            case "strangers":
+                self._strangers.visit(fault.for_s)
             case "restart":
                 host.stop()
                 self.queue.at(fault.ends_s, _restart, host)
@@ -244,6 +254,12 @@ class Simulation:
         elif process.node is not None:
             self.network.pause(process.node)
             self.queue.at(fault.ends_s, self.network.resume, process.node)
+
+    def _freeze(self, fault: Fault) -> None:
+        for host in self.hosts:
+            self.queue.at(fault.ends_s, host.resume, host.pause())
+        for process in (process for job in self.jobs for process in job.processes):
+            self._pause(fault, process, self.switch)
 
     def _evict(self, fault: Fault, job: SimulatedJob) -> None:
         """Take a worker out of the job that runs now, if one does; a stopped switch does that when it goes on."""

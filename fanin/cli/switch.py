@@ -51,7 +51,7 @@ def switch(
     native: Annotated[
         bool | None, typer.Option("--native/--twin", help="The C++ engine or an error, or the Python twin.")
     ] = None,
-    data: Annotated[str, typer.Option(help="What carries data: udp, zmq, or both with a comma.")] = "udp,zmq",
+    data: Annotated[str, typer.Option(help="What carries data: udp, zmq, or both with a comma.")] = "udp",
     curve_keys: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Encrypt control and zmq data; the file is made if need be.")
     ] = None,

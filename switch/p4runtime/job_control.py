@@ -23,6 +23,7 @@ from fanin import wire
 from fanin.errors import AdmissionError, ConfigurationError
 from fanin.events import SwitchEvent, WorkerSilent
 from fanin.job import JobSpec, ParentRoute
+from fanin.own_stops import OwnStops
 from fanin.switch.frames import Endpoint, read_frame
 from fanin.switch.p4runtime.allocation import place
 from fanin.switch.p4runtime.capacity import Capacity
@@ -60,6 +61,7 @@ class JobControl:
         self._rows = 1
         """Rows of counters that jobs have had, row 0 included, where what belongs to no job is counted."""
         self._events: deque[SwitchEvent] = deque()
+        self._stops = OwnStops()
         self._voice = Voice(link, vocabulary, placement.endpoints[0])
         self._registration = Registration(link, vocabulary, self._voice, self._events)
 
@@ -92,10 +94,21 @@ class JobControl:
     def _keep(self, job: PlacedJob) -> None:
         self.jobs[job.spec.job] = job
         self._rows = max(self._rows, job.row + 1)
+        self._look_at_own_watch()
+
+    def _look_at_own_watch(self) -> None:
+        self._stops.watch_every(min((job.spec.heartbeat_s for job in self.jobs.values()), default=None))
+
+    def _turn(self, now: float) -> None:
+        stopped_s = self._stops.turn(now)
+        if stopped_s:
+            for job in self.jobs.values():
+                job.was_stopped(stopped_s, now)
 
     def remove(self, job: int) -> None:
         """Take a job off the device. KeyError for one that is not there."""
         placed = self.jobs.pop(job)
+        self._look_at_own_watch()
         updates = [job_entry(self._words, DELETE, placed), *uplink_entries(self._words, DELETE, placed)]
         for rank, worker in enumerate(placed.workers):
             if worker is not None and placed.live >> rank & 1:
@@ -166,6 +179,7 @@ class JobControl:
 
     def receive(self, packet: Any, now: float) -> None:
         """A PacketIn: HELLO or BYE of a worker, what a parent says to its leaf, or what has cleaned a slot."""
+        self._turn(now)
         data, metadata = self._words.packet_in(packet)
         frame = read_frame(data)
         if frame is None:
@@ -205,6 +219,7 @@ class JobControl:
 
     def speak(self, now: float) -> None:
         """Say HELLO or BYE to parents, where it is time to."""
+        self._turn(now)
         for job in self.jobs.values():
             if job.uplink is not None:
                 for packet in job.uplink.packets_due(now):
@@ -215,12 +230,15 @@ class JobControl:
     def next_timer(self) -> float | None:
         """When the next worker would count as lost, or a parent is to be spoken to; None when there is neither."""
         times = [at for job in self.jobs.values() for _, at in job.watched()]
+        if times and self._stops.due_at is not None:
+            times.append(self._stops.due_at)
         uplinks = (job.uplink for job in self.jobs.values() if job.uplink is not None)
         times += [at for uplink in uplinks if (at := uplink.presence.next_timer()) is not None]
         return min(times, default=None)
 
     def handle_timer(self, now: float) -> None:
         """Find the workers that have been silent for too long."""
+        self._turn(now)
         for job in self.jobs.values():
             silent = [rank for rank, at in job.watched() if at <= now]
             for rank in silent:

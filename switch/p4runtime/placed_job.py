@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from fanin.job import JobSpec
+from fanin.job import HEARTBEATS_TO_SILENCE, JobSpec
 from fanin.switch.frames import Endpoint
 from fanin.switch.p4runtime.upward import LeafUplink
 from fanin.switch.p4runtime.vocabulary import DELETE, INSERT, MODIFY, Vocabulary
@@ -55,6 +55,8 @@ class PlacedJob:
     """HELLOs and BYEs that came this far and no further: no counter of the pipeline's knows of them."""
     adopted: bool = False
     """It was found on the device: tokens are unknown, so the registered addresses stand for them."""
+    excused: dict[int, float] = field(default_factory=dict)
+    """By rank, what `heard` was after the last stop of the controller."""
     uplink: LeafUplink | None = None
     """Of a leaf: its presence at the parent."""
     unclean: set[tuple[int, int]] = field(default_factory=set)
@@ -93,6 +95,17 @@ class PlacedJob:
         for rank, _ in self.audience:
             if not self.lost >> rank & 1:
                 yield rank, silent_at(self.heard[rank], self.suspected.get(rank), self.spec.liveness_timeout_s)
+
+    def was_stopped(self, seconds: float, now: float) -> None:
+        """The controller itself was stopped for so long: as SwitchJob.was_stopped."""
+        fresh = now - self.spec.liveness_timeout_s + HEARTBEATS_TO_SILENCE * self.spec.heartbeat_s
+        for rank, _ in self.watched():
+            heard = self.heard[rank] + seconds
+            if self.heard[rank] != self.excused.get(rank):
+                heard = max(heard, fresh)
+            self.heard[rank] = self.excused[rank] = heard
+        if self.uplink is not None:
+            self.uplink.presence.was_stopped(seconds)
 
     def facts(self) -> dict[str, int]:
         """What the job's entry says, by the names of the action's parameters."""

@@ -50,7 +50,7 @@ class SwitchProcess:
 
     def __init__(self, mode: Mode, *arguments: str, bind: str = "127.0.0.1:0") -> None:
         engine = "--native" if mode.startswith("native") else "--twin"
-        common = [engine, "--bind", bind, "--liveness-timeout", str(LIVENESS_S), *arguments]
+        common = [engine, "--bind", bind, "--data", "udp,zmq", "--liveness-timeout", str(LIVENESS_S), *arguments]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "fanin", "switch", *common], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )

@@ -12,8 +12,9 @@ from fanin.switch.service import ServiceOptions, SwitchService
 
 @contextlib.contextmanager
 def a_service(**given: object) -> Iterator[SwitchService]:
-    """A service on loopback, on any free port, that is closed afterwards."""
-    options = ServiceOptions(**{"host": "127.0.0.1", "port": 0, "memory_bytes": 64 << 20, **given})  # type: ignore[arg-type]
+    """A service on loopback, on any free port, for both carriers, that is closed afterwards."""
+    usual = {"host": "127.0.0.1", "port": 0, "memory_bytes": 64 << 20, "schemes": ("udp", "zmq")}
+    options = ServiceOptions(**{**usual, **given})  # type: ignore[arg-type]
     with contextlib.closing(SwitchService(options)) as service:
         running = threading.Thread(target=service.run)
         running.start()

@@ -142,6 +142,21 @@ def test_a_job_that_does_not_form_in_time_is_forgotten_and_the_missing_ranks_nam
         assert refused.ranks == (1,)
 
 
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_controller_that_was_stopped_lets_ranks_renew_their_joins(missing: int) -> None:
+    """Of a job that forms, and of one that starts."""
+    world = World()
+    for rank in range(2 - missing):
+        world.join(join(rank, 2, join_timeout_s=10.0))
+    world.advance(1.0)
+    world.now += 20.0
+    world.controller.handle_timer(world.now)
+    world.advance(2.0)
+    assert world.state_of("j") == (["forming"] if missing else ["starting"])
+    world.advance(JOIN_LEASE_S)
+    assert world.controller.live_jobs == 0, "silence after it counts"
+
+
 def test_a_waiting_rank_that_falls_silent_is_missing_again_and_its_place_is_free() -> None:
     world = World()
     world.join(join(0, 3))

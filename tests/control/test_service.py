@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 
@@ -11,6 +12,7 @@ from fanin import control
 from fanin.events import WorkerJoined, WorkerSilent
 from fanin.host.control import ask
 from fanin.switch.data_plane import DataPlane
+from fanin.switch.service import ServiceOptions, SwitchService
 from tests.control.fakes import BUFFERS, FakeServer, join
 from tests.control.processes import DEADLINE_S
 from tests.control.services import a_service, address_of
@@ -37,3 +39,11 @@ def test_who_asks_is_told_of_what_the_data_plane_has_reported_already(quiet: Fak
         explanation = ask(address, question, timeout_s=DEADLINE_S)
         assert isinstance(explanation, control.Explanation)
         assert explanation.lost == (1,)
+
+
+def test_the_port_for_data_over_zmq_is_opened_only_when_asked_for() -> None:
+    options = ServiceOptions(host="127.0.0.1", port=0, memory_bytes=1 << 20)
+    with contextlib.closing(SwitchService(options)) as service:
+        assert list(service.servers) == ["udp"]
+    with a_service() as service:
+        assert sorted(service.servers) == ["udp", "zmq"]

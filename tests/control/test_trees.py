@@ -8,7 +8,7 @@ from collections import defaultdict
 import pytest
 
 from fanin import control
-from fanin.control import JOIN_LEASE_S, Join, Refusal
+from fanin.control import JOIN_INTERVAL_S, JOIN_LEASE_S, Join, Refusal
 from fanin.events import WorkerJoined, WorkerLeft, WorkerSilent
 from fanin.options import SwitchAddress
 from fanin.switch.controller import Controller
@@ -73,11 +73,14 @@ class Grove:
         return self.say(leaf, request, request.nonce)
 
     def advance(self, seconds: float) -> None:
-        self.now += seconds
-        self.root.handle_timer(self.now)
-        for leaf in self.leaves:
-            leaf.handle_timer(self.now)
-        self.settle()
+        """Time passes, and everybody has turns."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(self.now + JOIN_INTERVAL_S, end)
+            self.root.handle_timer(self.now)
+            for leaf in self.leaves:
+                leaf.handle_timer(self.now)
+            self.settle()
 
     def running(self) -> None:
         """A job of four: ranks 0 and 3 at leaf 1, ranks 1 and 2 at leaf 0."""

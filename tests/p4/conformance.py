@@ -27,7 +27,7 @@ from fanin.switch.switch_machine import SwitchMachine
 from fanin.wire import OFFSET_FLAGS, OFFSET_KIND, Flag, Kind
 from tests.p4.emulated import ControlledMachine, P4Machine
 from tests.p4.remote import RemoteDevice, RemoteMachine, on_bmv2, served
-from tests.p4_programs.sides import bare
+from tests.p4_programs.sides import as_short_as, bare
 from tests.switch.harness import MACHINES, Machine, MachineType
 from tests.switch.leaf import PARENT
 
@@ -118,8 +118,10 @@ class Pair:
         wanted = self._allowed(expected, rounds != self._rounds)
         self._rounds = rounds
         for destination in {to for _, to in [*wanted, *got]}:
-            found = self._order([data.hex() for data, to in got if to == destination])
-            sought = self._order([data.hex() for data, to in wanted if to == destination])
+            twins = [data for data, to in wanted if to == destination]
+            subjects = as_short_as(twins, [data for data, to in got if to == destination])
+            found = self._order([data.hex() for data in subjects])
+            sought = self._order([data.hex() for data in twins])
             assert found == sought, f"to {destination}: {found}, the twin {sought}"  # no rewriting in this module
         return expected
 

@@ -134,7 +134,20 @@ def test_a_scenario_survives_being_written_and_read(seed: int) -> None:
 def test_the_drawn_schedules_have_every_kind_of_fault_and_of_work() -> None:
     scenarios = [draw(seed) for seed in range(300)]
     kinds = {fault.kind for scenario in scenarios for fault in scenario.faults}
-    assert kinds == {"cut", "clog", "degrade", "pause", "crash", "leave", "restart", "evict", "quorum", "staleness"}
+    assert kinds == {
+        "cut",
+        "clog",
+        "degrade",
+        "pause",
+        "freeze",
+        "strangers",
+        "crash",
+        "leave",
+        "restart",
+        "evict",
+        "quorum",
+        "staleness",
+    }
     assert {fault.kind for scenario in scenarios for fault in scenario.faults if fault.leaf is not None} == set(
         OF_A_LEAF
     )
@@ -145,3 +158,29 @@ def test_the_drawn_schedules_have_every_kind_of_fault_and_of_work() -> None:
     assert {job.steady_steps for job in small} == {1, 3, 100}
     assert 0.1 < sum(job.tree for scenario in scenarios for job in scenario.jobs[:1]) / len(scenarios) < 0.3
     assert max(job.staleness for scenario in scenarios for job in scenario.jobs) == 3
+
+
+@pytest.mark.parametrize("kind", ["native", "python"])
+@pytest.mark.parametrize("leaves", [0, 2])
+@pytest.mark.parametrize("stopped_s", [1.2, 7.0])
+@pytest.mark.parametrize("at_s", [0.0001, 0.02, 0.06, 0.8])
+def test_a_job_outlasts_a_stop_of_everything(kind: Kind, at_s: float, stopped_s: float, leaves: int) -> None:
+    """While it forms, while it works, and while its workers think for longer than a heartbeat."""
+    built(kind)
+    job = JobPlan(workers=3, steps=6, think_s=0.3, tree=leaves > 0)
+    frozen = Fault(kind="freeze", at_s=at_s, for_s=stopped_s)
+    assert simulate(Scenario(jobs=(job,), leaves=leaves, faults=(frozen,)), 1, kind=kind).attempts == 1
+
+
+@pytest.mark.parametrize("kind", ["native", "python"])
+@pytest.mark.parametrize("leaves", [0, 2])
+def test_strangers_change_nothing(kind: Kind, leaves: int) -> None:
+    built(kind)
+    job = JobPlan(workers=3, steps=20, think_s=0.02, tree=leaves > 0)
+    knocking = Fault(kind="strangers", at_s=0.0, for_s=0.5)
+    quiet, noisy = (
+        simulate(Scenario(jobs=(job,), leaves=leaves, faults=faults), 1, kind=kind) for faults in ((), (knocking,))
+    )
+    assert noisy.attempts == quiet.attempts == 1
+    assert noisy.contributions > quiet.contributions, "some of what strangers send are contributions"
+    assert noisy.virtual_s == pytest.approx(quiet.virtual_s, rel=0.1)

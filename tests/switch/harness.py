@@ -94,16 +94,34 @@ def words_of(*values: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
 class Bench:
     """One machine with one job, and its workers' voices. What the machine sends is parsed on the way out."""
 
+    _now = 0.0
+    _said: tuple[tuple[bytes, int], ...] = ()
+    """What the machine has sent while time passed."""
+
     def __init__(self, make: MachineType, spec: JobSpec | None = None, registered: bool = True) -> None:
         self.machine = make(PLENTY)
         self.spec = make_spec() if spec is None else spec
         self.machine.admit(self.spec)
-        self.now = 0.0
         if registered:
             for worker in range(self.spec.workers):
                 self.say(self.hello(worker), address(worker, self.spec.job))
             while self.machine.next_event() is not None:
                 pass
+
+    @property
+    def now(self) -> float:
+        return self._now
+
+    @now.setter
+    def now(self, later: float) -> None:
+        """Time passes, and the machine is given a turn whenever it wants one: it is not stopped."""
+        while (at := self.machine.next_timer()) is not None:
+            if at >= later:
+                break
+            self._now = max(at, self._now)
+            self.machine.handle_timer(self._now)
+            self._said += tuple(self.machine.datagrams_to_send(self._now))
+        self._now = later
 
     def say(self, data: bytes | Packet, source: int) -> list[tuple[Packet, int]]:
         """Hand one datagram in; return all that the machine sends, as (packet, address)."""
@@ -112,7 +130,9 @@ class Bench:
         return self.sent()
 
     def sent(self) -> list[tuple[Packet, int]]:
-        return [(parse(data), destination) for data, destination in self.machine.datagrams_to_send(self.now)]
+        said = [*self._said, *self.machine.datagrams_to_send(self.now)]
+        self._said = ()
+        return [(parse(data), destination) for data, destination in said]
 
     def packet(
         self,

@@ -63,7 +63,7 @@ def test_a_parent_that_was_restarted_may_use_an_index_again_while_the_old_job_li
     old, machine = leaf.spec, cast("LeafMachine", leaf.machine)
     again = replace(old, job=old.job + 1, generation=0x5EC0)
     machine.admit_leaf(again, replace(UPLINK, generation=0xFEED))
-    leaf.now += 10.0
+    leaf.now += old.liveness_timeout_s
     leaf.machine.handle_timer(leaf.now)
     ups = {packet.generation: packet.kind for packet, destination in leaf.sent() if destination == PARENT}
     assert ups == {0xBEEF: Kind.BYE}, "the old part says what it has to say, though its index has another user"

@@ -12,7 +12,7 @@ from fanin.errors import ConfigurationError
 from fanin.events import RoundHeard
 from fanin.reduction import Element, Reduction
 from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
-from fanin.wire import Kind, parse
+from fanin.wire import HEADER_BYTES, Flag, Kind, parse
 from tests.support.cluster import WORKER_MACHINES, Cluster, job, reduction
 from tests.support.lockstep import Lockstep
 from tests.support.network import SWITCH, Link
@@ -204,3 +204,33 @@ def test_what_would_be_computed_wrongly_is_refused(kind: str, given: dict[str, o
     source, result = np.zeros(COUNT, np.float32), np.zeros(COUNT, np.float32)
     with pytest.raises(ConfigurationError, match=says):
         cluster.submit(0, replace(contribution(source, result), **given))  # type: ignore[arg-type]
+
+
+def test_a_worker_that_passed_and_missed_the_result_asks_for_it_at_its_length(kind: str) -> None:
+    """A switch sends no more than comes in: its answer to the pass, sent again, only acknowledges."""
+    spec = job(workers=2, quorum=2, staleness=0, max_staleness=1, slots=1, words_per_packet=WORDS)
+    cluster = Cluster.joined(kind, spec=spec)
+    source, results = np.full(WORDS, 0.5, np.float32), np.zeros((2, WORDS), np.float32)
+    said: list[tuple[Kind, Flag, int]] = []
+
+    def lose_the_first_result_of_worker_1(_now: float, from_: int, to: int, data: bytes) -> bool:
+        packet = parse(data)
+        if packet.kind not in (Kind.HELLO, Kind.WELCOME) and 2 in (from_, to):
+            said.append((packet.kind, packet.flags, len(data)))
+        return not (packet.kind is Kind.RESULT and to == 2)
+
+    cluster.network.wiretap = lose_the_first_result_of_worker_1
+    cluster.submit(1, passing(results[1]))
+    cluster.submit(0, contribution(source, results[0]))
+    cluster.run()
+    assert (results == 0.5).all()
+    passed, full = (Kind.CONTRIBUTION, Flag.PASS, HEADER_BYTES), HEADER_BYTES + 4 * WORDS
+    after = said[said.index((Kind.RESULT, Flag(0), full)) + 1 :]
+    assert after == [
+        passed,
+        (Kind.ANSWER, Flag.BARE, HEADER_BYTES),
+        (Kind.CONTRIBUTION, Flag(0), full),
+        (Kind.ANSWER, Flag(0), full),
+    ]
+    counted = cluster.switch.job_counters(spec.job)
+    assert (counted["contributions"], counted["passes"], counted["duplicates"]) == (1, 1, 2)

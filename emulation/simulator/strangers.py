@@ -1,0 +1,73 @@
+"""Whoever has no part in a job and sends packets nevertheless: nothing of theirs may have any effect but a count.
+
+What a stranger sends, all with equal probability:
+
+* bytes that begin as a packet does and go on at random, from an address where nobody is registered;
+* a copy of what a switch has taken in, whole or with bytes changed (and its checksum made right again), from there;
+* such a copy with another generation, under the address of whoever sent it: forging an address is possible over UDP,
+  and the generation is what a forger who sees no packets lacks. (Who sees them can add to sums: docs/protocol.md.)
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import zlib
+from collections import deque
+
+from fanin.emulation.simulator.addresses import STRANGER_ADDRESS
+from fanin.emulation.simulator.network import Datagrams, Network
+from fanin.wire import HEADER_BYTES, MAGIC, OFFSET_CHECKSUM, OFFSET_FLAGS, OFFSET_GENERATION, VERSION, Flag
+
+REMEMBERED = 64
+"""Packets that a stranger has seen and not forgotten yet."""
+VISITS_PER_FAULT = 40
+"""Packets that strangers send to each switch while one fault lasts."""
+MOST_CHANGED_BYTES = 4
+
+
+class Strangers:
+    """All of them: they see what arrives at switches, and send what they like."""
+
+    def __init__(self, network: Network, switches: list[int], dice: random.Random) -> None:
+        """`switches` are the addresses of switches; `dice` are their own, so that other runs stay as they are."""
+        self._network, self._switches, self._dice = network, switches, dice
+        self._seen: deque[tuple[bytes, int]] = deque(maxlen=REMEMBERED)
+
+    def stepped(self, address: int, received: tuple[bytes, int] | None, sent: Datagrams) -> None:
+        """See fanin.emulation.simulator.network.Watcher."""
+        if received is None or address not in self._switches or received[1] == STRANGER_ADDRESS:
+            return
+        if len(received[0]) >= HEADER_BYTES:
+            self._seen.append(received)
+
+    def visit(self, for_s: float) -> None:
+        """Come again and again from now on, for so long."""
+        for switch in self._switches:
+            for _ in range(VISITS_PER_FAULT):
+                self._network.queue.after(self._dice.random() * for_s, self._knock, switch)
+
+    def _knock(self, switch: int) -> None:
+        data, source = self._packet()
+        self._network.arrive(source, switch, data)
+
+    def _packet(self) -> tuple[bytes, int]:
+        what = self._dice.randrange(3)
+        if not self._seen or what == 0:
+            head = struct.pack("!HB", MAGIC, VERSION)
+            return head + self._dice.randbytes(self._dice.randint(0, HEADER_BYTES + 40)), STRANGER_ADDRESS
+        original, source = self._dice.choice(self._seen)
+        copy = bytearray(original)
+        if what == 1:
+            for _ in range(self._dice.randint(0, MOST_CHANGED_BYTES)):
+                copy[self._dice.randrange(len(copy))] = self._dice.getrandbits(8)
+            return _with_checksum(copy), STRANGER_ADDRESS
+        copy[OFFSET_GENERATION] ^= 1 << self._dice.randrange(8)
+        return _with_checksum(copy), source
+
+
+def _with_checksum(packet: bytearray) -> bytes:
+    if len(packet) >= HEADER_BYTES and packet[OFFSET_FLAGS] & Flag.CHECKSUM:
+        struct.pack_into("!I", packet, OFFSET_CHECKSUM, 0)
+        struct.pack_into("!I", packet, OFFSET_CHECKSUM, zlib.crc32(packet))
+    return bytes(packet)
