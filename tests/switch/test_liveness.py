@@ -181,6 +181,7 @@ def test_a_worker_that_has_left_is_not_lost_by_a_suspicion(machine_type: Machine
     bench.now = 1.0
     bench.say(bench.bye(1), address(1))
     bench.machine.suspect(1, 1, 1.0)
+    assert first_loss(bench) == 5.0, "worker 0's silence"
     with pytest.raises(KeyError):
         bench.machine.suspect(1, 2, 1.0)
 
