@@ -54,9 +54,15 @@ inline Uplink uplink_from_python(const pybind11::handle& given) {
 }
 
 inline Element element_from_python(int element) {
-  if (element < 0 || element > static_cast<int>(Element::uint8))
+  if (element < 0 || element > static_cast<int>(Element::int64))
     throw pybind11::value_error("element is none of fanin.reduction.Element");
   return static_cast<Element>(element);
+}
+
+inline Operator operator_from_python(int with) {
+  if (with < 0 || with > static_cast<int>(Operator::bxor))
+    throw pybind11::value_error("operator is none of fanin.reduction.Operator");
+  return static_cast<Operator>(with);
 }
 
 // An attribute's name, made and hashed once: a reduction is read for every collective.
@@ -85,7 +91,7 @@ inline Reduction reduction_from_python(const pybind11::handle& given) {
   reduction.count = count.of<std::uint64_t>(given);
   reduction.element = element_from_python(element.of<int>(given));
   reduction.lanes = lanes.of<std::uint32_t>(given);
-  reduction.with = static_cast<Operator>(with.of<int>(given));
+  reduction.with = operator_from_python(with.of<int>(given));
   reduction.divisor = divisor.of<double>(given);
   reduction.factor = factor.of<double>(given);
   reduction.residual = reinterpret_cast<float*>(residual.of<std::uintptr_t>(given));

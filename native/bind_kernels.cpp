@@ -119,14 +119,14 @@ void bind_codec(py::module_& module) {
 }
 
 void exact_encode_into(int element, const Bytes& x, Bytes& words_be, double factor, const Residual& residual) {
-  const auto of = static_cast<Element>(element);
+  const Element of = element_from_python(element);
   const std::size_t n = static_cast<std::size_t>(x.size()) / element_bytes(of);
   require(static_cast<std::size_t>(words_be.size()) == exact_words(of, n) * 4, "words_be has the wrong length");
   exact_encode(of, x.data(), n, factor, residual_of(residual, n), words_be.mutable_data());
 }
 
 Residual::value_type exact_residual_after(int element, const Bytes& x, double factor, const Residual& residual) {
-  const auto of = static_cast<Element>(element);
+  const Element of = element_from_python(element);
   const std::size_t n = static_cast<std::size_t>(x.size()) / element_bytes(of);
   require(residual.has_value(), "there is no residual");
   Residual::value_type after(static_cast<py::ssize_t>(n));
@@ -137,7 +137,7 @@ Residual::value_type exact_residual_after(int element, const Bytes& x, double fa
 
 void exact_decode_into(int element, int with, std::uint32_t ranks, const Bytes& words_be, std::size_t count, Bytes& out,
                        double divisor, std::size_t skip, std::uint32_t present) {
-  const auto of = static_cast<Element>(element);
+  const Element of = element_from_python(element);
   const std::size_t keep = static_cast<std::size_t>(out.size()) / element_bytes(of);
   const Parts parts = {.element = of,
                        .ranks = ranks,
@@ -146,7 +146,7 @@ void exact_decode_into(int element, int with, std::uint32_t ranks, const Bytes& 
                        .words_be = words_be.data()};
   require(static_cast<std::size_t>(words_be.size()) == ranks * parts.part_bytes, "words_be has the wrong length");
   require(skip + keep <= count, "out reaches beyond the elements");
-  exact_decode(parts, static_cast<Operator>(with), divisor, skip, keep, out.mutable_data());
+  exact_decode(parts, operator_from_python(with), divisor, skip, keep, out.mutable_data());
 }
 
 void bind_exact(py::module_& module) {
