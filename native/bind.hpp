@@ -54,7 +54,7 @@ inline Uplink uplink_from_python(const pybind11::handle& given) {
 }
 
 inline Element element_from_python(int element) {
-  if (element < 0 || element > static_cast<int>(Element::uint8))
+  if (element < 0 || element > static_cast<int>(Element::int64))
     throw pybind11::value_error("element is none of fanin.reduction.Element");
   return static_cast<Element>(element);
 }
