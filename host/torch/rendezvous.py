@@ -116,7 +116,6 @@ class SharedSwitch:
         """In a child of fork(): the switch is its parent's, and the lock may be locked."""
         self._lock = threading.Lock()
         self._users = 0
-        self.world_address = None
         self._inherited, self._switch = self._switch, None
 
     def close(self) -> None:
