@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import zmq
 
 from fanin import control
+from fanin.conversation import Conversation, Heard
 from fanin.errors import ConfigurationError
 from fanin.options import SwitchAddress
+from fanin.seal import Credentials
 from fanin.switch.leaf import ParentPath
 from fanin.window import RECEIVE_BUFFER_REQUEST_BYTES
 
@@ -35,6 +38,7 @@ class ParentLink:
         except OSError as error:
             raise ConfigurationError(f"--parent {address}: {error.strerror}") from None
         self.address = address
+        self._conversation = Conversation(secrets.randbits)
         self._family, self._host = found[0], str(found[4][0])
         self.socket = context.socket(zmq.DEALER)
         self.socket.set_hwm(QUEUED_MESSAGES)
@@ -71,22 +75,31 @@ class ParentLink:
             own_address=own_address,
         )
 
-    def send(self, requests: Iterable[control.Request]) -> None:
-        """Send without waiting; what the queue does not take is lost, and asked again."""
-        for request in requests:
-            with contextlib.suppress(zmq.Again):
-                self.socket.send(control.to_bytes(request), zmq.NOBLOCK)
+    def send(self, requests: Iterable[tuple[str, control.Request]], key_of: Callable[[str], bytes | None]) -> None:
+        """Send without waiting, each request sealed with the key of that fingerprint.
 
-    def receive(self) -> list[control.Reply]:
+        What the queue does not take, or has a key that is forgotten, is lost, and asked again.
+        """
+        for name, request in requests:
+            if (key := key_of(name)) is not None:
+                self._send(self._conversation.outgoing(request, Credentials(key)))
+
+    def receive(self) -> list[Heard]:
         """What has come; what is no reply of this version is left out: ranks then run into their timeouts."""
-        replies: list[control.Reply] = []
+        replies: list[Heard] = []
         for _ in range(REPLIES_PER_TURN):
             try:
-                message = control.parse(self.socket.recv(zmq.NOBLOCK), control.MAX_REPLY_BYTES)
+                heard = self._conversation.incoming(self.socket.recv(zmq.NOBLOCK))
             except zmq.Again:
                 break
             except control.ControlError:
                 continue
-            if not isinstance(message, control.Request):
-                replies.append(message)
+            for again in self._conversation.to_say_again():
+                self._send(again)
+            if isinstance(heard, Heard):
+                replies.append(heard)
         return replies
+
+    def _send(self, data: bytes) -> None:
+        with contextlib.suppress(zmq.Again):
+            self.socket.send(data, zmq.NOBLOCK)

@@ -200,7 +200,7 @@ def _take_place(group: FaninProcessGroup, policy: Policy, options: StaleOptions,
     deadline = time.monotonic() + given.join_timeout_s
     attempt = dataclasses.replace(given, join_timeout_s=min(given.join_timeout_s, ATTEMPT_TIMEOUT_S))
     while True:
-        if job_state(group.switch, name, given) != RUNNING:
+        if job_state(group.switch, name, given, group.credentials) != RUNNING:
             raise _over(group, name)
         try:
             session = Session.join(
@@ -210,6 +210,7 @@ def _take_place(group: FaninProcessGroup, policy: Policy, options: StaleOptions,
                 rank=group.rank(),
                 size=size,
                 rounds=dataclasses.replace(options.rounds, quorum=options.quorum_for(policy, size)),
+                credentials=group.credentials,
             )
         except AdmissionError as error:
             if error.code != Refusal.RANK_TAKEN.value or time.monotonic() >= deadline:

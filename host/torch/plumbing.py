@@ -111,7 +111,7 @@ class Plumbing:
         if self.options.fallback == "gloo":
             raise ConfigurationError("fallback='gloo' takes no newcomers: over gloo nobody could come in")
         meeting = hear(store, self.options, timeout)
-        state = job_state(meeting.address, meeting.job_name, self.options)
+        state = job_state(meeting.address, meeting.job_name, self.options, meeting.credentials)
         if state in OVER:
             raise AdmissionError(
                 f"rank {self.rank} was to take the place of another process, but job {meeting.job_name!r} does not run "
@@ -151,9 +151,10 @@ class Plumbing:
             job_name=self.meeting.job_name,
             rank=self.rank,
             size=self.size,
+            credentials=self.meeting.credentials,
         )
         if self._is_world:
-            SHARED.world_address = self.meeting.address
+            SHARED.world = self.meeting
         return session
 
     def _join_or_fall_back(self, store: c10d.Store, group_name: str, timeout: timedelta) -> None:
@@ -245,7 +246,7 @@ class Plumbing:
         self._closed = True
         self._part(timeout_s)
         if self.session is not None and self._is_world:
-            SHARED.world_address = None
+            SHARED.world = None
         self.completion.close()
         if self.fallback is not None:
             self.fallback.close()

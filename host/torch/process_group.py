@@ -30,6 +30,7 @@ from fanin.host.torch.reductions import Reductions
 from fanin.host.torch.routing import SUM
 from fanin.host.torch.work import CombinedWork, FaninWork, LocalWork, Tensors
 from fanin.options import Options, SwitchAddress
+from fanin.seal import Credentials
 from fanin.wire import MAX_WORKERS
 
 _ProcessGroup: Any = dist.ProcessGroup
@@ -93,6 +94,16 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def switch(self) -> SwitchAddress:
         """The switch that serves the group."""
         return self._plumbing.meeting.address
+
+    @property
+    def secret(self) -> str:
+        """What the ranks of the group's job share, and nobody else knows."""
+        return self._plumbing.meeting.secret
+
+    @property
+    def credentials(self) -> Credentials:
+        """With which they speak to the switch."""
+        return self._plumbing.meeting.credentials
 
     @property
     def outside(self) -> bool:

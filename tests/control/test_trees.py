@@ -15,7 +15,7 @@ from fanin.switch.controller import Controller
 from fanin.switch.data_plane import DataPlane, Limits
 from fanin.switch.leaf import LeafController, ParentPath
 from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
-from tests.control.fakes import BUFFERS, FakeServer, join
+from tests.control.fakes import BUFFERS, EVERYBODY, FakeServer, join
 
 PATH_MTU = 9000
 
@@ -53,19 +53,20 @@ class Grove:
         """Carry messages until there are none."""
         for _ in range(10):
             for number, leaf in enumerate(self.leaves):
-                for request in leaf.messages_to_parent():
+                for key, request in leaf.messages_to_parent():
+                    assert key == EVERYBODY.key
                     if number not in self.cut:
-                        self.root.receive(str(number).encode(), request, self.now)
+                        self.root.receive(str(number).encode(), request, self.now, EVERYBODY)
                 for peer, reply in leaf.messages_to_send():
                     self.told[peer.decode()].append(reply)
             for peer, reply in self.root.messages_to_send():
                 if peer.decode().isdigit():
-                    self.leaves[int(peer)].receive_from_parent(reply, self.now)
+                    self.leaves[int(peer)].receive_from_parent(reply, self.now, EVERYBODY.key)
                 else:
                     self.told[peer.decode()].append(reply)
 
     def say(self, leaf: int, request: control.Request, peer: str) -> control.Reply:
-        self.leaves[leaf].receive(peer.encode(), request, self.now)
+        self.leaves[leaf].receive(peer.encode(), request, self.now, EVERYBODY)
         self.settle()
         return self.told[peer][-1]
 
@@ -209,7 +210,7 @@ def test_a_parent_that_does_not_answer_is_the_answer() -> None:
     grove.running()
     grove.cut.add(0)
     (spec,) = grove.servers[0].specs.values()
-    grove.leaves[0].receive(b"asker", control.Explain(job="j", generation=spec.generation), grove.now)
+    grove.leaves[0].receive(b"asker", control.Explain(job="j", generation=spec.generation), grove.now, EVERYBODY)
     grove.settle()
     assert grove.told["asker"] == []
     grove.advance(0.8)
@@ -248,7 +249,7 @@ def test_an_answer_that_a_parent_owed_when_it_was_cut_off_is_not_missed_from_the
     (spec,) = grove.servers[0].specs.values()
     question = control.Explain(job="j", generation=spec.generation)
     grove.cut.add(0)
-    grove.leaves[0].receive(b"early", question, grove.now)
+    grove.leaves[0].receive(b"early", question, grove.now, EVERYBODY)
     grove.settle()
     grove.advance(0.8)
     grove.cut.clear()
@@ -315,7 +316,7 @@ def test_a_start_of_a_part_that_is_gone_starts_nothing() -> None:
 def test_direct_ranks_and_ranks_at_leaves_do_not_mix() -> None:
     grove = Grove()
     grove.join(0, join(0, 2))
-    grove.root.receive(b"direct", join(1, 2, nonce="direct"), 0.0)
+    grove.root.receive(b"direct", join(1, 2, nonce="direct"), 0.0, EVERYBODY)
     grove.settle()
     refused = grove.told["direct"][-1]
     assert isinstance(refused, control.Refused)

@@ -1,0 +1,121 @@
+"""The control port of a switch with CURVE: libzmq's ROUTER, which encrypts, and maybe a list of clients' keys."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+
+from fanin import control
+from fanin.errors import ConfigurationError
+from fanin.switch.curve import CurveKeys
+
+DOMAIN = "fanin"
+"""By which libzmq and the list mean each other."""
+HANDSHAKE_MS = 5000
+"""A connection that has not shown its key by then is closed."""
+QUEUED_MESSAGES = 1000
+"""High-water mark of one peer; what is beyond it is dropped, and it asks again."""
+MAX_SOCKETS = 8192
+"""Of the context: connections count."""
+LINGER_MS = 200
+
+
+class AllowList:
+    """Answers libzmq's question (ZAP, RFC 27) whether a client's key is one of these, for all sockets of a context."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: Collection[str]) -> None:
+        """`keys`: public ones, in Z85."""
+        self._keys = {key.encode() for key in keys}
+        self._authenticator = ThreadAuthenticator(context)
+        self._authenticator.start()
+        self._authenticator.configure_curve_callback(domain=DOMAIN, credentials_provider=self)
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Whether that client may come in (called by zmq.auth)."""
+        return key in self._keys
+
+    def close(self) -> None:
+        """Answer no more; before the context ends."""
+        self._authenticator.stop()
+
+
+class CurvePort:
+    """As fanin.switch.listener.Listener, with libzmq's bounds: who is let in at all is decided by a key."""
+
+    def __init__(self, host: str, port: int, keys: CurveKeys, allowed: Collection[str] | None) -> None:
+        """`allowed`: public keys of clients, in Z85; None: any who has the switch's. OSError when it cannot be had."""
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
+        self._allow_list: AllowList | None = None
+        self._socket = self._context.socket(zmq.ROUTER)
+        try:
+            if allowed is not None:
+                self._allow_list = AllowList(self._context, allowed)
+            self._configure(host, keys)
+            self._socket.bind(f"tcp://{f'[{host}]' if ':' in host else host}:{port or '*'}")
+        except zmq.ZMQError as error:
+            self.close()
+            raise OSError(error.errno, error.strerror) from None
+        self.port = int(self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
+        self.turned_away = self.malformed = self.silent = 0
+
+    def _configure(self, host: str, keys: CurveKeys) -> None:
+        self._socket.set_hwm(QUEUED_MESSAGES)
+        self._socket.setsockopt(zmq.LINGER, LINGER_MS)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, control.MAX_MESSAGE_BYTES)
+        self._socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        self._socket.setsockopt(zmq.IPV6, int(":" in host))
+        self._socket.setsockopt(zmq.CURVE_SERVER, 1)
+        self._socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN.encode())
+        try:
+            self._socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret.encode())
+        except (zmq.ZMQError, UnicodeError):
+            raise ConfigurationError("the CURVE secret key is no key in Z85") from None
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when there is something to do; `next_timer` says that there still is."""
+        return int(self._socket.getsockopt(zmq.FD))
+
+    def next_timer(self) -> float | None:
+        """0.0 while messages wait, which the descriptor does not say again."""
+        return 0.0 if int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN else None
+
+    def receive(self, limit: int) -> list[tuple[bytes, list[bytes], str]]:
+        """At most `limit` messages: route, frames, and the address they come from."""
+        taken: list[tuple[bytes, list[bytes], str]] = []
+        while len(taken) < limit:
+            try:
+                route, *frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                break
+            source = str(frames[-1].get("Peer-Address")) if frames else ""
+            taken.append((route.bytes, [frame.bytes for frame in frames], source))
+        return taken
+
+    def send(self, route: bytes, frames: list[bytes]) -> bool:
+        """Send a message; False when the peer is gone, or does not read."""
+        try:
+            self._socket.send_multipart([route, *frames], zmq.NOBLOCK)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def keep(self, route: bytes) -> None:
+        """Nothing: libzmq holds connections as long as it likes."""
+
+    def gone(self) -> list[bytes]:
+        """libzmq does not tell."""
+        return []
+
+    def close(self, linger_s: float = 0.0) -> None:
+        """Hang up, giving what was sent last a moment. A second call does nothing."""
+        if self._context.closed:
+            return
+        if self._allow_list is not None:
+            self._allow_list.close()
+        with contextlib.suppress(zmq.ZMQError):
+            self._socket.close(linger=int(linger_s * 1000))
+        self._context.term()
