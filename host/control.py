@@ -12,6 +12,7 @@ import zmq
 
 from fanin import control
 from fanin.conversation import Conversation, UnknownKey
+from fanin.curve import client_keys
 from fanin.errors import AdmissionError, ConfigurationError, SwitchUnreachableError
 from fanin.host.path import reach, start_hint
 from fanin.options import Options, SwitchAddress
@@ -140,13 +141,13 @@ class ControlClient:
         self._socket.setsockopt(zmq.IPV6, 1)
         if curve_server_key is None:
             return
-        public, secret = zmq.curve_keypair()
+        own = client_keys()
         try:
             self._socket.setsockopt(zmq.CURVE_SERVERKEY, curve_server_key.encode())
         except (zmq.ZMQError, UnicodeError) as error:
             raise ConfigurationError(f"curve_server_key is no Z85 key: {error}") from error
-        self._socket.setsockopt(zmq.CURVE_PUBLICKEY, public)
-        self._socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
+        self._socket.setsockopt(zmq.CURVE_PUBLICKEY, own.public.encode())
+        self._socket.setsockopt(zmq.CURVE_SECRETKEY, own.secret.encode())
 
 
 def job_state(address: SwitchAddress, job_name: str, options: Options, credentials: Credentials = OPEN) -> str | None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 from fanin import control
 from fanin.errors import ConfigurationError
-from fanin.switch.curve import CurveKeys
 
 DOMAIN = "fanin"
 """By which libzmq and the list mean each other."""
@@ -45,7 +44,16 @@ class AllowList:
 class CurvePort:
     """As fanin.switch.listener.Listener, with libzmq's bounds: who is let in at all is decided by a key."""
 
-    def __init__(self, host: str, port: int, keys: CurveKeys, allowed: Collection[str] | None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        secret_key: str,
+        allowed: Collection[str] | None,
+        *,
+        queued: int = QUEUED_MESSAGES,
+        frame_bytes: int = control.MAX_MESSAGE_BYTES,
+    ) -> None:
         """`allowed`: public keys of clients, in Z85; None: any who has the switch's. OSError when it cannot be had."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
@@ -54,24 +62,27 @@ class CurvePort:
         try:
             if allowed is not None:
                 self._allow_list = AllowList(self._context, allowed)
-            self._configure(host, keys)
+            self._configure(host, secret_key, queued, frame_bytes)
             self._socket.bind(f"tcp://{f'[{host}]' if ':' in host else host}:{port or '*'}")
         except zmq.ZMQError as error:
             self.close()
             raise OSError(error.errno, error.strerror) from None
+        except BaseException:
+            self.close()
+            raise
         self.port = int(self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
         self.turned_away = self.malformed = self.silent = 0
 
-    def _configure(self, host: str, keys: CurveKeys) -> None:
-        self._socket.set_hwm(QUEUED_MESSAGES)
+    def _configure(self, host: str, secret_key: str, queued: int, frame_bytes: int) -> None:
+        self._socket.set_hwm(queued)
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, control.MAX_MESSAGE_BYTES)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, frame_bytes)
         self._socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         self._socket.setsockopt(zmq.IPV6, int(":" in host))
         self._socket.setsockopt(zmq.CURVE_SERVER, 1)
         self._socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN.encode())
         try:
-            self._socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret.encode())
+            self._socket.setsockopt(zmq.CURVE_SECRETKEY, secret_key.encode())
         except (zmq.ZMQError, UnicodeError):
             raise ConfigurationError("the CURVE secret key is no key in Z85") from None
 
@@ -95,7 +106,7 @@ class CurvePort:
             taken.append((route.bytes, [frame.bytes for frame in frames], source))
         return taken
 
-    def send(self, route: bytes, frames: list[bytes]) -> bool:
+    def send(self, route: bytes, frames: Sequence[bytes]) -> bool:
         """Send a message; False when the peer is gone, or does not read."""
         try:
             self._socket.send_multipart([route, *frames], zmq.NOBLOCK)

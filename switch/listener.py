@@ -3,7 +3,7 @@
 Rules
 -----
 * Who connects is heard at once and held to the bounds of switch/zmtp.py. Nothing is read from a connection while
-  messages of it wait to be taken, or more than MAX_UNREAD_BYTES to be sent: it waits, and nobody else does.
+  messages of it wait to be taken, or more than `max_unread_bytes` to be sent: it waits, and nobody else does.
 * A connection is a stranger's until `keep` says otherwise. A stranger's that says nothing for STRANGER_PATIENCE_S is
   closed, and where a port is full, or an address has its share, the one that was silent longest makes room.
 * One thread uses it, but for `fileno`, which is readable while there is something to do.
@@ -71,8 +71,14 @@ class Listener:
         max_per_source: int = MAX_PER_SOURCE,
         patience_s: float = STRANGER_PATIENCE_S,
         buffer_bytes: int | None = None,
+        read_bytes: int = READ_BYTES,
+        max_unread_bytes: int = MAX_UNREAD_BYTES,
     ) -> None:
-        """`host`: numeric. `buffer_bytes`: of the kernel's, per connection and direction; None: its own choice."""
+        """`host`: numeric. `buffer_bytes`: of the kernel's, per connection and direction; None: its own choice.
+
+        `read_bytes` are taken from a connection at a time, and up to `max_unread_bytes` wait to be sent to one.
+        """
+        self._read_bytes, self._max_unread_bytes = read_bytes, max_unread_bytes
         self._limits, self._clock, self._patience_s = limits, clock, patience_s
         self._max_connections = min(max_connections, _files())
         self._max_per_source = max_per_source
@@ -154,7 +160,7 @@ class Listener:
     def send(self, route: bytes, frames: Sequence[bytes]) -> bool:
         """Send a message; False when the peer is gone, or does not read."""
         peer = self._routes.get(route)
-        if peer is None or len(peer.zmtp.to_send) - peer.written > MAX_UNREAD_BYTES:
+        if peer is None or len(peer.zmtp.to_send) - peer.written > self._max_unread_bytes:
             return False
         peer.zmtp.send(frames)
         self._flush(peer)
@@ -281,7 +287,7 @@ class Listener:
     def _read(self, peer: _Peer, now: float) -> None:
         descriptor = peer.connection.fileno()
         try:
-            data = peer.connection.recv(READ_BYTES)
+            data = peer.connection.recv(self._read_bytes)
         except BlockingIOError:
             return
         except OSError:
@@ -317,7 +323,7 @@ class Listener:
             if peer.written >= len(out):
                 out.clear()
                 peer.written = 0
-            elif peer.written > MAX_UNREAD_BYTES:
+            elif peer.written > self._max_unread_bytes:
                 del out[: peer.written]
                 peer.written = 0
         self._watch(peer)
@@ -325,7 +331,7 @@ class Listener:
     def _watch(self, peer: _Peer) -> None:
         unread = len(peer.zmtp.to_send) - peer.written
         interest = select.EPOLLOUT if unread else 0
-        if unread <= MAX_UNREAD_BYTES and not peer.zmtp.messages:
+        if unread <= self._max_unread_bytes and not peer.zmtp.messages:
             interest |= select.EPOLLIN
         if interest != peer.interest:
             peer.interest = interest

@@ -11,6 +11,7 @@ import zmq
 
 from fanin import control
 from fanin.conversation import Conversation, Heard
+from fanin.curve import client_keys
 from fanin.errors import ConfigurationError
 from fanin.options import SwitchAddress
 from fanin.seal import Credentials
@@ -45,14 +46,14 @@ class ParentLink:
         self.socket.setsockopt(zmq.MAXMSGSIZE, control.MAX_REPLY_BYTES)
         self.socket.setsockopt(zmq.IPV6, int(self._family == socket.AF_INET6))
         if curve_key is not None:
-            public, secret = zmq.curve_keypair()
+            own = client_keys()
             try:
                 self.socket.setsockopt(zmq.CURVE_SERVERKEY, curve_key.encode())
             except (zmq.ZMQError, UnicodeError):
                 self.socket.close(linger=0)
                 raise ConfigurationError("FANIN_CURVE_SERVER_KEY, for --parent, is no Z85 key") from None
-            self.socket.setsockopt(zmq.CURVE_PUBLICKEY, public)
-            self.socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
+            self.socket.setsockopt(zmq.CURVE_PUBLICKEY, own.public.encode())
+            self.socket.setsockopt(zmq.CURVE_SECRETKEY, own.secret.encode())
         host = f"[{self._host}]" if ":" in self._host else self._host
         self.socket.connect(f"tcp://{host}:{address.port}")
 

@@ -6,6 +6,7 @@ none of them hangs.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import ExitStack
 from typing import Literal, Protocol, cast
 
@@ -95,13 +96,14 @@ def make_server(
     memory_bytes: int,
     native: bool | None = None,
     curve_secret_key: str | None = None,
+    curve_clients: Collection[str] | None = None,
     share_memory: bool = True,
 ) -> Server:
     """Open the data ports and start to serve them; `description` of what comes back says how.
 
     `port` is flow 0's; 0, and further flows, take any free one: see `ports`. `memory_bytes` is the switch's in all.
-    `curve_secret_key` (Z85) encrypts zmq data. `share_memory`: native udp offers it to workers on this machine.
-    Raises ConfigurationError for a port that cannot be had, or when
+    `curve_secret_key` (Z85) encrypts zmq data, for the clients with these public keys (None: any). `share_memory`:
+    native udp offers it to workers on this machine. Raises ConfigurationError for a port that cannot be had, or when
     native=True and the extension is not built.
     """
     extension = native_extension(native)
@@ -120,7 +122,7 @@ def make_server(
             transport = (
                 UdpServerTransport(host, flow_port)
                 if scheme == "udp"
-                else ZmqServerTransport(host, flow_port, curve_secret_key=curve_secret_key)
+                else ZmqServerTransport(host, flow_port, curve_secret_key=curve_secret_key, curve_clients=curve_clients)
             )
             opened.callback(transport.close)
             transports.append(transport)

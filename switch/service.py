@@ -24,11 +24,11 @@ import zmq
 
 from fanin import control
 from fanin.control import Scheme
+from fanin.curve import CurveKeys
 from fanin.errors import ConfigurationError
 from fanin.job import LIVENESS_TIMEOUT_S
 from fanin.options import SwitchAddress
 from fanin.switch.controller import Controller
-from fanin.switch.curve import CurveKeys
 from fanin.switch.curve_port import CurvePort
 from fanin.switch.data_plane import DataPlane, Limits
 from fanin.switch.faults import Faults, internal
@@ -306,7 +306,7 @@ class SwitchService:
             if options.curve is None:
                 self._control = Listener(self.host, port, CONTROL_LIMITS, buffer_bytes=CONTROL_BUFFER_BYTES)
             else:
-                self._control = CurvePort(self.host, port, options.curve, options.curve_clients)
+                self._control = CurvePort(self.host, port, options.curve.secret, options.curve_clients)
         except OSError as error:
             raise ConfigurationError(
                 f"TCP port {port} of {self.host} cannot be had: {error.strerror}. Remedy: stop what uses it "
@@ -358,6 +358,7 @@ class SwitchService:
             memory_bytes=options.memory_bytes,
             native=options.native,
             curve_secret_key=key,
+            curve_clients=options.curve_clients,
         )
 
 

@@ -26,7 +26,7 @@ from fanin.seal import KEY_BYTES, key_from_text
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from fanin.switch.curve import CurveKeys
+    from fanin.curve import CurveKeys
     from fanin.switch.data_plane import DataPlane
     from fanin.switch.p4runtime.opening import Artefacts
     from fanin.switch.p4runtime.server import TlsFiles
@@ -289,7 +289,7 @@ def _schemes(data: str) -> tuple[Scheme, ...]:
 
 
 def _keys(path: Path | None) -> CurveKeys | None:
-    from fanin.switch.curve import load_or_create
+    from fanin.curve import load_or_create
 
     return None if path is None else load_or_create(path)
 

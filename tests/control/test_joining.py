@@ -15,6 +15,7 @@ import pytest
 import zmq
 
 from fanin import control
+from fanin.curve import CurveKeys
 from fanin.errors import (
     AdmissionError,
     ConfigurationError,
@@ -26,7 +27,6 @@ from fanin.errors import (
 from fanin.host.control import ControlClient, ask
 from fanin.host.session import Session
 from fanin.options import Options, SwitchAddress
-from fanin.switch.curve import CurveKeys
 from fanin.switch.gate import Entered, Gate
 from fanin.switch.service import SwitchService
 from tests.control.fakes import join as a_join
