@@ -11,6 +11,7 @@ from fanin import control
 from fanin.control import JOIN_LEASE_S, Join, Refusal
 from fanin.events import WorkerJoined, WorkerLeft, WorkerSilent
 from fanin.options import SwitchAddress
+from fanin.seal import OPEN
 from fanin.switch.controller import Controller
 from fanin.switch.data_plane import DataPlane, Limits
 from fanin.switch.leaf import LeafController, ParentPath
@@ -54,7 +55,7 @@ class Grove:
         for _ in range(10):
             for number, leaf in enumerate(self.leaves):
                 for key, request in leaf.messages_to_parent():
-                    assert key == EVERYBODY.key
+                    assert key == (OPEN.name if isinstance(request, control.Attach) else EVERYBODY.key)
                     if number not in self.cut:
                         self.root.receive(str(number).encode(), request, self.now, EVERYBODY)
                 for peer, reply in leaf.messages_to_send():
@@ -150,13 +151,13 @@ def test_a_rank_that_its_leaf_has_lost_is_named_to_who_asks_at_another() -> None
 def test_ranks_at_a_leaf_whose_parent_is_silent_are_refused_with_its_address_before_they_lose_patience() -> None:
     grove = Grove()
     grove.cut.add(0)
-    grove.leaves[0].receive(b"nonce-0", join(0, 4), grove.now)
+    grove.leaves[0].receive(b"nonce-0", join(0, 4), grove.now, EVERYBODY)
     waited_s = 0.0
     while not grove.told["nonce-0"]:
         waited_s += 0.5
         assert waited_s < 5.0, "a worker's connect_timeout_s"
         grove.advance(0.5)
-        grove.leaves[0].receive(b"nonce-0", join(0, 4), grove.now)
+        grove.leaves[0].receive(b"nonce-0", join(0, 4), grove.now, EVERYBODY)
         grove.settle()
     (refused,) = grove.told["nonce-0"]
     assert isinstance(refused, control.Refused)
@@ -196,11 +197,11 @@ def test_a_leaf_is_nobodys_parent_not_even_its_own() -> None:
     for asking, words in ((child, "is itself a leaf, of udp://root:4919"), (parent, "is its own parent")):
         attach = asking.watch.due(grove.now)
         assert attach is not None
-        parent.receive(b"child", attach, grove.now)
+        parent.receive(b"child", attach, grove.now, EVERYBODY)
         ((_, refused),) = parent.messages_to_send()
         assert isinstance(refused, control.Refused)
         assert words in refused.reason
-        asking.receive_from_parent(refused, grove.now)
+        asking.receive_from_parent(refused, grove.now, OPEN.name)
         assert words in asking.watch.misled()
         assert asking.watch.objection(grove.now, grove.now) is not None
 

@@ -215,7 +215,7 @@ def test_what_a_handler_raises_is_counted_logged_once_and_answered(caplog: pytes
         def raises(*_: object) -> None:
             raise ValueError("tuple.index(x): x not in tuple")
 
-        honest, service.controller.receive = service.controller.receive, raises  # type: ignore[method-assign]
+        honest, service.controller.receive = service.controller.receive, raises  # type: ignore[method-assign, assignment]
         for _ in range(3):
             answer = ask(address, control.Ask(), timeout_s=DEADLINE_S)
             assert isinstance(answer, control.Refused)
