@@ -12,7 +12,7 @@ WITH_HEADERS := headers=$$(tools/python_headers.sh $(PY) $(VENV)/headers) && exp
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-text test test-fast lint format types imports drift constants p4 wheel wheel-smoke sanitize \
-	sanitize-address sanitize-thread fuzz simulate compose-check wheels bench ci clean
+	sanitize-address sanitize-thread fuzz fuzz-control simulate compose-check wheels bench ci clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ sanitize-thread: $(VENV)/dev.stamp ## The native tests under TSan
 
 fuzz: $(VENV)/tools.stamp ## libFuzzer on every native parser (skipped, by name, without clang)
 	tools/fuzz.sh $(ARGS)
+
+fuzz-control: $(VENV)/dev.stamp ## 10,000,000 mutated messages at the controllers, in virtual time (about two hours)
+	FANIN_FUZZ_MESSAGES=$${FANIN_FUZZ_MESSAGES:-10000000} $(VENV)/bin/python -m pytest tests/hostile/test_control_fuzz.py -q --timeout 0
 
 simulate: $(VENV)/dev.stamp ## Thousands of schedules in virtual time: native, twin, and six planted defects that must be found
 	$(VENV)/bin/fanin simulate --native --search 5000

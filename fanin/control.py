@@ -2,8 +2,13 @@
 
 Rules of this file
 ------------------
-* One message is one JSON object in one ZeroMQ frame: `{"fanin": VERSION, "type": "join", ...fields}`. The client
-  (DEALER) asks, the controller (ROUTER) answers; it may answer more than once, since a join takes a while.
+* One message is one JSON object in one ZeroMQ frame: `{"fanin": VERSION, "type": "join", ...fields, "seal": {...},
+  "tag": "..."}`. The client (DEALER) asks, the controller (ROUTER) answers; it may answer more than once, since a join
+  takes a while.
+* Every request is sealed: `seal` names the key (fanin/seal.py), the challenge that the controller drew for this
+  connection and a number that grows with each request; `tag` comes last and is the keyed hash of all bytes before it. A
+  request with another challenge is answered by `Challenge`, and sent again. Replies are sealed with the request's key,
+  challenge and number; only `Challenge`, and refusals of what could not be understood, are not.
 * `parse` is the only way from bytes to a message, and raises nothing but `ControlError`. It is strict: every field must
   be there with its exact type, none may be unknown, sizes are bounded and texts are printable (fanin/strict_json.py).
   Whether a value makes sense (is this rank taken?) is the controller's to judge, since its answer has a reason and a
@@ -11,6 +16,7 @@ Rules of this file
 * `Refused` keeps its layout in every version, and is read from any version: a refusal for the version must be readable.
 
     client                         controller
+    (anything, sealed without the challenge) -> Challenge
     Join  (again every JOIN_INTERVAL_S)  ->  Waiting: ranks are missing
                                    <-  Admitted: what the job is, and this rank's token      | Refused
     HELLO over the data path ...
@@ -30,15 +36,17 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import re
 import typing
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from fanin import strict_json
 from fanin.errors import FaninError
+from fanin.seal import TAG_BYTES, tag, tag_holds
 from fanin.strict_json import MAX_TEXT_CHARACTERS
 
-VERSION = 1
+VERSION = 2
 """Of this protocol. A controller refuses every other one, in words."""
 DEFAULT_PORT = 4919
 """0x1337: TCP for control and UDP for data."""
@@ -84,6 +92,13 @@ class Refusal(str, enum.Enum):
     MEMBER_LOST = "member-lost"
     UNKNOWN_JOB = "unknown-job"
     PARENT = "parent"
+    KEY = "key"
+    QUOTA = "quota"
+    INTERNAL = "internal"
+
+
+UNSEALED = frozenset((Refusal.VERSION.value, Refusal.MALFORMED.value, Refusal.KEY.value, Refusal.INTERNAL.value))
+"""Refusals that may come without a seal: what they answer had none that holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +196,19 @@ class Refused:
     remedy: str
     ranks: tuple[int, ...] = ()
     """The ranks it is about: missing ones, lost ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Challenge:
+    """Say that again, sealed with this: no request is taken that was recorded on another connection."""
+
+    challenge: str
+    key: str
+    """Fingerprint that the request named."""
+    known: bool
+    """Whether the controller has that key; where it has not, the key must be disclosed."""
+    closed: bool
+    """Whether the controller takes no keys but those that it was started with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,6 +325,8 @@ class Tune:
     job: str
     quorum: int | None = None
     staleness: int | None = None
+    index: int | None = None
+    """The job's at the switch, where an operator means one of several jobs of that name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,6 +376,8 @@ class JobReport:
     age_s: float
     members: tuple[MemberReport, ...]
     counters: dict[str, int]
+    key: str = ""
+    """Fingerprint of the key that its ranks speak with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -388,14 +420,49 @@ class Stats:
     """Refusals so far by code."""
     parent: ParentReport | None = None
     """Of a leaf."""
+    job_count: int = 0
+    """Jobs that some worker takes part in or waits for, whoever asks."""
+    operator: bool = True
+    """Whether `jobs` has all of them: with the switch's own key. Otherwise it has those of the key that asks."""
 
 
 Request = Join | Leave | Explain | Ask | Tune | Enlist | Attach
-Reply = Waiting | Admitted | Started | Refused | Left | Explanation | Stats | Tuned | Relayed | Attached
+Reply = Waiting | Admitted | Started | Refused | Left | Explanation | Stats | Tuned | Relayed | Attached | Challenge
 Message = Request | Reply
 
 _TYPES: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in typing.get_args(Message)}
-_ENVELOPE = ("fanin", "type")
+_ENVELOPE = ("fanin", "type", "seal", "tag")
+_TAIL = re.compile(rb',"tag":"([0-9a-f]{%d})"}' % (2 * TAG_BYTES))
+_TAIL_BYTES = len(',"tag":""}') + 2 * TAG_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal:
+    """What a keyed hash covers besides the message."""
+
+    key: str
+    """The key's fingerprint."""
+    challenge: str
+    """The controller's, for this connection; empty as long as it is not known."""
+    number: int
+    """Grows with every request of the connection, from a random beginning; a reply has that of the last request."""
+    disclosed: str | None = None
+    """The key itself, for a controller that does not know it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A message as it came."""
+
+    message: Message
+    seal: Seal | None
+    covered: bytes
+    """What the keyed hash is over."""
+    tag: bytes
+
+    def holds(self, key: bytes) -> bool:
+        """Whether the keyed hash is the one that `key` gives."""
+        return tag_holds(key, self.covered, self.tag, reply=not isinstance(self.message, Request))
 
 
 def one_line(text: str) -> str:
@@ -404,18 +471,43 @@ def one_line(text: str) -> str:
     return line if len(line) <= MAX_TEXT_CHARACTERS else line[: MAX_TEXT_CHARACTERS - 3] + "..."
 
 
-def to_bytes(message: Message, version: int = VERSION) -> bytes:
-    """The frame that carries `message`. `version` is for tests of what happens between versions."""
-    body = {"fanin": version, "type": type(message).__name__.lower(), **dataclasses.asdict(message)}
-    return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
+def to_bytes(message: Message, version: int = VERSION, *, seal: Seal | None = None, key: bytes = b"") -> bytes:
+    """The frame that carries `message`, sealed if a `seal` is given. `version` is for tests between versions."""
+    body = {"fanin": version, "type": type(message).__name__.lower(), **_fields(message)}
+    if seal is not None:
+        body["seal"] = seal
+    data = json.dumps(body, allow_nan=False, separators=(",", ":"), default=_fields).encode()
+    if seal is None:
+        return data
+    covered = data[:-1]
+    return b'%b,"tag":"%b"}' % (covered, tag(key, covered, reply=not isinstance(message, Request)).hex().encode())
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    """A message, or a record in one, as JSON has it. Not asdict, which copies everything deeply first."""
+    return {name: getattr(record, name) for name in record.__slots__}
 
 
 def parse(data: bytes, limit_bytes: int = MAX_MESSAGE_BYTES) -> Message:
-    """Read one frame; ControlError for anything that is not exactly a message of this version (or a refusal)."""
+    """Read one frame, whoever sealed it; ControlError for anything that is not exactly a message of this version (or a
+    refusal)."""
+    return read(data, limit_bytes).message
+
+
+def read(data: bytes, limit_bytes: int = MAX_MESSAGE_BYTES) -> Sealed:
+    """Read one frame with its seal, which nobody has looked at yet; ControlError as for `parse`."""
     if len(data) > limit_bytes:
         raise ControlError(f"{len(data)} bytes; a control message has at most {limit_bytes}")
     try:
-        return _read_message(strict_json.load(data))
+        body = strict_json.load(data)
+        message = _read_message(body)
+        assert isinstance(body, dict)
+        if body["fanin"] != VERSION or ("seal" not in body and "tag" not in body):
+            return Sealed(message, None, data, b"")
+        if not isinstance(body.get("seal"), dict) or (tail := _TAIL.fullmatch(data[-_TAIL_BYTES:])) is None:
+            raise ControlError("a seal without a tag at its end")
+        seal = strict_json.read(body["seal"], Seal, "seal")
+        return Sealed(message, seal, data[:-_TAIL_BYTES], bytes.fromhex(tail[1].decode()))
     except strict_json.RecordError as error:
         raise ControlError(str(error)) from None
 

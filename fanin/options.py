@@ -6,9 +6,10 @@ Reading the environment is the caller's: `Options.from_environment` takes a mapp
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -17,6 +18,8 @@ from fanin.faults import FaultPlan, FaultSchedule
 from fanin.reduction import LANES
 
 ENVIRONMENT_PREFIX = "FANIN_"
+MIN_SECRET_CHARACTERS = 16
+"""Of a secret that people choose: whoever sees messages of the job may try to guess it."""
 EXACT_ELEMENTS = 256
 """Tensors of up to so many elements are reduced exactly in a group of any size."""
 EXACT_WORDS = 4096
@@ -55,6 +58,14 @@ class SwitchAddress:
         if not legal or not text.isprintable() or url.hostname is None or port is None:
             raise ConfigurationError(f"switch address {text!r}: expected udp://host:port or zmq://host:port")
         return cls("udp" if url.scheme == "udp" else "zmq", url.hostname, port)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it is on this machine, as far as the address says so."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -135,6 +146,9 @@ class Options:
     """File that receives every datagram of this worker as a packet capture; `%r` becomes the rank."""
     trace: str | None = None
     """File that receives one line of text per datagram of this worker; `%r` becomes the rank, `-` is standard error."""
+    secret: str | None = field(default=None, repr=False)
+    """What the ranks of a job share and nobody else knows, 16..512 characters. None: behind torch.distributed rank 0
+    draws one, and the others have it from the group's store; without torch, whoever knows the job's name is in it."""
     curve_server_key: str | None = None
     """The switch's CURVE public key in Z85 (40 characters): control, and zmq data, are then encrypted."""
 
@@ -169,6 +183,8 @@ class Options:
         if self.faults is not None:
             others = [each.text for each in FaultSchedule.parse(self.faults).scheduled if not each.by_worker]
             check(not others, f"faults: a worker cannot do {'; '.join(others)}: `fanin emulate --fault` can")
+        secret = self.secret
+        check(secret is None or MIN_SECRET_CHARACTERS <= len(secret) <= 512, "secret must have 16..512 characters")
         key = self.curve_server_key
         check(key is None or len(key) == 40, "curve_server_key must be 40 characters (Z85)")
 
@@ -191,10 +207,10 @@ class Options:
         """Options from FANIN_* variables; what is `given` wins. An unknown or illegal value is a ConfigurationError."""
         values: dict[str, object] = {}
         hints = typing.get_type_hints(cls)
-        for field in dataclasses.fields(cls):
-            text = environment.get(ENVIRONMENT_PREFIX + field.name.upper())
+        for each in dataclasses.fields(cls):
+            text = environment.get(ENVIRONMENT_PREFIX + each.name.upper())
             if text is not None and text != "":
-                values[field.name] = _read(field.name, hints[field.name], text)
+                values[each.name] = _read(each.name, hints[each.name], text)
         return cls(**{**values, **given})  # type: ignore[arg-type]
 
 

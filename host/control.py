@@ -1,8 +1,9 @@
-"""The worker's end of the control channel: a DEALER socket whose every wait is bounded."""
+"""The worker's end of the control channel: a DEALER socket whose every wait is bounded and every word sealed."""
 
 from __future__ import annotations
 
 import contextlib
+import secrets
 import time
 from math import ceil
 from types import TracebackType
@@ -10,9 +11,12 @@ from types import TracebackType
 import zmq
 
 from fanin import control
+from fanin.conversation import Conversation, UnknownKey
+from fanin.curve import client_keys
 from fanin.errors import AdmissionError, ConfigurationError, SwitchUnreachableError
 from fanin.host.path import reach, start_hint
 from fanin.options import Options, SwitchAddress
+from fanin.seal import OPEN, Credentials
 
 RUNNING, ENDING = "running", "ending"
 """States of a job, as fanin.control.JobReport has them."""
@@ -28,10 +32,24 @@ class ControlClient:
     """A connection to one switch's controller. One thread uses it."""
 
     def __init__(
-        self, address: SwitchAddress, *, curve_server_key: str | None, timeout_s: float, patient: bool = False
+        self,
+        address: SwitchAddress,
+        *,
+        curve_server_key: str | None,
+        timeout_s: float,
+        patient: bool = False,
+        credentials: Credentials = OPEN,
+        otherwise_open: bool = False,
     ) -> None:
-        """Connect; SwitchUnreachableError when nothing accepts TCP there within `timeout_s` (see path.reach)."""
+        """Connect; SwitchUnreachableError when nothing accepts TCP there within `timeout_s` (see path.reach).
+
+        `otherwise_open`: ask as anybody may where the switch does not have the key of the `credentials`.
+        """
         self.address = address
+        self._credentials = credentials
+        self._otherwise_open = otherwise_open
+        self._last: control.Request | None = None
+        self._conversation = Conversation(secrets.randbits)
         self.host: str = reach(address, timeout_s, patient=patient)
         """Numeric address of the switch."""
         self._encrypted = curve_server_key is not None
@@ -49,22 +67,47 @@ class ControlClient:
 
     def send(self, request: control.Request) -> None:
         """Send without waiting. What the queue does not take is lost: who asks, asks again."""
-        with contextlib.suppress(zmq.Again):
-            self._socket.send(control.to_bytes(request), zmq.NOBLOCK)
+        self._last = request
+        self._send(self._conversation.outgoing(request, self._credentials))
 
     def receive(self, timeout_s: float) -> control.Reply | None:
-        """The next reply, or None. AdmissionError for bytes that are no reply of this version."""
-        if not self._socket.poll(ceil(max(timeout_s, 0.0) * 1000)):
-            return None
-        data = self._socket.recv(zmq.NOBLOCK)
-        try:
-            reply = control.parse(data, control.MAX_REPLY_BYTES)
-        except control.ControlError as error:
-            remedy = "install the same fanin version on workers and switch"
-            raise AdmissionError(f"the answer of {self.address} is not understood: {error}; {remedy}") from error
-        if isinstance(reply, control.Request):
-            raise AdmissionError(f"{self.address} asks instead of answering: it is no fanin switch")
-        return reply
+        """The next reply that counts, or None. AdmissionError for bytes that are no reply of this version."""
+        deadline = time.monotonic() + timeout_s
+        while self._socket.poll(ceil(max(deadline - time.monotonic(), 0.0) * 1000)):
+            data = self._socket.recv(zmq.NOBLOCK)
+            try:
+                heard = self._conversation.incoming(data)
+            except control.ControlError as error:
+                remedy = "install the same fanin version on workers and switch"
+                raise AdmissionError(f"the answer of {self.address} is not understood: {error}; {remedy}") from error
+            for again in self._conversation.to_say_again():
+                self._send(again)
+            if isinstance(heard, UnknownKey):
+                if self._otherwise_open and self._last is not None and self._credentials is not OPEN:
+                    self._credentials = OPEN
+                    self.send(self._last)
+                    continue
+                raise self._unknown(heard)
+            if heard is not None:
+                return heard.reply
+        return None
+
+    def _send(self, data: bytes) -> None:
+        with contextlib.suppress(zmq.Again):
+            self._socket.send(data, zmq.NOBLOCK)
+
+    def _unknown(self, unknown: UnknownKey) -> AdmissionError:
+        why = (
+            "it serves the job of the rank that started it, and no other"
+            if unknown.closed
+            else "it was started with another one, or was restarted"
+        )
+        return AdmissionError(
+            f"the switch {self.address} does not have key {unknown.key}: {why}. Remedy: give all ranks of the job the "
+            "same secret (one store, or FANIN_SECRET), and operators the key file that the switch was started with "
+            "(--key-file)",
+            control.Refusal.KEY.value,
+        )
 
     def ask(self, request: control.Request, timeout_s: float) -> control.Reply:
         """Send and wait for one reply; SwitchUnreachableError after `timeout_s`."""
@@ -105,30 +148,43 @@ class ControlClient:
         self._socket.setsockopt(zmq.IPV6, 1)
         if curve_server_key is None:
             return
-        public, secret = zmq.curve_keypair()
+        own = client_keys()
         try:
             self._socket.setsockopt(zmq.CURVE_SERVERKEY, curve_server_key.encode())
         except (zmq.ZMQError, UnicodeError) as error:
             raise ConfigurationError(f"curve_server_key is no Z85 key: {error}") from error
-        self._socket.setsockopt(zmq.CURVE_PUBLICKEY, public)
-        self._socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
+        self._socket.setsockopt(zmq.CURVE_PUBLICKEY, own.public.encode())
+        self._socket.setsockopt(zmq.CURVE_SECRETKEY, own.secret.encode())
 
 
-def job_state(address: SwitchAddress, job_name: str, options: Options) -> str | None:
-    """The state of a job (fanin.control.JobReport), None when the switch has none of that name.
+def job_state(address: SwitchAddress, job_name: str, options: Options, credentials: Credentials = OPEN) -> str | None:
+    """The state of a job (fanin.control.JobReport), None when the switch has none of that name and key.
 
     SwitchUnreachableError when there is no answer in connect_timeout_s.
     """
-    answer = ask(address, control.Ask(), curve_server_key=options.curve_server_key, timeout_s=options.connect_timeout_s)
+    key, timeout_s = options.curve_server_key, options.connect_timeout_s
+    answer = ask(address, control.Ask(), curve_server_key=key, timeout_s=timeout_s, credentials=credentials)
     if not isinstance(answer, control.Stats):
         raise AdmissionError(f"{address} answered {type(answer).__name__} to Ask: it is no fanin switch")
     return next((job.state for job in answer.jobs if job.name == job_name), None)
 
 
 def ask(
-    address: SwitchAddress, request: control.Request, *, curve_server_key: str | None = None, timeout_s: float
+    address: SwitchAddress,
+    request: control.Request,
+    *,
+    curve_server_key: str | None = None,
+    timeout_s: float,
+    credentials: Credentials = OPEN,
+    otherwise_open: bool = False,
 ) -> control.Reply:
     """One question over a connection of its own; SwitchUnreachableError when there is no answer in `timeout_s`."""
     deadline = time.monotonic() + timeout_s
-    with ControlClient(address, curve_server_key=curve_server_key, timeout_s=timeout_s) as client:
+    with ControlClient(
+        address,
+        curve_server_key=curve_server_key,
+        timeout_s=timeout_s,
+        credentials=credentials,
+        otherwise_open=otherwise_open,
+    ) as client:
         return client.ask(request, max(deadline - time.monotonic(), 0.0))

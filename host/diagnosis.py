@@ -21,7 +21,9 @@ from fanin.host.control import ControlClient
 from fanin.host.path import discover, reach, resolve, route_remedy
 from fanin.host.transports.udp import UdpTransport
 from fanin.host.transports.zmq import ZmqTransport
+from fanin.key_file import operator_credentials
 from fanin.options import Options, SwitchAddress
+from fanin.seal import OPEN
 from fanin.transport import SWITCH, Transport
 from fanin.window import RECEIVE_BUFFER_REQUEST_BYTES, packet_shape, slots_for
 from fanin.wire import HEADER_BYTES, WORD_BYTES, Kind, Packet, WireError, datagram_bytes, parse
@@ -84,7 +86,13 @@ def examine_switch(address: SwitchAddress, options: Options) -> Iterator[Check]:
         yield Check(name="tcp", state="failure", result=str(error), remedy=remedy)
         return
     try:
-        with ControlClient(address, curve_server_key=options.curve_server_key, timeout_s=timeout_s) as client:
+        with ControlClient(
+            address,
+            curve_server_key=options.curve_server_key,
+            timeout_s=timeout_s,
+            credentials=operator_credentials(None) or OPEN,
+            otherwise_open=True,
+        ) as client:
             answer = _settled(client, timeout_s)
     except FaninError as error:
         remedy = "see that a fanin switch of this version runs there, and that FANIN_CURVE_SERVER_KEY is its key"
@@ -274,8 +282,10 @@ def _jobs(answer: control.Stats) -> Iterator[Check]:
             remedy="see why they did not start, or whether they use another FANIN_SWITCH or job name",
         )
     used, whole = answer.memory_used_bytes / (1 << 20), answer.memory_bytes / (1 << 20)
-    others = len(answer.jobs) - len(waiting)
-    yield Check(name="jobs", result=f"{others} running, {len(waiting)} waiting; {used:,.1f} of {whole:,.0f} MiB used")
+    others = f"{len(answer.jobs) - len(waiting)} running, {len(waiting)} waiting"
+    if not answer.operator:
+        others = f"{answer.job_count} (the switch's key, FANIN_KEY_FILE, shows which)"
+    yield Check(name="jobs", result=f"{others}; {used:,.1f} of {whole:,.0f} MiB used")
     for data in answer.data:
         noted = [f"{name} {count:,}" for name, count in data.counters.items() if count and name.startswith(NOTABLE)]
         if noted:

@@ -4,6 +4,9 @@ No orphan, ever: the child holds the other end of a pipe, and of a descriptor th
 says that this process is gone (or has closed the pipe), the child serves what jobs are still alive and then exits; a
 job without live workers ends by itself, by the liveness timeout. It has a session of its own and ignores SIGINT, so
 that Ctrl-C in a terminal reaches the workers first, and they can still leave.
+
+The key of the jobs that it is for goes down the same pipe before anybody can ask: it serves no others, and nobody needs
+to tell it the key over the network.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from types import TracebackType
 from fanin import files
 from fanin.errors import SwitchUnreachableError
 from fanin.options import ENVIRONMENT_PREFIX, Options, SwitchAddress
+from fanin.seal import Credentials
 
 START_TIMEOUT_S = 60.0
 """Longest wait for the child to be ready: a Python start on a machine that is busy starting all ranks at once."""
@@ -66,9 +70,16 @@ class EmbeddedSwitch:
 
 
 def start_switch(
-    host: str, options: Options, *, scheme: str = "udp", liveness_timeout_s: float | None = None
+    host: str,
+    options: Options,
+    *,
+    scheme: str = "udp",
+    liveness_timeout_s: float | None = None,
+    credentials: Credentials | None = None,
 ) -> EmbeddedSwitch:
     """Start a switch beside this process, listening on `host` (a name or address that the other ranks can reach).
+
+    `credentials` are those of the jobs that it serves; None: any job's.
 
     `options` decide flows, native and, where `liveness_timeout_s` is None, that. Raises SwitchUnreachableError with the
     child's own words when it does not come up.
@@ -90,6 +101,10 @@ def start_switch(
     except OSError as error:
         raise _failed(wanted, f"{error.filename or sys.executable}: {files.in_words(error)}") from None
     try:
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended; what it printed says why
+            process.stdin.write(("" if credentials is None else credentials.key.hex()).encode() + b"\n")
+            process.stdin.flush()
         ready = _read_ready(process, wanted)
     except BaseException:
         process.kill()

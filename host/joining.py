@@ -34,6 +34,7 @@ from fanin.host.line import Line
 from fanin.host.path import discover
 from fanin.job import JobSpec
 from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
+from fanin.seal import OPEN, Credentials
 from fanin.wire import VERSION as WIRE_VERSION
 
 MAX_EVENT_WAIT_S = 0.05
@@ -68,13 +69,23 @@ class Joined:
 
 
 def join(
-    options: Options, address: SwitchAddress, job_name: str, rank: int, size: int, rounds: Rounds = SYNCHRONOUS
+    options: Options,
+    address: SwitchAddress,
+    job_name: str,
+    rank: int,
+    size: int,
+    rounds: Rounds = SYNCHRONOUS,
+    credentials: Credentials = OPEN,
 ) -> Joined:
     """Join; raises the errors that Session.join names. Leaves nothing behind when it fails."""
     who = Membership(address=address, job_name=job_name, rank=rank, size=size)
     connect_by = time.monotonic() + options.connect_timeout_s
     client = ControlClient(
-        address, curve_server_key=options.curve_server_key, timeout_s=options.connect_timeout_s, patient=True
+        address,
+        curve_server_key=options.curve_server_key,
+        timeout_s=options.connect_timeout_s,
+        patient=True,
+        credentials=credentials,
     )
     with contextlib.ExitStack() as opened:
         opened.callback(client.close)

@@ -40,6 +40,7 @@ from fanin.host.outputs import check_outputs
 from fanin.job import LEAVE_TIMEOUT_S, JobSpec
 from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
 from fanin.reduction import Element, Reduction
+from fanin.seal import Credentials
 
 WAIT_SLICE_S = 0.5
 """A wait returns to Python this often, so that Ctrl-C is heard."""
@@ -94,8 +95,10 @@ class Session:
     description: str
     """One line for people: job, rank, switch, engine (native or twin), transport, packet and window sizes."""
 
-    def __init__(self, joined: joining.Joined, options: Options) -> None:
+    def __init__(self, joined: joining.Joined, options: Options, credentials: Credentials | None = None) -> None:
         """For `join`, and for tests that bring their own engine."""
+        self.credentials = credentials or Credentials.of_job(options.secret)
+        """With which this rank speaks to the controller."""
         self._engine: Engine = joined.engine
         self._who: Membership = joined.who
         self._nonce = joined.nonce
@@ -144,8 +147,13 @@ class Session:
         rank: int,
         size: int,
         rounds: Rounds = SYNCHRONOUS,
+        credentials: Credentials | None = None,
     ) -> Session:
         """Become rank `rank` of the `size` workers of `job_name`; returns when all of them are reachable.
+
+        A job is known by its name and by the secret that its ranks share: `credentials`, or options.secret
+        (FANIN_SECRET). Without either, whoever knows the name may join it, take a rank before its owner, and end it; a
+        warning says so where the switch is not on this machine (docs/security.md).
 
         Raises SwitchUnreachableError (within options.connect_timeout_s), JoinTimeoutError naming the ranks that are
         missing (after options.join_timeout_s), AdmissionError when the controller refuses, WorkerLostError when a rank
@@ -156,7 +164,13 @@ class Session:
         for all before; what the tensors held there it must have from a peer. Its reductions need a `signature`.
         """
         check_outputs(options, rank)
-        return cls(joining.join(options, switch, job_name, rank, size, rounds), options)
+        if credentials is None and options.secret is None and not switch.is_loopback:
+            log.warning(
+                "job %r at %s has no secret: whoever reaches the switch and knows the name may join and end it. "
+                "Remedy: give all ranks the same FANIN_SECRET", job_name, switch,
+            )  # fmt: skip
+        spoken = credentials or Credentials.of_job(options.secret)
+        return cls(joining.join(options, switch, job_name, rank, size, rounds, spoken), options, spoken)
 
     def submit(self, reduction: Reduction) -> int:
         """Start a reduction; returns its ticket (1, 2, ...). Every rank submits the same ones in the same order.
@@ -288,6 +302,7 @@ class Session:
             control.Tune(job=self.job_name, quorum=quorum, staleness=staleness),
             curve_server_key=self._options.curve_server_key,
             timeout_s=INQUIRY_TIMEOUT_S,
+            credentials=self.credentials,
         )
         if isinstance(answer, control.Refused):
             raise join_refused(self._who, answer)
@@ -437,7 +452,13 @@ class Session:
         question = control.Explain(job=self.job_name, generation=self.spec.generation)
         with contextlib.suppress(FaninError):
             key = self._options.curve_server_key
-            answer = ask(self.address, question, curve_server_key=key, timeout_s=INQUIRY_TIMEOUT_S)
+            answer = ask(
+                self.address,
+                question,
+                curve_server_key=key,
+                timeout_s=INQUIRY_TIMEOUT_S,
+                credentials=self.credentials,
+            )
             if isinstance(answer, control.Explanation):
                 return answer
         return None
@@ -464,4 +485,5 @@ class Session:
         """For an engine that could not say BYE: so that the job's memory is free again at once."""
         reason = control.one_line(str(self._failure)) if self._failure is not None else ""
         leave = control.Leave(job=self.job_name, rank=self.rank, nonce=self._nonce, reason=reason)
-        ask(self.address, leave, curve_server_key=self._options.curve_server_key, timeout_s=timeout_s)
+        key = self._options.curve_server_key
+        ask(self.address, leave, curve_server_key=key, timeout_s=timeout_s, credentials=self.credentials)

@@ -6,7 +6,7 @@ and switch/trees.py.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from fanin.control import Join, Refusal, Refused, Tune, one_line
 from fanin.job import MAX_TREE_WORKERS, JobSpec
@@ -20,6 +20,8 @@ MAX_STALENESS = 1024
 MIN_PATH_MTU = 576
 """What every IPv4 host must accept (RFC 791); a path that reports less is misread."""
 MIN_SLOTS = 1
+MAX_JOIN_TIMEOUT_S = 86_400.0
+"""What fanin.options.Options takes."""
 MAX_NAME_CHARACTERS = 200
 """A job's name appears in messages that are bounded themselves."""
 assert 2 * MAX_NAME_CHARACTERS < MAX_TEXT_CHARACTERS
@@ -41,6 +43,11 @@ def in_words(ranks: Collection[int]) -> str:
 def largest_staleness(join: Join) -> int:
     """The S that a worker wants its job to be able to reach."""
     return join.staleness if join.max_staleness is None else join.max_staleness
+
+
+def patience_s(join: Join) -> float:
+    """How long a rank waits for the others, within reason."""
+    return min(join.join_timeout_s, MAX_JOIN_TIMEOUT_S)
 
 
 def judge_alone(join: Join, schemes: Collection[str], *, tree: bool = False) -> Refused | None:
@@ -140,7 +147,9 @@ def judge_tune(tune: Tune, spec: JobSpec | None) -> Refused | None:
     """What is wrong with a wish to change K or S of the job that `spec` describes (None: it does not run)."""
     if spec is None:
         return refuse(
-            Refusal.UNKNOWN_JOB, f"no job {tune.job!r} runs at this switch", "`fanin stats` names those that do"
+            Refusal.UNKNOWN_JOB,
+            f"no job {tune.job!r} runs at this switch that this key may change",
+            "`fanin stats` names the jobs that run; changing one that is not one's own takes the switch's --key-file",
         )
     if tune.quorum is not None and not 1 <= tune.quorum <= spec.workers:
         return refuse(
@@ -178,9 +187,9 @@ def rank_taken(join: Join, holder: Join, running: bool, free_after_s: float) -> 
     )
 
 
-def no_memory(needed_bytes: int, free_bytes: int, slots: int, jobs: Sequence[str]) -> Refused:
+def no_memory(needed_bytes: int, free_bytes: int, slots: int, jobs: int) -> Refused:
     """The pool is used up."""
-    holders = f"; jobs {', '.join(jobs[:5])} hold the rest" if jobs else ""
+    holders = f"; {jobs} job{'s' * (jobs > 1)} hold{'s' * (jobs == 1)} the rest" if jobs else ""
     return refuse(
         Refusal.MEMORY,
         f"{needed_bytes:,} bytes of switch memory needed, {free_bytes:,} free{holders}",

@@ -2,7 +2,8 @@
 
 Rules
 -----
-* A job is known by its name while ranks may still join, and by index and generation once it is on the data plane.
+* A job is known by its name and its ranks' key while ranks may still join, and by index and generation once it is on
+  the data plane. Whoever asks with another key neither finds it nor stands in its way.
 * Time, randomness and the data plane are passed in; messages go out through `messages_to_send`. No socket, no clock.
 * There are two kinds of jobs, each with a table of its own: those whose ranks come to this switch themselves
   (switch/direct.py), and those whose ranks are at leaves below it (switch/trees.py). They share memory and indices
@@ -22,9 +23,11 @@ from fanin.job import JobSpec
 from fanin.switch.admission import refuse
 from fanin.switch.data_plane import DataPlane, Limits
 from fanin.switch.direct import DirectJobs
+from fanin.switch.gate import Caller
 from fanin.switch.job_table import JobTable
 from fanin.switch.jobs import DirectJob
 from fanin.switch.outbox import Outbox
+from fanin.switch.reports import seen_by
 from fanin.switch.resources import Resources
 from fanin.switch.trees import TreeJob, TreeJobs
 from fanin.wire import VERSION as WIRE_VERSION
@@ -62,25 +65,25 @@ class Controller:
 
     # --- what comes in ---
 
-    def receive(self, peer: bytes, request: control.Request, now: float) -> None:
-        """Act on a request of `peer`; the answers wait in `messages_to_send`."""
+    def receive(self, peer: bytes, request: control.Request, now: float, caller: Caller) -> None:
+        """Act on a request of `peer`, in whom the gate has seen `caller`; the answers wait in `messages_to_send`."""
         if isinstance(request, Join):
-            through_leaves = self._trees is not None and self._trees.forms(request.job)
-            self._direct.join(peer, request, now, through_leaves)
+            through_leaves = self._trees is not None and self._trees.forms((request.job, caller.key))
+            self._direct.join(peer, request, now, caller, through_leaves=through_leaves)
         elif isinstance(request, control.Leave):
-            if not self._direct.leave(request, now) and self._trees is not None:
-                self._trees.leave(request, now)
+            if not self._direct.leave(request, now, caller) and self._trees is not None:
+                self._trees.leave(request, now, caller)
             self._outbox.send(peer, control.Left(job=request.job, rank=request.rank))
         elif isinstance(request, control.Explain):
-            self._outbox.send(peer, self._explain(request))
+            self._outbox.send(peer, self._explain(request, caller))
         elif isinstance(request, control.Tune):
-            self._direct.tune(peer, request)
+            self._direct.tune(peer, request, caller)
         elif isinstance(request, control.Enlist):
-            self._enlist(peer, request, now)
+            self._enlist(peer, request, now, caller)
         elif isinstance(request, control.Attach):
             self._attach(peer, request)
         else:
-            self._outbox.send(peer, self.stats(now))
+            self._outbox.send(peer, seen_by(caller, self.stats(now)))
 
     def hung_up(self, peer: bytes, now: float) -> None:
         """The connection over which `peer` asked is closed: its process may have died."""
@@ -88,11 +91,9 @@ class Controller:
         if self._trees is not None:
             self._trees.hung_up(peer, now)
 
-    def receive_malformed(self, peer: bytes, error: control.ControlError) -> None:
-        """Answer bytes that were no message, so that a worker of another version learns why it gets nowhere."""
-        remedy = "install the same fanin version on workers and switch"
-        code = Refusal.MALFORMED if error.version is None else Refusal.VERSION
-        self._outbox.refuse(peer, refuse(code, str(error), remedy))
+    def count_refusal(self, code: str) -> None:
+        """Somebody was refused before the request came here."""
+        self._outbox.count(code)
 
     def adopt(self, spec: JobSpec, scheme: Scheme, now: float) -> None:
         """Take over a job that an earlier controller has put on the data plane, and that goes on meanwhile."""
@@ -116,14 +117,15 @@ class Controller:
         times = [self._direct.next_timer(), self._trees.next_timer() if self._trees is not None else None]
         return min((at for at in times if at is not None), default=None)
 
-    def _enlist(self, peer: bytes, request: control.Enlist, now: float) -> None:
-        """A leaf passes on a Join."""
+    def _enlist(self, peer: bytes, request: control.Enlist, now: float, caller: Caller) -> None:
+        """A leaf passes on a Join, with the key of the rank that said it."""
         join = request.join
-        if self._trees is not None and not self._direct.forms(join.job):
-            self._trees.enlist(peer, request, now)
+        if self._trees is not None and not self._direct.forms((join.job, caller.key)):
+            self._trees.enlist(peer, request, now, caller)
             return
         text = f"other ranks of job {join.job!r} came to this switch directly, or it serves no udp://"
         refused = refuse(Refusal.DISAGREEMENT, text, "let all ranks use leaves, or none")
+        self._outbox.count(refused.code)
         self._outbox.send(peer, control.Relayed(job=join.job, rank=join.rank, refused=refused))
 
     def _attach(self, peer: bytes, request: control.Attach) -> None:
@@ -145,10 +147,11 @@ class Controller:
         """Jobs that some worker still takes part in, or waits for."""
         return sum(table.live for table in self._tables)
 
-    def _explain(self, request: control.Explain) -> control.Explanation:
-        explanation = self._direct.explain(request.job, request.generation)
+    def _explain(self, request: control.Explain, caller: Caller) -> control.Explanation:
+        title = (request.job, caller.key)
+        explanation = self._direct.explain(title, request.generation)
         if explanation is None and self._trees is not None:
-            explanation = self._trees.explain(request.job, request.generation)
+            explanation = self._trees.explain(title, request.generation)
         unknown = "this switch never had that job; it may have been restarted"
         answer = explanation or control.Explanation(known=False, text=unknown)
         return replace(answer, generation=request.generation)
@@ -178,4 +181,5 @@ class Controller:
                 *(self._trees.reports() if self._trees is not None else ()),
             ),
             refused=dict(self._outbox.refused),
+            job_count=self.live_jobs,
         )

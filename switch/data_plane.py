@@ -15,6 +15,8 @@ class Limits:
 
     memory_bytes: int
     """Aggregation memory in all; a job that does not fit is refused."""
+    source_share: float = 1.0
+    """Of the memory, what jobs opened from one address may hold together."""
     liveness_timeout_s: float = SWITCH_LIVENESS_TIMEOUT_S
     """Silence after which a worker, or the switch, counts as gone. Longer forgives more, and tells later."""
 

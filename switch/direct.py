@@ -19,22 +19,26 @@ from fanin.switch.admission import (
     judge_beside,
     judge_newcomer,
     judge_tune,
-    no_memory,
+    patience_s,
     rank_taken,
     refuse,
 )
 from fanin.switch.adoption import adopted
 from fanin.switch.data_plane import DataPlane
+from fanin.switch.gate import Caller
 from fanin.switch.job_shape import choose_shape
 from fanin.switch.job_table import JobTable
-from fanin.switch.jobs import DirectJob, Member, State, ranks_of
+from fanin.switch.jobs import DirectJob, Member, State, Title, ranks_of
 from fanin.switch.outbox import Outbox
 from fanin.switch.recent_refusals import RecentRefusals
 from fanin.switch.reports import admission, report_direct
 from fanin.switch.resources import Resources
 
-MAX_JOBS = 4096
-"""Jobs at one time, forming ones included."""
+START_TIMEOUT_S = 60.0
+"""Longest that a job may hold memory before all of its data paths are open: twelve times what a worker waits for its
+own (connect_timeout_s)."""
+HOLD_S = 5.0
+"""As long as this it holds memory that others need before the first one is."""
 
 
 class DirectJobs:
@@ -50,26 +54,27 @@ class DirectJobs:
         self._table, self._resources, self._planes, self._outbox = table, resources, planes, outbox
         self._refusals = RecentRefusals()
 
-    def forms(self, name: str) -> bool:
-        """Whether the name is in use here."""
-        return name in self._table.open
+    def forms(self, title: Title) -> bool:
+        """Whether the title is in use here."""
+        return title in self._table.open
 
     # --- joining ---
 
-    def join(self, peer: bytes, join: Join, now: float, through_leaves: bool) -> None:
+    def join(self, peer: bytes, join: Join, now: float, caller: Caller, *, through_leaves: bool) -> None:
         """A rank asks, for the first time or again. `through_leaves`: others of its job have come that way."""
         self._turn(now)
-        self._catch_up(join.job, now)
-        job = self._table.open.get(join.job)
+        title = (join.job, caller.key)
+        self._catch_up(title, now)
+        job = self._table.open.get(title)
         if job is not None and (member := job.members.get(join.rank)) and member.join.nonce == join.nonce:
             member.peer, member.renewed_s = peer, now
             self._outbox.send(peer, self._standing(job, join.rank))
             return
-        refused = self._judge(join, job, now, through_leaves)
+        refused = self._judge(join, job, now, caller, through_leaves)
         if refused is not None:
             self._outbox.refuse(peer, refused)
             if job is None or job.state is State.FORMING:
-                verdict = self._refusals.remember(join, refused, now)
+                verdict = self._refusals.remember(join, caller.key, refused, now)
                 if verdict is not None and job is not None:
                     self._disband(job, verdict)
             return
@@ -77,28 +82,30 @@ class DirectJobs:
             self._admit_newcomer(job, peer, join, now)
             return
         if job is None:
-            job = DirectJob(join.job, join, opened_s=now, deadline_s=now + join.join_timeout_s)
-            self._table.open[job.name] = job
-        job.deadline_s = min(job.deadline_s, now + join.join_timeout_s)
+            job = DirectJob(
+                join.job, join, key=caller.key, source=caller.source, opened_s=now, deadline_s=now + patience_s(join)
+            )
+            self._table.open[title] = job
+        job.deadline_s = min(job.deadline_s, now + patience_s(join))
         job.members[join.rank] = Member(join, now, peer)
         if job.missing:
             self._outbox.send(peer, self._standing(job, join.rank))
         else:
             self._place(job, now)
 
-    def _judge(self, join: Join, job: DirectJob | None, now: float, through_leaves: bool) -> Refused | None:
-        """Why the rank may not join `job`, the one of that name (None: a new one); None when it may."""
-        refused = self._refusals.judge(join, now) or judge_alone(join, self._planes.keys())
+    def _judge(
+        self, join: Join, job: DirectJob | None, now: float, caller: Caller, through_leaves: bool
+    ) -> Refused | None:
+        """Why the rank may not join `job`, the one of that title (None: a new one); None when it may."""
+        refused = self._refusals.judge(join, caller.key, now) or judge_alone(join, self._planes.keys())
         if refused is not None:
             return refused
         if job is not None:
-            return self._judge_against(join, job)
+            return self._judge_against(join, job) or self._resources.judge_new_rank(job.source)
         if through_leaves:
             text = f"other ranks of job {join.job!r} came through leaves of this switch"
             return refuse(Refusal.DISAGREEMENT, text, "let all ranks use leaves, or none")
-        if len(self._table.open) + len(self._table.placed) >= MAX_JOBS:
-            return refuse(Refusal.TOO_MANY_JOBS, f"{MAX_JOBS} jobs are on this switch", "use another switch")
-        return None
+        return self._resources.judge_new_job(caller.source)
 
     def _judge_against(self, join: Join, job: DirectJob) -> Refused | None:
         if (refused := judge_beside(join, job.first)) is not None:
@@ -112,9 +119,9 @@ class DirectJobs:
             return rank_taken(join, holder.join, running, free_after_s)
         return None
 
-    def _catch_up(self, name: str, now: float) -> None:
+    def _catch_up(self, title: Title, now: float) -> None:
         """Events lag behind: a job whose members have just left must not stand in the way of its successor."""
-        job = self._table.open.get(name)
+        job = self._table.open.get(title)
         if job is None or job.state is not State.RUNNING:
             return
         assert job.spec is not None
@@ -153,11 +160,10 @@ class DirectJobs:
         server = self._plane(job).server
         job.memory_bytes = spec.pool_bytes * len(server.ports)
         if job.memory_bytes > self._resources.free_bytes:
-            for ended in [placed for placed in self._table.placed.values() if placed.state is State.ENDED]:
-                self._forget(ended)
-        if job.memory_bytes > (free := self._resources.free_bytes):
-            holders = [placed.name for placed in self._table.placed.values()]
-            self._disband(job, no_memory(job.memory_bytes, free, spec.slots, holders))
+            self._make_room(job.memory_bytes, now)
+        refused = self._resources.judge_memory(job.memory_bytes, job.source, spec.slots)
+        if refused is not None:
+            self._disband(job, refused)
             return
         try:
             server.admit(spec)
@@ -171,11 +177,28 @@ class DirectJobs:
         job.ring_bytes, job.wanted_ring_bytes = server.ring_bytes(spec.job)
         job.memory_bytes += job.ring_bytes
         job.spec, job.state = spec, State.STARTING
-        job.deadline_s = now + min(member.join.join_timeout_s for member in job.members.values())
+        job.deadline_s = now + min(START_TIMEOUT_S, *(patience_s(member.join) for member in job.members.values()))
+        job.placed_s = now
         self._table.placed[spec.job] = job
         for rank, member in job.members.items():
             member.renewed_s = now
             self._outbox.send(member.peer, self._admitted(job, spec, rank))
+
+    def _make_room(self, needed_bytes: int, now: float) -> None:
+        """Take off the data plane who has ended, and, oldest first, who keeps others waiting for its data path."""
+        for ended in [placed for placed in self._table.placed.values() if placed.state is State.ENDED]:
+            self._forget(ended)
+        idle = [
+            placed
+            for placed in self._table.placed.values()
+            if placed.state is State.STARTING and not placed.registered and now >= placed.placed_s + HOLD_S
+        ]
+        for placed in sorted(idle, key=lambda each: each.placed_s):
+            if needed_bytes <= self._resources.free_bytes:
+                return
+            what = f"did not reach the data path within {HOLD_S:g} s, and another job needs the memory"
+            self._abort(placed, placed.missing[0], what, now)
+            self._forget(placed)
 
     def _make_spec(self, job: DirectJob) -> JobSpec:
         first = job.first
@@ -192,7 +215,7 @@ class DirectJobs:
         """Take over a job that an earlier controller has put on the data plane, and that goes on meanwhile."""
         job = adopted(spec, scheme, now)
         job.registered, job.lost, job.left = self._planes[scheme].server.members(spec.job)
-        self._table.placed[spec.job] = self._table.open[job.name] = job
+        self._table.placed[spec.job] = self._table.open[job.title] = job
         self._resources.pass_over(spec.job)
         if gone := job.lost | job.left:
             self._member_gone(job, next(ranks_of(gone)), "had gone before this controller was started", now)
@@ -234,10 +257,26 @@ class DirectJobs:
         job.members[join.rank] = Member(join, now, peer)
         self._outbox.send(peer, self._standing(job, join.rank))
 
-    def tune(self, peer: bytes, tune: control.Tune) -> None:
-        """Change K and S of a running job, or tell what they are."""
-        job = self._table.open.get(tune.job)
-        spec = job.spec if job is not None and job.state is State.RUNNING else None
+    def tune(self, peer: bytes, tune: control.Tune, caller: Caller) -> None:
+        """Change K and S of a running job, or tell what they are: for its own ranks, and for operators."""
+        jobs = [job for job in self._table.open.values() if job.name == tune.job and job.state is State.RUNNING]
+        if not caller.operator:
+            jobs = [job for job in jobs if job.key == caller.key]
+        if tune.index is not None:
+            jobs = [job for job in jobs if job.spec is not None and job.spec.job == tune.index]
+        if len(jobs) > 1:
+            indices = ", ".join(str(job.spec.job) for job in jobs if job.spec is not None)
+            self._outbox.refuse(
+                peer,
+                refuse(
+                    Refusal.DISAGREEMENT,
+                    f"{len(jobs)} jobs of different owners are called {tune.job!r}",
+                    f"say which of them: --index {indices}",
+                ),
+            )
+            return
+        job = jobs[0] if jobs else None
+        spec = None if job is None else job.spec
         refused = judge_tune(tune, spec)
         if refused is not None:
             self._outbox.refuse(peer, refused)
@@ -265,9 +304,9 @@ class DirectJobs:
 
     # --- leaving, and worse ---
 
-    def leave(self, leave: control.Leave, now: float) -> bool:
+    def leave(self, leave: control.Leave, now: float, caller: Caller) -> bool:
         """A rank has left, or has given up; whether it was one of these jobs'."""
-        job = self._table.job_of(leave)
+        job = self._table.job_of(leave, caller.key)
         if job is None:
             return False
         if job.state is State.FORMING:
@@ -287,7 +326,7 @@ class DirectJobs:
             return
         if job.state is State.RUNNING:
             job.state = State.ENDING
-            del self._table.open[job.name]
+            del self._table.open[job.title]
         job.epitaph = job.epitaph or f"rank {rank} {how}"
         assert job.spec is not None
         if job.state is State.ENDING and job.departed == job.spec.full_mask:
@@ -298,7 +337,7 @@ class DirectJobs:
         assert job.spec is not None
         self._plane(job).server.evict(job.spec.job, rank)
         if job.departed == job.spec.full_mask:
-            del self._table.open[job.name]
+            del self._table.open[job.title]
             self._end(job, now)
 
     def _abort(self, job: DirectJob, rank: int, how: str, now: float) -> None:
@@ -310,7 +349,7 @@ class DirectJobs:
         for other, member in job.members.items():
             if other != rank:
                 self._outbox.refuse(member.peer, refused)
-        del self._table.open[job.name]
+        del self._table.open[job.title]
         self._end(job, now)
 
     def _end(self, job: DirectJob, now: float) -> None:
@@ -327,7 +366,7 @@ class DirectJobs:
         """Refuse every rank of a job that is still forming, and forget it."""
         for member in job.members.values():
             self._outbox.refuse(member.peer, refused)
-        del self._table.open[job.name]
+        del self._table.open[job.title]
 
     def _forget(self, job: DirectJob) -> None:
         """Take an ended job off the data plane."""
@@ -401,10 +440,10 @@ class DirectJobs:
 
     # --- what is asked of them ---
 
-    def explain(self, name: str, generation: int) -> control.Explanation | None:
+    def explain(self, title: Title, generation: int) -> control.Explanation | None:
         """What became of one of these jobs; None for one that is not, or is forgotten."""
-        job = self._table.find(name, generation)
-        return self._table.epitaph(name, generation) if job is None else job.explanation()
+        job = self._table.find(title, generation)
+        return self._table.epitaph(title, generation) if job is None else job.explanation()
 
     def reports(self, now: float) -> list[control.JobReport]:
         """What `fanin stats` shows of them."""

@@ -35,15 +35,16 @@ class HangUps:
         self._at: dict[int, set[bytes]] = {}
         """Peers by descriptor."""
 
-    def receive(self) -> list[bytes]:
-        """The frames of the next message, of which the first is the peer. zmq.Again when there is none."""
+    def receive(self) -> tuple[bytes, list[bytes], str]:
+        """The next message: peer, frames, and the address that they come from. zmq.Again when there is none."""
         first = self._router.recv(zmq.NOBLOCK, copy=False)
         peer = first.bytes
         if peer in self._peers:
             self._peers.move_to_end(peer)
         else:
             self._note(peer, int(first.get(zmq.SRCFD)))
-        return [peer, *self._router.recv_multipart(zmq.NOBLOCK)]
+        frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
+        return peer, [frame.bytes for frame in frames], str(frames[-1].get("Peer-Address"))
 
     def knows(self, peer: bytes) -> bool:
         """Whether it has asked, and has not hung up as far as `gone` has told."""

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from fanin.control import JOIN_INTERVAL_S, Explanation, Join, Leave
 from fanin.own_stops import OwnStops
-from fanin.switch.jobs import Job, State
+from fanin.switch.jobs import Job, State, Title
 
 LINGER_S = 1.0
 """How long an ended job stays on the data plane, so that a BYE that is sent again still finds its echo."""
@@ -21,11 +21,11 @@ class JobTable(Generic[J]):
     """Jobs of one kind. Whoever moves a job from one state to the next enters it here and takes it out again."""
 
     def __init__(self) -> None:
-        self.open: dict[str, J] = {}
-        """Jobs whose name is in use."""
+        self.open: dict[Title, J] = {}
+        """Jobs whose title is in use."""
         self.placed: dict[int, J] = {}
         """Jobs on the data plane, by index."""
-        self._epitaphs: deque[tuple[str, int, Explanation]] = deque(maxlen=MAX_EPITAPHS)
+        self._epitaphs: deque[tuple[Title, int, Explanation]] = deque(maxlen=MAX_EPITAPHS)
         self._stops = OwnStops(JOIN_INTERVAL_S)
 
     @property
@@ -43,18 +43,20 @@ class JobTable(Generic[J]):
         """What the jobs on the data plane hold of the switch's memory."""
         return sum(job.memory_bytes for job in self.placed.values())
 
-    def find(self, name: str, generation: int) -> J | None:
+    def find(self, title: Title, generation: int) -> J | None:
         """The job on the data plane that bears both."""
         for job in self.placed.values():
-            if job.spec is not None and (job.name, job.spec.generation) == (name, generation):
+            if job.spec is not None and (job.title, job.spec.generation) == (title, generation):
                 return job
         return None
 
-    def job_of(self, said: Join | Leave) -> J | None:
-        """The job in which the process that says this has its rank already."""
-        for job in [*self.open.values(), *self.placed.values()]:
+    def job_of(self, said: Join | Leave, key: str) -> J | None:
+        """The job in which the process that says this, with that key, has its rank already."""
+        title = (said.job, key)
+        open_job = self.open.get(title)
+        for job in [*([] if open_job is None else [open_job]), *self.placed.values()]:
             member = job.members.get(said.rank)
-            if job.name == said.job and member is not None and member.join.nonce == said.nonce:
+            if job.title == title and member is not None and member.join.nonce == said.nonce:
                 return job
         return None
 
@@ -62,7 +64,7 @@ class JobTable(Generic[J]):
         """A rank no longer waits for a job, which is forgotten when nobody does."""
         del job.members[rank]
         if not job.members:
-            del self.open[job.name]
+            del self.open[job.title]
 
     def end(self, job: J, now: float) -> None:
         """Nobody needs the job any more; its last packets may still be on their way."""
@@ -71,12 +73,12 @@ class JobTable(Generic[J]):
     def bury(self, job: J, explanation: Explanation) -> None:
         """Keep what became of a job that has ended."""
         assert job.spec is not None
-        self._epitaphs.append((job.name, job.spec.generation, explanation))
+        self._epitaphs.append((job.title, job.spec.generation, explanation))
 
-    def epitaph(self, name: str, generation: int) -> Explanation | None:
+    def epitaph(self, title: Title, generation: int) -> Explanation | None:
         """What became of a job that is gone; None when it was never here, or long ago."""
         for known, number, explanation in self._epitaphs:
-            if (known, number) == (name, generation):
+            if (known, number) == (title, generation):
                 return explanation
         return None
 

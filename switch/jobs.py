@@ -21,7 +21,8 @@ States of a DirectJob, what moves it on, and what its ranks are told:
     ENDING     | every rank is lost or has left      | ENDED     |
     ENDED      | LINGER_S later                      | forgotten | Explanation, to who asks
 
-The name of an ENDING or ENDED job is free: a restarted run need not wait for its dead predecessor.
+A job is known by its name and by the key that its ranks speak with (fanin/seal.py): the same name under another key is
+another job. The title of an ENDING or ENDED job is free: a restarted run need not wait for its dead predecessor.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ from typing import Generic, TypeVar
 
 from fanin.control import JOIN_LEASE_S, Explanation, Join, one_line
 from fanin.job import SUSPICION_TIMEOUT_S, JobSpec
+
+Title = tuple[str, str]
+"""How a job is known: its name, and the fingerprint of its ranks' key."""
 
 
 class State(enum.Enum):
@@ -73,6 +77,10 @@ class Job(Generic[A]):
     name: str
     """What its workers call it."""
     _: KW_ONLY
+    key: str = ""
+    """Fingerprint of the key that they speak with."""
+    source: str = ""
+    """Address of the rank that asked first, on whose account its memory goes."""
     state: State = State.FORMING
     members: dict[int, A] = field(default_factory=dict)
     """By rank."""
@@ -94,6 +102,11 @@ class Job(Generic[A]):
         """The controller itself was stopped for so long: nobody could renew a Join meanwhile."""
         for member in self.members.values():
             member.renewed_s += seconds
+
+    @property
+    def title(self) -> Title:
+        """How it is known."""
+        return self.name, self.key
 
     def lapsed(self, now: float) -> list[int]:
         """Ranks that waited, and have been silent for too long."""
@@ -119,6 +132,8 @@ class DirectJob(Job[Member]):
     opened_s: float
     deadline_s: float
     """When it must have formed, and, after that, started."""
+    placed_s: float = 0.0
+    """When it was put on the data plane."""
     epitaph: str = ""
     """What first went wrong, or, if nothing did, who left first."""
 

@@ -11,6 +11,8 @@ Rules
   one that renews is still in the old job, whose data path tells it what has happened.
 * Whether the parent is there is asked all the time (switch/parent_watch.py). While it is not, ranks that have waited
   for SILENCE_S are refused, with its address.
+* What a leaf says to its parent about a job is sealed with the key of that job's ranks, which they have disclosed to
+  it: nobody without their secret can pass for a leaf of theirs, and no leaf for one of another job.
 * What became of a job is asked of the parent; if that is silent for PARENT_PATIENCE_S, its silence is the answer.
 """
 
@@ -27,14 +29,16 @@ from fanin.errors import AdmissionError, ConfigurationError
 from fanin.events import SwitchEvent, WorkerJoined, WorkerSilent
 from fanin.job import JobSpec, ParentRoute
 from fanin.options import SwitchAddress
+from fanin.seal import OPEN
 from fanin.switch.admission import refuse
 from fanin.switch.data_plane import Limits
+from fanin.switch.gate import Caller
 from fanin.switch.job_shape import JobShape, SwitchBuffers
 from fanin.switch.job_table import JobTable
 from fanin.switch.jobs import Applicant, Job, State, ranks_of
 from fanin.switch.outbox import Outbox
 from fanin.switch.parent_watch import ParentWatch, no_leaves_here
-from fanin.switch.reports import admission, report_in_tree
+from fanin.switch.reports import admission, report_in_tree, seen_by
 from fanin.switch.resources import Resources
 from fanin.switch.server import LeafServer
 from fanin.wire import VERSION as WIRE_VERSION
@@ -100,32 +104,32 @@ class LeafController:
         self._table: JobTable[LeafJob] = JobTable()
         self._resources = Resources(limits, (self._table,), random_bits)
         self._outbox = Outbox()
-        self._upwards: deque[control.Request] = deque()
+        self._upwards: deque[tuple[str, control.Request]] = deque()
+        """What to say to the parent, each with the fingerprint of the key to seal it with."""
         self._questions: deque[tuple[bytes, int, float]] = deque()
         """Who waits for an explanation, of which generation at the parent, and until when; in the order asked."""
 
     # --- from workers and tools ---
 
-    def receive(self, peer: bytes, request: control.Request, now: float) -> None:
-        """Act on a request of `peer`."""
+    def receive(self, peer: bytes, request: control.Request, now: float, caller: Caller) -> None:
+        """Act on a request of `peer`, whom the gate has found to be `caller`."""
         self._turn(now)
         if isinstance(request, Join):
-            self._join(peer, request, now)
+            self._join(peer, request, now, caller)
         elif isinstance(request, control.Leave):
-            self._upwards.append(request)
-            self._departs(request, now)
+            self._leave(request, now, caller)
             self._outbox.send(peer, control.Left(job=request.job, rank=request.rank))
         elif isinstance(request, control.Explain):
-            self._explain(peer, request, now)
+            self._explain(peer, request, now, caller)
         elif isinstance(request, control.Ask):
-            self._outbox.send(peer, self.stats(now))
+            self._outbox.send(peer, seen_by(caller, self.stats(now)))
         elif isinstance(request, control.Attach):
             refused = no_leaves_here(request, self._id, self._parent.own_address, self._parent.address)
             self._outbox.refuse(peer, refused)
         else:
             what = "a tree of switches is synchronous" if isinstance(request, control.Tune) else "leaves have no leaves"
             remedy = f"ask the parent, {self._parent.address}"
-            self._outbox.send(peer, refuse(Refusal.QUORUM, f"this switch is a leaf: {what}", remedy))
+            self._outbox.refuse(peer, refuse(Refusal.QUORUM, f"this switch is a leaf: {what}", remedy))
 
     def hung_up(self, peer: bytes, now: float) -> None:
         """The connection over which `peer` asked is closed: the rank behind it may have died."""
@@ -140,15 +144,20 @@ class LeafController:
                 if not (job.lost | job.left) >> worker & 1:
                     self._server.suspect(job.spec.job, worker)
 
-    def receive_malformed(self, peer: bytes, error: control.ControlError) -> None:
-        """Answer bytes that were no message."""
-        code = Refusal.MALFORMED if error.version is None else Refusal.VERSION
-        self._outbox.send(peer, refuse(code, str(error), "install the same fanin version on workers and switch"))
+    def count_refusal(self, code: str) -> None:
+        """Somebody was refused before the request came here."""
+        self._outbox.count(code)
 
-    def _join(self, peer: bytes, join: Join, now: float) -> None:
-        job = self._table.job_of(join) or self._table.open.setdefault(join.job, LeafJob(join.job))
+    def _join(self, peer: bytes, join: Join, now: float, caller: Caller) -> None:
+        job = self._table.job_of(join, caller.key) or self._table.open.get((join.job, caller.key))
+        if job is None:
+            job = LeafJob(join.job, key=caller.key, source=caller.source)
         member = job.members.get(join.rank)
         if member is None:
+            if (refused := self._judge_new(join, job, caller)) is not None:
+                self._outbox.refuse(peer, refused)
+                return
+            self._table.open.setdefault(job.title, job)
             member = job.members[join.rank] = LeafMember(join, now, peer, now)
         elif member.join.nonce == join.nonce:
             member.peer, member.renewed_s = peer, now
@@ -157,7 +166,7 @@ class LeafController:
                 return
         else:
             reason = f"rank {join.rank} of job {join.job!r} is taken at this leaf: {member.join.process} has it"
-            self._outbox.send(peer, refuse(Refusal.RANK_TAKEN, reason, "give the job another name", [join.rank]))
+            self._outbox.refuse(peer, refuse(Refusal.RANK_TAKEN, reason, "give the job another name", [join.rank]))
             return
         objection = None if job.placed is not None else self.watch.objection(now, member.since_s)
         if objection is not None:
@@ -171,41 +180,55 @@ class LeafController:
             words_per_packet=_least(join.words_per_packet, self._buffers.words_per_packet),
             slots=_least(join.slots, self._buffers.slots),
         )
-        self._upwards.append(control.Enlist(leaf=self._id, address=self._parent.own_address, join=narrowed))
+        self._say_up(job, control.Enlist(leaf=self._id, address=self._parent.own_address, join=narrowed))
 
-    def _departs(self, leave: control.Leave, now: float) -> None:
+    def _judge_new(self, join: Join, job: LeafJob, caller: Caller) -> control.Refused | None:
+        """Whether a rank may be kept here, for the parent to judge; None when it may."""
+        if job.placed is not None and join.rank not in job.placed.ranks:
+            text = f"rank {join.rank} of job {job.name!r} is none of those that it was placed at this leaf with"
+            return refuse(Refusal.RANK, text, "give the job another name", [join.rank])
+        if not job.members and (refused := self._resources.judge_new_job(caller.source)) is not None:
+            return refused
+        return self._resources.judge_new_rank(caller.source)
+
+    def _leave(self, leave: control.Leave, now: float, caller: Caller) -> None:
         """A rank has given up, or left without a BYE that arrived."""
-        job = self._table.job_of(leave)
+        job = self._table.job_of(leave, caller.key)
         if job is None:
             return
+        self._say_up(job, leave)
         if job.state is State.FORMING:
             self._table.drop(job, leave.rank)
-        elif job.placed is not None:
+        elif job.placed is not None and leave.rank in job.placed.ranks:
             job.left |= 1 << job.placed.ranks.index(leave.rank)
             self._end_if_empty(job, now)
 
-    def _explain(self, peer: bytes, request: control.Explain, now: float) -> None:
-        job = self._table.find(request.job, request.generation)
+    def _say_up(self, job: LeafJob, request: control.Request) -> None:
+        self._upwards.append((job.key, request))
+
+    def _explain(self, peer: bytes, request: control.Explain, now: float, caller: Caller) -> None:
+        job = self._table.find((request.job, caller.key), request.generation)
         if job is not None and job.placed is not None and len(self._questions) < MAX_QUESTIONS:
             generation = job.placed.generation
             self._questions.append((peer, generation, now + PARENT_PATIENCE_S))
-            self._upwards.append(control.Explain(job=job.name, generation=generation))
+            self._say_up(job, control.Explain(job=job.name, generation=generation))
             return
         unknown = "this leaf does not have that job; it may have ended"
         self._outbox.send(peer, control.Explanation(known=False, text=unknown))
 
     # --- from the parent ---
 
-    def receive_from_parent(self, reply: control.Reply, now: float) -> None:
-        """Take in what the parent says."""
+    def receive_from_parent(self, reply: control.Reply, now: float, key: str) -> None:
+        """Take in what the parent says, sealed with the key of that fingerprint (empty: not sealed)."""
         self._turn(now)
-        self.watch.take(reply, now)
+        if not isinstance(reply, control.Refused) or reply.code not in (Refusal.KEY.value, Refusal.INTERNAL.value):
+            self.watch.take(reply, now)
         if isinstance(reply, control.Explanation):
             for question in [each for each in self._questions if each[1] == reply.generation]:
                 self._questions.remove(question)
                 self._outbox.send(question[0], reply)
         elif isinstance(reply, Relayed):
-            job = self._table.open.get(reply.job)
+            job = self._table.open.get((reply.job, key))
             member = job.members.get(reply.rank) if job is not None else None
             if job is not None and member is not None:
                 self._relay(job, member, reply, now)
@@ -216,14 +239,15 @@ class LeafController:
         elif relayed.placed is not None:
             if job.placed is None and not self._place(job, relayed.placed):
                 return
-            self._outbox.send(member.peer, self._admitted(job, relayed.rank))
+            if job.placed is not None and relayed.rank in job.placed.ranks:
+                self._outbox.send(member.peer, self._admitted(job, relayed.rank))
         elif relayed.started is not None:
             if job.placed is None:  # the parent has an earlier part in mind, of which nothing is left here
                 return
             job.started, job.state = relayed.started, State.RUNNING
             self._outbox.send(member.peer, relayed.started)
         elif relayed.refused is not None:
-            self._outbox.send(member.peer, relayed.refused)
+            self._outbox.refuse(member.peer, relayed.refused)
             self._drop(job, relayed.rank, now)
 
     def _place(self, job: LeafJob, placed: Placed) -> bool:
@@ -250,8 +274,8 @@ class LeafController:
             for rank, member in job.members.items():
                 self._outbox.send(member.peer, refused)
                 reason = control.one_line(f"was refused by its leaf: {error}")
-                self._upwards.append(control.Leave(job=job.name, rank=rank, nonce=member.join.nonce, reason=reason))
-            del self._table.open[job.name]
+                self._say_up(job, control.Leave(job=job.name, rank=rank, nonce=member.join.nonce, reason=reason))
+            del self._table.open[job.title]
             return False
         job.placed, job.spec, job.state = placed, spec, State.STARTING
         job.ring_bytes, job.wanted_ring_bytes = self._server.ring_bytes(spec.job)
@@ -291,18 +315,18 @@ class LeafController:
             job.lost |= bit
             reason = f"is lost: its leaf, {self._parent.own_address}, heard nothing for {event.silent_s:.1f} s"
             nonce = job.members[rank].join.nonce if rank in job.members else ""
-            self._upwards.append(control.Leave(job=job.name, rank=rank, nonce=nonce, reason=reason, lost=True))
+            self._say_up(job, control.Leave(job=job.name, rank=rank, nonce=nonce, reason=reason, lost=True))
         else:
             job.left |= bit
         if job.state is State.RUNNING:
             job.state = State.ENDING
-            self._table.open.pop(job.name, None)
+            self._table.open.pop(job.title, None)
         self._end_if_empty(job, now)
 
     def _end_if_empty(self, job: LeafJob, now: float) -> None:
         if job.spec is not None and job.lost | job.left == job.spec.full_mask:
-            if self._table.open.get(job.name) is job:
-                del self._table.open[job.name]
+            if self._table.open.get(job.title) is job:
+                del self._table.open[job.title]
             self._end(job, now)
 
     def _drop(self, job: LeafJob, rank: int, now: float) -> None:
@@ -321,7 +345,7 @@ class LeafController:
         """Ask for the parent, and let go of what has waited too long."""
         self._turn(now)
         if (attach := self.watch.due(now)) is not None:
-            self._upwards.append(attach)
+            self._upwards.append((OPEN.name, attach))
         for job in list(self._table.open.values()):
             if job.state in (State.FORMING, State.STARTING):
                 for rank in job.lapsed(now):
@@ -351,8 +375,8 @@ class LeafController:
         """What to send, in order, each with the peer that it is for."""
         return self._outbox.fetch()
 
-    def messages_to_parent(self) -> list[control.Request]:
-        """What to send up, in order."""
+    def messages_to_parent(self) -> list[tuple[str, control.Request]]:
+        """What to send up, in order, each with the fingerprint of the key to seal it with."""
         messages = list(self._upwards)
         self._upwards.clear()
         return messages
@@ -384,6 +408,7 @@ class LeafController:
             jobs=tuple(self._report(job) for job in self._table.placed.values()),
             refused=dict(self._outbox.refused),
             parent=self.watch.report(now),
+            job_count=self.live_jobs,
         )
 
     def _report(self, job: LeafJob) -> control.JobReport:

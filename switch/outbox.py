@@ -21,8 +21,12 @@ class Outbox:
 
     def refuse(self, peer: bytes, refused: Refused) -> None:
         """Tell `peer` no."""
-        self.refused[refused.code] += 1
+        self.count(refused.code)
         self.send(peer, refused)
+
+    def count(self, code: str) -> None:
+        """Somebody else was refused, or in other words."""
+        self.refused[code] += 1
 
     def fetch(self) -> list[tuple[bytes, Reply]]:
         """All that has come together since the last call."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import zmq
 
 from fanin import control
+from fanin.conversation import Conversation, Heard
+from fanin.curve import client_keys
 from fanin.errors import ConfigurationError
 from fanin.options import SwitchAddress
+from fanin.seal import Credentials
 from fanin.switch.leaf import ParentPath
 from fanin.window import RECEIVE_BUFFER_REQUEST_BYTES
 
@@ -35,20 +39,21 @@ class ParentLink:
         except OSError as error:
             raise ConfigurationError(f"--parent {address}: {error.strerror}") from None
         self.address = address
+        self._conversation = Conversation(secrets.randbits)
         self._family, self._host = found[0], str(found[4][0])
         self.socket = context.socket(zmq.DEALER)
         self.socket.set_hwm(QUEUED_MESSAGES)
         self.socket.setsockopt(zmq.MAXMSGSIZE, control.MAX_REPLY_BYTES)
         self.socket.setsockopt(zmq.IPV6, int(self._family == socket.AF_INET6))
         if curve_key is not None:
-            public, secret = zmq.curve_keypair()
+            own = client_keys()
             try:
                 self.socket.setsockopt(zmq.CURVE_SERVERKEY, curve_key.encode())
             except (zmq.ZMQError, UnicodeError):
                 self.socket.close(linger=0)
                 raise ConfigurationError("FANIN_CURVE_SERVER_KEY, for --parent, is no Z85 key") from None
-            self.socket.setsockopt(zmq.CURVE_PUBLICKEY, public)
-            self.socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
+            self.socket.setsockopt(zmq.CURVE_PUBLICKEY, own.public.encode())
+            self.socket.setsockopt(zmq.CURVE_SECRETKEY, own.secret.encode())
         host = f"[{self._host}]" if ":" in self._host else self._host
         self.socket.connect(f"tcp://{host}:{address.port}")
 
@@ -71,22 +76,31 @@ class ParentLink:
             own_address=own_address,
         )
 
-    def send(self, requests: Iterable[control.Request]) -> None:
-        """Send without waiting; what the queue does not take is lost, and asked again."""
-        for request in requests:
-            with contextlib.suppress(zmq.Again):
-                self.socket.send(control.to_bytes(request), zmq.NOBLOCK)
+    def send(self, requests: Iterable[tuple[str, control.Request]], key_of: Callable[[str], bytes | None]) -> None:
+        """Send without waiting, each request sealed with the key of that fingerprint.
 
-    def receive(self) -> list[control.Reply]:
+        What the queue does not take, or has a key that is forgotten, is lost, and asked again.
+        """
+        for name, request in requests:
+            if (key := key_of(name)) is not None:
+                self._send(self._conversation.outgoing(request, Credentials(key)))
+
+    def receive(self) -> list[Heard]:
         """What has come; what is no reply of this version is left out: ranks then run into their timeouts."""
-        replies: list[control.Reply] = []
+        replies: list[Heard] = []
         for _ in range(REPLIES_PER_TURN):
             try:
-                message = control.parse(self.socket.recv(zmq.NOBLOCK), control.MAX_REPLY_BYTES)
+                heard = self._conversation.incoming(self.socket.recv(zmq.NOBLOCK))
             except zmq.Again:
                 break
             except control.ControlError:
                 continue
-            if not isinstance(message, control.Request):
-                replies.append(message)
+            for again in self._conversation.to_say_again():
+                self._send(again)
+            if isinstance(heard, Heard):
+                replies.append(heard)
         return replies
+
+    def _send(self, data: bytes) -> None:
+        with contextlib.suppress(zmq.Again):
+            self.socket.send(data, zmq.NOBLOCK)

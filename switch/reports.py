@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from fanin.control import Admitted, JobReport, MemberReport, Scheme
+from fanin.control import Admitted, JobReport, MemberReport, Scheme, Stats
 from fanin.job import JobSpec
 from fanin.switch.admission import largest_staleness
+from fanin.switch.gate import Caller
 from fanin.switch.jobs import DirectJob, Job
 from fanin.switch.server import Server
 
@@ -59,6 +61,7 @@ def report_direct(job: DirectJob, now: float, flows: int, counters: dict[str, in
         age_s=now - job.opened_s,
         members=tuple(_member(job, rank, _state_of(job, rank)) for rank in range(first.size)),
         counters=counters,
+        key=job.key,
     )
 
 
@@ -85,7 +88,16 @@ def report_in_tree(job: Job[Any], size: int, states: Mapping[int, str], server: 
         age_s=0.0,
         members=tuple(_member(job, rank, state) for rank, state in states.items()),
         counters=server.job_counters(spec.job) if spec else {},
+        key=job.key,
     )
+
+
+def seen_by(caller: Caller, stats: Stats) -> Stats:
+    """What may be told to who asks: to an operator everything, to a rank its own jobs, to anybody else no names."""
+    if caller.operator:
+        return stats
+    own = () if caller.is_open else tuple(job for job in stats.jobs if job.key == caller.key)
+    return replace(stats, jobs=own, operator=False)
 
 
 def _member(job: Job[Any], rank: int, state: str) -> MemberReport:

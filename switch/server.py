@@ -6,6 +6,7 @@ none of them hangs.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import ExitStack
 from typing import Literal, Protocol, cast
 
@@ -98,15 +99,16 @@ def make_server(
     memory_bytes: int,
     native: bool | None = None,
     curve_secret_key: str | None = None,
+    curve_clients: Collection[str] | None = None,
     share_memory: bool = True,
     liveness_timeout_s: float = SWITCH_LIVENESS_TIMEOUT_S,
 ) -> Server:
     """Open the data ports and start to serve them; `description` of what comes back says how.
 
     `port` is flow 0's; 0, and further flows, take any free one: see `ports`. `memory_bytes` is the switch's in all.
-    `curve_secret_key` (Z85) encrypts zmq data. `share_memory`: native udp offers it to workers on this machine.
-    `liveness_timeout_s`: of the jobs to come. Raises ConfigurationError for a port that cannot be had, or when
-    native=True and the extension is not built.
+    `curve_secret_key` (Z85) encrypts zmq data, for the clients with these public keys (None: any). `share_memory`:
+    native udp offers it to workers on this machine. `liveness_timeout_s`: of the jobs to come. Raises
+    ConfigurationError for a port that cannot be had, or when native=True and the extension is not built.
     """
     extension = native_extension(native)
     if extension is not None and scheme == "udp":
@@ -125,7 +127,11 @@ def make_server(
                 UdpServerTransport(host, flow_port)
                 if scheme == "udp"
                 else ZmqServerTransport(
-                    host, flow_port, curve_secret_key=curve_secret_key, liveness_timeout_s=liveness_timeout_s
+                    host,
+                    flow_port,
+                    curve_secret_key=curve_secret_key,
+                    curve_clients=curve_clients,
+                    liveness_timeout_s=liveness_timeout_s,
                 )
             )
             opened.callback(transport.close)

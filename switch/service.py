@@ -1,7 +1,10 @@
 """The switch as a process: control on TCP, data on UDP and ZeroMQ, one controller that knows of all of it.
 
-One thread runs `run`: it waits on the control socket, on the data servers' events, on a pipe that other threads wake it
+One thread runs `run`: it waits on the control port, on the data servers' events, on a pipe that other threads wake it
 by, and on the controller's next timer. Data servers have threads of their own.
+
+What comes over the control port goes through the gate (switch/gate.py) to the controller, and nothing that it raises on
+the way ends the switch (switch/faults.py).
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import cast
@@ -21,27 +24,36 @@ import zmq
 
 from fanin import control
 from fanin.control import Scheme
+from fanin.curve import CurveKeys
 from fanin.errors import ConfigurationError
 from fanin.job import SWITCH_LIVENESS_TIMEOUT_S
 from fanin.options import SwitchAddress
 from fanin.switch.controller import Controller
-from fanin.switch.curve import CurveKeys
+from fanin.switch.curve_port import CurvePort
 from fanin.switch.data_plane import DataPlane, Limits
-from fanin.switch.hang_ups import HangUps
+from fanin.switch.faults import Faults, internal
+from fanin.switch.gate import Entered, Gate
 from fanin.switch.job_shape import SwitchBuffers
 from fanin.switch.leaf import LeafController
+from fanin.switch.listener import Listener
 from fanin.switch.parent_link import ParentLink
 from fanin.switch.parent_watch import ParentState, ParentWatch
 from fanin.switch.pump import PumpServer
 from fanin.switch.server import LeafServer, Server, make_server
+from fanin.switch.zmtp import ZmtpLimits
 from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES, RECEIVE_BUFFER_REQUEST_BYTES
 
 PORT_ATTEMPTS = 16
 """Ports tried when any will do: one must be free for TCP and for UDP alike."""
 REQUESTS_PER_TURN = 64
 """Control messages taken in before events and timers get their turn."""
-QUEUED_REPLIES = 1000
-"""High-water mark of one peer; replies beyond it are dropped, and it asks again."""
+CONTROL_LIMITS = ZmtpLimits(frame_bytes=control.MAX_MESSAGE_BYTES, frames=1, message_bytes=control.MAX_MESSAGE_BYTES)
+"""A control message is one frame."""
+CONTROL_BUFFER_BYTES = 1 << 17
+"""Of the kernel's, per connection and direction: two of the longest messages."""
+LINGER_S = 0.2
+"""How long closing waits for what was sent last."""
+MAX_WAIT_MS = 60_000
 
 log = logging.getLogger("fanin.switch")
 
@@ -63,6 +75,14 @@ class ServiceOptions:
     schemes: tuple[Scheme, ...] = ("udp",)
     """What carries data; each opens ports, so that one which nobody asked for stays closed."""
     curve: CurveKeys | None = None
+    curve_clients: tuple[str, ...] | None = None
+    """With `curve`: public keys of the clients that are let in, in Z85. None: any that has the switch's."""
+    operator_key: bytes | None = None
+    """With which operators ask for everything and change anything. None: nobody can."""
+    job_keys: tuple[bytes, ...] | None = None
+    """The keys that jobs may have, at a switch that serves only those. None: any."""
+    source_share: float = 1.0
+    """Of the memory, what jobs opened from one address may hold together, 0..1."""
     parent: SwitchAddress | None = None
     """The switch that this one is a leaf of."""
     parent_curve_key: str | None = None
@@ -84,8 +104,10 @@ class SwitchService:
         self.host: str = _resolve(options.host)
         """Numeric address."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._router = self._context.socket(zmq.ROUTER)
-        self._hang_ups = HangUps(self._router)
+        """Of the connection to the parent."""
+        self._control: Listener | CurvePort | None = None
+        self._gate = Gate(secrets.randbits, operator_key=options.operator_key, keys=options.job_keys)
+        self.faults = Faults(time.monotonic)
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
         self._waker.setblocking(False)
@@ -99,13 +121,16 @@ class SwitchService:
         try:
             if options.parent is not None:
                 self._parent = ParentLink(self._context, options.parent, options.parent_curve_key)
-            self._configure()
             self.port: int = self._open_ports()
         except BaseException:
             self.close()
             raise
         planes = {scheme: self._plane(scheme, server) for scheme, server in self._servers.items()}
-        limits = Limits(memory_bytes=options.memory_bytes, liveness_timeout_s=options.liveness_timeout_s)
+        limits = Limits(
+            memory_bytes=options.memory_bytes,
+            source_share=options.source_share,
+            liveness_timeout_s=options.liveness_timeout_s,
+        )
         engine = "; ".join(server.description for server in self._servers.values())
         self.controller: Controller | LeafController
         if self._parent is not None:
@@ -160,17 +185,14 @@ class SwitchService:
         has crashed: a switch that serves only a part must not look alive. ConfigurationError when this is to be a leaf,
         and its parent will not have it.
         """
+        assert self._control is not None
         poller = zmq.Poller()
-        sockets = [self._router, self._hang_ups.socket]
-        if self._parent is not None:
-            sockets.append(self._parent.socket)
+        sockets = [] if self._parent is None else [self._parent.socket]
         events = (server.event_fileno for server in self._servers.values())
-        for readable in (*sockets, *events, self._woken.fileno(), *watched):
+        for readable in (*sockets, self._control.fileno(), *events, self._woken.fileno(), *watched):
             poller.register(readable, zmq.POLLIN)
         while not self._stopping.is_set() and keep_going():
-            timer = self.controller.next_timer()
-            wait_ms = None if timer is None else ceil(max(timer - time.monotonic(), 0.0) * 1000)
-            ready = dict(poller.poll(wait_ms))
+            ready = dict(poller.poll(self._wait_ms()))
             for descriptor in watched:
                 if descriptor in ready:
                     poller.unregister(descriptor)  # it has said what it had to say, and would end every wait
@@ -186,35 +208,53 @@ class SwitchService:
         if not self._context.closed:
             if self._parent is not None:
                 self._parent.socket.close(linger=200)
-            self._hang_ups.close()
-            self._router.close(linger=200)
             self._context.term()
+        if self._control is not None:
+            self._control.close(LINGER_S)
         self._woken.close()
         self._waker.close()
 
     # --- one turn of the loop ---
 
+    def _wait_ms(self) -> int:
+        """How long nothing is to be done if nothing comes."""
+        assert self._control is not None
+        now = time.monotonic()
+        timer = self.controller.next_timer()
+        if timer is not None:
+            timer = max(timer, self.faults.resume_s)
+        times = [at for at in (timer, self._control.next_timer()) if at is not None]
+        return ceil(min(max(min(times, default=now + MAX_WAIT_MS / 1000) - now, 0.0) * 1000, MAX_WAIT_MS))
+
     def _turn(self) -> None:
-        requests = list(self._requests())
+        assert self._control is not None
+        requests = self._control.receive(REQUESTS_PER_TURN)
         replies = list(self._parent.receive()) if self._parent is not None else []
         # Events before what came with them: who was told of a loss by the data plane may ask about it.
         for server in self._servers.values():
             while (event := server.next_event(0.0)) is not None:
-                self.controller.handle_event(event, time.monotonic())
-        for peer, data in requests:
-            self._take_request(peer, data)
-        for peer in self._hang_ups.gone():  # after what it said last
-            self.controller.hung_up(peer, time.monotonic())
-        for reply in replies:
+                with self.faults.contained("an event"):
+                    self.controller.handle_event(event, time.monotonic())
+        for route, frames, source in requests:
+            if len(frames) == 1:
+                self._take_request(route, frames[0], source)
+        for heard in replies:
             assert isinstance(self.controller, LeafController)
-            self.controller.receive_from_parent(reply, time.monotonic())
-        self.controller.handle_timer(time.monotonic())
+            with self.faults.contained("a reply of the parent"):
+                self.controller.receive_from_parent(heard.reply, time.monotonic(), heard.key)
+        if time.monotonic() >= self.faults.resume_s:
+            with self.faults.contained("a timer", self.faults.pause):
+                self.controller.handle_timer(time.monotonic())
+        for route in self._control.gone():  # after what it said last
+            for peer in self._gate.forget(route):
+                with self.faults.contained("a hang-up"):
+                    self.controller.hung_up(peer, time.monotonic())
         for peer, reply in self.controller.messages_to_send():
-            with contextlib.suppress(zmq.ZMQError):  # a peer that is gone, or does not read
-                self._router.send_multipart([peer, control.to_bytes(reply)], zmq.NOBLOCK)
+            if (sealed := self._gate.sealed(peer, reply)) is not None:
+                self._control.send(sealed[0], [sealed[1]])
         if self._parent is not None:
             assert isinstance(self.controller, LeafController)
-            self._parent.send(self.controller.messages_to_parent())
+            self._parent.send(self.controller.messages_to_parent(), self._gate.key)
             self._look_at_parent(self.controller.watch)
 
     def _look_at_parent(self, watch: ParentWatch) -> None:
@@ -226,37 +266,26 @@ class SwitchService:
             log.log(level, "%s", watch.in_words(time.monotonic()))
             self._parent_state = watch.state
 
-    def _requests(self) -> Iterator[tuple[bytes, bytes]]:
-        """Who asks, and what."""
-        for _ in range(REQUESTS_PER_TURN):
-            try:
-                frames = self._hang_ups.receive()
-            except zmq.Again:
+    def _take_request(self, route: bytes, data: bytes, source: str) -> None:
+        with self.faults.contained("a request", lambda: self._answer(route, internal())):
+            entered = self._gate.enter(route, data, source)
+            if not isinstance(entered, Entered):
+                self._answer(route, entered)
                 return
-            if len(frames) == 2:
-                yield frames[0], frames[1]
+            # A rank's connection is silent while the job runs, and stays: its end tells that the rank has died.
+            if not entered.caller.is_open or isinstance(entered.request, control.Join):
+                assert self._control is not None
+                self._control.keep(route)
+            self.controller.receive(entered.peer, entered.request, time.monotonic(), entered.caller)
 
-    def _take_request(self, peer: bytes, data: bytes) -> None:
-        try:
-            request = control.parse(data)
-        except control.ControlError as error:
-            self.controller.receive_malformed(peer, error)
-            return
-        if isinstance(request, control.Request):
-            self.controller.receive(peer, request, time.monotonic())
-        else:
-            self.controller.receive_malformed(peer, control.ControlError("a reply came instead of a request"))
+    def _answer(self, route: bytes, reply: control.Reply) -> None:
+        """Without a seal: the request had none that holds."""
+        assert self._control is not None
+        if isinstance(reply, control.Refused):
+            self.controller.count_refusal(reply.code)
+        self._control.send(route, [control.to_bytes(reply)])
 
     # --- opening ---
-
-    def _configure(self) -> None:
-        self._router.setsockopt(zmq.LINGER, 200)
-        self._router.setsockopt(zmq.MAXMSGSIZE, control.MAX_MESSAGE_BYTES)
-        self._router.setsockopt(zmq.SNDHWM, QUEUED_REPLIES)
-        self._router.setsockopt(zmq.IPV6, int(":" in self.host))
-        if (keys := self.options.curve) is not None:
-            self._router.setsockopt(zmq.CURVE_SERVER, 1)
-            self._router.setsockopt(zmq.CURVE_SECRETKEY, keys.secret.encode())
 
     def _open_ports(self) -> int:
         """Bind everything; returns the port of control and of UDP."""
@@ -272,19 +301,23 @@ class SwitchService:
             except ConfigurationError:  # somebody has the UDP port of that number
                 if attempt == PORT_ATTEMPTS - 1:
                     raise
-                self._router.unbind(self._router.getsockopt_string(zmq.LAST_ENDPOINT))
+                if self._control is not None:
+                    self._control.close()
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _bind_control(self, port: int) -> int:
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        options = self.options
         try:
-            self._router.bind(f"tcp://{host}:{port or '*'}")
-        except zmq.ZMQError as error:
+            if options.curve is None:
+                self._control = Listener(self.host, port, CONTROL_LIMITS, buffer_bytes=CONTROL_BUFFER_BYTES)
+            else:
+                self._control = CurvePort(self.host, port, options.curve.secret, options.curve_clients)
+        except OSError as error:
             raise ConfigurationError(
                 f"TCP port {port} of {self.host} cannot be had: {error.strerror}. Remedy: stop what uses it "
                 "(`ss -lntp` shows that), or choose another with --bind host:port"
             ) from None
-        return int(self._router.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
+        return self._control.port
 
     def _open_data(self, port: int) -> None:
         try:
@@ -330,6 +363,7 @@ class SwitchService:
             memory_bytes=options.memory_bytes,
             native=options.native,
             curve_secret_key=key,
+            curve_clients=options.curve_clients,
             liveness_timeout_s=options.liveness_timeout_s,
         )
 

@@ -30,11 +30,20 @@ from fanin.control import JOIN_LEASE_S, Enlist, Join, Refusal, Refused, Relayed
 from fanin.errors import AdmissionError, ConfigurationError
 from fanin.events import SwitchEvent, WorkerJoined, WorkerSilent
 from fanin.job import JobSpec
-from fanin.switch.admission import in_words, judge_alone, judge_beside, peer_refused, rank_taken, refuse
+from fanin.switch.admission import (
+    in_words,
+    judge_alone,
+    judge_beside,
+    patience_s,
+    peer_refused,
+    rank_taken,
+    refuse,
+)
 from fanin.switch.data_plane import DataPlane
+from fanin.switch.gate import Caller
 from fanin.switch.job_shape import choose_shape
 from fanin.switch.job_table import JobTable
-from fanin.switch.jobs import Applicant, Job, State, ranks_of
+from fanin.switch.jobs import Applicant, Job, State, Title, ranks_of
 from fanin.switch.outbox import Outbox
 from fanin.switch.reports import report_in_tree
 from fanin.switch.resources import Resources
@@ -101,52 +110,71 @@ class TreeJobs:
         """Whether the index is one of these jobs'."""
         return index in self._table.placed
 
-    def forms(self, name: str) -> bool:
-        """Whether the name is in use here."""
-        return name in self._table.open
+    def forms(self, title: Title) -> bool:
+        """Whether the title is in use here."""
+        return title in self._table.open
 
     # --- joining ---
 
-    def enlist(self, peer: bytes, request: Enlist, now: float) -> None:
+    def enlist(self, peer: bytes, request: Enlist, now: float, caller: Caller) -> None:
         """A leaf passes on a Join of one of its ranks, for the first time or again."""
         self._turn(now)
         join, leaf = request.join, request.leaf
-        job = self._table.open.get(join.job)
-        if job is not None:
-            job.peers[leaf], job.addresses[leaf] = peer, request.address
-            known = job.members.get(join.rank)
-            if known is not None and known.join.nonce == join.nonce:
-                self._renew(job, known, leaf, now)
-                return
+        title = (join.job, caller.key)
+        job = self._table.open.get(title)
+        known = None if job is None else job.members.get(join.rank)
+        if job is not None and known is not None and known.join.nonce == join.nonce:
+            self._renew(job, known, peer, request, now)
+            return
         refused = self._judge(join, job)
+        if refused is None and job is None:
+            refused = self._resources.judge_new_job(caller.source)
+        if refused is None:
+            refused = self._resources.judge_new_rank(caller.source if job is None else job.source)
         if refused is not None:
-            self._outbox.send(peer, Relayed(job=join.job, rank=join.rank, refused=refused))
-            if job is not None and job.state is State.FORMING and refused.code != Refusal.RANK_TAKEN.value:
+            self._refuse(peer, join, refused)
+            private = refused.code in (Refusal.RANK_TAKEN.value, Refusal.QUOTA.value)
+            if job is not None and job.state is State.FORMING and not private:
                 self._disband(job, peer_refused(join, refused))
             return
         if job is None:
-            job = self._table.open[join.job] = TreeJob(join.job, join, now + join.join_timeout_s)
+            job = TreeJob(join.job, join, now + patience_s(join), key=caller.key, source=caller.source)
+            self._table.open[title] = job
         job.members[join.rank] = Enlisted(join, now, leaf)
         job.peers[leaf], job.addresses[leaf] = peer, request.address
+        self._forget_leaves(job)
         if job.missing:
             self._tell(job, join.rank)
         else:
             self._place(job, now)
 
-    def _renew(self, job: TreeJob, known: Enlisted, leaf: str, now: float) -> None:
+    def _refuse(self, peer: bytes, join: Join, refused: Refused) -> None:
+        self._outbox.count(refused.code)
+        self._outbox.send(peer, Relayed(job=join.job, rank=join.rank, refused=refused))
+
+    def _renew(self, job: TreeJob, known: Enlisted, peer: bytes, request: Enlist, now: float) -> None:
         """A rank asks again, through the same leaf or, where that was restarted, through its successor."""
+        leaf = request.leaf
         known.renewed_s = now
         if job.state is State.FORMING:
             known.leaf = leaf
         if known.leaf == leaf:
+            job.peers[leaf], job.addresses[leaf] = peer, request.address
+            self._forget_leaves(job)
             self._tell(job, known.join.rank)
             return
         ranks = tuple(sorted(rank for rank, member in job.members.items() if member.leaf == known.leaf))
         what = f"leaf switch {job.addresses[known.leaf]}, with {in_words(ranks)}, was restarted"
         refused = refuse(Refusal.MEMBER_LOST, f"job {job.name!r}: {what}", "start the job again", ranks)
-        self._outbox.send(job.peers[leaf], Relayed(job=job.name, rank=known.join.rank, refused=refused))
+        self._refuse(peer, known.join, refused)
         if job.state is State.STARTING:
             self._gone(job, what, ranks, now)
+
+    def _forget_leaves(self, job: TreeJob) -> None:
+        """Leaves that no rank is at any more: what a job remembers is bounded by its ranks."""
+        there = {member.leaf for member in job.members.values()}
+        for leaf in job.peers.keys() - there:
+            del job.peers[leaf], job.addresses[leaf]
 
     def _judge(self, join: Join, job: TreeJob | None) -> Refused | None:
         synchronous = join.quorum in (None, join.size) and not join.staleness and not join.max_staleness
@@ -180,8 +208,10 @@ class TreeJobs:
         try:
             spec = self._spec(job)
             job.memory_bytes = spec.pool_bytes * len(self._plane.server.ports)
-            if job.memory_bytes > (free_bytes := self._resources.free_bytes):
-                raise AdmissionError(f"{job.memory_bytes:,} bytes of switch memory needed, {free_bytes:,} free")
+            refused = self._resources.judge_memory(job.memory_bytes, job.source, spec.slots)
+            if refused is not None:
+                self._disband(job, refused)
+                return
             self._plane.server.admit(spec)
             job.ring_bytes, job.wanted_ring_bytes = self._plane.server.ring_bytes(spec.job)
             job.memory_bytes += job.ring_bytes
@@ -190,7 +220,7 @@ class TreeJobs:
             self._disband(job, refuse(Refusal.MEMORY, str(error), remedy))
             return
         job.spec, job.state = spec, State.STARTING
-        job.deadline_s = now + min(member.join.join_timeout_s for member in job.members.values())
+        job.deadline_s = now + min(patience_s(member.join) for member in job.members.values())
         self._table.placed[spec.job] = job
         for rank, member in job.members.items():
             member.renewed_s = now
@@ -235,13 +265,13 @@ class TreeJobs:
     def _disband(self, job: TreeJob, refused: Refused) -> None:
         for rank, member in job.members.items():
             self._outbox.send(job.peers[member.leaf], Relayed(job=job.name, rank=rank, refused=refused))
-        del self._table.open[job.name]
+        del self._table.open[job.title]
 
     # --- leaving, and worse ---
 
-    def leave(self, leave: control.Leave, now: float) -> None:
+    def leave(self, leave: control.Leave, now: float, caller: Caller) -> None:
         """A rank has left, or given up, or is lost to its leaf, if it was one of these jobs'."""
-        job = self._table.job_of(leave)
+        job = self._table.job_of(leave, caller.key)
         if job is None:
             return
         if job.state is State.FORMING:
@@ -285,7 +315,7 @@ class TreeJobs:
             return
         if job.state is State.RUNNING:
             job.state = State.ENDING
-            del self._table.open[job.name]
+            del self._table.open[job.title]
         if job.state is State.ENDING and job.lost | job.left == job.spec.full_mask:
             self._end(job, now)
 
@@ -293,10 +323,10 @@ class TreeJobs:
         self._table.end(job, now)
         self._table.bury(job, job.explanation())
 
-    def explain(self, name: str, generation: int) -> control.Explanation | None:
+    def explain(self, title: Title, generation: int) -> control.Explanation | None:
         """What became of one of these jobs; None for one that is not, or is forgotten."""
-        job = self._table.find(name, generation)
-        return self._table.epitaph(name, generation) if job is None else job.explanation()
+        job = self._table.find(title, generation)
+        return self._table.epitaph(title, generation) if job is None else job.explanation()
 
     def hung_up(self, peer: bytes, now: float) -> None:
         """The leaves that asked over this connection may have died."""

@@ -6,8 +6,10 @@ rivals of their own and share one xdist worker, so that they never compete with 
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
+import tempfile
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +18,11 @@ from hypothesis import HealthCheck, settings
 # tests that press Ctrl-C would wait for nothing.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Switches of tests have a key of their own, and leave the user's alone.
+_STATE = tempfile.TemporaryDirectory(prefix="fanin-tests-")
+os.environ["XDG_STATE_HOME"] = _STATE.name
+atexit.register(_STATE.cleanup)
 
 settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("sanitize", settings.get_profile("default"), max_examples=15)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from fanin import control
 from fanin.emulation.simulator.addresses import endpoint
-from fanin.emulation.simulator.switch_host import BUFFERS, AnyController, Circumstances, SimulatedServer, SwitchHost
+from fanin.emulation.simulator.switch_host import (
+    BUFFERS,
+    CALLER,
+    AnyController,
+    Circumstances,
+    SimulatedServer,
+    SwitchHost,
+)
 from fanin.errors import AdmissionError
 from fanin.job import JobSpec, ParentRoute
 from fanin.options import SwitchAddress
@@ -43,7 +50,7 @@ class LeafHost(SwitchHost):
 
     def _dispatch(self) -> None:
         super()._dispatch()
-        for request in self._leaf.messages_to_parent():
+        for _, request in self._leaf.messages_to_parent():
             self._parent.request(self._peer, self, request)
 
     # --- as a client of its parent ---
@@ -59,7 +66,7 @@ class LeafHost(SwitchHost):
     def replied(self, peer: bytes, reply: control.Reply) -> None:
         """See fanin.emulation.simulator.switch_host.Client."""
         if self._node is not None and peer == self._peer:
-            self._leaf.receive_from_parent(reply, self._network.queue.now)
+            self._leaf.receive_from_parent(reply, self._network.queue.now, CALLER.key)
             self._dispatch()
 
     # --- what its controller asks of the machine ---

@@ -22,10 +22,14 @@ from fanin.events import SwitchEvent, WorkerSilent
 from fanin.job import JobSpec
 from fanin.switch.controller import Controller
 from fanin.switch.data_plane import DataPlane, Limits
+from fanin.switch.gate import Caller
 from fanin.switch.job_shape import SwitchBuffers
 from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
 
 BUFFERS = SwitchBuffers(receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, shared=False)
+
+CALLER = Caller(key="simulated", operator=True)
+"""Everybody here has one key; who has another is tried in tests/hostile."""
 
 Note = Callable[[str], None]
 
@@ -47,7 +51,7 @@ class Client(Protocol):
 class AnyController(Protocol):
     """What controllers of a root and of a leaf have in common."""
 
-    def receive(self, peer: bytes, request: control.Request, now: float) -> None: ...
+    def receive(self, peer: bytes, request: control.Request, now: float, caller: Caller) -> None: ...
     def handle_event(self, event: SwitchEvent, now: float) -> None: ...
     def handle_timer(self, now: float) -> None: ...
     def next_timer(self) -> float | None: ...
@@ -162,7 +166,7 @@ class SwitchHost:
         network, node = self._network, self._node
 
         def arrives(request: control.Request) -> None:
-            self.controller.receive(peer, request, network.queue.now)
+            self.controller.receive(peer, request, network.queue.now, CALLER)
             self._dispatch()
 
         def upwards_blocked() -> bool:

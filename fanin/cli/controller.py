@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fanin.cli.switch import TlsCa, TlsCertificate, TlsKey, liveness, load_p4, signals, tls_files, where
+from fanin.cli.switch import (
+    SwitchKeyFile,
+    TlsCa,
+    TlsCertificate,
+    TlsKey,
+    liveness,
+    load_p4,
+    operator_key,
+    signals,
+    tls_files,
+    where,
+)
 from fanin.control import DEFAULT_PORT
 from fanin.errors import ConfigurationError
 from fanin.job import SWITCH_LIVENESS_TIMEOUT_S
@@ -47,6 +58,7 @@ def controller(
     liveness_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="Silence after which a worker counts as lost.")
     ] = SWITCH_LIVENESS_TIMEOUT_S,
+    key_file: SwitchKeyFile = None,
     quiet: Annotated[bool, typer.Option(help="Print nothing but errors.")] = False,
 ) -> None:
     """Admit jobs to BMv2, the emulator or a Tofino. Workers find it with FANIN_SWITCH=udp://host:port of --bind."""
@@ -81,6 +93,7 @@ def controller(
         schemes=("udp",),
         data=data,
         liveness_timeout_s=liveness(liveness_timeout),
+        operator_key=operator_key(key_file, quiet),
         parent=None if parent is None else SwitchAddress.parse(parent),
         parent_curve_key=os.environ.get("FANIN_CURVE_SERVER_KEY") if parent is not None else None,
     )

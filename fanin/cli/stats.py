@@ -7,13 +7,16 @@ import dataclasses
 import json as json_module
 import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fanin import control
 from fanin.errors import FaninError
+from fanin.key_file import VARIABLE, operator_credentials
 from fanin.options import Options, SwitchAddress
+from fanin.seal import OPEN
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -22,6 +25,10 @@ if TYPE_CHECKING:
     from fanin.host.control import ControlClient
 
 ASK_TIMEOUT_S = 5.0
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help=f"The switch's own key; default: {VARIABLE}, then this user's."),
+]
 COLUMNS = {"packets_in": "in", "packets_out": "out", "rounds": "rounds", "duplicates": "dup."}
 """Counters with a column of their own, and its heading."""
 DROPPED = "dropped_"
@@ -32,8 +39,9 @@ def stats(
     switch: Annotated[str, typer.Argument(help="udp://host:port or zmq://host:port; default: FANIN_SWITCH.")] = "",
     json: Annotated[bool, typer.Option("--json", help="One JSON object, with every counter.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Again every second, until Ctrl-C.")] = False,
+    key_file: KeyFile = None,
 ) -> None:
-    """Show a switch's jobs, members, rounds, packets, duplicates and drops by reason."""
+    """Show a switch's jobs, members, rounds, packets, duplicates and drops by reason. Without its key: only totals."""
     from rich.console import Console
     from rich.live import Live
 
@@ -41,7 +49,13 @@ def stats(
 
     options = Options.from_environment(os.environ)
     address = SwitchAddress.parse(switch or options.switch or f"udp://127.0.0.1:{control.DEFAULT_PORT}")
-    client = ControlClient(address, curve_server_key=options.curve_server_key, timeout_s=ASK_TIMEOUT_S)
+    client = ControlClient(
+        address,
+        curve_server_key=options.curve_server_key,
+        timeout_s=ASK_TIMEOUT_S,
+        credentials=operator_credentials(key_file) or OPEN,
+        otherwise_open=key_file is None,
+    )
     with client:
         answer = ask_stats(client)
         if json:
@@ -93,12 +107,20 @@ def render(answer: control.Stats, address: SwitchAddress) -> Group:
     if answer.parent is not None:
         parts.append(Text(answer.parent.text))
     parts.append(_data_table(answer))
-    parts.append(_jobs_table(answer) if answer.jobs else Text("no jobs"))
+    parts.append(_jobs_table(answer) if answer.jobs else Text(_count(answer)))
     parts += [Text(f"{job.name}: {who}") for job in answer.jobs if (who := absent(job))]
     parts += [Text(f"{job.name}: {how}") for job in answer.jobs if (how := rings(job))]
     if refused:
         parts.append(Text(f"refused: {refused}"))
     return Group(*parts)
+
+
+def _count(answer: control.Stats) -> str:
+    """What is said where no job is named."""
+    if not answer.job_count:
+        return "no jobs"
+    which = "" if answer.operator else "; the switch's --key-file (FANIN_KEY_FILE) shows which"
+    return f"{answer.job_count} job{'s' * (answer.job_count > 1)}{which}"
 
 
 def _data_table(answer: control.Stats) -> FigureTable:

@@ -18,13 +18,15 @@ import typer
 from fanin.control import DEFAULT_PORT, Scheme
 from fanin.errors import ConfigurationError, FaninError
 from fanin.job import SWITCH_LIVENESS_TIMEOUT_S
+from fanin.key_file import VARIABLE, default_path, load_or_create
 from fanin.memory import memory_bytes
 from fanin.options import Options, SwitchAddress, check_brackets
+from fanin.seal import KEY_BYTES, key_from_text
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from fanin.switch.curve import CurveKeys
+    from fanin.curve import CurveKeys
     from fanin.switch.data_plane import DataPlane
     from fanin.switch.p4runtime.opening import Artefacts
     from fanin.switch.p4runtime.server import TlsFiles
@@ -34,8 +36,20 @@ DEFAULT_MEMORY_MIB = 512
 """Some thirty jobs of the widest window; none of it is touched before a job needs it."""
 CORES_PER_FLOW = 4
 MAX_FLOWS = 16
+KEY_CHARACTERS = 40
+"""Of a CURVE key in Z85."""
 
 
+DEFAULT_SOURCE_SHARE = 0.5
+
+SwitchKeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="The switch's own key, for `fanin stats` and `fanin tune`; made if need be. "
+        f"Default: {VARIABLE}, then the user's.",
+    ),
+]
 TlsCertificate = Annotated[Path | None, typer.Option(metavar="FILE", help="P4Runtime over TLS: our certificate (PEM).")]
 TlsKey = Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key.")]
 TlsCa = Annotated[Path | None, typer.Option(metavar="FILE", help="Authority that the other side's must be signed by.")]
@@ -55,6 +69,14 @@ def switch(
     curve_keys: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Encrypt control and zmq data; the file is made if need be.")
     ] = None,
+    curve_clients: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --curve-keys: public keys of the clients that are let in, one a line."),
+    ] = None,
+    key_file: SwitchKeyFile = None,
+    source_share: Annotated[
+        float, typer.Option(metavar="FRACTION", help="Of the memory, what jobs of one address may hold together.")
+    ] = DEFAULT_SOURCE_SHARE,
     liveness_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="Silence after which a worker counts as lost.")
     ] = SWITCH_LIVENESS_TIMEOUT_S,
@@ -107,6 +129,10 @@ def switch(
             schemes=_schemes(data) if artefacts is None and parent is None else ("udp",),
             data=None if artefacts is None else _emulated(artefacts),
             curve=_keys(curve_keys),
+            curve_clients=_clients(curve_clients, curve_keys),
+            operator_key=operator_key(key_file, quiet or embedded),
+            job_keys=_job_keys() if embedded else None,
+            source_share=_share(source_share),
             liveness_timeout_s=liveness(liveness_timeout),
             parent=None if parent is None else SwitchAddress.parse(parent),
             parent_curve_key=os.environ.get("FANIN_CURVE_SERVER_KEY") if parent is not None else None,
@@ -263,9 +289,57 @@ def _schemes(data: str) -> tuple[Scheme, ...]:
 
 
 def _keys(path: Path | None) -> CurveKeys | None:
-    from fanin.switch.curve import load_or_create
+    from fanin.curve import load_or_create
 
     return None if path is None else load_or_create(path)
+
+
+def operator_key(path: Path | None, quiet: bool) -> bytes | None:
+    """The switch's own key. None, with a line that says so, where this user's cannot be had and none was named."""
+    named = path or (Path(given) if (given := os.environ.get(VARIABLE, "")) else None)
+    try:
+        return load_or_create(named or default_path())
+    except (ConfigurationError, RuntimeError) as error:  # RuntimeError: a user without a home
+        if named is not None:
+            raise
+        if not quiet:
+            print(
+                f"fanin switch: nobody is its operator: {error}. Remedy: --key-file, for `fanin tune` and the names in "
+                "`fanin stats`",
+                file=sys.stderr,
+            )
+        return None
+
+
+def _job_keys() -> tuple[bytes, ...] | None:
+    """What the process that started this one says in its first line: the key of its jobs, or nothing."""
+    line = b""
+    while not line.endswith(b"\n") and len(line) <= 2 * KEY_BYTES and (byte := os.read(sys.stdin.fileno(), 1)):
+        line += byte
+    key = key_from_text(line.decode("ascii", "replace").strip())
+    return None if key is None else (key,)
+
+
+def _clients(path: Path | None, keys: Path | None) -> tuple[str, ...] | None:
+    """Public keys in Z85, one a line; what follows a # is a comment."""
+    if path is None:
+        return None
+    if keys is None:
+        raise ConfigurationError("--curve-clients goes with --curve-keys")
+    try:
+        lines = [line.split(" #")[0].strip() for line in path.read_text().splitlines() if not line.startswith("# ")]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"--curve-clients {path}: {getattr(error, 'strerror', None) or error}") from None
+    clients = tuple(line for line in lines if line)
+    if wrong := [line for line in clients if len(line) != KEY_CHARACTERS]:
+        raise ConfigurationError(f"--curve-clients {path}: {wrong[0]!r} is no key of {KEY_CHARACTERS} characters (Z85)")
+    return clients
+
+
+def _share(share: float) -> float:
+    if not 0 < share <= 1:
+        raise ConfigurationError(f"--source-share {share:g}: must be above 0 and at most 1")
+    return share
 
 
 def liveness(timeout_s: float) -> float:

@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from fanin import control
-from fanin.errors import FaninError
+from fanin.cli.stats import ASK_TIMEOUT_S, KeyFile
+from fanin.errors import ConfigurationError, FaninError
+from fanin.key_file import VARIABLE, operator_credentials
 from fanin.options import Options, SwitchAddress
-
-ASK_TIMEOUT_S = 5.0
 
 
 def tune(
@@ -23,15 +23,26 @@ def tune(
     staleness: Annotated[
         int | None, typer.Option(min=0, max=1024, help="S: rounds that the slowest worker may be behind.")
     ] = None,
+    index: Annotated[
+        int | None, typer.Option(min=0, max=65_535, help="Which one, where jobs of several owners have that name.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    key_file: KeyFile = None,
 ) -> None:
-    """Change the quorum or the staleness bound of a running job; with neither, show them."""
+    """Change the quorum or the staleness bound of a running job; with neither, show them. Wants the switch's key."""
     from fanin.host.control import ask
 
     options = Options.from_environment(os.environ)
-    question = control.Tune(job=job, quorum=quorum, staleness=staleness)
+    question = control.Tune(job=job, quorum=quorum, staleness=staleness, index=index)
     address = SwitchAddress.parse(switch)
-    answer = ask(address, question, curve_server_key=options.curve_server_key, timeout_s=ASK_TIMEOUT_S)
+    credentials = operator_credentials(key_file)
+    if credentials is None:
+        raise ConfigurationError(
+            "to change a job takes the switch's own key, and this user has none. Remedy: run it as the user who runs "
+            f"the switch, or give the switch and this command one --key-file ({VARIABLE})"
+        )
+    key = options.curve_server_key
+    answer = ask(address, question, curve_server_key=key, timeout_s=ASK_TIMEOUT_S, credentials=credentials)
     if isinstance(answer, control.Refused):
         raise FaninError(f"{address}: {answer.reason}. Remedy: {answer.remedy}")
     if not isinstance(answer, control.Tuned):

@@ -31,7 +31,7 @@ from torch._C import _distributed_c10d as c10d
 from fanin.control import Refusal
 from fanin.errors import AdmissionError, ConfigurationError, HandoverError
 from fanin.host.control import RUNNING, job_state
-from fanin.host.handover import Giver, GiverAddress, Source
+from fanin.host.handover import PURPOSE, Giver, GiverAddress, Source
 from fanin.host.session import Session
 from fanin.host.stale.account import PASSED_ABSENT, Account
 from fanin.host.stale.policy import Policy, check_policy
@@ -42,6 +42,7 @@ from fanin.host.torch.accounts import count_newcomer
 from fanin.host.torch.process_group import FaninProcessGroup
 from fanin.host.torch.rendezvous import reachable_host
 from fanin.host.torch.stale import StaleJob, StaleOptions, check_shape, layout_for, next_job_name
+from fanin.seal import derived
 
 RETRY_S = 0.5
 """A place that is still its predecessor's is asked for again after this long."""
@@ -71,7 +72,7 @@ class Welcome:
         store, name, rank = job.group.store, job.session.job_name, job.session.rank
         self._runner = job.runner
         self._training = training
-        self._giver = Giver(reachable_host(), self._look)
+        self._giver = Giver(reachable_host(), self._look, derived(job.group.secret, PURPOSE))
         store.set(facts_key(name), json.dumps(training.facts()))
         store.set(_giver_key(name, rank), str(self._giver.address))
 
@@ -200,7 +201,7 @@ def _take_place(group: FaninProcessGroup, policy: Policy, options: StaleOptions,
     deadline = time.monotonic() + given.join_timeout_s
     attempt = dataclasses.replace(given, join_timeout_s=min(given.join_timeout_s, ATTEMPT_TIMEOUT_S))
     while True:
-        if job_state(group.switch, name, given) != RUNNING:
+        if job_state(group.switch, name, given, group.credentials) != RUNNING:
             raise _over(group, name)
         try:
             session = Session.join(
@@ -210,6 +211,7 @@ def _take_place(group: FaninProcessGroup, policy: Policy, options: StaleOptions,
                 rank=group.rank(),
                 size=size,
                 rounds=dataclasses.replace(options.rounds, quorum=options.quorum_for(policy, size)),
+                credentials=group.credentials,
             )
         except AdmissionError as error:
             if error.code != Refusal.RANK_TAKEN.value or time.monotonic() >= deadline:
@@ -225,6 +227,7 @@ class _Peers:
 
     def __init__(self, group: FaninProcessGroup, session: Session) -> None:
         self._store: c10d.Store = group.store
+        self._key = derived(group.secret, PURPOSE)
         self._session = session
         self._silence_s = group.options.connect_timeout_s
         self._patience_s = group.options.join_timeout_s
@@ -243,7 +246,7 @@ class _Peers:
                 try:
                     if not self._store.check([key]):
                         raise ConnectionError("it gives nothing")
-                    source = Source(GiverAddress.parse(self._store.get(key)), base, self._silence_s)
+                    source = Source(GiverAddress.parse(self._store.get(key)), base, self._silence_s, self._key)
                     opened.callback(source.close)
                     standing = _unpacked(source.read(self._patience_s))
                 except (OSError, EOFError) as error:

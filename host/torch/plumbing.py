@@ -40,7 +40,7 @@ from fanin.host.torch.rendezvous import Meeting, find_incarnation, hear, meet, r
 from fanin.host.torch.staging import Staging
 from fanin.host.torch.timeline import Timeline, timeline_for
 from fanin.host.torch.work import FaninWork
-from fanin.options import MIN_JOIN_TIMEOUT_S, Options, SwitchAddress
+from fanin.options import MIN_JOIN_TIMEOUT_S, Options
 from fanin.reduction import EXACT, Element, Operator, Reduction
 
 OVER = (None, ENDING)
@@ -52,15 +52,15 @@ class Plumbing:
 
     def __init__(
         self, store: c10d.Store, group_name: str, rank: int, size: int, timeout: timedelta, options: Options,
-        global_ranks: list[int], shared_switch: SwitchAddress | None = None,
+        global_ranks: list[int], world: Meeting | None = None,
     ) -> None:  # fmt: skip
-        """`shared_switch`: where rank 0 goes that is given no switch; None: to one of its own."""
+        """`world`: where rank 0 goes that is given no switch; None: to one of its own."""
         self.rank = rank
         self.size = size
         # Ranks that do not come are not waited for longer than anything else in this group is.
         join_timeout_s = max(min(options.join_timeout_s, timeout.total_seconds()), MIN_JOIN_TIMEOUT_S)
         self.options = dataclasses.replace(options, join_timeout_s=join_timeout_s)
-        self._shared_switch = shared_switch
+        self._world = world
         self.failures = Failures(group_name, rank, size, global_ranks)
         self.completion = Completion(ordered=options.ordered_futures)
         self.session: Session | None = None
@@ -120,7 +120,7 @@ class Plumbing:
         if self.options.fallback == "gloo":
             raise ConfigurationError("fallback='gloo' takes no newcomers: over gloo nobody could come in")
         meeting = hear(store, self.options, timeout)
-        state = job_state(meeting.address, meeting.job_name, self.options)
+        state = job_state(meeting.address, meeting.job_name, self.options, meeting.credentials)
         if state in OVER:
             raise AdmissionError(
                 f"rank {self.rank} was to take the place of another process, but job {meeting.job_name!r} does not run "
@@ -153,7 +153,7 @@ class Plumbing:
 
     def _join_switch(self, store: c10d.Store, group_name: str, timeout: timedelta) -> Session:
         job_prefix = "world" if self._is_world else f"group-{group_name}"
-        self._meetings.append(meet(store, self.rank, job_prefix, self.options, timeout, self._shared_switch))
+        self._meetings.append(meet(store, self.rank, job_prefix, self.options, timeout, self._world))
         try:
             return Session.join(
                 options=self.options,
@@ -161,6 +161,7 @@ class Plumbing:
                 job_name=self.meeting.job_name,
                 rank=self.rank,
                 size=self.size,
+                credentials=self.meeting.credentials,
             )
         except JoinTimeoutError as error:  # in words that torch's programs look for, too
             timeout_ms = self.options.join_timeout_s * 1000

@@ -29,9 +29,11 @@ from fanin.host.torch.inner import Inner
 from fanin.host.torch.parting import StoreHost
 from fanin.host.torch.plumbing import Plumbing
 from fanin.host.torch.reductions import Reductions
+from fanin.host.torch.rendezvous import Meeting
 from fanin.host.torch.routing import SUM
 from fanin.host.torch.work import CombinedWork, DefaultTimeout, FaninWork, LocalWork, Tensors
 from fanin.options import Options, SwitchAddress
+from fanin.seal import Credentials
 from fanin.wire import MAX_WORKERS
 
 _ProcessGroup: Any = dist.ProcessGroup
@@ -79,8 +81,8 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._bound_device: torch.device | None = None
         self._coalescing: list[FaninWork] | None = None
         self._counters: Counter[str] = Counter()
-        shared = world.switch if world is not None and world.session is not None else None
-        self._plumbing = Plumbing(
+        shared: Meeting | None = None if world is None or world.session is None else world.meeting
+        self._plumbing: Plumbing = Plumbing(
             store, group_name, rank, size, timeout, options or Options(), list(global_ranks), shared
         )
         weakref.finalize(self, _abandon, self._plumbing).atexit = False  # then `_leave_all` sees to it
@@ -105,6 +107,21 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def switch(self) -> SwitchAddress:
         """The switch that serves the group."""
         return self._plumbing.meeting.address
+
+    @property
+    def secret(self) -> str:
+        """What the ranks of the group's job share, and nobody else knows."""
+        return self._plumbing.meeting.secret
+
+    @property
+    def meeting(self) -> Meeting:
+        """What the ranks agreed on: switch, job and secret."""
+        return self._plumbing.meeting
+
+    @property
+    def credentials(self) -> Credentials:
+        """With which they speak to the switch."""
+        return self._plumbing.meeting.credentials
 
     @property
     def outside(self) -> bool:

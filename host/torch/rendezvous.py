@@ -7,6 +7,8 @@ Rules
   by all groups, closed when the last of them is, or at exit.
 * What rank 0 fails at is told to the others, who otherwise would wait for the store's timeout.
 * A job name is the group's name and a fresh random part, so that two runs never meet at a long-lived switch.
+* A job's secret is drawn by rank 0 and told with the switch, unless the ranks were given one (FANIN_SECRET). A switch
+  that rank 0 has started serves the jobs of one secret only, so groups made later use the world's.
 * A process in the place of one that is gone (on_worker_loss="continue") finds that its rank has been there before it,
   and goes where rank 0 was last. That may be a job that runs without it.
 """
@@ -17,6 +19,7 @@ import atexit
 import ipaddress
 import json
 import os
+import secrets
 import socket
 import threading
 import uuid
@@ -25,9 +28,10 @@ from datetime import timedelta
 
 from torch._C import _distributed_c10d as c10d
 
-from fanin.errors import SwitchUnreachableError
+from fanin.errors import ConfigurationError, SwitchUnreachableError
 from fanin.host.embedded import EmbeddedSwitch, start_switch
 from fanin.options import Options, SwitchAddress
+from fanin.seal import SECRET_BYTES, Credentials
 
 KEY = "fanin/job"
 HERE_KEY = "fanin/here"
@@ -95,14 +99,21 @@ class SharedSwitch:
         self._users = 0
         self._inherited: EmbeddedSwitch | None = None
         """Kept, in a child of fork(), because dropping it would end it."""
+        self._secret = ""
+        """Of the jobs that it serves."""
 
-    def start(self, options: Options) -> SwitchAddress:
-        """The address of this process's switch, started now if it is not there yet; call `release` once for it."""
+    def start(self, options: Options) -> tuple[SwitchAddress, str]:
+        """The address of this process's switch, started now if it is not there yet, and the secret of its jobs.
+
+        Call `release` once for it.
+        """
         with self._lock:
             if self._switch is None:
-                self._switch = start_switch(reachable_host(), options)
+                self._secret = options.secret or secrets.token_hex(SECRET_BYTES)
+                credentials = Credentials.of_job(self._secret)
+                self._switch = start_switch(reachable_host(), options, credentials=credentials)
             self._users += 1
-            return self._switch.address
+            return self._switch.address, self._secret
 
     def release(self) -> None:
         """One user less; the last one closes it."""
@@ -155,11 +166,17 @@ def reachable_host() -> str:
 
 
 class Meeting:
-    """What the ranks agreed on: the switch, the job's name, and whether this process holds a switch for it."""
+    """What the ranks agreed on: the switch, the job's name and its secret. May hold a switch of this process."""
 
-    def __init__(self, address: SwitchAddress, job_name: str, holds_switch: bool) -> None:
+    def __init__(
+        self, address: SwitchAddress, job_name: str, holds_switch: bool, secret: str, *, discloses: bool
+    ) -> None:
+        """`discloses`: whether the switch may be told the job's key; one that a rank started has it already."""
         self.address = address
         self.job_name = job_name
+        self.secret = secret
+        self.credentials = Credentials.of_job(secret, discloses=discloses)
+        """With which ranks of the job speak to the switch."""
         self._holds_switch = holds_switch
 
     def close(self) -> None:
@@ -175,30 +192,39 @@ def meet(
     job_prefix: str,
     options: Options,
     timeout: timedelta,
-    shared: SwitchAddress | None = None,
+    world: Meeting | None = None,
 ) -> Meeting:
     """Agree with the group's other ranks. Raises rank 0's error on every rank, ConfigurationError, torch's timeouts.
 
-    `shared`: where to go without a switch in the options.
+    `world`: of the world's group, whose switch this one uses if it is given none.
     """
     if rank != 0:
-        return hear(store, options, timeout, shared)
+        return hear(store, options, timeout, world)
     store.set(HERE_KEY, "")
-    own = _own_address(options, shared)
+    own = _own_address(options, world)
     starts = own is None
     try:
-        address = own or SHARED.start(options)
+        if own is None:
+            address, secret = SHARED.start(options)
+        else:
+            address, secret = own, options.secret or secrets.token_hex(SECRET_BYTES)
     except Exception as error:
         store.set(KEY, json.dumps({"error": str(error)}))
         raise
+    discloses = not starts
+    if world is not None and address == world.address:
+        secret, discloses = world.secret, world.credentials.discloses
     job_name = f"{job_prefix}-{uuid.uuid4().hex[:12]}"
-    store.set(KEY, json.dumps({"switch": str(address), "job": job_name}))
-    return Meeting(address, job_name, starts)
+    told = {"switch": str(address), "job": job_name, "discloses": discloses}
+    if options.secret is None:  # who was given one has it, and the store need not know
+        told["secret"] = secret
+    store.set(KEY, json.dumps(told))
+    return Meeting(address, job_name, starts, secret, discloses=discloses)
 
 
-def hear(store: c10d.Store, options: Options, timeout: timedelta, shared: SwitchAddress | None = None) -> Meeting:
+def hear(store: c10d.Store, options: Options, timeout: timedelta, world: Meeting | None = None) -> Meeting:
     """What rank 0 has said, or says in time. Raises its error."""
-    own = _own_address(options, shared)
+    own = _own_address(options, world)
     store.wait([HERE_KEY], timeout)
     # The group's timeout, which is the store's own too, may be shorter than a switch takes to start.
     patience_s = max(timeout.total_seconds(), START_GRACE * options.connect_timeout_s)
@@ -206,9 +232,15 @@ def hear(store: c10d.Store, options: Options, timeout: timedelta, shared: Switch
     told = json.loads(store.get(KEY))
     if "error" in told:
         raise SwitchUnreachableError("", f"rank 0 could not start a switch: {told['error']}")
-    return Meeting(own or SwitchAddress.parse(told["switch"]), told["job"], False)
+    secret = told.get("secret", options.secret)
+    if secret is None:
+        raise ConfigurationError("rank 0 was given FANIN_SECRET, this rank was not. Remedy: give it to all, or to none")
+    address = own or SwitchAddress.parse(told["switch"])
+    return Meeting(address, told["job"], False, secret, discloses=told["discloses"])
 
 
-def _own_address(options: Options, shared: SwitchAddress | None) -> SwitchAddress | None:
+def _own_address(options: Options, world: Meeting | None) -> SwitchAddress | None:
     """Where this rank would look for a switch by itself: as it was told, or where the world's group has its own."""
-    return SwitchAddress.parse(options.switch) if options.switch is not None else shared
+    if options.switch is not None:
+        return SwitchAddress.parse(options.switch)
+    return None if world is None else world.address

@@ -202,6 +202,7 @@ class StaleJob:
             rank=present.rank,
             size=size,
             rounds=dataclasses.replace(options.rounds, quorum=options.quorum_for(policy, size)),
+            credentials=group.credentials,
         )
         try:
             check_shape(session, layout)

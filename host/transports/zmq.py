@@ -15,6 +15,7 @@ from time import monotonic
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from fanin.curve import client_keys
 from fanin.errors import ConfigurationError, SwitchUnreachableError
 from fanin.host.forking import OwnConnection
 from fanin.host.transports.waker import Waker
@@ -43,9 +44,9 @@ _WATCHED = (
 class ZmqTransport:
     """A connection to `zmq://host:port`, open (and with a key, encrypted) when the constructor returns.
 
-    `curve_server_key` is the switch's public key in Z85; this end makes a key pair of its own, since it is the token,
-    not the key, that says who a worker is. Raises SwitchUnreachableError, within `connect_timeout_s`, when nobody
-    listens, the name does not resolve, or the key is not the switch's.
+    `curve_server_key` is the switch's public key in Z85; this end has a key pair of its own (fanin/curve.py), which
+    says whether it may come in: it is the token that says who a worker is. Raises SwitchUnreachableError, within
+    `connect_timeout_s`, when nobody listens, the name does not resolve, or the key is not the switch's.
     """
 
     def __init__(self, host: str, port: int, *, curve_server_key: str | None, connect_timeout_s: float) -> None:
@@ -114,13 +115,13 @@ class ZmqTransport:
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_DATAGRAM_BYTES)
         self._socket.setsockopt(zmq.IPV6, 1)
         if curve_server_key is not None:
-            public, secret = zmq.curve_keypair()
+            own = client_keys()
             try:
                 self._socket.setsockopt(zmq.CURVE_SERVERKEY, curve_server_key.encode())
             except (zmq.ZMQError, UnicodeError) as error:
                 raise ConfigurationError(f"curve_server_key is no key in Z85: {error}") from error
-            self._socket.setsockopt(zmq.CURVE_PUBLICKEY, public)
-            self._socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
+            self._socket.setsockopt(zmq.CURVE_PUBLICKEY, own.public.encode())
+            self._socket.setsockopt(zmq.CURVE_SECRETKEY, own.secret.encode())
 
     def _connect(self, url: str, timeout_s: float, encrypted: bool) -> None:
         """Connect and wait for the handshake, which the socket's monitor reports."""

@@ -1,8 +1,13 @@
-"""The switch's ZeroMQ port: a ROUTER socket over TCP, whose peers have identities that it chose itself."""
+"""The switch's ZeroMQ port, whose peers have routes that it chose itself.
+
+Unencrypted, it is a listener with bounds of our own, since libzmq bounds frames and not messages (switch/listener.py).
+With CURVE it is libzmq's ROUTER, behind a list of the clients that are let in where there is one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Collection, Iterable
 from math import ceil
 
 import zmq
@@ -10,23 +15,37 @@ import zmq
 from fanin.addresses import AddressBook
 from fanin.errors import ConfigurationError
 from fanin.job import HEARTBEAT_INTERVAL_S, LIVENESS_HEARTBEATS, SWITCH_LIVENESS_TIMEOUT_S
-from fanin.switch.hang_ups import HangUps
+from fanin.switch.curve_port import CurvePort
+from fanin.switch.listener import Heartbeat, Listener
 from fanin.switch.transports.waker import Waker
+from fanin.switch.zmtp import ZmtpLimits
 from fanin.transport import MAX_BATCH, Datagram
 from fanin.wire import MAX_DATAGRAM_BYTES
 
 DATAGRAMS_PER_MESSAGE = 32
 """Most datagrams in one message: enough to make its cost small, few enough not to hold back the first."""
 QUEUED_MESSAGES = 256
-"""High-water mark per peer; what a peer does not read beyond it is dropped, and other peers do not wait."""
+"""With CURVE: high-water mark per peer; what a peer does not read beyond it is dropped, and others do not wait."""
+MESSAGES_PER_TURN = 8
 LINGER_MS = 200
 """How long closing waits for what was sent last to leave."""
+LIMITS = ZmtpLimits(
+    frame_bytes=MAX_DATAGRAM_BYTES,
+    frames=DATAGRAMS_PER_MESSAGE,
+    message_bytes=DATAGRAMS_PER_MESSAGE * MAX_DATAGRAM_BYTES,
+)
+READ_BYTES = 1 << 18
+MAX_UNREAD_BYTES = 1 << 23
+"""Waiting to be sent to one peer: half of the widest window."""
+PATIENCE_S = 60.0
+"""A connection over which nothing comes for this long is closed; a worker that was stopped opens another."""
 
 
 class ZmqServerTransport:
     """A socket bound to `host` and `port` (0: any free one, see `port`). ConfigurationError when that cannot be had.
 
-    With `curve_secret_key` (Z85) every connection is encrypted and one without the matching public key is refused.
+    With `curve_secret_key` (Z85) every connection is encrypted and one without the matching public key is refused, and,
+    where `curve_clients` are given, one whose own public key is none of them.
     """
 
     def __init__(
@@ -35,27 +54,37 @@ class ZmqServerTransport:
         port: int,
         *,
         curve_secret_key: str | None,
+        curve_clients: Collection[str] | None = None,
         liveness_timeout_s: float = SWITCH_LIVENESS_TIMEOUT_S,
     ) -> None:
         """A connection counts as closed when nothing has come over it for almost `liveness_timeout_s`."""
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._hang_ups = HangUps(self._socket)
         self._waker = Waker()
+        heartbeat = _heartbeat(liveness_timeout_s)
         try:
-            self._keep_alive(liveness_timeout_s)
-            self.port = self._bind(host, port, curve_secret_key)
-        except (zmq.ZMQError, UnicodeError) as error:
-            self.close()
-            raise ConfigurationError(f"zmq port {port} of {host!r} cannot be had: {error}") from error
+            self._port: Listener | CurvePort = (
+                Listener(
+                    host, port, LIMITS, patience_s=PATIENCE_S, read_bytes=READ_BYTES, max_unread_bytes=MAX_UNREAD_BYTES,
+                    heartbeat=heartbeat,
+                )
+                if curve_secret_key is None
+                else CurvePort(
+                    host, port, curve_secret_key, curve_clients, queued=QUEUED_MESSAGES, frame_bytes=MAX_DATAGRAM_BYTES,
+                    heartbeat=heartbeat,
+                )
+            )  # fmt: skip
+        except (OSError, ConfigurationError) as error:
+            self._waker.close()
+            why = getattr(error, "strerror", None) or error
+            raise ConfigurationError(f"zmq port {port} of {host!r} cannot be had: {why}") from error
+        self.port = self._port.port
         self._peers: AddressBook[bytes] = AddressBook()
         self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._port.fileno(), zmq.POLLIN)
         self._poller.register(self._waker.fileno(), zmq.POLLIN)
 
     @property
     def trouble(self) -> str:
-        """A ROUTER drops without complaint."""
+        """What is dropped is dropped without complaint."""
         return ""
 
     def send(self, datagrams: Iterable[Datagram]) -> None:
@@ -64,32 +93,41 @@ class ZmqServerTransport:
         for data, address in datagrams:
             by_peer.setdefault(address, []).append(data)
         for address, frames in by_peer.items():
-            identity = self._peers.key(address)
-            if identity is None:
+            route = self._peers.key(address)
+            if route is None:
                 continue
             for first in range(0, len(frames), DATAGRAMS_PER_MESSAGE):
-                self._socket.send_multipart([identity, *frames[first : first + DATAGRAMS_PER_MESSAGE]])
+                self._port.send(route, frames[first : first + DATAGRAMS_PER_MESSAGE])
 
     def receive(self, timeout_s: float) -> list[Datagram]:
         """At most MAX_BATCH datagrams, or those of one message more."""
-        for ready, _ in self._poller.poll(ceil(max(timeout_s, 0.0) * 1000)):
-            if ready is not self._socket:
-                self._waker.drain()
+        deadline, woken = time.monotonic() + timeout_s, False
         arrived: list[Datagram] = []
-        while len(arrived) < MAX_BATCH:
-            try:
-                identity, *frames = self._hang_ups.receive()
-            except zmq.Again:
+        while not arrived and not woken:  # ends: connections come and go, and pieces of messages, till the deadline
+            until, now = self._port.next_timer(), time.monotonic()
+            wait_s = deadline - now if until is None else min(deadline, until) - now
+            for ready, _ in self._poller.poll(ceil(max(wait_s, 0.0) * 1000)):
+                if ready == self._waker.fileno():
+                    self._waker.drain()
+                    woken = True
+            arrived = self._take()
+            if now >= deadline:
                 break
-            address = self._peers.number(identity)
-            arrived += [(frame, address) for frame in frames]
+        return arrived
+
+    def _take(self) -> list[Datagram]:
+        arrived: list[Datagram] = []
+        while len(arrived) < MAX_BATCH and (messages := self._port.receive(1 if arrived else MESSAGES_PER_TURN)):
+            for route, frames, _ in messages:
+                address = self._peers.number(route)
+                arrived += [(frame, address) for frame in frames]
         return arrived
 
     def connected(self, address: int) -> bool:
         """Whether the peer's connection is open: then its process runs, whether it says anything or not."""
-        self._hang_ups.gone()
-        identity = self._peers.key(address)
-        return identity is not None and self._hang_ups.knows(identity)
+        self._port.gone()
+        route = self._peers.key(address)
+        return route is not None and self._port.knows(route)
 
     def wake(self) -> None:
         """End a waiting `receive`."""
@@ -97,27 +135,11 @@ class ZmqServerTransport:
 
     def close(self) -> None:
         """Close the socket, giving the last messages LINGER_MS."""
-        if not self._context.closed:
-            self._hang_ups.close()
-            self._socket.close(linger=LINGER_MS)
-            self._context.term()
+        self._port.close(LINGER_MS / 1000)
         self._waker.close()
 
-    def _keep_alive(self, liveness_timeout_s: float) -> None:
-        """Have libzmq ask the peers' for a sign of life, which threads of theirs answer that need no interpreter.
 
-        A peer that is stopped answers nothing, and its connection is closed before it counts as lost.
-        """
-        interval_s = min(HEARTBEAT_INTERVAL_S, liveness_timeout_s / LIVENESS_HEARTBEATS)
-        self._socket.setsockopt(zmq.HEARTBEAT_IVL, round(interval_s * 1000))
-        self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, round((liveness_timeout_s - 2 * interval_s) * 1000))
-
-    def _bind(self, host: str, port: int, curve_secret_key: str | None) -> int:
-        self._socket.set_hwm(QUEUED_MESSAGES)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_DATAGRAM_BYTES)
-        self._socket.setsockopt(zmq.IPV6, 1)
-        if curve_secret_key is not None:
-            self._socket.setsockopt(zmq.CURVE_SERVER, 1)
-            self._socket.setsockopt(zmq.CURVE_SECRETKEY, curve_secret_key.encode())
-        self._socket.bind(f"tcp://{f'[{host}]' if ':' in host else host}:{port or '*'}")
-        return int(self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rsplit(":", 1)[1])
+def _heartbeat(liveness_timeout_s: float) -> Heartbeat:
+    """A peer that is stopped answers nothing, and is hung up on before it counts as lost."""
+    interval_s = min(HEARTBEAT_INTERVAL_S, liveness_timeout_s / LIVENESS_HEARTBEATS)
+    return Heartbeat(interval_s=interval_s, timeout_s=liveness_timeout_s - 2 * interval_s)

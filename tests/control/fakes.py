@@ -13,10 +13,13 @@ from fanin.events import SwitchEvent, WorkerJoined
 from fanin.job import JobSpec, ParentRoute
 from fanin.switch.controller import Controller
 from fanin.switch.data_plane import DataPlane, Limits
+from fanin.switch.gate import Caller
 from fanin.switch.job_shape import SwitchBuffers
 from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
 from fanin.wire import VERSION as WIRE_VERSION
 
+EVERYBODY = Caller(key="one key", operator=True)
+"""Who asks, where it does not matter who."""
 BUFFERS = SwitchBuffers(receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, shared=False)
 
 
@@ -124,9 +127,9 @@ class World:
         for peer, reply in self.controller.messages_to_send():
             self.told[peer.decode()].append(reply)
 
-    def say(self, peer: str, request: control.Request) -> control.Reply:
+    def say(self, peer: str, request: control.Request, caller: Caller | None = None) -> control.Reply:
         """One request; returns the last thing that this peer is told."""
-        self.controller.receive(peer.encode(), request, self.now)
+        self.controller.receive(peer.encode(), request, self.now, caller or EVERYBODY)
         self._collect()
         return self.told[peer][-1]
 

@@ -7,13 +7,19 @@ import threading
 from collections.abc import Iterator
 
 from fanin.options import SwitchAddress
+from fanin.seal import Credentials
 from fanin.switch.service import ServiceOptions, SwitchService
+
+OPERATOR_KEY = bytes(range(32))
+OPERATOR = Credentials(OPERATOR_KEY, discloses=False)
+"""Who is told everything by these services."""
 
 
 @contextlib.contextmanager
 def a_service(**given: object) -> Iterator[SwitchService]:
     """A service on loopback, on any free port, for both carriers, that is closed afterwards."""
     usual = {"host": "127.0.0.1", "port": 0, "memory_bytes": 64 << 20, "schemes": ("udp", "zmq")}
+    usual |= {"operator_key": OPERATOR_KEY}
     options = ServiceOptions(**{**usual, **given})  # type: ignore[arg-type]
     with contextlib.closing(SwitchService(options)) as service:
         running = threading.Thread(target=service.run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 
 import pytest
@@ -11,6 +12,7 @@ from fanin.cli.stats import rings
 from fanin.control import JOIN_INTERVAL_S, JOIN_LEASE_S, Refusal
 from fanin.events import WorkerJoined, WorkerLeft, WorkerSilent
 from fanin.job import SUSPICION_TIMEOUT_S
+from fanin.switch.gate import Gate
 from fanin.switch.job_table import LINGER_S
 from tests.control.fakes import FakeServer, World, join
 
@@ -316,12 +318,7 @@ def test_a_data_plane_that_refuses_refuses_the_job() -> None:
 
 
 def test_a_message_of_another_version_is_answered_with_a_refusal_that_names_it() -> None:
-    world = World()
-    try:
-        control.parse(control.to_bytes(control.Ask(), version=9))
-    except control.ControlError as error:
-        world.controller.receive_malformed(b"old", error)
-    ((_, reply),) = world.controller.messages_to_send()
+    reply = Gate(random.Random(1).getrandbits).enter(b"old", control.to_bytes(control.Ask(), version=9))
     assert isinstance(reply, control.Refused)
     assert reply.code == Refusal.VERSION
     assert "version 9" in reply.reason

@@ -18,6 +18,7 @@ from fanin.host import diagnosis
 from fanin.host.diagnosis import Check, examine_machine, examine_switch
 from fanin.host.path import PathFacts
 from fanin.host.session import Session
+from fanin.key_file import default_path, load_or_create
 from fanin.options import Options, SwitchAddress
 from fanin.switch import parent_watch
 from fanin.switch.leaf import LeafController
@@ -86,7 +87,7 @@ def test_a_healthy_switch_is_found_healthy_over_both_transports() -> None:
 
 
 def test_ranks_that_are_missing_are_named() -> None:
-    with a_service() as service:
+    with a_service(operator_key=load_or_create(default_path())) as service:
         given = Options(join_timeout_s=2.0)
         address = address_of(service)
         waiting = in_thread(partial(Session.join, options=given, switch=address, job_name="late", rank=1, size=4))

@@ -6,15 +6,17 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
 from fanin.host import handover
-from fanin.host.handover import HEAD, LENGTH, Giver, GiverAddress, Source
+from fanin.host.handover import CHALLENGE_BYTES, HEAD, LENGTH, Giver, GiverAddress, Source
+from fanin.seal import tag_holds
+from tests.control.processes import in_thread
 
 HOST = "127.0.0.1"
 PATIENT_S, IMPATIENT_S = 20.0, 0.2
+KEY, OTHER_KEY = bytes(32), bytes(range(32))
 STATE = bytes(range(256)) * 10_000
 
 
@@ -42,16 +44,18 @@ class Training:
 
 @contextlib.contextmanager
 def a_giver(training: Training) -> Iterator[Giver]:
-    with contextlib.closing(Giver(HOST, training.look)) as giver:
+    with contextlib.closing(Giver(HOST, training.look, KEY)) as giver:
         yield giver
 
 
-def source(address: GiverAddress, base: int, silence_s: float = PATIENT_S) -> contextlib.closing[Source]:
-    return contextlib.closing(Source(address, base, silence_s))
+def source(
+    address: GiverAddress, base: int, silence_s: float = PATIENT_S, key: bytes = KEY
+) -> contextlib.closing[Source]:
+    return contextlib.closing(Source(address, base, silence_s, key))
 
 
 def test_the_state_of_the_base_or_a_later_one_arrives_whole() -> None:
-    with a_giver(Training(7)) as giver, source(GiverAddress.parse(str(giver.address)), 5) as newcomer:
+    with a_giver(Training(7)) as giver, source(GiverAddress.parse(str(giver.address).encode()), 5) as newcomer:
         assert newcomer.read(PATIENT_S) == b"at 7"
         assert newcomer.read(PATIENT_S) == STATE
 
@@ -75,19 +79,39 @@ def test_a_giver_that_never_gets_as_far_is_not_waited_for_without_end(monkeypatc
         newcomer.read(IMPATIENT_S)
 
 
-def test_a_stranger_without_the_token_gets_nothing() -> None:
-    with a_giver(Training(7)) as giver, source(replace(giver.address, token="00" * 16), 5) as stranger:
+def test_a_stranger_without_the_key_gets_nothing() -> None:
+    with a_giver(Training(7)) as giver, source(giver.address, 5, key=OTHER_KEY) as stranger:
         with pytest.raises((EOFError, ConnectionError)):
             stranger.read(PATIENT_S)
         with source(giver.address, 5) as newcomer:
             assert newcomer.read(PATIENT_S) == b"at 7", "the others are served all the same"
 
 
+def test_what_a_giver_without_the_key_gives_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handover, "tag_holds", lambda *_, reply: True if not reply else tag_holds(*_, reply=reply))
+    with (
+        contextlib.closing(Giver(HOST, Training(7).look, OTHER_KEY)) as giver,
+        source(giver.address, 5) as newcomer,
+        pytest.raises(ConnectionError, match="does not know the job's secret"),
+    ):
+        newcomer.read(PATIENT_S)
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{}", b"[]", b'{"host": 1, "port": 2}', b"\xff", b'{"host":"h","port":1,"x":2}']
+)
+def test_an_address_that_is_none_means_asking_another(text: bytes) -> None:
+    with pytest.raises(ConnectionError, match="its address is none"):
+        GiverAddress.parse(text)
+
+
 def test_a_giver_that_dies_in_the_middle_of_the_state_is_noticed() -> None:
     with socket.create_server((HOST, 0)) as listener:
-        address = GiverAddress(HOST, listener.getsockname()[1], "00" * 16)
+        address = GiverAddress(HOST, listener.getsockname()[1])
+        greeting = in_thread(lambda: _challenged(listener))
         with source(address, 5) as newcomer:
-            connection, _ = listener.accept()
+            connection = greeting.result(PATIENT_S)
+            assert isinstance(connection, socket.socket)
             with connection:
                 assert len(connection.recv(HEAD.size)) == HEAD.size
                 connection.sendall(LENGTH.pack(len(STATE)) + STATE[:1000])
@@ -97,13 +121,19 @@ def test_a_giver_that_dies_in_the_middle_of_the_state_is_noticed() -> None:
 
 def test_a_giver_that_says_nothing_is_given_up() -> None:
     with socket.create_server((HOST, 0)) as listener:
-        address = GiverAddress(HOST, listener.getsockname()[1], "00" * 16)
-        with source(address, 5, silence_s=IMPATIENT_S) as newcomer, pytest.raises(TimeoutError):
-            newcomer.read(PATIENT_S)
+        address = GiverAddress(HOST, listener.getsockname()[1])
+        with pytest.raises(TimeoutError):
+            Source(address, 5, IMPATIENT_S, KEY)
+
+
+def _challenged(listener: socket.socket) -> socket.socket:
+    connection, _ = listener.accept()
+    connection.sendall(bytes(CHALLENGE_BYTES))
+    return connection
 
 
 def test_a_closed_giver_refuses() -> None:
     with a_giver(Training(7)) as giver:
         address = giver.address
     with pytest.raises(OSError):
-        Source(address, 5, PATIENT_S)
+        Source(address, 5, PATIENT_S, KEY)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import random
 import socket
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 import zmq
 
 from fanin import control
+from fanin.curve import CurveKeys
 from fanin.errors import (
     AdmissionError,
     ConfigurationError,
@@ -25,11 +27,11 @@ from fanin.errors import (
 from fanin.host.control import ControlClient, ask
 from fanin.host.session import Session
 from fanin.options import Options, SwitchAddress
-from fanin.switch.curve import CurveKeys
+from fanin.switch.gate import Entered, Gate
 from fanin.switch.service import SwitchService
 from tests.control.fakes import join as a_join
 from tests.control.processes import DEADLINE_S, in_thread, join_all, reduce_together, until
-from tests.control.services import a_service, address_of
+from tests.control.services import OPERATOR, a_service, address_of
 
 QUICK = Options(connect_timeout_s=0.5)
 PATIENT = Options(connect_timeout_s=10.0)
@@ -90,14 +92,21 @@ def test_a_closed_data_path_is_told_apart_from_a_missing_switch(service: SwitchS
         router = context.socket(zmq.ROUTER)
         port = router.bind_to_random_port("tcp://127.0.0.1")
         told: list[control.Message] = []
+        gate = Gate(random.Random(1).getrandbits)
 
         def answer() -> None:
             while not any(isinstance(message, control.Leave) for message in told):
-                peer, data = router.recv_multipart()
-                told.append(message := control.parse(data))
-                if isinstance(message, control.Join):
+                route, data = router.recv_multipart()
+                entered = gate.enter(route, data)
+                if not isinstance(entered, Entered):
+                    router.send_multipart([route, control.to_bytes(entered)])
+                    continue
+                told.append(entered.request)
+                if isinstance(entered.request, control.Join):
                     reply = dataclasses.replace(ADMITTED, ports=(silent.getsockname()[1],))
-                    router.send_multipart([peer, control.to_bytes(reply)])
+                    sealed = gate.sealed(entered.peer, reply)
+                    assert sealed is not None
+                    router.send_multipart(sealed)
 
         answering = threading.Thread(target=answer)
         answering.start()
@@ -161,7 +170,7 @@ def test_a_taken_rank_and_too_many_workers_are_refused_with_the_reason(service: 
 
 
 def stats(address: SwitchAddress, key: str | None = None) -> control.Stats:
-    answer = ask(address, control.Ask(), curve_server_key=key, timeout_s=DEADLINE_S)
+    answer = ask(address, control.Ask(), curve_server_key=key, timeout_s=DEADLINE_S, credentials=OPERATOR)
     assert isinstance(answer, control.Stats)
     return answer
 

@@ -64,6 +64,7 @@ MESSAGES = st.one_of(
     st.builds(control.Explain, job=TEXT, generation=NUMBER),
     st.builds(control.Explanation, known=st.booleans(), text=TEXT, lost=RANKS, left=RANKS),
     st.builds(control.Ask),
+    st.builds(control.Challenge, challenge=TEXT, key=TEXT, known=st.booleans(), closed=st.booleans()),
     st.builds(control.Enlist, leaf=TEXT, address=TEXT, join=JOIN),
     st.builds(control.Attach, leaf=TEXT, address=TEXT),
     st.builds(control.Attached, leaf=TEXT),
@@ -71,7 +72,9 @@ MESSAGES = st.one_of(
         control.Relayed, job=TEXT, rank=NUMBER, waiting=st.none() | WAITING, placed=st.none() | PLACED,
         started=st.none(), refused=st.none() | REFUSED,
     ),
-    st.builds(control.Tune, job=TEXT, quorum=st.none() | NUMBER, staleness=st.none() | NUMBER),
+    st.builds(
+        control.Tune, job=TEXT, quorum=st.none() | NUMBER, staleness=st.none() | NUMBER, index=st.none() | NUMBER
+    ),
     st.builds(control.Tuned, job=TEXT, quorum=NUMBER, staleness=NUMBER, max_staleness=NUMBER),
     st.builds(
         control.Stats, software=TEXT, wire_version=NUMBER, engine=TEXT, uptime_s=FRACTION, memory_bytes=NUMBER,
@@ -142,7 +145,7 @@ def test_unknown_fields_are_refused_and_so_are_absent_ones_without_a_default(
 
 
 def test_a_message_of_another_version_is_refused_and_the_version_named() -> None:
-    with pytest.raises(ControlError, match="version 7; this side speaks 1") as caught:
+    with pytest.raises(ControlError, match="version 7; this side speaks 2") as caught:
         control.parse(control.to_bytes(control.Ask(), version=7))
     assert caught.value.version == 7
 

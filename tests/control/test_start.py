@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import queue
+import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from fanin.errors import AdmissionError, WorkerLostError
 from fanin.events import MembersChanged, Ready, WorkerEvent, WorkersGone
 from fanin.host.session import Session
 from fanin.options import Options, SwitchAddress
+from fanin.switch.gate import Entered, Gate
 from tests.control.processes import DEADLINE_S, in_thread
 
 ADMITTED = control.Admitted(
@@ -54,7 +56,7 @@ class PlayedEngine:
 
 
 @contextmanager
-def controller(*replies: tuple[control.Message, ...]) -> Iterator[SwitchAddress]:
+def controller(*replies: tuple[control.Reply, ...]) -> Iterator[SwitchAddress]:
     """Answers the first Join with the first replies, and so on; the last ones again and again."""
     over = threading.Event()
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
@@ -63,14 +65,20 @@ def controller(*replies: tuple[control.Message, ...]) -> Iterator[SwitchAddress]
         router.setsockopt(zmq.LINGER, 0)
 
         def answer() -> None:
-            asked = 0
+            asked, gate = 0, Gate(random.Random(1).getrandbits)
             while not over.is_set():
                 try:
-                    peer, _ = router.recv_multipart()
+                    route, data = router.recv_multipart()
                 except zmq.Again:
                     continue
+                entered = gate.enter(route, data)
+                if not isinstance(entered, Entered):
+                    router.send_multipart([route, control.to_bytes(entered)])
+                    continue
                 for reply in replies[min(asked, len(replies) - 1)]:
-                    router.send_multipart([peer, control.to_bytes(reply)])
+                    sealed = gate.sealed(entered.peer, reply)
+                    assert sealed is not None
+                    router.send_multipart(sealed)
                 asked += 1
 
         answering = threading.Thread(target=answer)

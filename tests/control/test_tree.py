@@ -16,6 +16,7 @@ from fanin.errors import AdmissionError, WorkerLostError
 from fanin.host.control import ask
 from fanin.host.session import Session
 from fanin.job import SUSPICION_SETTLES_S, SUSPICION_TIMEOUT_S
+from fanin.key_file import operator_credentials
 from fanin.options import Options, SwitchAddress
 from fanin.reduction import Element, Reduction
 from tests.control.processes import (
@@ -126,7 +127,9 @@ def test_ranks_that_wait_at_another_leaf_are_told_of_one_that_is_refused(
 ) -> None:
     given = options(mode)  # type: ignore[arg-type]
     waiting = in_thread(partial(join, leaves[0].address, "odd", 0, given, 2))
-    until(lambda: "odd" in str(ask(leaves[2].address, control.Ask(), timeout_s=DEADLINE_S)))
+    operator = operator_credentials(None)
+    assert operator is not None
+    until(lambda: "odd" in str(ask(leaves[2].address, control.Ask(), timeout_s=DEADLINE_S, credentials=operator)))
     with pytest.raises(AdmissionError, match="synchronous"):
         join(leaves[1].address, "odd", 1, options(mode, on_worker_loss="continue"), 2)  # type: ignore[arg-type]
     error = waiting.exception(DEADLINE_S)

@@ -11,11 +11,12 @@ from fanin import control
 from fanin.control import JOIN_INTERVAL_S, JOIN_LEASE_S, Join, Refusal
 from fanin.events import WorkerJoined, WorkerLeft, WorkerSilent
 from fanin.options import SwitchAddress
+from fanin.seal import OPEN
 from fanin.switch.controller import Controller
 from fanin.switch.data_plane import DataPlane, Limits
 from fanin.switch.leaf import LeafController, ParentPath
 from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
-from tests.control.fakes import BUFFERS, FakeServer, join
+from tests.control.fakes import BUFFERS, EVERYBODY, FakeServer, join
 
 PATH_MTU = 9000
 
@@ -53,19 +54,20 @@ class Grove:
         """Carry messages until there are none."""
         for _ in range(10):
             for number, leaf in enumerate(self.leaves):
-                for request in leaf.messages_to_parent():
+                for key, request in leaf.messages_to_parent():
+                    assert key == (OPEN.name if isinstance(request, control.Attach) else EVERYBODY.key)
                     if number not in self.cut:
-                        self.root.receive(str(number).encode(), request, self.now)
+                        self.root.receive(str(number).encode(), request, self.now, EVERYBODY)
                 for peer, reply in leaf.messages_to_send():
                     self.told[peer.decode()].append(reply)
             for peer, reply in self.root.messages_to_send():
                 if peer.decode().isdigit():
-                    self.leaves[int(peer)].receive_from_parent(reply, self.now)
+                    self.leaves[int(peer)].receive_from_parent(reply, self.now, EVERYBODY.key)
                 else:
                     self.told[peer.decode()].append(reply)
 
     def say(self, leaf: int, request: control.Request, peer: str) -> control.Reply:
-        self.leaves[leaf].receive(peer.encode(), request, self.now)
+        self.leaves[leaf].receive(peer.encode(), request, self.now, EVERYBODY)
         self.settle()
         return self.told[peer][-1]
 
@@ -152,13 +154,13 @@ def test_a_rank_that_its_leaf_has_lost_is_named_to_who_asks_at_another() -> None
 def test_ranks_at_a_leaf_whose_parent_is_silent_are_refused_with_its_address_before_they_lose_patience() -> None:
     grove = Grove()
     grove.cut.add(0)
-    grove.leaves[0].receive(b"nonce-0", join(0, 4), grove.now)
+    grove.leaves[0].receive(b"nonce-0", join(0, 4), grove.now, EVERYBODY)
     waited_s = 0.0
     while not grove.told["nonce-0"]:
         waited_s += 0.5
         assert waited_s < 5.0, "a worker's connect_timeout_s"
         grove.advance(0.5)
-        grove.leaves[0].receive(b"nonce-0", join(0, 4), grove.now)
+        grove.leaves[0].receive(b"nonce-0", join(0, 4), grove.now, EVERYBODY)
         grove.settle()
     (refused,) = grove.told["nonce-0"]
     assert isinstance(refused, control.Refused)
@@ -198,11 +200,11 @@ def test_a_leaf_is_nobodys_parent_not_even_its_own() -> None:
     for asking, words in ((child, "is itself a leaf, of udp://root:4919"), (parent, "is its own parent")):
         attach = asking.watch.due(grove.now)
         assert attach is not None
-        parent.receive(b"child", attach, grove.now)
+        parent.receive(b"child", attach, grove.now, EVERYBODY)
         ((_, refused),) = parent.messages_to_send()
         assert isinstance(refused, control.Refused)
         assert words in refused.reason
-        asking.receive_from_parent(refused, grove.now)
+        asking.receive_from_parent(refused, grove.now, OPEN.name)
         assert words in asking.watch.misled()
         assert asking.watch.objection(grove.now, grove.now) is not None
 
@@ -212,7 +214,7 @@ def test_a_parent_that_does_not_answer_is_the_answer() -> None:
     grove.running()
     grove.cut.add(0)
     (spec,) = grove.servers[0].specs.values()
-    grove.leaves[0].receive(b"asker", control.Explain(job="j", generation=spec.generation), grove.now)
+    grove.leaves[0].receive(b"asker", control.Explain(job="j", generation=spec.generation), grove.now, EVERYBODY)
     grove.settle()
     assert grove.told["asker"] == []
     grove.advance(0.8)
@@ -251,7 +253,7 @@ def test_an_answer_that_a_parent_owed_when_it_was_cut_off_is_not_missed_from_the
     (spec,) = grove.servers[0].specs.values()
     question = control.Explain(job="j", generation=spec.generation)
     grove.cut.add(0)
-    grove.leaves[0].receive(b"early", question, grove.now)
+    grove.leaves[0].receive(b"early", question, grove.now, EVERYBODY)
     grove.settle()
     grove.advance(0.8)
     grove.cut.clear()
@@ -318,7 +320,7 @@ def test_a_start_of_a_part_that_is_gone_starts_nothing() -> None:
 def test_direct_ranks_and_ranks_at_leaves_do_not_mix() -> None:
     grove = Grove()
     grove.join(0, join(0, 2))
-    grove.root.receive(b"direct", join(1, 2, nonce="direct"), 0.0)
+    grove.root.receive(b"direct", join(1, 2, nonce="direct"), 0.0, EVERYBODY)
     grove.settle()
     refused = grove.told["direct"][-1]
     assert isinstance(refused, control.Refused)

@@ -29,7 +29,7 @@ from fanin.switch.p4runtime.opening import (
     open_remote,
 )
 from tests.control.processes import a_switch, in_thread, join_all, options, reduce_together, until
-from tests.control.services import a_service, address_of
+from tests.control.services import OPERATOR, a_service, address_of
 from tests.control.test_tree import reduced
 
 pytestmark = pytest.mark.processes
@@ -154,10 +154,10 @@ def test_a_controller_takes_as_many_words_as_the_program_that_runs_parses() -> N
         files = (BUILD / f"{name}.json", BUILD / f"{name}.p4info.txtpb")
         with device_and_controller(Artefacts.read(*files)) as address:
             sessions = join_all(address, "job", 2, GIVEN)
-            (job,) = ask(address, control.Ask(), timeout_s=LIVENESS_S).jobs  # type: ignore[union-attr]
+            (job,) = ask(address, control.Ask(), timeout_s=LIVENESS_S, credentials=OPERATOR).jobs  # type: ignore[union-attr]
             assert job.words_per_packet == words
             reduce_together(sessions)
-            (job,) = ask(address, control.Ask(), timeout_s=LIVENESS_S).jobs  # type: ignore[union-attr]
+            (job,) = ask(address, control.Ask(), timeout_s=LIVENESS_S, credentials=OPERATOR).jobs  # type: ignore[union-attr]
             assert job.counters["rounds"] > 0
             if name.startswith("v1model"):  # a Tofino's program does not count what leaves
                 assert job.counters["packets_out"] >= 2 * job.counters["rounds"]

@@ -149,12 +149,14 @@ def check_tensors_without_elements_pass(rank: int, size: int) -> None:
 
 
 def check_outputs_whose_elements_share_memory_are_refused(rank: int, size: int) -> None:
+    calls: tuple[Callable[[torch.Tensor], object], ...]
     for count in (4, 5000):
-        for call in (
+        calls = (
             lambda t: dist.all_reduce(t),
             lambda t: dist.broadcast(t, 0),
             lambda t: dist.reduce_scatter_tensor(t, full(t.numel() * size)),
-        ):
+        )
+        for call in calls:
             with pytest.raises(ArgumentError, match="share memory"):
                 call(full(1).expand(count))
     works(size)

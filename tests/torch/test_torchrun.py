@@ -45,6 +45,6 @@ def test_the_same_script_uses_the_switch_that_the_environment_names() -> None:
     with a_switch("native-udp") as switch:
         printed = torchrun(FANIN_SWITCH=str(switch.address))
         assert printed.count("the sum is 6") == RANKS
-        stats = ask(switch.address, control.Ask(), curve_server_key=None, timeout_s=5.0)
+        stats = ask(switch.address, control.Ask(), timeout_s=5.0)
         assert isinstance(stats, control.Stats)
         assert sum(report.counters["packets_in"] for report in stats.data) > RANKS

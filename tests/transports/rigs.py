@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import zmq
@@ -44,10 +45,18 @@ def udp_rig() -> Rig:
 def zmq_rig() -> Rig:
     """TCP on loopback."""
     switch = ZmqServerTransport("127.0.0.1", 0, curve_secret_key=None)
-    return Rig(
-        switch,
-        lambda: ZmqTransport("127.0.0.1", switch.port, curve_server_key=None, connect_timeout_s=DEADLINE_S),
-    )
+
+    def connect() -> ZmqTransport:
+        """The switch's end shakes hands in `receive`, which its pump calls all the time."""
+        with ThreadPoolExecutor(1) as pool:
+            connecting = pool.submit(
+                ZmqTransport, "127.0.0.1", switch.port, curve_server_key=None, connect_timeout_s=DEADLINE_S
+            )
+            while not connecting.done():
+                assert not switch.receive(0.01)
+            return connecting.result()
+
+    return Rig(switch, connect)
 
 
 def curve_rig() -> Rig:

@@ -1,4 +1,4 @@
-"""The switch's CURVE key pair, kept in a file that only its owner can read."""
+"""CURVE key pairs, the switch's and those of clients on its list, in files that only their owners can read."""
 
 from __future__ import annotations
 
@@ -19,13 +19,26 @@ KEY_CHARACTERS = 40
 
 @dataclass(frozen=True, slots=True)
 class CurveKeys:
-    """Both keys in Z85; workers need the public one."""
+    """Both keys in Z85; the other side needs the public one."""
 
     public: str
     secret: str
 
     def __repr__(self) -> str:
         return f"CurveKeys(public={self.public!r}, secret=...)"
+
+
+CLIENT_VARIABLE = "FANIN_CURVE_CLIENT_KEYS"
+"""File with the key pair of this process's clients; made if need be. What is public in it goes on the switch's list."""
+
+
+def client_keys() -> CurveKeys:
+    """With which a client shows who it is: from the file that CLIENT_VARIABLE names, or, without one, made up."""
+    path = os.environ.get(CLIENT_VARIABLE, "")
+    if path:
+        return load_or_create(Path(path))
+    public, secret = (key.decode() for key in zmq.curve_keypair())
+    return CurveKeys(public, secret)
 
 
 def load_or_create(path: Path) -> CurveKeys:
@@ -43,7 +56,7 @@ def load_or_create(path: Path) -> CurveKeys:
             file.write("\n")
         return CurveKeys(public, secret)
     except OSError as error:
-        raise ConfigurationError(f"--curve-keys {files.name(path)}: {files.in_words(error)}") from None
+        raise ConfigurationError(f"CURVE keys {files.name(path)}: {files.in_words(error)}") from None
 
 
 def _read(path: Path) -> CurveKeys:
@@ -55,7 +68,6 @@ def _read(path: Path) -> CurveKeys:
         derived, keys = "", CurveKeys("-", "-")
     if derived != keys.public or len(derived) != KEY_CHARACTERS:
         raise ConfigurationError(
-            f"--curve-keys {path} is no key file of `fanin switch`. Remedy: name a file that does not exist yet, and "
-            "it is made"
+            f"CURVE keys: {path} is no key file of fanin. Remedy: name a file that does not exist yet, and it is made"
         )
     return keys

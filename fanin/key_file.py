@@ -1,0 +1,85 @@
+"""The switch's own key in a file that only its owner can read: whoever has it asks for everything and changes anything.
+
+One file per user, made by the first switch that the user starts and found by that user's tools without being told; or
+one per switch, where FANIN_KEY_FILE or --key-file says so.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from fanin.errors import ConfigurationError
+from fanin.seal import KEY_BYTES, Credentials, key_from_text
+
+VARIABLE = "FANIN_KEY_FILE"
+MAX_FILE_BYTES = 1024
+
+
+def default_path() -> Path:
+    """Where this user's key is: below XDG_STATE_HOME, or ~/.local/state."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "fanin" / "operator.key"
+
+
+def load_or_create(path: Path) -> bytes:
+    """The key in a file; a file that is not there yet is made, for its owner only.
+
+    ConfigurationError for a file that is no key file, that others may read, or that cannot be read or written.
+    """
+    for _ in range(2):  # the second time round, another switch has just made it
+        if (key := load(path)) is not None:
+            return key
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                with os.fdopen(descriptor, "w") as file:
+                    file.write(secrets.token_bytes(KEY_BYTES).hex() + "\n")
+                os.link(fresh, path)  # whole or not at all, and never over another's
+            except FileExistsError:
+                pass
+            finally:
+                fresh.unlink()
+        except OSError as error:
+            raise ConfigurationError(f"key file {path}: {error.strerror}") from None
+    key = load(path)
+    if key is None:
+        raise ConfigurationError(f"key file {path} comes and goes. Remedy: name another with --key-file")
+    return key
+
+
+def load(path: Path) -> bytes | None:
+    """The key in a file; None where there is none. ConfigurationError as for `load_or_create`."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            facts = os.fstat(file.fileno())
+            if not stat.S_ISREG(facts.st_mode):
+                raise ConfigurationError(f"key file {path} is no file. Remedy: name one that does not exist yet")
+            if facts.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                raise ConfigurationError(f"key file {path} may be used by others. Remedy: chmod 600 {path}")
+            text = file.read(MAX_FILE_BYTES).decode("ascii", "replace").strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ConfigurationError(f"key file {path}: {error.strerror}") from None
+    key = key_from_text(text)
+    if key is None:
+        raise ConfigurationError(f"{path} is no key file of fanin. Remedy: name one that does not exist yet")
+    return key
+
+
+def operator_credentials(path: Path | None) -> Credentials | None:
+    """With which this user's tools speak as operators; None where the user has no key.
+
+    `path`: what was named, which must be there; None: FANIN_KEY_FILE, or this user's own.
+    """
+    named = path or (Path(given) if (given := os.environ.get(VARIABLE, "")) else None)
+    key = load(named or default_path())
+    if key is None and named is not None:
+        raise ConfigurationError(f"key file {named}: there is no such file. Remedy: copy the switch's")
+    return None if key is None else Credentials(key, discloses=False)
