@@ -18,6 +18,11 @@ from fanin.faults import FaultPlan, FaultSchedule
 from fanin.reduction import LANES
 
 ENVIRONMENT_PREFIX = "FANIN_"
+PLACEMENTS = ("rank0", "hosts")
+"""Words that may stand in an address's place: switches that ranks start themselves."""
+MAX_HOST_CHARACTERS = 200
+MAX_SWITCHES = 64
+"""Addresses of one job: a worker has sockets and threads for each."""
 MIN_SECRET_CHARACTERS = 16
 """Of a secret that people choose: whoever sees messages of the job may try to guess it."""
 EXACT_ELEMENTS = 256
@@ -100,7 +105,10 @@ class Options:
     """Everything a worker can be told. Each field is also an environment variable: `lanes` is FANIN_LANES."""
 
     switch: str | None = None
-    """`udp://host:port` or `zmq://host:port`. None: rank 0 starts a switch beside itself."""
+    """`udp://host:port` or `zmq://host:port`; several, separated by commas, share the work. `rank0`: one that rank 0
+    starts; `hosts`: one on each host. None: rank 0's where all ranks are on one host, else one on each host."""
+    host: str | None = None
+    """Any text: ranks with the same one count as ranks of one host, which share memory. None: as the kernel has it."""
     lanes: int = 32
     """Bits per lane for floating point tensors: 32, 16, 8 or 4. Narrow lanes move fewer bytes and round more."""
     exact_elements: int | None = None
@@ -157,8 +165,13 @@ class Options:
             if not legal:
                 raise ConfigurationError(text)
 
-        if self.switch is not None:
-            SwitchAddress.parse(self.switch)
+        check(
+            len(self.switches) <= MAX_SWITCHES, f"switch names {len(self.switches)} addresses; at most {MAX_SWITCHES}"
+        )
+        check(len(set(self.switches)) == len(self.switches), f"switch = {self.switch!r} names an address twice")
+        check(
+            self.host is None or (self.host.isprintable() and 0 < len(self.host) <= 200), f"host = {self.host!r}: text"
+        )
         check(self.lanes in LANES, f"lanes = {self.lanes}; must be one of {LANES}")
         exact = self.exact_elements
         check(
@@ -191,6 +204,13 @@ class Options:
     def largest_exact(self, ranks: int) -> int:
         """The largest count of elements that a group of so many ranks reduces exactly."""
         return max(EXACT_ELEMENTS, EXACT_WORDS // ranks) if self.exact_elements is None else self.exact_elements
+
+    @property
+    def switches(self) -> tuple[SwitchAddress, ...]:
+        """The addresses that `switch` names; none for a word, or where nothing is said."""
+        if self.switch is None or self.switch in PLACEMENTS:
+            return ()
+        return tuple(SwitchAddress.parse(text.strip()) for text in self.switch.split(","))
 
     @property
     def packet_faults(self) -> FaultPlan | None:

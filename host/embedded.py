@@ -19,7 +19,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from types import TracebackType
+from typing import cast
 
 from fanin import files
 from fanin.errors import SwitchUnreachableError
@@ -36,16 +38,21 @@ MAX_READY_BYTES = 65_536
 class EmbeddedSwitch:
     """A running switch process. Outlives `close` (and its parent) only while other workers still use it."""
 
-    address: SwitchAddress
-    """Where the other ranks find it: the host given to `start_switch` and the port that the system chose."""
+    addresses: tuple[SwitchAddress, ...]
+    """Where ranks find it: the host given to `start_switch` and the port that the system chose; one for each parent."""
 
-    def __init__(self, process: subprocess.Popen[bytes], address: SwitchAddress, description: str) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], addresses: Sequence[SwitchAddress], description: str) -> None:
         """For `start_switch`."""
         self._process = process
+        self.addresses = tuple(addresses)
         self._owner = os.getpid()
-        self.address = address
         self.description = description
         """What the switch says of itself, in words."""
+
+    @property
+    def address(self) -> SwitchAddress:
+        """The first one."""
+        return self.addresses[0]
 
     @property
     def pid(self) -> int:
@@ -76,10 +83,12 @@ def start_switch(
     scheme: str = "udp",
     liveness_timeout_s: float | None = None,
     credentials: Credentials | None = None,
+    parents: Sequence[SwitchAddress] = (),
 ) -> EmbeddedSwitch:
     """Start a switch beside this process, listening on `host` (a name or address that the other ranks can reach).
 
-    `credentials` are those of the jobs that it serves; None: any job's.
+    `credentials` are those of the jobs that it serves; None: any job's. With `parents`, the process has a leaf of each
+    of them, in that order: see `addresses`.
 
     `options` decide flows, native and, where `liveness_timeout_s` is None, that. Raises SwitchUnreachableError with the
     child's own words when it does not come up.
@@ -94,6 +103,8 @@ def start_switch(
         liveness_timeout_s = options.liveness_timeout_s
     if liveness_timeout_s is not None:
         command += ["--liveness-timeout", str(liveness_timeout_s)]
+    if parents:
+        command += ["--parent", ",".join(map(str, parents))]
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=_environment()
@@ -110,8 +121,8 @@ def start_switch(
         process.kill()
         _let_go(process)
         raise
-    address = SwitchAddress(wanted.scheme, host, int(str(ready["port"])))
-    return EmbeddedSwitch(process, address, str(ready["description"]))
+    addresses = [SwitchAddress(wanted.scheme, host, int(port)) for port in cast("list[int]", ready["ports"])]
+    return EmbeddedSwitch(process, addresses, str(ready["description"]))
 
 
 def _bound(host: str) -> str:

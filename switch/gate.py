@@ -7,7 +7,8 @@ Rules
 * A key is the switch's own (an operator's), one that it was started with, or one that a rank has disclosed: a switch
   that serves jobs of many needs no list of them, since a job is known by its name and its key, and so whoever brings a
   key can do nothing but make a job of his own. A `closed` switch, which one rank started for its own job, takes no
-  further keys; without one of its own, all that it answers is Ask.
+  further keys; without one of its own, all that it answers is Ask, and Attach, with which leaves ask whether it is
+  there.
 * A challenge is drawn for each connection, and numbers grow within it: nothing that was recorded holds again.
 * Everything here is bounded, and the least recently used goes first. What an honest rank loses by it is one exchange.
 """
@@ -115,7 +116,7 @@ class Gate:
         if seal.disclosed is not None and seal.key not in self._given:
             self._learn(seal.key, key)
         caller = Caller(key=seal.key, operator=seal.key == self._operator, source=source)
-        if self._closed and caller.is_open and not isinstance(request, control.Ask):
+        if self._closed and caller.is_open and not isinstance(request, control.Ask | control.Attach):
             return _refuse("this switch serves the job of the rank that started it, and no other", _REMEDY)
         peer = bytes.fromhex(seal.key) + route
         connection.peers[peer] = None

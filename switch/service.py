@@ -168,6 +168,11 @@ class SwitchService:
         self._stopping.set()
         self.wake()
 
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping.is_set()
+
     def wake(self) -> None:
         """Give `run` another turn; from any thread or signal handler."""
         with contextlib.suppress(BlockingIOError, OSError):

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -134,19 +135,26 @@ def switch(
             job_keys=_job_keys() if embedded else None,
             source_share=_share(source_share),
             liveness_timeout_s=liveness(liveness_timeout),
-            parent=None if parent is None else SwitchAddress.parse(parent),
             parent_curve_key=os.environ.get("FANIN_CURVE_SERVER_KEY") if parent is not None else None,
             share_memory=shared_memory,
         )
-        service = SwitchService(options)
+        # Only a rank that starts leaves for its host asks for several parents (host/embedded.py): a service for each.
+        parents = parent.split(",") if embedded and parent is not None else [parent]
+        services = [
+            SwitchService(replace(options, parent=None if each is None else SwitchAddress.parse(each)))
+            for each in parents
+        ]
+        service = services[0]
     except FaninError as error:
         if embedded:
             print(json.dumps({"error": str(error)}), flush=True)
             raise typer.Exit(1) from None
         raise
-    with contextlib.closing(service), signals(service, embedded):
+    with contextlib.ExitStack() as closing, signals(service, embedded):
+        for each in services:
+            closing.callback(each.close)
         if embedded:
-            _serve_parent(service)
+            _serve_parent(services)
         else:
             if not quiet:
                 print("\n".join(describe(service)), flush=True)
@@ -371,22 +379,35 @@ def signals(service: SwitchService, embedded: bool) -> Iterator[None]:
         signal.set_wakeup_fd(previous)
 
 
-def _serve_parent(service: SwitchService) -> None:
-    """Say that it serves; run while the parent lives or a job does."""
+def _serve_parent(services: list[SwitchService]) -> None:
+    """Say that they serve; run while the parent lives or a job does."""
     parent = os.pidfd_open(os.getppid()) if hasattr(os, "pidfd_open") else None
     watched = (sys.stdin.fileno(),) if parent is None else (sys.stdin.fileno(), parent)
-    print(json.dumps({"port": service.port, "description": service.controller.engine}), flush=True)
+    ports = [service.port for service in services]
+    print(json.dumps({"ports": ports, "description": services[0].controller.engine}), flush=True)
     _mute(1)
-    orphaned = False
 
-    def keep_going() -> bool:
-        nonlocal orphaned
-        if not orphaned and any(select.select(watched, [], [], 0)):
-            orphaned = True
-            _mute(2)  # nobody reads it, and who waits for the parent's output must not wait for this process
-        return not orphaned or service.controller.live_jobs > 0
+    def serve(service: SwitchService) -> None:
+        orphaned = False
 
-    service.run(keep_going, watched)
+        def keep_going() -> bool:
+            nonlocal orphaned
+            if not orphaned and any(select.select(watched, [], [], 0)):
+                orphaned = True
+                _mute(2)  # nobody reads it, and who waits for the parent's output must not wait for this process
+            return not orphaned or service.controller.live_jobs > 0
+
+        service.run(keep_going, watched)
+
+    others = [threading.Thread(target=serve, args=(service,)) for service in services[1:]]
+    for thread in others:
+        thread.start()
+    serve(services[0])
+    if services[0].stopping:  # by a signal, which is meant for all services of the process
+        for service in services[1:]:
+            service.stop()
+    for thread in others:
+        thread.join()
 
 
 def _mute(descriptor: int) -> None:

@@ -31,7 +31,7 @@ from fanin.errors import (
 from fanin.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from fanin.host.session import Session
+    from fanin.host.shards import AnySession
 
 WATCH_INTERVAL_S = 0.25
 """How often the watch thread looks at every session; a failure reaches waits on gloo that much later."""
@@ -53,7 +53,7 @@ class Failures:
         self.size = size
         self._is_world = not global_ranks
         self.global_ranks = global_ranks or list(range(size))
-        self.session: Session | None = None
+        self.session: AnySession | None = None
         self.survivable: Callable[[FaninError], bool] = lambda failure: False
         """Whether the group goes on after this failure of its session (fallback)."""
 
@@ -143,12 +143,12 @@ class Watch:
     """Calls back once for each session that fails; one thread, which runs while there are sessions."""
 
     def __init__(self) -> None:
-        self._watched: dict[Session, Callable[[FaninError], None]] = {}
+        self._watched: dict[AnySession, Callable[[FaninError], None]] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
 
-    def add(self, session: Session, failed: Callable[[FaninError], None]) -> None:
+    def add(self, session: AnySession, failed: Callable[[FaninError], None]) -> None:
         """Call `failed` soon after the session has failed."""
         with self._lock:
             self._watched[session] = failed
@@ -156,7 +156,7 @@ class Watch:
                 self._thread = threading.Thread(target=self._run, name="fanin-watch", daemon=True)
                 self._thread.start()
 
-    def remove(self, session: Session) -> None:
+    def remove(self, session: AnySession) -> None:
         """Do not call any more."""
         with self._lock:
             self._watched.pop(session, None)

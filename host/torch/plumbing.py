@@ -11,8 +11,10 @@ anew, on all ranks at once; until then it takes no part in collectives (docs/tor
 from __future__ import annotations
 
 import dataclasses
+import logging
 import threading
 import zlib
+from dataclasses import replace
 from datetime import timedelta
 
 import torch
@@ -31,6 +33,7 @@ from fanin.errors import (
 )
 from fanin.host.control import ENDING, RUNNING, job_state
 from fanin.host.session import Session
+from fanin.host.shards import AnySession, ShardedSession
 from fanin.host.torch.completion import Completion
 from fanin.host.torch.failures import WATCH, Failures
 from fanin.host.torch.fallback import Fallback, warn_once
@@ -42,6 +45,8 @@ from fanin.host.torch.timeline import Timeline, timeline_for
 from fanin.host.torch.work import FaninWork
 from fanin.options import MIN_JOIN_TIMEOUT_S, Options
 from fanin.reduction import EXACT, Element, Operator, Reduction
+
+log = logging.getLogger("fanin")
 
 OVER = (None, ENDING)
 """States of a job that nobody can come into any more."""
@@ -63,7 +68,7 @@ class Plumbing:
         self._world = world
         self.failures = Failures(group_name, rank, size, global_ranks)
         self.completion = Completion(ordered=options.ordered_futures)
-        self.session: Session | None = None
+        self.session: AnySession | None = None
         self.direct: Direct | None = None
         self.fallback: Fallback | None = None
         self.staging: Staging | None = None
@@ -119,7 +124,7 @@ class Plumbing:
         """Of a process that takes another's place: whether the job runs, or still forms. AdmissionError if neither."""
         if self.options.fallback == "gloo":
             raise ConfigurationError("fallback='gloo' takes no newcomers: over gloo nobody could come in")
-        meeting = hear(store, self.options, timeout)
+        meeting = hear(store, self.options, timeout, self.rank)
         state = job_state(meeting.address, meeting.job_name, self.options, meeting.credentials)
         if state in OVER:
             raise AdmissionError(
@@ -151,26 +156,34 @@ class Plumbing:
         else:
             self._use(self._join_switch(store, group_name, timeout))
 
-    def _join_switch(self, store: c10d.Store, group_name: str, timeout: timedelta) -> Session:
+    def _join_switch(self, store: c10d.Store, group_name: str, timeout: timedelta) -> AnySession:
         job_prefix = "world" if self._is_world else f"group-{group_name}"
-        self._meetings.append(meet(store, self.rank, job_prefix, self.options, timeout, self._world))
+        meeting = meet(store, self.rank, self.size, job_prefix, self.options, timeout, self._global_ranks, self._world)
+        self._meetings.append(meeting)
         try:
-            return Session.join(
-                options=self.options,
-                switch=self.meeting.address,
-                job_name=self.meeting.job_name,
-                rank=self.rank,
-                size=self.size,
-                credentials=self.meeting.credentials,
-            )
+            session = self._join_meeting(meeting)
         except JoinTimeoutError as error:  # in words that torch's programs look for, too
             timeout_ms = self.options.join_timeout_s * 1000
             raise JoinTimeoutError(error.missing, f"timeout after {timeout_ms:.0f}ms: {error}") from error
+        log.info("%s", session.description)
+        return session
+
+    def _join_meeting(self, meeting: Meeting) -> AnySession:
+        if len(meeting.switches) > 1:
+            return ShardedSession.join(
+                options=self.options, switches=meeting.switches, local=meeting.local, job_name=meeting.job_name,
+                rank=self.rank, size=self.size, credentials=meeting.credentials,
+            )  # fmt: skip
+        shared = self.options.shared_memory if meeting.local else False
+        return Session.join(
+            options=replace(self.options, shared_memory=shared), switch=meeting.address,
+            job_name=meeting.job_name, rank=self.rank, size=self.size, credentials=meeting.credentials,
+        )  # fmt: skip
 
     def _join_or_fall_back(self, store: c10d.Store, group_name: str, timeout: timedelta) -> None:
         """Start on the switch if every rank can, else on gloo from the first reduction on."""
         reason = "another rank could not join it"
-        session: Session | None = None
+        session: AnySession | None = None
         try:
             session = self._join_switch(store, group_name, timeout)
         except JoinTimeoutError:
@@ -191,7 +204,7 @@ class Plumbing:
                 session.close()
             warn_once(self.meeting.address if self._meetings else "(none)", reason)
 
-    def _use(self, session: Session) -> None:
+    def _use(self, session: AnySession) -> None:
         self.session = self.failures.session = session
         self.direct = Direct(session, self.failures, self.completion)
         if self.options.exact_elements is not None:

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import ArgumentError, UnsupportedError
-from fanin.host.session import Session
+from fanin.host.shards import AnySession
 from fanin.host.torch.arguments import Arguments
 from fanin.host.torch.failures import WATCH
 from fanin.host.torch.inner import Inner
@@ -34,7 +34,6 @@ from fanin.host.torch.routing import SUM
 from fanin.host.torch.work import CombinedWork, DefaultTimeout, FaninWork, LocalWork, Tensors
 from fanin.options import Options, SwitchAddress
 from fanin.seal import Credentials
-from fanin.wire import MAX_WORKERS
 
 _ProcessGroup: Any = dist.ProcessGroup
 _ZERO = timedelta(0)
@@ -64,14 +63,9 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         `world`: the group whose switch this one shares, where it is given none. `parts_with_store`: the store may be
         rank 0's own and end with its group, as that of torch's world does. A group that nobody holds any more leaves.
 
-        Raises what `Session.join` raises, UnsupportedError for more ranks than a switch takes, and torch's own errors
+        Raises what `Session.join` raises (AdmissionError for more ranks than a switch takes), and torch's own errors
         when ranks do not come.
         """
-        if size > MAX_WORKERS:
-            raise UnsupportedError(
-                f"group {group_name!r} has {size} ranks; one switch takes at most {MAX_WORKERS}. Make the world with "
-                f"another backend and groups of up to {MAX_WORKERS} ranks with new_group(ranks, backend='fanin')"
-            )
         super().__init__(rank, size)
         self._store = store
         self._name = group_name
@@ -150,7 +144,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return self._store
 
     @property
-    def session(self) -> Session | None:
+    def session(self) -> AnySession | None:
         """The membership in the group's job at the switch; None for a group of one, or where gloo does everything."""
         return self._plumbing.session
 

@@ -16,7 +16,7 @@ from fanin.host.torch.work import FaninWork, LocalWork, SwitchWork, Tensors
 from fanin.reduction import Element, Operator, Reduction
 
 if TYPE_CHECKING:
-    from fanin.host.session import Session
+    from fanin.host.shards import AnySession
     from fanin.host.torch.completion import Completion
     from fanin.host.torch.failures import Failures
 
@@ -73,7 +73,7 @@ class Reducer(Protocol):
 class Direct:
     """Host memory straight to the session."""
 
-    def __init__(self, session: Session, failures: Failures, completion: Completion) -> None:
+    def __init__(self, session: AnySession, failures: Failures, completion: Completion) -> None:
         self.session = session
         self._failures = failures
         self._completion = completion

@@ -1,14 +1,17 @@
-"""How the ranks of a group find one switch and one job name: through the group's store.
+"""How the ranks of a group find their switches and one job name: through the group's store.
 
 Rules
 -----
-* A rank with a switch of its own configured (options, FANIN_SWITCH) uses that address; the rest use rank 0's.
-* Rank 0 without one uses the switch of the world's group, and where there is none, starts one: one per process, shared
-  by all groups, closed when the last of them is, or at exit.
-* What rank 0 fails at is told to the others, who otherwise would wait for the store's timeout.
+* A rank with addresses of its own configured (options, FANIN_SWITCH) uses these; the rest use rank 0's.
+* Rank 0 without any decides where sums are made (host/torch/placement.py). A group other than the world's uses the
+  world's switches: those of the hosts that its ranks are on.
+* Otherwise the lowest rank of every host that is to have a shard starts a switch: one per process, shared by all
+  groups, closed when the last of them is, or at exit.
+* What rank 0, or one that starts a shard, fails at is told to the others, who otherwise would wait for the store's
+  timeout.
 * A job name is the group's name and a fresh random part, so that two runs never meet at a long-lived switch.
-* A job's secret is drawn by rank 0 and told with the switch, unless the ranks were given one (FANIN_SECRET). A switch
-  that rank 0 has started serves the jobs of one secret only, so groups made later use the world's.
+* A job's secret is drawn by rank 0 and told with the switches, unless the ranks were given one (FANIN_SECRET). A switch
+  that a rank has started serves the jobs of one secret only, so groups made later use the world's.
 * A process in the place of one that is gone (on_worker_loss="continue") finds that its rank has been there before it,
   and goes where rank 0 was last. That may be a job that runs without it.
 """
@@ -16,6 +19,7 @@ Rules
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ipaddress
 import json
 import os
@@ -23,13 +27,16 @@ import secrets
 import socket
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 
+import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from fanin.errors import ConfigurationError, SwitchUnreachableError
+from fanin.errors import ConfigurationError, JoinTimeoutError, SwitchUnreachableError
 from fanin.host.embedded import EmbeddedSwitch, start_switch
+from fanin.host.torch.placement import Hosts, check_size, host_identity, hosts_of, where_to_sum
 from fanin.options import Options, SwitchAddress
 from fanin.seal import SECRET_BYTES, Credentials
 
@@ -90,51 +97,80 @@ def _newest(members: str) -> str:
     return f"fanin/{members}/newest"
 
 
+@dataclass(slots=True)
+class _Started:
+    """A switch that this process has started, for the jobs of one secret."""
+
+    switch: EmbeddedSwitch
+    leaves: EmbeddedSwitch | None = None
+    """Leaves of all shards, for the ranks of this host."""
+    users: int = 0
+
+
 class SharedSwitch:
-    """The switch that this process started, if any, and who uses it."""
+    """The switches that this process started, if any, and who uses them: one for each secret."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._switch: EmbeddedSwitch | None = None
-        self._users = 0
-        self._inherited: EmbeddedSwitch | None = None
-        """Kept, in a child of fork(), because dropping it would end it."""
-        self._secret = ""
-        """Of the jobs that it serves."""
+        self._started: dict[str, _Started] = {}
+        self._inherited: list[_Started] = []
+        """Kept, in a child of fork(), because dropping them would end them."""
 
-    def start(self, options: Options) -> tuple[SwitchAddress, str]:
-        """The address of this process's switch, started now if it is not there yet, and the secret of its jobs.
+    def secret(self) -> str:
+        """That of a switch that is there, so that one serves all groups of this process; or a new one."""
+        with self._lock:
+            return next(iter(self._started), None) or secrets.token_hex(SECRET_BYTES)
+
+    def start(self, options: Options, secret: str) -> SwitchAddress:
+        """The address of this process's switch for the jobs of that secret, started now if it is not there yet.
 
         Call `release` once for it.
         """
         with self._lock:
-            if self._switch is None:
-                self._secret = options.secret or secrets.token_hex(SECRET_BYTES)
-                credentials = Credentials.of_job(self._secret)
-                self._switch = start_switch(reachable_host(), options, credentials=credentials)
-            self._users += 1
-            return self._switch.address, self._secret
+            started = self._started.get(secret)
+            if started is None:
+                credentials = Credentials.of_job(secret)
+                started = _Started(start_switch(reachable_host(), options, credentials=credentials))
+                self._started[secret] = started
+            started.users += 1
+            return started.switch.address
 
-    def release(self) -> None:
-        """One user less; the last one closes it."""
+    def start_leaves(self, shards: Sequence[SwitchAddress], options: Options, secret: str) -> tuple[SwitchAddress, ...]:
+        """A leaf of every shard, on this host, for the world's group; they go with the switch of that secret."""
         with self._lock:
-            self._users -= 1
-            if self._users == 0 and self._switch is not None:
-                self._switch.close()
-                self._switch = None
+            credentials = Credentials.of_job(secret)
+            leaves = start_switch(reachable_host(), options, credentials=credentials, parents=shards)
+            self._started[secret].leaves = leaves
+            return leaves.addresses
+
+    def release(self, secret: str) -> None:
+        """One user less of the switch with that secret; the last one closes it."""
+        with self._lock:
+            started = self._started.get(secret)
+            if started is None:
+                return
+            started.users -= 1
+            if started.users == 0:
+                _let_go(self._started.pop(secret))
 
     def forget(self) -> None:
-        """In a child of fork(): the switch is its parent's, and the lock may be locked."""
+        """In a child of fork(): the switches are its parent's, and the lock may be locked."""
         self._lock = threading.Lock()
-        self._users = 0
-        self._inherited, self._switch = self._switch, None
+        self._inherited += self._started.values()
+        self._started = {}
 
     def close(self) -> None:
-        """Let go of it at exit."""
+        """Let go of all of them at exit."""
         with self._lock:
-            if self._switch is not None:
-                self._switch.close()
-                self._switch = None
+            for started in self._started.values():
+                _let_go(started)
+            self._started.clear()
+
+
+def _let_go(started: _Started) -> None:
+    for switch in (started.leaves, started.switch):
+        if switch is not None:
+            switch.close()
 
 
 SHARED = SharedSwitch()
@@ -165,82 +201,249 @@ def reachable_host() -> str:
     return master if own == target[0] else own
 
 
-class Meeting:
-    """What the ranks agreed on: the switch, the job's name and its secret. May hold a switch of this process."""
+def _one_machine() -> bool:
+    """Whether the ranks can only reach each other on this machine."""
+    host = reachable_host()
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost" or os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
 
-    def __init__(
-        self, address: SwitchAddress, job_name: str, holds_switch: bool, secret: str, *, discloses: bool
-    ) -> None:
-        """`discloses`: whether the switch may be told the job's key; one that a rank started has it already."""
-        self.address = address
-        self.job_name = job_name
-        self.secret = secret
-        self.credentials = Credentials.of_job(secret, discloses=discloses)
-        """With which ranks of the job speak to the switch."""
-        self._holds_switch = holds_switch
+
+@dataclass(slots=True)
+class Meeting:
+    """What the ranks agreed on: the job's name, its switches, and whether this process holds one of them."""
+
+    job_name: str
+    secret: str
+    discloses: bool
+    """Whether a switch may be told the job's key; one that a rank started has it already."""
+    shards: tuple[SwitchAddress, ...]
+    """Where sums are made, in the same order on every rank; a single one makes all of them."""
+    hosts: Hosts | None = None
+    """Which ranks are on which host, where that was asked."""
+    home: int | None = None
+    """The number of the shard on this rank's own host, where there is one."""
+    leaves: tuple[SwitchAddress, ...] = ()
+    """This host's leaf of every shard, where hosts have several ranks: they meet at home first."""
+    holds_switch: bool = False
+
+    @property
+    def credentials(self) -> Credentials:
+        """With which ranks of the job speak to its switches."""
+        return Credentials.of_job(self.secret, discloses=self.discloses)
+
+    @property
+    def switches(self) -> tuple[SwitchAddress, ...]:
+        """What this rank itself talks to: the shards, or its host's leaves of them."""
+        return self.leaves or self.shards
+
+    @property
+    def address(self) -> SwitchAddress:
+        """The first of `switches`."""
+        return self.switches[0]
+
+    @property
+    def local(self) -> frozenset[SwitchAddress]:
+        """The switches whose shared memory may be used: all of them where nobody has told hosts apart."""
+        if self.leaves or self.hosts is None or len(self.hosts.ranks) == 1:
+            return frozenset(self.switches)
+        return frozenset() if self.home is None else frozenset({self.shards[self.home]})
 
     def close(self) -> None:
         """Let go of the embedded switch, if this group holds it. Idempotent."""
-        if self._holds_switch:
-            self._holds_switch = False
-            SHARED.release()
+        if self.holds_switch:
+            self.holds_switch = False
+            SHARED.release(self.secret)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What rank 0 says. One of `switches`, `of_world` and `starts` is there."""
+
+    job: str = ""
+    error: str = ""
+    switches: tuple[str, ...] = ()
+    """Addresses that are there."""
+    of_world: tuple[int, ...] = ()
+    """Shards of the world's group, by number."""
+    starts: bool = False
+    """The lowest rank of every host is to start a shard, or rank 0 alone the only one."""
+    shards: bool = False
+    leaves: bool = False
+    """Hosts have leaves of the shards."""
+    secret: str | None = None
+    """Of the job; None: all ranks were given it."""
+    hosts: tuple[tuple[int, ...], ...] = ()
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, text: bytes) -> _Told:
+        told = json.loads(text)
+        lists = {name: tuple(told[name]) for name in ("switches", "of_world")}
+        return cls(**told | lists | {"hosts": tuple(tuple(ranks) for ranks in told["hosts"])})
 
 
 def meet(
-    store: c10d.Store,
-    rank: int,
-    job_prefix: str,
-    options: Options,
-    timeout: timedelta,
-    world: Meeting | None = None,
-) -> Meeting:
-    """Agree with the group's other ranks. Raises rank 0's error on every rank, ConfigurationError, torch's timeouts.
+    store: c10d.Store, rank: int, size: int, job_prefix: str, options: Options, timeout: timedelta,
+    global_ranks: Sequence[int] = (), world: Meeting | None = None,
+) -> Meeting:  # fmt: skip
+    """Agree with the group's other ranks. `world`: of the world's group, whose switches this one uses if given none.
 
-    `world`: of the world's group, whose switch this one uses if it is given none.
+    Raises the error of rank 0, or of a rank that was to start a shard, on every rank; JoinTimeoutError naming ranks
+    that rank 0 has not heard of; ConfigurationError; torch's timeouts.
     """
-    if rank != 0:
-        return hear(store, options, timeout, world)
-    store.set(HERE_KEY, "")
-    own = _own_address(options, world)
-    starts = own is None
-    try:
-        if own is None:
-            address, secret = SHARED.start(options)
-        else:
-            address, secret = own, options.secret or secrets.token_hex(SECRET_BYTES)
-    except Exception as error:
-        store.set(KEY, json.dumps({"error": str(error)}))
-        raise
-    discloses = not starts
-    if world is not None and address == world.address:
-        secret, discloses = world.secret, world.credentials.discloses
-    job_name = f"{job_prefix}-{uuid.uuid4().hex[:12]}"
-    told = {"switch": str(address), "job": job_name, "discloses": discloses}
-    if options.secret is None:  # who was given one has it, and the store need not know
-        told["secret"] = secret
-    store.set(KEY, json.dumps(told))
-    return Meeting(address, job_name, starts, secret, discloses=discloses)
+    store.set(_host_key(rank), host_identity(options))
+    if rank == 0:
+        store.set(HERE_KEY, "")
+        try:
+            told = _decided(store, size, options, timeout, global_ranks, world)
+        except Exception as error:
+            store.set(KEY, _Told(error=str(error)).text())
+            raise
+        store.set(KEY, replace(told, job=f"{job_prefix}-{uuid.uuid4().hex[:12]}").text())
+    return hear(store, options, timeout, rank, world, starts=True)
 
 
-def hear(store: c10d.Store, options: Options, timeout: timedelta, world: Meeting | None = None) -> Meeting:
-    """What rank 0 has said, or says in time. Raises its error."""
-    own = _own_address(options, world)
+def hear(
+    store: c10d.Store, options: Options, timeout: timedelta, rank: int, world: Meeting | None = None,
+    *, starts: bool = False,
+) -> Meeting:  # fmt: skip
+    """What rank 0 has said, or says in time. Raises its error. `starts`: start this host's shard, if that is asked."""
     store.wait([HERE_KEY], timeout)
     # The group's timeout, which is the store's own too, may be shorter than a switch takes to start.
-    patience_s = max(timeout.total_seconds(), START_GRACE * options.connect_timeout_s)
-    store.wait([KEY], timedelta(seconds=patience_s))
-    told = json.loads(store.get(KEY))
-    if "error" in told:
-        raise SwitchUnreachableError("", f"rank 0 could not start a switch: {told['error']}")
-    secret = told.get("secret", options.secret)
+    patience = timedelta(seconds=max(timeout.total_seconds(), START_GRACE * options.connect_timeout_s))
+    store.wait([KEY], patience)
+    told = _Told.read(store.get(KEY))
+    if told.error:
+        raise SwitchUnreachableError("", f"rank 0 could not start a switch: {told.error}")
+    secret = told.secret or options.secret
     if secret is None:
         raise ConfigurationError("rank 0 was given FANIN_SECRET, this rank was not. Remedy: give it to all, or to none")
-    address = own or SwitchAddress.parse(told["switch"])
-    return Meeting(address, told["job"], False, secret, discloses=told["discloses"])
+    hosts = Hosts(told.hosts) if told.hosts else None
+    if told.of_world and not options.switches:
+        assert world is not None, "all ranks of a group within the world are in the world"
+        return _within_world(told, secret, world, hosts)
+    if options.switches or told.switches:
+        switches = options.switches or tuple(map(SwitchAddress.parse, told.switches))
+        return Meeting(told.job, secret, True, switches, hosts)
+    assert hosts is not None
+    leaders = hosts.leaders if told.shards else (0,)
+    host = hosts.of(rank)
+    meeting = Meeting(told.job, secret, False, (), hosts, host if told.shards or host == 0 else None)
+    try:
+        if starts and rank in leaders:
+            meeting.holds_switch = _start_shard(store, rank, options, secret, alone=len(leaders) == 1)
+        meeting.shards = tuple(_address_of(store, _shard_key(leader), leader, patience)[0] for leader in leaders)
+        if told.leaves:
+            if starts and rank in leaders:
+                leaf_options = replace(options, flows=1)
+                _tell(
+                    store, _leaves_key(rank), lambda: SHARED.start_leaves(meeting.shards, leaf_options, secret)
+                )  # fmt: skip
+            meeting.leaves = _address_of(store, _leaves_key(leaders[host]), leaders[host], patience)
+    except BaseException:
+        meeting.close()
+        raise
+    return meeting
 
 
-def _own_address(options: Options, world: Meeting | None) -> SwitchAddress | None:
-    """Where this rank would look for a switch by itself: as it was told, or where the world's group has its own."""
-    if options.switch is not None:
-        return SwitchAddress.parse(options.switch)
-    return None if world is None else world.address
+def _decided(
+    store: c10d.Store, size: int, options: Options, timeout: timedelta, global_ranks: Sequence[int],
+    world: Meeting | None,
+) -> _Told:  # fmt: skip
+    """Rank 0's decision."""
+    drawn = SHARED.secret() if options.secret is None else None
+    if options.switches:
+        if world is not None and set(options.switches) == set(world.shards):
+            drawn = world.secret  # the world's own switch may be one that serves no other
+        return _Told(switches=tuple(map(str, options.switches)), secret=drawn)
+    if world is not None:
+        return _of_world(world, global_ranks)
+    where = where_to_sum(options, one_machine=_one_machine())
+    if where == "rank0" and options.host is None:
+        check_size(size, leaves=False)
+        return _Told(starts=True, hosts=(tuple(range(size)),), secret=drawn)
+    hosts = _gathered(store, size, min(options.join_timeout_s, timeout.total_seconds()))
+    shards = where == "hosts" or (where == "auto" and len(hosts.ranks) > 1)
+    leaves = shards and 1 < len(hosts.ranks) < size
+    check_size(size, leaves=leaves)
+    return _Told(starts=True, shards=shards, leaves=leaves, hosts=hosts.ranks, secret=drawn)
+
+
+def _of_world(world: Meeting, global_ranks: Sequence[int]) -> _Told:
+    """The world's shards, for a group within it: those of the hosts that the group's ranks are on."""
+    if world.hosts is None:
+        return _Told(of_world=tuple(range(len(world.shards))), secret=world.secret)
+    numbers, ranks = _by_host(world.hosts, global_ranks)
+    return _Told(of_world=(0,) if len(world.shards) == 1 else numbers, hosts=ranks, secret=world.secret)
+
+
+def _by_host(hosts: Hosts, global_ranks: Sequence[int]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """The hosts that a group of the world's ranks is on, by number, and the group's own ranks on each."""
+    found: dict[int, list[int]] = {}
+    for rank, member in enumerate(global_ranks):
+        found.setdefault(hosts.of(member), []).append(rank)
+    return tuple(found), tuple(map(tuple, found.values()))
+
+
+def _within_world(told: _Told, secret: str, world: Meeting, hosts: Hosts | None) -> Meeting:
+    """Through the world's own leaves, unless all of the group's ranks are at home there."""
+    shards = tuple(world.shards[number] for number in told.of_world)
+    home = None if world.home not in told.of_world else told.of_world.index(world.home)
+    leaves = tuple(world.leaves[number] for number in told.of_world) if world.leaves and len(shards) > 1 else ()
+    return Meeting(told.job, secret, world.discloses, shards, hosts, home, leaves)
+
+
+def _gathered(store: c10d.Store, size: int, timeout_s: float) -> Hosts:
+    """Which ranks are on which host, once all have said so. JoinTimeoutError names those that have not."""
+    keys = [_host_key(rank) for rank in range(size)]
+    try:
+        store.wait(keys, timedelta(seconds=timeout_s))
+    except dist.DistStoreError:
+        missing = tuple(rank for rank, key in enumerate(keys) if not store.check([key]))
+        raise JoinTimeoutError(
+            missing,
+            f"ranks {', '.join(map(str, missing))} have not come to the group within {timeout_s:g} s. Remedy: see "
+            "their output, or allow more time (FANIN_JOIN_TIMEOUT_S, and init_process_group's timeout)",
+        ) from None
+    return hosts_of([store.get(key).decode() for key in keys])
+
+
+def _start_shard(store: c10d.Store, rank: int, options: Options, secret: str, *, alone: bool) -> bool:
+    """Start this process's switch, and tell the others where it is, or why not."""
+    # With several shards the flows of a worker are spread over hosts already: one per shard, since each is a thread.
+    flows = options.flows if alone else 1
+    _tell(store, _shard_key(rank), lambda: [SHARED.start(replace(options, flows=flows), secret)])
+    return True
+
+
+def _tell(store: c10d.Store, key: str, start: Callable[[], Sequence[SwitchAddress]]) -> None:
+    """Start something and say where it is; what that raises is told, too."""
+    try:
+        addresses = start()
+    except Exception as error:
+        store.set(key, json.dumps({"error": str(error)}))
+        raise
+    store.set(key, json.dumps({"switches": list(map(str, addresses))}))
+
+
+def _address_of(store: c10d.Store, key: str, leader: int, patience: timedelta) -> tuple[SwitchAddress, ...]:
+    store.wait([key], patience)
+    told = json.loads(store.get(key))
+    if "error" in told:
+        raise SwitchUnreachableError("", f"rank {leader} could not start a switch: {told['error']}")
+    return tuple(map(SwitchAddress.parse, told["switches"]))
+
+
+def _host_key(rank: int) -> str:
+    return f"fanin/host/{rank}"
+
+
+def _shard_key(leader: int) -> str:
+    return f"fanin/shard/{leader}"
+
+
+def _leaves_key(leader: int) -> str:
+    return f"fanin/leaves/{leader}"

@@ -34,7 +34,7 @@ from fanin.faults import FaultSchedule
 from fanin.reduction import Reduction
 
 if TYPE_CHECKING:
-    from fanin.host.session import Session
+    from fanin.host.shards import AnySession
     from fanin.options import Options
 
 log = logging.getLogger("fanin")
@@ -51,7 +51,7 @@ def restarts() -> int:
 class Timeline:
     """Writes the file for one session, and carries out what is to happen at a step."""
 
-    def __init__(self, session: Session, options: Options) -> None:
+    def __init__(self, session: AnySession, options: Options) -> None:
         """ConfigurationError where the file cannot be written."""
         self._session = session
         self._steps = 0
@@ -129,7 +129,7 @@ class Timeline:
                 file.close()
 
 
-def timeline_for(session: Session, options: Options) -> Timeline | None:
+def timeline_for(session: AnySession, options: Options) -> Timeline | None:
     """One, where the options ask for any of it."""
     scheduled = FaultSchedule.parse(options.faults or "").scheduled
     return Timeline(session, options) if options.timeline is not None or scheduled else None

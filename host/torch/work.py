@@ -23,7 +23,7 @@ from torch.futures import Future
 from fanin.errors import CollectiveTimeoutError
 
 if TYPE_CHECKING:
-    from fanin.host.session import Session
+    from fanin.host.shards import AnySession
     from fanin.host.torch.completion import Completion
     from fanin.host.torch.failures import Failures
 
@@ -172,7 +172,7 @@ class SwitchWork(FaninWork):
 
     def __init__(
         self,
-        session: Session,
+        session: AnySession,
         ticket: int,
         failures: Failures,
         name: str,

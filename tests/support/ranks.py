@@ -38,7 +38,7 @@ class Job:
             **os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self._size),
             "LOCAL_WORLD_SIZE": str(self._size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self._port,
             "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
-            **self._environment, **more,
+            **{name: value.replace("%r", str(rank)) for name, value in self._environment.items()}, **more,
         }  # fmt: skip
         arguments = [part.replace("%r", str(rank)) for part in self._command]
         with (self.folder / f"rank{rank}.txt").open("wb") as output:
@@ -71,7 +71,7 @@ class Job:
 
 @contextmanager
 def running(command: Sequence[str], size: int, environment: Mapping[str, str] | None = None) -> Iterator[Job]:
-    """A job of `size` ranks running `python COMMAND`; `%r` in it becomes the rank."""
+    """A job of `size` ranks running `python COMMAND`; `%r` in it, and in the environment, becomes the rank."""
     with tempfile.TemporaryDirectory() as name:
         job = Job(command, size, Path(name), environment or {})
         try:

@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import fanin
 from fanin.errors import FaninError
+from fanin.host.shards import ShardedSession
 from fanin.host.torch import FaninProcessGroup, counters
 
 VICTIM = 1
@@ -75,6 +76,27 @@ def kill_the_switch() -> None:
     """End rank 0's embedded switch without notice."""
     for child in children():
         os.kill(child, signal.SIGKILL)
+
+
+def host_killed(rank: int, size: int) -> dict[str, Any]:
+    """The victim dies with the shard that it started, as a host does."""
+    init()
+    if rank == VICTIM:
+        kill_the_switch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return raised(reduce_for_ever)
+
+
+def shard_killed(rank: int, size: int) -> dict[str, Any]:
+    """The shard of the victim's host dies, and no rank does."""
+    init()
+    group = dist.group.WORLD
+    assert isinstance(group, FaninProcessGroup)
+    assert isinstance(group.session, ShardedSession)
+    shard = str(group.session.sessions[VICTIM].address)
+    if rank == VICTIM:
+        kill_the_switch()
+    return raised(reduce_for_ever) | {"shard": shard}
 
 
 def rank_killed(rank: int, size: int) -> dict[str, Any]:

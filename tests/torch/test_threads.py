@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import CollectiveTimeoutError, FaninError, JoinTimeoutError, WorkerLostError
+from fanin.host.session import Session
 from fanin.host.torch import FaninProcessGroup
 from fanin.options import Options
 from tests.control.processes import DEADLINE_S, in_thread, until
@@ -155,4 +156,4 @@ def test_a_group_that_nobody_holds_leaves_its_job(options: Options) -> None:
     groups = make_groups(options)
     sessions = [group.session for group in groups]
     groups.clear()
-    until(lambda: all(session is not None and session._shut.is_set() for session in sessions))
+    until(lambda: all(isinstance(session, Session) and session._shut.is_set() for session in sessions))

@@ -1,0 +1,217 @@
+"""A job over several switches: how sums are dealt out, the same bits as at one switch, and what a loss says."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError, SwitchUnreachableError, WorkerLostError
+from fanin.host.shards import MIN_PACKETS_PER_SHARD, ShardedSession, deal
+from fanin.options import Options, SwitchAddress
+from fanin.reduction import Element, Reduction
+from tests.control.processes import DEADLINE_S
+from tests.control.services import a_service, address_of
+
+OPTIONS = Options(words_per_packet=64, slots=8, connect_timeout_s=DEADLINE_S, join_timeout_s=DEADLINE_S)
+Result = TypeVar("Result")
+BASE, RESIDUALS = 1 << 20, 1 << 40
+WORKERS = 3
+
+
+@given(
+    count=st.integers(1, 5_000),
+    packet=st.sampled_from([8, 64, 360]),
+    shards=st.integers(1, 9),
+    turn=st.integers(1, 50),
+    element=st.sampled_from([Element.FLOAT32, Element.FLOAT16, Element.FLOAT32]),
+    data=st.data(),
+)
+def test_the_parts_are_the_whole_at_packet_boundaries(
+    count: int, packet: int, shards: int, turn: int, element: Element, data: st.DataObject
+) -> None:
+    first = data.draw(st.integers(0, count))
+    kept = data.draw(st.integers(0, count - first))
+    whole = Reduction(
+        source=BASE, destination=2 * BASE, count=count, element=element, residual=RESIDUALS,
+        keep_first=first, keep_count=kept, tag=9,
+    )  # fmt: skip
+    parts = list(deal(whole, packet, shards, turn))
+    numbers = [shard for shard, _ in parts]
+    if count < (MIN_PACKETS_PER_SHARD * shards - 1) * packet:
+        assert numbers == [turn % shards]
+    elif len(parts) > 1:
+        assert numbers == list(range(shards))
+    at, written = 0, []
+    for _, part in parts:
+        assert (part.source - BASE, part.residual - RESIDUALS, part.tag) == (at * element.bytes, at * 4, 9)
+        assert at % packet == 0, "packets hold the elements that they hold at a single switch"
+        begin = (part.destination - 2 * BASE) // element.bytes if part.kept else 0
+        written += [(begin + i, at + part.keep_first + i) for i in range(part.kept)]
+        at += part.count
+    assert at == count
+    assert written == [(i, first + i) for i in range(kept)]
+
+
+@contextlib.contextmanager
+def switches(count: int, *, native: bool) -> Iterator[list[SwitchAddress]]:
+    with contextlib.ExitStack() as stack:
+        yield [address_of(stack.enter_context(a_service(native=native or None))) for _ in range(count)]
+
+
+def together(calls: Sequence[Callable[[], Result]]) -> list[Result]:
+    """All of them at once, as ranks are."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [each.result(DEADLINE_S) for each in [pool.submit(call) for call in calls]]
+
+
+def join_all(
+    addresses: list[SwitchAddress], *, native: bool, workers: int = WORKERS, shared: bool = True
+) -> list[ShardedSession]:
+    options = Options(
+        words_per_packet=64, slots=8, connect_timeout_s=DEADLINE_S, join_timeout_s=DEADLINE_S, native=native
+    )
+    local = frozenset(addresses) if shared else frozenset[SwitchAddress]()
+    join = partial(
+        ShardedSession.join, options=options, switches=addresses, local=local, job_name="spread", size=workers
+    )
+    return together([partial(join, rank=rank) for rank in range(workers)])
+
+
+def tensors(count: int, workers: int = WORKERS) -> list[npt.NDArray[np.float32]]:
+    draw = np.random.default_rng(7)
+    return [(draw.normal(size=count) * 10.0 ** (draw.integers(-3, 4))).astype(np.float32) for _ in range(workers)]
+
+
+def sums(sessions: list[ShardedSession], count: int, lanes: int) -> list[npt.NDArray[np.float32]]:
+    arrays = tensors(count)
+    works = []
+    for session, array in zip(sessions, arrays, strict=True):
+        reduction = Reduction.in_place(array.ctypes.data, count, Element.FLOAT32, lanes, 1, array)
+        works.append((session, session.submit(reduction)))
+    for session, ticket in works:
+        session.wait(ticket, DEADLINE_S)
+        assert session.done(ticket)
+    return arrays
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["native", "twin"])
+def test_several_switches_give_the_bits_of_one(native: bool) -> None:
+    with switches(1, native=native) as alone, switches(3, native=native) as several:
+        one, spread = join_all(alone, native=native), join_all(several, native=native)
+        try:
+            for count in (1, 64, 300, 64 * 6, 64 * 40 + 17):
+                for lanes in (32, 8):
+                    expected = sums(one, count, lanes)
+                    for session, result, reference in zip(spread, sums(spread, count, lanes), expected, strict=True):
+                        assert result.tobytes() == reference.tobytes()
+                        assert session.failure is None
+            each = [shard.counters()["bytes_out"] for shard in spread[0].sessions]
+            assert min(each) > 0.5 * max(each), "all shards carry their part"
+        finally:
+            together([partial(session.close) for session in (*one, *spread)])
+
+
+def test_small_sums_go_to_the_shards_in_turn_and_are_done_when_the_call_returns() -> None:
+    with switches(2, native=True) as addresses:
+        spread = join_all(addresses, native=True)
+        try:
+            for turn in range(4):
+                arrays = tensors(16)
+                expected = np.sum([array.astype(np.float64) for array in arrays], axis=0)
+
+                def add(session: ShardedSession, array: npt.NDArray[np.float32]) -> None:
+                    ticket = session.sum_in_place(array.ctypes.data, 16, Element.FLOAT32, 32, tag=1, owner=array)
+                    session.wait(ticket, DEADLINE_S)
+
+                together([partial(add, session, array) for session, array in zip(spread, arrays, strict=True)])
+                for array in arrays:
+                    np.testing.assert_allclose(
+                        array, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max(), err_msg=f"{turn}"
+                    )
+            assert all(shard.counters()["bytes_out"] > 0 for shard in spread[0].sessions)
+        finally:
+            together([partial(session.close) for session in spread])
+
+
+def test_a_shard_that_is_not_there_is_named_and_the_others_are_left() -> None:
+    with switches(1, native=True) as addresses:
+        nowhere = SwitchAddress("udp", "127.0.0.1", 1)
+        options = Options(connect_timeout_s=0.2, join_timeout_s=DEADLINE_S)
+        with pytest.raises(SwitchUnreachableError, match=r"127\.0\.0\.1:1"):
+            ShardedSession.join(
+                options=options, switches=[nowhere], local=frozenset(), job_name="j", rank=0, size=2
+            )  # fmt: skip
+        assert addresses
+
+
+def test_shards_of_unlike_packets_are_refused_with_the_remedy() -> None:
+    class Shaped:
+        def __init__(self, words: int) -> None:
+            self.spec = type("Spec", (), {"words_per_packet": words, "codes_per_packet": 1})()
+            self.address = SwitchAddress("udp", "10.0.0.1", words)
+
+    with pytest.raises(ConfigurationError, match=r"360 words at udp://10.0.0.1:360.*FANIN_WORDS_PER_PACKET=64"):
+        ShardedSession([Shaped(360), Shaped(64)], "j")  # type: ignore[list-item]
+
+
+def test_a_rank_that_leaves_fails_the_waits_of_the_others_at_every_shard() -> None:
+    with switches(2, native=True) as addresses:
+        spread = join_all(addresses, native=True)
+        array = tensors(64 * 40)[0]
+        tickets = [
+            session.submit(Reduction.in_place(array.ctypes.data, array.size, Element.FLOAT32, 32, 1, array))
+            for session in spread[:2]
+        ]
+        spread[2].close()
+        for session, ticket in zip(spread, tickets, strict=False):
+            with pytest.raises(WorkerLostError) as caught:
+                session.wait(ticket, DEADLINE_S)
+            assert caught.value.ranks == (2,)
+            assert isinstance(session.failure, WorkerLostError)
+        together([partial(session.close) for session in spread])
+
+
+def test_a_wait_that_takes_too_long_names_the_reduction_of_the_whole_job() -> None:
+    with switches(2, native=True) as addresses:
+        spread = join_all(addresses, native=True)
+        array = tensors(64 * 40)[0]
+        for _ in range(2):
+            ticket = spread[0].submit(Reduction.in_place(array.ctypes.data, array.size, Element.FLOAT32, 32, 1, array))
+        with pytest.raises(CollectiveTimeoutError, match=r"Timed out: reduction 2 .*after 0.01 s"):
+            spread[0].wait(ticket, 0.01)
+        together([partial(session.close) for session in spread])
+
+
+def test_threads_may_submit_and_wait_at_once() -> None:
+    with switches(2, native=True) as addresses:
+        spread = join_all(addresses, native=True, workers=1)
+        session, failures = spread[0], list[FaninError]()
+
+        def work() -> None:
+            array = np.ones(64 * 10, np.float32)
+            try:
+                for _ in range(50):
+                    ticket = session.submit(
+                        Reduction.in_place(array.ctypes.data, array.size, Element.FLOAT32, 32, 1, array)
+                    )
+                    session.wait(ticket, DEADLINE_S)
+            except FaninError as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+        assert not failures
+        session.close()

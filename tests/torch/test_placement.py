@@ -1,0 +1,185 @@
+"""Where a group's sums are made: what rank 0 decides, and that every rank comes to the same switches."""
+
+from __future__ import annotations
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+
+pytest.importorskip("torch", reason="needs torch: pip install 'fanin[torch]'")
+
+from torch._C import _distributed_c10d as c10d
+
+from fanin.errors import ConfigurationError, JoinTimeoutError, SwitchUnreachableError
+from fanin.host.torch import rendezvous
+from fanin.host.torch.placement import Hosts, hosts_of, where_to_sum
+from fanin.host.torch.rendezvous import SHARED, Meeting, meet
+from fanin.options import Options, SwitchAddress
+
+SIZE = 4
+TIMEOUT = timedelta(seconds=20)
+A, B, C = (f"udp://10.0.0.{last}:4919" for last in (1, 2, 3))
+
+
+@pytest.fixture(autouse=True)
+def _no_switch_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every start of a switch is a new address."""
+    numbers = itertools.count(1)
+    monkeypatch.setattr(SHARED, "start", lambda options, secret: SwitchAddress("udp", "10.9.9.9", next(numbers)))
+    monkeypatch.setattr(SHARED, "release", lambda secret: None)
+    monkeypatch.setattr(
+        SHARED,
+        "start_leaves",
+        lambda shards, options, secret: [SwitchAddress("udp", "10.8.8.8", next(numbers)) for _ in shards],
+    )
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+
+
+def met(options: list[Options], size: int = SIZE, ranks: list[int] | None = None) -> list[Meeting]:
+    """What every rank comes to, each with options of its own."""
+    store = c10d.HashStore()
+    store.set_timeout(TIMEOUT)
+
+    def of(rank: int) -> Meeting:
+        return meet(store, rank, size, "j", options[rank], TIMEOUT, ranks or [])
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(of, range(size)))
+
+
+def on_hosts(*names: str, **given: object) -> list[Options]:
+    return [Options(host=name, **given) for name in names]  # type: ignore[arg-type]
+
+
+def test_ranks_of_one_machine_use_a_switch_beside_rank_0() -> None:
+    found = met([Options()] * SIZE)
+    assert len({each.switches for each in found}) == 1
+    assert len(found[0].switches) == 1
+    assert [each.holds_switch for each in found] == [True, False, False, False]
+    assert {each.local for each in found} == {frozenset(found[0].switches)}
+
+
+def test_every_host_has_a_shard_started_by_its_lowest_rank() -> None:
+    found = met(on_hosts("a", "b", "c", "d"))
+    assert len({each.switches for each in found}) == 1
+    assert len(found[0].switches) == SIZE
+    assert all(each.holds_switch for each in found)
+    assert [each.local for each in found] == [frozenset({found[0].switches[rank]}) for rank in range(SIZE)]
+
+
+def test_ranks_of_one_host_meet_at_its_leaves_of_all_shards() -> None:
+    found = met(on_hosts("a", "b", "a", "b"))
+    assert len({each.shards for each in found}) == 1
+    assert len(found[0].shards) == 2
+    assert [each.holds_switch for each in found] == [True, True, False, False]
+    assert [each.switches for each in found] == [found[rank % 2].leaves for rank in range(SIZE)]
+    assert not set(found[0].leaves) & {*found[1].leaves, *found[0].shards}
+    assert [each.local for each in found] == [frozenset(each.leaves) for each in found]
+
+
+def test_rank0_keeps_one_switch_and_tells_hosts_apart() -> None:
+    found = met(on_hosts("a", "b", "a", "b", switch="rank0"))
+    assert {each.switches for each in found} == {found[0].switches}
+    assert [len(each.local) for each in found] == [1, 0, 1, 0], "no shared memory between hosts"
+
+
+def test_one_host_by_name_is_one_switch() -> None:
+    found = met(on_hosts("a", "a", "a", "a"))
+    assert len(found[0].switches) == 1
+
+
+def test_addresses_are_used_as_they_are_told() -> None:
+    expected = (SwitchAddress.parse(A), SwitchAddress.parse(B))
+    found = met([Options(switch=f"{A}, {B}")] * SIZE)
+    assert {each.switches for each in found} == {expected}
+    found = met([Options(switch=f"{A},{B}"), *[Options()] * 3])
+    assert {each.switches for each in found} == {expected}, "ranks without any use rank 0's"
+    found = met([Options(switch=A), Options(switch=C), Options(switch=A), Options(switch=A)])
+    assert [str(each.address) for each in found] == [A, C, A, A], "a rank may reach the same switch by another address"
+
+
+def in_the_world(world: list[Meeting], ranks: list[int]) -> list[Meeting]:
+    """What ranks of the world come to in a group of theirs."""
+    store, found = c10d.HashStore(), []
+    store.set_timeout(TIMEOUT)
+    for rank, member in enumerate(ranks):  # one after the other, since each is a process with a world of its own
+        found.append(meet(store, rank, len(ranks), "j", Options(host="any"), TIMEOUT, ranks, world[member]))
+    return found
+
+
+@pytest.mark.parametrize("crowded", [False, True], ids=["one rank a host", "leaves"])
+def test_a_group_within_the_world_uses_the_shards_of_its_hosts(crowded: bool) -> None:
+    world = met(on_hosts("a", "b", "b", "c") if crowded else on_hosts("a", "b", "c", "d"))
+    across = in_the_world(world, [1, 3])
+    last = world[0].shards[2 if crowded else 3]
+    assert {each.shards for each in across} == {(world[0].shards[1], last)}
+    assert [each.home for each in across] == [0, 1]
+    assert not any(each.holds_switch for each in across)
+    assert {each.secret for each in across} == {world[0].secret}, "the world's switches serve no other"
+    if crowded:
+        assert [each.switches for each in across] == [world[1].leaves[1:], world[3].leaves[1:]]
+        within = in_the_world(world, [1, 2])
+        assert {each.switches for each in within} == {world[0].shards[1:2]}, "all at home: no leaf is needed"
+    else:
+        assert {each.switches for each in across} == {across[0].shards}
+
+
+def test_what_must_survive_stays_at_one_switch_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    found = met(on_hosts("a", "b", "a", "b", fallback="gloo"))
+    assert len(found[0].switches) == 1
+    assert not found[0].leaves
+    assert "fallback='gloo' keeps all sums at rank 0's switch" in caplog.text
+    with pytest.raises(ConfigurationError, match="FANIN_SWITCH=rank0"):
+        where_to_sum(Options(switch="hosts", on_worker_loss="continue"), one_machine=False)
+
+
+def test_a_shard_that_does_not_start_is_every_ranks_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(options: Options, secret: str) -> SwitchAddress:
+        raise SwitchUnreachableError("", "no port is free")
+
+    monkeypatch.setattr(SHARED, "start", start)
+    store = c10d.HashStore()
+    told = []
+
+    def of(rank: int) -> None:
+        with pytest.raises(SwitchUnreachableError) as caught:
+            meet(store, rank, 2, "j", on_hosts("a", "b")[rank], TIMEOUT)
+        told.append(str(caught.value))
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(of, range(2)))
+    assert all("no port is free" in text for text in told)
+
+
+def test_ranks_that_do_not_come_are_named() -> None:
+    store = c10d.HashStore()
+    store.set_timeout(TIMEOUT)
+    store.set("fanin/host/2", "b")
+    with pytest.raises(JoinTimeoutError, match="ranks 1, 3 have not come") as caught:
+        meet(store, 0, SIZE, "j", Options(host="a"), timedelta(milliseconds=20))
+    assert caught.value.missing == (1, 3)
+    with pytest.raises(SwitchUnreachableError, match="ranks 1, 3"):
+        rendezvous.hear(store, Options(), TIMEOUT, 2)
+
+
+def test_a_secret_that_was_given_stays_out_of_the_store_and_one_that_was_drawn_is_shared() -> None:
+    given = met([Options(secret="a secret of sixteen")] * SIZE)
+    assert {each.secret for each in given} == {"a secret of sixteen"}
+    drawn = met(on_hosts("a", "b", "c", "d"))
+    assert len({each.secret for each in drawn}) == 1
+    assert not any(each.credentials.discloses for each in drawn), "the shards have it from who started them"
+
+
+def test_hosts_come_in_the_order_of_their_lowest_ranks() -> None:
+    hosts = hosts_of(["b", "a", "a", "b", "c"])
+    assert hosts == Hosts(((0, 3), (1, 2), (4,)))
+    assert hosts.leaders == (0, 1, 4)
+    assert [hosts.of(rank) for rank in range(5)] == [0, 1, 1, 0, 2]
+
+
+@pytest.mark.parametrize("switch", ["udp://a:1,udp://a:1", "udp://a:1,", "somewhere", "udp://a:1 udp://b:2"])
+def test_addresses_that_make_no_sense_are_refused(switch: str) -> None:
+    with pytest.raises(ConfigurationError, match="switch"):
+        Options(switch=switch)

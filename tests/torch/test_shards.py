@@ -1,0 +1,53 @@
+"""A world over several hosts, as FANIN_HOST makes of these ranks: a shard on each, and what goes wrong there."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.torch.job import Outcomes, checks_of, run_checks
+from tests.torch.test_failures import PROMISED_S, play
+
+pytestmark = pytest.mark.processes
+EVERY_RANK_ALONE = {"FANIN_HOST": "host-%r"}
+CHECKS = "tests.torch.shard_checks"
+COLLECTIVES = "tests.torch.collective_checks"
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> Outcomes:
+    """One launch for all checks."""
+    return run_checks(CHECKS, 4)
+
+
+@pytest.mark.parametrize("check", checks_of(CHECKS))
+def test_placement(outcomes: Outcomes, check: str) -> None:
+    outcomes.expect_ok(check)
+
+
+@pytest.fixture(scope="module")
+def over_hosts() -> Outcomes:
+    """Every collective, each rank on a host of its own."""
+    return run_checks(COLLECTIVES, 4, EVERY_RANK_ALONE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", checks_of(COLLECTIVES))
+def test_collective_over_hosts(over_hosts: Outcomes, check: str) -> None:
+    over_hosts.expect_ok(check)
+
+
+@pytest.mark.slow
+def test_every_survivor_of_a_host_that_died_with_its_shard_names_its_rank() -> None:
+    for seen in (play("host_killed", silent=(1,), environment=EVERY_RANK_ALONE)[rank] for rank in (0, 2)):
+        assert seen["error"] == "WorkerLostError", seen
+        assert seen["ranks"] == [1]
+        assert seen["seconds"] < PROMISED_S + 1
+
+
+@pytest.mark.slow
+def test_every_rank_raises_in_time_and_names_the_shard_that_died() -> None:
+    found = play("shard_killed", environment=EVERY_RANK_ALONE)
+    for seen in found:
+        assert seen["error"] == "SwitchLostError", seen
+        assert seen["seconds"] < PROMISED_S + 1
+        assert found[1]["shard"] in seen["text"], "the address of the shard of rank 1's host"
