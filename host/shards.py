@@ -13,8 +13,9 @@ Rules
 * A small one goes to one shard whole, each to the next: dealing it out would cost a packet per shard. So does an exact
   one, whose packets are not cut at elements.
 * Each shard's session numbers what it is given, and all ranks give each shard the same things in the same order.
-* The first failure of any shard's session is the failure of all of it. A rank that is gone explains more than a shard
-  that is, so of several the session reports a WorkerLostError.
+* The first failure of any shard's session is the failure of all of it. But a host that dies takes its shard along,
+  which is noticed first, and a rank that is gone explains more: so a lost shard is reported after NAMING_GRACE_S, in
+  which another shard may say that a rank is lost.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
-from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError, WorkerLostError
+from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError, SwitchLostError
 from fanin.fixed_point import Codec
 from fanin.host.session import WAIT_SLICE_S, MembershipChange, Session
-from fanin.job import JobSpec
+from fanin.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S, JobSpec
 from fanin.options import Options, SwitchAddress
 from fanin.reduction import EXACT, Element, Reduction
 from fanin.seal import OPEN, Credentials
@@ -39,6 +40,9 @@ MIN_PACKETS_PER_SHARD = 2
 """A reduction of fewer packets per shard goes to one shard whole: one round trip through one switch is as quick."""
 MAX_UNSEEN_TICKETS = 4096
 """Tickets that nobody has waited for and that are remembered; done ones beyond that are forgotten."""
+
+NAMING_GRACE_S = SUSPICION_TIMEOUT_S + 2 * HEARTBEAT_INTERVAL_S
+"""How long a lost shard may turn out to be a lost host: as long as the others take to miss its ranks."""
 
 Part = tuple[Session, int]
 """A session and the ticket that it gave to a part."""
@@ -116,6 +120,8 @@ class ShardedSession:
         self._lock = threading.Lock()
         """Guards what follows."""
         self._submitted = 0
+        self._shard_lost_s: float | None = None
+        """When that was seen first, and no rank was known to be gone."""
         self._parts: dict[int, tuple[Part, ...]] = {}
         """Of tickets that nobody has seen finished, oldest first."""
 
@@ -212,7 +218,7 @@ class ShardedSession:
                         .replace(f"after {left_s:g} s", f"after {timeout_s:g} s", 1)
                     ) from None
             except FaninError as error:
-                raise (self.failure or error).with_traceback(None) from None
+                raise self._settled(error).with_traceback(None) from None
 
     def done(self, ticket: int) -> bool:
         """As Session.done."""
@@ -222,8 +228,19 @@ class ShardedSession:
     def failure(self) -> FaninError | None:
         """As Session.failure."""
         failures = [failure for each in self._sessions if (failure := each.failure) is not None]
-        gone = next((each for each in failures if isinstance(each, WorkerLostError)), None)
-        return gone or (failures[0] if failures else None)
+        told = next((each for each in failures if not isinstance(each, SwitchLostError)), None)
+        if told is not None or not failures:
+            return told
+        now = time.monotonic()
+        if self._shard_lost_s is None:
+            self._shard_lost_s = now
+        return failures[0] if now >= self._shard_lost_s + NAMING_GRACE_S else None
+
+    def _settled(self, error: FaninError) -> FaninError:
+        """What a wait is to raise that has met with `error`: the failure, once it is known to be all."""
+        while isinstance(error, SwitchLostError) and self.failure is None:
+            time.sleep(WAIT_SLICE_S / 10)
+        return self.failure or error
 
     @property
     def inherited(self) -> bool:
