@@ -193,10 +193,11 @@ class LeafController:
 
     def _leave(self, leave: control.Leave, now: float, caller: Caller) -> None:
         """A rank has given up, or left without a BYE that arrived."""
+        # Also of a rank unknown here: its last Join may have reached the parent after the parent had refused it.
+        self._upwards.append((caller.key, leave))
         job = self._table.job_of(leave, caller.key)
         if job is None:
             return
-        self._say_up(job, leave)
         if job.state is State.FORMING:
             self._table.drop(job, leave.rank)
         elif job.placed is not None and leave.rank in job.placed.ranks:

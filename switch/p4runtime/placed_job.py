@@ -15,7 +15,7 @@ from fanin.job import HEARTBEATS_TO_SILENCE, JobSpec
 from fanin.switch.frames import Endpoint
 from fanin.switch.p4runtime.upward import LeafUplink
 from fanin.switch.p4runtime.vocabulary import DELETE, INSERT, MODIFY, Vocabulary
-from fanin.switch.suspicion import silent_at
+from fanin.switch.suspicion import silent_at, stands
 from fanin.wire import Reason
 
 OWN_PRIORITY = 1 << 16
@@ -103,6 +103,8 @@ class PlacedJob:
             heard = self.heard[rank] + seconds
             if self.heard[rank] != self.excused.get(rank):
                 heard = max(heard, fresh)
+            if (suspected := self.suspected.get(rank)) is not None and stands(self.heard[rank], suspected):
+                self.suspected[rank] = max(suspected + seconds, heard)
             self.heard[rank] = self.excused[rank] = heard
         if self.uplink is not None:
             self.uplink.presence.was_stopped(seconds)

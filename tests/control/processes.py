@@ -49,8 +49,8 @@ class SwitchProcess:
     """`fanin switch` as a user starts it."""
 
     def __init__(self, mode: Mode, *arguments: str, bind: str = "127.0.0.1:0") -> None:
-        engine = "--native" if mode.startswith("native") else "--twin"
-        common = [engine, "--bind", bind, "--data", "udp,zmq", "--liveness-timeout", str(LIVENESS_S), *arguments]
+        engine = ["--native" if mode.startswith("native") else "--twin"] if "--target" not in arguments else []
+        common = [*engine, "--bind", bind, "--data", "udp,zmq", "--liveness-timeout", str(LIVENESS_S), *arguments]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "fanin", "switch", *common], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )

@@ -45,10 +45,10 @@ def test_a_failing_schedule_becomes_shorter_and_its_text_replays_the_failure(def
 
 
 def test_a_defect_that_needs_one_fault_is_shortened_to_one_fault() -> None:
-    """Strays of a former generation need a switch that restarts, and nothing else."""
+    """Strays of a former generation need a switch that restarts, or a stranger that repeats them, and nothing else."""
     catch = hunt("mixes two generations", 0)
     assert catch is not None
     seed = catch.violation.seed
     failure = shorten(draw(seed), seed, catch.violation, kind="python", switch=DEFECTS["mixes two generations"])
-    assert {fault.kind for fault in failure.scenario.faults} <= {"restart", "crash", "leave", "evict"}
+    assert {fault.kind for fault in failure.scenario.faults} <= {"restart", "crash", "leave", "evict", "strangers"}
     assert len(failure.scenario.faults) <= 2
