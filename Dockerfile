@@ -44,10 +44,11 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends libstdc++6 python3 \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 10001 fanin \
-    && install --directory --owner fanin /results
+    && install --directory --owner fanin /results \
+    && install --directory --mode 1777 /keys
 COPY --from=build /opt/fanin /opt/fanin
 COPY p4/build /opt/fanin/p4
-# /tmp: whoever it runs as may write there
+# /tmp and /keys: whoever it runs as may write there
 ENV PATH=/opt/fanin/bin:$PATH PYTHONUNBUFFERED=1 MPLCONFIGDIR=/tmp/matplotlib
 USER fanin
 WORKDIR /home/fanin
