@@ -21,6 +21,7 @@ Rules
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -119,6 +120,8 @@ class ShardedSession:
         self.description = f"{first.description}; one of {len(sessions)} shards: {where}"
         self._lock = threading.Lock()
         """Guards what follows."""
+        self._packet_elements = functools.cache(functools.partial(elements_per_packet, self.spec))
+        """Asked for every sum, of which the small ones are quick; there are a few kinds in a job."""
         self._submitted = 0
         self._shard_lost_s: float | None = None
         """When that was seen first, and no rank was known to be gone."""
@@ -166,7 +169,7 @@ class ShardedSession:
         """As Session.submit."""
         with self._lock:  # around all: every rank must give each shard the same things in the same order
             ticket = self._submitted + 1
-            packet_elements = elements_per_packet(self.spec, reduction.element, reduction.lanes)
+            packet_elements = self._packet_elements(reduction.element, reduction.lanes)
             dealt = deal(reduction, packet_elements, len(self._sessions), ticket)
             parts = tuple((self._sessions[shard], self._sessions[shard].submit(part)) for shard, part in dealt)
             self._submitted = ticket
@@ -179,7 +182,7 @@ class ShardedSession:
 
     def sum_in_place(self, address: int, count: int, element: Element, lanes: int, *, tag: int, owner: object) -> int:
         """As Session.sum_in_place."""
-        packet_elements = elements_per_packet(self.spec, element, lanes)
+        packet_elements = self._packet_elements(element, lanes)
         if self.observer is not None or (packet_elements and count > packet_elements * MIN_PACKETS_PER_SHARD):
             return self.submit(Reduction.in_place(address, count, element, lanes, tag, owner))
         with self._lock:
