@@ -58,6 +58,7 @@ p4: ## Compile the P4 programs into p4/build (needs p4c on PATH)
 drift: $(VENV)/dev.stamp ## Generated constants and compiled P4 are current, and the stubs match the native module
 	$(PY) -m fanin.constants | diff native/wire_constants.hpp -
 	$(PY) -m tools.p4_words | diff p4/tna/words.p4 -
+	$(PY) -m tests.house.systems | diff docs/systems.md -
 	$(PY) -m tools.p4_artefacts check
 	$(PY) tools/linked_tree.py
 	cd build/tree && $(CURDIR)/$(PY) -m mypy.stubtest --allowlist $(CURDIR)/tools/stubtest-allowlist.txt fanin._native

@@ -10,9 +10,12 @@ import atexit
 import os
 import signal
 import tempfile
+from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.house.systems import refused_skip
 
 # A shell without job control starts what it puts into the background with SIGINT ignored, and that is inherited: the
 # tests that press Ctrl-C would wait for nothing.
@@ -35,3 +38,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("processes"):
             item.add_marker(pytest.mark.xdist_group("processes"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail a test on which docs/systems.md rests and that was skipped for anything but a missing optional tool."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if (refused := refused_skip(report.nodeid, reason)) is not None:
+            report.outcome, report.longrepr = "failed", refused
+    return report

@@ -1,0 +1,501 @@
+"""docs/systems.md: the systems that this project answers to, what of each works here, and what shows it.
+
+`python -m tests.house.systems > docs/systems.md` writes the page. tests/house/test_systems.py fails when the page is
+not what this table makes, and when a test or a command that a row names does not exist; tests/conftest.py fails a test
+that a row names and that was skipped for anything but a missing optional tool.
+
+A row says `works` only when its evidence shows the system's part on a real run. What is missing is said in the row.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from typing import Literal
+
+Status = Literal["works", "in part", "not yet"]
+
+MISSING_TOOL = re.compile(
+    r"\bon PATH\b|\b(?:is|are) not installed\b|\bpip install\b|\bnot built\b|\bneeds? root\b|\bonly root\b"
+    r"|\bneeds the command\b|could not import|this processor has no|\bneeds a CUDA device\b|refuses network namespaces"
+)
+"""Reasons to skip a test that a row names: a tool, an extra, a privilege or a device that this machine lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """One row."""
+
+    name: str
+    part: str
+    """The part of the system that has a place here."""
+    status: Status
+    here: str
+    """What works here, and what does not."""
+    evidence: tuple[str, ...] = ()
+    """Node ids of pytest, commands that begin with `fanin` or `torchrun`."""
+
+    def tests(self) -> list[str]:
+        """Node ids among the evidence."""
+        return [text for text in self.evidence if text.startswith("tests/")]
+
+    def commands(self) -> list[str]:
+        """Commands among the evidence."""
+        return [text for text in self.evidence if not text.startswith("tests/")]
+
+
+TRAINING = "tests/torch/test_training.py::test_training"
+COLLECTIVE = "tests/torch/test_collectives.py::test_collective"
+STALE = "tests/stale/test_training.py::test_stale_training"
+
+IN_NETWORK = (
+    System(
+        "iSwitch",
+        "aggregation in the switch for synchronous and asynchronous training: staleness bound, threshold, joining and "
+        "leaving, forced close, hierarchy",
+        "works",
+        "PPO on Gymnasium's CartPole trains on four workers, synchronous and with S = 2, and every replica is "
+        "bit-identical after the run. Late gradients are kept (`wait`, `fold`) or dropped and counted (`skip`). "
+        "Staleness and quorums stop at one level of switches: trees are synchronous.",
+        (
+            "tests/stale/test_cartpole.py::test_four_workers_learn_and_end_bit_identical",
+            f"{STALE}[check_asynchronous_skip_goes_on_past_a_slow_worker]",
+            "tests/switch/test_rounds.py::test_a_quorum_closes_a_round_and_the_late_one_joins_the_next",
+            "tests/control/test_survivors.py::test_a_job_goes_on_without_a_rank_and_a_new_process_takes_its_place",
+            "torchrun --nproc-per-node 4 -m fanin.examples.cartpole --staleness 2",
+        ),
+    ),
+    System(
+        "SwitchML",
+        "a pool of slots, exponents one window ahead, loss recovery",
+        "works",
+        "A float32 all-reduce over 32-bit lanes is within one float32 epsilon of the chunk's maximum of the float64 "
+        "sum for up to 8 workers in the worst case, and loss, duplication and reordering change no bit.",
+        (
+            "tests/numerics/test_properties.py::test_float32_over_32_bit_lanes_is_within_one_epsilon_of_a_float64_sum",
+            "tests/worker/test_item_stream.py::test_codes_travel_one_pool_ahead_of_words",
+            "tests/worker/test_faults.py::test_a_hostile_network_does_not_change_a_bit",
+            "fanin bench allreduce --loss 0,1,5",
+        ),
+    ),
+    System(
+        "ATP, A2TP",
+        "several jobs on one switch, a fallback when it is full, congestion control",
+        "in part",
+        "Jobs are isolated, and a job that finds no memory is refused with the bytes needed and free; with "
+        '`fallback="gloo"` it warns once and trains over gloo. The fallback is tested with a switch that is absent, '
+        "not with one that is full. Pools are fixed: slots are not shared by jobs as in ATP. "
+        "Windows do not react to congestion yet.",
+        (
+            "tests/switch/test_admission.py::test_jobs_do_not_see_each_other",
+            "tests/control/test_joining.py::test_a_job_too_large_for_the_pool_is_refused_with_needed_and_free",
+            "tests/torch/test_failures.py::test_without_a_switch_the_fallback_starts_on_gloo_and_says_so",
+            "fanin bench fairness --rate 100mbit",
+        ),
+    ),
+    System(
+        "THC",
+        "sums of quantization indices, Hadamard rotation, error feedback",
+        "in part",
+        "The switch sums quantization indices in lanes of 4 to 16 bits, and error feedback telescopes. There is no "
+        "rotation, and THC's table of errors is not reproduced.",
+        (
+            "tests/numerics/test_properties.py::test_error_feedback_telescopes",
+            f"{TRAINING}[check_hook_with_narrow_lanes_and_error_feedback]",
+        ),
+    ),
+    System(
+        "SHARP",
+        "aggregation trees, quotas, a manager that admits jobs",
+        "works",
+        "A tree of two levels gives the bits of one switch. The controller admits jobs and bounds what one address "
+        "may hold. A fallback is logged, never silent. Deeper trees are refused.",
+        (
+            "tests/switch/test_tree.py::test_a_tree_computes_what_one_switch_computes_to_the_bit",
+            "tests/control/test_tree.py::test_a_tree_gives_every_rank_the_bits_that_one_switch_gives",
+            "tests/hostile/test_strangers.py::test_one_address_holds_no_more_than_its_share_of_the_memory",
+        ),
+    ),
+    System(
+        "NetReduce, Flare",
+        "reduction of unmodified collectives, reproducible sums",
+        "works",
+        "Sums are integers that wrap around, so that neither the order of arrival nor the shape of the tree changes a "
+        "bit. Flare's sparse sums are not built.",
+        (
+            "tests/numerics/test_properties.py::test_the_order_of_contributions_changes_no_bit",
+            f"{COLLECTIVE}[check_results_do_not_depend_on_the_run]",
+            "tests/switch/test_tree.py::test_a_tree_computes_what_one_switch_computes_to_the_bit",
+        ),
+    ),
+    System(
+        "Trio-ML",
+        "partial results when a worker straggles",
+        "works",
+        "A round closes at its quorum, or when a lost worker is evicted, and its result says how many contributions "
+        "it holds; a mean divides by that number.",
+        (
+            "tests/switch/test_rounds.py::test_a_quorum_closes_a_round_and_the_late_one_joins_the_next",
+            "tests/worker/test_survivors.py::test_a_mean_divides_by_who_was_there",
+        ),
+    ),
+    System(
+        "Canary",
+        "trees that form themselves around congestion",
+        "not yet",
+        "Trees are configured (`--parent`) or follow the hosts of a job. No path is chosen by load.",
+    ),
+)
+
+ENGINES = (
+    System(
+        "PyTorch DDP",
+        "buckets, overlap, `no_sync`, uneven inputs, communication hooks",
+        "works",
+        'Unmodified scripts run with the backend "fanin". Of the 93 tests of PyTorch\'s own distributed suite that do '
+        "not skip themselves on three CPU ranks, 81 pass; [torch.md](torch.md) has the causes of the other 12.",
+        (
+            f"{TRAINING}[check_ddp_trains_like_one_process]",
+            f"{TRAINING}[check_ddp_no_sync_accumulates]",
+            f"{TRAINING}[check_ddp_join_with_uneven_inputs]",
+            "tests/torch/test_torchrun.py::test_a_script_that_names_only_the_backend_runs_with_a_switch_of_its_own",
+            "tests/torch/test_torch_suite.py::test_of_pytorch",
+            "torchrun --nproc-per-node 4 -m fanin.examples.train --backend fanin --task digits",
+        ),
+    ),
+    System(
+        "PyTorch FSDP (1 and 2)",
+        "reduce-scatter and all-gather",
+        "works",
+        "Both train to the parameters of one process within 1e-5, hybrid sharding included. Reduce-scatter goes "
+        "through the switch as an all-reduce of which each rank keeps its part; all-gather goes through gloo, so "
+        "little time is gained.",
+        (
+            f"{TRAINING}[check_fsdp1]",
+            f"{TRAINING}[check_fsdp2]",
+            f"{TRAINING}[check_fsdp2_with_hybrid_sharding]",
+            "tests/torch/test_fsdp.py::test_fsdp2_trains_while_a_timeline_watches",
+        ),
+    ),
+    System(
+        "QSDP, ZeRO++",
+        "quantized weights in all-gather, quantized gradients in reduce-scatter, hierarchical partition",
+        "not yet",
+        "Only the lanes of a group (`FANIN_LANES`) narrow the gradients of reduce-scatter. "
+        "Weights travel over gloo in full width.",
+    ),
+    System(
+        "PatrickStar",
+        "optimizer states sharded over ranks",
+        "works",
+        "PyTorch's ZeroRedundancyOptimizer trains as one process does. Memory management itself is the framework's.",
+        (f"{TRAINING}[check_zero_redundancy_optimizer]",),
+    ),
+    System(
+        "Colossal-AI, OneFlow",
+        "device meshes, sharded tensors",
+        "works",
+        "DeviceMesh of two dimensions and DTensor run on the backend.",
+        (f"{TRAINING}[check_device_mesh_of_two_dimensions]", f"{TRAINING}[check_dtensor]"),
+    ),
+    System(
+        "Pathways",
+        "dispatch that runs ahead of the data",
+        "in part",
+        "Collectives are submitted without waiting and finish in any order. There is no single controller for "
+        "programs.",
+        (f"{COLLECTIVE}[check_many_unawaited_collectives_finish_in_any_order_of_waiting]",),
+    ),
+    System(
+        "MegaScale",
+        "diagnosis at scale: who is slow, where packets die",
+        "in part",
+        "A failed wait names the rank and the address; `fanin stats` counts drops by reason; an emulated run ends with "
+        "a table of who waited for whom. Nothing was run with more ranks than one machine holds.",
+        (
+            "tests/torch/test_failures.py::test_every_survivor_of_a_killed_rank_raises_in_time_and_names_it",
+            "tests/network/test_emulate.py::test_workers_sum_over_their_links_and_all_of_it_is_recorded",
+            "tests/control/test_diagnosis.py::test_ranks_that_are_missing_are_named",
+            "fanin doctor udp://host:port",
+            "fanin stats udp://host:port",
+        ),
+    ),
+    System(
+        "Frontier",
+        "weak scaling",
+        "in part",
+        "The simulator's model shows a constant time up to 1,024 workers in two levels; three levels, and with them "
+        "10,000 workers, are refused.",
+        (
+            "tests/simulator/test_scale.py::test_the_model_of_two_levels_ends_when_root_and_leaf_machines_do",
+            "fanin simulate --scale",
+        ),
+    ),
+)
+
+COMPRESSION = (
+    System(
+        "TernGrad",
+        "three levels, a scale per layer, clipping, 4-bit lanes",
+        "not yet",
+        "4-bit lanes exist, up to 7 workers; there is no ternary codec.",
+    ),
+    System(
+        "PowerSGD",
+        "low-rank factors, summed in the switch",
+        "in part",
+        "PyTorch's hook runs over the backend, with several buckets if `ordered_futures=True`. "
+        "There is no hook of our own.",
+        (f"{TRAINING}[check_power_sgd]", f"{TRAINING}[check_power_sgd_with_several_buckets_in_program_order]"),
+    ),
+    System("L-GreCo", "bits per layer, chosen under an error budget", "not yet", "Lanes are chosen per group or hook."),
+    System(
+        "TAGC",
+        "transformer-aware sparsification; sums of compressed sketches under sharding",
+        "not yet",
+        "Nothing of it is built.",
+    ),
+    System(
+        "MASHA",
+        "Rand-k and Top-k in both directions, for variational inequalities",
+        "not yet",
+        "Nothing of it is built.",
+    ),
+    System(
+        "LSH-MoE",
+        "compressed all-to-all",
+        "not yet",
+        "`all_to_all` works through gloo, without a codec.",
+    ),
+)
+
+STALENESS = (
+    System(
+        "SSP",
+        "a bound S on how far workers are apart",
+        "works",
+        "A DDP hook trains with bound S; replicas are bit-identical after the flush and every gradient is accounted "
+        "for. With steps that vary at random it reached 90 % accuracy 1.2 to 1.6 times as fast as synchronous "
+        "training; with one worker that is always slow it gains little or nothing ([staleness.md](staleness.md), "
+        "*Measured*).",
+        (
+            f"{STALE}[check_stale_synchronous_replicas_are_identical_after_the_flush]",
+            f"{STALE}[check_staleness_zero_is_synchronous_training]",
+            "fanin bench staleness --conditions random",
+        ),
+    ),
+    System(
+        "DSSP",
+        "S adapted at run time",
+        "works",
+        "Rank 0 chooses S from the ranks' paces. In the measured conditions it was no better than SSP with S = 2.",
+        (
+            "tests/stale/test_choices.py::test_the_fastest_goes_on_until_the_slowest_is_about_to_contribute",
+            f"{STALE}[check_the_bound_and_the_quorum_are_chosen_at_run_time]",
+            "fanin bench staleness --modes synchronous,ssp-2,dssp",
+        ),
+    ),
+    System(
+        "Staleness-aware async SGD",
+        "learning rate divided by staleness",
+        "in part",
+        "One option (`staleness_rate=True`). It has no row in the table of `fanin bench staleness`.",
+        (
+            "tests/stale/test_rounds.py::test_the_rate_is_divided_by_the_staleness",
+            f"{STALE}[check_rates_by_staleness_and_by_predicted_loss]",
+        ),
+    ),
+    System(
+        "Loss-prediction async SGD (LC-ASGD)",
+        "gradients compensated by a predicted loss",
+        "in part",
+        "One option (`predict_loss=True`), with a trend of each worker's own losses in place of the paper's LSTM at a "
+        "parameter server. It has no row in the table of `fanin bench staleness`.",
+        (
+            "tests/stale/test_prediction.py::test_an_exponential_decay_is_predicted_exactly",
+            f"{STALE}[check_rates_by_staleness_and_by_predicted_loss]",
+        ),
+    ),
+    System(
+        "Local SGD",
+        "several local steps between two averages",
+        "in part",
+        "PyTorch's PostLocalSGDOptimizer and its hook run over the backend. There is no table of time on a slow link.",
+        (f"{TRAINING}[check_post_local_sgd]",),
+    ),
+    System(
+        "CO2",
+        "local steps with one step of delay and full overlap, staleness-gap penalty, outer momentum clipping",
+        "not yet",
+        "Nothing of it is built.",
+    ),
+    System(
+        "QSR", "a synchronization period that grows as the learning rate falls", "not yet", "Nothing of it is built."
+    ),
+    System("AMPNet", "asynchronous model-parallel updates", "not yet", "Stale rounds exist for data parallelism only."),
+    System(
+        "FedSA",
+        "a quorum K from observed speeds",
+        "in part",
+        "K is chosen at run time, and 90 % accuracy came 2.4 times as fast as synchronously with steps that vary at "
+        "random. There is no federated run on non-identical data.",
+        (
+            "tests/stale/test_choices.py::test_the_quorum_is_the_smallest_that_keeps_the_slowest_within_the_bound",
+            f"{STALE}[check_the_bound_and_the_quorum_are_chosen_at_run_time]",
+            "fanin bench staleness --modes synchronous,quorum",
+        ),
+    ),
+    System(
+        "Adaptive asynchronous federated learning",
+        "a quorum from measured gains",
+        "in part",
+        "`AdaptiveQuorum` climbs on the fall of log(loss) per second, where the paper has a learned agent. There is no "
+        "federated run.",
+        ("tests/stale/test_choices.py::test_the_adaptive_quorum_climbs_to_where_most_is_gained",),
+    ),
+    System("FedLesScan", "clusters of stragglers", "not yet", "Nothing of it is built."),
+    System(
+        "Layer-wise asynchronous FL with temporally weighted aggregation",
+        "shallow and deep layers at different rates, weights by age",
+        "not yet",
+        "Contributions are not weighted, and all chunks of a model take part in each round.",
+    ),
+    System("DAEF", "sums of Gram matrices, in one pass", "not yet", "float64 sums exist; there is no example."),
+)
+
+PARALLELISM = (
+    System(
+        "Megatron-LM",
+        "tensor and pipeline parallelism",
+        "works",
+        "PyTorch's tensor-parallel and pipelining APIs run on the backend. Point-to-point messages go through gloo.",
+        (f"{TRAINING}[check_tensor_parallelism]", f"{TRAINING}[check_pipeline_1f1b]"),
+    ),
+    System(
+        "GPipe",
+        "pipelines of micro-batches",
+        "works",
+        "PyTorch's pipelining runs with the 1F1B schedule; GPipe's own schedule was not tried.",
+        (f"{TRAINING}[check_pipeline_1f1b]",),
+    ),
+    System("SkipPipe", "skipped and reordered stages", "not yet", "Point-to-point messages work; there is no example."),
+    System("YUAN 2.0", "pipelines of uneven stages", "not yet", "There is no example."),
+    System(
+        "DeepSpeed-TED",
+        "groups of three dimensions at once: tensor, expert, data",
+        "in part",
+        "Subgroups are jobs of their own and a mesh of two dimensions runs; no mixture of experts and no third "
+        "dimension was run.",
+        (
+            f"{COLLECTIVE}[check_subgroups_are_jobs_of_their_own]",
+            f"{TRAINING}[check_device_mesh_of_two_dimensions]",
+        ),
+    ),
+    System(
+        "DeepSpeed-MoE, SE-MoE",
+        "all-to-all",
+        "in part",
+        "Even and uneven all-to-all works, through gloo. No mixture of experts was trained.",
+        (f"{COLLECTIVE}[check_all_to_all_even_and_uneven]",),
+    ),
+    System(
+        "LASP",
+        "a ring of point-to-point messages",
+        "not yet",
+        "Point-to-point messages work, through gloo; there is no layer that is split over ranks.",
+        (f"{COLLECTIVE}[check_point_to_point_with_tags_any_source_and_batches]",),
+    ),
+    System("Heterogeneity-adaptive sequence parallelism", "uneven sequence lengths", "not yet", "There is no example."),
+    System(
+        "Holmes",
+        "groups across unlike networks",
+        "not yet",
+        "`fanin emulate` gives links unlike rates; no job picks its groups by them.",
+    ),
+    System(
+        "CaRL",
+        "PPO with large batches over data parallelism",
+        "in part",
+        "A PPO agent trains on four workers. How it scales with the number of workers was not measured.",
+        ("tests/stale/test_cartpole.py::test_four_workers_learn_and_end_bit_identical",),
+    ),
+    System("HD-PiSSA", "different adapters per worker, their deltas aggregated", "not yet", "There is no example."),
+    System("Photonic direct feedback alignment", "training without backpropagation", "not yet", "There is no example."),
+    System("Multi-task learning (survey)", "several losses", "not yet", "There is no example."),
+)
+
+MANY_JOBS = (
+    System(
+        "Stragglers",
+        "a slow worker must not hold up the others",
+        "works",
+        "Quorums, passes and staleness; see the rows of SSP and iSwitch.",
+        (f"{STALE}[check_asynchronous_skip_goes_on_past_a_slow_worker]",),
+    ),
+    System(
+        "GPU scheduling, resource fragmentation",
+        "slots as memory that several jobs want: admission, queues, quotas, priorities, compaction",
+        "in part",
+        "The controller admits, refuses with the bytes, bounds each address and reclaims at once. There are no queue, "
+        "no priorities and no compaction, and no trace of jobs was simulated.",
+        (
+            "tests/control/test_controller.py::test_memory_of_an_ended_job_is_there_for_the_next_one_at_once",
+            "tests/switch/test_admission.py::test_a_pool_is_refused_when_memory_is_out_and_fits_again_after_a_removal",
+            "tests/hostile/test_strangers.py::test_one_address_holds_no_more_than_its_share_of_the_memory",
+        ),
+    ),
+)
+
+SECTIONS: dict[str, tuple[System, ...]] = {
+    "In-network aggregation": IN_NETWORK,
+    "Data-parallel engines": ENGINES,
+    "Compression": COMPRESSION,
+    "Staleness and less synchronization": STALENESS,
+    "Other parallelism, and workloads": PARALLELISM,
+    "Running many jobs": MANY_JOBS,
+}
+
+HEAD = """# Systems
+
+Each row is a system of the literature: its part that has a place here, whether that part works, and what shows it.
+`works` means that a test or command shows it on a real run; the rows `in part` and `not yet` say what is missing.
+The page is generated by `python -m tests.house.systems`; `tests/house/test_systems.py` checks every name on it.
+"""
+
+
+def systems() -> list[System]:
+    """Every row."""
+    return [system for section in SECTIONS.values() for system in section]
+
+
+def evidence_tests() -> frozenset[str]:
+    """Node ids of all rows."""
+    return frozenset(node for system in systems() for node in system.tests())
+
+
+def refused_skip(node: str, reason: str) -> str | None:
+    """Why a row may not rest on this test that was skipped; None if it may, or if no row does."""
+    names = evidence_tests()
+    if not {node, node.split("[")[0]} & names or MISSING_TOOL.search(reason):
+        return None
+    return f"docs/systems.md rests on {node}, which was skipped for another reason than a missing tool: {reason}"
+
+
+def markdown() -> str:
+    """The page."""
+    lines = [HEAD]
+    for title, section in SECTIONS.items():
+        lines += [f"## {title}", "", "| system | part | status | here | shown by |", "|---|---|---|---|---|"]
+        lines += [_row(system) for system in section]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _row(system: System) -> str:
+    shown = "; ".join(f"`{text}`" for text in system.evidence)
+    return f"| {system.name} | {system.part} | {system.status} | {system.here} | {shown} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())
