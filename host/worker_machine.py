@@ -309,7 +309,9 @@ class WorkerMachine:
         if packet.signature != operation.signature and not of_passes_only:
             return Reason.MISMATCH
         if packet.kind is Kind.ANSWER and packet.flags & Flag.BARE:
-            if slot in self._accepted:  # what was sent again since, or the timer, brings the result
+            # Without this worker's bit it says where a newcomer stands (host/catch_up.py), asked before it was in step.
+            # Once accepted, what was sent again since, or the timer, brings the result.
+            if slot in self._accepted or not packet.bitmap >> self._worker & 1:
                 self._counters["duplicates"] += 1
                 return None
             self._accepted.add(slot)

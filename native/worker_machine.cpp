@@ -283,7 +283,9 @@ void WorkerMachine::State::result(const Parsed& packet, double now) {
       header.contributors == 0 && header.code_count == 0 && packet.word_count == 0 && operation.code_count == 0;
   if (header.signature != operation.signature && !of_passes_only) return drop(Reason::mismatch);
   if (header.kind == Kind::answer && (header.flags & FLAG_BARE) != 0) {
-    if (accepted_[slot] != 0) {  // what was sent again since, or the timer, brings the result
+    // Without this worker's bit it says where a newcomer stands (catch_up.hpp), asked before it was in step.
+    // Once accepted, what was sent again since, or the timer, brings the result.
+    if (accepted_[slot] != 0 || (header.bitmap >> worker_ & 1) == 0) {
       ++counters_.duplicates;
       return;
     }

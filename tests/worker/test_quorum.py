@@ -102,6 +102,34 @@ def test_a_bare_answer_acknowledges_and_the_next_one_brings_the_result(kind: str
     assert (arrays[1] == 1).all()
 
 
+def test_a_bare_answer_without_the_workers_bit_acknowledges_nothing(kind: str) -> None:
+    """A newcomer's question where it stands is answered so; a late copy of that answer must not turn a pass into words."""
+    spec = job(workers=2, quorum=2, staleness=1, slots=1, words_per_packet=8)
+    cluster = Cluster.joined(kind, spec=spec)
+    sent: list[Packet] = []
+
+    def hold(_now: float, source: int, _destination: int, data: bytes) -> bool:
+        packet = parse(data)
+        if source == 2 and packet.kind is Kind.CONTRIBUTION:
+            sent.append(packet)
+        return True
+
+    cluster.network.wiretap = hold
+    array = np.full(8, 7, np.int32)
+    cluster.submit(1, reduction(array, signature=5, passes=True))
+    cluster.network.run_for(1e-3)
+    stands = Packet(kind=Kind.ANSWER, job=spec.job, worker=1, generation=spec.generation, flags=Flag.BARE).to_bytes()
+    cluster.network.inject(stands, source=SWITCH, destination=2)
+    cluster.network.run_for(1e-3)
+    own = np.full(8, 3, np.int32)
+    cluster.submit(0, reduction(own, signature=5))
+    cluster.run()
+    assert [Flag.PASS in packet.flags for packet in sent] == [True]
+    assert cluster.workers[1].counters()["duplicates"] == 1
+    assert (array == 3).all()
+    assert (own == 3).all()
+
+
 def test_a_round_of_passes_only_sums_to_zero(kind: str) -> None:
     spec = job(workers=2, quorum=1, staleness=1, slots=1, words_per_packet=8)
     cluster = Cluster.joined(kind, spec=spec)
