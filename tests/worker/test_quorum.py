@@ -103,7 +103,7 @@ def test_a_bare_answer_acknowledges_and_the_next_one_brings_the_result(kind: str
 
 
 def test_a_bare_answer_without_the_workers_bit_acknowledges_nothing(kind: str) -> None:
-    """A newcomer's question where it stands is answered so; a late copy of that answer must not turn a pass into words."""
+    """A newcomer asks where it stands and is answered so: a late copy of the answer must not turn a pass into words."""
     spec = job(workers=2, quorum=2, staleness=1, slots=1, words_per_packet=8)
     cluster = Cluster.joined(kind, spec=spec)
     sent: list[Packet] = []
