@@ -1,8 +1,8 @@
 """`fanin bench fairness`: two jobs of two workers on one switch; what the first keeps while the second floods it.
 
-The second job idles, sums as the first does, or sends small packets from a stranger's port as fast as its links take
-them, each of which the switch must look at, refuse and answer. The first job's rate while the second sums is its fair
-rate. Every sum is checked.
+The second job idles, sums as the first does, sends small packets from a stranger's port as fast as its links take
+them, each of which the switch must look at, refuse and answer, or goes for the control port (control_flood.py). The
+first job's rate while the second sums is its fair rate. Every sum is checked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from fanin import files
-from fanin.benchmarks.fairness_worker import COUNT
+from fanin.benchmarks.fairness_worker import COUNT, SECOND_JOBS
 from fanin.benchmarks.recording import Beginning, finished
 from fanin.emulation.announced import announced
 from fanin.emulation.figures import FigureTable
@@ -26,29 +26,35 @@ from fanin.emulation.network.traffic import LinkWatch
 from fanin.emulation.processes import LocalJob
 from fanin.emulation.record import Quantity, Scalar
 from fanin.emulation.report import publish
-from fanin.errors import FaninError
+from fanin.errors import ConfigurationError, FaninError
 
 WORKERS = 4
 PROMISED_SHARE = 0.8
 """Of its fair rate, that a job keeps whatever the other does."""
-SECOND_JOBS = ("idle", "sum", "flood")
+TARGETS = ("native", "python")
 
 
 def bench(
     link: Link,
     seconds: float,
     *,
+    target: str = "native",
     json_file: Path | None,
     record_file: Path | None,
     html: Path | None,
     console: Console,
     command: str,
 ) -> list[dict[str, Any]]:
-    """Measure, print a table, write the rows, the run's record and its report. FaninError where a sum is wrong."""
+    """Measure, print a table, write the rows, the run's record and its report. FaninError where a sum is wrong.
+
+    `target`: the switch's engine, `native` or `python`.
+    """
+    if target not in TARGETS:
+        raise ConfigurationError(f"target = {target!r}; expected one of {', '.join(TARGETS)}")
     beginning, rows = Beginning(), []
     with (
         Fabric(Topology(workers=WORKERS, link=link)) as fabric,
-        Switches(fabric, "native", fabric.folder) as switches,
+        Switches(fabric, target, fabric.folder) as switches,
         LinkWatch(fabric, beginning.clock_s) as watch,
     ):
         for second in SECOND_JOBS:
@@ -60,7 +66,8 @@ def bench(
     console.print(table_of(rows))
     if json_file:
         files.write(json_file, json.dumps(rows, indent=2) + "\n", "the figures")
-    settings: dict[str, Scalar] = {"workers": WORKERS, "rate_bit_s": link.rate_bit_s, "mtu": link.mtu}
+    most = max(row["flooded"] for row in rows)
+    settings: dict[str, Scalar] = {"workers": WORKERS, "rate_bit_s": link.rate_bit_s, "mtu": link.mtu, "target": target}
     record = finished(
         beginning,
         kind="bench",
@@ -69,7 +76,7 @@ def bench(
         settings={**settings, "seconds_each": seconds},
         quantities=quantities_of(rows, link),
         links=watch.links(),
-        notes=(f"At most {max(row['flooded'] for row in rows):,} packets were flooded in {seconds:g} s.",),
+        notes=(f"At most {most:,} packets, messages or connections were flooded in {seconds:g} s.",),
     )
     if record_file:
         record.write(record_file)
@@ -79,7 +86,7 @@ def bench(
 
 def table_of(rows: list[dict[str, Any]]) -> FigureTable:
     """For people."""
-    headings = ("second job", "first job", "of its fair rate", "packets flooded")
+    headings = ("second job", "first job", "of its fair rate", "flooded")
     table = FigureTable("two jobs on one switch: what the first one keeps", headings)
     for row in rows:
         rate, share = f"{row['bytes_per_s'] * 8e-6:.0f} Mbit/s", f"{row['of_fair_rate']:.2f}"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fanin.benchmarks.control_flood import FLOODS
 from fanin.host.session import Session
 from fanin.options import Options, SwitchAddress
 from fanin.reduction import Element, Reduction
@@ -20,6 +21,8 @@ from fanin.wire import Kind, Packet
 COUNT = 1 << 18
 """int32 elements of a sum: exact, so that every one can be checked."""
 WARM_UP_SUMS = 3
+SECOND_JOBS = ("idle", "sum", "packets", *FLOODS)
+"""What the second job does while the first sums; from the third on, it floods the switch."""
 FLOOD_BURST = 64
 LOWEST_PRIORITY = 19
 
@@ -67,6 +70,13 @@ def flooding(session: Session, seconds: float) -> dict[str, object]:
     return {"flooded": sent}
 
 
+def flooding_control(kind: str, address: SwitchAddress, seconds: float) -> dict[str, object]:
+    """Go for the control port of the switch, as a stranger who has no job there."""
+    _yield_to_others()
+    end = time.monotonic() + seconds
+    return {"flooded": sum(FLOODS[kind](address, lambda: time.monotonic() < end))}
+
+
 def _yield_to_others() -> None:
     """Take the lowest priority, and give it to our session, too, where the kernel schedules those (autogroup)."""
     os.nice(LOWEST_PRIORITY)
@@ -90,7 +100,7 @@ def _sum(session: Session, values: np.ndarray, signature: int) -> None:
 def main() -> None:
     """Join a job of two, and do as told."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--second-job", choices=("idle", "sum", "flood"), required=True)
+    parser.add_argument("--second-job", choices=SECOND_JOBS, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     arguments = parser.parse_args()
     rank = int(os.environ["RANK"])
@@ -101,8 +111,10 @@ def main() -> None:
     with Session.join(options=options, switch=switch, job_name=f"job {job}", rank=own_rank, size=2) as session:
         if job == 0 or arguments.second_job == "sum":
             report = summing(session, arguments.seconds)
-        elif arguments.second_job == "flood":
+        elif arguments.second_job == "packets":
             report = flooding(session, arguments.seconds + 1.0)
+        elif arguments.second_job in FLOODS:
+            report = flooding_control(arguments.second_job, switch, arguments.seconds + 1.0)
         else:
             report = {}
     print(json.dumps({"job": job, **report}), flush=True)

@@ -40,6 +40,8 @@ MAX_UNREAD_BYTES = 1 << 16
 one message."""
 READ_BYTES = 1 << 16
 ACCEPTS_PER_TURN = 64
+SERVED_PER_TURN = 64
+"""Connections that are read from, or written to; the system names those first that it has not named for longest."""
 BACKLOG = 512
 PAUSE_S = 0.1
 """How long nobody is accepted when the system has no files left."""
@@ -155,7 +157,7 @@ class Listener:
     def receive(self, limit: int) -> list[tuple[bytes, list[bytes], str]]:
         """Do what is to be done, and return at most `limit` messages: route, frames, and the address they come from."""
         now = self._clock()
-        for descriptor, events in self._epoll.poll(0):
+        for descriptor, events in self._epoll.poll(0, SERVED_PER_TURN):
             if descriptor == self._socket.fileno():
                 self._accept(now)
             elif (peer := self._peers.get(descriptor)) is not None:

@@ -40,6 +40,7 @@ from fanin.switch.parent_link import ParentLink
 from fanin.switch.parent_watch import ParentState, ParentWatch
 from fanin.switch.pump import PumpServer
 from fanin.switch.server import LeafServer, Server, make_server
+from fanin.switch.work_budget import WorkBudget
 from fanin.switch.zmtp import ZmtpLimits
 from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES, RECEIVE_BUFFER_REQUEST_BYTES
 
@@ -108,6 +109,7 @@ class SwitchService:
         self._control: Listener | CurvePort | None = None
         self._gate = Gate(secrets.randbits, operator_key=options.operator_key, keys=options.job_keys)
         self.faults = Faults(time.monotonic)
+        self._budget = WorkBudget(time.monotonic())
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
         self._waker.setblocking(False)
@@ -194,9 +196,11 @@ class SwitchService:
         poller = zmq.Poller()
         sockets = [] if self._parent is None else [self._parent.socket]
         events = (server.event_fileno for server in self._servers.values())
-        for readable in (*sockets, self._control.fileno(), *events, self._woken.fileno(), *watched):
+        for readable in (*sockets, *events, self._woken.fileno(), *watched):
             poller.register(readable, zmq.POLLIN)
         while not self._stopping.is_set() and keep_going():
+            # Without credit, what waits at the control port must not end every wait.
+            poller.register(self._control.fileno(), zmq.POLLIN if self._may_read_control() else 0)
             ready = dict(poller.poll(self._wait_ms()))
             for descriptor in watched:
                 if descriptor in ready:
@@ -228,12 +232,20 @@ class SwitchService:
         timer = self.controller.next_timer()
         if timer is not None:
             timer = max(timer, self.faults.resume_s)
-        times = [at for at in (timer, self._control.next_timer()) if at is not None]
+        rests_until = self._budget.resume_s(now)
+        port_timer = rests_until if rests_until > now else self._control.next_timer()
+        times = [at for at in (timer, port_timer) if at is not None]
         return ceil(min(max(min(times, default=now + MAX_WAIT_MS / 1000) - now, 0.0) * 1000, MAX_WAIT_MS))
+
+    def _may_read_control(self) -> bool:
+        now = time.monotonic()
+        return self._budget.resume_s(now) <= now
 
     def _turn(self) -> None:
         assert self._control is not None
-        requests = self._control.receive(REQUESTS_PER_TURN)
+        reads_control = self._may_read_control()
+        began_s = time.thread_time()
+        requests = self._control.receive(REQUESTS_PER_TURN) if reads_control else []
         replies = list(self._parent.receive()) if self._parent is not None else []
         # Events before what came with them: who was told of a loss by the data plane may ask about it.
         for server in self._servers.values():
@@ -261,6 +273,8 @@ class SwitchService:
             assert isinstance(self.controller, LeafController)
             self._parent.send(self.controller.messages_to_parent(), self._gate.key)
             self._look_at_parent(self.controller.watch)
+        if reads_control:
+            self._budget.spend(time.thread_time() - began_s, time.monotonic())
 
     def _look_at_parent(self, watch: ParentWatch) -> None:
         """Say when the parent goes and comes; ConfigurationError where it will not have this leaf."""

@@ -160,7 +160,8 @@ def staleness(
 @app.command(epilog=epilog("fairness"))
 def fairness(
     rate: Annotated[str, typer.Option(help="Of every link, each way: 100mbit, 1gbit, none.")] = "100mbit",
-    seconds: Annotated[float, typer.Option(min=0.5, max=3600, help="Of summing, three times.")] = 5.0,
+    seconds: Annotated[float, typer.Option(min=0.5, max=3600, help="Of summing, for each row.")] = 5.0,
+    target: Annotated[str, typer.Option(help="The switch's engine: native or python.")] = "native",
     json: output.JsonFile = None,
     record: output.RecordFile = None,
     html: output.HtmlFile = None,
@@ -176,8 +177,9 @@ def fairness(
 
     link = Link(rate_bit_s=units.rate_bit_s(rate))
     benchmark.bench(
-        link, seconds, json_file=json, record_file=record, html=html, console=Console(), command=output.command_line()
-    )
+        link, seconds, target=target, json_file=json, record_file=record, html=html, console=Console(),
+        command=output.command_line(),
+    )  # fmt: skip
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:

@@ -17,7 +17,8 @@ from fanin.host.control import ask
 from fanin.options import Options, SwitchAddress
 from fanin.switch import listener as listening
 from fanin.switch.listener import Listener
-from fanin.switch.service import SwitchService
+from fanin.switch.service import ServiceOptions, SwitchService
+from fanin.switch.work_budget import CONTROL_BURST_S, CONTROL_SHARE, WorkBudget
 from fanin.switch.zmtp import GREETING, LONG, MORE, READY, ZmtpConnection, ZmtpError, ZmtpLimits
 from tests.control.processes import DEADLINE_S, SwitchProcess, a_switch, join_all, reduce_together
 from tests.control.services import a_service, address_of
@@ -128,6 +129,79 @@ def test_a_peer_that_does_not_read_is_not_read_from_and_holds_a_bounded_queue() 
         peer = listener._routes[route]
         assert sent < 2000
         assert len(peer.zmtp.to_send) - peer.written <= listening.MAX_UNREAD_BYTES + 1010
+
+
+def test_a_turn_reads_from_a_bounded_number_of_connections_and_the_next_from_the_others() -> None:
+    """A crowd that all speak at once must not hold up what else the switch has to do."""
+    with a_listener() as listener, contextlib.ExitStack() as stack:
+        sockets = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", listener.port)))
+            for _ in range(listening.SERVED_PER_TURN + 10)
+        ]
+        while len(listener) < len(sockets):
+            listener.receive(0)
+        for each in sockets:
+            each.sendall(GREETING + READY + b"\x00\x01x")
+        first = {route for route, _, _ in listener.receive(1000)}
+        second = {route for route, _, _ in listener.receive(1000)}
+        assert 0 < len(first) <= listening.SERVED_PER_TURN
+        assert first | second == set(listener._routes)
+
+
+# --- its share of the processor ---
+
+
+def test_work_that_takes_more_than_its_share_waits_until_it_is_paid_for() -> None:
+    budget = WorkBudget(0.0, share=0.25, burst_s=1.0)
+    budget.spend(1.0, 0.0)
+    assert budget.resume_s(0.0) == 0.0
+    budget.spend(0.5, 0.0)
+    assert budget.resume_s(0.0) == 2.0
+    assert budget.resume_s(1.0) == 2.0
+    budget.spend(0.25, 2.0)
+    assert budget.resume_s(2.0) == 3.0
+    assert budget.resume_s(1000.0) == 1000.0
+    budget.spend(2.0, 1000.0)
+    assert budget.resume_s(1000.0) == 1004.0, "no more than a burst is saved"
+
+
+def test_a_flood_that_is_answered_all_the_time_takes_its_share_and_no_more() -> None:
+    budget, now, worked_s = WorkBudget(0.0), 0.0, 0.0
+    while now < 100.0:
+        now = max(now, budget.resume_s(now)) + 0.005
+        budget.spend(0.005, now)
+        worked_s += 0.005
+    assert worked_s == pytest.approx(CONTROL_BURST_S + CONTROL_SHARE * now, abs=0.01)
+
+
+def test_without_credit_the_port_is_not_read_while_timers_go_on() -> None:
+    options = ServiceOptions(host="127.0.0.1", port=0, memory_bytes=1 << 20)
+    with contextlib.closing(SwitchService(options)) as service:
+        timers = [0]
+        honest = service.controller.handle_timer
+
+        def counted(now: float) -> None:
+            timers[0] += 1
+            honest(now)
+
+        service.controller.handle_timer = counted  # type: ignore[method-assign]
+        port = service._control
+        assert isinstance(port, Listener)
+        with socket.create_connection(("127.0.0.1", service.port)):
+            service._budget.spend(1e6, time.monotonic())
+            turn(service, 3)
+            assert (len(port), timers[0]) == (0, 3)
+            service._budget = WorkBudget(time.monotonic())
+            turn(service, 1)
+            assert len(port) == 1
+
+
+def turn(service: SwitchService, count: int) -> None:
+    """So many turns of its loop."""
+    for _ in range(count):
+        turns = iter((True, False))
+        service.wake()
+        service.run(lambda turns=turns: next(turns))  # type: ignore[misc]
 
 
 # --- the whole switch ---

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from fanin.benchmarks import allreduce, fairness, network, staleness
+from fanin.benchmarks.fairness_worker import SECOND_JOBS
 from fanin.emulation.announced import announced
 from fanin.emulation.figures import FigureTable
 from fanin.emulation.network import display
@@ -89,7 +90,7 @@ def traffic() -> FigureTable:
 def jobs() -> FigureTable:
     """Of `fanin bench fairness`."""
     row = {"bytes_per_s": 1e9, "flooded": 915_000, "of_fair_rate": 1.0}
-    return fairness.table_of([{**row, "second_job": name} for name in fairness.SECOND_JOBS])
+    return fairness.table_of([{**row, "second_job": name} for name in SECOND_JOBS])
 
 
 TABLES = [all_reduces, links, training, comparison, emulation, traffic, jobs]
