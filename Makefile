@@ -47,7 +47,7 @@ imports: $(VENV)/dev.stamp ## Who may import whom (contracts in pyproject.toml)
 	$(PY) tools/linked_tree.py
 	cd build/tree && $(CURDIR)/$(VENV)/bin/lint-imports --no-logo
 
-constants: $(VENV)/dev.stamp ## Regenerate what native code and P4 share with fanin/wire.py
+constants: $(VENV)/dev.stamp ## Regenerate what native code and P4 share with fanin/protocol/wire.py
 	$(PY) -m fanin.constants native/wire_constants.hpp
 	$(PY) -m fanin.constants p4/shared/constants.p4
 	$(PY) -m tools.p4_words > p4/tna/words.p4

@@ -29,11 +29,11 @@ from multiprocessing.connection import Connection
 import numpy as np
 
 from fanin._native import SwitchServer, WorkerEngine
-from fanin.events import Ready
-from fanin.job import JobSpec
-from fanin.reduction import Element, Reduction
-from fanin.window import packet_shape, slots_for
-from fanin.wire import datagram_bytes
+from fanin.numerics.reduction import Element, Reduction
+from fanin.protocol.events import Ready
+from fanin.protocol.job import JobSpec
+from fanin.protocol.window import packet_shape, slots_for
+from fanin.protocol.wire import datagram_bytes
 
 WAIT_S = 60.0
 """Longest that anything here may take before it counts as hung."""

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from fanin.benchmarks.control_flood import FLOODS
-from fanin.host.session import Session
+from fanin.host.session.session import Session
+from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
-from fanin.reduction import Element, Reduction
-from fanin.wire import Kind, Packet
+from fanin.protocol.wire import Kind, Packet
 
 COUNT = 1 << 18
 """int32 elements of a sum: exact, so that every one can be checked."""

@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fanin import _native
-from fanin.fixed_point import Codec
-from fanin.reduction import LANES, Element
+from fanin.numerics.fixed_point import Codec
+from fanin.numerics.reduction import LANES, Element
 
 ELEMENTS = 64 * 1024
 BLOCK_ELEMENTS = 2048

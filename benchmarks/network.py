@@ -38,11 +38,11 @@ from fanin.emulation.processes import LocalJob
 from fanin.emulation.record import VERSION, Row, RunRecord
 from fanin.emulation.report import publish
 from fanin.errors import ConfigurationError, FaninError
-from fanin.fixed_point import Codec
+from fanin.numerics.fixed_point import Codec
+from fanin.numerics.reduction import Element
 from fanin.options import Options
-from fanin.reduction import Element
-from fanin.window import packet_shape
-from fanin.wire import HEADER_BYTES, WORD_BYTES, codes_bytes
+from fanin.protocol.window import packet_shape
+from fanin.protocol.wire import HEADER_BYTES, WORD_BYTES, codes_bytes
 
 ETHERNET_IP_UDP_BYTES = 14 + 20 + 8
 TCP_HEADERS_BYTES = 14 + 20 + 32

@@ -14,13 +14,13 @@ import time
 
 import numpy as np
 
-from fanin.job import JobSpec
-from fanin.switch.frames import Endpoint, Frame, mac_of, read_frame
-from fanin.switch.p4runtime.job_control import JobControl, Placement
-from fanin.switch.p4runtime.links import LocalLink
+from fanin.protocol.job import JobSpec
+from fanin.protocol.wire import Kind, Packet, parse
+from fanin.switch.p4runtime.controller.job_control import JobControl, Placement
+from fanin.switch.p4runtime.controller.links import LocalLink
+from fanin.switch.p4runtime.controller.vocabulary import Vocabulary
+from fanin.switch.p4runtime.frames import Endpoint, Frame, mac_of, read_frame
 from fanin.switch.p4runtime.opening import Artefacts, emulated_device
-from fanin.switch.p4runtime.vocabulary import Vocabulary
-from fanin.wire import Kind, Packet, parse
 
 WORDS = 64
 SLOTS = 64

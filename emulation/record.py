@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fanin import files, strict
+from fanin import files
 from fanin.emulation.typed import load_json, read_dataclass
 from fanin.errors import ConfigurationError, FaninError
+from fanin.protocol import strict
 
 VERSION = 1
 MAX_SPANS = 20_000

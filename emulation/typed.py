@@ -1,4 +1,4 @@
-"""Dataclasses from files, JSON or TOML, read strictly (fanin/strict.py): records of runs, scenarios."""
+"""Dataclasses from files, JSON or TOML, read strictly (fanin/protocol/strict.py): records of runs, scenarios."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fanin import files, strict
+from fanin import files
 from fanin.errors import ConfigurationError
-from fanin.strict import expected
+from fanin.protocol import strict
+from fanin.protocol.strict import expected
 
 __all__ = ["expected", "load_json", "load_toml", "read_dataclass"]
 

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from fanin.events import SwitchEvent, WorkerEvent
-from fanin.job import JobSpec, ParentRoute, Uplink
-from fanin.reduction import Reduction
+from fanin.numerics.reduction import Reduction
+from fanin.protocol.events import SwitchEvent, WorkerEvent
+from fanin.protocol.job import JobSpec, ParentRoute, Uplink
 
 # --- kernels (native/bind_kernels.cpp) ---
 
 _Bytes = npt.NDArray[np.uint8]
 
 class Codec:
-    """The twin is fanin.fixed_point.Codec. Elements and words (these in wire order) pass as bytes, in uint8 arrays."""
+    """The twin is fanin.numerics.fixed_point.Codec. Elements and words (in wire order) are bytes in uint8 arrays."""
 
     def __init__(self, element: int, lanes: int = 32, contributions: int = 1) -> None: ...
     @property
@@ -96,7 +96,7 @@ def use_kernels(name: str) -> bool:
 # --- switch machine (native/bind_switch_machine.cpp) ---
 
 class SwitchMachine:
-    """Twin of fanin.switch.switch_machine.SwitchMachine, which documents the verbs."""
+    """Twin of fanin.switch.machine.switch_machine.SwitchMachine, which documents the verbs."""
 
     def __init__(self, memory_bytes: int) -> None: ...
     def admit(self, spec: JobSpec) -> None: ...
@@ -122,7 +122,7 @@ class SwitchMachine:
 # --- worker machine (native/bind_worker_machine.cpp) ---
 
 class WorkerMachine:
-    """The twin is fanin.host.worker_machine.WorkerMachine: same datagrams for the same inputs and times."""
+    """The twin is fanin.host.machine.worker_machine.WorkerMachine: same datagrams for the same inputs and times."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class SwitchServer:
     def ports(self) -> tuple[int, ...]: ...
     @property
     def receive_buffer_bytes(self) -> int:
-        """What the kernel granted each socket, as getsockopt(SO_RCVBUF) reads it: see fanin.window.slots_for."""
+        """What the kernel granted each socket, as getsockopt(SO_RCVBUF) reads it: fanin.protocol.window.slots_for."""
 
     def start(self) -> None: ...
     def admit(self, spec: JobSpec, *, share_memory: bool = True) -> None:
@@ -215,7 +215,7 @@ class SwitchServer:
     def close(self) -> None: ...
 
 class WorkerEngine:
-    """One worker's share of one job: fanin.host.engine.Engine, with the loop in C++. See native/worker_engine.hpp."""
+    """A worker's share of a job: fanin.host.engines.engine.Engine, its loop in C++. See native/worker_engine.hpp."""
 
     def __init__(
         self,

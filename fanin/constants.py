@@ -1,9 +1,9 @@
 """Writes the constants that C++ and P4 share with Python: `python -m fanin.constants native/wire_constants.hpp`, or
 `p4/shared/constants.p4`.
 
-The Python modules are the source: offsets, kinds, flags, reasons and limits of fanin.wire, the liveness times of
-fanin.job, the retransmission timer of fanin.timers. Nobody copies a number by hand; tests/wire/test_constants.py fails
-when a committed file and the modules drift apart.
+The Python modules are the source: offsets, kinds, flags, reasons and limits of fanin.protocol.wire, the liveness times
+of fanin.protocol.job, the retransmission timer of fanin.protocol.timers. Nobody copies a number by hand;
+tests/wire/test_constants.py fails when a committed file and the modules drift apart.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from fanin import job, timers, wire
+from fanin.protocol import job, timers, wire
 
 ENUM_TYPES: dict[type[enum.IntEnum], str] = {wire.Kind: "std::uint8_t", wire.Reason: "std::uint16_t"}
 """Enumerations that are shared, with their width on the wire (a Reason travels in the contributors field)."""
@@ -23,7 +23,7 @@ P4_REASONS = [reason for reason in wire.Reason if reason < wire.Reason.WORKER_JO
 P4_WIDTHS = {
     "MAGIC": 16, "VERSION": 8, "HEADER_BYTES": 16, "MAX_CODES": 8, "MAX_WORKERS": 8, "MAX_BASE": 32, "SWITCH_WORKER": 8,
 }  # fmt: skip
-"""What P4 programs need of fanin.wire's numbers, each with the width in bits of the field that it is compared with."""
+"""What P4 programs need of fanin.protocol.wire, each with the width in bits of the field it is compared with."""
 
 
 def shared_constants(module: ModuleType) -> dict[str, int | float]:
@@ -75,7 +75,7 @@ def p4_header() -> str:
     """The text of p4/shared/constants.p4."""
     shared = shared_constants(wire)
     parts = [
-        "/* Generated from fanin/wire.py by `python -m fanin.constants p4/shared/constants.p4`. */",
+        "/* Generated from fanin/protocol/wire.py by `python -m fanin.constants p4/shared/constants.p4`. */",
         "#ifndef FANIN_CONSTANTS_P4",
         "#define FANIN_CONSTANTS_P4",
         "",

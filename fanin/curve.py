@@ -9,8 +9,9 @@ from pathlib import Path
 
 import zmq
 
-from fanin import files, strict
+from fanin import files
 from fanin.errors import ConfigurationError
+from fanin.protocol import strict
 
 MAX_FILE_BYTES = 65_536
 KEY_CHARACTERS = 40

@@ -12,7 +12,7 @@ Clauses are separated by semicolons (or are several `--fault` options):
 * `slow=link:3:4x@5s+10s`: worker 3's link has a quarter of its rate for ten seconds.
 
 Only the reading of the text stands here. Who does it: datagrams, host/transports/faulty.py; workers at a step,
-host/torch/timeline.py; the rest, the emulator (emulation/network/fault_runner.py), which alone can.
+host/torch/collectives/timeline.py; the rest, the emulator (emulation/network/fault_runner.py), which alone can.
 """
 
 from __future__ import annotations

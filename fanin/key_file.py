@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 
 from fanin.errors import ConfigurationError
-from fanin.seal import KEY_BYTES, Credentials, key_from_text
+from fanin.protocol.seal import KEY_BYTES, Credentials, key_from_text
 
 VARIABLE = "FANIN_KEY_FILE"
 MAX_FILE_BYTES = 1024

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from fanin.errors import ConfigurationError
 from fanin.faults import FaultPlan, FaultSchedule
-from fanin.reduction import LANES
+from fanin.numerics.reduction import LANES
 
 ENVIRONMENT_PREFIX = "FANIN_"
 PLACEMENTS = ("rank0", "hosts")

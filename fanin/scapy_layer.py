@@ -5,7 +5,8 @@
     >>> for packet in sniff(offline="rank0.pcap"): print(packet[Fanin].summary())
     >>> sr1(IP(dst="10.0.0.1") / UDP(dport=4711) / Fanin(kind="PROBE", words=[0] * 300))
 
-Fields stand in the order, and have the names, of fanin/wire.py; docs/protocol.md says what they mean for each kind.
+Fields stand in the order, and have the names, of fanin/protocol/wire.py; docs/protocol.md says what they mean for each
+kind.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from scapy.fields import (
 from scapy.layers.inet import UDP
 from scapy.packet import Packet, Raw, bind_layers
 
-from fanin import wire
-from fanin.wire import Flag, Kind, Reason
+from fanin.protocol import wire
+from fanin.protocol.wire import Flag, Kind, Reason
 
 _FLAG_NAMES = [flag.name or "" for flag in Flag]
 _ANSWERS = {

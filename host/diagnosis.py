@@ -14,20 +14,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 import fanin
-from fanin import control
 from fanin.errors import FaninError
 from fanin.extension import native_extension
-from fanin.host.control import ControlClient
-from fanin.host.path import discover, reach, resolve, route_remedy
+from fanin.host.session.control import ControlClient
+from fanin.host.session.path import discover, reach, resolve, route_remedy
 from fanin.host.transports.udp import UdpTransport
 from fanin.host.transports.zmq import ZmqTransport
 from fanin.key_file import operator_credentials
 from fanin.options import Options, SwitchAddress
-from fanin.seal import OPEN
-from fanin.transport import SWITCH, Transport
-from fanin.window import RECEIVE_BUFFER_REQUEST_BYTES, packet_shape, slots_for
-from fanin.wire import HEADER_BYTES, WORD_BYTES, Kind, Packet, WireError, datagram_bytes, parse
-from fanin.wire import VERSION as WIRE_VERSION
+from fanin.protocol import control
+from fanin.protocol.seal import OPEN
+from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES, packet_shape, slots_for
+from fanin.protocol.wire import HEADER_BYTES, WORD_BYTES, Kind, Packet, WireError, datagram_bytes, parse
+from fanin.protocol.wire import VERSION as WIRE_VERSION
+from fanin.transports.transport import SWITCH, Transport
 
 SOL_UDP, UDP_SEGMENT, UDP_GRO = 17, 103, 104
 """Linux, udp(7). The socket module names the last two from Python 3.13 on."""

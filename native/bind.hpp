@@ -34,14 +34,14 @@ inline JobSpec job_from_python(const pybind11::handle& spec) {
   job.branches = spec.attr("branches").cast<bool>();
   job.survives_loss = spec.attr("survives_loss").cast<bool>();
   job.liveness_timeout_s = spec.attr("liveness_timeout_s").cast<double>();
-  // fanin.job.JobSpec has checked all of this. What it might not be is a JobSpec.
+  // fanin.protocol.job.JobSpec has checked all of this. What it might not be is a JobSpec.
   const bool legal = job.workers >= 1 && job.workers <= MAX_WORKERS && job.tokens.size() == job.workers &&
                      job.quorum >= 1 && job.quorum <= job.workers && job.staleness <= job.max_staleness &&
                      job.max_staleness <= 1024 && job.slots >= 1 && job.slots <= 1 << 20 &&
                      job.codes_per_packet >= 1 && job.codes_per_packet <= MAX_CODES && job.words_per_packet > 0 &&
                      job.words_per_packet % (8 * job.codes_per_packet) == 0 &&
                      datagram_bytes(job.codes_per_packet, job.words_per_packet) <= MAX_DATAGRAM_BYTES;
-  if (!legal) throw pybind11::value_error("no legal fanin.job.JobSpec");
+  if (!legal) throw pybind11::value_error("no legal fanin.protocol.job.JobSpec");
   return job;
 }
 
@@ -55,13 +55,13 @@ inline Uplink uplink_from_python(const pybind11::handle& given) {
 
 inline Element element_from_python(int element) {
   if (element < 0 || element > static_cast<int>(Element::int64))
-    throw pybind11::value_error("element is none of fanin.reduction.Element");
+    throw pybind11::value_error("element is none of fanin.numerics.reduction.Element");
   return static_cast<Element>(element);
 }
 
 inline Operator operator_from_python(int with) {
   if (with < 0 || with > static_cast<int>(Operator::bxor))
-    throw pybind11::value_error("operator is none of fanin.reduction.Operator");
+    throw pybind11::value_error("operator is none of fanin.numerics.reduction.Operator");
   return static_cast<Operator>(with);
 }
 

@@ -1,4 +1,4 @@
-// Events and counters as Python sees them: the dataclasses of fanin.events, and dicts.
+// Events and counters as Python sees them: the dataclasses of fanin.protocol.events, and dicts.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -12,7 +12,7 @@
 namespace fanin {
 
 struct WorkerEventToPython {
-  pybind11::module_ events = pybind11::module_::import("fanin.events");
+  pybind11::module_ events = pybind11::module_::import("fanin.protocol.events");
 
   pybind11::object operator()(const Ready&) const { return events.attr("Ready")(); }
   pybind11::object operator()(const ReductionDone& event) const { return events.attr("ReductionDone")(event.ticket); }
@@ -24,7 +24,7 @@ struct WorkerEventToPython {
   pybind11::object operator()(const WorkersGone& event) const { return events.attr("WorkersGone")(event.lost, event.left); }
   pybind11::object operator()(const SwitchSilent& event) const { return events.attr("SwitchSilent")(event.silent_s); }
   pybind11::object operator()(const Refused& event) const {
-    return events.attr("Refused")(pybind11::module_::import("fanin.wire").attr("Reason")(event.reason));
+    return events.attr("Refused")(pybind11::module_::import("fanin.protocol.wire").attr("Reason")(event.reason));
   }
   pybind11::object operator()(const Departed& event) const { return events.attr("Departed")(event.confirmed); }
 };
@@ -33,7 +33,7 @@ inline pybind11::object to_python(const WorkerEvent& event) { return std::visit(
 
 inline pybind11::object to_python(const std::optional<SwitchEvent>& event) {
   if (!event) return pybind11::none();
-  const pybind11::module_ events = pybind11::module_::import("fanin.events");
+  const pybind11::module_ events = pybind11::module_::import("fanin.protocol.events");
   switch (event->kind) {
     case SwitchEvent::Kind::worker_joined:
       return events.attr("WorkerJoined")(event->job, event->worker);

@@ -1,4 +1,4 @@
-// The kernels for Python: the contract tests and benchmarks/kernels.py hold them against fanin.fixed_point.
+// The kernels for Python: the contract tests and benchmarks/kernels.py hold them against fanin.numerics.fixed_point.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -97,7 +97,7 @@ void on_words(Words& sum, const Bytes& in) {
 void bind_codec(py::module_& module) {
   py::class_<Codec>(module, "Codec")
       .def(py::init([](int element, std::uint32_t lanes, std::uint32_t contributions) {
-             require(element >= 0 && element <= static_cast<int>(Element::uint8), "element is none of fanin.reduction");
+             require(element >= 0 && element <= static_cast<int>(Element::uint8), "element is none of fanin.numerics.reduction");
              return Codec(static_cast<Element>(element), lanes, contributions);
            }),
            py::arg("element"), py::arg("lanes") = 32, py::arg("contributions") = 1)

@@ -52,7 +52,7 @@ void bind_switch_machine(py::module_& module) {
     }
   });
   py::class_<SwitchMachine>(module, "SwitchMachine",
-                            "Twin of fanin.switch.switch_machine.SwitchMachine, which documents the verbs.")
+                            "Twin of fanin.switch.machine.switch_machine.SwitchMachine, which documents the verbs.")
       .def(py::init<std::uint64_t>(), py::arg("memory_bytes"))
       .def("admit", [](SwitchMachine& self, const py::object& spec) { self.admit(job_from_python(spec)); },
            py::arg("spec"))

@@ -21,7 +21,7 @@ namespace fanin {
 namespace {
 
 constexpr double SIGNAL_INTERVAL_S = 0.2;  // how long Ctrl-C may have to wait
-constexpr const char* DESCRIPTION = "native machine, native loop over udp";  // as fanin.host.engine words the others
+constexpr const char* DESCRIPTION = "native machine, native loop over udp";  // as fanin.host.engines.engine words the others
 constexpr double LONGEST_WAIT_S = 1e9;     // infinity and beyond
 
 // A time that a wait can be given.

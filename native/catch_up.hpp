@@ -1,5 +1,5 @@
 // How a worker that came into a running job gets in step with the others, slot by slot. The rules, and the table of states,
-// stand in host/catch_up.py.
+// stand in host/machine/catch_up.py.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// How an exact reduction lies in packets. The rules stand in host/gather.py.
+// How an exact reduction lies in packets. The rules stand in host/machine/gather.py.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // Which item of which operation goes into which slot, and when it may be sent. The rules and the table of states stand
-// in host/item_stream.py.
+// in host/machine/item_stream.py.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a job is, as in fanin/job.py, which checks the values; here they are taken as legal.
+// What a job is, as in fanin/protocol/job.py, which checks the values; here they are taken as legal.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ struct JobSpec {
   std::uint32_t workers = 1;
   std::uint32_t quorum = 1;
   std::uint32_t staleness = 0;
-  std::uint32_t max_staleness = 0;  // fanin.job.JobSpec.largest_staleness
+  std::uint32_t max_staleness = 0;  // fanin.protocol.job.JobSpec.largest_staleness
   std::uint32_t slots = 1;
   std::uint64_t window_items = 8;  // a worker sends no item this many ahead of its oldest unfinished one
   std::uint32_t words_per_packet = 8;

@@ -1,5 +1,5 @@
 // The kernels of exact reductions: elements to a rank's own words, and all ranks' words to the result. The rules stand
-// in fanin/exact.py. Plain loops over blocks that stay in the nearest cache; the compiler vectorizes them.
+// in fanin/numerics/exact.py. Plain loops over blocks that stay in the nearest cache; the compiler vectorizes them.
 //
 // Templates over the group type, though they do not use it, for the reason that kernel_body.hpp gives.
 #pragma once

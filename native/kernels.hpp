@@ -1,5 +1,5 @@
 // The numerics: scale codes, quantizing, adding, dequantizing. docs/numerics.md is the specification and
-// fanin/fixed_point.py the readable twin; both agree with this bit for bit.
+// fanin/numerics/fixed_point.py the readable twin; both agree with this bit for bit.
 //
 // Every function takes unaligned buffers, allocates nothing and reads and writes no byte beyond what it is given.
 // `words` on the host side are in wire order (big-endian); a switch's sums are in host order until they are finished.
@@ -59,7 +59,7 @@ void dequantize(const Codec& codec, const std::uint8_t* words_be, std::size_t n,
 void update_residual(const Codec& codec, const void* x, std::size_t n, std::size_t block_elements,
                      const std::uint16_t* codes, double factor, float* residual);
 
-// Exact reductions: fanin/exact.py has the rules.
+// Exact reductions: fanin/numerics/exact.py has the rules.
 std::size_t exact_words(Element element, std::size_t elements);   // of one rank's elements
 std::size_t exact_elements(Element element, std::size_t words);  // that fill one rank's words
 

@@ -41,7 +41,7 @@ void check(const Reduction& asked, const JobSpec& spec) {
 
 constexpr std::uint8_t EXACT_OPERATORS = 128;  // plus the operator, in the place of lanes
 
-// zlib.crc32(struct.pack("!QQBBB", ticket, count, element, lanes, tag)), as in host/operation.py.
+// zlib.crc32(struct.pack("!QQBBB", ticket, count, element, lanes, tag)), as in host/machine/operation.py.
 std::uint32_t signature_of(std::uint64_t ticket, const Reduction& asked, const Codec& codec) {
   std::uint8_t fields[19];
   const auto store_be64 = [](std::uint8_t* at, std::uint64_t value) {

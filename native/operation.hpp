@@ -1,5 +1,5 @@
 // One reduction in progress: its memory, its numbers, and the chunks and items that it is cut into. The rules and the
-// table stand in host/operation.py.
+// table stand in host/machine/operation.py.
 #pragma once
 
 #include <array>

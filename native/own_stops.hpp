@@ -1,4 +1,4 @@
-// Notices that the process itself was stopped, from its turns alone. The rules stand in fanin/own_stops.py.
+// Notices that the process itself was stopped, from its turns alone. The rules stand in fanin/protocol/own_stops.py.
 #pragma once
 
 #include <limits>

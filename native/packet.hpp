@@ -1,4 +1,4 @@
-// Reading and writing the header of a datagram, as fanin/wire.py does, in place and without copies.
+// Reading and writing the header of a datagram, as fanin/protocol/wire.py does, in place and without copies.
 #pragma once
 
 #include <atomic>
@@ -94,7 +94,7 @@ struct Parsed {
   bool ok() const { return reason == Reason{}; }
 };
 
-// Same checks, in the same order and with the same reasons, as fanin.wire.parse, the checksum apart. `header` is filled in
+// Same checks, in the same order and with the same reasons, as fanin.protocol.wire.parse, the checksum apart. `header` is filled in
 // from TOO_SHORT and BAD_MAGIC upwards, so that a packet of another version can be answered.
 //
 // A datagram may lie in memory that its sender still writes to (native/shared_memory.hpp). So the header is copied first,

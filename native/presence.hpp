@@ -1,5 +1,5 @@
 // A worker's membership in its job: HELLO, heartbeats, whether the switch and the peers are there, BYE. The rules and
-// the table of phases stand in host/presence.py.
+// the table of phases stand in host/machine/presence.py.
 #pragma once
 
 #include <cstdint>

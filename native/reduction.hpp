@@ -1,4 +1,4 @@
-// One reduction of one flat array, as in fanin/reduction.py, which checks the values.
+// One reduction of one flat array, as in fanin/numerics/reduction.py, which checks the values.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// The retransmission timer: fanin/timers.py, operation by operation, so that both machines keep the same times.
+// The retransmission timer: fanin/protocol/timers.py, operation by operation, so that both machines keep the same times.
 #pragma once
 
 #include <algorithm>

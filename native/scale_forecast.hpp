@@ -1,4 +1,4 @@
-// Scale codes foreseen from an earlier reduction. The rules stand in host/scale_forecast.py.
+// Scale codes foreseen from an earlier reduction. The rules stand in host/machine/scale_forecast.py.
 #pragma once
 
 #include <algorithm>

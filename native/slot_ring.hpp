@@ -1,4 +1,4 @@
-// All slots of one job: the slot machine of switch/slot_machine.py (see its table), over memory laid out for speed.
+// All slots of one job: the slot machine of switch/machine/slot_machine.py (see its table), over memory laid out for speed.
 //
 // A slot's registers are one record; with S = 0 that is half a cache line:
 //

@@ -37,7 +37,7 @@ struct SwitchJob {
   }
   double heartbeat_s() const { return std::min(HEARTBEAT_INTERVAL_S, spec.liveness_timeout_s / LIVENESS_HEARTBEATS); }
 
-  // The switch itself was stopped for so long: see SwitchJob.was_stopped in switch/switch_job.py.
+  // The switch itself was stopped for so long: see SwitchJob.was_stopped in switch/machine/switch_job.py.
   void was_stopped(double seconds, double now) {
     const double fresh = now - spec.liveness_timeout_s + HEARTBEATS_TO_SILENCE * heartbeat_s();
     for (std::uint32_t worker = 0; worker < spec.workers; ++worker) {

@@ -1,4 +1,4 @@
-// A leaf's side of a tree: its rounds go up as contributions, and the parent's results come down. Rules: switch/leaf_side.py.
+// A leaf's side of a tree: its rounds go up as contributions, and the parent's results come down. Rules: switch/machine/leaf_side.py.
 #include <algorithm>
 
 #include "switch_machine_state.hpp"

@@ -1,4 +1,4 @@
-// See the table at the top of switch/switch_machine.py: the checks here are its rows, in its order.
+// See the table at the top of switch/machine/switch_machine.py: the checks here are its rows, in its order.
 #include "switch_machine.hpp"
 
 #include <algorithm>

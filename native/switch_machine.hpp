@@ -1,6 +1,6 @@
 // The switch machine: jobs, registration, packets, liveness, counters around the slot machine of docs/slot-machine.md.
 //
-// Twin of fanin.switch.switch_machine.SwitchMachine: same verbs, and packet by packet the same output. It has no socket
+// Twin of fanin.switch.machine.switch_machine.SwitchMachine: same verbs, and packet by packet the same output. It has no socket
 // and no clock; times are seconds. Not thread safe: one thread drives one machine.
 //
 // In steady state nothing is allocated. A result is sent from the ring entry in which it was summed up: the entry's

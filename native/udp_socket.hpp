@@ -38,7 +38,7 @@ struct UdpCounters {
 std::vector<std::pair<std::string, std::uint64_t>> named(const UdpCounters& counters);
 
 struct UdpOptions {
-  int receive_buffer_bytes = 4 << 20;  // as fanin.window.RECEIVE_BUFFER_REQUEST_BYTES: the kernel grants what it allows
+  int receive_buffer_bytes = 4 << 20;  // as fanin.protocol.window.RECEIVE_BUFFER_REQUEST_BYTES: the kernel grants what it allows
   bool offload = true;                 // GSO and GRO, where the kernel has them
   bool share_port = false;             // SO_REUSEPORT: the switch has one socket per worker on one port
   bool learn_local = false;            // report which local address a datagram was sent to

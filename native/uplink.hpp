@@ -1,5 +1,5 @@
 // How a leaf is present at its parent, in one job: HELLO, heartbeats, silence, BYE. The rules, and the table of phases, stand
-// in switch/uplink.py.
+// in switch/machine/uplink.py.
 #pragma once
 
 #include <algorithm>

@@ -7,7 +7,7 @@
 
 namespace fanin {
 
-// fanin.wire
+// fanin.protocol.wire
 inline constexpr std::uint32_t MAGIC = 64025;
 inline constexpr std::uint32_t VERSION = 1;
 inline constexpr std::size_t OFFSET_MAGIC = 0;
@@ -34,7 +34,7 @@ inline constexpr std::size_t MAX_DATAGRAM_BYTES = 65507;
 inline constexpr std::uint32_t MAX_BASE = 4294967295;
 inline constexpr std::uint32_t SWITCH_WORKER = 255;
 
-// fanin.job
+// fanin.protocol.job
 inline constexpr double HEARTBEAT_INTERVAL_S = 0.5;
 inline constexpr double LIVENESS_TIMEOUT_S = 5.0;
 inline constexpr double SWITCH_LIVENESS_TIMEOUT_S = 30.0;
@@ -56,7 +56,7 @@ inline constexpr std::uint32_t MAX_TREE_WORKERS = 1024;
 inline constexpr std::uint32_t SWITCH_QUEUE_DATAGRAMS = 4096;
 inline constexpr std::size_t SWITCH_QUEUE_BYTES = 33554432;
 
-// fanin.timers
+// fanin.protocol.timers
 inline constexpr double ALPHA = 0.125;
 inline constexpr double BETA = 0.25;
 inline constexpr std::uint32_t VARIATION_FACTOR = 4;

@@ -1,4 +1,4 @@
-// What the worker machine reports, as in fanin/events.py.
+// What the worker machine reports, as in fanin/protocol/events.py.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct SwitchSilent {
   double silent_s;
 };
 struct Refused {
-  std::uint16_t reason;  // fanin.wire.Reason
+  std::uint16_t reason;  // fanin.protocol.wire.Reason
 };
 struct Departed {
   bool confirmed;

@@ -1,5 +1,5 @@
 // Packets and wiring of the worker machine. The rules, and the table of what is done with a result, stand in
-// host/worker_machine.py; the parts are presence, item_stream, loss_recovery, operation and scale_forecast.
+// host/machine/worker_machine.py; the parts are presence, item_stream, loss_recovery, operation and scale_forecast.
 #include "worker_machine.hpp"
 
 #include <algorithm>
@@ -415,7 +415,7 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
   Operation& operation = stream_.operation(slot);
   const std::uint64_t base = stream_.base(slot);
   const bool forecasts = stream_.forecasts(slot);
-  // A pass that is accepted is sent again as zeros of the result's length: see host/worker_machine.py.
+  // A pass that is accepted is sent again as zeros of the result's length: see host/machine/worker_machine.py.
   const bool passes = operation.passes() && accepted_[slot] == 0;
   const std::size_t words = passes ? 0 : operation.word_count(item) + forecasts * AGE_WORDS;
   const std::size_t bytes = datagram_bytes(operation.code_count, words);

@@ -1,4 +1,4 @@
-// The worker's end of the protocol, without sockets, clocks or threads: host/worker_machine.py in C++.
+// The worker's end of the protocol, without sockets, clocks or threads: host/machine/worker_machine.py in C++.
 //
 // How to drive it: call datagrams_to_send() once to start (it says HELLO) and after every other verb, until the machine
 // has nothing more or the sink is full; drain the socket into receive_datagram() before handle_timer(), so that a
@@ -34,7 +34,7 @@ struct WorkerCounters {
   std::uint64_t forecasts = 0;         // of scale codes that held, and those that did not
   std::uint64_t forecasts_missed = 0;
   std::uint64_t srtt_us = 0;
-  std::array<std::uint64_t, REASON_NAMES.size()> dropped{};  // by fanin.wire.Reason
+  std::array<std::uint64_t, REASON_NAMES.size()> dropped{};  // by fanin.protocol.wire.Reason
 };
 
 class WorkerMachine {

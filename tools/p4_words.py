@@ -12,7 +12,7 @@ import sys
 MAX_WORDS = 64
 """The longest packet that the program may be compiled for: a multiple of 8."""
 MAX_WORKERS = 32
-"""fanin.wire.MAX_WORKERS, as the bits of a bitmap."""
+"""fanin.protocol.wire.MAX_WORKERS, as the bits of a bitmap."""
 WORKERS_PER_LINE = 8
 CONTINUATION_COLUMN = 119
 

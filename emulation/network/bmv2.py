@@ -11,10 +11,10 @@ import shutil
 import sys
 from pathlib import Path
 
-from fanin import control
 from fanin.emulation.network.fabric import Fabric
 from fanin.emulation.network.switch_process import Listener, SwitchProcess
 from fanin.errors import UnsupportedError
+from fanin.protocol import control
 
 BINARY = "simple_switch_grpc"
 TOOLS = {BINARY: "BMv2 (github.com/p4lang/behavioral-model) with its P4Runtime server", "ethtool": "ethtool"}

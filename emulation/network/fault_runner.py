@@ -20,7 +20,7 @@ END_OF = "end of "
 
 
 class FaultRunner:
-    """Looked at often; does what is due. Workers' deaths at a step are their own doing (host/torch/timeline.py)."""
+    """Looked at often; does what is due. Workers die at a step by themselves (host/torch/collectives/timeline.py)."""
 
     def __init__(
         self,

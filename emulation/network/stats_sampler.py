@@ -11,12 +11,12 @@ import json
 import sys
 import time
 
-from fanin import control
 from fanin.errors import FaninError
-from fanin.host.control import ask
+from fanin.host.session.control import ask
 from fanin.key_file import operator_credentials
 from fanin.options import SwitchAddress
-from fanin.seal import OPEN
+from fanin.protocol import control
+from fanin.protocol.seal import OPEN
 
 LAST_ARRIVALS = "last_arrivals_"
 ASK_TIMEOUT_S = 1.0

@@ -10,10 +10,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from fanin import control
 from fanin.emulation.network.commands import in_namespace
 from fanin.emulation.network.namespaces import inside
 from fanin.errors import FaninError
+from fanin.protocol import control
 
 START_LIMIT_S = 30.0
 POLL_S = 0.05

@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
-from fanin import control
 from fanin.emulation.network import bmv2
 from fanin.emulation.network.fabric import Fabric
 from fanin.emulation.network.switch_process import SwitchProcess
 from fanin.emulation.network.topology import Topology
 from fanin.errors import UnsupportedError
+from fanin.protocol import control
 
 TARGETS = ("native", "python", "p4", "bmv2")
 """native and python: `fanin switch` with the C++ or the Python engine. p4: the compiled P4 program, run by

@@ -1,4 +1,4 @@
-"""From what workers wrote (host/torch/timeline.py) and what the switch counted to the time lines of a record.
+"""Time lines of a record, from what workers wrote (host/torch/collectives/timeline.py) and what the switch counted.
 
 Reductions overlap each other; what counts for a worker is when any was under way. Each such stretch is divided into
 quantizing and sending, by the processor time that the engine counted, and waiting, the rest; they are drawn in that
@@ -49,7 +49,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def legal(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those lines of a worker's file that are what host/torch/timeline.py writes; every user of lines wants these."""
+    """The lines of a worker's file that host/torch/collectives/timeline.py writes; every user of lines wants these."""
     return [line for line in lines if _is_legal(line)]
 
 
@@ -100,7 +100,7 @@ def steps_in(path: Path) -> int:
 def died_at(lines: Sequence[dict[str, Any]], step: int) -> float | None:
     """When a worker that was to be killed after that step came to it, on its own clock; None: it never did.
 
-    A worker that was started anew is killed no more (host/torch/timeline.py).
+    A worker that was started anew is killed no more (host/torch/collectives/timeline.py).
     """
     starts = [at for at, line in enumerate(lines) if line["kind"] == "start"]
     first = lines[: starts[1]] if len(starts) > 1 else lines

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fanin.errors import ConfigurationError
-from fanin.wire import MAX_WORKERS
+from fanin.protocol.wire import MAX_WORKERS
 
 ROOT_HOST = 1
 FIRST_RACK_HOST = 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fanin.framing import Endpoint
+from fanin.transports.framing import Endpoint
 
 SWITCH_ADDRESS = 0
 """The switch's, or the root's; leaves come next, then the workers of one job after the other."""

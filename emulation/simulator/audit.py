@@ -7,9 +7,9 @@ from fanin.emulation.simulator.ledger import JobLedger
 from fanin.emulation.simulator.machines import Switch
 from fanin.emulation.simulator.network import Datagrams
 from fanin.emulation.simulator.violations import IsolationError, MemoryBoundError
-from fanin.job import JobSpec, Uplink
-from fanin.switch.switch_machine import SwitchMachine
-from fanin.wire import OFFSET_KIND, WORD_BYTES, Kind, Packet, WireError, parse
+from fanin.protocol.job import JobSpec, Uplink
+from fanin.protocol.wire import OFFSET_KIND, WORD_BYTES, Kind, Packet, WireError, parse
+from fanin.switch.machine.switch_machine import SwitchMachine
 
 
 class SwitchAuditor:

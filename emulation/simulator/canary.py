@@ -13,10 +13,10 @@ from fanin.emulation.simulator.chaos import draw
 from fanin.emulation.simulator.machines import SwitchType
 from fanin.emulation.simulator.simulation import simulate
 from fanin.emulation.simulator.violations import ViolationError
-from fanin.switch.slot_machine import Arrived, Contribution, Membership, Outcome, Round, Slot, Verdict
-from fanin.switch.switch_job import SwitchJob
-from fanin.switch.switch_machine import SwitchMachine
-from fanin.wire import Packet, Reason
+from fanin.protocol.wire import Packet, Reason
+from fanin.switch.machine.slot_machine import Arrived, Contribution, Membership, Outcome, Round, Slot, Verdict
+from fanin.switch.machine.switch_job import SwitchJob
+from fanin.switch.machine.switch_machine import SwitchMachine
 
 MAX_SCHEDULES = 600
 """Schedules after which a defect counts as not found."""

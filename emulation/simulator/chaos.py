@@ -12,7 +12,6 @@ import random
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from fanin.control import OnWorkerLoss
 from fanin.emulation.simulator.links import Link
 from fanin.emulation.simulator.scenario import (
     OF_A_LEAF,
@@ -25,8 +24,9 @@ from fanin.emulation.simulator.scenario import (
     JobPlan,
     Scenario,
 )
-from fanin.host.scale_forecast import AGE_WORDS
+from fanin.host.machine.scale_forecast import AGE_WORDS
 from fanin.host.stale.policy import Policy
+from fanin.protocol.control import OnWorkerLoss
 
 MAX_FAULTS = 6
 BUSY_S = 0.4

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fanin import control
 from fanin.emulation.simulator import oracle
 from fanin.emulation.simulator.ledger import JobLedger
 from fanin.emulation.simulator.machines import WorkerType
@@ -20,7 +19,8 @@ from fanin.emulation.simulator.switch_host import Note, SwitchHost
 from fanin.emulation.simulator.violations import AgreementError, ConservationError
 from fanin.emulation.simulator.worker import RESTART_S, Phase, Process
 from fanin.host.stale.account import Account, UnbalancedError, check_balance
-from fanin.reduction import Element
+from fanin.numerics.reduction import Element
+from fanin.protocol import control
 
 LAUNCHER_POLL_S = 0.5
 """How often a launcher looks whether the peers of a worker that is done are still on their way."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fanin import control
 from fanin.emulation.simulator.addresses import endpoint
 from fanin.emulation.simulator.switch_host import (
     BUFFERS,
@@ -13,10 +12,11 @@ from fanin.emulation.simulator.switch_host import (
     SwitchHost,
 )
 from fanin.errors import AdmissionError
-from fanin.job import JobSpec, ParentRoute
 from fanin.options import SwitchAddress
-from fanin.switch.leaf import LeafController, ParentPath
-from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
+from fanin.protocol import control
+from fanin.protocol.job import JobSpec, ParentRoute
+from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
+from fanin.switch.controller.leaf import LeafController, ParentPath
 
 PATH_MTU = 65_536
 
@@ -82,14 +82,14 @@ class LeafHost(SwitchHost):
 
 
 class _LeafServer(SimulatedServer):
-    """fanin.switch.server.LeafServer, as far as a leaf's controller calls it."""
+    """fanin.switch.server.server.LeafServer, as far as a leaf's controller calls it."""
 
     def __init__(self, host: LeafHost) -> None:
         super().__init__(host)
         self._leaf = host
 
     def admit_leaf(self, spec: JobSpec, parent: ParentRoute) -> None:
-        """As fanin.switch.server.LeafServer says."""
+        """As fanin.switch.server.server.LeafServer says."""
         self._leaf.admit_part(spec, parent)
 
 

@@ -21,8 +21,8 @@ import numpy as np
 from fanin.emulation.simulator.ledger import Closed, JobLedger, SlotLedger
 from fanin.emulation.simulator.machines import Switch
 from fanin.emulation.simulator.violations import AgreementError, ConservationError, ProgressError, StalenessError
-from fanin.job import JobSpec
-from fanin.wire import Flag, Kind, Packet
+from fanin.protocol.job import JobSpec
+from fanin.protocol.wire import Flag, Kind, Packet
 
 
 class LeafLedger(JobLedger):

@@ -35,9 +35,9 @@ from fanin.emulation.simulator.violations import (
     ProgressError,
     StalenessError,
 )
-from fanin.job import JobSpec
-from fanin.lanes import Words
-from fanin.wire import MAX_BASE, Flag, Packet, Reason
+from fanin.numerics.lanes import Words
+from fanin.protocol.job import JobSpec
+from fanin.protocol.wire import MAX_BASE, Flag, Packet, Reason
 
 ACCEPTED = "accepted"
 DUPLICATE = "duplicate"

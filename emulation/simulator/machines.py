@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal, Protocol, cast
 
-from fanin.events import SwitchEvent, WorkerEvent
 from fanin.extension import native_extension
-from fanin.host.worker_machine import WorkerMachine
-from fanin.job import JobSpec, Uplink
-from fanin.reduction import Reduction
-from fanin.switch.switch_machine import SwitchMachine
+from fanin.host.machine.worker_machine import WorkerMachine
+from fanin.numerics.reduction import Reduction
+from fanin.protocol.events import SwitchEvent, WorkerEvent
+from fanin.protocol.job import JobSpec, Uplink
+from fanin.switch.machine.switch_machine import SwitchMachine
 
 Kind = Literal["native", "python"]
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fanin import exact
-from fanin.fixed_point import DTYPES, Codec
-from fanin.job import JobSpec
-from fanin.reduction import EXACT, Element, Operator
+from fanin.numerics import exact
+from fanin.numerics.fixed_point import DTYPES, Codec
+from fanin.numerics.reduction import EXACT, Element, Operator
+from fanin.protocol.job import JobSpec
 
 Array = npt.NDArray[Any]
 

@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fanin.errors import ConfigurationError
-from fanin.window import packet_shape
-from fanin.wire import MAX_WORKERS, WORD_BYTES, datagram_bytes
+from fanin.protocol.window import packet_shape
+from fanin.protocol.wire import MAX_WORKERS, WORD_BYTES, datagram_bytes
 
 Times = npt.NDArray[np.float64]
 
@@ -76,7 +76,7 @@ class Transfer:
 
     @classmethod
     def over(cls, mtu: int = MTU_BYTES, tensor_bytes: int = 25 << 20, window: int = 128) -> Transfer:
-        """As float32 over a path with that MTU: the packets that fanin.window chooses."""
+        """As float32 over a path with that MTU: the packets that fanin.protocol.window chooses."""
         words, codes = packet_shape(mtu)
         return cls(tensor_bytes=tensor_bytes, words_per_packet=words, codes_per_packet=codes, window=window)
 
@@ -86,7 +86,7 @@ class Transfer:
         return -(-self.tensor_bytes // (self.words_per_packet * WORD_BYTES))
 
     def item_bytes(self) -> list[int]:
-        """What each item takes on a link, in order: see host/operation.py."""
+        """What each item takes on a link, in order: see host/machine/operation.py."""
         last_words = (self.tensor_bytes - (self.chunks - 1) * self.words_per_packet * WORD_BYTES) // WORD_BYTES
         lead = min(self.window, self.chunks) if self.codes_per_packet else 0
         words = [0] * lead + [self.words_per_packet] * (self.chunks - 1) + [last_words]

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from fanin import strict
 from fanin.emulation.simulator.links import Link
 from fanin.emulation.typed import load_toml, read_dataclass
 from fanin.errors import ConfigurationError
 from fanin.host.stale.policy import POLICIES, Policy
-from fanin.job import LIVENESS_TIMEOUT_S, MAX_TREE_WORKERS
-from fanin.wire import MAX_WORKERS
+from fanin.protocol import strict
+from fanin.protocol.job import LIVENESS_TIMEOUT_S, MAX_TREE_WORKERS
+from fanin.protocol.wire import MAX_WORKERS
 
 SCENARIO_FOLDER = Path(__file__).parent / "scenarios"
 RECOVERY_S = 40.0
@@ -117,7 +117,7 @@ class JobPlan:
     chunks: int = 2
     short: int = 0
     """Words that the last packet of an array has fewer than the others; float32. In an array of one packet, two free
-    words are room for a forecast of its scales (host/scale_forecast.py)."""
+    words are room for a forecast of its scales (host/machine/scale_forecast.py)."""
     steady_steps: int = 1
     """Steps for which the largest magnitude of a worker's array stays the same; float32. 1: it never does."""
     steps: int = 6

@@ -10,7 +10,6 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fanin import control
 from fanin.emulation.simulator.addresses import OPERATOR_ADDRESS, SWITCH_ADDRESS
 from fanin.emulation.simulator.control_channel import CONTROL_RETRY_S
 from fanin.emulation.simulator.event_queue import EventQueue
@@ -28,6 +27,7 @@ from fanin.emulation.simulator.violations import CrashError, ProgressError, Viol
 from fanin.emulation.simulator.worker import Process
 from fanin.errors import ConfigurationError
 from fanin.host.transports.pcap import PcapWriter
+from fanin.protocol import control
 
 MAX_EVENTS = 2_000_000
 """Events in one run; more is a machine that never rests."""
@@ -51,7 +51,7 @@ class Report:
     attempts: int
     """Generations that jobs needed, all jobs together."""
     forecasts: int
-    """Small reductions whose scales were foreseen (host/scale_forecast.py), worker by worker."""
+    """Small reductions whose scales were foreseen (host/machine/scale_forecast.py), worker by worker."""
     forecasts_missed: int
 
     @property

@@ -17,7 +17,7 @@ from collections import deque
 
 from fanin.emulation.simulator.addresses import STRANGER_ADDRESS
 from fanin.emulation.simulator.network import Datagrams, Network
-from fanin.wire import HEADER_BYTES, MAGIC, OFFSET_CHECKSUM, OFFSET_FLAGS, OFFSET_GENERATION, VERSION, Flag
+from fanin.protocol.wire import HEADER_BYTES, MAGIC, OFFSET_CHECKSUM, OFFSET_FLAGS, OFFSET_GENERATION, VERSION, Flag
 
 REMEMBERED = 64
 """Packets that a stranger has seen and not forgotten yet."""

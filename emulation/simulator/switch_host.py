@@ -1,7 +1,7 @@
 """A switch as a process: machine, controller and control channel, which starts, stops and starts again empty.
 
-The controller is the real one (`fanin.switch.controller`); `SimulatedServer` stands between it and the machine as the
-servers of `fanin.switch` do. leaf_host.py is the same for a leaf.
+The controller is the real one (`fanin.switch.controller.controller`); `SimulatedServer` stands between it and the
+machine as the servers of `fanin.switch` do. leaf_host.py is the same for a leaf.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from fanin import control
 from fanin.emulation.simulator.audit import SwitchAuditor
 from fanin.emulation.simulator.control_channel import CONTROL_RETRY_S, ControlChannel
 from fanin.emulation.simulator.ledger import JobLedger
 from fanin.emulation.simulator.machines import Switch, SwitchType
 from fanin.emulation.simulator.network import Network, Node
 from fanin.errors import FaninError
-from fanin.events import SwitchEvent, WorkerSilent
-from fanin.job import JobSpec
-from fanin.switch.controller import Controller
-from fanin.switch.data_plane import DataPlane, Limits
-from fanin.switch.gate import Caller
-from fanin.switch.job_shape import SwitchBuffers
-from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
+from fanin.protocol import control
+from fanin.protocol.events import SwitchEvent, WorkerSilent
+from fanin.protocol.job import JobSpec
+from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
+from fanin.switch.controller.controller import Controller
+from fanin.switch.controller.data_plane import DataPlane, Limits
+from fanin.switch.controller.gate import Caller
+from fanin.switch.controller.job_shape import SwitchBuffers
 
 BUFFERS = SwitchBuffers(receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, shared=False)
 
@@ -256,7 +256,7 @@ class SwitchHost:
 
 
 class SimulatedServer:
-    """fanin.switch.server.Server, as far as a controller calls it."""
+    """fanin.switch.server.server.Server, as far as a controller calls it."""
 
     def __init__(self, host: SwitchHost) -> None:
         self._host = host
@@ -265,7 +265,7 @@ class SimulatedServer:
         self.event_fileno = -1
 
     def admit(self, spec: JobSpec) -> None:
-        """These, and what follows, as fanin.switch.server.Server says."""
+        """These, and what follows, as fanin.switch.server.server.Server says."""
         self._host.admit(spec)
 
     def remove(self, job: int) -> None:

@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fanin import control
-from fanin.control import JOIN_INTERVAL_S
 from fanin.emulation.simulator.ledger import JobLedger
 from fanin.emulation.simulator.machines import Worker
 from fanin.emulation.simulator.network import Node
 from fanin.emulation.simulator.stale_work import StaleWork
 from fanin.emulation.simulator.switch_host import SwitchHost
-from fanin.events import Departed, MembersChanged, Ready, ReductionDone, RoundHeard, Stands, WorkerEvent
-from fanin.host.joining import ENTRY_MARGIN, spec_of, worker_of
-from fanin.job import JobSpec
-from fanin.reduction import Element, Reduction
-from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
-from fanin.wire import VERSION
+from fanin.host.session.joining import ENTRY_MARGIN, spec_of, worker_of
+from fanin.numerics.reduction import Element, Reduction
+from fanin.protocol import control
+from fanin.protocol.control import JOIN_INTERVAL_S
+from fanin.protocol.events import Departed, MembersChanged, Ready, ReductionDone, RoundHeard, Stands, WorkerEvent
+from fanin.protocol.job import JobSpec
+from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
+from fanin.protocol.wire import VERSION
 
 if TYPE_CHECKING:
     from fanin.emulation.simulator.job import SimulatedJob
@@ -99,7 +99,7 @@ class Process:
 
     @property
     def forecasts(self) -> tuple[int, int]:
-        """In all lives: reductions whose scales were foreseen (host/scale_forecast.py), and whose were not."""
+        """In all lives: reductions whose scales were foreseen (host/machine/scale_forecast.py), and whose were not."""
         if self._machine is None:
             return self._forecasts
         held, missed = self._forecasts

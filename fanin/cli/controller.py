@@ -21,13 +21,13 @@ from fanin.cli.switch import (
     tls_files,
     where,
 )
-from fanin.control import DEFAULT_PORT
 from fanin.errors import ConfigurationError
-from fanin.job import SWITCH_LIVENESS_TIMEOUT_S
 from fanin.options import SwitchAddress
+from fanin.protocol.control import DEFAULT_PORT
+from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from fanin.switch.data_plane import DataPlane
+    from fanin.switch.controller.data_plane import DataPlane
 
 MEMORY_BYTES = 1 << 40
 """The controller's own limit is none: the device says when its registers are used up."""
@@ -63,8 +63,8 @@ def controller(
 ) -> None:
     """Admit jobs to BMv2, the emulator or a Tofino. Workers find it with FANIN_SWITCH=udp://host:port of --bind."""
     opening = load_p4()
-    from fanin.switch.p4runtime.links import DeviceAddress
-    from fanin.switch.service import ServiceOptions, SwitchService
+    from fanin.switch.p4runtime.controller.links import DeviceAddress
+    from fanin.switch.service.service import ServiceOptions, SwitchService
 
     host, port = where(bind)
     alone = tls_ca is not None and tls_certificate is None and tls_key is None  # the device asks for no certificate
@@ -107,7 +107,7 @@ def controller(
 
 
 def _authority(path: Path | None) -> bytes | None:
-    from fanin.switch.p4runtime.server import check_authority
+    from fanin.switch.p4runtime.server.server import check_authority
 
     return None if path is None else check_authority(path)
 

@@ -50,7 +50,7 @@ def doctor(
 def examine(switch: str | None, options: Options) -> Iterator[Check]:
     """All checks: of the machine, and of the switch that is named or, when none is, of one that is started for this."""
     from fanin.host.diagnosis import Check, examine_machine, examine_switch
-    from fanin.host.embedded import start_switch
+    from fanin.host.session.embedded import start_switch
 
     yield from examine_machine(options)
     if switch is not None:

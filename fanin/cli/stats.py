@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fanin import control
 from fanin.errors import FaninError
 from fanin.key_file import VARIABLE, operator_credentials
 from fanin.options import Options, SwitchAddress
-from fanin.seal import OPEN
+from fanin.protocol import control
+from fanin.protocol.seal import OPEN
 
 if TYPE_CHECKING:
     from rich.console import Group
 
     from fanin.emulation.figures import FigureTable
-    from fanin.host.control import ControlClient
+    from fanin.host.session.control import ControlClient
 
 ASK_TIMEOUT_S = 5.0
 KeyFile = Annotated[
@@ -45,7 +45,7 @@ def stats(
     from rich.console import Console
     from rich.live import Live
 
-    from fanin.host.control import ControlClient
+    from fanin.host.session.control import ControlClient
 
     options = Options.from_environment(os.environ)
     address = SwitchAddress.parse(switch or options.switch or f"udp://127.0.0.1:{control.DEFAULT_PORT}")

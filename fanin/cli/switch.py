@@ -16,22 +16,22 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from fanin.control import DEFAULT_PORT, Scheme
 from fanin.errors import ConfigurationError, FaninError
-from fanin.job import SWITCH_LIVENESS_TIMEOUT_S
 from fanin.key_file import VARIABLE, default_path, load_or_create
 from fanin.memory import memory_bytes
 from fanin.options import Options, SwitchAddress, check_brackets
-from fanin.seal import KEY_BYTES, key_from_text
+from fanin.protocol.control import DEFAULT_PORT, Scheme
+from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S
+from fanin.protocol.seal import KEY_BYTES, key_from_text
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from fanin.curve import CurveKeys
-    from fanin.switch.data_plane import DataPlane
+    from fanin.switch.controller.data_plane import DataPlane
     from fanin.switch.p4runtime.opening import Artefacts
-    from fanin.switch.p4runtime.server import TlsFiles
-    from fanin.switch.service import SwitchService
+    from fanin.switch.p4runtime.server.server import TlsFiles
+    from fanin.switch.service.service import SwitchService
 
 DEFAULT_MEMORY_MIB = 512
 """Some thirty jobs of the widest window; none of it is touched before a job needs it."""
@@ -104,7 +104,7 @@ def switch(
     embedded: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Run a switch. Workers find it with FANIN_SWITCH=udp://host:port or zmq://host:port."""
-    from fanin.switch.service import ServiceOptions, SwitchService
+    from fanin.switch.service.service import ServiceOptions, SwitchService
 
     try:
         host, port = where(bind)
@@ -138,7 +138,7 @@ def switch(
             parent_curve_key=os.environ.get("FANIN_CURVE_SERVER_KEY") if parent is not None else None,
             share_memory=shared_memory,
         )
-        # Only a rank that starts leaves for its host asks for several parents (host/embedded.py): a service for each.
+        # Only a rank that starts leaves for its host names several parents (host/session/embedded.py): a service each.
         parents = parent.split(",") if embedded and parent is not None else [parent]
         services = [
             SwitchService(replace(options, parent=None if each is None else SwitchAddress.parse(each)))
@@ -190,7 +190,7 @@ def tls_files(certificate: Path | None, key: Path | None, ca: Path | None) -> Tl
     if certificate is None or key is None:
         return None
     load_p4()
-    from fanin.switch.p4runtime.server import TlsFiles
+    from fanin.switch.p4runtime.server.server import TlsFiles
 
     files = TlsFiles(certificate, key, ca)
     files.check()
@@ -219,7 +219,7 @@ def serve_device(
 def describe(service: SwitchService) -> list[str]:
     """What is printed at start."""
     import fanin
-    from fanin.wire import MAX_DATAGRAM_BYTES, MAX_WORKERS
+    from fanin.protocol.wire import MAX_DATAGRAM_BYTES, MAX_WORKERS
 
     options = service.options
     mib = options.memory_bytes / (1 << 20)
@@ -244,8 +244,8 @@ def describe(service: SwitchService) -> list[str]:
 
 def slot_bytes() -> int:
     """Memory of one synchronous slot of the longest packet that a job is given by default."""
-    from fanin.window import packet_shape
-    from fanin.wire import WORD_BYTES, codes_bytes
+    from fanin.protocol.window import packet_shape
+    from fanin.protocol.wire import WORD_BYTES, codes_bytes
 
     words, codes = packet_shape(1 << 16)
     return 2 * (words * WORD_BYTES + codes_bytes(codes))

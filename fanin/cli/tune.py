@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
-from fanin import control
 from fanin.cli.stats import ASK_TIMEOUT_S, KeyFile
 from fanin.errors import ConfigurationError, FaninError
 from fanin.key_file import VARIABLE, operator_credentials
 from fanin.options import Options, SwitchAddress
+from fanin.protocol import control
 
 
 def tune(
@@ -30,7 +30,7 @@ def tune(
     key_file: KeyFile = None,
 ) -> None:
     """Change the quorum or the staleness bound of a running job; with neither, show them. Wants the switch's key."""
-    from fanin.host.control import ask
+    from fanin.host.session.control import ask
 
     options = Options.from_environment(os.environ)
     question = control.Tune(job=job, quorum=quorum, staleness=staleness, index=index)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fanin.errors import ConfigurationError
-from fanin.fixed_point import Codec
 from fanin.host.stale.scale import TALLY_BINS
-from fanin.reduction import Element
+from fanin.numerics.fixed_point import Codec
+from fanin.numerics.reduction import Element
 
 MAX_SLOTS = 65_536
 """What fanin.Options takes."""

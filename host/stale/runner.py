@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fanin.errors import CollectiveTimeoutError, FaninError
-from fanin.events import ReductionDone, RoundHeard
 from fanin.host.stale.drops import DropWatch
 from fanin.host.stale.layout import Layout
 from fanin.host.stale.rounds import StaleRounds, Step
 from fanin.host.stale.scale import TALLY_BINS, write_tally
-from fanin.reduction import Element, Reduction
+from fanin.numerics.reduction import Element, Reduction
+from fanin.protocol.events import ReductionDone, RoundHeard
 
 FOLLOW_SLICE_S = 0.5
 """The thread looks this often whether it is to end."""
@@ -38,7 +38,7 @@ log = logging.getLogger("fanin.stale")
 
 
 class Session(Protocol):
-    """What is used of fanin.host.session.Session."""
+    """What is used of fanin.host.session.session.Session."""
 
     def submit(self, reduction: Reduction) -> int:
         """Start a reduction."""

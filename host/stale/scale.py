@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fanin.errors import ConfigurationError
-from fanin.fixed_point import CODE_BIAS, CODE_MANTISSA_BITS
+from fanin.numerics.fixed_point import CODE_BIAS, CODE_MANTISSA_BITS
 
 TALLY_BINS = 64
 """Elements that the tally takes: from 2^-40 to 2^23 of the bound; what lies outside counts at the ends."""

@@ -1,12 +1,12 @@
 """fanin behind torch.distributed: `init_process_group("fanin")`. See docs/torch.md and docs/staleness.md."""
 
-from fanin.host.torch.asynchronous import AsynchronousOptimizer
 from fanin.host.torch.backend import counters, create
-from fanin.host.torch.hooks import LanesState, lanes_hook
-from fanin.host.torch.membership import Membership
-from fanin.host.torch.process_group import FaninProcessGroup
-from fanin.host.torch.stale import StaleOptions, is_newcomer
-from fanin.host.torch.stale_hook import StaleSynchronousState, stale_synchronous_hook
+from fanin.host.torch.collectives.process_group import FaninProcessGroup
+from fanin.host.torch.training.asynchronous import AsynchronousOptimizer
+from fanin.host.torch.training.hooks import LanesState, lanes_hook
+from fanin.host.torch.training.membership import Membership
+from fanin.host.torch.training.stale import StaleOptions, is_newcomer
+from fanin.host.torch.training.stale_hook import StaleSynchronousState, stale_synchronous_hook
 
 __all__ = [
     "AsynchronousOptimizer",

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import ConfigurationError
-from fanin.host.torch import completion, inner, plumbing, process_group, reducing, reductions, work
-from fanin.host.torch.process_group import FaninProcessGroup
+from fanin.host.torch.collectives import completion, inner, plumbing, process_group, reducing, reductions, work
+from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.options import Options
 
 _world: weakref.ref[FaninProcessGroup] | None = None

@@ -2,7 +2,7 @@
 
     faulty(tracer(pcap(udp)))      what the tracer and the capture show is what is on the wire, faults included
 
-The interface, and its rules, stand in fanin/transport.py.
+The interface, and its rules, stand in fanin/transports/transport.py.
 """
 
 from fanin.host.transports.faulty import FaultyTransport

@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterable
 
 from fanin.faults import FaultPlan
-from fanin.transport import Datagram, Transport
+from fanin.transports.transport import Datagram, Transport
 
 HELD_BACK = 3
 """A reordered datagram lets this many pass: as many as make gap detection believe in a loss (RFC 5681, section 3.2)."""

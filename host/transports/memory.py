@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 
-from fanin.transport import MAX_BATCH, Datagram
+from fanin.transports.transport import MAX_BATCH, Datagram
 
 QUEUED_DATAGRAMS = 4096
 """What one end holds unread; beyond it datagrams are lost, as in a socket buffer."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 
 from fanin import files
 from fanin.errors import ConfigurationError
-from fanin.framing import Endpoint, ethernet_frame, pcap_header, pcap_record
-from fanin.transport import Datagram, Transport
+from fanin.transports.framing import Endpoint, ethernet_frame, pcap_header, pcap_record
+from fanin.transports.transport import Datagram, Transport
 
 log = logging.getLogger("fanin")
 

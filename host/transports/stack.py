@@ -6,15 +6,15 @@ from contextlib import ExitStack
 from typing import Literal
 
 from fanin.errors import ConfigurationError
-from fanin.framing import Endpoint
 from fanin.host.transports.faulty import FaultyTransport
 from fanin.host.transports.pcap import PcapTransport, PcapWriter
 from fanin.host.transports.tracer import TracingTransport
 from fanin.host.transports.udp import UdpTransport
 from fanin.host.transports.zmq import ZmqTransport
-from fanin.job import JobSpec
 from fanin.options import Options
-from fanin.transport import Transport
+from fanin.protocol.job import JobSpec
+from fanin.transports.framing import Endpoint
+from fanin.transports.transport import Transport
 
 _NO_ADDRESS = "192.0.2.{}"
 """TEST-NET-1 (RFC 5737): what a capture shows for ends that have no UDP address; the switch is .1."""

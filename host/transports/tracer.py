@@ -1,4 +1,4 @@
-"""Writes one line of text per datagram that passes through, in both directions (the lines: fanin/trace.py)."""
+"""Writes one line of text per datagram that passes through, in both directions (fanin/transports/trace.py)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TextIO
 
 from fanin import files
 from fanin.errors import ConfigurationError
-from fanin.trace import Direction, trace_line
-from fanin.transport import Datagram, Transport
+from fanin.transports.trace import Direction, trace_line
+from fanin.transports.transport import Datagram, Transport
 
 log = logging.getLogger("fanin")
 STANDARD_ERROR = "-"

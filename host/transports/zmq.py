@@ -17,10 +17,10 @@ from zmq.utils.monitor import recv_monitor_message
 
 from fanin.curve import client_keys
 from fanin.errors import ConfigurationError, SwitchUnreachableError
-from fanin.host.forking import OwnConnection
+from fanin.host.transports.forking import OwnConnection
 from fanin.host.transports.waker import Waker
-from fanin.transport import MAX_BATCH, SWITCH, Datagram
-from fanin.wire import MAX_DATAGRAM_BYTES
+from fanin.protocol.wire import MAX_DATAGRAM_BYTES
+from fanin.transports.transport import MAX_BATCH, SWITCH, Datagram
 
 DATAGRAMS_PER_MESSAGE = 32
 """Most datagrams in one message: enough to make its cost small, few enough not to hold back the first."""

@@ -1,4 +1,4 @@
-/* Generated from fanin/wire.py by `python -m fanin.constants p4/shared/constants.p4`. */
+/* Generated from fanin/protocol/wire.py by `python -m fanin.constants p4/shared/constants.p4`. */
 #ifndef FANIN_CONSTANTS_P4
 #define FANIN_CONSTANTS_P4
 

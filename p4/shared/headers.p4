@@ -1,4 +1,4 @@
-/* The headers of a packet, as both targets parse them. The offsets of fanin_t are held to fanin/wire.py by a test. */
+/* The headers of a packet, as both targets parse them. The offsets of fanin_t are held to fanin/protocol/wire.py by a test. */
 #ifndef FANIN_HEADERS_P4
 #define FANIN_HEADERS_P4
 
@@ -58,7 +58,7 @@ header udp_t {
     bit<16> checksum;
 }
 
-/* The fixed part of every packet of ours: docs/protocol.md, fanin/wire.py. */
+/* The fixed part of every packet of ours: docs/protocol.md, fanin/protocol/wire.py. */
 header fanin_t {
     bit<16> magic;
     bit<8> version;

@@ -1,4 +1,4 @@
-/* What becomes of a packet that is addressed to the switch: the table at the top of switch/switch_machine.py.
+/* What becomes of a packet that is addressed to the switch: the table at the top of switch/machine/switch_machine.py.
  *
  * In two places. The registers that come first are touched where every condition is met, in the stage after the job's;
  * ADMITTED says so, one row for each worker that may be live. One stage later, table `admission` says what becomes of

@@ -1,4 +1,4 @@
-/* What goes out, once everything is known of an aggregated packet: switch/slot_machine.py, its table at the top. */
+/* What goes out, once everything is known of an aggregated packet: switch/machine/slot_machine.py, its table at the top. */
 #ifndef FANIN_TNA_OUTCOME_P4
 #define FANIN_TNA_OUTCOME_P4
 

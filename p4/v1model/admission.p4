@@ -1,4 +1,4 @@
-/* What becomes of a packet that is addressed to the switch: the table at the top of switch/switch_machine.py.
+/* What becomes of a packet that is addressed to the switch: the table at the top of switch/machine/switch_machine.py.
  *
  * The rows are tried from top to bottom. What the controller checks of a HELLO or BYE (its length, its token) it checks
  * itself; what the switch checks of a contribution's base is verdict.p4. */

@@ -47,7 +47,7 @@ control Uplinks(in headers_t hdr, inout metadata_t meta) {
     }
 }
 
-/* What becomes of a packet from the parent: the table at the top of switch/leaf_side.py. */
+/* What becomes of a packet from the parent: the table at the top of switch/machine/leaf_side.py. */
 control FromParent(in headers_t hdr, inout metadata_t meta) {
     action drop(bit<16> reason) {
         meta.fate = Fate.DROP;

@@ -1,4 +1,4 @@
-/* What becomes of a contribution to a slot: the table at the top of switch/slot_machine.py, row by row. */
+/* What becomes of a contribution to a slot: the table at the top of switch/machine/slot_machine.py, row by row. */
 #ifndef FANIN_VERDICT_P4
 #define FANIN_VERDICT_P4
 

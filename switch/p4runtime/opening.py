@@ -13,21 +13,21 @@ from pathlib import Path
 from p4.v1 import p4runtime_pb2
 
 from fanin.errors import ConfigurationError, PacketError
-from fanin.switch.data_plane import DataPlane
-from fanin.switch.frames import Endpoint, mac_of
-from fanin.switch.job_shape import SwitchBuffers
-from fanin.switch.p4runtime.adoption import adopt
-from fanin.switch.p4runtime.data_server import DeviceServer
-from fanin.switch.p4runtime.device import Actions, Device
-from fanin.switch.p4runtime.job_control import JobControl, Placement
-from fanin.switch.p4runtime.links import DeviceAddress, GrpcLink, Link, LocalLink, write_once
-from fanin.switch.p4runtime.p4info import read_p4info
-from fanin.switch.p4runtime.server import GrpcServer, Service, TlsFiles
+from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
+from fanin.switch.controller.data_plane import DataPlane
+from fanin.switch.controller.job_shape import SwitchBuffers
+from fanin.switch.p4runtime.controller.adoption import adopt
+from fanin.switch.p4runtime.controller.data_server import DeviceServer
+from fanin.switch.p4runtime.controller.job_control import JobControl, Placement
+from fanin.switch.p4runtime.controller.links import DeviceAddress, GrpcLink, Link, LocalLink, write_once
+from fanin.switch.p4runtime.controller.upward import Upward
+from fanin.switch.p4runtime.controller.vocabulary import INSERT, MODIFY, Vocabulary
+from fanin.switch.p4runtime.frames import Endpoint, mac_of
+from fanin.switch.p4runtime.server.device import Actions, Device
+from fanin.switch.p4runtime.server.p4info import read_p4info
+from fanin.switch.p4runtime.server.server import GrpcServer, Service, TlsFiles
+from fanin.switch.p4runtime.server.udp_port import UdpPort
 from fanin.switch.p4runtime.status import StatusError
-from fanin.switch.p4runtime.udp_port import UdpPort
-from fanin.switch.p4runtime.upward import Upward
-from fanin.switch.p4runtime.vocabulary import INSERT, MODIFY, Vocabulary
-from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
 
 CPU_PORT = 510
 """Where the programs send packets for the controller (p4/shared/sizes.p4)."""

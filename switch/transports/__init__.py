@@ -1,6 +1,6 @@
 """How a switch's datagrams reach its workers, where that differs from a worker's end: many peers, and a port to bind.
 
-The interface, and its rules, stand in fanin/transport.py.
+The interface, and its rules, stand in fanin/transports/transport.py.
 """
 
 from fanin.switch.transports.udp import UdpServerTransport

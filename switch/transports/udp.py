@@ -8,11 +8,11 @@ import socket
 from collections.abc import Iterable
 from typing import Any
 
-from fanin.addresses import AddressBook
 from fanin.errors import ConfigurationError
+from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES
 from fanin.switch.transports.waker import Waker
-from fanin.transport import MAX_BATCH, Datagram
-from fanin.window import RECEIVE_BUFFER_REQUEST_BYTES
+from fanin.transports.addresses import AddressBook
+from fanin.transports.transport import MAX_BATCH, Datagram
 
 SEND_WAIT_S = 0.01
 """How long one `send` waits, in all, for a full send buffer to drain before it drops the rest."""

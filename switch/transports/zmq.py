@@ -1,7 +1,8 @@
 """The switch's ZeroMQ port, whose peers have routes that it chose itself.
 
-Unencrypted, it is a listener with bounds of our own, since libzmq bounds frames and not messages (switch/listener.py).
-With CURVE it is libzmq's ROUTER, behind a list of the clients that are let in where there is one.
+Unencrypted, it is a listener with bounds of our own, since libzmq bounds frames and not messages
+(switch/transports/listener.py). With CURVE it is libzmq's ROUTER, behind a list of the clients that are let in where
+there is one.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from math import ceil
 
 import zmq
 
-from fanin.addresses import AddressBook
 from fanin.errors import ConfigurationError
-from fanin.job import HEARTBEAT_INTERVAL_S, LIVENESS_HEARTBEATS, SWITCH_LIVENESS_TIMEOUT_S
-from fanin.switch.curve_port import CurvePort
-from fanin.switch.listener import Heartbeat, Listener
+from fanin.protocol.job import HEARTBEAT_INTERVAL_S, LIVENESS_HEARTBEATS, SWITCH_LIVENESS_TIMEOUT_S
+from fanin.protocol.wire import MAX_DATAGRAM_BYTES
+from fanin.switch.transports.curve_port import CurvePort
+from fanin.switch.transports.listener import Heartbeat, Listener
 from fanin.switch.transports.waker import Waker
-from fanin.switch.zmtp import ZmtpLimits
-from fanin.transport import MAX_BATCH, Datagram
-from fanin.wire import MAX_DATAGRAM_BYTES
+from fanin.transports.addresses import AddressBook
+from fanin.transports.transport import MAX_BATCH, Datagram
+from fanin.transports.zmtp import ZmtpLimits
 
 DATAGRAMS_PER_MESSAGE = 32
 """Most datagrams in one message: enough to make its cost small, few enough not to hold back the first."""

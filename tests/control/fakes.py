@@ -6,17 +6,17 @@ import dataclasses
 import random
 from collections import defaultdict, deque
 
-from fanin import control
-from fanin.control import Join, Scheme
 from fanin.errors import AdmissionError
-from fanin.events import SwitchEvent, WorkerJoined
-from fanin.job import JobSpec, ParentRoute
-from fanin.switch.controller import Controller
-from fanin.switch.data_plane import DataPlane, Limits
-from fanin.switch.gate import Caller
-from fanin.switch.job_shape import SwitchBuffers
-from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
-from fanin.wire import VERSION as WIRE_VERSION
+from fanin.protocol import control
+from fanin.protocol.control import Join, Scheme
+from fanin.protocol.events import SwitchEvent, WorkerJoined
+from fanin.protocol.job import JobSpec, ParentRoute
+from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
+from fanin.protocol.wire import VERSION as WIRE_VERSION
+from fanin.switch.controller.controller import Controller
+from fanin.switch.controller.data_plane import DataPlane, Limits
+from fanin.switch.controller.gate import Caller
+from fanin.switch.controller.job_shape import SwitchBuffers
 
 EVERYBODY = Caller(key="one key", operator=True)
 """Who asks, where it does not matter who."""

@@ -21,9 +21,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from fanin.host.session import Session
+from fanin.host.session.session import Session
+from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
-from fanin.reduction import Element, Reduction
 
 DEADLINE_S = 30.0
 """Far more than anything here takes; only a test that fails waits for it."""

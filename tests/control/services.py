@@ -7,8 +7,8 @@ import threading
 from collections.abc import Iterator
 
 from fanin.options import SwitchAddress
-from fanin.seal import Credentials
-from fanin.switch.service import ServiceOptions, SwitchService
+from fanin.protocol.seal import Credentials
+from fanin.switch.service.service import ServiceOptions, SwitchService
 
 OPERATOR_KEY = bytes(range(32))
 OPERATOR = Credentials(OPERATOR_KEY, discloses=False)

@@ -7,13 +7,13 @@ import re
 
 import pytest
 
-from fanin import control
 from fanin.cli.stats import rings
-from fanin.control import JOIN_INTERVAL_S, JOIN_LEASE_S, Refusal
-from fanin.events import WorkerJoined, WorkerLeft, WorkerSilent
-from fanin.job import SUSPICION_TIMEOUT_S
-from fanin.switch.gate import Gate
-from fanin.switch.job_table import LINGER_S
+from fanin.protocol import control
+from fanin.protocol.control import JOIN_INTERVAL_S, JOIN_LEASE_S, Refusal
+from fanin.protocol.events import WorkerJoined, WorkerLeft, WorkerSilent
+from fanin.protocol.job import SUSPICION_TIMEOUT_S
+from fanin.switch.controller.gate import Gate
+from fanin.switch.controller.job_table import LINGER_S
 from tests.control.fakes import FakeServer, World, join
 
 STARTED = control.Started(job="j", processes=("laptop:1000", "laptop:1001"))

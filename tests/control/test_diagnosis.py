@@ -11,19 +11,19 @@ from functools import partial
 
 import pytest
 
-from fanin import control
 from fanin.cli import stats as stats_command
-from fanin.control import DataReport
 from fanin.host import diagnosis
 from fanin.host.diagnosis import Check, examine_machine, examine_switch
-from fanin.host.path import PathFacts
-from fanin.host.session import Session
+from fanin.host.session.path import PathFacts
+from fanin.host.session.session import Session
 from fanin.key_file import default_path, load_or_create
 from fanin.options import Options, SwitchAddress
-from fanin.switch import parent_watch
-from fanin.switch.leaf import LeafController
-from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
-from fanin.wire import HEADER_BYTES, OFFSET_KIND, Kind
+from fanin.protocol import control
+from fanin.protocol.control import DataReport
+from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
+from fanin.protocol.wire import HEADER_BYTES, OFFSET_KIND, Kind
+from fanin.switch.controller import parent_watch
+from fanin.switch.controller.leaf import LeafController
 from tests.control.fakes import World, join
 from tests.control.processes import DEADLINE_S, in_thread, until
 from tests.control.services import a_service, address_of

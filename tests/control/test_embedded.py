@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fanin.errors import SwitchUnreachableError
-from fanin.host.embedded import start_switch
+from fanin.host.session.embedded import start_switch
 from fanin.options import Options
 from tests.control.processes import DEADLINE_S, join_all, options, reduce_together, until
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.processes
 
 PARENT = """
 import sys, time
-from fanin.host.embedded import start_switch
+from fanin.host.session.embedded import start_switch
 from fanin.options import Options
 with start_switch("127.0.0.1", Options()) as switch:
     print(switch.pid, flush=True)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fanin.errors import CollectiveMismatchError, FaninError, SwitchLostError, WorkerLostError
-from fanin.host.session import Session
+from fanin.host.session.session import Session
 from tests.control.processes import (
     DEADLINE_S,
     MODES,

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from fanin.host import handover
-from fanin.host.handover import CHALLENGE_BYTES, HEAD, LENGTH, Giver, GiverAddress, Source
-from fanin.seal import tag_holds
+from fanin.host.session import handover
+from fanin.host.session.handover import CHALLENGE_BYTES, HEAD, LENGTH, Giver, GiverAddress, Source
+from fanin.protocol.seal import tag_holds
 from tests.control.processes import in_thread
 
 HOST = "127.0.0.1"

@@ -14,10 +14,10 @@ import pytest
 import zmq
 
 from fanin.errors import SwitchLostError, WorkerLostError
-from fanin.host.session import Session
-from fanin.job import SUSPICION_TIMEOUT_S
+from fanin.host.session.session import Session
 from fanin.options import Options, SwitchAddress
-from fanin.switch.hang_ups import HangUps
+from fanin.protocol.job import SUSPICION_TIMEOUT_S
+from fanin.switch.transports.hang_ups import HangUps
 from tests.control.processes import (
     DEADLINE_S,
     MODES,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanin.job import JobSpec
-from fanin.switch.job_shape import SwitchBuffers, choose_shape
-from fanin.wire import HEADER_BYTES
+from fanin.protocol.job import JobSpec
+from fanin.protocol.wire import HEADER_BYTES
+from fanin.switch.controller.job_shape import SwitchBuffers, choose_shape
 from tests.control.fakes import join
 
 OWN = SwitchBuffers(receive_buffer_bytes=425_984, shared=False)

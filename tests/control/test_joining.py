@@ -14,7 +14,6 @@ from functools import partial
 import pytest
 import zmq
 
-from fanin import control
 from fanin.curve import CurveKeys
 from fanin.errors import (
     AdmissionError,
@@ -24,11 +23,12 @@ from fanin.errors import (
     SwitchUnreachableError,
     WorkerLostError,
 )
-from fanin.host.control import ControlClient, ask
-from fanin.host.session import Session
+from fanin.host.session.control import ControlClient, ask
+from fanin.host.session.session import Session
 from fanin.options import Options, SwitchAddress
-from fanin.switch.gate import Entered, Gate
-from fanin.switch.service import SwitchService
+from fanin.protocol import control
+from fanin.switch.controller.gate import Entered, Gate
+from fanin.switch.service.service import SwitchService
 from tests.control.fakes import join as a_join
 from tests.control.processes import DEADLINE_S, in_thread, join_all, reduce_together, until
 from tests.control.services import OPERATOR, a_service, address_of
@@ -183,7 +183,7 @@ def test_a_job_too_large_for_the_pool_is_refused_with_needed_and_free(service: S
 def test_a_worker_of_another_version_is_told_both_versions(
     service: SwitchService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fanin.host.joining.WIRE_VERSION", 9)
+    monkeypatch.setattr("fanin.host.session.joining.WIRE_VERSION", 9)
     with pytest.raises(AdmissionError, match=r"speaks packet version 9, the switch 1.*same fanin version"):
         join(address_of(service), 0, 1)
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from fanin import control
-from fanin.events import WorkerJoined, WorkerSilent
-from fanin.host.control import ask
-from fanin.switch.data_plane import DataPlane
-from fanin.switch.service import ServiceOptions, SwitchService
+from fanin.host.session.control import ask
+from fanin.protocol import control
+from fanin.protocol.events import WorkerJoined, WorkerSilent
+from fanin.switch.controller.data_plane import DataPlane
+from fanin.switch.service.service import ServiceOptions, SwitchService
 from tests.control.fakes import BUFFERS, FakeServer, join
 from tests.control.processes import DEADLINE_S
 from tests.control.services import a_service, address_of

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
-from fanin.events import MembersChanged, ReductionDone, WorkerEvent, WorkersGone
-from fanin.host.failures import Membership
-from fanin.host.joining import Joined
-from fanin.host.session import MAX_UNSEEN_TICKETS, Session
-from fanin.job import JobSpec
+from fanin.host.session.failures import Membership
+from fanin.host.session.joining import Joined
+from fanin.host.session.session import MAX_UNSEEN_TICKETS, Session
+from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
-from fanin.reduction import Element, Reduction
+from fanin.protocol.events import MembersChanged, ReductionDone, WorkerEvent, WorkersGone
+from fanin.protocol.job import JobSpec
 from tests.control.processes import DEADLINE_S, in_thread
 
 NOWHERE = SwitchAddress("udp", "127.0.0.1", 1)
@@ -179,7 +179,7 @@ def test_what_was_done_before_a_failure_can_still_be_waited_for() -> None:
 
 
 def test_an_engine_that_stops_without_a_word_is_a_failure_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fanin.host.session.REASON_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("fanin.host.session.session.REASON_TIMEOUT_S", 0.1)
     session, engine = a_session()
     engine.trouble = "the network is down"
     engine.fail(None)

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError, SwitchUnreachableError, WorkerLostError
-from fanin.host.shards import MIN_PACKETS_PER_SHARD, ShardedSession, deal
+from fanin.host.session.shards import MIN_PACKETS_PER_SHARD, ShardedSession, deal
+from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
-from fanin.reduction import Element, Reduction
 from tests.control.processes import DEADLINE_S
 from tests.control.services import a_service, address_of
 

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import zmq
 
-from fanin import control
 from fanin.errors import AdmissionError, WorkerLostError
-from fanin.events import MembersChanged, Ready, WorkerEvent, WorkersGone
-from fanin.host.session import Session
+from fanin.host.session.session import Session
 from fanin.options import Options, SwitchAddress
-from fanin.switch.gate import Entered, Gate
+from fanin.protocol import control
+from fanin.protocol.events import MembersChanged, Ready, WorkerEvent, WorkersGone
+from fanin.switch.controller.gate import Entered, Gate
 from tests.control.processes import DEADLINE_S, in_thread
 
 ADMITTED = control.Admitted(
@@ -97,7 +97,7 @@ def join(address: SwitchAddress) -> Session:
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Any:
     def use(engine: PlayedEngine) -> None:
-        monkeypatch.setattr("fanin.host.joining.make_engine", lambda *_, **__: engine)
+        monkeypatch.setattr("fanin.host.session.joining.make_engine", lambda *_, **__: engine)
 
     return use
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fanin.errors import AdmissionError
-from fanin.host.session import Session
+from fanin.host.session.session import Session
+from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
-from fanin.reduction import Element, Reduction
 from tests.control.processes import DEADLINE_S, join_all, until
 from tests.control.services import a_service, address_of
 

@@ -11,14 +11,14 @@ from functools import partial
 import numpy as np
 import pytest
 
-from fanin import control
 from fanin.errors import AdmissionError, WorkerLostError
-from fanin.host.control import ask
-from fanin.host.session import Session
-from fanin.job import SUSPICION_SETTLES_S, SUSPICION_TIMEOUT_S
+from fanin.host.session.control import ask
+from fanin.host.session.session import Session
 from fanin.key_file import operator_credentials
+from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
-from fanin.reduction import Element, Reduction
+from fanin.protocol import control
+from fanin.protocol.job import SUSPICION_SETTLES_S, SUSPICION_TIMEOUT_S
 from tests.control.processes import (
     DEADLINE_S,
     SwitchProcess,

@@ -7,15 +7,15 @@ from collections import defaultdict
 
 import pytest
 
-from fanin import control
-from fanin.control import JOIN_INTERVAL_S, JOIN_LEASE_S, Join, Refusal
-from fanin.events import WorkerJoined, WorkerLeft, WorkerSilent
 from fanin.options import SwitchAddress
-from fanin.seal import OPEN
-from fanin.switch.controller import Controller
-from fanin.switch.data_plane import DataPlane, Limits
-from fanin.switch.leaf import LeafController, ParentPath
-from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
+from fanin.protocol import control
+from fanin.protocol.control import JOIN_INTERVAL_S, JOIN_LEASE_S, Join, Refusal
+from fanin.protocol.events import WorkerJoined, WorkerLeft, WorkerSilent
+from fanin.protocol.seal import OPEN
+from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
+from fanin.switch.controller.controller import Controller
+from fanin.switch.controller.data_plane import DataPlane, Limits
+from fanin.switch.controller.leaf import LeafController, ParentPath
 from tests.control.fakes import BUFFERS, EVERYBODY, FakeServer, join
 
 PATH_MTU = 9000

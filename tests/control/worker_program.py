@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from fanin.errors import FaninError
-from fanin.host.session import Session
+from fanin.host.session.session import Session
+from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
-from fanin.reduction import Element, Reduction
 
 COUNT = 20_000
 HELD_S = 2

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fanin import exact
-from fanin.fixed_point import DTYPES, Array, Codec
-from fanin.reduction import Element, Operator
-from fanin.wire import Flag, Kind, Packet, Reason
+from fanin.numerics import exact
+from fanin.numerics.fixed_point import DTYPES, Array, Codec
+from fanin.numerics.reduction import Element, Operator
+from fanin.protocol.wire import Flag, Kind, Packet, Reason
 
 HERE = Path(__file__).parent
 BLOCK_ELEMENTS = 16

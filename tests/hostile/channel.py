@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 
-from fanin import control
-from fanin.conversation import Conversation, Heard, UnknownKey
 from fanin.options import SwitchAddress
-from fanin.seal import OPEN, Credentials
-from fanin.switch.controller import Controller
-from fanin.switch.data_plane import DataPlane, Limits
-from fanin.switch.gate import Entered, Gate
-from fanin.switch.leaf import LeafController, ParentPath
-from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
+from fanin.protocol import control
+from fanin.protocol.conversation import Conversation, Heard, UnknownKey
+from fanin.protocol.seal import OPEN, Credentials
+from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
+from fanin.switch.controller.controller import Controller
+from fanin.switch.controller.data_plane import DataPlane, Limits
+from fanin.switch.controller.gate import Entered, Gate
+from fanin.switch.controller.leaf import LeafController, ParentPath
 from tests.control.fakes import BUFFERS, FakeServer
 
 OPERATOR = Credentials(bytes(range(32)), discloses=False)
@@ -38,7 +38,7 @@ class Channel:
         return Controller(limits, planes, random_bits=dice.getrandbits, started_s=0.0, engine="fake")  # type: ignore[arg-type]
 
     def bring(self, route: bytes, data: bytes, source: str = "10.0.0.1") -> None:
-        """What came over a connection, as fanin.switch.service takes it in."""
+        """What came over a connection, as fanin.switch.service.service takes it in."""
         entered = self.gate.enter(route, data, source)
         if isinstance(entered, Entered):
             self.controller.receive(entered.peer, entered.request, self.now, entered.caller)

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from fanin import control
-from fanin.control import Join, Seal
-from fanin.conversation import UnknownKey
-from fanin.events import WorkerJoined, WorkerLeft
-from fanin.seal import OPEN, Credentials, tag
-from fanin.switch import gate, resources
+from fanin.protocol import control
+from fanin.protocol.control import Join, Seal
+from fanin.protocol.conversation import UnknownKey
+from fanin.protocol.events import WorkerJoined, WorkerLeft
+from fanin.protocol.seal import OPEN, Credentials, tag
+from fanin.switch.controller import gate, resources
 from tests.control.fakes import join
 from tests.hostile.channel import OPERATOR, Channel, Client, LeafChannel, of_job
 

@@ -9,7 +9,7 @@ import zmq
 
 from fanin.curve import CLIENT_VARIABLE, CurveKeys, load_or_create
 from fanin.errors import AdmissionError, SwitchUnreachableError
-from fanin.host.session import Session
+from fanin.host.session.session import Session
 from fanin.options import Options
 from tests.control.processes import join_all, reduce_together
 from tests.control.services import a_service, address_of

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import zmq
 
-from fanin.host.session import Session
+from fanin.host.session.session import Session
 from fanin.options import Options
-from fanin.switch.service import SwitchService
-from fanin.wire import Flag, Kind, Packet
+from fanin.protocol.wire import Flag, Kind, Packet
+from fanin.switch.service.service import SwitchService
 from tests.control.processes import DEADLINE_S, join_all, reduction
 from tests.control.services import a_service, address_of
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 import zmq
 
-from fanin import control
-from fanin.host.control import ask
+from fanin.host.session.control import ask
 from fanin.options import Options, SwitchAddress
-from fanin.switch import listener as listening
-from fanin.switch.listener import Listener
-from fanin.switch.service import ServiceOptions, SwitchService
-from fanin.switch.work_budget import CONTROL_BURST_S, CONTROL_SHARE, WorkBudget
-from fanin.switch.zmtp import GREETING, LONG, MORE, READY, ZmtpConnection, ZmtpError, ZmtpLimits
+from fanin.protocol import control
+from fanin.switch.service.service import ServiceOptions, SwitchService
+from fanin.switch.service.work_budget import CONTROL_BURST_S, CONTROL_SHARE, WorkBudget
+from fanin.switch.transports import listener as listening
+from fanin.switch.transports.listener import Listener
+from fanin.transports.zmtp import GREETING, LONG, MORE, READY, ZmtpConnection, ZmtpError, ZmtpLimits
 from tests.control.processes import DEADLINE_S, SwitchProcess, a_switch, join_all, reduce_together
 from tests.control.services import a_service, address_of
 

@@ -9,12 +9,12 @@ from typing import Literal
 
 import pytest
 
-from fanin import strict
 from fanin.errors import ConfigurationError
-from fanin.host.session import Session
+from fanin.host.session.session import Session
 from fanin.memory import memory_bytes
 from fanin.options import Options, SwitchAddress
-from fanin.strict import RecordError
+from fanin.protocol import strict
+from fanin.protocol.strict import RecordError
 
 
 @dataclass(frozen=True, kw_only=True)

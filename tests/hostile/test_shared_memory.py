@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from fanin.errors import AdmissionError
-from fanin.job import JobSpec
-from fanin.reduction import Element
-from fanin.switch.server import make_server
-from fanin.wire import Kind, Packet, parse
+from fanin.numerics.reduction import Element
+from fanin.protocol.job import JobSpec
+from fanin.protocol.wire import Kind, Packet, parse
+from fanin.switch.server.server import make_server
 from tests.hostile.segment import (
     ATTACHED_AT,
     DOWNLINK_READ_AT,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from fanin import control
-from fanin.control import Refusal
-from fanin.conversation import UnknownKey
-from fanin.events import WorkerJoined
-from fanin.seal import OPEN, Credentials
-from fanin.switch.leaf import LeafController
-from fanin.switch.resources import MAX_FORMING_PER_SOURCE, MAX_WAITING_PER_SOURCE
+from fanin.protocol import control
+from fanin.protocol.control import Refusal
+from fanin.protocol.conversation import UnknownKey
+from fanin.protocol.events import WorkerJoined
+from fanin.protocol.seal import OPEN, Credentials
+from fanin.switch.controller.leaf import LeafController
+from fanin.switch.controller.resources import MAX_FORMING_PER_SOURCE, MAX_WAITING_PER_SOURCE
 from tests.control.fakes import join
 from tests.hostile.channel import OPERATOR, Channel, Client, LeafChannel, of_job
 

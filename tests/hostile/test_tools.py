@@ -94,14 +94,14 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pyte
     monkeypatch.setattr(subprocess, "Popen", start)
     monkeypatch.setattr(os, "fork", start)
     for target in (
-        "fanin.switch.service.SwitchService.__init__",
+        "fanin.switch.service.service.SwitchService.__init__",
         "fanin.emulation.simulator.simulation.Simulation.run",
         "fanin.emulation.simulator.search.search",
         "fanin.emulation.simulator.canary.hunt",
         "fanin.emulation.simulator.scale.table",
         "fanin.emulation.network.fabric.Fabric.__enter__",
         "fanin.emulation.network.emulate.emulate",
-        "fanin.host.control.ControlClient.__init__",
+        "fanin.host.session.control.ControlClient.__init__",
         "fanin.host.diagnosis.examine_switch",
         "fanin.benchmarks.staleness.bench",
     ):

@@ -21,7 +21,7 @@ from fanin.emulation.simulator import scenario as simulator_scenario
 from fanin.errors import ConfigurationError, FaninError, ProgramError, UnsupportedError
 from fanin.faults import FaultSchedule
 from fanin.options import SwitchAddress
-from fanin.switch.frames import read_frame
+from fanin.switch.p4runtime.frames import read_frame
 
 ROOT = Path(__file__).parents[2]
 SCENARIOS = [path.read_text(encoding="utf-8") for path in sorted(simulator_scenario.SCENARIO_FOLDER.glob("*.toml"))]
@@ -112,7 +112,7 @@ def test_a_compiled_program(program: str, data: st.DataObject) -> None:
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example], deadline=None)
 def test_the_description_of_a_program(data: st.DataObject) -> None:
     pytest.importorskip("p4.v1", reason="needs the P4Runtime messages: pip install p4runtime")
-    from fanin.switch.p4runtime.p4info import read_p4info
+    from fanin.switch.p4runtime.server.p4info import read_p4info
 
     text = (ROOT / "p4/build/v1model-64.p4info.txtpb").read_text(encoding="utf-8")
     with contextlib.suppress(FaninError):

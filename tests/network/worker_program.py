@@ -8,9 +8,9 @@ import sys
 
 import numpy as np
 
-from fanin.host.session import Session
+from fanin.host.session.session import Session
+from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
-from fanin.reduction import Element, Reduction
 
 COUNT = 100_000
 

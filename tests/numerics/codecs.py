@@ -9,9 +9,9 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from fanin import _native
-from fanin.fixed_point import DTYPES, Array, Codec, Codes, Residual
-from fanin.lanes import Words
-from fanin.reduction import Element
+from fanin.numerics.fixed_point import DTYPES, Array, Codec, Codes, Residual
+from fanin.numerics.lanes import Words
+from fanin.numerics.reduction import Element
 
 KERNELS = ("portable", "avx2", "avx512")
 """Implementations of the native kernels; those that this processor lacks are skipped by name."""
@@ -51,7 +51,7 @@ def assert_guards(buffer: npt.NDArray[np.uint8], middle: npt.NDArray[np.uint8]) 
 
 @dataclass(frozen=True)
 class NativeCodec:
-    """fanin._native.Codec with the verbs of fanin.fixed_point.Codec; every buffer misaligned, every output guarded."""
+    """fanin._native.Codec with the verbs of fanin.numerics.fixed_point.Codec; buffers misaligned, outputs guarded."""
 
     element: Element
     lanes: int = 32

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from fanin.fixed_point import Codec
-from fanin.reduction import Element
+from fanin.numerics.fixed_point import Codec
+from fanin.numerics.reduction import Element
 from tests.numerics.codecs import NativeCodec, assert_same_bits
 
 torch = pytest.importorskip("torch")

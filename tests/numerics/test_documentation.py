@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from fanin.errors import ConfigurationError
-from fanin.fixed_point import Codec
-from fanin.lanes import largest_step
-from fanin.reduction import LANES, Element
+from fanin.numerics.fixed_point import Codec
+from fanin.numerics.lanes import largest_step
+from fanin.numerics.reduction import LANES, Element
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "numerics.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (\d+) \| ±2\^(\d+) \| (\S+).*? \| (\S+).*? \| (\S+).*? \|$", TEXT, re.MULTILINE)

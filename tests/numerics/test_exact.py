@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanin import _native, exact
-from fanin.fixed_point import DTYPES, Array, Residual
-from fanin.lanes import Words
-from fanin.reduction import Element, Operator
+from fanin import _native
+from fanin.numerics import exact
+from fanin.numerics.fixed_point import DTYPES, Array, Residual
+from fanin.numerics.lanes import Words
+from fanin.numerics.reduction import Element, Operator
 from tests.golden import generate
 from tests.numerics.codecs import (
     FLOATING,

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fanin.fixed_point import DTYPES, Array, Codec, Codes, Residual
-from fanin.lanes import Words
-from fanin.reduction import Element
+from fanin.numerics.fixed_point import DTYPES, Array, Codec, Codes, Residual
+from fanin.numerics.lanes import Words
+from fanin.numerics.reduction import Element
 from tests.golden import generate
 from tests.numerics.codecs import AnyCodec, NativeCodec
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fanin import _native
-from fanin.fixed_point import CODE_NOT_FINITE, Codec
+from fanin.numerics.fixed_point import CODE_NOT_FINITE, Codec
 from tests.numerics.codecs import (
     FLOATING,
     INTEGERS,

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fanin.errors import ConfigurationError
-from fanin.fixed_point import CODE_NOT_FINITE, CODE_ZERO, DTYPES, Array, Codec, from_bfloat16, to_bfloat16
-from fanin.lanes import largest_step, pack, unpack
-from fanin.reduction import LANES, Element
+from fanin.numerics.fixed_point import CODE_NOT_FINITE, CODE_ZERO, DTYPES, Array, Codec, from_bfloat16, to_bfloat16
+from fanin.numerics.lanes import largest_step, pack, unpack
+from fanin.numerics.reduction import LANES, Element
 from tests.numerics.codecs import FLOATING, INTEGERS, AnyCodec, NativeCodec, random_array, reduce_chunk
 
 FLOAT32_EPSILON = 2.0**-23

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import pytest
 
-from fanin.events import SwitchEvent
-from fanin.job import JobSpec, Uplink
-from fanin.switch.switch_machine import SwitchMachine
-from fanin.wire import OFFSET_FLAGS, OFFSET_KIND, Flag, Kind
+from fanin.protocol.events import SwitchEvent
+from fanin.protocol.job import JobSpec, Uplink
+from fanin.protocol.wire import OFFSET_FLAGS, OFFSET_KIND, Flag, Kind
+from fanin.switch.machine.switch_machine import SwitchMachine
 from tests.p4.emulated import ControlledMachine, P4Machine
 from tests.p4.remote import RemoteDevice, RemoteMachine, on_bmv2, served
 from tests.p4_programs.sides import as_short_as, bare

@@ -8,14 +8,14 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 
-from fanin.events import SwitchEvent
-from fanin.job import JobSpec, ParentRoute, Uplink
-from fanin.switch.frames import Endpoint, Frame, mac_of, read_frame
-from fanin.switch.p4runtime.job_control import JobControl, Placement
-from fanin.switch.p4runtime.links import LocalLink
+from fanin.protocol.events import SwitchEvent
+from fanin.protocol.job import JobSpec, ParentRoute, Uplink
+from fanin.switch.p4runtime.controller.job_control import JobControl, Placement
+from fanin.switch.p4runtime.controller.links import LocalLink
+from fanin.switch.p4runtime.controller.upward import Upward
+from fanin.switch.p4runtime.controller.vocabulary import Vocabulary
+from fanin.switch.p4runtime.frames import Endpoint, Frame, mac_of, read_frame
 from fanin.switch.p4runtime.opening import Artefacts, emulated_device
-from fanin.switch.p4runtime.upward import Upward
-from fanin.switch.p4runtime.vocabulary import Vocabulary
 
 NETWORK = 0x0A00_0000
 SWITCH = Endpoint(mac_of(NETWORK + 0xFFFF), NETWORK + 0xFFFF, 4919)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from fanin.wire import Kind
+from fanin.protocol.wire import Kind
 from tests.switch.harness import Bench, address, make_spec
 
 pytest.importorskip("p4.v1.p4runtime_pb2", reason="needs p4runtime: pip install 'fanin[p4]'")
 
-from fanin.switch.p4runtime.adoption import adopt
-from fanin.switch.p4runtime.job_control import JobControl, Placement
-from fanin.switch.p4runtime.vocabulary import Vocabulary
+from fanin.switch.p4runtime.controller.adoption import adopt
+from fanin.switch.p4runtime.controller.job_control import JobControl, Placement
+from fanin.switch.p4runtime.controller.vocabulary import Vocabulary
 from tests.p4.emulated import SWITCH, P4Machine
 
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fanin.wire import Kind
+from fanin.protocol.wire import Kind
 from tests.p4_programs import bmv2
 from tests.switch import test_leaf, test_liveness, test_refusals, test_registration, test_rounds
 from tests.switch.harness import Bench, MachineType, address, make_spec

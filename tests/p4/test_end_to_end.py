@@ -12,14 +12,14 @@ import pytest
 
 pytest.importorskip("p4.v1.p4runtime_pb2", reason="needs p4runtime: pip install 'fanin[p4]'")
 
-from fanin import control
 from fanin.errors import AdmissionError, SwitchLostError
-from fanin.host.control import ask
-from fanin.host.session import Session
+from fanin.host.session.control import ask
+from fanin.host.session.session import Session
+from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Rounds, SwitchAddress
-from fanin.reduction import Element, Reduction
-from fanin.switch.data_plane import DataPlane
-from fanin.switch.p4runtime.links import DeviceAddress
+from fanin.protocol import control
+from fanin.switch.controller.data_plane import DataPlane
+from fanin.switch.p4runtime.controller.links import DeviceAddress
 from fanin.switch.p4runtime.opening import (
     BUILD,
     Artefacts,

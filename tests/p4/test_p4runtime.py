@@ -17,9 +17,9 @@ shell = pytest.importorskip("p4runtime_sh.shell", reason="needs p4runtime-shell"
 from google.rpc import status_pb2  # noqa: E402
 from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc  # noqa: E402
 
-from fanin.switch.p4runtime.device import Device  # noqa: E402
-from fanin.switch.p4runtime.p4info import read_p4info  # noqa: E402
-from fanin.switch.p4runtime.server import ENTITIES_PER_RESPONSE, GrpcServer, Service  # noqa: E402
+from fanin.switch.p4runtime.server.device import Device  # noqa: E402
+from fanin.switch.p4runtime.server.p4info import read_p4info  # noqa: E402
+from fanin.switch.p4runtime.server.server import ENTITIES_PER_RESPONSE, GrpcServer, Service  # noqa: E402
 from fanin.switch.p4runtime.status import Code  # noqa: E402
 from tests.p4.router import CPU_PORT, P4INFO, document  # noqa: E402
 

@@ -12,10 +12,10 @@ import pytest
 pytest.importorskip("p4.v1.p4runtime_pb2", reason="needs p4runtime: pip install 'fanin[p4]'")
 
 from fanin.errors import SwitchUnreachableError
-from fanin.switch.p4runtime import links
-from fanin.switch.p4runtime.links import DeviceAddress, GrpcLink
+from fanin.switch.p4runtime.controller import links
+from fanin.switch.p4runtime.controller.links import DeviceAddress, GrpcLink
 from fanin.switch.p4runtime.opening import Artefacts, open_device
-from fanin.switch.p4runtime.server import TlsFiles
+from fanin.switch.p4runtime.server.server import TlsFiles
 
 OPENSSL = shutil.which("openssl")
 pytestmark = pytest.mark.skipif(OPENSSL is None, reason="openssl is not on PATH")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fanin.errors import ConfigurationError, ProgramError
-from fanin.job import JobSpec
-from fanin.reduction import Element
-from fanin.wire import Kind
+from fanin.numerics.reduction import Element
+from fanin.protocol.job import JobSpec
+from fanin.protocol.wire import Kind
 from tests.support.cluster import SWITCH_MACHINES, Cluster, expected, job
 from tests.support.network import Link
 from tests.switch.harness import Bench, address, make_spec
@@ -18,12 +18,12 @@ from tests.switch.leaf import UPLINK
 
 pytest.importorskip("p4.v1.p4runtime_pb2", reason="needs p4runtime: pip install 'fanin[p4]'")
 
-from fanin.switch.p4runtime.adoption import adopt
-from fanin.switch.p4runtime.capacity import Capacity
-from fanin.switch.p4runtime.job_control import JobControl, Placement
+from fanin.switch.p4runtime.controller.adoption import adopt
+from fanin.switch.p4runtime.controller.capacity import Capacity
+from fanin.switch.p4runtime.controller.job_control import JobControl, Placement
+from fanin.switch.p4runtime.controller.vocabulary import Vocabulary
 from fanin.switch.p4runtime.opening import BUILD, Artefacts
-from fanin.switch.p4runtime.p4info import read_p4info
-from fanin.switch.p4runtime.vocabulary import Vocabulary
+from fanin.switch.p4runtime.server.p4info import read_p4info
 from tests.p4.emulated import SWITCH, P4Machine
 
 WORDS = 8

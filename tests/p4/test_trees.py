@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fanin.wire import OFFSET_FLAGS, OFFSET_KIND, Flag, Kind
+from fanin.protocol.wire import OFFSET_FLAGS, OFFSET_KIND, Flag, Kind
 from tests.support.cluster import SWITCH_MACHINES
 from tests.switch import test_tree
 from tests.switch.leaf import Leaf, LeafHistory

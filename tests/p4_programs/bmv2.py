@@ -19,7 +19,7 @@ from pathlib import Path
 import grpc
 
 from fanin.emulation.processes import free_port
-from fanin.wire import Kind, Packet
+from fanin.protocol.wire import Kind, Packet
 from tests.p4_programs.client import Client
 from tests.p4_programs.frames import UDP_OFFSET, Place, frame_to_switch
 from tests.p4_programs.subjects import BUILD, CPU_PORT, parameters

@@ -7,8 +7,8 @@ from random import Random
 
 import numpy as np
 
-from fanin.job import JobSpec
-from fanin.wire import Flag, Kind, Packet
+from fanin.protocol.job import JobSpec
+from fanin.protocol.wire import Flag, Kind, Packet
 from tests.p4_programs.frames import Place
 from tests.switch.harness import make_spec
 

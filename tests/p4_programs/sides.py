@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from fanin.job import JobSpec
-from fanin.switch.switch_machine import SwitchMachine
-from fanin.wire import Flag, Kind, Packet, parse
+from fanin.protocol.job import JobSpec
+from fanin.protocol.wire import Flag, Kind, Packet, parse
+from fanin.switch.machine.switch_machine import SwitchMachine
 from tests.p4_programs.frames import Place, frame_to_switch, payload_for
 from tests.p4_programs.histories import History
 from tests.p4_programs.subjects import Subject, program

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from google.protobuf import text_format
 from p4.config.v1 import p4info_pb2
 
-from fanin.job import JobSpec
+from fanin.protocol.job import JobSpec
 from fanin.switch.p4 import V1Switch
 from fanin.switch.p4.replication import Replica
 from fanin.switch.p4.tables import Match

@@ -7,9 +7,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from fanin.job import JobSpec
-from fanin.switch.switch_machine import SwitchMachine
-from fanin.wire import Kind, Packet, parse
+from fanin.protocol.job import JobSpec
+from fanin.protocol.wire import Kind, Packet, parse
+from fanin.switch.machine.switch_machine import SwitchMachine
 from tests.p4_programs.conftest import OpenSubject
 from tests.p4_programs.frames import Place
 from tests.p4_programs.histories import History, random_spec

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import struct
 
-from fanin.job import JobSpec
-from fanin.switch.switch_machine import SwitchMachine
-from fanin.wire import Flag, Kind, Packet, Reason, parse
+from fanin.protocol.job import JobSpec
+from fanin.protocol.wire import Flag, Kind, Packet, Reason, parse
+from fanin.switch.machine.switch_machine import SwitchMachine
 from tests.p4_programs.frames import SERVICE_PORT, SWITCH_ADDRESS, SWITCH_MAC, Place, frame_to_switch, payload_for
 from tests.p4_programs.sides import ProgramSides
 from tests.p4_programs.subjects import CPU_PORT, REASONS, Subject, program, write_job

@@ -14,9 +14,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from fanin.job import JobSpec
-from fanin.switch.switch_machine import SwitchMachine
-from fanin.wire import Flag, Kind, Packet, Reason, parse
+from fanin.protocol.job import JobSpec
+from fanin.protocol.wire import Flag, Kind, Packet, Reason, parse
+from fanin.switch.machine.switch_machine import SwitchMachine
 from tests.p4_programs.conftest import OpenSubject
 from tests.p4_programs.frames import Place, frame_to_switch, payload_for
 from tests.p4_programs.histories import History

@@ -19,9 +19,9 @@ from fanin.emulation.simulator.scenario import Fault, JobPlan, Scenario, load, p
 from fanin.emulation.simulator.simulation import simulate
 from fanin.emulation.simulator.violations import AgreementError, CrashError, ProgressError
 from fanin.errors import ConfigurationError
-from fanin.switch.switch_job import SwitchJob
-from fanin.switch.switch_machine import SwitchMachine
-from fanin.wire import Packet
+from fanin.protocol.wire import Packet
+from fanin.switch.machine.switch_job import SwitchJob
+from fanin.switch.machine.switch_machine import SwitchMachine
 
 runner = CliRunner()
 

@@ -24,7 +24,7 @@ from fanin.emulation.simulator.scenario import (
 from fanin.emulation.simulator.search import search
 from fanin.emulation.simulator.simulation import simulate
 from fanin.emulation.simulator.violations import ViolationError
-from fanin.host.scale_forecast import AGE_WORDS, Forecast
+from fanin.host.machine.scale_forecast import AGE_WORDS, Forecast
 from fanin.host.stale.policy import POLICIES
 from tests.support.cluster import WORKER_MACHINES
 

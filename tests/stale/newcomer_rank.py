@@ -21,7 +21,7 @@ from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import FaninError, UnsupportedError
 from fanin.examples.train import replica_hash
-from fanin.host import handover
+from fanin.host.session import handover
 from fanin.host.torch import AsynchronousOptimizer, StaleOptions, is_newcomer
 from tests.stale.training_checks import CLASSES, WIDTH, batch
 

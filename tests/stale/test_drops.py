@@ -107,7 +107,7 @@ def test_what_is_chosen_while_a_job_runs_moves_towards_synchronous_when_most_is_
     c10d = pytest.importorskip("torch._C._distributed_c10d")
     from fanin.host.stale.bound import DynamicBound
     from fanin.host.stale.quorum import AdaptiveQuorum, SemiAsynchronousQuorum
-    from fanin.host.torch.pacing import Pacing
+    from fanin.host.torch.training.pacing import Pacing
 
     chooser = {
         "bound": DynamicBound(lowest=1, highest=4),

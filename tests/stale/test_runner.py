@@ -13,8 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from fanin.errors import CollectiveTimeoutError
-from fanin.events import ReductionDone, RoundHeard, Stands
-from fanin.host.engine import Engine, SwitchEndpoint, make_engine
+from fanin.host.engines.engine import Engine, SwitchEndpoint, make_engine
 from fanin.host.stale import runner as runner_module
 from fanin.host.stale.account import CONTRIBUTED, PASSED_FLUSH, Account, UnbalancedError, check_balance
 from fanin.host.stale.layout import Layout
@@ -22,8 +21,9 @@ from fanin.host.stale.policy import Policy
 from fanin.host.stale.rounds import StaleRounds
 from fanin.host.stale.runner import Result, StaleRunner
 from fanin.host.stale.scale import ScaleEpochs
+from fanin.numerics.reduction import Reduction
 from fanin.options import Options
-from fanin.reduction import Reduction
+from fanin.protocol.events import ReductionDone, RoundHeard, Stands
 from tests.transports.clusters import DEADLINE_S, Cluster, Scheme, cluster, make_spec
 
 WORKERS, ELEMENTS, STALENESS, FLOWS = 3, 500, 2, 2

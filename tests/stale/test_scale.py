@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanin.errors import ConfigurationError
-from fanin.fixed_point import Codec
 from fanin.host.stale.layout import Layout
 from fanin.host.stale.scale import (
     MAX_POWER,
@@ -22,7 +21,8 @@ from fanin.host.stale.scale import (
     read_tally,
     write_tally,
 )
-from fanin.reduction import Element
+from fanin.numerics.fixed_point import Codec
+from fanin.numerics.reduction import Element
 
 
 @given(st.floats(2.0**MIN_POWER, 2.0**MAX_POWER, allow_nan=False))

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fanin.emulation.simulator.oracle import expected as expected
-from fanin.events import Ready, ReductionDone, WorkerEvent
-from fanin.fixed_point import DTYPES
-from fanin.host.worker_machine import WorkerMachine
-from fanin.job import JobSpec
-from fanin.reduction import Reduction
-from fanin.switch.switch_machine import SwitchMachine
+from fanin.host.machine.worker_machine import WorkerMachine
+from fanin.numerics.fixed_point import DTYPES
+from fanin.numerics.reduction import Reduction
+from fanin.protocol.events import Ready, ReductionDone, WorkerEvent
+from fanin.protocol.job import JobSpec
+from fanin.switch.machine.switch_machine import SwitchMachine
 from tests.support.lockstep import Lockstep
 from tests.support.network import SWITCH, Link, Network, Switch, Worker
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fanin.events import WorkerEvent
-from fanin.host.worker_machine import WorkerMachine
-from fanin.job import JobSpec
-from fanin.reduction import Reduction
+from fanin.host.machine.worker_machine import WorkerMachine
+from fanin.numerics.reduction import Reduction
+from fanin.protocol.events import WorkerEvent
+from fanin.protocol.job import JobSpec
 
 
 class Lockstep:

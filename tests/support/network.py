@@ -20,7 +20,7 @@ from fanin.emulation.simulator.links import Link as Link
 from fanin.emulation.simulator.machines import Machine
 from fanin.emulation.simulator.machines import Switch as Switch
 from fanin.emulation.simulator.machines import Worker as Worker
-from fanin.events import WorkerEvent
+from fanin.protocol.events import WorkerEvent
 
 SWITCH = 0
 MAX_STEPS = 2_000_000

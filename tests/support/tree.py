@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fanin.events import Ready, ReductionDone, WorkerEvent
-from fanin.job import JobSpec, Uplink
+from fanin.protocol.events import Ready, ReductionDone, WorkerEvent
+from fanin.protocol.job import JobSpec, Uplink
 from tests.support.cluster import MEMORY_BYTES, SWITCH_MACHINES, WORKER_MACHINES, Array, job, reduction
 from tests.support.network import Link, Playground
 

@@ -8,10 +8,10 @@ from typing import Protocol
 
 import numpy as np
 
-from fanin.events import SwitchEvent
-from fanin.job import JobSpec
-from fanin.switch.switch_machine import SwitchMachine as Twin
-from fanin.wire import Flag, Kind, Packet, Reason, datagram_bytes, parse
+from fanin.protocol.events import SwitchEvent
+from fanin.protocol.job import JobSpec
+from fanin.protocol.wire import Flag, Kind, Packet, Reason, datagram_bytes, parse
+from fanin.switch.machine.switch_machine import SwitchMachine as Twin
 
 GENERATION = 0xABCD1234
 NO_FLAGS = Flag(0)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Protocol, cast
 
-from fanin.job import JobSpec, Uplink
-from fanin.wire import OFFSET_BASE, OFFSET_KIND, OFFSET_SLOT, SWITCH_WORKER, Flag, Kind, Packet, Reason
+from fanin.protocol.job import JobSpec, Uplink
+from fanin.protocol.wire import OFFSET_BASE, OFFSET_KIND, OFFSET_SLOT, SWITCH_WORKER, Flag, Kind, Packet, Reason
 from tests.switch.harness import Bench, Machine, MachineType, address, make_spec, words_of
 
 PARENT = 5000

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from fanin.errors import AdmissionError
-from fanin.job import SWITCH_QUEUE_BYTES, SWITCH_QUEUE_DATAGRAMS, JobSpec
-from fanin.wire import Kind
+from fanin.protocol.job import SWITCH_QUEUE_BYTES, SWITCH_QUEUE_DATAGRAMS, JobSpec
+from fanin.protocol.wire import Kind
 from tests.switch.harness import PLENTY, Bench, MachineType, address, make_spec
 
 

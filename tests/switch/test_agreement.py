@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fanin.job import JobSpec
-from fanin.wire import Flag, Kind, Packet, parse
+from fanin.protocol.job import JobSpec
+from fanin.protocol.wire import Flag, Kind, Packet, parse
 from tests.switch.harness import MACHINES, NO_FLAGS, PLENTY, Bench, Machine, address, make_spec
 
 TWIN = MACHINES["twin"]

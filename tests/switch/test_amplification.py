@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from fanin.wire import HEADER_BYTES, Flag, Kind, Reason, parse
+from fanin.protocol.wire import HEADER_BYTES, Flag, Kind, Reason, parse
 from tests.switch import test_agreement as histories
 from tests.switch.harness import MACHINES, Bench, MachineType, address, make_spec
 

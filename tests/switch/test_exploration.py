@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from fanin.switch.slot_machine import EMPTY, Contribution, Membership, Round, Slot, Verdict
+from fanin.switch.machine.slot_machine import EMPTY, Contribution, Membership, Round, Slot, Verdict
 
 
 class ViolationError(AssertionError):

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from fanin.wire import SWITCH_WORKER, Flag, Kind, Packet, Reason
+from fanin.protocol.wire import SWITCH_WORKER, Flag, Kind, Packet, Reason
 from tests.switch.harness import MACHINES, Bench, Machine, MachineType, address, make_spec, words_of
 from tests.switch.leaf import PARENT, UPLINK, Leaf, LeafHistory, LeafMachine
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from fanin.events import WorkerSilent
-from fanin.job import SUSPICION_SETTLES_S, SUSPICION_TIMEOUT_S
-from fanin.wire import Flag, Kind, Reason
+from fanin.protocol.events import WorkerSilent
+from fanin.protocol.job import SUSPICION_SETTLES_S, SUSPICION_TIMEOUT_S
+from fanin.protocol.wire import Flag, Kind, Reason
 from tests.switch.harness import Bench, MachineType, address, make_spec, reasons
 
 

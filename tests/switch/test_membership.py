@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from fanin.events import WorkerJoined
-from fanin.wire import MAX_BASE, Flag, Kind, Packet, Reason
+from fanin.protocol.events import WorkerJoined
+from fanin.protocol.wire import MAX_BASE, Flag, Kind, Packet, Reason
 from tests.switch.harness import Bench, MachineType, address, make_spec, reasons
 
 NEW_TOKEN = 0x5151_0000_7777

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from fanin.wire import (
+from fanin.protocol.wire import (
     HEADER_BYTES,
     MAX_DATAGRAM_BYTES,
     OFFSET_CHECKSUM,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fanin.events import WorkerJoined, WorkerLeft
-from fanin.wire import SWITCH_WORKER, Flag, Kind, Reason, datagram_bytes
+from fanin.protocol.events import WorkerJoined, WorkerLeft
+from fanin.protocol.wire import SWITCH_WORKER, Flag, Kind, Reason, datagram_bytes
 from tests.switch.harness import Bench, MachineType, address, facts, make_spec, reasons
 
 

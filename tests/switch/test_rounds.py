@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fanin.wire import MAX_BASE, SWITCH_WORKER, Flag, Kind, Packet, Reason
+from fanin.protocol.wire import MAX_BASE, SWITCH_WORKER, Flag, Kind, Packet, Reason
 from tests.switch.harness import GENERATION, Bench, MachineType, address, make_spec, reasons
 
 

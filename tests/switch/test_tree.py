@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from fanin.errors import ConfigurationError
-from fanin.events import Refused, SwitchSilent, WorkersGone
-from fanin.job import JobSpec
-from fanin.reduction import EXACT, Element
-from fanin.wire import Reason
+from fanin.numerics.reduction import EXACT, Element
+from fanin.protocol.events import Refused, SwitchSilent, WorkersGone
+from fanin.protocol.job import JobSpec
+from fanin.protocol.wire import Reason
 from tests.support.cluster import expected
 from tests.support.network import Link
 from tests.support.tree import LEAF, Tree

@@ -12,7 +12,7 @@ from torch.distributed.distributed_c10d import _coalescing_manager
 
 from fanin.errors import UnsupportedError
 from fanin.host.torch import FaninProcessGroup, counters
-from fanin.host.torch.routing import AVG, ROUTES, SUM
+from fanin.host.torch.collectives.routing import AVG, ROUTES, SUM
 from fanin.options import Options
 
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)

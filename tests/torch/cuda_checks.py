@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fanin.host.torch import counters
-from fanin.host.torch.staging import PIECE_BYTES
+from fanin.host.torch.collectives.staging import PIECE_BYTES
 from tests.torch.collective_checks import FLOATS, close, everyone, identical
 
 

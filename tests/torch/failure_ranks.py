@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import fanin
 from fanin.errors import FaninError
-from fanin.host.shards import ShardedSession
+from fanin.host.session.shards import ShardedSession
 from fanin.host.torch import FaninProcessGroup, counters
 
 VICTIM = 1

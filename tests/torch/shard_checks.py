@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fanin.host.shards import ShardedSession
+from fanin.host.session.shards import ShardedSession
 from fanin.host.torch import FaninProcessGroup
 
 RANK = int(os.environ.get("RANK", "0"))

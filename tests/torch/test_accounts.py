@@ -11,7 +11,7 @@ import pytest
 
 from fanin.errors import HandoverError
 from fanin.host.stale.account import Account
-from fanin.host.torch.accounts import from_text, to_text
+from fanin.host.torch.training.accounts import from_text, to_text
 
 
 def an_account(rounds: int = 5, chunks: int = 3) -> Account:

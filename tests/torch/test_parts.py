@@ -10,18 +10,18 @@ import torch
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import ConfigurationError
-from fanin.host.torch import rendezvous
 from fanin.host.torch.backend import options_for
-from fanin.host.torch.carrier import movable, plain
-from fanin.host.torch.completion import CallbackPool
-from fanin.host.torch.fallback import items_per_flow
-from fanin.host.torch.parting import StoreHost
-from fanin.host.torch.reducing import Request, tag_of
-from fanin.host.torch.rendezvous import find_incarnation, reachable_host
-from fanin.host.torch.staging import overlap
-from fanin.job import JobSpec
+from fanin.host.torch.collectives import rendezvous
+from fanin.host.torch.collectives.carrier import movable, plain
+from fanin.host.torch.collectives.completion import CallbackPool
+from fanin.host.torch.collectives.fallback import items_per_flow
+from fanin.host.torch.collectives.parting import StoreHost
+from fanin.host.torch.collectives.reducing import Request, tag_of
+from fanin.host.torch.collectives.rendezvous import find_incarnation, reachable_host
+from fanin.host.torch.collectives.staging import overlap
+from fanin.numerics.reduction import Element
 from fanin.options import Options
-from fanin.reduction import Element
+from fanin.protocol.job import JobSpec
 
 TIMEOUT_S = 20.0
 

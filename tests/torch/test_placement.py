@@ -13,9 +13,9 @@ pytest.importorskip("torch", reason="needs torch: pip install 'fanin[torch]'")
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import ConfigurationError, JoinTimeoutError, SwitchUnreachableError
-from fanin.host.torch import rendezvous
-from fanin.host.torch.placement import Hosts, hosts_of, where_to_sum
-from fanin.host.torch.rendezvous import SHARED, Meeting, meet
+from fanin.host.torch.collectives import rendezvous
+from fanin.host.torch.collectives.placement import Hosts, hosts_of, where_to_sum
+from fanin.host.torch.collectives.rendezvous import SHARED, Meeting, meet
 from fanin.options import Options, SwitchAddress
 
 SIZE = 4

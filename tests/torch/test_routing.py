@@ -13,7 +13,7 @@ BEGIN, END = "<!-- routes:", "<!-- end of routes -->"
 
 
 def test_the_table_in_the_docs_is_the_one_in_the_code() -> None:
-    from fanin.host.torch.routing import markdown
+    from fanin.host.torch.collectives.routing import markdown
 
     text = (ROOT / "docs" / "torch.md").read_text()
     written = text[text.index("\n", text.index(BEGIN)) : text.index(END)].strip()
@@ -21,7 +21,7 @@ def test_the_table_in_the_docs_is_the_one_in_the_code() -> None:
 
 
 def test_every_element_type_of_the_switch_is_summed_by_the_switch() -> None:
-    from fanin.host.torch.routing import AVG, ELEMENTS, PREMUL_SUM, SUM, Path, route_of
+    from fanin.host.torch.collectives.routing import AVG, ELEMENTS, PREMUL_SUM, SUM, Path, route_of
 
     for dtype, element in ELEMENTS.items():
         assert route_of(SUM, dtype).path is Path.SWITCH
@@ -32,7 +32,7 @@ def test_every_element_type_of_the_switch_is_summed_by_the_switch() -> None:
 
 
 def test_gloo_never_sums_floats() -> None:
-    from fanin.host.torch.routing import AVG, PREMUL_SUM, ROUTES, SUM, Path
+    from fanin.host.torch.collectives.routing import AVG, PREMUL_SUM, ROUTES, SUM, Path
 
     for (op, dtype), route in ROUTES.items():
         if op in (SUM, AVG, PREMUL_SUM) and (dtype.is_floating_point or dtype.is_complex):
@@ -40,7 +40,7 @@ def test_gloo_never_sums_floats() -> None:
 
 
 def test_gloo_is_asked_only_for_element_types_that_it_knows() -> None:
-    from fanin.host.torch.routing import GLOO_DTYPES, ROUTES, Path
+    from fanin.host.torch.collectives.routing import GLOO_DTYPES, ROUTES, Path
 
     assert all(route.carrier in GLOO_DTYPES for route in ROUTES.values() if route.path is Path.GLOO)
 

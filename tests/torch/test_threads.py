@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import CollectiveTimeoutError, FaninError, JoinTimeoutError, WorkerLostError
-from fanin.host.session import Session
+from fanin.host.session.session import Session
 from fanin.host.torch import FaninProcessGroup
 from fanin.options import Options
 from tests.control.processes import DEADLINE_S, in_thread, until

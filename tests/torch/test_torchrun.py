@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from fanin import control
 from fanin.emulation.processes import free_port
-from fanin.host.control import ask
+from fanin.host.session.control import ask
+from fanin.protocol import control
 from tests.control.processes import a_switch
 from tests.torch.job import ROOT
 

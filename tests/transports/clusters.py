@@ -14,17 +14,17 @@ import zmq
 
 from fanin.extension import native_extension
 from fanin.faults import FaultPlan
-from fanin.host.engine import Engine, SwitchEndpoint, make_engine
-from fanin.host.pump import PumpEngine
+from fanin.host.engines.engine import Engine, SwitchEndpoint, make_engine
+from fanin.host.engines.pump import PumpEngine
+from fanin.host.machine.worker_machine import WorkerMachine
 from fanin.host.transports import FaultyTransport, MemoryTransport
-from fanin.host.worker_machine import WorkerMachine
-from fanin.job import JobSpec
+from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options
-from fanin.reduction import Element, Reduction
-from fanin.switch.pump import PumpServer
-from fanin.switch.server import Server, make_server
-from fanin.switch.switch_machine import SwitchMachine
-from fanin.transport import SWITCH, Transport
+from fanin.protocol.job import JobSpec
+from fanin.switch.machine.switch_machine import SwitchMachine
+from fanin.switch.server.pump import PumpServer
+from fanin.switch.server.server import Server, make_server
+from fanin.transports.transport import SWITCH, Transport
 
 DEADLINE_S = 20.0
 """Far more than loopback needs; only a test that fails waits for it."""

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from fanin.wire import MAX_CODES, SWITCH_WORKER, Flag, Kind, Packet, Reason
+from fanin.protocol.wire import MAX_CODES, SWITCH_WORKER, Flag, Kind, Packet, Reason
 
 
 def words(*values: int) -> npt.NDArray[np.uint32]:

@@ -10,7 +10,7 @@ import zmq
 
 from fanin.host.transports import MemoryTransport, UdpTransport, ZmqTransport
 from fanin.switch.transports import UdpServerTransport, ZmqServerTransport
-from fanin.transport import Datagram, Transport
+from fanin.transports.transport import Datagram, Transport
 
 DEADLINE_S = 10.0
 """Far more than loopback needs; only a test that fails waits for it."""

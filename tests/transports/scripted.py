@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from fanin.events import SwitchEvent, WorkerEvent
-from fanin.job import JobSpec, Uplink
-from fanin.reduction import Reduction
-from fanin.transport import Datagram
+from fanin.numerics.reduction import Reduction
+from fanin.protocol.events import SwitchEvent, WorkerEvent
+from fanin.protocol.job import JobSpec, Uplink
+from fanin.transports.transport import Datagram
 
 
 class ScriptedWorker:

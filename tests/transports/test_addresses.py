@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanin.addresses import AddressBook
+from fanin.transports.addresses import AddressBook
 
 
 @given(st.lists(st.integers(0, 20), max_size=200), st.integers(1, 8))

@@ -1,4 +1,4 @@
-"""What every transport promises (fanin/transport.py), over real sockets on loopback and over queues."""
+"""What every transport promises (fanin/transports/transport.py), over real sockets on loopback and over queues."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fanin.transport import MAX_BATCH, SWITCH
+from fanin.transports.transport import MAX_BATCH, SWITCH
 from tests.transports.rigs import DEADLINE_S, RIGS, Rig, opened, receive_exactly
 
 LONGEST = 60_000

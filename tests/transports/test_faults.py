@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fanin.errors import ConfigurationError
 from fanin.faults import EXAMPLE, FaultPlan
 from fanin.host.transports import FaultyTransport
-from fanin.transport import SWITCH
+from fanin.transports.transport import SWITCH
 from tests.transports.rigs import memory_rig
 
 COUNT = 2000

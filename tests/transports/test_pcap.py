@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanin.errors import ConfigurationError
-from fanin.framing import Endpoint, ethernet_frame, internet_checksum, pcap_header
 from fanin.host.transports import PcapTransport, PcapWriter
-from fanin.transport import SWITCH
+from fanin.transports.framing import Endpoint, ethernet_frame, internet_checksum, pcap_header
+from fanin.transports.transport import SWITCH
 from tests.transports.packets import HAND_BUILT
 from tests.transports.rigs import memory_rig, receive_exactly
 

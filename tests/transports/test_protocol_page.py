@@ -7,8 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from fanin import wire
-from fanin.wire import Flag, Kind, Reason
+from fanin.protocol import wire
+from fanin.protocol.wire import Flag, Kind, Reason
 from tests.transports.worked_example import BEGIN, END, FIELDS, PAGE, TENSORS, conversation, render
 
 TEXT = PAGE.read_text()
@@ -56,7 +56,7 @@ def test_the_limits_are_the_codes() -> None:
 
 
 def test_the_reasons_that_a_switch_tells_are_marked() -> None:
-    from fanin.switch.switch_machine import TOLD
+    from fanin.switch.machine.switch_machine import TOLD
 
     told = {row[0] for row in _rows("reason").values() if row[1] == "yes"}
     assert told == {reason.name for reason in (*TOLD, Reason.VERSION)}

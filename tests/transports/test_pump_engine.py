@@ -1,4 +1,4 @@
-"""What an engine promises (host/engine.py): no call hangs, failures are told once, nothing is touched after them."""
+"""What an engine promises (host/engines/engine.py): no call hangs, failures are told once, then nothing is touched."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ import numpy as np
 import pytest
 
 from fanin.errors import ConfigurationError
-from fanin.events import (
+from fanin.host.engines.engine import SwitchEndpoint, make_engine
+from fanin.host.engines.pump import PumpEngine
+from fanin.host.transports import MemoryTransport
+from fanin.numerics.reduction import Element, Reduction
+from fanin.options import Options
+from fanin.protocol.events import (
     Departed,
     EngineStopped,
     Ready,
@@ -22,14 +27,9 @@ from fanin.events import (
     SwitchSilent,
     WorkersGone,
 )
-from fanin.host.engine import SwitchEndpoint, make_engine
-from fanin.host.pump import PumpEngine
-from fanin.host.transports import MemoryTransport
-from fanin.options import Options
-from fanin.reduction import Element, Reduction
+from fanin.protocol.wire import Reason
 from fanin.switch.transports import UdpServerTransport
-from fanin.transport import Datagram
-from fanin.wire import Reason
+from fanin.transports.transport import Datagram
 from tests.transports.clusters import DEADLINE_S, Scheme, cluster, make_spec, reduction_of
 from tests.transports.scripted import ScriptedWorker
 

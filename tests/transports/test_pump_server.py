@@ -1,4 +1,4 @@
-"""What a server promises (switch/server.py): flows act as one, and the controller's verbs reach the workers."""
+"""What a server promises (switch/server/server.py): flows act as one, and the controller's verbs reach the workers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from fanin.errors import AdmissionError
-from fanin.events import Ready, Refused, WorkerJoined, WorkerLeft, WorkerSilent
 from fanin.host.transports import MemoryTransport
-from fanin.switch.pump import PumpServer
-from fanin.transport import SWITCH
-from fanin.wire import Reason
+from fanin.protocol.events import Ready, Refused, WorkerJoined, WorkerLeft, WorkerSilent
+from fanin.protocol.wire import Reason
+from fanin.switch.server.pump import PumpServer
+from fanin.transports.transport import SWITCH
 from tests.transports.clusters import DEADLINE_S, MEMORY_BYTES, cluster, make_spec, reduction_of
 from tests.transports.scripted import ScriptedSwitch
 

@@ -1,4 +1,4 @@
-"""The scapy layer reads what fanin/wire.py writes and writes the same bytes."""
+"""The scapy layer reads what fanin/protocol/wire.py writes and writes the same bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from fanin.wire import HEADER_BYTES, Kind, Packet, WireError, parse
+from fanin.protocol.wire import HEADER_BYTES, Kind, Packet, WireError, parse
 from tests.transports.packets import ANY_PACKET, HAND_BUILT
 
 pytest.importorskip("scapy", reason="the scapy layer is an extra: pip install fanin[scapy]")

@@ -12,7 +12,7 @@ from fanin.errors import ConfigurationError, SwitchUnreachableError
 from fanin.host.transports import UdpTransport, ZmqTransport, open_transport
 from fanin.options import Options
 from fanin.switch.transports import UdpServerTransport, ZmqServerTransport
-from fanin.transport import SWITCH
+from fanin.transports.transport import SWITCH
 from tests.transports.clusters import DEADLINE_S, make_spec
 from tests.transports.rigs import opened, receive_exactly
 

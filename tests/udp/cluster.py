@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from fanin.events import Ready
-from fanin.job import JobSpec
-from fanin.reduction import Element, Reduction
-from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES, slots_for
-from fanin.wire import datagram_bytes
+from fanin.numerics.reduction import Element, Reduction
+from fanin.protocol.events import Ready
+from fanin.protocol.job import JobSpec
+from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES, slots_for
+from fanin.protocol.wire import datagram_bytes
 
 native = pytest.importorskip("fanin._native", reason="the native extension is not built")
 

@@ -13,10 +13,19 @@ import pytest
 
 from fanin.emulation.processes import free_port
 from fanin.errors import AdmissionError
-from fanin.events import Departed, Ready, Refused, SwitchSilent, WorkerJoined, WorkerLeft, WorkersGone, WorkerSilent
-from fanin.job import JobSpec
-from fanin.reduction import Element
-from fanin.wire import Kind, Packet, Reason
+from fanin.numerics.reduction import Element
+from fanin.protocol.events import (
+    Departed,
+    Ready,
+    Refused,
+    SwitchSilent,
+    WorkerJoined,
+    WorkerLeft,
+    WorkersGone,
+    WorkerSilent,
+)
+from fanin.protocol.job import JobSpec
+from fanin.protocol.wire import Kind, Packet, Reason
 from tests.udp.cluster import (
     PLENTY,
     WAIT_S,

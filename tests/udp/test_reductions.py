@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fanin.errors import ConfigurationError
-from fanin.reduction import Element
+from fanin.numerics.reduction import Element
 from tests.udp.cluster import (
     DEFAULT_LIMIT_BYTES,
     WAIT_S,

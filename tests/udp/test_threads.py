@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from fanin.errors import ConfigurationError, FaninError
-from fanin.job import JobSpec
-from fanin.reduction import Element, Reduction
+from fanin.numerics.reduction import Element, Reduction
+from fanin.protocol.job import JobSpec
 from tests.udp.cluster import WAIT_S, Array, cluster, native, reduction, serving, spec_of
 
 THREADS = 2

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanin.job import JobSpec
-from fanin.window import (
+from fanin.protocol.job import JobSpec
+from fanin.protocol.window import (
     DEFAULT_RECEIVE_BUFFER_BYTES,
     IP_UDP_HEADER_BYTES,
     MAX_WINDOW_BYTES,
@@ -17,7 +17,7 @@ from fanin.window import (
     slots_for,
     truesize,
 )
-from fanin.wire import datagram_bytes
+from fanin.protocol.wire import datagram_bytes
 
 
 @given(st.integers(128, 1 << 17))

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from fanin import job, timers, wire
 from fanin.constants import cpp_header, p4_header, shared_constants
+from fanin.protocol import job, timers, wire
 from tools import p4_words
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanin.wire import (
+from fanin.protocol.wire import (
     HEADER_BYTES,
     MAX_CODES,
     MAX_DATAGRAM_BYTES,

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fanin.errors import ConfigurationError
-from fanin.events import Refused
-from fanin.host.gather import MAX_SPREAD_WORDS
-from fanin.reduction import EXACT, Element, Operator
-from fanin.wire import Reason
+from fanin.host.machine.gather import MAX_SPREAD_WORDS
+from fanin.numerics.reduction import EXACT, Element, Operator
+from fanin.protocol.events import Refused
+from fanin.protocol.wire import Reason
 from tests.support.cluster import Array, Cluster, expected, job, reduction
 from tests.support.network import SWITCH, Link
 from tests.worker.test_reductions import normal, same_bits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fanin.reduction import Element
+from fanin.numerics.reduction import Element
 from tests.support.cluster import Array, Cluster, expected, job, reduction
 from tests.support.network import SWITCH, Link
 

@@ -1,14 +1,14 @@
-"""Which item may be sent when (host/item_stream.py), and what an operation is cut into (host/operation.py)."""
+"""Which item may be sent when, and what an operation is cut into: host/machine/item_stream.py and operation.py."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from fanin.host.item_stream import ItemStream
-from fanin.host.operation import Operation
-from fanin.job import WINDOW_POOLS
-from fanin.wire import MAX_BASE
+from fanin.host.machine.item_stream import ItemStream
+from fanin.host.machine.operation import Operation
+from fanin.protocol.job import WINDOW_POOLS
+from fanin.protocol.wire import MAX_BASE
 from tests.support.cluster import job, reduction
 
 SPEC = job(slots=4, words_per_packet=8)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fanin.fixed_point import DTYPES
-from fanin.job import JobSpec
-from fanin.reduction import EXACT, Element, Operator, Reduction
-from fanin.wire import HEADER_BYTES, OFFSET_CHECKSUM, Kind, Packet, Reason
+from fanin.numerics.fixed_point import DTYPES
+from fanin.numerics.reduction import EXACT, Element, Operator, Reduction
+from fanin.protocol.job import JobSpec
+from fanin.protocol.wire import HEADER_BYTES, OFFSET_CHECKSUM, Kind, Packet, Reason
 from tests.support.cluster import WORKER_MACHINES, Cluster, job, reduction, worker_machine
 from tests.support.lockstep import Lockstep
 from tests.support.network import SWITCH, Link

@@ -1,4 +1,4 @@
-"""Joining, heartbeats, who is gone, what is refused, leaving: the table of host/presence.py, and strangers' packets."""
+"""Joining, heartbeats, silence, refusals, leaving: the table of host/machine/presence.py, and strangers' packets."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fanin.events import Departed, Ready, Refused, SwitchSilent, WorkerEvent, WorkersGone
-from fanin.job import HEARTBEAT_INTERVAL_S, HELLO_RETRY_S, LEAVE_TIMEOUT_S
-from fanin.wire import HEADER_BYTES, OFFSET_VERSION, Flag, Kind, Packet, Reason, parse
+from fanin.protocol.events import Departed, Ready, Refused, SwitchSilent, WorkerEvent, WorkersGone
+from fanin.protocol.job import HEARTBEAT_INTERVAL_S, HELLO_RETRY_S, LEAVE_TIMEOUT_S
+from fanin.protocol.wire import HEADER_BYTES, OFFSET_VERSION, Flag, Kind, Packet, Reason, parse
 from tests.support.cluster import Cluster, job, reduction, worker_machine
 from tests.support.network import SWITCH, Network, Worker
 

@@ -7,7 +7,7 @@ import tracemalloc
 
 import numpy as np
 
-from fanin.host.worker_machine import WorkerMachine
+from fanin.host.machine.worker_machine import WorkerMachine
 from tests.support.cluster import Cluster, job
 
 ROUNDS = 8

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fanin.wire import Flag, Kind, Packet, parse
+from fanin.protocol.wire import Flag, Kind, Packet, parse
 from tests.support.cluster import Array, Cluster, job, reduction
 from tests.support.network import SWITCH, Link
 

@@ -1,11 +1,11 @@
-"""When a contribution is sent again (host/loss_recovery.py): gaps, the timer, which round trips count."""
+"""When a contribution is sent again (host/machine/loss_recovery.py): gaps, the timer, which round trips count."""
 
 from __future__ import annotations
 
 import pytest
 
-from fanin.host.loss_recovery import LossRecovery
-from fanin.timers import (
+from fanin.host.machine.loss_recovery import LossRecovery
+from fanin.protocol.timers import (
     INITIAL_TIMEOUT_S,
     LINEAR_TIMEOUTS,
     MAX_TIMEOUT_S,

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fanin.errors import ConfigurationError
-from fanin.events import ReductionDone
-from fanin.fixed_point import to_bfloat16
-from fanin.job import WINDOW_POOLS
-from fanin.reduction import Element
+from fanin.numerics.fixed_point import to_bfloat16
+from fanin.numerics.reduction import Element
+from fanin.protocol.events import ReductionDone
+from fanin.protocol.job import WINDOW_POOLS
 from tests.support.cluster import Array, Cluster, expected, job, reduction
 
 FLOATS = [Element.FLOAT32, Element.FLOAT64, Element.FLOAT16, Element.BFLOAT16]

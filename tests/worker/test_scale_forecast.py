@@ -1,4 +1,4 @@
-"""Small reductions by forecast (host/scale_forecast.py): how many rounds they take, and that no bit ever changes."""
+"""Small reductions by forecast (host/machine/scale_forecast.py): how many rounds they take; no bit ever changes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fanin.host.scale_forecast import MAX_AGE, MAX_SHAPES, NO_FORECAST, Forecast, ScaleForecast
-from fanin.reduction import Element
+from fanin.host.machine.scale_forecast import MAX_AGE, MAX_SHAPES, NO_FORECAST, Forecast, ScaleForecast
+from fanin.numerics.reduction import Element
 from tests.support.cluster import Cluster, expected, job, reduction
 from tests.support.network import Link
 

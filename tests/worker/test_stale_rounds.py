@@ -9,10 +9,10 @@ import numpy.typing as npt
 import pytest
 
 from fanin.errors import ConfigurationError
-from fanin.events import RoundHeard
-from fanin.reduction import Element, Reduction
-from fanin.window import DEFAULT_RECEIVE_BUFFER_BYTES
-from fanin.wire import HEADER_BYTES, Flag, Kind, parse
+from fanin.numerics.reduction import Element, Reduction
+from fanin.protocol.events import RoundHeard
+from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
+from fanin.protocol.wire import HEADER_BYTES, Flag, Kind, parse
 from tests.support.cluster import WORKER_MACHINES, Cluster, job, reduction
 from tests.support.lockstep import Lockstep
 from tests.support.network import SWITCH, Link

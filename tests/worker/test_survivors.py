@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fanin.events import MembersChanged, Stands
+from fanin.protocol.events import MembersChanged, Stands
 from tests.support.cluster import Array, Cluster, job, reduction
 from tests.support.network import SWITCH, Link
 

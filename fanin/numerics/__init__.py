@@ -1,0 +1,1 @@
+"""Numbers in packets: reductions, block floating point, lanes, exact elements."""

@@ -1,0 +1,134 @@
+"""What a worker asks for: one reduction of one flat array, described by addresses so that no library is favoured.
+
+A `Reduction` names memory by address because the fast path reads and writes the user's tensors in place, with no copy.
+Whoever makes one keeps that memory alive until the reduction is done (`owner` helps: the engine holds on to it).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from fanin.errors import ConfigurationError
+
+LANES = (32, 16, 8, 4)
+"""Legal lane widths in bits."""
+EXACT = 0
+"""In the place of a lane width: no lanes are shared. Every rank's elements travel apart, and each rank reduces them all
+in the order of ranks (fanin/numerics/exact.py): exact for every operator, at N times the words."""
+
+
+class Element(enum.IntEnum):
+    """Element types that go through the switch. Values are shared with the native code."""
+
+    FLOAT32 = 0
+    FLOAT64 = 1
+    FLOAT16 = 2
+    BFLOAT16 = 3
+    INT32 = 4
+    INT16 = 5
+    INT8 = 6
+    UINT8 = 7
+    INT64 = 8
+    """Wider than what a switch adds: travels with lanes = EXACT only."""
+
+    @property
+    def bytes(self) -> int:
+        """Size of one element in memory."""
+        return (4, 8, 2, 2, 4, 2, 1, 1, 8)[self]
+
+    @property
+    def floating(self) -> bool:
+        """Whether the element is quantized (floating point) or added as it is (integers, wrapping)."""
+        return self <= Element.BFLOAT16
+
+
+class Operator(enum.IntEnum):
+    """What becomes of the ranks' elements. Values are shared with the native code; all but SUM need lanes = EXACT."""
+
+    SUM = 0
+    MIN = 1
+    MAX = 2
+    PRODUCT = 3
+    BAND = 4
+    BOR = 5
+    BXOR = 6
+
+    @property
+    def bitwise(self) -> bool:
+        """Whether it is for integers alone."""
+        return self >= Operator.BAND
+
+
+@dataclass(slots=True, kw_only=True)
+class Reduction:
+    """Sum `count` elements at `source` over all workers into `destination`. Not to be changed once submitted.
+
+    (Not frozen: one is made for every collective, and freezing it costs more than the rest of making it.)
+
+    Only elements [keep_first, keep_first + keep_count) of the result are written, the first of them at `destination`:
+    all for an all-reduce, one's own part for a reduce-scatter, none for a rank that is not the root of a reduce.
+    """
+
+    source: int
+    """Address of `count` contiguous elements. May equal destination."""
+    destination: int
+    """Address that receives `keep_count` elements; unused when that is 0."""
+    count: int
+    element: Element
+    lanes: int = 32
+    """Bits per lane: 32, 16, 8 or 4, or EXACT. Otherwise integers and float64 always use 32."""
+    operator: Operator = Operator.SUM
+    divisor: float = 1.0
+    """The result is divided by it (AVG: the number of workers). 0: each chunk by the contributions that it holds."""
+    factor: float = 1.0
+    """Every element is multiplied by it before it is quantized (PREMUL_SUM)."""
+    residual: int = 0
+    """Address of `count` float32 of error feedback, updated in place; 0 for none."""
+    keep_first: int = 0
+    keep_count: int = -1
+    """-1: all."""
+    tag: int = 0
+    """8 bits that must agree between ranks, as the ticket, count, element and lanes must: what the sum is for."""
+    signature: int = 0
+    """32 bits that must agree between ranks; the engine makes one from all that must agree when 0. In a job with
+    staleness it must be given, the same for all rounds: contributions of several meet in one."""
+    scale_code: int = 0
+    """A scale code (docs/numerics.md) for every element, that all ranks have agreed on beforehand; larger elements are
+    clipped, and what is clipped goes into the residual. 0: the ranks agree per chunk, one window ahead."""
+    passes: bool = False
+    """Contribute nothing: the source is not read, and the round goes on without this rank."""
+    counts: int = 0
+    """Address of a uint32 per chunk of all flows, that receives how many contributions its result holds; 0: none."""
+    owner: object = field(default=None, repr=False, compare=False)
+    """Whatever keeps the memory alive."""
+
+    def __post_init__(self) -> None:
+        if self.lanes not in LANES and self.lanes != EXACT:
+            raise ConfigurationError(f"lanes = {self.lanes}; must be one of {LANES}, or {EXACT} for exact")
+        if self.lanes != EXACT and (self.operator is not Operator.SUM or self.element is Element.INT64):
+            raise ConfigurationError(f"{self.operator.name} of {self.element.name} needs lanes = {EXACT} (exact)")
+        if self.operator is not Operator.SUM and self.divisor != 1.0:
+            raise ConfigurationError(f"{self.operator.name} is not divided")
+        if self.operator.bitwise and self.element.floating:
+            raise ConfigurationError(f"{self.operator.name} of {self.element.name}: bits are for integers")
+        if self.lanes == EXACT and (self.scale_code or self.passes):
+            raise ConfigurationError("an exact reduction has no scale_code and no pass")
+        if self.count < 0 or self.keep_first < 0 or self.keep_first + self.kept > self.count:
+            raise ConfigurationError(f"keeping [{self.keep_first}, +{self.kept}) of {self.count} elements")
+        if self.residual and not (self.element.floating and self.element is not Element.FLOAT64):
+            raise ConfigurationError(f"error feedback is for float32, float16 and bfloat16, not {self.element.name}")
+        if not 0 <= self.scale_code < 0xFFFF or (self.scale_code and not self.element.floating):
+            raise ConfigurationError(f"scale_code = {self.scale_code:#x} for {self.element.name}: no finite scale")
+        if self.passes and (self.residual or (self.element.floating and not self.scale_code)):
+            raise ConfigurationError("a pass has no residual, and of floating point it needs a scale_code")
+
+    @classmethod
+    def in_place(cls, address: int, count: int, element: Element, lanes: int, tag: int, owner: object) -> Reduction:
+        """A sum of `count` elements at `address` into the same memory."""
+        return cls(source=address, destination=address, count=count, element=element, lanes=lanes, tag=tag, owner=owner)
+
+    @property
+    def kept(self) -> int:
+        """Elements of the result that are written."""
+        return self.count if self.keep_count < 0 else self.keep_count

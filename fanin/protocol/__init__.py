@@ -1,0 +1,1 @@
+"""The protocol as both ends have it: packets, jobs, events, timers, control messages and their seals."""

@@ -1,0 +1,527 @@
+"""The control protocol: what workers and tools say to a switch's controller, and what it answers.
+
+Rules of this file
+------------------
+* One message is one JSON object in one ZeroMQ frame: `{"fanin": VERSION, "type": "join", ...fields, "seal": {...},
+  "tag": "..."}`. The client (DEALER) asks, the controller (ROUTER) answers; it may answer more than once, since a join
+  takes a while.
+* Every request is sealed: `seal` names the key (fanin/protocol/seal.py), the challenge that the controller drew for
+  this connection and a number that grows with each request; `tag` comes last and is the keyed hash of all bytes before
+  it. A request with another challenge is answered by `Challenge`, and sent again. Replies are sealed with the request's
+  key, challenge and number; only `Challenge`, and refusals of what could not be understood, are not.
+* `parse` is the only way from bytes to a message, and raises nothing but `ControlError`. It is strict: every field must
+  be there with its exact type, none may be unknown, sizes are bounded and texts are printable
+  (fanin/protocol/strict_json.py). Whether a value makes sense (is this rank taken?) is the controller's to judge, since
+  its answer has a reason and a remedy.
+* `Refused` keeps its layout in every version, and is read from any version: a refusal for the version must be readable.
+
+    client                         controller
+    (anything, sealed without the challenge) -> Challenge
+    Join  (again every JOIN_INTERVAL_S)  ->  Waiting: ranks are missing
+                                   <-  Admitted: what the job is, and this rank's token      | Refused
+    HELLO over the data path ...
+    Join                           ->  Started: every rank's data path works               | Refused
+    ... the job runs; control is silent ...
+    Join  (of a rank that was lost, in a job that goes on without) -> Admitted(running) ... Started
+    Leave                          ->  Left          (BYE on the data path comes first; this is for what BYE cannot say)
+    Ask                            ->  Stats         (`fanin stats`, `fanin doctor`)
+    Enlist  (a leaf, for each Join) -> Relayed       (to a parent: docs/control.md)
+    Attach  (a leaf, again and again) -> Attached    (the parent is there and no leaf itself)   | Refused
+    Tune                           ->  Tuned         (K and S of a running job: `fanin tune`, Session.tune)  | Refused
+    Explain                        ->  Explanation   (a worker whose job is gone asks what became of it)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import re
+import typing
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fanin.errors import FaninError
+from fanin.protocol import strict_json
+from fanin.protocol.seal import TAG_BYTES, tag, tag_holds
+from fanin.protocol.strict_json import MAX_TEXT_CHARACTERS
+
+VERSION = 2
+"""Of this protocol. A controller refuses every other one, in words."""
+DEFAULT_PORT = 4919
+"""0x1337: TCP for control and UDP for data."""
+JOIN_INTERVAL_S = 0.5
+"""A worker that waits repeats its Join this often, so that the controller knows that it still waits."""
+JOIN_LEASE_S = 4.0
+"""A waiting worker that is silent for this long is forgotten: eight repetitions."""
+MAX_MESSAGE_BYTES = 1 << 16
+"""Longest message a controller reads: a Join has about 500 bytes."""
+MAX_REPLY_BYTES = 1 << 24
+"""Longest message a client reads: Stats of a switch with very many jobs."""
+
+Scheme = Literal["udp", "zmq"]
+OnWorkerLoss = Literal["raise", "continue"]
+"""What a job does when a worker is lost or leaves: fail, or go on without it."""
+
+
+class ControlError(FaninError):
+    """Bytes that are no control message of this version. `version` is the other side's, where it could be read."""
+
+    def __init__(self, text: str, version: int | None = None) -> None:
+        super().__init__(text)
+        self.version = version
+
+
+class Refusal(str, enum.Enum):
+    """Why a controller refuses. Values are on the wire: never rename."""
+
+    VERSION = "version"
+    MALFORMED = "malformed"
+    SIZE = "size"
+    RANK = "rank"
+    RANK_TAKEN = "rank-taken"
+    TOO_MANY_WORKERS = "too-many-workers"
+    TOO_MANY_JOBS = "too-many-jobs"
+    QUORUM = "quorum"
+    STALENESS = "staleness"
+    DISAGREEMENT = "disagreement"
+    SCHEME = "scheme"
+    SHAPE = "shape"
+    MEMORY = "memory"
+    JOIN_TIMEOUT = "join-timeout"
+    MEMBER_LOST = "member-lost"
+    UNKNOWN_JOB = "unknown-job"
+    PARENT = "parent"
+    KEY = "key"
+    QUOTA = "quota"
+    INTERNAL = "internal"
+
+
+UNSEALED = frozenset((Refusal.VERSION.value, Refusal.MALFORMED.value, Refusal.KEY.value, Refusal.INTERNAL.value))
+"""Refusals that may come without a seal: what they answer had none that holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """I want to be `rank` of `job`; what I can do and what I ask for. None leaves the choice to the controller."""
+
+    job: str
+    rank: int
+    size: int
+    nonce: str
+    """Chosen at random by the worker: tells a repetition from another process that wants the same rank."""
+    wire_version: int
+    """fanin.protocol.wire.VERSION."""
+    software: str
+    """fanin.__version__, for people."""
+    process: str
+    """`host:pid`, for people."""
+    scheme: Scheme
+    path_mtu: int
+    """Bytes that one IP packet towards the switch can have, as far as the worker's own machine knows."""
+    receive_buffer_bytes: int
+    """What the system grants a socket of this worker."""
+    slots: int | None = None
+    words_per_packet: int | None = None
+    checksum: bool = False
+    quorum: int | None = None
+    """K; None: all."""
+    staleness: int = 0
+    """S."""
+    max_staleness: int | None = None
+    """The largest S that Tune may set later; memory and lanes are sized for it. None: S."""
+    on_worker_loss: OnWorkerLoss = "raise"
+    join_timeout_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Your place is kept; these ranks have not asked yet (or, once there are none, not reached the data path)."""
+
+    job: str
+    missing: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """The job is on the switch: what fanin.protocol.job.JobSpec says of it, and where the data goes."""
+
+    job: str
+    rank: int
+    index: int
+    generation: int
+    workers: int
+    quorum: int
+    staleness: int
+    max_staleness: int
+    slots: int
+    words_per_packet: int
+    codes_per_packet: int
+    checksum: bool
+    liveness_timeout_s: float
+    on_worker_loss: OnWorkerLoss
+    token: int
+    """This rank's, 64 bits."""
+    scheme: Scheme
+    ports: tuple[int, ...]
+    """One per flow."""
+    shared_memory: tuple[str, ...] = ()
+    """Paths, one per flow, where a worker on the switch's own machine finds rings for its datagrams; none if empty."""
+    ranks: tuple[int, ...] = ()
+    """At a leaf of a tree: the ranks that are its workers 0, 1, ...; empty where the worker's number is its rank."""
+    total_workers: int | None = None
+    """At a leaf of a tree: the ranks at all leaves, which lanes are sized for."""
+    running: bool = False
+    """The job runs already, and this rank comes into a place that is free."""
+    data_host: str = ""
+    """Address that data goes to where that is not this controller's: of a switch that it programs from outside."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """Every rank's data path works."""
+
+    job: str
+    processes: tuple[str, ...]
+    """`host:pid` of every rank, for errors that name one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """No: why, and what to do about it. Same layout in every version of this protocol."""
+
+    code: str
+    """A `Refusal`, or one that a later version knows."""
+    reason: str
+    remedy: str
+    ranks: tuple[int, ...] = ()
+    """The ranks it is about: missing ones, lost ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Challenge:
+    """Say that again, sealed with this: no request is taken that was recorded on another connection."""
+
+    challenge: str
+    key: str
+    """Fingerprint that the request named."""
+    known: bool
+    """Whether the controller has that key; where it has not, the key must be disclosed."""
+    closed: bool
+    """Whether the controller takes no keys but those that it was started with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enlist:
+    """A leaf to its parent: one of my ranks says Join."""
+
+    leaf: str
+    """Chosen at random by the leaf: tells it from others, and from itself after a restart."""
+    address: str
+    """`udp://host:port` of the leaf, for people."""
+    join: Join
+    """As the rank said it, with what the way from the leaf to its parent carries taken into account."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attach:
+    """A leaf to its parent: are you there, and am I a leaf of yours?"""
+
+    leaf: str
+    """As in Enlist."""
+    address: str
+    """As in Enlist."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """Yes. The other answer is Refused."""
+
+    leaf: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """The job is on the parent: who the leaf is there, and what its own part must look like."""
+
+    index: int
+    generation: int
+    branch: int
+    token: int
+    ranks: tuple[int, ...]
+    """The ranks at this leaf, ascending: its workers 0, 1, ..."""
+    size: int
+    """Ranks at all leaves: what lanes are sized for."""
+    slots: int
+    words_per_packet: int
+    codes_per_packet: int
+    checksum: bool
+    liveness_timeout_s: float
+    ports: tuple[int, ...]
+    """The parent's, one per flow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relayed:
+    """A parent to its leaf: what to do with one of its ranks, or to tell it. One of the four is there."""
+
+    job: str
+    rank: int
+    waiting: Waiting | None = None
+    placed: Placed | None = None
+    started: Started | None = None
+    refused: Refused | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """I am done with the job; `reason` is for the others, empty when all is well."""
+
+    job: str
+    rank: int
+    nonce: str
+    reason: str = ""
+    lost: bool = False
+    """A leaf to its parent: the rank does not say this itself, it is lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """Noted."""
+
+    job: str
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explain:
+    """My packets are refused: what became of this job?"""
+
+    job: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """`known` is whether the controller remembers the job; `text` what became of it; lost and left: ranks."""
+
+    known: bool
+    text: str
+    lost: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()
+    generation: int = 0
+    """The question's, by which a leaf knows whose question to its parent this answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """How are you?"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tune:
+    """Let the rounds of a running job close under another K or S; None leaves that one as it is."""
+
+    job: str
+    quorum: int | None = None
+    staleness: int | None = None
+    index: int | None = None
+    """The job's at the switch, where an operator means one of several jobs of that name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """What the job's rounds close under from here on."""
+
+    job: str
+    quorum: int
+    """K as asked for; no more than there are live workers are ever waited for."""
+    staleness: int
+    max_staleness: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberReport:
+    """One rank of one job. States: missing, waiting, joined, registered, lost, left."""
+
+    rank: int
+    process: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReport:
+    """One job. States: forming (ranks are missing), starting (data paths open), running, ending (a rank is gone)."""
+
+    name: str
+    state: str
+    index: int | None
+    """None while it forms."""
+    generation: int | None
+    scheme: Scheme
+    size: int
+    quorum: int
+    staleness: int
+    max_staleness: int
+    on_worker_loss: OnWorkerLoss
+    slots: int
+    words_per_packet: int
+    flows: int
+    memory_bytes: int
+    """Of the switch's, its rings in shared memory included."""
+    ring_bytes: int
+    """What those take; 0 where it has none."""
+    wanted_ring_bytes: int
+    """The same, or more than was free when it was admitted: then it has none, and goes through sockets."""
+    age_s: float
+    members: tuple[MemberReport, ...]
+    counters: dict[str, int]
+    key: str = ""
+    """Fingerprint of the key that its ranks speak with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataReport:
+    """One data server of the switch."""
+
+    scheme: Scheme
+    description: str
+    ports: tuple[int, ...]
+    counters: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParentReport:
+    """What a leaf knows of its parent. States: unknown (so far), answers, silent, refuses."""
+
+    address: str
+    state: str
+    text: str
+    """The state in words, with both addresses."""
+    silent_s: float
+    """Since the parent last said something, or since the leaf started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """Everything that `fanin stats` shows."""
+
+    software: str
+    wire_version: int
+    engine: str
+    """`native`, or `twin` and why."""
+    uptime_s: float
+    memory_bytes: int
+    memory_used_bytes: int
+    curve: bool
+    data: tuple[DataReport, ...]
+    jobs: tuple[JobReport, ...]
+    refused: dict[str, int]
+    """Refusals so far by code."""
+    parent: ParentReport | None = None
+    """Of a leaf."""
+    job_count: int = 0
+    """Jobs that some worker takes part in or waits for, whoever asks."""
+    operator: bool = True
+    """Whether `jobs` has all of them: with the switch's own key. Otherwise it has those of the key that asks."""
+
+
+Request = Join | Leave | Explain | Ask | Tune | Enlist | Attach
+Reply = Waiting | Admitted | Started | Refused | Left | Explanation | Stats | Tuned | Relayed | Attached | Challenge
+Message = Request | Reply
+
+_TYPES: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in typing.get_args(Message)}
+_ENVELOPE = ("fanin", "type", "seal", "tag")
+_TAIL = re.compile(rb',"tag":"([0-9a-f]{%d})"}' % (2 * TAG_BYTES))
+_TAIL_BYTES = len(',"tag":""}') + 2 * TAG_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal:
+    """What a keyed hash covers besides the message."""
+
+    key: str
+    """The key's fingerprint."""
+    challenge: str
+    """The controller's, for this connection; empty as long as it is not known."""
+    number: int
+    """Grows with every request of the connection, from a random beginning; a reply has that of the last request."""
+    disclosed: str | None = None
+    """The key itself, for a controller that does not know it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A message as it came."""
+
+    message: Message
+    seal: Seal | None
+    covered: bytes
+    """What the keyed hash is over."""
+    tag: bytes
+
+    def holds(self, key: bytes) -> bool:
+        """Whether the keyed hash is the one that `key` gives."""
+        return tag_holds(key, self.covered, self.tag, reply=not isinstance(self.message, Request))
+
+
+def one_line(text: str) -> str:
+    """`text` as a message may carry it: printable, on one line, no longer than the limit."""
+    line = "".join(letter if letter.isprintable() else " " for letter in text)
+    return line if len(line) <= MAX_TEXT_CHARACTERS else line[: MAX_TEXT_CHARACTERS - 3] + "..."
+
+
+def to_bytes(message: Message, version: int = VERSION, *, seal: Seal | None = None, key: bytes = b"") -> bytes:
+    """The frame that carries `message`, sealed if a `seal` is given. `version` is for tests between versions."""
+    body = {"fanin": version, "type": type(message).__name__.lower(), **_fields(message)}
+    if seal is not None:
+        body["seal"] = seal
+    data = json.dumps(body, allow_nan=False, separators=(",", ":"), default=_fields).encode()
+    if seal is None:
+        return data
+    covered = data[:-1]
+    return b'%b,"tag":"%b"}' % (covered, tag(key, covered, reply=not isinstance(message, Request)).hex().encode())
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    """A message, or a record in one, as JSON has it. Not asdict, which copies everything deeply first."""
+    return {name: getattr(record, name) for name in record.__slots__}
+
+
+def parse(data: bytes, limit_bytes: int = MAX_MESSAGE_BYTES) -> Message:
+    """Read one frame, whoever sealed it; ControlError for anything that is not exactly a message of this version (or a
+    refusal)."""
+    return read(data, limit_bytes).message
+
+
+def read(data: bytes, limit_bytes: int = MAX_MESSAGE_BYTES) -> Sealed:
+    """Read one frame with its seal, which nobody has looked at yet; ControlError as for `parse`."""
+    if len(data) > limit_bytes:
+        raise ControlError(f"{len(data)} bytes; a control message has at most {limit_bytes}")
+    try:
+        body = strict_json.load(data)
+        message = _read_message(body)
+        assert isinstance(body, dict)
+        if body["fanin"] != VERSION or ("seal" not in body and "tag" not in body):
+            return Sealed(message, None, data, b"")
+        if not isinstance(body.get("seal"), dict) or (tail := _TAIL.fullmatch(data[-_TAIL_BYTES:])) is None:
+            raise ControlError("a seal without a tag at its end")
+        seal = strict_json.read(body["seal"], Seal, "seal")
+        return Sealed(message, seal, data[:-_TAIL_BYTES], bytes.fromhex(tail[1].decode()))
+    except strict_json.RecordError as error:
+        raise ControlError(str(error)) from None
+
+
+def _read_message(body: object) -> Message:
+    if not isinstance(body, dict) or type(version := body.get("fanin")) is not int:
+        raise ControlError("not a fanin control message: no object with an integer `fanin`")
+    name = body.get("type")
+    if name == "refused" and version != VERSION:
+        known = {field.name for field in dataclasses.fields(Refused)}
+        return strict_json.read({key: value for key, value in body.items() if key in known}, Refused, "refused")
+    if version != VERSION:
+        raise ControlError(f"control protocol version {version}; this side speaks {VERSION}", version)
+    if not isinstance(name, str) or name not in _TYPES:
+        raise ControlError(f"unknown message type {strict_json.shown(name)}")
+    message = strict_json.read({key: body[key] for key in body if key not in _ENVELOPE}, _TYPES[name], name)
+    return typing.cast("Message", message)

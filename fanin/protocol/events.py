@@ -1,0 +1,126 @@
+"""What the machines report to whoever drives them: `next_event()` returns one of these, or None."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fanin.protocol.wire import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerJoined:
+    """Switch: a worker's address is registered for the first time."""
+
+    job: int
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSilent:
+    """Switch: nothing came from a worker for the job's liveness timeout; it counts as lost."""
+
+    job: int
+    worker: int
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLeft:
+    """Switch: a worker said BYE."""
+
+    job: int
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Worker: the switch answered the first HELLO; the data path works both ways at full packet length."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReductionDone:
+    """Worker: every chunk's result is in the destination."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundHeard:
+    """Worker: round `base` was closed in every slot, and nothing was submitted for it yet. In order, with gaps."""
+
+    base: int
+
+
+@dataclass(frozen=True, slots=True)
+class MembersChanged:
+    """Worker, in a job that survives losses: who takes part from here on. Each change is reported once, in order."""
+
+    change: int
+    """Which change of this job it is: 1, 2, ...; one that was overtaken by the next is not reported by itself."""
+    members: int
+    """Bit mask of the workers that rounds wait for."""
+    gone: int
+    """Those that are no members any more: lost, or left."""
+    come: int
+    """Those that are new."""
+    base: int
+    """The base of this worker's oldest unfinished item: rounds from about here on are without, or with, them. Exactly
+    who is in a round is what its result says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stands:
+    """Worker that came into a running job: the first base, of any slot, that it has to contribute; see `begin`."""
+
+    base: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersGone:
+    """Worker: bit masks of peers that are lost (silent) or left (said BYE) while this one needs them."""
+
+    lost: int
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchSilent:
+    """Worker: nothing came from the switch for the liveness timeout."""
+
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Worker: the switch refused a packet for a reason that sending again will not cure."""
+
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Departed:
+    """Worker: it has left. `confirmed` is False when the switch did not echo BYE in time."""
+
+    confirmed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStopped:
+    """Worker: the engine itself gave up, for no fault of the network (a broken transport, a bug); `text` says why."""
+
+    text: str
+
+
+SwitchEvent = WorkerJoined | WorkerSilent | WorkerLeft
+WorkerEvent = (
+    Ready
+    | MembersChanged
+    | Stands
+    | ReductionDone
+    | RoundHeard
+    | WorkersGone
+    | SwitchSilent
+    | Refused
+    | Departed
+    | EngineStopped
+)

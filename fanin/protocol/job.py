@@ -1,0 +1,228 @@
+"""What a job is: the facts that the controller hands to the switch and to every worker, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fanin.errors import ConfigurationError
+from fanin.protocol import window
+from fanin.protocol.wire import (
+    HEADER_BYTES,
+    MAX_CODES,
+    MAX_DATAGRAM_BYTES,
+    MAX_WORKERS,
+    WORD_BYTES,
+    codes_bytes,
+    datagram_bytes,
+)
+
+HEARTBEAT_INTERVAL_S = 0.5
+"""A worker says HELLO this often, busy or idle, and the switch answers."""
+LIVENESS_TIMEOUT_S = 5.0
+"""Silence after which a peer counts as gone, where nobody says otherwise: ten heartbeats."""
+SWITCH_LIVENESS_TIMEOUT_S = 30.0
+"""The same in the jobs of a switch that is not told otherwise: docs/errors.md, *How long silence may last*."""
+SUSPICION_SETTLES_S = 0.1
+"""A worker may still be heard for so long after a suspicion by what it had sent before, which queues hold back."""
+SUSPICION_TIMEOUT_S = 0.7
+"""Silence after which a suspected worker counts as gone: a heartbeat after the above, and 0.1 s for its way."""
+HEARTBEATS_TO_SILENCE = 3
+"""HELLOs that must stay unanswered, too: a process that was stopped does not take its own sleep for silence."""
+LIVENESS_HEARTBEATS = 10
+"""Heartbeats per liveness timeout, at least: a short timeout makes them more frequent."""
+HELLO_RETRY_S = 0.1
+"""How often the first HELLO is repeated until the switch answers."""
+LEFT_GRACE_S = 1.0
+"""How long a worker still resends towards rounds that a departed peer may have contributed to."""
+LEFT_MIN_TIMEOUTS = 3
+"""Retransmissions that must stay unanswered within that grace, too: a lost packet is no departed peer."""
+BYE_RETRY_S = 0.1
+"""How often BYE is repeated until the switch echoes it."""
+LEAVE_TIMEOUT_S = 1.0
+"""How long BYE is repeated: a leaving worker needs nothing any more, so it does not wait for a dead switch."""
+WINDOW_POOLS = 8
+"""No item is sent this many pools ahead of the oldest unfinished one: bounds how far slots drift apart. See
+`JobSpec.window_items`."""
+CACHE_LINE_BYTES = 64
+"""The words of a ring entry begin on a cache line of their own, behind the entry's facts and the result's header."""
+ENTRY_FACTS_BYTES = 24
+"""What a switch notes about a ring entry beside the result's wire image."""
+ARRIVED_BYTES = 8
+"""One entry of a slot's arrived ring: tag and bitmap."""
+SLOT_BYTES = 16
+"""The registers of a slot that are no ring."""
+MAX_TREE_WORKERS = 1024
+"""Workers of a two-level tree: 32 switches of 32."""
+SWITCH_QUEUE_DATAGRAMS = 4096
+"""What a switch machine holds for its driver to send; beyond that it is lost, which workers recover from."""
+SWITCH_QUEUE_BYTES = 1 << 25
+"""The same in bytes (a multicast counts once): 32 MiB, 512 of the longest datagrams."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """One job on one switch. Frozen and checked: a value that exists is legal."""
+
+    job: int
+    """Index of the job at its switch, 0..65535."""
+    generation: int
+    """32 bits in every packet; differs between any two jobs that could meet in the network."""
+    workers: int
+    """N, 1..32."""
+    quorum: int
+    """K, 1..N: arrivals that close a round once the staleness bound allows it. N for synchronous all-reduce."""
+    staleness: int = 0
+    """S, 0..: rounds by which a contribution may land late. 0 for synchronous all-reduce."""
+    max_staleness: int | None = None
+    """The largest S that the controller may set while the job runs: decides the rings' depth and the lanes. None: S."""
+    slots: int
+    """Slots of this job at this switch (of this flow, where a job is spread over several)."""
+    words_per_packet: int
+    """Most 32-bit words in one packet; a multiple of 8."""
+    codes_per_packet: int = 1
+    """Scale codes in one packet: each covers words_per_packet / codes_per_packet words' worth of elements."""
+    tokens: tuple[int, ...]
+    """One 64-bit secret per worker; a HELLO without it registers nothing."""
+    checksum: bool = False
+    """Whether packets carry a CRC-32: for paths that have no checksum of their own."""
+    liveness_timeout_s: float = LIVENESS_TIMEOUT_S
+    survives_loss: bool = False
+    """Whether the job goes on without a worker that is lost or has left: the controller then evicts it."""
+    total_workers: int | None = None
+    """Workers at all switches of a tree, 1..1024; lanes are sized for them. None: those of this switch are all."""
+    places: tuple[int, ...] = ()
+    """By worker: its place among the workers of all switches of a tree. Empty: its own number. Exact reductions
+    (fanin/numerics/exact.py) take values in the order of places; a switch does not look at them."""
+    branches: bool = False
+    """Whether the workers are switches (the root of a tree): each says how many contributions its own holds."""
+
+    def __post_init__(self) -> None:
+        def check(legal: bool, text: str) -> None:
+            if not legal:
+                raise ConfigurationError(f"job {self.job}: {text}")
+
+        check(0 <= self.job <= 0xFFFF, "job index must be in 0..65535")
+        check(0 <= self.generation <= 0xFFFFFFFF, f"generation {self.generation} is no 32-bit number")
+        check(1 <= self.workers <= MAX_WORKERS, f"workers = {self.workers}; one switch takes 1..{MAX_WORKERS}")
+        check(
+            1 <= self.all_workers <= MAX_TREE_WORKERS and (self.branches or self.all_workers >= self.workers),
+            f"total_workers = {self.total_workers}; must be in {self.workers}..{MAX_TREE_WORKERS}",
+        )
+        check(not (self.branches or self.total_workers) or self.synchronous, "a tree of switches is synchronous")
+        check(1 <= self.quorum <= self.workers, f"quorum = {self.quorum}; must be in 1..{self.workers} (workers)")
+        check(0 <= self.largest_staleness <= 1024, f"staleness = {self.largest_staleness}; must be in 0..1024")
+        check(
+            0 <= self.staleness <= self.largest_staleness,
+            f"staleness = {self.staleness}; must be in 0..{self.largest_staleness} (max_staleness)",
+        )
+        check(1 <= self.slots <= 1 << 20, f"slots = {self.slots}; must be in 1..{1 << 20}")
+        check(1 <= self.codes_per_packet <= MAX_CODES, f"codes_per_packet must be in 1..{MAX_CODES}")
+        check(
+            self.words_per_packet % (8 * self.codes_per_packet) == 0 and self.words_per_packet > 0,
+            f"words_per_packet = {self.words_per_packet} must be a positive multiple of 8 * codes_per_packet",
+        )
+        check(self.packet_bytes <= MAX_DATAGRAM_BYTES, f"a packet of {self.packet_bytes} bytes fits no datagram")
+        check(len(self.tokens) == self.workers, f"{len(self.tokens)} tokens for {self.workers} workers")
+        check(self.liveness_timeout_s > 0, "liveness_timeout_s must be positive")
+        check(
+            not self.places or (len(self.places) == self.workers and max(self.places) < self.all_workers),
+            f"places = {self.places} for {self.workers} of {self.all_workers} workers",
+        )
+
+    @property
+    def largest_staleness(self) -> int:
+        """The S that memory and lanes are sized for."""
+        return self.staleness if self.max_staleness is None else self.max_staleness
+
+    @property
+    def history(self) -> int:
+        """H = S + 2 ring entries per slot (S + 1 is not enough: docs/slot-machine.md), for the largest S."""
+        return self.largest_staleness + 2
+
+    @property
+    def contributions(self) -> int:
+        """M = N (S + 1): the most contributions that one round can hold; lanes are sized for it and the largest S."""
+        return self.all_workers * (self.largest_staleness + 1)
+
+    @property
+    def all_workers(self) -> int:
+        """Workers of the job, at this switch and at all others."""
+        return self.workers if self.total_workers is None else self.total_workers
+
+    def place(self, worker: int) -> int:
+        """A worker's place among all workers of the job."""
+        return self.places[worker] if self.places else worker
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether every round waits for every worker, and always will."""
+        return self.quorum == self.workers and self.largest_staleness == 0 and not self.survives_loss
+
+    @property
+    def heartbeat_s(self) -> float:
+        """How often a worker or leaf says HELLO, and a switch looks at its own watch (fanin/protocol/own_stops.py)."""
+        return min(HEARTBEAT_INTERVAL_S, self.liveness_timeout_s / LIVENESS_HEARTBEATS)
+
+    @property
+    def window_items(self) -> int:
+        """No item is sent this many ahead of the oldest unfinished one.
+
+        Synchronous jobs have as many slots as buffers hold. With staleness each chunk of the model owns a slot, so it
+        is this that keeps a round of any size within an ordinary socket buffer.
+        """
+        pools = WINDOW_POOLS * self.slots
+        if self.largest_staleness == 0:
+            return pools
+        return min(pools, window.slots_for(window.DEFAULT_RECEIVE_BUFFER_BYTES, self.packet_bytes))
+
+    @property
+    def full_mask(self) -> int:
+        """The bitmap with every worker's bit set."""
+        return (1 << self.workers) - 1
+
+    @property
+    def packet_bytes(self) -> int:
+        """Length in bytes of the longest datagram of this job."""
+        return datagram_bytes(self.codes_per_packet, self.words_per_packet)
+
+    @property
+    def pool_bytes(self) -> int:
+        """Switch memory that the job takes: per slot its registers, and per ring entry a result's wire image."""
+        head = _whole_lines(ENTRY_FACTS_BYTES + HEADER_BYTES + codes_bytes(self.codes_per_packet))
+        entry_bytes = head + _whole_lines(self.words_per_packet * WORD_BYTES)
+        return self.slots * (SLOT_BYTES + self.history * (ARRIVED_BYTES + entry_bytes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uplink:
+    """How a switch takes part in a job at its parent: as one worker, whose contributions are its own rounds."""
+
+    parent: int
+    """The parent's address, as whoever drives the machine numbers its peers."""
+    job: int
+    generation: int
+    worker: int
+    """The branch that this switch is at its parent."""
+    token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParentRoute:
+    """An uplink as a data server knows it: where the parent's flows are, and who this switch is there."""
+
+    host: str
+    """Numeric address."""
+    ports: tuple[int, ...]
+    """One per flow of either switch."""
+    job: int
+    generation: int
+    worker: int
+    token: int
+
+    def uplink(self, parent: int) -> Uplink:
+        """For the machine of one flow, whose driver has given the parent this number."""
+        return Uplink(parent=parent, job=self.job, generation=self.generation, worker=self.worker, token=self.token)
+
+
+def _whole_lines(size_bytes: int) -> int:
+    return -(-size_bytes // CACHE_LINE_BYTES) * CACHE_LINE_BYTES

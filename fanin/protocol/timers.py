@@ -1,0 +1,68 @@
+"""The retransmission timer: RFC 6298's estimator, with bounds that fit aggregation.
+
+A round trip here lasts until the slowest worker has contributed. So it measures the peers, too; but not how long they
+waited before they sent something again (host/machine/loss_recovery.py says which round trips count).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ALPHA = 1 / 8
+"""Weight of a new sample in the smoothed round trip (RFC 6298, section 2.3)."""
+BETA = 1 / 4
+"""Weight of a new sample in its variation (RFC 6298, section 2.3)."""
+VARIATION_FACTOR = 4
+"""K of RFC 6298, section 2.2."""
+GRANULARITY_S = 0.001
+"""G of RFC 6298: what a sleeping thread's wake-up can be off by."""
+INITIAL_TIMEOUT_S = 0.1
+"""Before the first sample. RFC 6298 has 1 s for the Internet; a switch is in the same building."""
+MIN_TIMEOUT_S = 0.01
+"""RFC 6298 has 1 s; Linux TCP 0.2 s. Gap detection finds most losses, so only a tail loss waits for this."""
+MAX_TIMEOUT_S = 1.0
+"""A worker that waits for a slow peer asks this often and no oftener (RFC 6298, section 2.5, allows 60 s)."""
+REORDER_THRESHOLD = 3
+"""A result overtaken by that many later ones is taken for lost (RFC 9002, section 6.1.1; RFC 5681, section 3.2)."""
+THIN_REORDER_THRESHOLD = 1
+"""The same where so few fly that three cannot overtake: in a short transfer, or at the end of one. What it sends again
+in vain is at most REORDER_THRESHOLD packets. Early retransmit (RFC 5827) counts almost alike."""
+LINEAR_TIMEOUTS = 6
+"""Timeouts in a row that are not doubled where so few fly. One packet per timeout is no load, but doubling makes one
+loss at the end of a transfer cost more than all before it. Linux TCP has this rule and this number for thin streams
+(Documentation/networking/tcp-thin.rst; TCP_THIN_LINEAR_RETRIES). After that many it is a peer that is late."""
+
+
+@dataclass(slots=True)
+class RetransmissionTimer:
+    """Smoothed round trip, its variation and the resulting timeout, all in seconds."""
+
+    smoothed_s: float = 0.0
+    variation_s: float = 0.0
+    backoff: int = 0
+    """How many times the timeout has been doubled since the last progress."""
+
+    def sample(self, round_trip_s: float) -> None:
+        """Take in a round trip of a packet that was sent once (Karn; RFC 6298, section 3); undoes no doubling."""
+        if self.smoothed_s == 0.0:
+            self.smoothed_s, self.variation_s = round_trip_s, round_trip_s / 2
+        else:
+            self.variation_s += BETA * (abs(self.smoothed_s - round_trip_s) - self.variation_s)
+            self.smoothed_s += ALPHA * (round_trip_s - self.smoothed_s)
+
+    def expired(self) -> None:
+        """Double the timeout (RFC 6298, section 5.5)."""
+        if self.timeout_s() < MAX_TIMEOUT_S:
+            self.backoff += 1
+
+    def progressed(self) -> None:
+        """Something new arrived: silence is over, the doubling is undone."""
+        self.backoff = 0
+
+    def timeout_s(self) -> float:
+        """How long to wait for a result before the contribution is sent again."""
+        if self.smoothed_s == 0.0:
+            timeout_s = INITIAL_TIMEOUT_S
+        else:
+            timeout_s = self.smoothed_s + max(GRANULARITY_S, VARIATION_FACTOR * self.variation_s)
+        return min(max(timeout_s, MIN_TIMEOUT_S) * 2.0**self.backoff, MAX_TIMEOUT_S)

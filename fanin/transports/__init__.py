@@ -1,0 +1,1 @@
+"""How datagrams move between a machine and its peers: interface, loop, addresses, captures, ZMTP."""

@@ -1,0 +1,128 @@
+"""The loop that drives a machine over a transport: send what is due, wait, take in what came, let timers fire.
+
+The clock is passed in, and the transport does the input and output: so this is shared by workers and switches, and runs
+in virtual time as well. A `Pump` is one machine, one transport and, between `start` and `stop`, one thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from fanin.transports.transport import Datagram, Transport
+
+MAX_WAIT_S = 1.0
+"""Longest sleep. Timers and `wake` end it sooner; this only bounds what a lost wake-up could cost."""
+STOP_TIMEOUT_S = 5.0
+"""How long `stop` waits for a thread that never blocks longer than a turn."""
+
+Event = TypeVar("Event", covariant=True)
+AnyEvent = TypeVar("AnyEvent")
+
+_log = logging.getLogger("fanin.transports.pump")
+
+
+class Machine(Protocol[Event]):
+    """The five verbs. Time is in seconds, of any clock that does not go back."""
+
+    def receive_datagram(self, data: bytes, source: int, now: float) -> None:
+        """Take in one datagram."""
+
+    def datagrams_to_send(self, now: float) -> list[Datagram]:
+        """Everything that is to be sent now."""
+
+    def next_timer(self) -> float | None:
+        """When `handle_timer` wants to be called, or None."""
+
+    def handle_timer(self, now: float) -> None:
+        """Do what is due."""
+
+    def next_event(self) -> Event | None:
+        """The next thing to report, or None."""
+
+
+class Pump(Generic[AnyEvent]):
+    """Drives `machine` over `transport`. Whoever calls the machine besides it holds `lock`, and `wake`s the pump then.
+
+    `on_event` and `on_crash` are called in the pump's thread, without the lock. After a crash (an exception that no
+    machine or transport should let out) the thread ends. `before_timers` is called under the lock with the time, before
+    timers that are due.
+    """
+
+    def __init__(
+        self,
+        machine: Machine[AnyEvent],
+        transport: Transport,
+        clock: Callable[[], float],
+        on_event: Callable[[AnyEvent], None],
+        on_crash: Callable[[Exception], None],
+        name: str,
+        before_timers: Callable[[float], None] | None = None,
+    ) -> None:
+        self.lock = threading.Lock()
+        self.transport = transport
+        self._machine = machine
+        self._clock = clock
+        self._on_event = on_event
+        self._on_crash = on_crash
+        self._before_timers = before_timers
+        self._halted = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin; the thread is a daemon, so that it never keeps an interpreter from ending."""
+        self._thread.start()
+
+    def turn(self, longest_wait_s: float = MAX_WAIT_S) -> None:
+        """One round of the loop; sleeps at most `longest_wait_s`."""
+        with self.lock:
+            if self._halted.is_set():
+                return
+            outgoing = self._machine.datagrams_to_send(self._clock())
+            timer = self._machine.next_timer()
+        if outgoing:
+            self.transport.send(outgoing)
+        wait_s = longest_wait_s if timer is None else min(max(timer - self._clock(), 0.0), longest_wait_s)
+        arrived = self.transport.receive(wait_s)
+        with self.lock:
+            if self._halted.is_set():
+                return
+            now = self._clock()
+            for data, source in arrived:
+                self._machine.receive_datagram(data, source, now)
+            timer = self._machine.next_timer()
+            if timer is not None and timer <= now:
+                if self._before_timers is not None:
+                    self._before_timers(now)
+                self._machine.handle_timer(now)
+            events = []
+            while (event := self._machine.next_event()) is not None:
+                events.append(event)
+        for event in events:
+            self._on_event(event)
+
+    def halt(self) -> None:
+        """From here on the machine is not called by the pump any more. Does not wait for the thread."""
+        with self.lock:
+            self._halted.set()
+        self.transport.wake()
+
+    def stop(self) -> None:
+        """Halt, wait for the thread, close the transport. Not from the pump's own thread."""
+        self.halt()
+        if self._thread.ident is not None:
+            self._thread.join(STOP_TIMEOUT_S)
+        if self._thread.is_alive():
+            _log.error("%s did not stop within %g s; its transport stays open", self._thread.name, STOP_TIMEOUT_S)
+        else:
+            self.transport.close()
+
+    def _run(self) -> None:
+        try:
+            while not self._halted.is_set():
+                self.turn()
+        except Exception as error:
+            _log.exception("%s crashed", self._thread.name)
+            self._on_crash(error)

@@ -1,0 +1,1 @@
+"""What carries out reductions at a worker: the native engine, or the pump over a transport."""

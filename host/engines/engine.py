@@ -1,0 +1,163 @@
+"""What carries out reductions at a worker, and the choice between the native engine and the pump.
+
+An engine owns one worker's share of one job: it drives one worker machine per flow until it is closed. Its calls may
+come from any thread. None of them hangs: each takes a timeout or returns at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Literal, Protocol, cast
+
+from fanin.errors import SwitchUnreachableError
+from fanin.extension import native_extension
+from fanin.host.engines import pump
+from fanin.host.machine.worker_machine import WorkerMachine
+from fanin.host.transports import open_transport
+from fanin.numerics.reduction import Reduction
+from fanin.options import Options
+from fanin.protocol.events import WorkerEvent
+from fanin.protocol.job import JobSpec
+from fanin.transports.transport import SWITCH, Transport
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchEndpoint:
+    """Where a job's data goes: one port per flow."""
+
+    scheme: Literal["udp", "zmq"]
+    host: str
+    ports: tuple[int, ...]
+    shared_memory: tuple[str, ...] = ()
+    """Where the switch offers it, a path per port; the native engine uses it if it can be mapped here."""
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{','.join(map(str, self.ports))}"
+
+
+class Engine(Protocol):
+    """Carries out the reductions of one worker of one job."""
+
+    @property
+    def description(self) -> str:
+        """Which machine, loop and transport run, in words: `native machine, native loop over udp`."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the job is over for this worker; `next_event` says why. Nothing writes to tensors any more."""
+
+    @property
+    def trouble(self) -> str:
+        """What the operating system last complained about, in words for a user; empty if nothing."""
+
+    def submit(self, reduction: Reduction) -> int:
+        """Queue a reduction and return its ticket: 1, 2, ... Every worker submits the same ones in the same order.
+
+        ConfigurationError for one that cannot be computed. After a failure there is a ticket too, one that is never
+        done: so whoever submits need not fear a failure in between.
+        """
+
+    def sum_in_place(
+        self, address: int, count: int, element: int, lanes: int, tag: int, timeout_s: float, owner: object
+    ) -> int:
+        """Submit a sum of `count` elements at `address` into the same memory, and wait for it, in one call.
+
+        0 once it is done. Otherwise its ticket, after `timeout_s` or a failure: it goes on, as a submitted one does,
+        and `owner` is kept till its end. Between processes of one machine what Python does around the engine takes
+        longer than the engine does; this is all that the commonest collective needs."""
+
+    def begin(self, base: int) -> None:
+        """Let the reductions of a newcomer begin with `base` of every slot: no earlier than its event Stands said."""
+
+    def wait(self, ticket: int, timeout_s: float) -> bool:
+        """Wait until it is done. False after `timeout_s`, or as soon as the engine has failed."""
+
+    def done(self, ticket: int) -> bool:
+        """Whether every element of the result is in its destination."""
+
+    def subscribe(self) -> None:
+        """From now on `next_event` reports ReductionDone and RoundHeard too, and the caller must read them."""
+
+    def next_event(self, timeout_s: float) -> WorkerEvent | None:
+        """The next event; waits up to `timeout_s` for one. A failure is reported once, as its own event."""
+
+    def counters(self) -> dict[str, int]:
+        """The machines' counters, added up over flows (srtt_us: the largest)."""
+
+    def leave(self, timeout_s: float) -> bool:
+        """Say BYE; True once the switch has confirmed it on every flow."""
+
+    def close(self) -> None:
+        """Stop at once, without BYE, and give up sockets and threads. A second call does nothing."""
+
+
+def make_engine(
+    options: Options, spec: JobSpec, worker: int, token: int, endpoint: SwitchEndpoint, newcomer: bool = False
+) -> Engine:
+    """Start the engine that `options` ask for; `description` of what comes back says which one it is.
+
+    A `newcomer` comes into a job that runs: see `Engine.begin`.
+    Native loop and machine: scheme udp, and neither faults, pcap nor trace asked for. Otherwise a thread that pumps
+    packets between a transport and the native machine, or, with options.native=False, its Python twin.
+    Raises ConfigurationError when native=True and the extension is not built, SwitchUnreachableError when the address
+    does not resolve, has no route or refuses the connection.
+    """
+    extension = native_extension(options.native)
+    machine_type: Callable[..., pump.WorkerMachine] = WorkerMachine if extension is None else extension.WorkerMachine
+    asked_for = {"faults": options.packet_faults, "pcap": options.pcap, "trace": options.trace}
+    instruments = [name for name, value in asked_for.items() if value is not None]
+    if extension is not None and endpoint.scheme == "udp" and not instruments:
+        return _native_engine(extension, options, spec, worker, token, endpoint, newcomer)
+    with ExitStack() as opened:
+        flows: list[tuple[pump.WorkerMachine, Transport]] = []
+        for flow, port in enumerate(endpoint.ports):
+            transport = open_transport(options, spec, worker, endpoint.scheme, endpoint.host, port, flow)
+            opened.callback(transport.close)
+            machine = machine_type(
+                spec,
+                worker,
+                switch=SWITCH,
+                token=token,
+                flow=flow,
+                flow_count=len(endpoint.ports),
+                connect_timeout_s=options.connect_timeout_s,
+                newcomer=newcomer,
+            )
+            flows.append((machine, transport))
+        opened.pop_all()
+    what = "Python twin" if extension is None else "native machine"
+    within = f" with {', '.join(instruments)}" if instruments else ""
+    description = f"{what}, Python loop over {endpoint.scheme}{within}"
+    return pump.PumpEngine(flows, description=description, name=f"fanin job {spec.job} worker {worker}")
+
+
+def _native_engine(
+    extension: ModuleType,
+    options: Options,
+    spec: JobSpec,
+    worker: int,
+    token: int,
+    endpoint: SwitchEndpoint,
+    newcomer: bool,
+) -> Engine:
+    """Machine and batched UDP loop in C++."""
+    try:
+        engine = extension.WorkerEngine(
+            spec,
+            worker,
+            token,
+            endpoint.host,
+            endpoint.ports,
+            options.connect_timeout_s,
+            shared_memory=endpoint.shared_memory if options.shared_memory is not False else (),
+            newcomer=newcomer,
+        )
+        engine.start()
+    except OSError as error:
+        text = f"{endpoint}: {error.strerror or error}: check the switch's address"
+        raise SwitchUnreachableError(str(endpoint), text) from error
+    return cast("Engine", engine)

@@ -1,0 +1,1 @@
+"""The worker machine: operations, items, recovery, membership. No socket, no clock, no thread."""

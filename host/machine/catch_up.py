@@ -1,0 +1,125 @@
+"""How a worker that came into a running job gets in step with the others, slot by slot.
+
+Rules of this file
+------------------
+* Slots of a job may stand at different bases. The newcomer asks for each (a pass of base MAX_BASE, which the switch
+  answers with a bare ANSWER that acknowledges nothing); once it knows all, it can be told at which base, the same for
+  every slot, its reductions begin. Up to there it passes, so that nobody waits for it.
+* A slot is in one of these states; what does not stand here is dropped and counted.
+
+  | state    | what happens                                           | becomes                                       |
+  |----------|--------------------------------------------------------|-----------------------------------------------|
+  | asking   | bare ANSWER without this worker's bit                  | standing at that base                         |
+  | standing | `begin`                                                | passing, or done when it stands there already |
+  | passing  | RESULT or ANSWER (which may be bare) of its base, and  | passing for the next base, or done            |
+  |          | this worker's pass is in it (own bit)                  |                                               |
+  | done     | (the slot belongs to item_stream.py from here on)      |                                               |
+
+* At most ASKING_AT_ONCE slots ask at a time: the answers must fit into a socket's buffer.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+
+from fanin.protocol.wire import MAX_BASE, Flag, Kind, Packet
+
+ASKING_AT_ONCE = 64
+"""Slots that ask where they stand at one time."""
+
+
+class Step(enum.Enum):
+    """What a packet did to its slot."""
+
+    IGNORED = enum.auto()
+    MOVED = enum.auto()
+    """What was sent last is answered."""
+
+
+class CatchUp:
+    """The slots of one flow that are not in step yet."""
+
+    def __init__(self, slots: int) -> None:
+        self._base: dict[int, int | None] = dict.fromkeys(range(slots))
+        """By slot that is not done: where it stands, None while it asks."""
+        self._unasked = deque(range(slots))
+        self._unknown = slots
+        self.first_base: int | None = None
+        """The earliest base that `begin` takes; None until every slot knows where it stands."""
+        self._begin: int | None = None
+        self._queue: deque[int] = deque()
+        self._queued: set[int] = set()
+        for _ in range(ASKING_AT_ONCE):
+            self._ask_one_more()
+
+    def holds(self, slot: int) -> bool:
+        """Whether the slot is not done yet."""
+        return slot in self._base
+
+    @property
+    def done(self) -> bool:
+        """Whether every slot is."""
+        return not self._base
+
+    def begin(self, base: int) -> list[int]:
+        """Pass up to `base`, and be done there. Returns the slots that stand there already, now done."""
+        assert self._begin is None
+        assert self.first_base is not None
+        assert base >= self.first_base
+        self._begin = base
+        done = [slot for slot in self._base if self._arrive(slot)]
+        for slot in done:
+            del self._base[slot]
+        return done
+
+    def take(self) -> int | None:
+        """The next slot to send for, or None."""
+        while self._queue:
+            slot = self._queue.popleft()
+            self._queued.discard(slot)
+            if slot in self._base:
+                return slot
+        return None
+
+    def again(self, slot: int) -> None:
+        """Queue what the slot sent last once more."""
+        if slot not in self._queued:
+            self._queued.add(slot)
+            self._queue.append(slot)
+
+    def base_to_pass(self, slot: int) -> int:
+        """The base of the pass to send for a slot."""
+        base = self._base[slot]
+        return MAX_BASE if base is None else base
+
+    def receive(self, packet: Packet, own: bool) -> Step:
+        """Take in a RESULT or ANSWER for a slot that is not done; `own`: this worker's bit is set."""
+        slot, base = packet.slot, self._base[packet.slot]
+        bare = packet.kind is Kind.ANSWER and Flag.BARE in packet.flags
+        if base is None:
+            if not bare or own:
+                return Step.IGNORED
+            self._base[slot] = packet.base
+            self._unknown -= 1
+            if self._unknown == 0:
+                self.first_base = max(stands for stands in self._base.values() if stands is not None)
+            self._ask_one_more()
+            return Step.MOVED
+        if packet.base != base or self._begin is None or not own:
+            return Step.IGNORED
+        self._base[slot] = base + 1
+        if self._arrive(slot):
+            del self._base[slot]
+        return Step.MOVED
+
+    def _arrive(self, slot: int) -> bool:
+        """Whether the slot stands where the reductions begin; if not, its next pass is queued."""
+        if self._base[slot] == self._begin:
+            return True
+        self.again(slot)
+        return False
+
+    def _ask_one_more(self) -> None:
+        if self._unasked:
+            self.again(self._unasked.popleft())

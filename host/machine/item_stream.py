@@ -1,0 +1,185 @@
+"""Which item of which operation goes into which slot, and when it may be sent.
+
+Rules of this file
+------------------
+* The operations of a flow, in the order in which they were submitted, make one stream of items
+  (host/machine/operation.py). Every worker submits the same operations, so item g is the same thing everywhere: base g
+  div P of slot g mod P.
+* A slot has one item at a time, its `current` one, and goes on to the next, P later, when that one is finished:
+  its result has come, and this worker's contribution is known to be in one.
+* A current item is in one of three states:
+
+  | state  | meaning                       | becomes                                                      |
+  |--------|-------------------------------|--------------------------------------------------------------|
+  | idle   | not submitted, or it may not  | queued, when the item exists, is less than `window` items     |
+  |        | be sent yet                   | ahead of the oldest unfinished one, and has its agreed codes  |
+  | queued | to be sent, or sent again     | flying, when `take` hands it out                              |
+  | flying | sent; the result may come     | queued, by `send_again`; the next item, idle, by `finish`     |
+
+* An item whose forecast of scale codes was wrong (host/machine/scale_forecast.py) takes another round of its slot,
+  `repeat`; from there on the slot's bases are one ahead of its items. All workers see the same results, so they agree
+  on that.
+* Agreed codes arrive with the result of the item that carried a chunk's codes, and are kept, under the number of the
+  item that carries its words, until that one is finished. The window bounds how many there are.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+
+import numpy as np
+
+from fanin.host.machine.operation import Operation
+from fanin.numerics.fixed_point import Codes
+from fanin.protocol.wire import MAX_BASE
+
+_NO_CODES: Codes = np.empty(0, np.uint16)
+
+
+class SlotState(enum.Enum):
+    """Where a slot's current item is. See the table of this file."""
+
+    IDLE = enum.auto()
+    QUEUED = enum.auto()
+    FLYING = enum.auto()
+
+
+class ItemStream:
+    """The items of one flow."""
+
+    def __init__(self, slots: int, window: int) -> None:
+        """`window`: of JobSpec.window_items."""
+        self.slots = slots
+        self.window = window
+        self.end_item = 0
+        """One past the last item that was submitted."""
+        self.oldest_item = 0
+        """The oldest unfinished item; everything before it is finished."""
+        self._operations: deque[Operation] = deque()
+        self._current = list(range(slots))
+        self._state = [SlotState.IDLE] * slots
+        self._queue: deque[int] = deque()
+        self._is_in_queue = [False] * slots
+        self._repeats = [0] * slots
+        """By slot: items that took another round."""
+        self._agreed: dict[int, Codes] = {}
+        self._held: set[int] = set()
+        """Slots that host/machine/catch_up.py still has."""
+
+    def begin(self, base: int) -> None:
+        """Start with `base` instead of 0, and with no slot: see `release`."""
+        assert not self._operations
+        self.end_item = self.oldest_item = base * self.slots
+        self._current = [self.end_item + slot for slot in range(self.slots)]
+        self._held = set(range(self.slots))
+
+    def release(self, slot: int) -> None:
+        """The slot is in step with the others: its items may be sent."""
+        self._held.discard(slot)
+        self._offer(self._current[slot])
+
+    def append(self, operation: Operation) -> None:
+        """Take in an operation, whose first item is `end_item`; OverflowError when the bases of this job run out."""
+        assert operation.first_item == self.end_item
+        repeats = max(self._repeats) + len(self._operations) + 1
+        if (self.end_item + operation.items) // self.slots + repeats > MAX_BASE:
+            raise OverflowError(f"a slot counts {MAX_BASE} rounds, and this job has used them up: join a new one")
+        if not operation.chunks:
+            return
+        self._operations.append(operation)
+        self.end_item += operation.items
+        for item in range(operation.first_item, min(self.end_item, operation.first_item + self.slots)):
+            self._offer(item)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether any submitted item is not finished."""
+        return self.oldest_item < self.end_item
+
+    def current(self, slot: int) -> int:
+        """The slot's current item, submitted or not."""
+        return self._current[slot]
+
+    def base(self, slot: int) -> int:
+        """The slot's round that its current item goes into."""
+        return self._current[slot] // self.slots + self._repeats[slot]
+
+    def operation(self, item: int) -> Operation:
+        """The operation of an unfinished item."""
+        return next(o for o in self._operations if o.first_item <= item < o.first_item + o.items)
+
+    def agreed_codes(self, item: int) -> Codes:
+        """The codes for the words that the item carries; none for integers."""
+        return self._agreed.get(item, _NO_CODES)
+
+    def forecasts(self, item: int) -> bool:
+        """Whether the item's codes are still to be agreed on, in the round that its words go into by forecast."""
+        return self.operation(item).forecasts and item not in self._agreed
+
+    def repeat(self, item: int, agreed: Codes) -> None:
+        """The forecast was wrong: the item goes out again, into the slot's next round, with these codes."""
+        slot = item % self.slots
+        self._agreed[item] = agreed
+        self._repeats[slot] += 1
+        self._enqueue(slot)
+
+    def take(self) -> int | None:
+        """The next item to send, which is flying from now on; None when there is none."""
+        while self._queue:
+            slot = self._queue.popleft()
+            self._is_in_queue[slot] = False
+            if self._state[slot] is SlotState.QUEUED:
+                self._state[slot] = SlotState.FLYING
+                return self._current[slot]
+        return None
+
+    def send_again(self, slot: int) -> None:
+        """Queue the slot's current item, which was sent before, once more."""
+        assert self._state[slot] is not SlotState.IDLE
+        self._enqueue(slot)
+
+    def finish(self, item: int, brought: Codes) -> Operation | None:
+        """The item's result, which brought these codes, is stored. Returns its operation if that is now done."""
+        slot, operation = item % self.slots, self.operation(item)
+        assert self._current[slot] == item
+        self._current[slot] = item + self.slots
+        self._state[slot] = SlotState.IDLE
+        self._agreed.pop(item, None)
+        if operation.codes_chunk(item) is not None:
+            self._agreed[item + operation.lead] = brought
+            self._offer(item + operation.lead)
+        self._offer(item + self.slots)
+        self._advance()
+        if operation.words_chunk(item) is None:
+            return None
+        operation.unfinished_chunks -= 1
+        while self._operations and self._operations[0].unfinished_chunks == 0:
+            self._operations.popleft()
+        return operation if operation.unfinished_chunks == 0 else None
+
+    def _advance(self) -> None:
+        """Move the window up to the oldest unfinished item, and offer what comes into it."""
+        limit = self.oldest_item + self.window
+        while self._current[self.oldest_item % self.slots] > self.oldest_item:
+            self.oldest_item += 1
+        for item in range(limit, min(self.oldest_item + self.window, self.end_item)):
+            self._offer(item)
+
+    def _offer(self, item: int) -> None:
+        """Queue an item if it may be sent."""
+        slot = item % self.slots
+        if self._current[slot] != item or self._state[slot] is not SlotState.IDLE or slot in self._held:
+            return
+        if item >= self.end_item or item >= self.oldest_item + self.window:
+            return
+        operation = self.operation(item)
+        if operation.lead and operation.words_chunk(item) is not None and item not in self._agreed:
+            return
+        self._enqueue(slot)
+
+    def _enqueue(self, slot: int) -> None:
+        self._state[slot] = SlotState.QUEUED
+        if not self._is_in_queue[slot]:
+            self._is_in_queue[slot] = True
+            self._queue.append(slot)

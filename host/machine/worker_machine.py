@@ -1,0 +1,467 @@
+"""The worker's end of the protocol: no socket, no clock, no thread. The readable twin of native/worker_machine.cpp.
+
+Rules of this file
+------------------
+* Five verbs, with the time passed in as seconds of one monotonic clock. Call `datagrams_to_send` once to start and
+  after every other verb; hand over what has arrived before `handle_timer`; take events until there are none.
+* A worker that comes into a running job (`newcomer`) first catches up (host/machine/catch_up.py); `Stands` says from
+  which base on its reductions can begin, and `begin` that they do.
+* Five parts, one concept each: presence.py (am I a member, is the switch there), item_stream.py (which item may go),
+  loss_recovery.py (which one must go again), operation.py (numbers and memory), scale_forecast.py (which scale is
+  likely). This file is packets and wiring.
+* HELLO and its WELCOME measure the path, items the path and the peers; the retransmission timer learns from both.
+* Nothing but HELLO goes out before the switch's WELCOME, and nothing but BYE after `leave`.
+* Of an item's result (RESULT or ANSWER), in this order:
+
+  | the packet                                              | what is done                                           |
+  |---------------------------------------------------------|--------------------------------------------------------|
+  | base is before the slot's current item                  | duplicate: counted                                     |
+  | base is after it, or the item was never sent            | heard of (RoundHeard), for a RESULT; FUTURE: counted   |
+  | another signature, unless nobody contributed            | MISMATCH: counted                                      |
+  | bare ANSWER                                             | the contribution is known to be accepted; it is sent   |
+  |                                                         | again, once at once, to be answered with the result    |
+  | RESULT without this worker's bit, acceptance not known  | left for the ANSWER that a retransmission brings: until |
+  |                                                         | then the words may be needed again                     |
+  | other codes or words than the item has, and not none    | LENGTH: counted                                        |
+  | because nobody contributed                              |                                                        |
+  | codes and words that were quantized by forecast, wrong  | the words go out again, in the slot's next round       |
+  | else                                                    | stored, once; the slot goes on                         |
+
+  Who passes a base whose round it has heard of, or seen without its own bit, says so (LATE). What is sent again for a
+  pass that is accepted is as long as the result and says zeros: a switch answers with no more bytes than came in, and
+  to it this is a duplicate, so nothing is added.
+
+  So whatever is stored was accepted before, and in-place reductions never lose what they may have to send again.
+* A packet from another source, of another job or generation, without the job's checksum, or of a kind that only
+  workers send, is counted under its reason and not acted upon.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+import numpy as np
+
+from fanin.host.machine.catch_up import CatchUp, Step
+from fanin.host.machine.item_stream import ItemStream
+from fanin.host.machine.loss_recovery import LossRecovery
+from fanin.host.machine.operation import Operation
+from fanin.host.machine.presence import Phase, Presence
+from fanin.host.machine.scale_forecast import AGE_WORDS, NO_FORECAST, ScaleForecast
+from fanin.numerics.fixed_point import Codes
+from fanin.numerics.lanes import Words
+from fanin.numerics.reduction import Reduction
+from fanin.protocol.events import ReductionDone, RoundHeard, Stands, WorkerEvent
+from fanin.protocol.job import LEFT_MIN_TIMEOUTS, JobSpec
+from fanin.protocol.wire import HEADER_BYTES, SWITCH_WORKER, WORD_BYTES, Flag, Kind, Packet, Reason, WireError, parse
+
+NO_FLAGS = Flag(0)
+
+SYNCHRONOUS_HISTORY = 2
+"""H of a job without staleness."""
+COUNTERS = (
+    "packets_out", "packets_in", "bytes_out", "bytes_in", "retransmissions", "gaps", "timeouts", "results",
+    "duplicates", "unacknowledged", "forecasts", "forecasts_missed",
+)  # fmt: skip
+
+
+class WorkerMachine:
+    """One worker, one flow, one job. `switch` is the address that packets go to and must come from."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        worker: int,
+        *,
+        switch: int,
+        token: int,
+        flow: int = 0,
+        flow_count: int = 1,
+        connect_timeout_s: float = 5.0,
+        newcomer: bool = False,
+    ) -> None:
+        assert 0 <= worker < spec.workers, f"worker {worker} of {spec.workers}"
+        assert 0 <= flow < flow_count, f"flow {flow} of {flow_count}"
+        self._spec = spec
+        self._worker = worker
+        self._switch = switch
+        self._token = np.array([token >> 32, token & 0xFFFFFFFF], np.uint32)
+        self._flow, self._flow_count = flow, flow_count
+        self._events: deque[WorkerEvent] = deque()
+        self._presence = Presence(spec, connect_timeout_s, self._events)
+        self._stream = ItemStream(spec.slots, spec.window_items)
+        self._catch_up = CatchUp(spec.slots) if newcomer else None
+        self._recovery = LossRecovery()
+        self._scales = ScaleForecast()
+        self._accepted: set[int] = set()
+        """Slots whose current contribution a bare ANSWER acknowledged."""
+        self._closed = [0] * spec.slots
+        """By slot: one past the newest round that is known to be over without this worker's contribution."""
+        self._heard = 0
+        """One past the newest round that RoundHeard told of."""
+        self._moved_at = 0.0
+        """When a result was last stored, or the first contribution sent after a pause."""
+        self._tickets = 0
+        self._begun = False
+        self._outstanding = 0
+        self._counters: Counter[str] = Counter()
+
+    # --- what the engine asks ---
+
+    def submit(self, reduction: Reduction) -> int:
+        """Take in a reduction, whose memory is the machine's until it is done or fails; its ticket: 1, 2, ...
+
+        Raises ConfigurationError for what would be computed wrongly, OverflowError when a slot has used up its bases,
+        RuntimeError when the machine has failed or is leaving.
+        """
+        if not self._presence.joined:
+            raise RuntimeError("this worker has failed or left: it takes no more reductions")
+        if self._catch_up is not None and not self._begun:
+            raise RuntimeError("this worker came into a running job: reductions begin after `begin`")
+        operation = Operation(
+            self._tickets + 1, reduction, self._spec, self._flow, self._flow_count, self._stream.end_item,
+            self._spec.place(self._worker),
+        )  # fmt: skip
+        self._stream.append(operation)
+        self._tickets += 1
+        self._outstanding += 1
+        if not operation.chunks:
+            self._done(operation)
+        return operation.ticket
+
+    def leave(self, now: float) -> None:
+        """Leave the job, giving up what is outstanding: BYE goes out until it is echoed or LEAVE_TIMEOUT_S pass."""
+        self._presence.leave(now)
+
+    def begin(self, base: int) -> None:
+        """Reductions of a newcomer begin with `base`, which is no earlier than `Stands` said; it passes up to there."""
+        assert self._catch_up is not None
+        self._begun = True
+        self._stream.begin(base)
+        for slot in self._catch_up.begin(base):
+            self._stream.release(slot)
+        self._end_catch_up()
+
+    def outstanding(self) -> int:
+        """Reductions that are submitted and not done."""
+        return self._outstanding
+
+    @property
+    def ready(self) -> bool:
+        """Whether the switch has welcomed this worker."""
+        return self._presence.phase is Phase.MEMBER
+
+    @property
+    def failed(self) -> bool:
+        """Whether WorkersGone, SwitchSilent or Refused was reported: nothing is sent or written any more."""
+        return self._presence.phase is Phase.FAILED
+
+    def counters(self) -> dict[str, int]:
+        """Totals since the start; srtt_us is the smoothed round trip in microseconds."""
+        counts = {name: self._counters[name] for name in COUNTERS}
+        counts["srtt_us"] = int(self._recovery.timer.smoothed_s * 1e6)
+        for reason in Reason:
+            counts[f"dropped_{reason.name.lower()}"] = self._counters[f"dropped_{reason.name.lower()}"]
+        return counts
+
+    # --- the five verbs ---
+
+    def receive_datagram(self, data: bytes | bytearray | memoryview, source: int, now: float) -> None:
+        """Take in what arrived. Any bytes from anybody are fine."""
+        self._counters["packets_in"] += 1
+        self._counters["bytes_in"] += len(data)
+        reason = self._receive(data, source, now)
+        if reason is not None:
+            self._counters[f"dropped_{reason.name.lower()}"] += 1
+
+    def datagrams_to_send(self, now: float) -> list[tuple[bytes, int]]:
+        """All that is to be sent now, with the address that it goes to: always the switch's."""
+        datagrams: list[bytes] = []
+        if self._presence.hello_due(now):
+            datagrams.append(self._hello())
+            self._presence.hello_sent(now)
+        if self._presence.bye_due(now):
+            datagrams.append(self._packet(Kind.BYE, words=self._token))
+            self._presence.bye_sent(now)
+        while self._catching_up() and (slot := self._catch_up.take()) is not None:  # type: ignore[union-attr]
+            base = self._catch_up.base_to_pass(slot)  # type: ignore[union-attr]
+            datagrams.append(self._packet(Kind.CONTRIBUTION, flags=Flag.PASS, slot=slot, base=base))
+            if not self._recovery.sent(slot, now):
+                self._counters["retransmissions"] += 1
+        while self._presence.phase is Phase.MEMBER and (item := self._stream.take()) is not None:
+            datagrams.append(self._contribution(item))
+            if self._recovery.idle:
+                self._moved_at = now
+            if not self._recovery.sent(item % self._spec.slots, now):
+                self._counters["retransmissions"] += 1
+        self._counters["packets_out"] += len(datagrams)
+        self._counters["bytes_out"] += sum(map(len, datagrams))
+        return [(datagram, self._switch) for datagram in datagrams]
+
+    def next_timer(self) -> float | None:
+        """When to call `handle_timer`, then `datagrams_to_send`; None: not before something else happens."""
+        deadlines = [self._presence.next_timer()]
+        if self._presence.phase is Phase.MEMBER:
+            deadlines.append(self._recovery.deadline())
+            if self._waits_for_departed():
+                deadlines.append(self._presence.left_deadline(self._moved_at))
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def handle_timer(self, now: float) -> None:
+        """Do what is due; nothing, when it is early."""
+        deadline = self._recovery.deadline()
+        if self._presence.phase is Phase.MEMBER and deadline is not None and now >= deadline:
+            self._send_again(self._recovery.expire(now))
+            self._counters["timeouts"] += 1
+        self._presence.handle_timer(now)
+        if self._waits_for_departed():
+            self._presence.peers_hold_up(self._moved_at, now)
+
+    def next_event(self) -> WorkerEvent | None:
+        """The next thing to know, oldest first; None when there is no more."""
+        return self._events.popleft() if self._events else None
+
+    # --- packets in; each returns the reason for which the packet is dropped ---
+
+    def _receive(self, data: bytes | bytearray | memoryview, source: int, now: float) -> Reason | None:
+        if source != self._switch:
+            return Reason.STRANGER
+        try:
+            packet = parse(data)
+        except WireError as error:
+            if error.reason is Reason.VERSION:
+                self._presence.other_version()
+            return error.reason
+        if self._spec.checksum and not packet.flags & Flag.CHECKSUM:
+            return Reason.CHECKSUM
+        if packet.job != self._spec.job:
+            return Reason.UNKNOWN_JOB
+        if packet.generation != self._spec.generation:
+            return Reason.GENERATION
+        if packet.worker not in (self._worker, SWITCH_WORKER):
+            return Reason.WORKER_RANGE
+        match packet.kind:
+            case Kind.RESULT | Kind.ANSWER:
+                self._presence.heard(now)
+                return self._result(packet, now) if self._presence.phase is Phase.MEMBER else None
+            case Kind.WELCOME:
+                return self._welcome(packet, len(data), now)
+            case Kind.NOTICE:
+                return self._notice(packet, now)
+            case Kind.BYE:
+                self._presence.departed()
+                return None
+            case _:
+                return Reason.KIND
+
+    def _welcome(self, packet: Packet, size_bytes: int, now: float) -> Reason | None:
+        connecting = self._presence.phase is Phase.CONNECTING
+        if len(packet.words) < 2 or (connecting and size_bytes != self._spec.packet_bytes):
+            return Reason.LENGTH
+        self._presence.heard(now)
+        round_trip_s = self._presence.welcome(packet.slot, int(packet.words[0]), int(packet.words[1]), now)
+        self._presence.members_are(packet.signature, packet.bitmap, self._stream.oldest_item // self._spec.slots)
+        if packet.contributors in (Reason.BRANCH_LOST, Reason.BRANCH_LEFT):
+            self._presence.branch(Reason(packet.contributors), now)
+        if round_trip_s is not None:
+            self._recovery.timer.sample(round_trip_s)
+        return None
+
+    def _notice(self, packet: Packet, now: float) -> Reason | None:
+        if packet.contributors not in Reason._value2member_map_:
+            return Reason.KIND
+        reason = Reason(packet.contributors)
+        if reason is Reason.VERSION:
+            self._presence.other_version()
+            return Reason.VERSION
+        if reason is Reason.BRANCH_LEFT:
+            self._presence.heard(now)
+            self._presence.branch(reason, now)
+        elif reason not in (Reason.WORKER_LOST, Reason.WORKER_LEFT, Reason.WORKER_JOINED):
+            self._presence.refused(reason)
+        elif len(packet.words) < 2:
+            return Reason.LENGTH
+        else:
+            self._presence.heard(now)
+            self._presence.peers_gone(int(packet.words[0]), int(packet.words[1]), now)
+            self._presence.members_are(packet.signature, packet.bitmap, self._stream.oldest_item // self._spec.slots)
+        return None
+
+    def _result(self, packet: Packet, now: float) -> Reason | None:
+        """A result, or an answer: the table of this file, line by line."""
+        slot = packet.slot
+        if slot >= self._spec.slots:
+            return Reason.SLOT_RANGE
+        if self._catch_up is not None and self._catch_up.holds(slot):
+            self._catch(self._catch_up, packet, now)
+            return None
+        item, base = self._stream.current(slot), self._stream.base(slot)
+        if packet.base < base:
+            self._counters["duplicates"] += 1
+            return None
+        if packet.base > base or not self._recovery.was_sent(slot):
+            if packet.kind is Kind.RESULT:
+                self._hear(slot, packet.base)
+            return Reason.FUTURE
+        operation = self._stream.operation(item)
+        shape = len(packet.codes), len(packet.words)
+        of_passes_only = packet.contributors == 0 and shape == (0, 0) and not operation.code_count
+        if packet.signature != operation.signature and not of_passes_only:
+            return Reason.MISMATCH
+        if packet.kind is Kind.ANSWER and packet.flags & Flag.BARE:
+            # Without this worker's bit it says where a newcomer stands (catch_up.py), asked before it was in step.
+            # Once accepted, what was sent again since, or the timer, brings the result.
+            if slot in self._accepted or not packet.bitmap >> self._worker & 1:
+                self._counters["duplicates"] += 1
+                return None
+            self._accepted.add(slot)
+            self._recovery.withdraw(slot)
+            self._stream.send_again(slot)
+            return None
+        if packet.kind is Kind.RESULT and not packet.bitmap >> self._worker & 1 and slot not in self._accepted:
+            self._counters["unacknowledged"] += 1
+            self._closed[slot] = max(self._closed[slot], packet.base + 1)  # later ones may have come before it
+            return None
+        forecasts = self._stream.forecasts(item)
+        words = operation.word_count(item) + AGE_WORDS * forecasts
+        if shape != (operation.code_count, words) and not of_passes_only:
+            return Reason.LENGTH
+        self._count_result(slot, now)
+        if forecasts and not self._forecast_held(operation, packet):
+            self._stream.repeat(item, np.array(packet.codes, np.uint16))
+        else:
+            self._store(operation, item, packet, by_forecast=forecasts)
+        return None
+
+    def _catch(self, catch_up: CatchUp, packet: Packet, now: float) -> None:
+        """A result, or an answer, for a slot that is not in step yet."""
+        slot = packet.slot
+        knew = catch_up.first_base is not None
+        step = Step.IGNORED
+        if self._recovery.was_sent(slot):
+            step = catch_up.receive(packet, bool(packet.bitmap >> self._worker & 1))
+        if step is Step.IGNORED:
+            self._counters["duplicates"] += 1
+        else:
+            for other in self._recovery.finished(slot, now):
+                self._send_again(other)
+            if not catch_up.holds(slot):
+                self._stream.release(slot)
+        if not knew and catch_up.first_base is not None:
+            self._events.append(Stands(catch_up.first_base))
+        self._end_catch_up()
+
+    def _catching_up(self) -> bool:
+        return self._catch_up is not None and self._presence.phase is Phase.MEMBER
+
+    def _end_catch_up(self) -> None:
+        if self._catch_up is not None and self._catch_up.done:
+            self._catch_up = None
+
+    def _send_again(self, slot: int) -> None:
+        if self._catch_up is not None and self._catch_up.holds(slot):
+            self._catch_up.again(slot)
+        else:
+            self._stream.send_again(slot)
+
+    def _hear(self, slot: int, base: int) -> None:
+        """A round was closed for which nothing was sent yet: news where that can happen, in jobs with staleness."""
+        self._closed[slot] = max(self._closed[slot], base + 1)
+        if self._spec.history == SYNCHRONOUS_HISTORY:
+            return
+        slots = self._spec.slots  # a pass is late in every slot, or it would close rounds that nobody contributed to
+        heard = min(max(over, self._stream.current(index) // slots) for index, over in enumerate(self._closed))
+        if heard > self._heard:
+            self._heard = heard
+            self._events.append(RoundHeard(heard - 1))
+
+    def _count_result(self, slot: int, now: float) -> None:
+        """The round that the slot's current item was in is over for this worker."""
+        self._accepted.discard(slot)
+        self._counters["results"] += 1
+        self._moved_at = now
+        overdue = self._recovery.finished(slot, now)
+        self._counters["gaps"] += len(overdue)
+        for other in overdue:
+            self._send_again(other)
+
+    def _forecast_held(self, operation: Operation, packet: Packet) -> bool:
+        """Whether the words of this result are what words with the agreed codes would have come to."""
+        agreed = np.array(packet.codes, np.uint16)
+        self._scales.learn(operation.shape, operation.ticket, agreed)
+        assert operation.forecast is not None
+        held = operation.forecast.holds(agreed, packet.words[-AGE_WORDS:], packet.contributors)
+        self._counters["forecasts" if held else "forecasts_missed"] += 1
+        return held
+
+    def _store(self, operation: Operation, item: int, packet: Packet, *, by_forecast: bool) -> None:
+        """Write a result where it belongs, and let the slot go on. By forecast, it brought its own words' codes."""
+        brought = np.array(packet.codes, np.uint16)
+        words_chunk = operation.words_chunk(item)
+        if words_chunk is not None:
+            count = operation.word_count(item)
+            words = packet.words[:count] if len(packet.words) else np.zeros(count, np.uint32)
+            agreed = brought if by_forecast else self._stream.agreed_codes(item)
+            operation.store(words_chunk, agreed, words, packet.contributors)
+        done = self._stream.finish(item, brought)
+        if done is not None:
+            self._done(done)
+
+    def _done(self, operation: Operation) -> None:
+        self._outstanding -= 1
+        self._events.append(ReductionDone(operation.ticket))
+
+    def _waits_for_departed(self) -> bool:
+        """Whether reductions have waited for so many retransmissions that a departed peer may be why."""
+        return self._stream.unfinished and self._recovery.timeouts_in_a_row >= LEFT_MIN_TIMEOUTS
+
+    # --- packets out ---
+
+    def _packet(self, kind: Kind, *, flags: Flag = NO_FLAGS, **fields: object) -> bytes:
+        flags |= Flag.CHECKSUM if self._spec.checksum else NO_FLAGS
+        header = {"job": self._spec.job, "worker": self._worker, "generation": self._spec.generation, "flags": flags}
+        return Packet(kind=kind, **header, **fields).to_bytes()  # type: ignore[arg-type]
+
+    def _hello(self) -> bytes:
+        words = self._token
+        if self._presence.phase is Phase.CONNECTING:
+            words = np.pad(words, (0, (self._spec.packet_bytes - HEADER_BYTES) // WORD_BYTES - len(words)))
+        return self._packet(Kind.HELLO, slot=self._presence.hello_sequence, words=words)
+
+    def _contribution(self, item: int) -> bytes:
+        operation = self._stream.operation(item)
+        if self._stream.forecasts(item):
+            codes, words = self._by_forecast(operation)
+        else:
+            codes, words = self._in_turn(operation, item)
+        slot = item % self._spec.slots
+        base = self._stream.base(slot)
+        flags = NO_FLAGS
+        if operation.reduction.passes and slot in self._accepted:
+            words = np.zeros(operation.word_count(item), np.uint32)
+        elif operation.reduction.passes:
+            flags = Flag.PASS | Flag.LATE if self._closed[slot] > base else Flag.PASS
+        return self._packet(
+            Kind.CONTRIBUTION,
+            slot=slot, base=base, signature=operation.signature, codes=tuple(codes.tolist()), words=words, flags=flags,
+        )  # fmt: skip
+
+    def _in_turn(self, operation: Operation, item: int) -> tuple[Codes, Words]:
+        """The codes of one chunk and the words of an earlier one, whose codes are agreed on."""
+        codes_chunk, words_chunk = operation.codes_chunk(item), operation.words_chunk(item)
+        codes, words = np.zeros(operation.code_count, np.uint16), np.empty(0, np.uint32)
+        if codes_chunk is not None:
+            codes = operation.own_codes(codes_chunk)
+        if words_chunk is not None and not operation.reduction.passes:
+            words = operation.quantized(words_chunk, self._stream.agreed_codes(item))
+        return codes, words
+
+    def _by_forecast(self, operation: Operation) -> tuple[Codes, Words]:
+        """The codes of the only chunk, its words with the forecast's codes, and the forecast's age."""
+        if operation.forecast is None:
+            operation.forecast = self._scales.of(operation.shape, operation.ticket)
+        forecast = operation.forecast
+        words = np.zeros(operation.word_count(operation.first_item), np.uint32)
+        if forecast is not NO_FORECAST:
+            words = operation.quantized(0, forecast.codes)
+        return operation.own_codes(0), np.append(words, forecast.age_words())

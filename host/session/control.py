@@ -1,0 +1,190 @@
+"""The worker's end of the control channel: a DEALER socket whose every wait is bounded and every word sealed."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from math import ceil
+from types import TracebackType
+
+import zmq
+
+from fanin.curve import client_keys
+from fanin.errors import AdmissionError, ConfigurationError, SwitchUnreachableError
+from fanin.host.session.path import reach, start_hint
+from fanin.options import Options, SwitchAddress
+from fanin.protocol import control
+from fanin.protocol.conversation import Conversation, UnknownKey
+from fanin.protocol.seal import OPEN, Credentials
+
+RUNNING, ENDING = "running", "ending"
+"""States of a job, as fanin.protocol.control.JobReport has them."""
+
+LINGER_MS = 300
+"""How long closing waits for what was sent last (a Leave) to reach the system."""
+
+
+_TOLD = zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+
+
+class ControlClient:
+    """A connection to one switch's controller. One thread uses it."""
+
+    def __init__(
+        self,
+        address: SwitchAddress,
+        *,
+        curve_server_key: str | None,
+        timeout_s: float,
+        patient: bool = False,
+        credentials: Credentials = OPEN,
+        otherwise_open: bool = False,
+    ) -> None:
+        """Connect; SwitchUnreachableError when nothing accepts TCP there within `timeout_s` (see path.reach).
+
+        `otherwise_open`: ask as anybody may where the switch does not have the key of the `credentials`.
+        """
+        self.address = address
+        self._credentials = credentials
+        self._otherwise_open = otherwise_open
+        self._last: control.Request | None = None
+        self._conversation = Conversation(secrets.randbits)
+        self.host: str = reach(address, timeout_s, patient=patient)
+        """Numeric address of the switch."""
+        self._encrypted = curve_server_key is not None
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self.monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(_TOLD)
+        """Tells when the connection comes and goes."""
+        try:
+            self._configure(curve_server_key)
+            host = f"[{self.host}]" if ":" in self.host else self.host
+            self._socket.connect(f"tcp://{host}:{address.port}")
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, request: control.Request) -> None:
+        """Send without waiting. What the queue does not take is lost: who asks, asks again."""
+        self._last = request
+        self._send(self._conversation.outgoing(request, self._credentials))
+
+    def receive(self, timeout_s: float) -> control.Reply | None:
+        """The next reply that counts, or None. AdmissionError for bytes that are no reply of this version."""
+        deadline = time.monotonic() + timeout_s
+        while self._socket.poll(ceil(max(deadline - time.monotonic(), 0.0) * 1000)):
+            data = self._socket.recv(zmq.NOBLOCK)
+            try:
+                heard = self._conversation.incoming(data)
+            except control.ControlError as error:
+                remedy = "install the same fanin version on workers and switch"
+                raise AdmissionError(f"the answer of {self.address} is not understood: {error}; {remedy}") from error
+            for again in self._conversation.to_say_again():
+                self._send(again)
+            if isinstance(heard, UnknownKey):
+                if self._otherwise_open and self._last is not None and self._credentials is not OPEN:
+                    self._credentials = OPEN
+                    self.send(self._last)
+                    continue
+                raise self._unknown(heard)
+            if heard is not None:
+                return heard.reply
+        return None
+
+    def _send(self, data: bytes) -> None:
+        with contextlib.suppress(zmq.Again):
+            self._socket.send(data, zmq.NOBLOCK)
+
+    def _unknown(self, unknown: UnknownKey) -> AdmissionError:
+        why = (
+            "it serves the job of the rank that started it, and no other"
+            if unknown.closed
+            else "it was started with another one, or was restarted"
+        )
+        return AdmissionError(
+            f"the switch {self.address} does not have key {unknown.key}: {why}. Remedy: give all ranks of the job the "
+            "same secret (one store, or FANIN_SECRET), and operators the key file that the switch was started with "
+            "(--key-file)",
+            control.Refusal.KEY.value,
+        )
+
+    def ask(self, request: control.Request, timeout_s: float) -> control.Reply:
+        """Send and wait for one reply; SwitchUnreachableError after `timeout_s`."""
+        self.send(request)
+        reply = self.receive(timeout_s)
+        if reply is None:
+            raise self.silent(timeout_s)
+        return reply
+
+    def silent(self, waited_s: float) -> SwitchUnreachableError:
+        """The error for a port that accepts TCP and then says nothing."""
+        key = "its key is not FANIN_CURVE_SERVER_KEY" if self._encrypted else "it wants FANIN_CURVE_SERVER_KEY"
+        return SwitchUnreachableError(
+            str(self.address),
+            f"{self.address} accepts TCP connections but did not answer for {waited_s:.1f} s: it is no fanin switch, "
+            f"it hangs, or {key}. {start_hint(self.address)}",
+        )
+
+    def close(self) -> None:
+        """Close the socket, giving the last message LINGER_MS. A second call does nothing."""
+        if not self._context.closed:
+            self._socket.disable_monitor()
+            self.monitor.close(linger=0)
+            self._socket.close(linger=LINGER_MS)
+            self._context.term()
+
+    def __enter__(self) -> ControlClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _configure(self, curve_server_key: str | None) -> None:
+        self._socket.setsockopt(zmq.LINGER, LINGER_MS)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, control.MAX_REPLY_BYTES)
+        self._socket.setsockopt(zmq.IPV6, 1)
+        if curve_server_key is None:
+            return
+        own = client_keys()
+        try:
+            self._socket.setsockopt(zmq.CURVE_SERVERKEY, curve_server_key.encode())
+        except (zmq.ZMQError, UnicodeError) as error:
+            raise ConfigurationError(f"curve_server_key is no Z85 key: {error}") from error
+        self._socket.setsockopt(zmq.CURVE_PUBLICKEY, own.public.encode())
+        self._socket.setsockopt(zmq.CURVE_SECRETKEY, own.secret.encode())
+
+
+def job_state(address: SwitchAddress, job_name: str, options: Options, credentials: Credentials = OPEN) -> str | None:
+    """The state of a job (fanin.protocol.control.JobReport), None when the switch has none of that name and key.
+
+    SwitchUnreachableError when there is no answer in connect_timeout_s.
+    """
+    key, timeout_s = options.curve_server_key, options.connect_timeout_s
+    answer = ask(address, control.Ask(), curve_server_key=key, timeout_s=timeout_s, credentials=credentials)
+    if not isinstance(answer, control.Stats):
+        raise AdmissionError(f"{address} answered {type(answer).__name__} to Ask: it is no fanin switch")
+    return next((job.state for job in answer.jobs if job.name == job_name), None)
+
+
+def ask(
+    address: SwitchAddress,
+    request: control.Request,
+    *,
+    curve_server_key: str | None = None,
+    timeout_s: float,
+    credentials: Credentials = OPEN,
+    otherwise_open: bool = False,
+) -> control.Reply:
+    """One question over a connection of its own; SwitchUnreachableError when there is no answer in `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    with ControlClient(
+        address,
+        curve_server_key=curve_server_key,
+        timeout_s=timeout_s,
+        credentials=credentials,
+        otherwise_open=otherwise_open,
+    ) as client:
+        return client.ask(request, max(deadline - time.monotonic(), 0.0))

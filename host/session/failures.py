@@ -1,0 +1,178 @@
+"""What a failed engine's last event means, as an error that names ranks, address and remedy. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fanin.errors import (
+    AdmissionError,
+    CollectiveMismatchError,
+    FaninError,
+    JoinTimeoutError,
+    SwitchLostError,
+    SwitchUnreachableError,
+    WorkerLostError,
+)
+from fanin.options import SwitchAddress
+from fanin.protocol.control import Admitted, Explanation, Refusal, Refused
+from fanin.protocol.events import Refused as PacketRefused
+from fanin.protocol.events import SwitchSilent, WorkersGone
+from fanin.protocol.wire import Reason
+
+FAILURES = (WorkersGone, SwitchSilent, PacketRefused)
+"""Events after which an engine does nothing any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """Who this worker is, for texts."""
+
+    address: SwitchAddress
+    job_name: str
+    rank: int
+    size: int
+    processes: tuple[str, ...] = ()
+    """`host:pid` by rank, once known; empty for one that came later."""
+
+    worker_ranks: tuple[int, ...] = ()
+    """At a leaf of a tree: the ranks of its workers 0, 1, ...; empty where a worker's number is its rank."""
+
+    def ranks(self, mask: int) -> tuple[int, ...]:
+        """The ranks of the workers whose bits are set."""
+        workers = ranks_of(mask)
+        return tuple(self.worker_ranks[worker] for worker in workers) if self.worker_ranks else workers
+
+    def name(self, ranks: Sequence[int]) -> str:
+        """`rank 3 (node7:4711)`, `ranks 1 (...) and 2 (...)`."""
+        known = dict(enumerate(self.processes))
+        names = [f"{rank} ({process})" if (process := known.get(rank)) else str(rank) for rank in ranks]
+        if len(names) == 1:
+            return f"rank {names[0]}"
+        return f"ranks {', '.join(names[:-1])} and {names[-1]}"
+
+
+def ranks_of(mask: int) -> tuple[int, ...]:
+    """The ranks whose bits are set."""
+    return tuple(rank for rank in range(mask.bit_length()) if mask >> rank & 1)
+
+
+def used_in_child(who: Membership) -> FaninError:
+    """A child of fork() uses what it has inherited."""
+    return FaninError(
+        f"rank {who.rank} of job {who.job_name!r} at {who.address} is the process that this one was forked from. "
+        "Remedy: reduce in the parent, or have the child join a job of its own (init_process_group after the fork)"
+    )
+
+
+def workers_gone(who: Membership, lost: Sequence[int], left: Sequence[int], timeout_s: float) -> WorkerLostError:
+    """Peers are missing from a collective that needs them."""
+    parts = []
+    if lost:
+        parts.append(
+            f"{who.name(lost)} of job {who.job_name!r} is lost: it hung up on switch {who.address} without leaving, or "
+            f"nothing came from it for {timeout_s:g} s, so its process died or was stopped, or its network is gone"
+        )
+    if left:
+        parts.append(f"{who.name(left)} of job {who.job_name!r} left while rank {who.rank} still waits for it")
+    remedy = "see the output of that rank, then start the job again"
+    return WorkerLostError((*lost, *left), f"{'; '.join(parts)}. Remedy: {remedy}")
+
+
+def switch_silent(who: Membership, silent_s: float, trouble: str, explanation: Explanation | None) -> SwitchLostError:
+    """A switch that was there says nothing any more. `explanation` is its controller's, None if that is silent too."""
+    if explanation is None:
+        seen = "its control port does not answer either, so its process or its machine is gone or stopped"
+    elif explanation.known:
+        seen = "its controller still knows the job, so look for a firewall, or a path that loses packets of this size"
+    else:
+        seen = "its controller answers and does not know the job: the switch was restarted"
+    noted = f" (last complaint of the system: {trouble})" if trouble else ""
+    return SwitchLostError(
+        str(who.address),
+        f"switch {who.address} is lost: rank {who.rank} of job {who.job_name!r} heard nothing from it for "
+        f"{silent_s:.1f} s; {seen}{noted}. Remedy: start the switch and then the job again, or set FANIN_FALLBACK=gloo",
+    )
+
+
+def switch_gone(who: Membership) -> SwitchLostError:
+    """The switch has closed the control connection, and refuses another one."""
+    return SwitchLostError(
+        str(who.address),
+        f"switch {who.address} is lost: its connection to rank {who.rank} of job {who.job_name!r} closed, and nothing "
+        "listens there any more, so its process has ended. Remedy: start the switch and then the job again, or set "
+        "FANIN_FALLBACK=gloo",
+    )
+
+
+def data_path_closed(who: Membership, admitted: Admitted, silent_s: float, trouble: str) -> SwitchUnreachableError:
+    """The controller answers and the data ports do not."""
+    ports = ", ".join(map(str, admitted.ports))
+    noted = f" (the system says: {trouble})" if trouble else ""
+    protocol = "UDP" if admitted.scheme == "udp" else "TCP"
+    return SwitchUnreachableError(
+        str(who.address),
+        f"switch {who.address} answers on its control port, but nothing came back from its {protocol} port {ports} for "
+        f"{silent_s:.1f} s{noted}. Remedy: open that port in the firewall, or lower FANIN_WORDS_PER_PACKET if the path "
+        f"is narrower than it says, or use zmq://; `fanin doctor {who.address}` tells which",
+    )
+
+
+def packet_refused(who: Membership, reason: Reason, explanation: Explanation | None, timeout_s: float) -> FaninError:
+    """The switch told this worker off. `explanation` is what its controller says of the job, if it could be asked."""
+    if reason is Reason.MISMATCH:
+        return CollectiveMismatchError(
+            f"rank {who.rank} of job {who.job_name!r} and another rank called different collectives, or the same one "
+            "with other sizes, dtypes, operators or lanes. Remedy: make every rank call the same collectives in the "
+            "same order, with the same FANIN_LANES and FANIN_EXACT_ELEMENTS"
+        )
+    if reason is Reason.EVICTED:
+        return WorkerLostError(
+            (who.rank,),
+            f"rank {who.rank} (this one) was taken out of job {who.job_name!r} at switch {who.address}. Remedy: see "
+            "who evicted it; join again as a new job",
+        )
+    if reason in (Reason.BRANCH_LOST, Reason.BRANCH_LEFT):
+        return branch_gone(who, explanation)
+    if explanation is not None and explanation.lost:
+        return workers_gone(who, explanation.lost, explanation.left, timeout_s)
+    told = f": {explanation.text}" if explanation is not None else ""
+    return SwitchLostError(
+        str(who.address),
+        f"switch {who.address} does not know rank {who.rank} of job {who.job_name!r} any more ({reason.name}){told}. "
+        "Remedy: start the job again; if the switch was restarted, every job on it must be",
+    )
+
+
+def superseded(who: Membership) -> AdmissionError:
+    """The job was over before this rank knew that it had begun, and its name is another job's by now."""
+    text = (
+        f"job {who.job_name!r} at switch {who.address} ended, and another one of that name began, while rank "
+        f"{who.rank} waited for its start. Remedy: see the output of the other ranks, then start the job again"
+    )
+    return AdmissionError(text)
+
+
+def branch_gone(who: Membership, explanation: Explanation | None) -> FaninError:
+    """In a tree of switches: another leaf, workers of another leaf, or the root is gone. The controllers know which."""
+    told = "its controller does not answer" if explanation is None else explanation.text
+    text = (
+        f"the tree of switches above {who.address} has lost a part that rank {who.rank} of job {who.job_name!r} needs: "
+        f"{told}. Remedy: see the output of what is named there, then start the job again"
+    )
+    if explanation is not None and (explanation.lost or explanation.left):
+        return WorkerLostError((*explanation.lost, *explanation.left), text)
+    return SwitchLostError(str(who.address), text)
+
+
+def join_refused(who: Membership, refused: Refused) -> FaninError:
+    """The controller's no."""
+    text = (
+        f"switch {who.address} refuses rank {who.rank} of job {who.job_name!r}: {refused.reason}. "
+        f"Remedy: {refused.remedy}"
+    )
+    if refused.code == Refusal.JOIN_TIMEOUT.value:
+        return JoinTimeoutError(refused.ranks, text)
+    if refused.code == Refusal.MEMBER_LOST.value:
+        return WorkerLostError(refused.ranks, text)
+    return AdmissionError(text, refused.code)

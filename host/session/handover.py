@@ -1,0 +1,183 @@
+"""A running job's state, from one of its workers to a newcomer: a TCP connection from the one to the other.
+
+    newcomer                              giver
+                                   <-     its challenge
+    HEAD: challenge, base, tag     ->
+                                   <-     empty frames, one per ALIVE_INTERVAL_S, until it is as far as that base
+                                   <-     standing: where it is, small, so that the newcomer can begin
+                                   <-     state: what belongs to that place
+
+Rules of this file
+------------------
+* A frame is its length in LENGTH bytes, then as many bytes, then, unless it is empty, its tag. What is in it is its
+  users' business.
+* A tag is a keyed hash (fanin/protocol/seal.py) with a key that the job's secret gives, over both challenges and what
+  is tagged: who does not know the secret is not answered, and what such a one answers is not believed, nor replayed to
+  anybody.
+* Silence of a whole timeout, and a connection that ends early, are an OSError or an EOFError at the newcomer, which
+  then asks somebody else. The giver gives up on the same, and nobody hears of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import secrets
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from fanin.protocol import strict_json
+from fanin.protocol.seal import TAG_BYTES, tag, tag_holds
+
+CHALLENGE_BYTES = 16
+HEAD = struct.Struct(f"!{CHALLENGE_BYTES}sI{TAG_BYTES}s")
+PURPOSE = b"fanin handover"
+"""Of the key that the job's secret gives for this."""
+LENGTH = struct.Struct("!Q")
+ALIVE_INTERVAL_S = 1.0
+"""A giver that is not as far yet says so this often; less than any silence that a newcomer bears."""
+GIVER_TIMEOUT_S = 10.0
+"""Longest that a giver waits for a newcomer to take in what was sent."""
+HEAD_TIMEOUT_S = 2.0
+"""Longest that a place is kept for a connection that has not shown that it knows the key."""
+MAX_AT_ONCE = 8
+"""Newcomers that are given to at one time; whoever comes beyond it is closed to, and asks another."""
+READ_BYTES = 1 << 20
+
+Look = Callable[[int, float], tuple[bytes, bytes] | None]
+"""Standing and state once a base is reached; None after so many seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiverAddress:
+    """Where a giver listens."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, data: bytes) -> GiverAddress:
+        """Read what `str` wrote; ConnectionError for anything else."""
+        try:
+            body = strict_json.load(data)
+            if not isinstance(body, dict):
+                raise strict_json.RecordError("no object")
+            return strict_json.read(body, cls, "giver")
+        except strict_json.RecordError as error:
+            raise ConnectionError(f"its address is none: {error}") from None
+
+    def __str__(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class Giver:
+    """Hands out this worker's state to whoever knows the key, until it is closed."""
+
+    def __init__(self, host: str, look: Look, key: bytes) -> None:
+        """`host`: name or address of this machine, as the newcomers reach it. Raises OSError when it cannot listen."""
+        family, _, _, _, where = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        self._listener = socket.create_server(where, family=family)
+        self.address = GiverAddress(host, self._listener.getsockname()[1])
+        self._key = key
+        self._look = look
+        self._places = threading.Semaphore(MAX_AT_ONCE)
+        self._closing = threading.Event()
+        threading.Thread(target=self._listen, name="fanin-giver", daemon=True).start()
+
+    def close(self) -> None:
+        """Listen no more. Idempotent."""
+        self._closing.set()
+        with contextlib.suppress(OSError):  # not connected: shutting down wakes the thread that accepts all the same
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _listen(self) -> None:
+        while not self._closing.is_set():
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            if self._places.acquire(blocking=False):
+                threading.Thread(target=self._give, args=(connection,), name="fanin-giving", daemon=True).start()
+            else:
+                connection.close()
+
+    def _give(self, connection: socket.socket) -> None:
+        try:
+            with connection, contextlib.suppress(OSError, EOFError):
+                connection.settimeout(HEAD_TIMEOUT_S)
+                own = secrets.token_bytes(CHALLENGE_BYTES)
+                connection.sendall(own)
+                head = _read(connection, HEAD.size)
+                challenge, base, claimed = HEAD.unpack(head)
+                if not tag_holds(self._key, own + head[:-TAG_BYTES], claimed, reply=False):
+                    return
+                connection.settimeout(GIVER_TIMEOUT_S)
+                while (given := self._look(base, ALIVE_INTERVAL_S)) is None:
+                    if self._closing.is_set():
+                        return
+                    connection.sendall(LENGTH.pack(0))
+                for number, frame in enumerate(given):
+                    connection.sendall(LENGTH.pack(len(frame)))
+                    connection.sendall(frame)
+                    connection.sendall(tag(self._key, _tagged(own, challenge, number, frame), reply=True))
+        finally:
+            self._places.release()
+
+
+class Source:
+    """A newcomer's connection to one giver."""
+
+    def __init__(self, address: GiverAddress, base: int, silence_s: float, key: bytes) -> None:
+        """Ask for the state of `base` or later; OSError, EOFError. `silence_s`: longest wait for anything at all."""
+        self._connection = socket.create_connection((address.host, address.port), silence_s)
+        self._key, self._frames = key, 0
+        self._own = secrets.token_bytes(CHALLENGE_BYTES)
+        try:
+            self._theirs = _read(self._connection, CHALLENGE_BYTES)
+            head = HEAD.pack(self._own, base, bytes(TAG_BYTES))[:-TAG_BYTES]
+            self._connection.sendall(head + tag(key, self._theirs + head, reply=False))
+        except BaseException:
+            self.close()
+            raise
+
+    def read(self, within_s: float) -> bytes:
+        """The next frame. Raises EOFError when it ends early, OSError (TimeoutError: silence, or all of `within_s`).
+
+        ConnectionError for a frame whose tag does not hold.
+        """
+        deadline = time.monotonic() + within_s
+        while not (length := LENGTH.unpack(_read(self._connection, LENGTH.size))[0]):
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"it is there, and not as far after {within_s:g} s")
+        frame = _read(self._connection, length)
+        claimed = _read(self._connection, TAG_BYTES)
+        if not tag_holds(self._key, _tagged(self._theirs, self._own, self._frames, frame), claimed, reply=True):
+            raise ConnectionError("what it gives is not the job's: it does not know the job's secret")
+        self._frames += 1
+        return frame
+
+    def close(self) -> None:
+        """Hang up. Idempotent."""
+        self._connection.close()
+
+
+def _tagged(giver: bytes, newcomer: bytes, number: int, frame: bytes) -> bytes:
+    """What a frame's tag is over."""
+    return giver + newcomer + LENGTH.pack(number) + hashlib.blake2b(frame).digest()
+
+
+def _read(connection: socket.socket, count: int) -> bytes:
+    """Exactly so many bytes."""
+    whole = bytearray()
+    while len(whole) < count:
+        piece = connection.recv(min(count - len(whole), READ_BYTES))
+        if not piece:
+            raise EOFError(f"the connection ended after {len(whole):,} of {count:,} bytes")
+        whole += piece
+    return bytes(whole)

@@ -1,0 +1,289 @@
+"""Joining a job: from a switch's address to an engine whose every peer is reachable.
+
+Asks the controller again and again (each answer is about the present), starts the engine as soon as the job is
+admitted, and returns when the controller says that every rank's data path works. Every wait has a bound.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import fanin
+from fanin.errors import FaninError, JoinTimeoutError
+from fanin.host.engines.engine import Engine, SwitchEndpoint, make_engine
+from fanin.host.session.control import ControlClient
+from fanin.host.session.failures import (
+    Membership,
+    data_path_closed,
+    join_refused,
+    packet_refused,
+    superseded,
+    workers_gone,
+)
+from fanin.host.session.line import Line
+from fanin.host.session.path import discover
+from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
+from fanin.protocol import control
+from fanin.protocol.events import MembersChanged, Ready, Stands, SwitchSilent, WorkerEvent, WorkersGone
+from fanin.protocol.events import Refused as PacketRefused
+from fanin.protocol.job import JobSpec
+from fanin.protocol.seal import OPEN, Credentials
+from fanin.protocol.wire import VERSION as WIRE_VERSION
+
+MAX_EVENT_WAIT_S = 0.05
+"""While the engine looks for its data path, the controller is listened to this often."""
+ENTRY_MARGIN = 1
+"""A newcomer's reductions begin that many bases after the latest that any of its slots stands at."""
+FIRST_WARNING_S = 5.0
+"""A join that waits for others says so after this long, and again each time the wait has doubled."""
+
+log = logging.getLogger("fanin")
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What a join yields."""
+
+    engine: Engine
+    spec: JobSpec
+    who: Membership
+    flows: int
+    """Sockets that the job is spread over."""
+    nonce: str
+    """With which to say Leave."""
+    line: Line | None = None
+    """The control connection, open for as long as the session is. None only in tests that bring their own engine."""
+    newcomer: bool = False
+    """Whether the job ran already."""
+    first_base: int = 0
+    """The base of every slot with which this worker's reductions begin."""
+    events: Sequence[WorkerEvent] = ()
+    """What the engine has reported meanwhile."""
+
+
+def join(
+    options: Options,
+    address: SwitchAddress,
+    job_name: str,
+    rank: int,
+    size: int,
+    rounds: Rounds = SYNCHRONOUS,
+    credentials: Credentials = OPEN,
+) -> Joined:
+    """Join; raises the errors that Session.join names. Leaves nothing behind when it fails."""
+    who = Membership(address=address, job_name=job_name, rank=rank, size=size)
+    connect_by = time.monotonic() + options.connect_timeout_s
+    client = ControlClient(
+        address,
+        curve_server_key=options.curve_server_key,
+        timeout_s=options.connect_timeout_s,
+        patient=True,
+        credentials=credentials,
+    )
+    with contextlib.ExitStack() as opened:
+        opened.callback(client.close)
+        joining = _Joining(options, rounds, who, client, connect_by)
+        try:
+            joined = joining.run()
+        except BaseException as error:  # KeyboardInterrupt too: the others must not wait for this rank
+            joining.give_up(error)
+            raise
+        opened.pop_all()
+        return joined
+
+
+class _Joining:
+    """One join under way."""
+
+    def __init__(
+        self, options: Options, rounds: Rounds, who: Membership, client: ControlClient, connect_by: float
+    ) -> None:
+        facts = discover(who.address.scheme, client.host, who.address.port)
+        self._options = options
+        self._who = who
+        self._client = client
+        self._request = control.Join(
+            job=who.job_name,
+            rank=who.rank,
+            size=who.size,
+            nonce=secrets.token_hex(8),
+            wire_version=WIRE_VERSION,
+            software=fanin.__version__,
+            process=control.one_line(f"{socket.gethostname()}:{os.getpid()}"),
+            scheme=who.address.scheme,
+            path_mtu=facts.path_mtu,
+            receive_buffer_bytes=facts.receive_buffer_bytes,
+            slots=options.slots,
+            words_per_packet=options.words_per_packet,
+            checksum=bool(options.checksum) or (options.checksum is None and options.corrupts),
+            quorum=rounds.quorum,
+            staleness=rounds.staleness,
+            max_staleness=rounds.max_staleness,
+            on_worker_loss=options.on_worker_loss,
+            join_timeout_s=options.join_timeout_s,
+        )
+        self._engine: Engine | None = None
+        self._start: control.Started | None = None
+        """May come while the data path is still opening, and only once: asked later, the job may be over."""
+        self._next_join_s = 0.0
+        self._started_s = time.monotonic()
+        self._warn_s = self._started_s + FIRST_WARNING_S
+        self._answer_by = connect_by
+        """When a controller that has not answered counts as silent."""
+
+    def run(self) -> Joined:
+        admitted = self._wait_for_admission()
+        spec = spec_of(admitted)
+        flows, asked = len(admitted.ports), self._options.flows
+        if asked is not None and asked != flows:
+            log.warning("FANIN_FLOWS is %d; the switch at %s decides: %d", asked, self._who.address, flows)
+        liveness_s = self._options.liveness_timeout_s
+        if liveness_s is not None and liveness_s != admitted.liveness_timeout_s:
+            log.warning(
+                "FANIN_LIVENESS_TIMEOUT_S is %g; the switch at %s decides: %g",
+                liveness_s, self._who.address, admitted.liveness_timeout_s,
+            )  # fmt: skip
+        shared = () if self._options.shared_memory is False else admitted.shared_memory
+        host = admitted.data_host or self._client.host
+        endpoint = SwitchEndpoint(admitted.scheme, host, admitted.ports, shared)
+        self._who = replace(self._who, worker_ranks=admitted.ranks)
+        self._engine = make_engine(
+            self._options, spec, worker_of(admitted), admitted.token, endpoint, newcomer=admitted.running
+        )
+        changes = self._wait_for_data_path(self._engine, admitted, Ready)
+        started = self._wait_for_start(self._engine, admitted)
+        first_base = 0
+        if admitted.running:
+            changes += self._wait_for_data_path(self._engine, admitted, Stands)
+            stands = changes.pop()
+            assert isinstance(stands, Stands)
+            first_base = stands.base + ENTRY_MARGIN
+            self._engine.begin(first_base)
+        who = replace(self._who, processes=started.processes)
+        line = Line(self._client, serves_data=not admitted.data_host)
+        nonce = self._request.nonce
+        return Joined(self._engine, spec, who, flows, nonce, line, admitted.running, first_base, changes)
+
+    def give_up(self, error: BaseException) -> None:
+        """Tell the controller, and stop the engine."""
+        if self._engine is not None:
+            self._engine.close()
+        reason = str(error) if isinstance(error, FaninError) else type(error).__name__
+        who = self._who
+        leave = control.Leave(
+            job=who.job_name, rank=who.rank, nonce=self._request.nonce, reason=control.one_line(reason)
+        )
+        self._client.send(leave)
+
+    def _wait_for_admission(self) -> control.Admitted:
+        missing: tuple[int, ...] = ()
+        deadline = self._started_s + self._options.join_timeout_s + self._options.connect_timeout_s
+        while (now := time.monotonic()) < deadline:
+            reply = self._exchange(control.JOIN_INTERVAL_S)
+            if isinstance(reply, control.Admitted):
+                return reply
+            if isinstance(reply, control.Waiting):
+                missing = reply.missing
+                self._warn(now, f"waiting for {self._who.name(missing)} to join")
+        # The controller has the same deadline, less the allowance, and refuses then; this is for one that does not.
+        waited = f"{deadline - self._started_s:.0f} s"
+        text = (
+            f"job {self._who.job_name!r} at {self._who.address} did not form in {waited}: ranks {missing} are missing"
+        )
+        raise JoinTimeoutError(missing, text)
+
+    def _wait_for_data_path(
+        self, engine: Engine, admitted: control.Admitted, awaited: type[Ready | Stands]
+    ) -> list[WorkerEvent]:
+        """Until the engine reports `awaited`; returns that, last, and what else it reported.
+
+        Ready is its first answer from the switch, for which it waits connect_timeout_s itself.
+        """
+        events: list[WorkerEvent] = []
+        while True:
+            event = engine.next_event(MAX_EVENT_WAIT_S)
+            if isinstance(event, Ready | Stands | MembersChanged):
+                events.append(event)
+                if isinstance(event, awaited):
+                    return events
+            elif event is not None or engine.failed:
+                raise self._failure(engine, event, admitted)
+            self._exchange(0.0)
+
+    def _wait_for_start(self, engine: Engine, admitted: control.Admitted) -> control.Started:
+        while self._start is None:  # ends: a controller that is silent, and a start that takes too long, raise
+            reply = self._exchange(control.JOIN_INTERVAL_S)
+            if engine.failed:
+                while isinstance(event := engine.next_event(MAX_EVENT_WAIT_S), Ready | MembersChanged | Stands):
+                    pass
+                raise self._failure(engine, event, admitted)
+            if isinstance(reply, control.Admitted) and reply.generation != admitted.generation:
+                raise superseded(self._who)
+            self._warn(time.monotonic(), "waiting for the data paths of other ranks")
+        return self._start
+
+    def _exchange(self, timeout_s: float) -> control.Reply | None:
+        """Say Join if it is time to, and take one reply in. Raises for a refusal, and for a silent controller."""
+        now = time.monotonic()
+        if now >= self._next_join_s:
+            self._client.send(self._request)
+            self._next_join_s = now + control.JOIN_INTERVAL_S
+        reply = self._client.receive(timeout_s)
+        now = time.monotonic()
+        if isinstance(reply, control.Refused):
+            raise join_refused(self._who, reply)
+        if isinstance(reply, control.Started):
+            self._start = reply
+        if reply is not None:
+            self._answer_by = now + max(self._options.connect_timeout_s, 2 * control.JOIN_INTERVAL_S)
+        elif now >= self._answer_by:
+            raise self._client.silent(self._options.connect_timeout_s)
+        return reply
+
+    def _failure(self, engine: Engine, event: WorkerEvent | None, admitted: control.Admitted) -> FaninError:
+        if isinstance(event, WorkersGone):
+            lost, left = self._who.ranks(event.lost), self._who.ranks(event.left)
+            return workers_gone(self._who, lost, left, admitted.liveness_timeout_s)
+        if isinstance(event, PacketRefused):
+            return packet_refused(self._who, event.reason, None, admitted.liveness_timeout_s)
+        silent_s = event.silent_s if isinstance(event, SwitchSilent) else 0.0
+        return data_path_closed(self._who, admitted, silent_s, engine.trouble)
+
+    def _warn(self, now: float, what: str) -> None:
+        if now >= self._warn_s:
+            who, waited_s = self._who, now - self._started_s
+            log.warning("rank %d of job %r at %s: %s for %.0f s", who.rank, who.job_name, who.address, what, waited_s)
+            self._warn_s = now + waited_s
+
+
+def worker_of(admitted: control.Admitted) -> int:
+    """The number that this rank has at its switch: its own, or its place among those at its leaf."""
+    return admitted.ranks.index(admitted.rank) if admitted.ranks else admitted.rank
+
+
+def spec_of(admitted: control.Admitted) -> JobSpec:
+    """The job as its worker sees it: the other ranks' tokens are not its business."""
+    return JobSpec(
+        job=admitted.index,
+        generation=admitted.generation,
+        workers=admitted.workers,
+        quorum=admitted.quorum,
+        staleness=admitted.staleness,
+        max_staleness=admitted.max_staleness,
+        slots=admitted.slots,
+        words_per_packet=admitted.words_per_packet,
+        codes_per_packet=admitted.codes_per_packet,
+        tokens=tuple(admitted.token if worker == worker_of(admitted) else 0 for worker in range(admitted.workers)),
+        checksum=admitted.checksum,
+        liveness_timeout_s=admitted.liveness_timeout_s,
+        survives_loss=admitted.on_worker_loss == "continue",
+        total_workers=admitted.total_workers,
+        places=admitted.ranks,
+    )

@@ -1,0 +1,144 @@
+"""What a worker's own machine knows about the way to the switch: whether it answers, path MTU, receive buffer.
+
+Everything here is bounded in time, name resolution included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import socket
+import threading
+import time
+from dataclasses import dataclass
+
+from fanin.errors import SwitchUnreachableError
+from fanin.options import SwitchAddress
+from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES
+
+IP_MTU = 14
+"""Linux, ip(7): the known MTU of a connected socket's path. The socket module does not name it."""
+IPV6_MTU = 24
+"""Linux, ipv6(7): the same."""
+DEFAULT_MTU = 1500
+"""Ethernet's, where the system does not say."""
+STREAM_MTU = 65_536
+"""What a path over TCP counts as: messages have no packet size there, so the longest datagram is fine."""
+RETRY_INTERVAL_S = 0.1
+"""Between two attempts to connect."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathFacts:
+    """What Join reports."""
+
+    path_mtu: int
+    receive_buffer_bytes: int
+    """As SO_RCVBUF reads: see fanin/protocol/window.py."""
+
+
+def start_hint(address: SwitchAddress) -> str:
+    """The remedy when nothing answers."""
+    bind = f"{_bracketed(address.host)}:{address.port}"
+    return (
+        f"Start one there (`fanin switch --bind {bind}`) or correct FANIN_SWITCH; `fanin doctor {address}` tells more"
+    )
+
+
+def resolve(address: SwitchAddress, timeout_s: float) -> list[str]:
+    """Numeric addresses of the switch's host, best first. SwitchUnreachableError when the name does not resolve."""
+    found: list[str] = []
+    failures: list[OSError | UnicodeError] = []
+
+    def ask() -> None:
+        try:
+            answers = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            found.extend(dict.fromkeys(str(answer[4][0]) for answer in answers))
+        except (OSError, UnicodeError) as error:  # UnicodeError: letters that no name of a host may have
+            failures.append(error)
+
+    # A thread, since the system's resolver takes no timeout; a daemon, since it may outlive this call.
+    asking = threading.Thread(target=ask, name="fanin resolve", daemon=True)
+    asking.start()
+    asking.join(timeout_s)
+    if found:
+        return found
+    why = f"no answer for {timeout_s:.1f} s"
+    if failures:
+        why = getattr(failures[0], "strerror", None) or "it is no name of a host"
+    raise SwitchUnreachableError(
+        str(address),
+        f"the name {address.host!r} of switch {address} does not resolve ({why}). Correct FANIN_SWITCH, or this "
+        "machine's name service",
+    )
+
+
+def reach(address: SwitchAddress, timeout_s: float, *, patient: bool) -> str:
+    """The numeric address at which the switch's control port accepts TCP.
+
+    A `patient` caller wants it tried again for `timeout_s` when it is refused, since the switch may be starting at this
+    moment. Raises SwitchUnreachableError with the last reason.
+    """
+    deadline = time.monotonic() + timeout_s
+    hosts = resolve(address, timeout_s)
+    why, unreachable = "no answer", False
+    for attempt in range(int(timeout_s / RETRY_INTERVAL_S) + 1):
+        for host in hosts:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                break
+            try:
+                # Later hosts of the name must get their chance, so the first attempt does not use up all of the time.
+                socket.create_connection((host, address.port), left_s if attempt else left_s / len(hosts)).close()
+                return host
+            except TimeoutError:
+                why = "no answer: a firewall drops it, or the host is down"
+            except OSError as error:
+                why = os_error_text(error)
+                unreachable = error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH)
+        if not patient or time.monotonic() + RETRY_INTERVAL_S >= deadline:
+            break
+        time.sleep(RETRY_INTERVAL_S)
+    tried = f"; tried for {timeout_s:g} s" if patient else ""
+    remedy = route_remedy(hosts[0]) if unreachable else start_hint(address)
+    raise SwitchUnreachableError(
+        str(address),
+        f"no switch answers at {address} (TCP port {address.port} for control: {why}{tried}). {remedy}",
+    )
+
+
+def route_remedy(host: str) -> str:
+    """What to do where no network leads to `host`, a numeric address."""
+    if ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+        return "Remedy: bring the loopback interface up, `ip link set lo up`"
+    return f"Remedy: see `ip address` and `ip route get {host}`"
+
+
+def discover(scheme: str, host: str, port: int) -> PathFacts:
+    """What the kernel says about UDP to `host` (numeric). Sends nothing."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_REQUEST_BYTES)
+        buffer_bytes = probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        mtu = STREAM_MTU
+        if scheme == "udp":
+            mtu = DEFAULT_MTU
+            level, option = (socket.IPPROTO_IPV6, IPV6_MTU) if ":" in host else (socket.IPPROTO_IP, IP_MTU)
+            with contextlib.suppress(OSError):
+                probe.connect((host, port))
+                mtu = probe.getsockopt(level, option)
+    return PathFacts(path_mtu=mtu, receive_buffer_bytes=buffer_bytes)
+
+
+def os_error_text(error: OSError) -> str:
+    """An operating system error in a user's words."""
+    if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH):
+        return f"{error.strerror}: no network of this machine leads there"
+    if error.errno == errno.ECONNREFUSED:
+        return "connection refused: nothing listens there"
+    return error.strerror or str(error)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

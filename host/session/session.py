@@ -1,0 +1,489 @@
+"""A worker's membership in one job: joined by name, reductions submitted and waited for, failures told precisely.
+
+`Session` is the only thing that a framework's adapter (host/torch) needs of the host stack. It owns the engine;
+whatever goes wrong is one typed error of `fanin.errors`, sticky, which names ranks, address and remedy.
+
+A wait goes straight to the engine, so that a small reduction costs no detour through another thread. Events are read by
+whoever needs one: the thread in `next_done`, or the first one that finds the engine failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import TracebackType
+
+from fanin.errors import AdmissionError, CollectiveTimeoutError, FaninError, SwitchLostError
+from fanin.host.engines.engine import Engine
+from fanin.host.session import joining
+from fanin.host.session.control import ask
+from fanin.host.session.failures import (
+    FAILURES,
+    Membership,
+    join_refused,
+    packet_refused,
+    switch_gone,
+    switch_silent,
+    used_in_child,
+    workers_gone,
+)
+from fanin.host.session.outputs import check_outputs
+from fanin.numerics.reduction import Element, Reduction
+from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
+from fanin.protocol import control
+from fanin.protocol.events import MembersChanged, ReductionDone, RoundHeard, SwitchSilent, WorkerEvent, WorkersGone
+from fanin.protocol.events import Refused as PacketRefused
+from fanin.protocol.job import LEAVE_TIMEOUT_S, JobSpec
+from fanin.protocol.seal import Credentials
+
+WAIT_SLICE_S = 0.5
+"""A wait returns to Python this often, so that Ctrl-C is heard."""
+INQUIRY_TIMEOUT_S = 1.0
+"""How long a failure may take to ask the controller what happened: part of the 10 s in which a wait must raise."""
+REASON_TIMEOUT_S = 2.0
+"""How long a failed engine may take to say why."""
+MAX_CHANGES = 1024
+"""Changes of membership that are remembered for `take_changes`."""
+MAX_UNSEEN_TICKETS = 4096
+"""Tickets that nobody has waited for yet and that are remembered for `next_done`; done ones beyond it are forgotten."""
+
+
+log = logging.getLogger("fanin")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembershipChange:
+    """Ranks that have gone and come, in a job that goes on without those it loses."""
+
+    at_s: float
+    """When this rank heard of it, in seconds since 1970."""
+    gone: tuple[int, ...]
+    come: tuple[int, ...]
+    members: tuple[int, ...]
+    """The ranks that rounds wait for from here on."""
+    base: int
+    """Rounds from about this one on; exactly who is in a round is what its contributor count says."""
+
+
+class Session:
+    """One worker of one job. Thread safe: any thread may submit, wait and ask; one thread calls `next_done`.
+
+    It belongs to the process that joined. In a child forked from it `close` does nothing, since the child's end is not
+    this worker's, and whatever needs the engine raises FaninError.
+    """
+
+    address: SwitchAddress
+    """The switch that serves the job."""
+    job_name: str
+    rank: int
+    size: int
+    spec: JobSpec
+    """What the controller decided for the job."""
+    flows: int
+    """Flows that chunks are dealt to: chunk i goes with flow i mod flows."""
+    newcomer: bool
+    """Whether this rank came into a job that ran already (on_worker_loss="continue")."""
+    first_base: int
+    """The base of every slot with which this rank's first reduction begins: 0, but for a newcomer, which passes till
+    then."""
+    description: str
+    """One line for people: job, rank, switch, engine (native or twin), transport, packet and window sizes."""
+
+    def __init__(self, joined: joining.Joined, options: Options, credentials: Credentials | None = None) -> None:
+        """For `join`, and for tests that bring their own engine."""
+        self.credentials = credentials or Credentials.of_job(options.secret)
+        """With which this rank speaks to the controller."""
+        self._engine: Engine = joined.engine
+        self._who: Membership = joined.who
+        self._nonce = joined.nonce
+        self._process = os.getpid()
+        self._line = joined.line
+        self._options = options
+        self.spec = joined.spec
+        self.flows = joined.flows
+        self.newcomer, self.first_base = joined.newcomer, joined.first_base
+        self.address, self.job_name = joined.who.address, joined.who.job_name
+        self.rank, self.size = joined.who.rank, joined.who.size
+        spec = joined.spec
+        self.description = (
+            f"job {self.job_name!r} rank {self.rank} of {self.size} at {self.address}: {joined.engine.description}, "
+            f"{spec.words_per_packet} words per packet ({spec.packet_bytes} bytes), {spec.slots} slots"
+            f"{', checksums' * spec.checksum}"
+        )
+        self.observer: Callable[[int, Reduction], None] | None = None
+        """Told of every ticket, after its reduction was submitted (host/torch/collectives/timeline.py)."""
+        self._lock = threading.Lock()
+        """Guards what follows."""
+        self._failure: FaninError | None = None
+        self._over = threading.Event()
+        """Set once the session has failed or is closed."""
+        self._shut = threading.Event()
+        """Set once `close` is through."""
+        self._closed = False
+        self._subscribed = False
+        self._followed = False
+        self._unseen: dict[int, None] = {}
+        """Tickets, oldest first, that neither `wait` nor `done` nor `next_done` has reported as finished."""
+        self._finished: deque[int] = deque()
+        """Tickets for `next_done`."""
+        self._members = tuple(range(self.size))
+        self._changes: deque[MembershipChange] = deque(maxlen=MAX_CHANGES)
+        for event in joined.events:
+            self._take(event)
+
+    @classmethod
+    def join(
+        cls,
+        *,
+        options: Options,
+        switch: SwitchAddress,
+        job_name: str,
+        rank: int,
+        size: int,
+        rounds: Rounds = SYNCHRONOUS,
+        credentials: Credentials | None = None,
+    ) -> Session:
+        """Become rank `rank` of the `size` workers of `job_name`; returns when all of them are reachable.
+
+        A job is known by its name and by the secret that its ranks share: `credentials`, or options.secret
+        (FANIN_SECRET). Without either, whoever knows the name may join it, take a rank before its owner, and end it; a
+        warning says so where the switch is not on this machine (docs/security.md).
+
+        Raises SwitchUnreachableError (within options.connect_timeout_s), JoinTimeoutError naming the ranks that are
+        missing (after options.join_timeout_s), AdmissionError when the controller refuses, WorkerLostError when a rank
+        dies meanwhile, ConfigurationError.
+
+        Where the job runs already with options.on_worker_loss="continue", and has lost or been left by this very rank,
+        this process takes its place: `newcomer` is True, and `first_base` says where its reductions begin. It passes
+        for all before; what the tensors held there it must have from a peer. Its reductions need a `signature`.
+        """
+        check_outputs(options, rank)
+        if credentials is None and options.secret is None and not switch.is_loopback:
+            log.warning(
+                "job %r at %s has no secret: whoever reaches the switch and knows the name may join and end it. "
+                "Remedy: give all ranks the same FANIN_SECRET", job_name, switch,
+            )  # fmt: skip
+        spoken = credentials or Credentials.of_job(options.secret)
+        return cls(joining.join(options, switch, job_name, rank, size, rounds, spoken), options, spoken)
+
+    def submit(self, reduction: Reduction) -> int:
+        """Start a reduction; returns its ticket (1, 2, ...). Every rank submits the same ones in the same order.
+
+        Raises the session's failure when it has failed. The memory must live until the ticket is done.
+        """
+        self._raise_if_over()
+        with self._lock:  # around both: a ticket may be done before `submit` returns
+            ticket = self._engine.submit(reduction)
+            self._unseen[ticket] = None
+            crowded = len(self._unseen) > MAX_UNSEEN_TICKETS and not self._subscribed
+        if crowded:
+            self._forget_done()
+        if self.observer is not None:
+            self.observer(ticket, reduction)
+        return ticket
+
+    def wait(self, ticket: int, timeout_s: float | None = None) -> None:
+        """Return when the ticket's result is in place (GIL released meanwhile).
+
+        Raises the session's failure (WorkerLostError, SwitchLostError, CollectiveMismatchError, ...) if the ticket can
+        no longer finish, CollectiveTimeoutError after `timeout_s` seconds (the reduction goes on). None: no limit.
+        """
+        if self.inherited:
+            raise used_in_child(self._who)
+        if self._engine.wait(ticket, WAIT_SLICE_S if timeout_s is None else min(timeout_s, WAIT_SLICE_S)):
+            self._seen(ticket)
+            return
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s - WAIT_SLICE_S
+        while True:
+            self._raise_if_over()
+            slice_s = WAIT_SLICE_S if deadline is None else min(deadline - time.monotonic(), WAIT_SLICE_S)
+            if slice_s <= 0:
+                raise CollectiveTimeoutError(
+                    f"Timed out: reduction {ticket} of job {self.job_name!r} at {self.address} is not done on rank "
+                    f"{self.rank} after {timeout_s:g} s; every rank is alive, so one of them has not come this far. "
+                    f"Remedy: find the rank that does not call this collective, or allow more time"
+                )
+            if self._engine.wait(ticket, slice_s):
+                self._seen(ticket)
+                return
+
+    def sum_in_place(self, address: int, count: int, element: Element, lanes: int, *, tag: int, owner: object) -> int:
+        """Submit a sum of `count` elements at `address`, into the same memory, and wait for it a moment: the quick way.
+
+        0 when it is done; otherwise, after WAIT_SLICE_S or a failure, its ticket, for `wait`. `owner` keeps the memory
+        alive till it is done.
+        """
+        if self.observer is not None:
+            return self.submit(Reduction.in_place(address, count, element, lanes, tag, owner))
+        return self._engine.sum_in_place(address, count, element, lanes, tag, WAIT_SLICE_S, owner)
+
+    def done(self, ticket: int) -> bool:
+        """Whether the ticket's result is in place. False for ever for one that failed: see `failure`."""
+        return self._engine.done(ticket)
+
+    def next_done(self, timeout_s: float) -> int | None:
+        """The next ticket that finished, in completion order, or None after `timeout_s`. For one completion thread.
+
+        Once the session has failed or is closed, the tickets that are unfinished come too, each once: `done` tells them
+        apart; after them, None. A ticket that had finished before the very first call comes only if nobody had waited
+        for it by then.
+        """
+        if not self._subscribed:
+            self._subscribe()
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with self._lock:
+                if self._finished:
+                    return self._finished.popleft()
+            left_s = deadline - time.monotonic()
+            if self._over.is_set():
+                self._shut.wait(max(left_s, 0.0))
+                return None
+            # In slices: another thread may take the event that ends this wait.
+            event = self._engine.next_event(max(min(left_s, WAIT_SLICE_S), 0.0))
+            if event is not None:
+                self._take(event)
+            elif left_s <= 0:
+                return None
+            elif self._engine.failed:
+                self._find_failure()
+
+    def follow(self) -> None:
+        """From now on `next_progress` tells of everything that happens; before the first submit, for one thread."""
+        self._followed = True
+        self._engine.subscribe()
+
+    def next_progress(self, timeout_s: float) -> ReductionDone | RoundHeard | None:
+        """What happens next in a job with staleness, or None after `timeout_s`. Raises the session's failure."""
+        event = self._engine.next_event(timeout_s)
+        if isinstance(event, ReductionDone):
+            with self._lock:
+                self._unseen.pop(event.ticket, None)
+            return event
+        if isinstance(event, RoundHeard):
+            return event
+        if event is not None:
+            self._take(event)
+        self._raise_if_over()
+        return None
+
+    @property
+    def inherited(self) -> bool:
+        """Whether this process was forked from the one that joined."""
+        return os.getpid() != self._process
+
+    @property
+    def failure(self) -> FaninError | None:
+        """Why nothing works any more, or None. Sticky: the first failure stays the one that is reported."""
+        if self.inherited:
+            return used_in_child(self._who)
+        if self._failure is None and not self._closed:
+            if self._engine.failed:
+                self._find_failure()
+            elif self._line is not None and self._line.look():
+                self._switch_is_gone()
+        return self._failure
+
+    def tune(self, *, quorum: int | None = None, staleness: int | None = None) -> Rounds:
+        """Change K, S or both for all workers of the job while it runs; returns what is in force then.
+
+        Each slot applies it between two packets: a round closes under what is in force when it closes. With neither,
+        it only tells. Raises AdmissionError for values that the job was not admitted for (max_staleness),
+        SwitchUnreachableError within INQUIRY_TIMEOUT_S.
+        """
+        answer = ask(
+            self.address,
+            control.Tune(job=self.job_name, quorum=quorum, staleness=staleness),
+            curve_server_key=self._options.curve_server_key,
+            timeout_s=INQUIRY_TIMEOUT_S,
+            credentials=self.credentials,
+        )
+        if isinstance(answer, control.Refused):
+            raise join_refused(self._who, answer)
+        if not isinstance(answer, control.Tuned):
+            raise AdmissionError(f"{self.address} answered {type(answer).__name__} to Tune: it is no fanin switch")
+        return Rounds(quorum=answer.quorum, staleness=answer.staleness, max_staleness=answer.max_staleness)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The ranks that rounds wait for, as far as this one has heard."""
+        self._read_events()
+        return self._members
+
+    def take_changes(self) -> list[MembershipChange]:
+        """Who has come and gone since the last call, oldest first (the last MAX_CHANGES); on_worker_loss="continue"."""
+        self._read_events()
+        with self._lock:
+            changes = list(self._changes)
+            self._changes.clear()
+        return changes
+
+    def counters(self) -> dict[str, int | float]:
+        """The engine's counters by name: packets_out, bytes_out, retransmissions, srtt_us, ..."""
+        return dict(self._engine.counters())
+
+    def close(self, timeout_s: float = 10) -> None:
+        """Leave the job (the others are told) and release everything; idempotent, never raises, bounded."""
+        if self.inherited:
+            return
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        with contextlib.suppress(Exception):  # what fails on the way out has no one left to act on it
+            confirmed = not self._engine.failed and self._engine.leave(min(timeout_s, LEAVE_TIMEOUT_S))
+            self._engine.close()
+            if self._line is not None:
+                self._line.close()
+            if not confirmed and not isinstance(self._failure, SwitchLostError):
+                self._leave_by_control(min(timeout_s, INQUIRY_TIMEOUT_S))
+        self._end()
+        self._shut.set()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- tickets ---
+
+    def _seen(self, ticket: int) -> None:
+        if not self._subscribed:
+            with self._lock:
+                self._unseen.pop(ticket, None)
+
+    def _forget_done(self) -> None:
+        with self._lock:
+            tickets = list(self._unseen)
+        done = [ticket for ticket in tickets if self._engine.done(ticket)]
+        with self._lock:
+            for ticket in done:
+                self._unseen.pop(ticket, None)
+
+    def _subscribe(self) -> None:
+        """Have ReductionDone events from here on, and make up for those that were not sent."""
+        self._engine.subscribe()
+        with self._lock:
+            self._subscribed = True
+            tickets = list(self._unseen)
+        for ticket in tickets:
+            if self._engine.done(ticket):
+                self._finish(ticket)
+
+    def _finish(self, ticket: int) -> None:
+        """Have `next_done` report a ticket, once."""
+        with self._lock:
+            if ticket in self._unseen:
+                del self._unseen[ticket]
+                self._finished.append(ticket)
+
+    # --- events and failure ---
+
+    def _take(self, event: WorkerEvent) -> None:
+        if isinstance(event, ReductionDone):
+            self._finish(event.ticket)
+        elif isinstance(event, MembersChanged):
+            self._note(event)
+        elif isinstance(event, FAILURES):
+            self._fail(self._explain(event))
+
+    def _note(self, event: MembersChanged) -> None:
+        """Never silently: who goes on without a rank must be able to see it."""
+        change = MembershipChange(
+            at_s=time.time(),
+            gone=self._who.ranks(event.gone),
+            come=self._who.ranks(event.come),
+            members=self._who.ranks(event.members),
+            base=event.base,
+        )
+        with self._lock:
+            self._members = change.members
+            self._changes.append(change)
+        told = [f"{self._who.name(change.gone)} is gone"] if change.gone else []
+        processes = tuple("" if rank in change.come else name for rank, name in enumerate(self._who.processes))
+        self._who = replace(self._who, processes=processes)  # those who come are others than had the places
+        told += [f"{self._who.name(change.come)} has come"] if change.come else []
+        log.warning(
+            "job %r at %s: %s; rounds from about %d on are of %d ranks",
+            self.job_name, self.address, " and ".join(told) or "no change", change.base, len(change.members),
+        )  # fmt: skip
+
+    def _read_events(self) -> None:
+        """Take in what the engine has to say, unless a thread of its own does so anyway."""
+        if self._subscribed or self._followed:
+            return
+        while (event := self._engine.next_event(0.0)) is not None:
+            self._take(event)
+
+    def _find_failure(self) -> None:
+        """The engine has failed: read its events until one says why, or another thread has read it."""
+        deadline = time.monotonic() + REASON_TIMEOUT_S
+        while not self._over.is_set():
+            event = self._engine.next_event(0.05)
+            if event is not None:
+                self._take(event)
+            elif time.monotonic() >= deadline:
+                trouble = self._engine.trouble or "without saying why"
+                self._fail(FaninError(f"the engine of rank {self.rank} of job {self.job_name!r} stopped: {trouble}"))
+
+    def _switch_is_gone(self) -> None:
+        """The control connection has ended, and nothing listens there: sooner known than by silence."""
+        self._fail(switch_gone(self._who))
+        self._engine.close()  # from here on nothing writes to tensors
+
+    def _explain(self, event: WorkersGone | SwitchSilent | PacketRefused) -> FaninError:
+        timeout_s = self.spec.liveness_timeout_s
+        if isinstance(event, WorkersGone):
+            return workers_gone(self._who, self._who.ranks(event.lost), self._who.ranks(event.left), timeout_s)
+        if isinstance(event, SwitchSilent):
+            return switch_silent(self._who, event.silent_s, self._engine.trouble, self._ask_what_happened())
+        return packet_refused(self._who, event.reason, self._ask_what_happened(), timeout_s)
+
+    def _ask_what_happened(self) -> control.Explanation | None:
+        question = control.Explain(job=self.job_name, generation=self.spec.generation)
+        with contextlib.suppress(FaninError):
+            key = self._options.curve_server_key
+            answer = ask(
+                self.address,
+                question,
+                curve_server_key=key,
+                timeout_s=INQUIRY_TIMEOUT_S,
+                credentials=self.credentials,
+            )
+            if isinstance(answer, control.Explanation):
+                return answer
+        return None
+
+    def _fail(self, error: FaninError) -> None:
+        with self._lock:
+            if self._failure is None:
+                self._failure = error
+        self._end()
+
+    def _end(self) -> None:
+        """Nothing finishes any more: `next_done` reports what is left."""
+        for ticket in list(self._unseen):
+            self._finish(ticket)
+        self._over.set()
+
+    def _raise_if_over(self) -> None:
+        if (failure := self.failure) is not None:
+            raise failure.with_traceback(None)
+        if self._closed:
+            raise FaninError(f"the session of rank {self.rank} in job {self.job_name!r} is closed")
+
+    def _leave_by_control(self, timeout_s: float) -> None:
+        """For an engine that could not say BYE: so that the job's memory is free again at once."""
+        reason = control.one_line(str(self._failure)) if self._failure is not None else ""
+        leave = control.Leave(job=self.job_name, rank=self.rank, nonce=self._nonce, reason=reason)
+        key = self._options.curve_server_key
+        ask(self.address, leave, curve_server_key=key, timeout_s=timeout_s, credentials=self.credentials)

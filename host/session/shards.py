@@ -1,0 +1,282 @@
+"""One job spread over several switches: every worker is a member at each *shard*, and each shard sums a part.
+
+A cluster of ordinary machines has no switch with a port per worker; a single process that sums for n hosts has one
+link, and carries n times the tensor each way. So every host runs a switch, and sums are dealt to all of them: a link
+then carries 2 (n - 1) / n of the tensor each way, a ring's bytes at any lane width, in two hops instead of 2 (n - 1)
+(BytePS, OSDI 2020).
+
+Rules
+-----
+* Every rank deals alike: from the reduction's number, element count and lanes, and nothing else.
+* A large reduction is cut into contiguous parts, one per shard, at multiples of the elements of a packet: the packets
+  hold the same elements as at a single switch, so they share the same scales, and the result has the same bits.
+* A small one goes to one shard whole, each to the next: dealing it out would cost a packet per shard. So does an exact
+  one, whose packets are not cut at elements.
+* Each shard's session numbers what it is given, and all ranks give each shard the same things in the same order.
+* The first failure of any shard's session is the failure of all of it. But a host that dies takes its shard along,
+  which is noticed first, and a rank that is gone explains more: so a lost shard is reported after NAMING_GRACE_S, in
+  which another shard may say that a rank is lost.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+
+from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError, SwitchLostError
+from fanin.host.session.session import WAIT_SLICE_S, MembershipChange, Session
+from fanin.numerics.fixed_point import Codec
+from fanin.numerics.reduction import EXACT, Element, Reduction
+from fanin.options import Options, SwitchAddress
+from fanin.protocol.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S, JobSpec
+from fanin.protocol.seal import OPEN, Credentials
+
+MAX_SHARDS = 64
+"""Shards of one job: each costs every worker a socket, and a thread for each of its flows."""
+MIN_PACKETS_PER_SHARD = 2
+"""A reduction of fewer packets per shard goes to one shard whole: one round trip through one switch is as quick."""
+MAX_UNSEEN_TICKETS = 4096
+"""Tickets that nobody has waited for and that are remembered; done ones beyond that are forgotten."""
+
+NAMING_GRACE_S = SUSPICION_TIMEOUT_S + 2 * HEARTBEAT_INTERVAL_S
+"""How long a lost shard may turn out to be a lost host: as long as the others take to miss its ranks."""
+
+Part = tuple[Session, int]
+"""A session and the ticket that it gave to a part."""
+
+
+def elements_per_packet(spec: JobSpec, element: Element, lanes: int) -> int:
+    """How many elements share a packet (docs/numerics.md); 0 for what is not cut into parts."""
+    if lanes == EXACT:
+        return 0
+    # Blocks that share a scale, of which a packet has whole ones only.
+    block = Codec(element, lanes, spec.contributions).elements_per_packet(
+        spec.words_per_packet // spec.codes_per_packet
+    )
+    return block * spec.codes_per_packet
+
+
+def deal(reduction: Reduction, packet_elements: int, shards: int, turn: int) -> Iterator[tuple[int, Reduction]]:
+    """The parts of the `turn`-th reduction, each with the number of its shard; all ranks get the same ones.
+
+    A part keeps those of its elements that the whole reduction keeps.
+    """
+    packets = -(-reduction.count // packet_elements) if packet_elements else 0
+    if shards == 1 or packets < MIN_PACKETS_PER_SHARD * shards:
+        yield turn % shards, reduction
+        return
+    size, last = reduction.element.bytes, reduction.keep_first + reduction.kept
+    for shard in range(shards):
+        first = packets * shard // shards * packet_elements
+        end = min(packets * (shard + 1) // shards * packet_elements, reduction.count)
+        kept_first, kept_end = max(first, reduction.keep_first), min(end, last)
+        kept = max(0, kept_end - kept_first)
+        yield (
+            shard,
+            dataclasses.replace(
+                reduction,
+                source=reduction.source + first * size,
+                destination=reduction.destination + (kept_first - reduction.keep_first) * size if kept else 0,
+                count=end - first,
+                residual=reduction.residual + first * 4 if reduction.residual else 0,  # float32, whatever the element
+                keep_first=kept_first - first if kept else 0,
+                keep_count=kept,
+            ),
+        )
+
+
+class ShardedSession:
+    """One worker of a job that is spread over several switches. Thread safe; what `Session` has, as far as a
+    synchronous job needs it."""
+
+    def __init__(self, sessions: Sequence[Session], job_name: str) -> None:
+        """Over sessions at the shards, in the same order on every rank; `job_name` is the whole job's.
+
+        Raises ConfigurationError when the shards gave the job packets of different lengths: closes nothing then.
+        """
+        first = sessions[0]
+        if not 1 <= len(sessions) <= MAX_SHARDS:
+            raise ConfigurationError(f"{len(sessions)} shards; a job has at most {MAX_SHARDS}")
+        shapes = {(each.spec.words_per_packet, each.spec.codes_per_packet): each for each in sessions}
+        if len(shapes) > 1:
+            told = ", ".join(f"{words} words at {each.address}" for (words, _), each in shapes.items())
+            raise ConfigurationError(
+                f"job {job_name!r}: the shards take packets of different lengths: {told}. The paths to them have "
+                f"different MTUs. Remedy: FANIN_WORDS_PER_PACKET={min(words for words, _ in shapes)} on every rank"
+            )
+        self._sessions = tuple(sessions)
+        self.job_name = job_name
+        self.address: SwitchAddress = first.address
+        self.rank, self.size, self.spec = first.rank, first.size, first.spec
+        self.flows = sum(each.flows for each in sessions)
+        self.newcomer, self.first_base = False, 0
+        self.observer: Callable[[int, Reduction], None] | None = None
+        """As Session.observer."""
+        where = ", ".join(str(each.address) for each in sessions)
+        self.description = f"{first.description}; one of {len(sessions)} shards: {where}"
+        self._lock = threading.Lock()
+        """Guards what follows."""
+        self._packet_elements = functools.cache(functools.partial(elements_per_packet, self.spec))
+        """Asked for every sum, of which the small ones are quick; there are a few kinds in a job."""
+        self._submitted = 0
+        self._shard_lost_s: float | None = None
+        """When that was seen first, and no rank was known to be gone."""
+        self._parts: dict[int, tuple[Part, ...]] = {}
+        """Of tickets that nobody has seen finished, oldest first."""
+
+    @classmethod
+    def join(
+        cls, *, options: Options, switches: Sequence[SwitchAddress], local: frozenset[SwitchAddress], job_name: str,
+        rank: int, size: int, credentials: Credentials = OPEN,
+    ) -> ShardedSession:  # fmt: skip
+        """Become rank `rank` of the `size` workers of `job_name` at every one of `switches`, at the same time.
+
+        `local` are those whose shared memory may be used. Raises what Session.join raises, of the first shard that
+        refuses or cannot be reached; the sessions at the others are closed then.
+        """
+
+        def join_one(address: SwitchAddress) -> Session:
+            shared = options.shared_memory if address in local else False
+            return Session.join(
+                options=dataclasses.replace(options, shared_memory=shared),
+                switch=address, job_name=job_name, rank=rank, size=size, credentials=credentials,
+            )  # fmt: skip
+
+        # At the same time, since each join waits for the other ranks at that shard.
+        with ThreadPoolExecutor(len(switches), "fanin join") as pool:
+            joins = [pool.submit(join_one, address) for address in switches]
+            wait(joins)
+        joined = [each.result() for each in joins if each.exception() is None]
+        try:
+            for each in joins:
+                each.result()
+            return cls(joined, job_name)
+        except BaseException:
+            for session in joined:
+                session.close()
+            raise
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        """The memberships at the shards."""
+        return self._sessions
+
+    def submit(self, reduction: Reduction) -> int:
+        """As Session.submit."""
+        with self._lock:  # around all: every rank must give each shard the same things in the same order
+            ticket = self._submitted + 1
+            packet_elements = self._packet_elements(reduction.element, reduction.lanes)
+            dealt = deal(reduction, packet_elements, len(self._sessions), ticket)
+            parts = tuple((self._sessions[shard], self._sessions[shard].submit(part)) for shard, part in dealt)
+            self._submitted = ticket
+            self._parts[ticket] = parts
+            if len(self._parts) > MAX_UNSEEN_TICKETS:
+                self._forget_done()
+        if self.observer is not None:
+            self.observer(ticket, reduction)
+        return ticket
+
+    def sum_in_place(self, address: int, count: int, element: Element, lanes: int, *, tag: int, owner: object) -> int:
+        """As Session.sum_in_place."""
+        packet_elements = self._packet_elements(element, lanes)
+        if self.observer is not None or (packet_elements and count > packet_elements * MIN_PACKETS_PER_SHARD):
+            return self.submit(Reduction.in_place(address, count, element, lanes, tag, owner))
+        with self._lock:
+            ticket = self._submitted = self._submitted + 1
+        session = self._sessions[ticket % len(self._sessions)]
+        left = session.sum_in_place(address, count, element, lanes, tag=tag, owner=owner)
+        if not left:
+            return 0
+        with self._lock:
+            self._parts[ticket] = ((session, left),)
+        return ticket
+
+    def wait(self, ticket: int, timeout_s: float | None = None) -> None:
+        """As Session.wait."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for session, part in self._parts.get(ticket, ()):
+            self._wait_for(session, part, ticket, timeout_s, deadline)
+        with self._lock:
+            self._parts.pop(ticket, None)
+
+    def _wait_for(
+        self, session: Session, part: int, ticket: int, timeout_s: float | None, deadline: float | None
+    ) -> None:
+        """In slices, since a failure at another shard ends this wait, too."""
+        while True:
+            left_s = WAIT_SLICE_S if deadline is None else min(WAIT_SLICE_S, max(0.0, deadline - time.monotonic()))
+            try:
+                return session.wait(part, left_s)
+            except CollectiveTimeoutError as error:
+                if (failure := self.failure) is not None:
+                    raise failure.with_traceback(None) from None
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise CollectiveTimeoutError(
+                        str(error)
+                        .replace(f"reduction {part} ", f"reduction {ticket} ", 1)
+                        .replace(f"after {left_s:g} s", f"after {timeout_s:g} s", 1)
+                    ) from None
+            except FaninError as error:
+                raise self._settled(error).with_traceback(None) from None
+
+    def done(self, ticket: int) -> bool:
+        """As Session.done."""
+        return all(session.done(part) for session, part in self._parts.get(ticket, ()))
+
+    @property
+    def failure(self) -> FaninError | None:
+        """As Session.failure."""
+        failures = [failure for each in self._sessions if (failure := each.failure) is not None]
+        told = next((each for each in failures if not isinstance(each, SwitchLostError)), None)
+        if told is not None or not failures:
+            return told
+        now = time.monotonic()
+        if self._shard_lost_s is None:
+            self._shard_lost_s = now
+        return failures[0] if now >= self._shard_lost_s + NAMING_GRACE_S else None
+
+    def _settled(self, error: FaninError) -> FaninError:
+        """What a wait is to raise that has met with `error`: the failure, once it is known to be all."""
+        while isinstance(error, SwitchLostError) and self.failure is None:
+            time.sleep(WAIT_SLICE_S / 10)
+        return self.failure or error
+
+    @property
+    def inherited(self) -> bool:
+        """As Session.inherited."""
+        return self._sessions[0].inherited
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """As Session.members: the ranks that every shard waits for."""
+        found = [set(each.members) for each in self._sessions]
+        return tuple(sorted(set.intersection(*found)))
+
+    def take_changes(self) -> list[MembershipChange]:
+        """None: a job over several shards does not survive the loss of a rank."""
+        return []
+
+    def counters(self) -> dict[str, int | float]:
+        """As Session.counters, added up over the shards (srtt_us: the largest)."""
+        total: dict[str, int | float] = {}
+        for each in self._sessions:
+            for name, value in each.counters().items():
+                total[name] = max(total.get(name, 0), value) if name == "srtt_us" else total.get(name, 0) + value
+        return total
+
+    def close(self, timeout_s: float = 10) -> None:
+        """As Session.close."""
+        with ThreadPoolExecutor(len(self._sessions), "fanin leave") as pool:
+            list(pool.map(lambda each: each.close(timeout_s), self._sessions))
+
+    def _forget_done(self) -> None:
+        for ticket in [ticket for ticket in self._parts if self.done(ticket)]:
+            del self._parts[ticket]
+
+
+AnySession = Session | ShardedSession
+"""A membership in a job, at one switch or at several."""

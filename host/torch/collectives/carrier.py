@@ -1,0 +1,84 @@
+"""Tensors in a form that a transport can read and write: flat enough, on the host, of an element type that it knows.
+
+A carrier shares the tensor's memory where that is possible and copies where it is not; `restore` then copies back.
+Nothing here calls `.numpy()`: it would make a user's storage non-resizable, which FSDP does not forgive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+
+from fanin.host.torch.collectives.routing import GLOO_DTYPES
+
+
+class Carrier:
+    """One tensor ready to travel as `tensor`; `restore` is None where the user's memory is used in place."""
+
+    __slots__ = ("restore", "tensor")
+
+    def __init__(self, tensor: torch.Tensor, restore: Callable[[], None] | None) -> None:
+        self.tensor = tensor
+        self.restore = restore
+
+
+def plain(tensor: torch.Tensor) -> bool:
+    """Whether a transport can use the tensor's own memory: on the host, dense, contiguous, no lazy bits."""
+    return (
+        tensor.is_cpu
+        and tensor.layout is torch.strided
+        and tensor.is_contiguous()
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
+
+
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A dense contiguous tensor on the host with the same values; `tensor` itself where it is one."""
+    if plain(tensor):
+        return tensor.detach()
+    resolved = tensor.detach().resolve_conj().resolve_neg()
+    if resolved.is_cpu:
+        return resolved.contiguous()
+    return _pinned_copy(resolved) if resolved.is_cuda else resolved.cpu().contiguous()
+
+
+def _pinned_copy(tensor: torch.Tensor) -> torch.Tensor:
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    host.copy_(tensor)
+    return host
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as a flat tensor of bytes."""
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+def movable(tensor: torch.Tensor) -> Carrier:
+    """For gloo to move: its own element type where gloo knows it, else bytes."""
+    host = on_host(tensor)
+    shares = host.data_ptr() == tensor.data_ptr()
+    carried = host if host.dtype in GLOO_DTYPES else as_bytes(host)
+    if shares:
+        return Carrier(carried, None)
+    return Carrier(carried, lambda: copy_back(tensor, host))
+
+
+def copy_back(tensor: torch.Tensor, host: torch.Tensor) -> None:
+    """Write values that arrived on the host into the user's tensor."""
+    with torch.no_grad():
+        tensor.detach().copy_(host, non_blocking=tensor.is_cuda)
+
+
+def restore_all(carriers: Iterable[Carrier]) -> Callable[[], None] | None:
+    """One action that restores all that need it, or None."""
+    actions = [carrier.restore for carrier in carriers if carrier.restore is not None]
+    if not actions:
+        return None
+
+    def run() -> None:
+        for action in actions:
+            action()
+
+    return run

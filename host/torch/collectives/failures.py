@@ -1,0 +1,202 @@
+"""What has gone wrong in a group, in words that name ranks, and the thread that notices while nobody waits.
+
+Rules
+-----
+* The session knows first who is gone: it hears from the switch, also while the group is idle or waits for gloo.
+* gloo itself never notices a peer that is merely stopped. So when a session fails, the watch thread breaks the inner
+  gloo group's connections, and every wait on them raises; what they raise is replaced by the session's failure.
+* gloo notices a peer that died sooner than the switch does, but cannot name it: such an error waits for the name.
+* Texts keep the words that programs look for in torch's errors: `Timed out waiting`, `timed out after`, `timeout`,
+  `Connection closed by peer`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fanin.errors import (
+    CollectiveTimeoutError,
+    FaninError,
+    SwitchLostError,
+    SwitchUnreachableError,
+    WorkerLostError,
+)
+from fanin.protocol.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from fanin.host.session.shards import AnySession
+
+WATCH_INTERVAL_S = 0.25
+"""How often the watch thread looks at every session; a failure reaches waits on gloo that much later."""
+NAMING_GRACE_S = SUSPICION_TIMEOUT_S + 3 * HEARTBEAT_INTERVAL_S
+"""How long an error of gloo's waits for the switch to say which rank is gone: gloo has seen it hang up, so the switch
+suspects it."""
+STOP_TIMEOUT_S = 5.0
+"""Longest that the end of the program waits for a thread of ours to come out of a call."""
+BREAK_TAG = 0x7FAA1900
+"""Tag of the receive that never comes and whose timeout makes gloo close all connections of a group."""
+
+
+class Failures:
+    """The failures of one group: detection while waiting, and wording."""
+
+    def __init__(self, group_name: str, rank: int, size: int, global_ranks: list[int]) -> None:
+        self.group_name = group_name
+        self.rank = rank
+        self.size = size
+        self._is_world = not global_ranks
+        self.global_ranks = global_ranks or list(range(size))
+        self.session: AnySession | None = None
+        self.survivable: Callable[[FaninError], bool] = lambda failure: False
+        """Whether the group goes on after this failure of its session (fallback)."""
+
+    @property
+    def failure(self) -> FaninError | None:
+        """Why the group can do nothing any more, or None."""
+        failure = self.session.failure if self.session is not None else None
+        return None if failure is None or self.survivable(failure) else failure
+
+    def wait_unless_failed(self, event: threading.Event, timeout_s: float) -> bool:
+        """Wait for the event; False after `timeout_s` or when the group has failed."""
+        deadline = time.monotonic() + timeout_s
+        while not event.wait(min(WATCH_INTERVAL_S, max(0.0, deadline - time.monotonic()))):
+            if self.failure is not None or time.monotonic() >= deadline:
+                return event.is_set()
+        return True
+
+    def explain(self, error: BaseException, name: str, timeout_s: float) -> FaninError:
+        """The error to raise for `error`, which ended the collective `name`."""
+        if getattr(error, "explained", False):
+            assert isinstance(error, FaninError)
+            return error
+        explained = self._explained(error, f"{name} on rank {self.rank} of {self._group()}", timeout_s)
+        explained.explained = True  # type: ignore[attr-defined]
+        return explained
+
+    def _explained(self, error: BaseException, where: str, timeout_s: float) -> FaninError:
+        text = str(error)
+        if isinstance(error, CollectiveTimeoutError):
+            return CollectiveTimeoutError(f"{where}: {_late(timeout_s)}: {text}")
+        if self.failure is None and "imed out" in text:
+            return CollectiveTimeoutError(
+                f"{where}: {_late(timeout_s)}. No rank is known to be gone; "
+                f"some have not called this collective, or are slow. Remedy: find it, or allow more time. ({text})"
+            )
+        cause = error if isinstance(error, FaninError) else self._named()
+        if isinstance(cause, WorkerLostError):
+            return WorkerLostError(cause.ranks, f"{where}: Connection closed by peer: {cause}{self._globally(cause)}")
+        if cause is not None:
+            return _again(cause, f"{where}: {cause}")
+        if "losed" in text or "reset" in text or "closure" in text:
+            return WorkerLostError((), f"{where}: Connection closed by peer: a rank has left or died. ({text})")
+        return FaninError(f"{where}: {text}")
+
+    def _named(self) -> FaninError | None:
+        """The group's failure, waited for: what gloo has seen, the switch says soon with a name."""
+        deadline = time.monotonic() + NAMING_GRACE_S
+        while self.session is not None and self.session.failure is None and time.monotonic() < deadline:
+            time.sleep(WATCH_INTERVAL_S)
+        return self.failure
+
+    def _group(self) -> str:
+        name = "the world" if self._is_world else f"group {self.group_name!r}"
+        return f"{name} ({self.size} ranks)"
+
+    def _globally(self, error: WorkerLostError) -> str:
+        ranks = [self.global_ranks[rank] for rank in error.ranks if rank < len(self.global_ranks)]
+        if not ranks or list(error.ranks) == ranks:
+            return ""
+        return f" (ranks of this group; global: {', '.join(map(str, ranks))})"
+
+
+def _late(timeout_s: float) -> str:
+    """That a wait has ended, in the words that gloo and torch's stores have for it."""
+    return f"Timed out waiting for the result; timed out after {timeout_s * 1000:.0f}ms, the timeout of this wait"
+
+
+def _again(error: FaninError, text: str) -> FaninError:
+    """The same kind of error with the same facts, and another text."""
+    if isinstance(error, (SwitchLostError, SwitchUnreachableError)):
+        return type(error)(error.address, text)
+    return type(error)(text)
+
+
+def break_connections(gloo: Any, rank: int, size: int) -> None:
+    """Make every pending and later wait on this gloo group raise.
+
+    gloo has no abort that does it; a receive that has timed out closes all connections. One from a peer that has left
+    fails before it can time out and closes nothing, so every peer gets its turn; where all have left, nothing waits.
+    """
+    for distance in range(1, size):
+        with contextlib.suppress(RuntimeError):  # that is the purpose
+            gloo.recv([torch.zeros(1)], (rank + distance) % size, BREAK_TAG).wait(timedelta(milliseconds=1))
+
+
+class Watch:
+    """Calls back once for each session that fails; one thread, which runs while there are sessions."""
+
+    def __init__(self) -> None:
+        self._watched: dict[AnySession, Callable[[FaninError], None]] = {}
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+
+    def add(self, session: AnySession, failed: Callable[[FaninError], None]) -> None:
+        """Call `failed` soon after the session has failed."""
+        with self._lock:
+            self._watched[session] = failed
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="fanin-watch", daemon=True)
+                self._thread.start()
+
+    def remove(self, session: AnySession) -> None:
+        """Do not call any more."""
+        with self._lock:
+            self._watched.pop(session, None)
+
+    def stop(self) -> None:
+        """End the thread and wait for it: one that is inside gloo when the interpreter ends aborts the process."""
+        with self._lock:
+            self._watched.clear()
+            thread = self._thread
+        if thread is not None:
+            self._stopping.set()
+            thread.join(STOP_TIMEOUT_S)
+
+    def forget(self) -> None:
+        """In a child of fork(), which has no such thread, and perhaps a lock that it had locked: begin anew."""
+        self._watched = {}
+        self._lock = threading.Lock()
+        self._thread = None
+        self._stopping = threading.Event()
+
+    def _run(self) -> None:
+        # No local outlives a look: the last reference to a group, dropped here when `stop` no longer waits for this
+        # thread, would have the interpreter's end interrupt gloo's destructor, which aborts the process.
+        while self._look():
+            self._stopping.wait(WATCH_INTERVAL_S)
+
+    def _look(self) -> bool:
+        """Call back for whatever has failed; False when nothing is left to watch."""
+        with self._lock:
+            if not self._watched:
+                self._thread = None
+                return False
+            watched = list(self._watched.items())
+        for session, failed in watched:
+            failure = session.failure
+            if failure is not None:
+                self.remove(session)
+                failed(failure)
+        return True
+
+
+WATCH = Watch()
+"""One per process."""

@@ -1,0 +1,399 @@
+"""`fallback="gloo"`: when the switch is lost, the group says so once, loudly, and goes on over gloo.
+
+Rules
+-----
+* Replicas stay bit-identical. A reduction that any rank has finished counts: its bits are broadcast to the ranks that
+  lack them. One that nobody has finished is reduced anew, over gloo, from the inputs, which all ranks still have.
+* So until a reduction is known to be finished everywhere, its input is left alone (the switch's result goes to memory
+  of our own and is copied out by `wait`) and its result is kept.
+* When is it known? A worker sends item g of a flow only when result g - P has come (P: slots). So when the result of
+  item g is here, everybody has the results up to g - P: whatever lies that far back can be forgotten. That bounds what
+  is kept to a window of packets, and the reductions in flight.
+* Ranks agree over a gloo group of its own, so that nothing the program does on the inner group comes in between:
+  first unfinished and last finished reduction, then which rank has which in between. A thread of ours does it, so that
+  a rank that computes, or waits for something else, takes part.
+* Only the loss of the switch is survived. When a rank is gone, gloo cannot go on either.
+
+| state | a new reduction | why the state ends |
+|---|---|---|
+| LIVE | goes to the session, and into the log | the session fails with SwitchLostError |
+| AGREEING | goes into the log | the ranks have agreed, or cannot |
+| GLOO | goes to gloo | never |
+| BROKEN | raises | never |
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+import time
+import warnings
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from fanin.errors import CollectiveTimeoutError, FaninError, SwitchLostError
+from fanin.host.machine.gather import Gather
+from fanin.host.torch.collectives.carrier import copy_back, on_host
+from fanin.host.torch.collectives.failures import Failures
+from fanin.host.torch.collectives.reducing import Direct, Request
+from fanin.host.torch.collectives.routing import GLOO_OPERATORS, MIN
+from fanin.host.torch.collectives.work import FaninWork, LocalWork, Once
+from fanin.numerics.fixed_point import Codec
+from fanin.numerics.reduction import EXACT
+from fanin.protocol.job import JobSpec
+
+if TYPE_CHECKING:
+    from fanin.host.torch.collectives.completion import Completion
+
+ACCUMULATE = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.int16: torch.int32}
+"""Element types that gloo adds too coarsely or not at all, and what they are added in."""
+
+
+class State(enum.Enum):
+    """Where reductions go; see the table above."""
+
+    LIVE = enum.auto()
+    AGREEING = enum.auto()
+    GLOO = enum.auto()
+    BROKEN = enum.auto()
+
+
+@dataclass(slots=True, eq=False)
+class Operation:
+    """One reduction in the log."""
+
+    index: int
+    request: Request | None
+    """None once it is finished everywhere or delivered: a user's tensors are not held longer than needed."""
+    source: torch.Tensor | None
+    """The input on the host, untouched until the operation is delivered."""
+    residual: torch.Tensor | None
+    """The error feedback as it was before."""
+    result: torch.Tensor
+    """All elements of the result, on the host."""
+    ends: list[int] = field(default_factory=list)
+    """Per flow: items up to and including this one's; the flow's entry is that of the last operation on it."""
+    ticket: int = 0
+    """The session's; 0 when it never went there."""
+    over_gloo: c10d.Work | None = None
+    settle: Once | None = None
+    """Turns what gloo brought into the result."""
+    error: FaninError | None = None
+    issued: threading.Event = field(default_factory=threading.Event)
+    """Set when `over_gloo` or `error` is, or nothing more is needed."""
+
+
+class FallbackWork(FaninWork):
+    """A reduction that may end through the switch or through gloo."""
+
+    def __init__(self, fallback: Fallback, operation: Operation, completion: Completion, request: Request) -> None:
+        super().__init__(completion, request.outputs, request.timeout_s, lambda: fallback.deliver(operation))
+        self._fallback = fallback
+        self._operation = operation
+
+    def _transported(self) -> bool:
+        return self._fallback.transported(self._operation)
+
+    def _await(self, timeout_s: float) -> None:
+        self._fallback.wait(self._operation, timeout_s)
+
+
+class Fallback:
+    """Carries out one group's reductions, through the switch while it is there."""
+
+    def __init__(
+        self,
+        direct: Direct | None,
+        flows: int,
+        store: c10d.Store,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        failures: Failures,
+        completion: Completion,
+    ) -> None:
+        self._direct = direct
+        self._gloo: Any = c10d.ProcessGroupGloo(store, rank, size, timeout)
+        self._rank = rank
+        self._size = size
+        self._timeout_s = timeout.total_seconds()
+        self._failures = failures
+        self._completion = completion
+        self._log: deque[Operation] = deque()
+        self._next_index = 0
+        self._items = [0] * flows
+        self._finished_items = [0] * flows
+        self._finished = 0
+        """Operations 0.._finished - 1 are finished here."""
+        self._state = State.GLOO if direct is None else State.LIVE
+        self._broken: FaninError | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def state(self) -> State:
+        """Where reductions go now."""
+        return self._state
+
+    def joined_everywhere(self, joined: bool) -> bool:
+        """Whether every rank has joined the switch; collective. If not, this group starts on gloo."""
+        flag = torch.tensor([int(joined)])
+        options = c10d.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp(MIN)
+        self._gloo.allreduce([flag], options).wait()
+        return bool(flag.item())
+
+    def attach(self, direct: Direct, flows: int) -> None:
+        """Every rank has joined: start on the switch."""
+        self._direct = direct
+        self._items, self._finished_items = [0] * flows, [0] * flows
+        self._state = State.LIVE
+
+    def survives(self, failure: FaninError) -> bool:
+        """Whether the group goes on after that failure of its session."""
+        return isinstance(failure, SwitchLostError) and self._state is not State.BROKEN
+
+    def close(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._log.clear()
+
+    # --- one reduction ---
+
+    def start(self, request: Request) -> FaninWork:
+        """Start it wherever reductions go now."""
+        if request.source.numel() == 0:
+            return LocalWork(self._completion, request.outputs)
+        source = on_host(request.source).reshape(-1)
+        residual = request.residual.clone() if request.residual is not None else None
+        with self._lock:
+            operation = Operation(self._next_index, request, source, residual, torch.empty_like(source))
+            self._next_index += 1
+            if self._state is State.LIVE:
+                self._submit(operation, request)
+                self._forget()
+                self._log.append(operation)
+            elif self._state is State.AGREEING:
+                self._log.append(operation)
+            elif self._state is State.GLOO:
+                self._reduce_over_gloo(operation)
+            else:
+                assert self._broken is not None
+                raise self._failures.explain(self._broken, request.name, request.timeout_s)
+        return FallbackWork(self, operation, self._completion, request)
+
+    def _submit(self, operation: Operation, request: Request) -> None:
+        assert self._direct is not None
+        assert operation.source is not None
+        spec = self._direct.session.spec
+        for flow, items in enumerate(items_per_flow(spec, request, len(self._items))):
+            self._items[flow] += items
+        operation.ends = list(self._items)
+        whole = Request(
+            name=request.name, source=operation.source, kept=operation.result, element=request.element,
+            lanes=request.lanes, operator=request.operator, average=request.average, factor=request.factor,
+            residual=request.residual, timeout_s=request.timeout_s,
+        )  # fmt: skip
+        try:
+            operation.ticket = self._direct.submit(whole)
+        except FaninError as error:
+            if not self.survives(self._direct.session.failure or error):
+                raise
+
+    def _forget(self) -> None:
+        """Drop from the log what is finished everywhere (called with the lock held, in state LIVE)."""
+        assert self._direct is not None
+        session = self._direct.session
+        for operation in self._log:
+            if operation.index < self._finished:
+                continue
+            if not session.done(operation.ticket):
+                break
+            self._finished = operation.index + 1
+            self._finished_items = operation.ends
+        window = session.spec.slots
+        while self._log and self._log[0].index < self._finished:
+            oldest = self._log[0]
+            if any(
+                finished - end < window
+                for finished, end in zip(self._finished_items, oldest.ends, strict=True)
+            ):  # fmt: skip
+                break
+            self._log.popleft()
+
+    def transported(self, operation: Operation) -> bool:
+        """Whether `wait` would not block."""
+        if operation.ticket and self._direct is not None and self._direct.session.done(operation.ticket):
+            return True
+        if not operation.issued.is_set():
+            return False
+        return operation.over_gloo is None or operation.over_gloo.is_completed()
+
+    def wait(self, operation: Operation, timeout_s: float) -> None:
+        """Return when `operation.result` is there; raise when it never will be."""
+        request = operation.request
+        name = request.name if request is not None else "all_reduce"
+        deadline = time.monotonic() + timeout_s
+        try:
+            if operation.ticket and self._direct is not None:
+                try:
+                    self._direct.session.wait(operation.ticket, timeout_s)
+                    return
+                except FaninError as error:
+                    if isinstance(error, CollectiveTimeoutError) or not self.survives(error):
+                        raise
+            if not operation.issued.wait(max(0.0, deadline - time.monotonic())):
+                raise CollectiveTimeoutError("the ranks have not yet agreed how to go on over gloo")
+            if operation.error is not None:
+                raise operation.error
+            if operation.over_gloo is not None:
+                operation.over_gloo.wait(timedelta(seconds=max(0.001, deadline - time.monotonic())))
+                if operation.settle is not None:
+                    operation.settle()
+        except Exception as error:
+            raise self._failures.explain(error, name, timeout_s) from error
+
+    def deliver(self, operation: Operation) -> None:
+        """Copy the kept part of the result to where the user wants it, and let go of the user's tensors."""
+        request = operation.request
+        assert request is not None
+        if request.kept is not None:
+            part = operation.result[request.keep_first : request.keep_first + request.kept_count]
+            copy_back(request.kept, part.view(request.kept.shape))
+        if request.finish is not None:
+            request.finish()
+        operation.request = operation.source = operation.residual = None
+
+    # --- going on without the switch ---
+
+    def recover(self, failure: FaninError) -> None:
+        """Agree with the other ranks and go on over gloo; in a thread of its own. Never raises."""
+        assert self._direct is not None
+        with self._lock:
+            if self._state is not State.LIVE:
+                return
+            self._state = State.AGREEING
+            log = list(self._log)
+        warn_once(self._direct.session.address, f"rank {self._rank}: {failure}")
+        try:
+            finished = {operation.index for operation in log if self._finished_here(operation)}
+            first, have = self._agree(log, finished)
+        except Exception as error:
+            self._give_up(FaninError(f"the switch is lost ({failure}) and the ranks cannot agree over gloo: {error}"))
+            return
+        with self._lock:
+            for operation in self._log:
+                holders = have.get(operation.index, [])
+                if operation.index < first or len(holders) == self._size:
+                    operation.issued.set()
+                elif holders:
+                    self._broadcast(operation, holders[0])
+                else:
+                    self._reduce_over_gloo(operation)
+            self._log.clear()
+            self._state = State.GLOO
+
+    def _finished_here(self, operation: Operation) -> bool:
+        assert self._direct is not None
+        return bool(operation.ticket) and self._direct.session.done(operation.ticket)
+
+    def _agree(self, log: list[Operation], finished: set[int]) -> tuple[int, dict[int, list[int]]]:
+        """The first operation that somebody has not finished, and for those after it who has finished them."""
+        first = next((operation.index for operation in log if operation.index not in finished), self._next_index)
+        beyond = max(finished, default=first - 1) + 1
+        bounds = self._gather(torch.tensor([first, max(beyond, first)]))
+        first = min(int(bound[0]) for bound in bounds)
+        beyond = max(int(bound[1]) for bound in bounds)
+        if beyond <= first:
+            return first, {}
+        kept_from = log[0].index if log else first
+        if first < kept_from:
+            raise FaninError(f"reduction {first} is needed by another rank, and this one keeps {kept_from} and later")
+        mine = torch.tensor([index in finished for index in range(first, beyond)], dtype=torch.uint8)
+        masks = self._gather(mine)
+        return first, {
+            first + offset: [rank for rank in range(self._size) if masks[rank][offset]]
+            for offset in range(beyond - first)
+        }
+
+    def _gather(self, mine: torch.Tensor) -> list[torch.Tensor]:
+        everyone = [torch.empty_like(mine) for _ in range(self._size)]
+        self._gloo.allgather([everyone], [mine]).wait(timedelta(seconds=self._timeout_s))
+        return everyone
+
+    def _broadcast(self, operation: Operation, root: int) -> None:
+        options = c10d.BroadcastOptions()
+        options.rootRank, options.rootTensor = root, 0
+        operation.over_gloo = self._gloo.broadcast([operation.result], options)
+        operation.issued.set()
+
+    def _reduce_over_gloo(self, operation: Operation) -> None:
+        """Sum the inputs over gloo (called with the lock held, so in the same order on every rank)."""
+        request, source = operation.request, operation.source
+        assert request is not None
+        assert source is not None
+        exact = request.lanes == EXACT and source.is_floating_point()
+        total = source.to(torch.float64 if exact else ACCUMULATE.get(source.dtype, source.dtype), copy=True)
+        if request.factor != 1.0:
+            total *= request.factor
+        if request.residual is not None and operation.residual is not None:
+            total += operation.residual.view_as(total)
+            request.residual.zero_()
+
+        def settle() -> None:
+            if request.average:
+                total.div_(self._size)
+            operation.result.copy_(total)
+
+        operation.settle = Once(settle)
+        options = c10d.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp(GLOO_OPERATORS[request.operator])
+        operation.over_gloo = self._gloo.allreduce([total], options)
+        operation.issued.set()
+
+    def _give_up(self, error: FaninError) -> None:
+        with self._lock:
+            self._broken, self._state = error, State.BROKEN
+            for operation in self._log:
+                operation.error = error
+                operation.issued.set()
+            self._log.clear()
+
+
+def items_per_flow(spec: JobSpec, request: Request, flows: int) -> list[int]:
+    """Items that a reduction puts on each flow, at least (the extra ones that carry only codes are not counted)."""
+    count = request.source.numel()
+    if request.lanes == EXACT:
+        gather = Gather(request.element, count, spec)
+        if gather.spread:
+            return [gather.packets, *[0] * (flows - 1)]
+        chunks = gather.packets
+    else:
+        codes = spec.codes_per_packet
+        codec = Codec(request.element, request.lanes, spec.contributions)
+        chunks = -(-count // (codec.elements_per_packet(spec.words_per_packet // codes) * codes))
+    return [(chunks - flow + flows - 1) // flows for flow in range(flows)]
+
+
+_WARNED: set[str] = set()
+
+
+def warn_once(address: object, reason: str) -> None:
+    """Say loudly, once per switch and process, that gloo does the sums from here on."""
+    if str(address) in _WARNED:
+        return
+    _WARNED.add(str(address))
+    text = (
+        f"fanin: the switch at {address} is lost; reductions go on over gloo from here on, which is slower "
+        f"(fallback='gloo'). Reason: {reason}"
+    )
+    try:
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    except RuntimeWarning:
+        logging.getLogger("fanin").exception("warnings are errors here")

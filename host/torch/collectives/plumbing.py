@@ -1,0 +1,291 @@
+"""What one process group is made of: its session with the switch, its inner gloo group, and who reduces.
+
+Made in this order, so that the commonest mistake (no switch there) is told first and within seconds: address and job
+name through the store, session, gloo. A group of one has no session.
+
+A process that takes the place of one that is gone (on_worker_loss="continue") is *outside*: it knows the job, and has
+neither session nor gloo group, since the others' reductions are under way and gloo admits nobody. `renew` makes both
+anew, on all ranks at once; until then it takes no part in collectives (docs/torch.md).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import zlib
+from dataclasses import replace
+from datetime import timedelta
+
+import torch
+from torch._C import _distributed_c10d as c10d
+
+from fanin.errors import (
+    AdmissionError,
+    CollectiveMismatchError,
+    ConfigurationError,
+    FaninError,
+    JoinTimeoutError,
+    SwitchLostError,
+    SwitchUnreachableError,
+    UnsupportedError,
+)
+from fanin.host.session.control import ENDING, RUNNING, job_state
+from fanin.host.session.session import Session
+from fanin.host.session.shards import AnySession, ShardedSession
+from fanin.host.torch.collectives.completion import Completion
+from fanin.host.torch.collectives.failures import WATCH, Failures
+from fanin.host.torch.collectives.fallback import Fallback, warn_once
+from fanin.host.torch.collectives.inner import Inner
+from fanin.host.torch.collectives.reducing import Direct, Request
+from fanin.host.torch.collectives.rendezvous import Meeting, find_incarnation, hear, meet, renewed_store
+from fanin.host.torch.collectives.staging import Staging
+from fanin.host.torch.collectives.timeline import Timeline, timeline_for
+from fanin.host.torch.collectives.work import FaninWork
+from fanin.numerics.reduction import EXACT, Element, Operator, Reduction
+from fanin.options import MIN_JOIN_TIMEOUT_S, Options
+from fanin.protocol.control import Refusal
+
+log = logging.getLogger("fanin")
+
+OVER = (None, ENDING)
+"""States of a job that nobody can come into any more."""
+
+
+class Plumbing:
+    """The parts of one group, opened together and closed together."""
+
+    def __init__(
+        self, store: c10d.Store, group_name: str, rank: int, size: int, timeout: timedelta, options: Options,
+        global_ranks: list[int], world: Meeting | None = None,
+    ) -> None:  # fmt: skip
+        """`world`: where rank 0 goes that is given no switch; None: to one of its own."""
+        self.rank = rank
+        self.size = size
+        # Ranks that do not come are not waited for longer than anything else in this group is.
+        join_timeout_s = max(min(options.join_timeout_s, timeout.total_seconds()), MIN_JOIN_TIMEOUT_S)
+        self.options = dataclasses.replace(options, join_timeout_s=join_timeout_s)
+        self._world = world
+        self.failures = Failures(group_name, rank, size, global_ranks)
+        self.completion = Completion(ordered=options.ordered_futures)
+        self.session: AnySession | None = None
+        self.direct: Direct | None = None
+        self.fallback: Fallback | None = None
+        self.staging: Staging | None = None
+        self.outside = False
+        """Whether this process has come into a job that runs without it."""
+        self._inner: Inner | None = None
+        self._meetings: list[Meeting] = []
+        """The newest is the one that counts; an older one may hold the switch that this process started."""
+        self._timeline: Timeline | None = None
+        self._global_ranks = global_ranks
+        self._is_world = not global_ranks
+        self.closed = False
+        """Whether this rank has left, or is about to."""
+        patience = timeout if options.on_worker_loss == "continue" else None
+        own_store, replaces = find_incarnation(store, group_name, rank, global_ranks, patience)
+        try:
+            self.outside = replaces and size > 1 and self._runs_without_me(own_store, timeout)
+            if not self.outside:
+                self._open(own_store, group_name, timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def meeting(self) -> Meeting:
+        """Where and under which name the group has its job."""
+        return self._meetings[-1]
+
+    @property
+    def inner(self) -> Inner:
+        """The gloo group. UnsupportedError where there is none yet, FaninError where there is none any more."""
+        if self._inner is None:
+            if self.closed:
+                raise FaninError(f"rank {self.rank} has left its group: no collectives after shutdown or abort")
+            raise self._outside_error()
+        return self._inner
+
+    def renew(self, store: c10d.Store, group_name: str, timeout: timedelta, name: str) -> None:
+        """Make job and gloo group anew: on every rank at the same point, with a `name` that was not used before."""
+        self._part()
+        self._open(renewed_store(store, self.rank, self._global_ranks, name), group_name, timeout)
+        self.outside = False
+
+    def _outside_error(self) -> UnsupportedError:
+        return UnsupportedError(
+            f"rank {self.rank} came into job {self.meeting.job_name!r} while it ran, so its group takes no collectives "
+            "yet: the others' are under way, and gloo admits nobody. Remedy: train with AsynchronousOptimizer, which "
+            "brings the weights, and whose flush() makes the group whole again, or synchronously with Membership; "
+            "leave collectives before that out where fanin.host.torch.is_newcomer() says so"
+        )
+
+    def _runs_without_me(self, store: c10d.Store, timeout: timedelta) -> bool:
+        """Of a process that takes another's place: whether the job runs, or still forms. AdmissionError if neither."""
+        if self.options.fallback == "gloo":
+            raise ConfigurationError("fallback='gloo' takes no newcomers: over gloo nobody could come in")
+        meeting = hear(store, self.options, timeout, self.rank)
+        state = job_state(meeting.address, meeting.job_name, self.options, meeting.credentials)
+        if state in OVER:
+            raise AdmissionError(
+                f"rank {self.rank} was to take the place of another process, but job {meeting.job_name!r} does not run "
+                f"at {meeting.address} any more. Remedy: see the output of the other ranks; start the job anew, with a "
+                "store (MASTER_PORT) of its own",
+                Refusal.UNKNOWN_JOB.value,
+            )
+        if state == RUNNING:
+            self._meetings.append(meeting)
+        return state == RUNNING
+
+    def _open(self, store: c10d.Store, group_name: str, timeout: timedelta) -> None:
+        """Session, then gloo."""
+        if self.size > 1:
+            self._join(store, group_name, timeout)
+        gloo_store = c10d.PrefixStore("gloo", store)
+        self._inner = Inner(gloo_store, self.rank, self.size, timeout, self.failures, self.completion)
+        self._watch()
+
+    def _watch(self) -> None:
+        """From here on the session's failure reaches whatever waits for gloo."""
+        if self.session is not None:
+            WATCH.add(self.session, self._failed)
+
+    def _join(self, store: c10d.Store, group_name: str, timeout: timedelta) -> None:
+        if self.options.fallback == "gloo":
+            self._join_or_fall_back(store, group_name, timeout)
+        else:
+            self._use(self._join_switch(store, group_name, timeout))
+
+    def _join_switch(self, store: c10d.Store, group_name: str, timeout: timedelta) -> AnySession:
+        job_prefix = "world" if self._is_world else f"group-{group_name}"
+        meeting = meet(store, self.rank, self.size, job_prefix, self.options, timeout, self._global_ranks, self._world)
+        self._meetings.append(meeting)
+        try:
+            session = self._join_meeting(meeting)
+        except JoinTimeoutError as error:  # in words that torch's programs look for, too
+            timeout_ms = self.options.join_timeout_s * 1000
+            raise JoinTimeoutError(error.missing, f"timeout after {timeout_ms:.0f}ms: {error}") from error
+        log.info("%s", session.description)
+        return session
+
+    def _join_meeting(self, meeting: Meeting) -> AnySession:
+        if len(meeting.switches) > 1:
+            return ShardedSession.join(
+                options=self.options, switches=meeting.switches, local=meeting.local, job_name=meeting.job_name,
+                rank=self.rank, size=self.size, credentials=meeting.credentials,
+            )  # fmt: skip
+        shared = self.options.shared_memory if meeting.local else False
+        return Session.join(
+            options=replace(self.options, shared_memory=shared), switch=meeting.address,
+            job_name=meeting.job_name, rank=self.rank, size=self.size, credentials=meeting.credentials,
+        )  # fmt: skip
+
+    def _join_or_fall_back(self, store: c10d.Store, group_name: str, timeout: timedelta) -> None:
+        """Start on the switch if every rank can, else on gloo from the first reduction on."""
+        reason = "another rank could not join it"
+        session: AnySession | None = None
+        try:
+            session = self._join_switch(store, group_name, timeout)
+        except JoinTimeoutError:
+            raise  # a rank is missing: gloo would wait for it too
+        except (SwitchUnreachableError, SwitchLostError, AdmissionError) as error:
+            reason = str(error)
+        self.fallback = Fallback(
+            None, 1, c10d.PrefixStore("fallback", store), self.rank, self.size, timeout, self.failures, self.completion
+        )
+        everywhere = self.fallback.joined_everywhere(session is not None)
+        if session is not None and everywhere:
+            self._use(session)
+            assert self.direct is not None
+            self.fallback.attach(self.direct, session.flows)
+            self.failures.survivable = self.fallback.survives
+        else:
+            if session is not None:
+                session.close()
+            warn_once(self.meeting.address if self._meetings else "(none)", reason)
+
+    def _use(self, session: AnySession) -> None:
+        self.session = self.failures.session = session
+        self.direct = Direct(session, self.failures, self.completion)
+        if self.options.exact_elements is not None:
+            self._agree_on(self.options.exact_elements)
+        if self._is_world:
+            self._timeline = timeline_for(session, self.options)
+
+    def _agree_on(self, exact_elements: int) -> None:
+        """Have CollectiveMismatchError now where another rank has another border between what is exact and what is not.
+
+        Maxima of a size in between would go through the switch on some ranks and over gloo on others. A rank that was
+        not given one comes with its first reduction instead, which the switch refuses as another collective.
+        """
+        assert self.session is not None
+        bounds = torch.tensor([exact_elements, -exact_elements])
+        address = bounds.data_ptr()
+        ticket = self.session.submit(
+            Reduction(
+                source=address, destination=address, count=2, element=Element.INT64, lanes=EXACT,
+                operator=Operator.MAX, signature=zlib.crc32(b"exact_elements"), owner=bounds,
+            )
+        )  # fmt: skip
+        self.session.wait(ticket, self.options.join_timeout_s)
+        largest, smallest = int(bounds[0]), -int(bounds[1])
+        if largest != smallest:
+            raise CollectiveMismatchError(
+                f"ranks of job {self.meeting.job_name!r} were given different exact_elements, from {smallest} to "
+                f"{largest}; rank {self.rank}, {exact_elements}. Remedy: the same FANIN_EXACT_ELEMENTS on every rank"
+            )
+
+    def start(self, request: Request) -> FaninWork:
+        """Start a reduction that the switch can do, on host or CUDA memory."""
+        if self.fallback is not None:
+            return self.fallback.start(request)
+        if self.direct is None:
+            raise self._outside_error()
+        if request.source.is_cuda and self.staging is None:
+            self.staging = Staging(self.direct, self.failures, self.completion)
+        if self.staging is not None and (request.source.is_cuda or self.staging.busy):
+            return self.staging.start(request)
+        return self.direct.start(request)
+
+    def _failed(self, failure: FaninError) -> None:
+        """On the watch thread: the session has failed."""
+        if self.fallback is not None and self.fallback.survives(failure):
+            recovery = threading.Thread(
+                target=self.fallback.recover, args=(failure,), name="fanin-recovery", daemon=True
+            )
+            recovery.start()
+        else:
+            inner = self._inner
+            if inner is not None:  # not closed meanwhile
+                inner.break_connections()
+
+    def _part(self, timeout_s: float = 10.0) -> None:
+        """Leave the job, and let go of what stood between it and the group."""
+        if self._timeline is not None:
+            self._timeline.close()
+            self._timeline = None
+        if self.session is not None:
+            WATCH.remove(self.session)
+            self.session.close(timeout_s)
+        if self.staging is not None:
+            self.staging.close()
+            self.staging = None
+
+    def close(self, timeout_s: float = 10.0, breaking: bool = False) -> None:
+        """Leave the job and release everything. Idempotent, bounded, never raises.
+
+        What waits for gloo raises if it is pending, or, `breaking`, whatever gloo says of it.
+        """
+        if self.closed or (self.session is not None and self.session.inherited):
+            return
+        self.closed = True
+        self._part(timeout_s)
+        inner, self._inner = self._inner, None
+        if inner is not None:
+            inner.break_connections() if breaking else inner.end()
+        del inner
+        self.completion.close()
+        if self.fallback is not None:
+            self.fallback.close()
+        for meeting in self._meetings:
+            meeting.close()

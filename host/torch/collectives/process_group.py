@@ -1,0 +1,560 @@
+"""The process group behind `init_process_group("fanin")`: torch's calls by the names that torch looks for.
+
+torch reaches a Python process group from Python (`dist.all_reduce` and so on) and from C++ (DDP's reducer, functional
+collectives). Its option objects live on a C++ stack: every field is read before a method returns. Ranks in them are
+group ranks. An unset timeout is -1 ms and means the group's. Several names exist twice, for older and newer torch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+from itertools import compress
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from fanin.errors import ArgumentError, UnsupportedError
+from fanin.host.session.shards import AnySession
+from fanin.host.torch.collectives.arguments import Arguments
+from fanin.host.torch.collectives.failures import WATCH
+from fanin.host.torch.collectives.inner import Inner
+from fanin.host.torch.collectives.parting import StoreHost
+from fanin.host.torch.collectives.plumbing import Plumbing
+from fanin.host.torch.collectives.reductions import Reductions
+from fanin.host.torch.collectives.rendezvous import Meeting
+from fanin.host.torch.collectives.routing import SUM
+from fanin.host.torch.collectives.work import CombinedWork, DefaultTimeout, FaninWork, LocalWork, Tensors
+from fanin.options import Options, SwitchAddress
+from fanin.protocol.seal import Credentials
+
+_ProcessGroup: Any = dist.ProcessGroup
+_ZERO = timedelta(0)
+_SUM = dist.ReduceOp(SUM)
+_GROUPS: weakref.WeakSet[FaninProcessGroup] = weakref.WeakSet()
+"""Open groups, to be left in order at exit."""
+
+
+class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
+    """A group of ranks whose sums go through a switch."""
+
+    def __init__(
+        self,
+        store: c10d.Store,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        *,
+        group_name: str,
+        global_ranks: Sequence[int] = (),
+        options: Options | None = None,
+        world: FaninProcessGroup | None = None,
+        parts_with_store: bool = False,
+    ) -> None:
+        """Meet the other ranks and join the switch. `global_ranks` is empty for the world.
+
+        `world`: the group whose switch this one shares, where it is given none. `parts_with_store`: the store may be
+        rank 0's own and end with its group, as that of torch's world does. A group that nobody holds any more leaves.
+
+        Raises what `Session.join` raises (AdmissionError for more ranks than a switch takes), and torch's own errors
+        when ranks do not come.
+        """
+        super().__init__(rank, size)
+        self._store = store
+        self._name = group_name
+        self._description = "undefined"
+        self._sequence = 0
+        self._default_timeout = DefaultTimeout(timeout.total_seconds())
+        self._bound_device: torch.device | None = None
+        self._coalescing: list[FaninWork] | None = None
+        self._counters: Counter[str] = Counter()
+        shared: Meeting | None = None if world is None or world.session is None else world.meeting
+        self._plumbing: Plumbing = Plumbing(
+            store, group_name, rank, size, timeout, options or Options(), list(global_ranks), shared
+        )
+        weakref.finalize(self, _abandon, self._plumbing).atexit = False  # then `_leave_all` sees to it
+        self._reductions = Reductions(self._plumbing, self._counters)
+        self._arguments = Arguments(rank, size)
+        self._store_host = StoreHost(store, rank) if parts_with_store else None
+        _GROUPS.add(self)
+
+    # --- what fanin adds ---
+
+    @property
+    def options(self) -> Options:
+        """The options that this group was made with."""
+        return self._plumbing.options
+
+    @property
+    def job_name(self) -> str:
+        """The name of the group's job at the switch."""
+        return self._plumbing.meeting.job_name
+
+    @property
+    def switch(self) -> SwitchAddress:
+        """The switch that serves the group."""
+        return self._plumbing.meeting.address
+
+    @property
+    def secret(self) -> str:
+        """What the ranks of the group's job share, and nobody else knows."""
+        return self._plumbing.meeting.secret
+
+    @property
+    def meeting(self) -> Meeting:
+        """What the ranks agreed on: switch, job and secret."""
+        return self._plumbing.meeting
+
+    @property
+    def credentials(self) -> Credentials:
+        """With which they speak to the switch."""
+        return self._plumbing.meeting.credentials
+
+    @property
+    def outside(self) -> bool:
+        """Whether this process came into a job that ran, and the group takes no collectives till `renew`."""
+        return self._plumbing.outside
+
+    def renew(self, name: str) -> None:
+        """Make the group whole again, with a new job and a new gloo group: every rank calls it at the same point.
+
+        `name` tells this renewal from others. Raises what making a group raises.
+        """
+        self._plumbing.renew(self._store, self._name, timedelta(seconds=self._timeout_s), name)
+        self._reductions = Reductions(self._plumbing, self._counters)
+
+    @property
+    def _inner(self) -> Inner:
+        return self._plumbing.inner
+
+    @property
+    def _timeout_s(self) -> float:
+        return self._default_timeout.of_collective
+
+    @property
+    def store(self) -> c10d.Store:
+        """The store through which the group's ranks found each other."""
+        return self._store
+
+    @property
+    def session(self) -> AnySession | None:
+        """The membership in the group's job at the switch; None for a group of one, or where gloo does everything."""
+        return self._plumbing.session
+
+    def counters(self) -> dict[str, int | float]:
+        """How often each collective took which path (`switch.all_reduce`, `gloo.broadcast`, ...), bytes per path, and
+        the engine's own counters (`engine.packets_out`, `engine.bytes_out`, ...)."""
+        counted: dict[str, int | float] = dict(self._counters)
+        if self._plumbing.session is not None:
+            counted |= {f"engine.{name}": value for name, value in self._plumbing.session.counters().items()}
+        return counted
+
+    def describe(self) -> str:
+        """One line for people: job, switch, engine, window."""
+        session = self._plumbing.session
+        return session.description if session is not None else f"group {self._name!r}: no switch in use"
+
+    def all_reduce_lanes(
+        self, tensor: torch.Tensor, *, lanes: int | None = None, average: bool = False,
+        residual: torch.Tensor | None = None,
+    ) -> FaninWork:  # fmt: skip
+        """Sum or average in place, with lanes of its own (0: exactly, docs/numerics.md) and error feedback.
+
+        `residual`: contiguous float32 on the host with as many elements, read and updated; the same bits need not be
+        on every rank. Raises UnsupportedError for element types that do not go through the switch.
+        """
+        self._sequence += 1
+        return self._reductions.all_reduce_lanes(
+            tensor, self._timeout_s, lanes=lanes, average=average, residual=residual
+        )
+
+    # --- reductions ---
+
+    def allreduce(self, tensors: Any, opts: Any = _SUM, timeout: timedelta | None = None) -> FaninWork:
+        """All-reduce in place."""
+        self._sequence += 1
+        if isinstance(tensors, torch.Tensor):
+            tensors = [tensors]
+        work = self._reductions.all_reduce(
+            _single(tensors), tensors, _operator(opts), lambda: self._reducing(opts, timeout)[1],
+            waited_for=self._coalescing is None and not getattr(opts, "asyncOp", True),
+        )  # fmt: skip
+        return self._given(work)
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = _SUM) -> FaninWork:
+        """All-reduce several tensors in place, one after the other without waiting in between."""
+        op, timeout_s = self._reducing(opts)
+        if not self._arguments.of_several("all_reduce_coalesced", tensors):
+            return self._nothing(tensors)
+        self._reductions.check(tensors, op)
+        self._sequence += 1
+        works = [
+            self._reductions.all_reduce(tensor, [tensor], op, lambda: timeout_s, waited_for=False) for tensor in tensors
+        ]
+        return self._combined(works, tensors, timeout_s)
+
+    def reduce(self, tensors: Any, opts: Any = None, op: Any = _SUM, timeout: timedelta | None = None) -> FaninWork:
+        """Reduce to one rank."""
+        if opts is None or isinstance(opts, int):
+            root, timeout_s = opts or 0, self._seconds(timeout)
+        else:
+            op, root, timeout_s = opts.reduceOp, opts.rootRank, self._seconds(opts.timeout)
+        self._sequence += 1
+        tensor = _single(tensors)
+        if not self._arguments.of_one("reduce", tensor, root):
+            return self._nothing([tensor])
+        return self._given(self._reductions.reduce(tensor, root, _op(op), timeout_s))
+
+    def reduce_scatter(
+        self, outputs: Any, inputs: Any, opts: Any = _SUM, timeout: timedelta | None = None
+    ) -> FaninWork:
+        """Reduce a list of parts and keep one's own."""
+        op, timeout_s = self._reducing(opts, timeout)
+        if not isinstance(outputs, torch.Tensor):
+            outputs, inputs = _single(outputs), inputs[0]
+        self._sequence += 1
+        if not self._arguments.of_list("reduce_scatter", inputs, outputs, gathers=False, uneven=True):
+            return self._nothing([outputs])
+        return self._given(self._reductions.reduce_scatter_list(outputs, inputs, op, timeout_s))
+
+    def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> FaninWork:
+        """Reduce one tensor and keep one's own part."""
+        op, timeout_s = self._reducing(_SUM if opts is None else opts)
+        self._sequence += 1
+        if not self._arguments.of_parts("reduce_scatter_tensor", tensor, output, output):
+            return self._nothing([output])
+        return self._given(self._reductions.reduce_scatter(output, tensor, op, timeout_s))
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> FaninWork:
+        """Several of them, one after the other without waiting in between."""
+        op, timeout_s = self._reducing(_SUM if opts is None else opts)
+        there = self._arguments.of_pairs("reduce_scatter_tensor_coalesced", inputs, outputs, outputs)
+        self._reductions.check(list(compress(inputs, there)), op)
+        self._sequence += 1
+        works = [
+            self._reductions.reduce_scatter(output, tensor, op, timeout_s)
+            for output, tensor in compress(zip(outputs, inputs, strict=True), there)
+        ]
+        return self._combined(works, outputs, timeout_s)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> FaninWork:
+        """Wait for every rank."""
+        self._sequence += 1
+        return self._given(self._reductions.barrier(self._seconds(timeout if opts is None else opts.timeout)))
+
+    # --- exchanges ---
+
+    def broadcast(self, tensors: Any, opts: Any = 0, timeout: timedelta | None = None) -> FaninWork:
+        """Copy one rank's tensor to all."""
+        root = opts if isinstance(opts, int) else opts.rootRank
+        timeout_s = self._seconds(timeout if isinstance(opts, int) else opts.timeout)
+        tensor = _single(tensors)
+        if not self._arguments.of_one("broadcast", tensor, root):
+            return self._nothing([tensor])
+        self._exchanging("broadcast", tensor)
+        return self._given(self._inner.broadcast(tensor, root, timeout_s))
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> FaninWork:
+        """Gather every rank's tensor on all."""
+        timeout_s = self._seconds(timeout if opts is None else getattr(opts, "timeout", opts))
+        tensor = _single(inputs)
+        outputs = outputs if isinstance(outputs[0], torch.Tensor) else outputs[0]
+        if not self._arguments.of_list("all_gather", outputs, tensor, gathers=True):
+            return self._nothing(outputs)
+        self._exchanging("all_gather", tensor)
+        return self._given(self._inner.all_gather(outputs, tensor, timeout_s))
+
+    def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> FaninWork:
+        """Gather every rank's tensor into one."""
+        timeout_s = self._seconds(None if opts is None else opts.timeout)
+        if not self._arguments.of_parts("all_gather_into_tensor", output, tensor, output):
+            return self._nothing([output])
+        self._exchanging("all_gather_into_tensor", tensor)
+        return self._given(self._inner.all_gather_single(output, tensor, timeout_s))
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> FaninWork:
+        """Several of them behind one handle."""
+        timeout_s = self._seconds(None if opts is None else opts.timeout)
+        there = self._arguments.of_pairs("all_gather_into_tensor_coalesced", outputs, inputs, outputs)
+        works = []
+        for output, tensor in compress(zip(outputs, inputs, strict=True), there):
+            self._exchanging("all_gather_into_tensor", tensor)
+            works.append(self._inner.all_gather_single(output, tensor, timeout_s))
+        return self._combined(works, outputs, timeout_s)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> FaninWork:
+        """Gather several tensors: `outputs[r][i]` becomes rank r's `inputs[i]`."""
+        timeout_s = self._seconds(None if opts is None else opts.timeout)
+        if any(len(of_rank) != len(inputs) for of_rank in outputs):
+            raise ArgumentError(f"all_gather_coalesced: {len(inputs)} tensors, and lists of outputs of other lengths")
+        lists = [[of_rank[index] for of_rank in outputs] for index in range(len(inputs))]
+        there = [self._arguments.of_list("all_gather", *pair, gathers=True) for pair in zip(lists, inputs, strict=True)]
+        works = []
+        for of_tensor, tensor in compress(zip(lists, inputs, strict=True), there):
+            self._exchanging("all_gather", tensor)
+            works.append(self._inner.all_gather(of_tensor, tensor, timeout_s))
+        return self._combined(works, [tensor for of_rank in outputs for tensor in of_rank], timeout_s)
+
+    def gather(
+        self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None, root: int = 0
+    ) -> FaninWork:
+        """Gather every rank's tensor on one."""
+        if opts is not None and not isinstance(opts, int):
+            root, timeout = opts.rootRank, opts.timeout
+        elif opts is not None:
+            root = opts
+        tensor = _single(inputs)
+        outputs = outputs if not outputs or isinstance(outputs[0], torch.Tensor) else outputs[0]
+        if not self._arguments.of_list("gather", outputs or [], tensor, gathers=True, root=root):
+            return self._nothing(outputs or [])
+        self._exchanging("gather", tensor)
+        return self._given(self._inner.gather(outputs, tensor, root, self._seconds(timeout)))
+
+    def scatter(
+        self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None, root: int = 0
+    ) -> FaninWork:
+        """Give every rank one of the root's tensors."""
+        if opts is not None and not isinstance(opts, int):
+            root, timeout = opts.rootRank, opts.timeout
+        elif opts is not None:
+            root = opts
+        output = _single(outputs)
+        inputs = inputs if not inputs or isinstance(inputs[0], torch.Tensor) else inputs[0]
+        if not self._arguments.of_list("scatter", inputs or [], output, gathers=False, root=root):
+            return self._nothing([output])
+        self._exchanging("scatter", output)
+        return self._given(self._inner.scatter(output, inputs, root, self._seconds(timeout)))
+
+    def all_to_all_single(
+        self, output: torch.Tensor, tensor: torch.Tensor, output_splits: Sequence[int], input_splits: Sequence[int],
+        opts: Any = None, timeout: timedelta | None = None,
+    ) -> FaninWork:  # fmt: skip
+        """Rows of one tensor to all ranks."""
+        timeout_s = self._seconds(timeout if opts is None else getattr(opts, "timeout", opts))
+        if not self._arguments.of_rows("all_to_all_single", output, tensor):
+            return self._nothing([output])
+        self._exchanging("all_to_all_single", tensor)
+        return self._given(self._inner.all_to_all_single(output, tensor, output_splits, input_splits, timeout_s))
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None, timeout: timedelta | None = None
+    ) -> FaninWork:
+        """One tensor to each rank; sizes may differ."""
+        timeout_s = self._seconds(timeout if opts is None else getattr(opts, "timeout", opts))
+        if not self._arguments.of_lists("all_to_all", outputs, inputs):
+            return self._nothing(outputs)
+        self._exchanging("all_to_all", *inputs)
+        return self._given(self._inner.all_to_all(outputs, inputs, timeout_s))
+
+    def send(self, tensors: Tensors, destination: int, tag: int) -> FaninWork:
+        """Send one tensor to a rank."""
+        if not self._arguments.of_peer("send", _single(tensors), destination):
+            return self._nothing(tensors)
+        self._exchanging("send", _single(tensors))
+        return self._given(self._inner.send(_single(tensors), destination, tag, self._timeout_s))
+
+    def recv(self, tensors: Tensors, source: int, tag: int) -> FaninWork:
+        """Receive one tensor from a rank."""
+        if not self._arguments.of_peer("recv", _single(tensors), source):
+            return self._nothing(tensors)
+        self._exchanging("recv", _single(tensors))
+        return self._given(self._inner.recv(_single(tensors), source, tag, self._timeout_s))
+
+    def recv_anysource(self, tensors: Tensors, tag: int) -> FaninWork:
+        """Receive one tensor from whoever sends first."""
+        if not self._arguments.of_one("recv", _single(tensors)):
+            return self._nothing(tensors)
+        self._exchanging("recv", _single(tensors))
+        return self._given(self._inner.recv_anysource(_single(tensors), tag, self._timeout_s))
+
+    # --- coalescing ---
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self._coalescing = []
+
+    def _end_coalescing(self, device: torch.device) -> FaninWork:
+        works, self._coalescing = self._coalescing or [], None
+        return self._combined(works, [], self._timeout_s)
+
+    def _given(self, work: FaninWork) -> FaninWork:
+        """Every single collective passes here: between `_start_coalescing` and `_end_coalescing` it is noted."""
+        if self._coalescing is not None:
+            self._coalescing.append(work)
+        return work
+
+    def _nothing(self, outputs: Tensors) -> FaninWork:
+        """A collective of tensors without memory."""
+        return self._given(LocalWork(self._plumbing.completion, outputs))
+
+    def _combined(self, works: list[FaninWork], outputs: Tensors, timeout_s: float) -> FaninWork:
+        completion = self._plumbing.completion
+        if not works:
+            return LocalWork(completion, outputs)
+        return self._given(CombinedWork(works, completion, outputs, timeout_s))
+
+    # --- reading what torch gives ---
+
+    def _reducing(self, opts: Any, timeout: timedelta | None = None) -> tuple[Any, float]:
+        """Operator and timeout from an options object or a bare operator."""
+        return _operator(opts), self._seconds(getattr(opts, "timeout", timeout))
+
+    def _seconds(self, timeout: timedelta | None) -> float:
+        return self._timeout_s if timeout is None or timeout < _ZERO else timeout.total_seconds()
+
+    def _exchanging(self, name: str, *tensors: torch.Tensor) -> None:
+        """Count an exchange; raise the group's failure instead of starting on a broken group."""
+        failure = self._plumbing.failures.failure
+        if failure is not None:
+            raise self._plumbing.failures.explain(failure, name, self._timeout_s)
+        self._sequence += 1
+        self._counters[f"gloo.{name}"] += 1
+        self._counters["gloo.bytes"] += sum(tensor.nbytes for tensor in tensors)
+
+    # --- identity and life ---
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        """The backend's name."""
+        return "fanin"
+
+    name = _get_backend_name = getBackendName
+
+    def getGroupName(self) -> str:  # noqa: N802 - torch's name
+        """The name under which functional collectives find this group."""
+        return self._name
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802 - torch's name
+        """Set by torch once the group is made."""
+        self._name = name
+        self._plumbing.failures.group_name = name
+
+    _set_group_name = setGroupName
+    group_name = property(getGroupName)
+
+    def getGroupDesc(self) -> str:  # noqa: N802 - torch's name
+        """The caller's description of the group."""
+        return self._description
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: N802 - torch's name
+        """Set by torch once the group is made."""
+        self._description = description
+
+    _set_group_desc = setGroupDesc
+    group_desc = property(getGroupDesc)
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu"), torch.device("cuda")] if torch.cuda.is_available() else [torch.device("cpu")]
+
+    @property
+    def bound_device_id(self) -> torch.device | None:
+        """The device that `init_process_group(device_id=...)` names."""
+        return self._bound_device
+
+    @bound_device_id.setter
+    def bound_device_id(self, device: torch.device | None) -> None:
+        self._bound_device = device
+
+    supports_splitting = supports_coalescing = supports_time_estimate = False
+
+    def _get_backend(self, device: torch.device) -> FaninProcessGroup:
+        return self
+
+    def _has_hooks(self) -> bool:
+        return False
+
+    def get_group_store(self) -> c10d.Store:
+        """The store that the ranks met through."""
+        return self._store
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._sequence
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Ranks count alike from 0: nothing to agree on."""
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """The timeout of collectives that come without one, for waits that begin after this."""
+        self._default_timeout.set(timeout.total_seconds())
+
+    _set_default_timeout = set_timeout
+
+    def abort(self) -> None:
+        """Drop out at once; whatever waits raises."""
+        self._plumbing.close(timeout_s=0.0, breaking=True)
+        if self._store_host is not None:
+            self._store_host.close()
+
+    def shutdown(self) -> None:
+        """Leave the job; the other ranks are told. Returns when the next world can be made at the same port."""
+        self._plumbing.close()
+        if self._store_host is not None:
+            self._store_host.wait_until_gone()
+
+    def leave_at_exit(self) -> None:
+        """As `shutdown`, in a process that makes no group any more."""
+        self._plumbing.close()
+        if self._store_host is not None:
+            self._store_host.close()
+
+
+def _abandon(plumbing: Plumbing) -> None:
+    """Nobody holds the group any more, and it was not shut down: leave, as gloo does, so that nobody waits for it.
+
+    In a thread of its own, since the collector of garbage calls this at any place, whatever locks are held there.
+    """
+    if not plumbing.closed:
+        threading.Thread(target=plumbing.close, name="fanin-abandoned").start()
+
+
+def _single(tensors: Any) -> torch.Tensor:
+    if isinstance(tensors, torch.Tensor):
+        return tensors
+    if len(tensors) != 1:
+        raise UnsupportedError(f"{len(tensors)} tensors in one collective; fanin takes one per rank")
+    tensor: torch.Tensor = tensors[0]
+    return tensor
+
+
+def _operator(opts: Any) -> Any:
+    """Of an options object, or a bare operator itself."""
+    op = getattr(opts, "reduceOp", None)
+    return _op(opts) if op is None else op
+
+
+def _op(op: Any) -> Any:
+    """As an object. Members of torch's enum (ReduceOp.SUM) pass for instances of ReduceOp, without its attributes."""
+    return op if type(op) is dist.ReduceOp else dist.ReduceOp(op)
+
+
+def _forget_all() -> None:
+    """In a child of fork(): the groups are its parent's, who goes on with them."""
+    _GROUPS.clear()
+    WATCH.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
+@atexit.register
+def _leave_all() -> None:
+    """A program that ends without destroy_process_group leaves in order, so that its peers need not miss it."""
+    for group in list(_GROUPS):
+        group.leave_at_exit()
+    WATCH.stop()

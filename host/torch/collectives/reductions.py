@@ -1,0 +1,279 @@
+"""Every reducing collective: which route its tensors take, in what form they travel, and what comes back where."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from fanin.errors import UnsupportedError
+from fanin.host.torch.collectives.arguments import Arguments
+from fanin.host.torch.collectives.carrier import copy_back, on_host, plain
+from fanin.host.torch.collectives.plumbing import Plumbing
+from fanin.host.torch.collectives.reducing import Direct, Request
+from fanin.host.torch.collectives.routing import OPERATORS, SUM, SUM_ROUTES, Path, Route, route_of
+from fanin.host.torch.collectives.work import FaninWork, LocalWork, Tensors
+from fanin.numerics.lanes import WORD_BITS
+from fanin.numerics.reduction import EXACT, Element, Operator
+
+_BARRIER = torch.zeros(1, dtype=torch.int32)
+"""What every barrier adds and nobody reads."""
+
+
+class Reductions:
+    """The reducing collectives of one group. Ranks are group ranks, timeouts seconds."""
+
+    def __init__(self, plumbing: Plumbing, counters: Counter[str]) -> None:
+        self._plumbing = plumbing
+        self._counters = counters
+        self._lanes = plumbing.options.lanes
+        self._exact = plumbing.options.largest_exact(plumbing.size)
+        """Reductions of up to so many elements are exact."""
+        self._rank = plumbing.rank
+        self._size = plumbing.size
+        self._completion = plumbing.completion
+        self._arguments = Arguments(plumbing.rank, plumbing.size)
+        self._short = plumbing.direct if plumbing.fallback is None else None
+        """The session alone, while nothing stands between: the short way of `all_reduce`."""
+        self._summed = {
+            dtype: (route.element, _lanes_for(route.element, self._lanes))
+            for dtype, route in SUM_ROUTES.items()
+            if route.element is not None and not route.view
+        }
+        """What the short way is for: element types that the switch adds as they are, and their lanes."""
+        self._summed_exactly = self._summed | {
+            dtype: (route.exact_element, EXACT)
+            for dtype, route in SUM_ROUTES.items()
+            if route.exact_element is not None and not route.view
+        }
+        """The same for tensors that are small."""
+
+    # --- the collectives ---
+
+    def all_reduce(
+        self, tensor: torch.Tensor, tensors: Tensors, op: Any, timeout_s: Callable[[], float], *, waited_for: bool
+    ) -> FaninWork:
+        """Reduce in place; `tensors` is [tensor], as the caller gave it. `waited_for`: the caller waits at once."""
+        way = self._short_way(tensor, op)
+        if way is not None:
+            direct, element, lanes = way
+            if waited_for:
+                return direct.all_reduce_at_once(tensor, element, lanes, timeout_s)
+            return direct.all_reduce_in_place(tensor, tensors, element, lanes, timeout_s())
+        if not self._arguments.of_one("all_reduce", tensor):
+            return LocalWork(self._completion, tensors)
+        if tensor.layout is not torch.strided:
+            return self._sparse(tensor, op, timeout_s())
+        return self._reduce("all_reduce", tensor, tensor, 0, op, timeout_s())
+
+    def _short_way(self, tensor: torch.Tensor, op: Any) -> tuple[Direct, Element, int] | None:
+        """The session, element type and lanes for what can go there as it is, which is counted; None for the rest."""
+        if self._short is None or op != SUM or not plain(tensor):
+            return None
+        summed = (self._summed_exactly if tensor.numel() <= self._exact else self._summed).get(tensor.dtype)
+        staging = self._plumbing.staging
+        if summed is None or (staging is not None and staging.busy):
+            return None
+        self._counters["switch.all_reduce"] += 1
+        self._counters["switch.bytes"] += tensor.nbytes
+        return self._short, *summed
+
+    def check(self, tensors: Tensors, op: Any) -> None:
+        """Raise what reducing any of several tensors would raise, before the first is started."""
+        for tensor in tensors:
+            route_of(op.op, tensor.dtype)
+
+    def all_reduce_lanes(
+        self, tensor: torch.Tensor, timeout_s: float, *, lanes: int | None, average: bool, residual: torch.Tensor | None
+    ) -> FaninWork:
+        """A sum or average with lanes (or EXACT) and error feedback of the caller's choice (hooks)."""
+        op = dist.ReduceOp(dist.ReduceOp.AVG if average else SUM)
+        return self._reduce("all_reduce", tensor, tensor, 0, op, timeout_s, lanes=lanes, residual=residual)
+
+    def reduce(self, tensor: torch.Tensor, root: int, op: Any, timeout_s: float) -> FaninWork:
+        """The root's tensor becomes the result; the others keep theirs."""
+        kept = tensor if self._rank == root else None
+        return self._reduce("reduce", tensor, kept, 0, op, timeout_s)
+
+    def reduce_scatter(self, output: torch.Tensor, tensor: torch.Tensor, op: Any, timeout_s: float) -> FaninWork:
+        """`output` becomes this rank's part of the reduced `tensor`, all parts being equal."""
+        return self._reduce("reduce_scatter", tensor, output, self._rank * output.numel(), op, timeout_s)
+
+    def reduce_scatter_list(self, output: torch.Tensor, parts: Tensors, op: Any, timeout_s: float) -> FaninWork:
+        """`output` becomes the reduced `parts[rank]`; parts may differ in size, alike on every rank."""
+        first = sum(part.numel() for part in parts[: self._rank])
+        flat = torch.cat([part.detach().reshape(-1) for part in parts])
+        return self._reduce("reduce_scatter", flat, output, first, op, timeout_s)
+
+    def barrier(self, timeout_s: float) -> FaninWork:
+        """Done when every rank has come."""
+        if self._size == 1:
+            return LocalWork(self._completion, [])
+        self._count(Path.SWITCH, "barrier", _BARRIER)
+        return self._plumbing.start(
+            Request(name="barrier", source=_BARRIER, kept=None, element=Element.INT32, timeout_s=timeout_s)
+        )
+
+    # --- the ways ---
+
+    def _reduce(
+        self,
+        name: str,
+        tensor: torch.Tensor,
+        output: torch.Tensor | None,
+        first: int,
+        op: Any,
+        timeout_s: float,
+        lanes: int | None = None,
+        residual: torch.Tensor | None = None,
+    ) -> FaninWork:
+        """Reduce `tensor`; elements [first, first + output.numel()) go to `output` (None: nobody's here)."""
+        route = route_of(op.op, tensor.dtype)
+        factor = _factor(op) if route.premultiply else 1.0
+        if self._size == 1:
+            return self._alone(name, tensor, output, factor)
+        lanes = self._lanes if lanes is None else lanes
+        element = route.element
+        if route.exact_element is not None and (tensor.numel() <= self._exact or lanes == EXACT):
+            element, lanes = route.exact_element, EXACT
+        elif lanes == EXACT:
+            lanes = WORD_BITS  # integers, exact as they are
+        self._count(Path.GLOO if element is None else Path.SWITCH, name, tensor)
+        travelling = _travelling(tensor, route)
+        if element is None:
+            return self._by_gloo(name, travelling, tensor, output, first, route, timeout_s)
+        if factor != 1.0 and element is Element.FLOAT64:
+            travelling = travelling * factor  # the switch path multiplies in float32
+            factor = 1.0
+        pairs = 2 if tensor.is_complex() else 1
+        kept, finish = self._landing(travelling, tensor, output, first * pairs, route)
+        request = Request(
+            name=name, source=travelling, kept=kept, keep_first=first * pairs, element=element,
+            lanes=_lanes_for(element, lanes), operator=OPERATORS[route.gloo_op] if lanes == EXACT else Operator.SUM,
+            average=route.average and not route.divide_after,
+            factor=factor, residual=residual, outputs=[] if output is None else [output], timeout_s=timeout_s,
+            finish=finish,
+        )  # fmt: skip
+        return self._plumbing.start(request)
+
+    def _landing(
+        self, travelling: torch.Tensor, tensor: torch.Tensor, output: torch.Tensor | None, first: int, route: Route
+    ) -> tuple[torch.Tensor | None, Callable[[], None] | None]:
+        """Where the switch's result is written, and what must then be done to have it in `output`."""
+        if output is None:
+            return None, None
+        seen = _travelling(output, route) if output is not tensor else travelling
+        own_memory = seen.data_ptr() == output.data_ptr()
+        if own_memory and output is not tensor and _overlaps(seen, travelling, first):
+            own_memory = False
+        if own_memory and not route.divide_after:
+            return seen, None
+        landed = seen if own_memory else travelling if output is tensor else torch.empty_like(seen)
+
+        def finish() -> None:
+            if route.divide_after:
+                landed.div_(self._size, rounding_mode="trunc")
+            if not own_memory:
+                _arrive(landed, output, route)
+
+        return landed, finish
+
+    def _by_gloo(
+        self, name: str, travelling: torch.Tensor, tensor: torch.Tensor, output: torch.Tensor | None, first: int,
+        route: Route, timeout_s: float,
+    ) -> FaninWork:  # fmt: skip
+        host = on_host(travelling)
+        in_place = output is tensor and host.data_ptr() == tensor.data_ptr()
+        if not in_place and host.data_ptr() == tensor.data_ptr():
+            host = host.clone()
+
+        def finish() -> None:
+            if route.divide_after:
+                host.div_(self._size, rounding_mode=None if host.is_floating_point() else "trunc")
+            if output is not None and not in_place:
+                part = host if output is tensor else host.reshape(-1)[first : first + output.numel()]
+                _arrive(part, output, route)
+
+        outputs = [] if output is None else [output]
+        needed = None if in_place and not route.divide_after else finish
+        return self._plumbing.inner.all_reduce(
+            host, route.gloo_op, timeout_s, name=name, outputs=outputs, finish=needed
+        )
+
+    def _sparse(self, tensor: torch.Tensor, op: Any, timeout_s: float) -> FaninWork:
+        """Sparse tensors are summed by gloo, which knows how to merge their indices."""
+        route = route_of(op.op, tensor.dtype)
+        if tensor.layout is not torch.sparse_coo or route.premultiply or not route.path == Path.SWITCH:
+            raise UnsupportedError(f"only sums and averages of sparse COO tensors are supported, not {tensor.layout}")
+        self._count(Path.GLOO, "all_reduce", tensor)
+        if self._size == 1:
+            return LocalWork(self._completion, [tensor])
+        total = tensor.detach().cpu().clone()
+
+        def finish() -> None:
+            tensor.copy_(total / self._size if route.average else total)  # a detached sparse tensor is a copy
+
+        return self._plumbing.inner.all_reduce(
+            total, SUM, timeout_s, name="all_reduce", outputs=[tensor], finish=finish
+        )
+
+    def _alone(self, name: str, tensor: torch.Tensor, output: torch.Tensor | None, factor: float) -> FaninWork:
+        """A group of one: the result is the input."""
+        self._count(Path.LOCAL, name, tensor)
+        if output is not None and (output is not tensor or factor != 1.0):
+            copy_back(output, (tensor.detach() * factor if factor != 1.0 else tensor.detach()).reshape(output.shape))
+        return LocalWork(self._completion, [] if output is None else [output])
+
+    def _count(self, path: Path, name: str, tensor: torch.Tensor) -> None:
+        self._counters[f"{path.value}.{name}"] += 1
+        if tensor.layout is torch.strided:
+            self._counters[f"{path.value}.bytes"] += tensor.nbytes
+
+
+def _lanes_for(element: Element, lanes: int) -> int:
+    """Integers and float64 take 32 bits whatever the caller's lanes are, unless they travel exactly."""
+    return lanes if lanes == EXACT or (element.floating and element is not Element.FLOAT64) else WORD_BITS
+
+
+def _factor(op: Any) -> float:
+    """PREMUL_SUM's factor, which torch holds as a number or as a tensor of one element."""
+    factor = op.factor
+    if isinstance(factor, torch.Tensor) and factor.numel() != 1:
+        raise UnsupportedError(f"PREMUL_SUM by a tensor of {factor.numel()} elements; multiply the tensor before")
+    return float(factor)
+
+
+def _travelling(tensor: torch.Tensor, route: Route) -> torch.Tensor:
+    """The tensor dense, contiguous and in the carrier's element type: its own memory where that is possible."""
+    dense = tensor.detach()
+    if dense.is_conj() or dense.is_neg():
+        dense = dense.resolve_conj().resolve_neg()
+    dense = dense.contiguous()
+    if dense.is_complex():
+        return torch.view_as_real(dense)
+    if dense.dtype == route.carrier:
+        return dense
+    return dense.reshape(-1).view(route.carrier) if route.view else dense.to(route.carrier)
+
+
+def _arrive(landed: torch.Tensor, output: torch.Tensor, route: Route) -> None:
+    """Copy a result in the carrier's element type into the user's tensor."""
+    if output.is_complex():
+        landed = torch.view_as_complex(landed.reshape(*output.shape, 2))
+    elif route.view and landed.dtype != output.dtype:
+        landed = landed.reshape(-1).view(output.dtype)
+    copy_back(output, landed.reshape(output.shape))
+
+
+def _overlaps(output: torch.Tensor, source: torch.Tensor, first: int) -> bool:
+    """Whether writing the output would spoil parts of the source that are still to be sent.
+
+    The one harmless overlap is each element over itself: the output is the source's own part.
+    """
+    start, begin = output.data_ptr(), source.data_ptr()
+    if start + output.nbytes <= begin or begin + source.nbytes <= start:
+        return False
+    return start != begin + first * source.element_size()

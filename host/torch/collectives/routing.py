@@ -1,0 +1,236 @@
+"""What goes where: for every reduction operator and element type the path that it takes, as one table.
+
+Rules
+-----
+* Sums of what the switch can add go through the switch. Nothing that could go there quietly goes elsewhere.
+* What is small (`Options.largest_exact`) goes through the switch whatever it is, each rank's elements apart, and is
+  reduced by every rank: floats exactly but for one rounding, and what the switch cannot add, too.
+* What it cannot add and is not small (64-bit integers, maxima, products, bits) goes to the group's inner gloo group.
+* Where neither knows the element type, the tensor is reinterpreted (`view`: the same bits) or converted without loss
+  (`compute`) first. Where nothing exact exists there is no route, and UnsupportedError says so.
+
+`ROWS` is that table for people and for docs/torch.md (a test compares them); `route_of` is the same table for the code.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from fanin.errors import UnsupportedError
+from fanin.numerics.reduction import Element, Operator
+
+SUM, AVG, PREMUL_SUM = dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PREMUL_SUM
+MIN, MAX, PRODUCT = dist.ReduceOp.MIN, dist.ReduceOp.MAX, dist.ReduceOp.PRODUCT
+BAND, BOR, BXOR = dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR
+RedOpType = dist.ReduceOp.RedOpType
+
+ELEMENTS: dict[torch.dtype, Element] = {
+    torch.float32: Element.FLOAT32,
+    torch.float64: Element.FLOAT64,
+    torch.float16: Element.FLOAT16,
+    torch.bfloat16: Element.BFLOAT16,
+    torch.int32: Element.INT32,
+    torch.int16: Element.INT16,
+    torch.int8: Element.INT8,
+    torch.uint8: Element.UINT8,
+}
+"""Element types that the switch adds."""
+
+EXACT_ELEMENTS = ELEMENTS | {torch.int64: Element.INT64}
+"""Element types that it carries apart, for the ranks to reduce."""
+OPERATORS = {
+    SUM: Operator.SUM, MIN: Operator.MIN, MAX: Operator.MAX, PRODUCT: Operator.PRODUCT,
+    BAND: Operator.BAND, BOR: Operator.BOR, BXOR: Operator.BXOR,
+}  # fmt: skip
+GLOO_OPERATORS = {operator: op for op, operator in OPERATORS.items()}
+
+GLOO_DTYPES = frozenset(
+    {
+        torch.float32, torch.float64, torch.float16, torch.bfloat16,
+        torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool,
+    }
+)  # fmt: skip
+"""Element types that gloo reduces (it moves others as bytes)."""
+
+
+class Path(enum.Enum):
+    """Who does the work; the first word of a counter's name."""
+
+    SWITCH = "switch"
+    GLOO = "gloo"
+    LOCAL = "local"
+    """A group of one: nobody to talk to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How one operator on one element type is carried out."""
+
+    path: Path
+    carrier: torch.dtype
+    """The element type that travels."""
+    gloo_op: RedOpType = SUM
+    """The operator that gloo is asked for, where gloo reduces."""
+    view: bool = False
+    """Whether the carrier reads the tensor's own bits (complex as pairs, unsigned as signed); otherwise it converts."""
+    average: bool = False
+    """Whether the sum is divided by the number of ranks (by the switch path itself for floating point)."""
+    premultiply: bool = False
+    """Whether every element is multiplied by the operator's factor first."""
+    element: Element | None = None
+    """The carrier's name at the switch, where the switch adds."""
+
+    @property
+    def exact_element(self) -> Element | None:
+        """The carrier's name where it travels exactly; None for what does not, or is exact as it is."""
+        if self.path is Path.SWITCH and not self.carrier.is_floating_point:
+            return None
+        return EXACT_ELEMENTS.get(self.carrier)
+
+    @property
+    def divide_after(self) -> bool:
+        """Whether the average is made here, after the sum: integers (rounded toward zero) and what gloo sums."""
+        return self.average and (self.path is Path.GLOO or not self.carrier.is_floating_point)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: every op in `ops` on every dtype in `dtypes`."""
+
+    ops: tuple[RedOpType, ...]
+    dtypes: tuple[torch.dtype, ...]
+    path: Path
+    how: str
+    carrier: torch.dtype | None = None
+    view: bool = False
+    gloo_op: RedOpType | None = None
+
+
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_ARITHMETIC = (MIN, MAX, PRODUCT)
+_BITS = (BAND, BOR, BXOR)
+_EXACT = (torch.int64, torch.int32, torch.int8, torch.uint8)
+
+_SMALL = "small ones in float64, rounded once"
+
+ROWS: tuple[Row, ...] = (
+    Row((SUM, AVG, PREMUL_SUM), _FLOATS, Path.SWITCH, f"{_SMALL}; fixed point in the lanes of the group's options"),
+    Row((SUM, AVG, PREMUL_SUM), (torch.complex64,), Path.SWITCH, "pairs of float32", torch.float32, view=True),
+    Row((SUM, AVG, PREMUL_SUM), (torch.complex128,), Path.SWITCH, "pairs of float64", torch.float64, view=True),
+    Row((SUM,), (torch.int32, torch.int16, torch.int8, torch.uint8), Path.SWITCH, "exact; wraps around as torch's"),
+    Row((SUM,), (torch.uint16,), Path.SWITCH, "exact; the same bits as int16", torch.int16, view=True),
+    Row((SUM,), (torch.uint32,), Path.SWITCH, "exact; the same bits as int32", torch.int32, view=True),
+    Row(
+        (AVG,), (torch.int16, torch.int8, torch.uint8, torch.uint16), Path.SWITCH,
+        "exact sum in int32, then divided, rounded toward zero", torch.int32,
+    ),
+    Row((SUM,), (torch.int64,), Path.GLOO, "exact"),
+    Row((SUM,), (torch.uint64,), Path.GLOO, "exact; the same bits as int64", torch.int64, view=True),
+    Row((SUM,), (torch.bool,), Path.GLOO, "logical or", torch.uint8, view=True, gloo_op=MAX),
+    Row(
+        (AVG,), (torch.int64, torch.int32, torch.uint32), Path.GLOO,
+        "exact sum in int64, then divided, rounded toward zero", torch.int64,
+    ),
+    Row(_ARITHMETIC, _FLOATS, Path.GLOO, "small ones in float64, rounded once, NaN if any is; else as gloo does"),
+    Row(_ARITHMETIC, _EXACT, Path.GLOO, "as gloo does"),
+    Row(_ARITHMETIC, (torch.int16, torch.uint16), Path.GLOO, "in int32", torch.int32),
+    Row(_ARITHMETIC, (torch.uint32,), Path.GLOO, "in int64", torch.int64),
+    Row((PRODUCT,), (torch.uint64,), Path.GLOO, "the same bits as int64", torch.int64, view=True),
+    Row((MAX, BOR), (torch.bool,), Path.GLOO, "logical or", torch.uint8, view=True, gloo_op=MAX),
+    Row((MIN, PRODUCT, BAND), (torch.bool,), Path.GLOO, "logical and", torch.uint8, view=True, gloo_op=MIN),
+    Row((BXOR,), (torch.bool,), Path.GLOO, "exclusive or", torch.uint8, view=True, gloo_op=BXOR),
+    Row(_BITS, _EXACT, Path.GLOO, "as gloo does"),
+    Row(_BITS, (torch.int16, torch.uint16), Path.GLOO, "the same bits as uint8", torch.uint8, view=True),
+    Row(_BITS, (torch.uint32,), Path.GLOO, "the same bits as int32", torch.int32, view=True),
+    Row(_BITS, (torch.uint64,), Path.GLOO, "the same bits as int64", torch.int64, view=True),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveRow:
+    """One line of the table of collectives."""
+
+    names: tuple[str, ...]
+    path: str
+    how: str
+
+
+COLLECTIVES: tuple[CollectiveRow, ...] = (
+    CollectiveRow(
+        ("all_reduce", "all_reduce_coalesced"), "by operator", "in place; coalesced ones follow each other unawaited"
+    ),
+    CollectiveRow(("reduce",), "by operator", "only the root writes the result"),
+    CollectiveRow(
+        ("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"),
+        "by operator",
+        "each rank writes its own part only",
+    ),
+    CollectiveRow(("barrier",), "switch", "a sum of one integer that nobody keeps"),
+    CollectiveRow(
+        ("all_gather", "all_gather_into_tensor", "all_gather_coalesced", "all_gather_into_tensor_coalesced"),
+        "gloo",
+        "any element type, as bytes where gloo does not know it",
+    ),
+    CollectiveRow(("broadcast", "gather", "scatter"), "gloo", "any element type"),
+    CollectiveRow(("all_to_all", "all_to_all_single"), "gloo", "even and uneven; a list travels as one flat tensor"),
+    CollectiveRow(("send", "recv", "isend", "irecv", "batch_isend_irecv"), "gloo", "with tags; recv from any source"),
+    CollectiveRow(
+        ("all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"),
+        "gloo",
+        "torch pickles into tensors and uses the collectives above",
+    ),
+)
+
+
+def _route(row: Row, op: RedOpType, dtype: torch.dtype) -> Route:
+    carrier = row.carrier or dtype
+    return Route(
+        path=row.path,
+        carrier=carrier,
+        gloo_op=row.gloo_op or (SUM if op in (AVG, PREMUL_SUM) else op),
+        view=row.view,
+        average=op == AVG,
+        premultiply=op == PREMUL_SUM,
+        element=ELEMENTS[carrier] if row.path is Path.SWITCH else None,
+    )
+
+
+ROUTES: dict[tuple[RedOpType, torch.dtype], Route] = {
+    (op, dtype): _route(row, op, dtype) for row in ROWS for op in row.ops for dtype in row.dtypes
+}
+"""The table for the code: at most one route for an operator and an element type."""
+SUM_ROUTES = {dtype: route for (op, dtype), route in ROUTES.items() if op == SUM}
+"""Sums alone, by element type: looking up an operator costs more than the rest of an all_reduce's Python."""
+assert len(ROUTES) == sum(len(row.ops) * len(row.dtypes) for row in ROWS), "two rows claim the same operator and dtype"
+
+
+def route_of(op: RedOpType, dtype: torch.dtype) -> Route:
+    """The route of one reduction. UnsupportedError where no exact way exists."""
+    route = ROUTES.get((op, dtype))
+    if route is None:
+        raise UnsupportedError(
+            f"ReduceOp.{op.name} on {str(dtype).removeprefix('torch.')} has no exact path through fanin or gloo; "
+            "convert the tensor first (docs/torch.md has the table)"
+        )
+    return route
+
+
+def markdown() -> str:
+    """Both tables as they stand in docs/torch.md."""
+
+    def code(names: tuple[str, ...]) -> str:
+        return ", ".join(f"`{name}`" for name in names)
+
+    lines = ["| operators | element types | path | how |", "|---|---|---|---|"]
+    for row in ROWS:
+        ops = code(tuple(op.name for op in row.ops))
+        dtypes = code(tuple(str(dtype).removeprefix("torch.") for dtype in row.dtypes))
+        path = "switch if small, else gloo" if row.path is Path.GLOO else row.path.value
+        lines.append(f"| {ops} | {dtypes} | {path} | {row.how} |")
+    lines += ["", "| collectives | path | how |", "|---|---|---|"]
+    lines += [f"| {code(collective.names)} | {collective.path} | {collective.how} |" for collective in COLLECTIVES]
+    return "\n".join(lines) + "\n"

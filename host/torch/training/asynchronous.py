@@ -1,0 +1,255 @@
+"""Asynchronous data-parallel training through the switch, after iSwitch (Li et al., ISCA 2019; docs/staleness.md).
+
+    optimizer = AsynchronousOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, rounds=10_000)
+    while not optimizer.finished:
+        optimizer.zero_grad()
+        loss = loss_of(model(next(batches)))
+        loss.backward()
+        optimizer.step(loss)
+    accounts = optimizer.flush()          # the replicas are bit-identical from here on
+
+`step` hands the gradient in and returns at once with the newest weights. Rounds close, and their results are applied to
+a second copy of the weights, while the next gradient is computed. A round's result is the mean of what landed in it.
+Every replica applies the same results in the same order, each with the same bits, so no parameter server is needed.
+
+With on_worker_loss="continue" a new process may take the place of one that is gone, by the same program: then making
+the optimizer brings weights and optimizer state from a peer (host/torch/training/newcomer.py).
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from fanin.errors import ConfigurationError
+from fanin.host.stale.account import Account
+from fanin.host.stale.policy import Policy, staleness_factor
+from fanin.host.stale.prediction import LossPredictor
+from fanin.host.stale.runner import Result
+from fanin.host.torch.training.newcomer import Welcome, come_in, parameter_facts
+from fanin.host.torch.training.stale import StaleJob, StaleOptions, fanin_group
+
+
+class AsynchronousOptimizer:
+    """Drives an optimizer by the rounds of a stale job.
+
+    `model`: its parameters are made those of rank 0. `rounds`: results that training takes, the same on every rank.
+    `policy`: what becomes of late gradients. `schedule` gives the factor of the learning rate for a version, so that it
+    is the same everywhere. `staleness_rate`: divide a gradient by its age (staleness-aware SGD). `predict_loss`: weigh
+    a gradient by the loss that is predicted for when it lands over the loss that it was computed at.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        model: torch.nn.Module,
+        *,
+        rounds: int,
+        policy: Policy = "skip",
+        options: StaleOptions | None = None,
+        schedule: Callable[[int], float] | None = None,
+        staleness_rate: bool = False,
+        predict_loss: bool = False,
+        group: c10d.ProcessGroup | None = None,
+    ) -> None:
+        """Collective: every rank makes it. A newcomer, alone, gets in step here: `model` then has the weights.
+
+        Raises ConfigurationError for a group without a switch; at a newcomer also what newcomer.come_in raises."""
+        if rounds < 1:
+            raise ConfigurationError(f"rounds = {rounds}; training takes at least one")
+        self.rounds = rounds
+        self.options = options or StaleOptions(staleness=4)
+        self.group = fanin_group(group, newcomers=True)
+        self._policy: Policy = policy
+        self._schedule = schedule
+        self._staleness_rate = staleness_rate
+        self._predictor = LossPredictor() if predict_loss else None
+        self._model = model
+        if not self.group.outside:
+            for tensor in (*model.parameters(), *model.buffers()):
+                dist.broadcast(tensor.data, group_src=0, group=self.group)
+        self._optimizer = optimizer
+        self._shadow = copy.deepcopy(optimizer)
+        self._rates = [group["lr"] for group in optimizer.param_groups]
+        self._parameters = _parameters_of(optimizer)
+        self._shadow_parameters = _parameters_of(self._shadow)
+        self._sizes = [parameter.numel() for parameter in self._parameters]
+        self._mean = np.zeros(sum(self._sizes), np.float32)
+        self._lock = threading.Lock()
+        """Guards the second copy of the weights and the version."""
+        self._version = 0
+        self._computed_on = 0
+        self._job: StaleJob | None = None
+        self._welcome: Welcome | None = None
+        if self.group.outside:
+            self._job = come_in(
+                self.group, policy, self.options, self,
+                elements=sum(self._sizes), end=rounds, on_result=self._apply, weigh=self._weigh,
+            )  # fmt: skip
+            self._opened(self._job)
+            self._take_weights()
+
+    # --- training's side ---
+
+    @property
+    def version(self) -> int:
+        """Results applied to the weights so far."""
+        return self._version
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds have come: no more gradients are wanted."""
+        return self._version >= self.rounds
+
+    @property
+    def account(self) -> Account | None:
+        """What this rank did; None before the first step."""
+        return self._job.account if self._job is not None else None
+
+    @property
+    def choices(self) -> list[int]:
+        """What `tune` has set so far, at rank 0."""
+        return self._job.choices if self._job is not None else []
+
+    @property
+    def param_groups(self) -> list[dict[str, object]]:
+        """The optimizer's, for code that looks at them. The learning rate follows `schedule`."""
+        return self._optimizer.param_groups
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As an optimizer's."""
+        self._optimizer.zero_grad(set_to_none)
+
+    def step(self, loss: torch.Tensor | float | None = None) -> None:
+        """Hand the parameters' gradients in, and take the newest weights. `loss`: needed for `predict_loss`.
+
+        Raises the session's failure, CollectiveTimeoutError when the engine is stuck.
+        """
+        if self._job is None:
+            self._job = self._open()
+            self._opened(self._job)
+        if isinstance(loss, torch.Tensor):
+            loss = float(loss.detach())
+        if self._predictor is not None:
+            if loss is None:
+                raise ConfigurationError("predict_loss needs the loss: call step(loss)")
+            self._predictor.observe(self._computed_on, loss)
+        self._job.stepped(loss)
+        self._job.runner.hand_in(self._write, self._computed_on)
+        self._take_weights()
+        self._job.resumed()
+
+    def flush(self) -> list[Account]:
+        """Wait until all rounds have come and nothing is under way; the accounts of all ranks, which balance.
+
+        The model then has the same bits on every rank. Collective; call it when `finished`. Where newcomers have come,
+        and every place is taken, the group is made whole again: all of its collectives work from here on.
+        Raises UnbalancedError, CollectiveTimeoutError, the session's failure; when making the group whole fails, what
+        making a group raises.
+        """
+        if self._job is None:
+            return []
+        accounts = self._job.flush()
+        self._take_weights()
+        if self._welcome is not None:
+            self._welcome.close()
+        self._job.close()
+        if self._job.newcomers and len(accounts) == self._job.size:
+            self.group.renew(self._job.session.job_name)
+        return accounts
+
+    # --- for newcomers ---
+
+    def facts(self) -> dict[str, Any]:
+        """What a newcomer must have in common with the others."""
+        return {
+            "rounds": self.rounds,
+            "epoch_rounds": self.options.epoch_rounds,
+            "lanes": self.options.lanes or self.group.options.lanes,
+            "optimizer": type(self._optimizer).__name__,
+            "parameters": parameter_facts(self._model, self._parameters),
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Weights and optimizer state of this version; buffers as they are now, since each replica has its own."""
+        with self._lock:
+            return {
+                "parameters": [parameter.detach() for parameter in self._shadow_parameters],
+                "optimizer": self._shadow.state_dict(),
+                "buffers": list(self._model.buffers()),
+            }
+
+    def load(self, state: dict[str, Any], version: int) -> None:
+        """Take over what a peer's `state` was."""
+        with self._lock, torch.no_grad():
+            for parameter, given in zip(self._shadow_parameters, state["parameters"], strict=True):
+                parameter.copy_(given)
+            for buffer, given in zip(self._model.buffers(), state["buffers"], strict=True):
+                buffer.copy_(given)
+            self._shadow.load_state_dict(state["optimizer"])
+            self._version = version
+
+    def _opened(self, job: StaleJob) -> None:
+        """From now on newcomers may ask here, in a job that goes on without a rank."""
+        if job.session.spec.survives_loss:
+            self._welcome = Welcome(job, self)
+
+    def _open(self) -> StaleJob:
+        largest = max(float(p.grad.abs().max()) for p in self._parameters if p.grad is not None)
+        return StaleJob.found(
+            self.group,
+            self._policy,
+            self.options,
+            elements=sum(self._sizes),
+            largest=largest,
+            end=self.rounds,
+            on_result=self._apply,
+            weigh=self._weigh,
+        )
+
+    def _write(self, out: npt.NDArray[np.float32]) -> None:
+        for part, parameter in zip(torch.from_numpy(out).split(self._sizes), self._parameters, strict=True):
+            if parameter.grad is None:
+                part.zero_()
+            else:
+                part.copy_(parameter.grad.reshape(-1))
+
+    def _take_weights(self) -> None:
+        with self._lock, torch.no_grad():
+            for parameter, newest in zip(self._parameters, self._shadow_parameters, strict=True):
+                parameter.copy_(newest)
+            self._computed_on = self._version
+
+    # --- the engine's side ---
+
+    def _weigh(self, age: int) -> float:
+        factor = staleness_factor(age) if self._staleness_rate else 1.0
+        return factor * (self._predictor.ratio(age) if self._predictor is not None else 1.0)
+
+    def _apply(self, result: Result) -> None:
+        """In the runner's thread: a step with a round's mean. A round that nobody contributed to changes nothing."""
+        if not result.empty:
+            result.mean(self._mean)
+            parts = torch.from_numpy(self._mean).split(self._sizes)
+        with self._lock:
+            if not result.empty:
+                for parameter, part in zip(self._shadow_parameters, parts, strict=True):
+                    parameter.grad = part.view_as(parameter).to(parameter.dtype)
+                if self._schedule is not None:
+                    factor = self._schedule(self._version)
+                    for group, rate in zip(self._shadow.param_groups, self._rates, strict=True):
+                        group["lr"] = rate * factor
+                self._shadow.step()
+            self._version += 1
+
+
+def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

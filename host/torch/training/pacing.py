@@ -1,0 +1,132 @@
+"""Choosing S and K while a job runs: ranks post their pace in the group's store, rank 0 chooses and tells the switch.
+
+The store is there anyway, a post takes a fraction of a millisecond, and nobody waits for anybody. What was chosen is in
+`fanin stats` and in `choices`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from torch._C import _distributed_c10d as c10d
+
+from fanin.errors import FaninError
+from fanin.host.session.session import Session
+from fanin.host.stale.bound import DynamicBound, Pace
+from fanin.host.stale.drops import MOST, QuorumFloor
+from fanin.host.stale.quorum import AdaptiveQuorum, SemiAsynchronousQuorum
+
+Chooser = DynamicBound | SemiAsynchronousQuorum | AdaptiveQuorum
+
+SMOOTHING = 0.3
+"""What the newest step weighs in a rank's pace."""
+log = logging.getLogger("fanin.stale")
+
+
+class Pacing:
+    """One rank's part. `stepped` is called once per step by the thread that trains."""
+
+    def __init__(
+        self,
+        store: c10d.Store,
+        session: Session,
+        chooser: Chooser,
+        *,
+        dropped_share: Callable[[], float] = lambda: 0.0,
+        every: int = 10,
+    ) -> None:
+        """Rank 0 chooses anew after `every` steps of its own. `dropped_share`: of this rank's gradients, 0..1."""
+        self._dropped_share = dropped_share
+        self._floor = QuorumFloor(session.size)
+        self.choices: list[int] = []
+        """What rank 0 has set, oldest first."""
+        self._store = store
+        self._session = session
+        self._chooser = chooser
+        self._every = every
+        self._steps = 0
+        self._step_s = 0.0
+        self._last_s = time.time()
+        self._chosen_s = self._last_s
+        self._loss: float | None = None
+        self._chosen_loss: float | None = None
+        self._telling: threading.Thread | None = None
+
+    def stepped(self, loss: float | None = None) -> None:
+        """A gradient is ready; what came before it (computing, not waiting) lasted since `resumed` or the last step."""
+        now = time.time()
+        step_s = now - self._last_s
+        self._step_s = step_s if not self._steps else (1 - SMOOTHING) * self._step_s + SMOOTHING * step_s
+        self._last_s = now
+        self._steps += 1
+        if loss is not None:
+            self._loss = loss if self._loss is None else (1 - SMOOTHING) * self._loss + SMOOTHING * loss
+        self._store.set(self._key(self._session.rank), json.dumps([now, self._step_s, self._dropped_share()]))
+        if self._session.rank == 0 and self._steps % self._every == 0:
+            self._choose(now)
+
+    def resumed(self) -> None:
+        """Waiting is over: from here on the rank computes."""
+        self._last_s = time.time()
+
+    def close(self) -> None:
+        """Wait for what is being told."""
+        if self._telling is not None:
+            self._telling.join()
+
+    def _key(self, rank: int) -> str:
+        return f"fanin/pace/{self._session.job_name}/{rank}"
+
+    def _choose(self, now: float) -> None:
+        if self._telling is not None and self._telling.is_alive():
+            return
+        keys = [self._key(rank) for rank in self._session.members]
+        if not self._store.check(keys):
+            return
+        posts = [json.loads(self._store.get(key)) for key in keys]
+        paces = [Pace(last_s, step_s) for last_s, step_s, _ in posts]
+        choice = self._choice(paces, sum(share for *_, share in posts) / len(posts), now)
+        if not self.choices or choice != self.choices[-1]:
+            self.choices.append(choice)
+            self._tell(choice)
+
+    def _choice(self, paces: Sequence[Pace], dropped_share: float, now: float) -> int:
+        """By the paces; but towards what a synchronous job has, while most of what is computed is dropped."""
+        if isinstance(self._chooser, DynamicBound):
+            return self._chooser.lowest if dropped_share > MOST else self._chooser.choose(paces)
+        wanted = self._quorum(paces, now)
+        present = self.choices[-1] if self.choices else self._session.spec.quorum
+        choice = max(wanted, self._floor.observe(dropped_share, present))
+        if isinstance(self._chooser, AdaptiveQuorum):
+            self._chooser.quorum = choice
+        return choice
+
+    def _quorum(self, paces: Sequence[Pace], now: float) -> int:
+        if isinstance(self._chooser, SemiAsynchronousQuorum):
+            return self._chooser.choose([pace.step_s for pace in paces])
+        assert isinstance(self._chooser, AdaptiveQuorum)
+        before, self._chosen_loss = self._chosen_loss, self._loss
+        since, self._chosen_s = self._chosen_s, now
+        if before is None or self._loss is None:
+            return self._chooser.quorum
+        return self._chooser.observe(now - since, before, self._loss)
+
+    def _tell(self, choice: int) -> None:
+        """In the background: asking the controller takes a round trip over TCP."""
+        is_bound = isinstance(self._chooser, DynamicBound)
+        change: Callable[[], object] = (
+            (lambda: self._session.tune(staleness=choice)) if is_bound else (lambda: self._session.tune(quorum=choice))
+        )
+
+        def tell() -> None:
+            try:
+                change()
+            except FaninError as error:
+                log.warning("%s = %d was not set: %s", "S" if is_bound else "K", choice, error)
+
+        self._telling = threading.Thread(target=tell, name="fanin-pacing", daemon=True)
+        self._telling.start()

@@ -1,0 +1,249 @@
+"""What stale training over torch has in common: its options, and how a group opens a second, stale job.
+
+The group's own job stays synchronous. The stale job is another one at the same switch, with the same ranks, in which
+each chunk of the model owns a slot (docs/staleness.md).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from fanin.errors import ConfigurationError, UnsupportedError
+from fanin.host.session.session import Session
+from fanin.host.stale.account import Account, check_balance
+from fanin.host.stale.bound import DynamicBound
+from fanin.host.stale.layout import Layout
+from fanin.host.stale.policy import Policy, check_policy
+from fanin.host.stale.rounds import StaleRounds
+from fanin.host.stale.runner import Result, StaleRunner
+from fanin.host.stale.scale import HEADROOM, ScaleEpochs, power_of
+from fanin.host.torch.collectives.process_group import FaninProcessGroup
+from fanin.host.torch.training.accounts import gather_accounts
+from fanin.host.torch.training.pacing import Chooser, Pacing
+from fanin.options import Rounds
+
+_JOBS: weakref.WeakKeyDictionary[FaninProcessGroup, Counter[str]] = weakref.WeakKeyDictionary()
+"""Stale jobs that each group has opened, by its own job: every rank opens the same ones, so their numbers are names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaleOptions:
+    """How stale training may be. The same on every rank."""
+
+    staleness: int = 2
+    """S, 0..1024: rounds by which a contribution may land late. Each costs the switch another copy of the gradient, and
+    lanes a part of a bit."""
+    quorum: int | None = None
+    """K, 1..N: contributions that close a round. None: all but one under `wait`, so that a round is nearly what a
+    synchronous one is, and half of the workers under `skip` and `fold`."""
+    bound: int | None = None
+    """Largest age of a gradient under `skip` and `fold`: rounds between the weights that it was computed on and the
+    round that it is contributed to. None: S."""
+    epoch_rounds: int = 1024
+    """Rounds from one change of scale to the next, more than S. Each change costs one meeting of all workers."""
+    lanes: int | None = None
+    """Bits per lane, 32, 16, 8 or 4. None: the group's."""
+    tune: Chooser | None = None
+    """Who chooses S (DynamicBound, whose range then stands for `staleness`) or K (SemiAsynchronousQuorum,
+    AdaptiveQuorum) while the job runs, from what rank 0 sees. None: nobody."""
+    patience_s: float = 600.0
+    """How long a rank waits for the others before it raises CollectiveTimeoutError."""
+
+    def __post_init__(self) -> None:
+        if self.bound is not None and self.bound < 0:
+            raise ConfigurationError(f"bound = {self.bound}; must not be negative")
+        if self.patience_s <= 0:
+            raise ConfigurationError(f"patience_s = {self.patience_s}; must be positive")
+
+    @property
+    def rounds(self) -> Rounds:
+        """S now and at most, for the job's admission."""
+        if isinstance(self.tune, DynamicBound):
+            return Rounds(staleness=self.tune.lowest, max_staleness=self.tune.highest)
+        return Rounds(staleness=self.staleness)
+
+    @property
+    def largest_staleness(self) -> int:
+        """The largest S that may be in force."""
+        return self.tune.highest if isinstance(self.tune, DynamicBound) else self.staleness
+
+    @property
+    def oldest(self) -> int:
+        """The largest age that a gradient may have."""
+        return self.largest_staleness if self.bound is None else self.bound
+
+    def quorum_for(self, policy: Policy, workers: int) -> int:
+        """K where none is given."""
+        return self.quorum or max(workers - 1 if policy == "wait" else workers // 2, 1)
+
+
+def fanin_group(group: c10d.ProcessGroup | None, *, newcomers: bool = False) -> FaninProcessGroup:
+    """The group, or the world's; ConfigurationError when it is no fanin group with a switch.
+
+    UnsupportedError for a process that came into a running job, unless `newcomers` are welcome.
+    """
+    found = group if group is not None else dist.group.WORLD
+    if not isinstance(found, FaninProcessGroup) or (found.session is None and not found.outside):
+        raise ConfigurationError("stale training needs a group of at least two ranks whose backend is 'fanin'")
+    if found.outside and not newcomers:
+        raise UnsupportedError(
+            f"rank {found.rank()} came into job {found.job_name!r} while it ran: stale synchronous training takes no "
+            "newcomers, since all ranks must have the same iterations. Remedy: use AsynchronousOptimizer, or "
+            "Membership and synchronous training, or start the job again from a checkpoint"
+        )
+    return found
+
+
+def is_newcomer(group: c10d.ProcessGroup | None = None) -> bool:
+    """Whether this process came into a job that ran already, and its group takes no collectives yet."""
+    found = group if group is not None else dist.group.WORLD
+    return isinstance(found, FaninProcessGroup) and found.outside
+
+
+def next_job_name(group: FaninProcessGroup) -> str:
+    """The name of the next stale job that this rank takes part in: the same on every rank, and known to a newcomer."""
+    numbers = _JOBS.setdefault(group, Counter())
+    numbers[group.job_name] += 1
+    return f"{group.job_name}-stale-{numbers[group.job_name]}"
+
+
+def layout_for(
+    group: FaninProcessGroup, options: StaleOptions, elements: int, words_per_packet: int, flows: int
+) -> Layout:
+    """The shape of the rounds of a model with so many elements."""
+    return Layout(
+        elements=elements,
+        words_per_packet=words_per_packet,
+        flows=flows,
+        lanes=options.lanes or group.options.lanes,
+        contributions=dist.get_world_size(group) * (options.largest_staleness + 1),
+    )
+
+
+def check_shape(session: Session, layout: Layout) -> None:
+    """ConfigurationError unless the job is of the model's shape."""
+    spec = session.spec
+    if (spec.slots, spec.words_per_packet, session.flows) == (layout.slots, layout.words_per_packet, layout.flows):
+        return
+    raise ConfigurationError(
+        f"the switch gives {spec.slots} slots of {spec.words_per_packet} words in {session.flows} flows; "
+        f"this model needs {layout.slots} of {layout.words_per_packet} in {layout.flows}. Remedy: set "
+        f"FANIN_WORDS_PER_PACKET={spec.words_per_packet}; in a running job, the same lanes as the other ranks"
+    )
+
+
+class StaleJob:
+    """One stale job of a group: its runner, and what the ranks do together around it."""
+
+    def __init__(
+        self,
+        group: FaninProcessGroup,
+        session: Session,
+        layout: Layout,
+        rounds: StaleRounds,
+        options: StaleOptions,
+        *,
+        on_result: Callable[[Result], None],
+        weigh: Callable[[int], float],
+    ) -> None:
+        """With a session in it, whose shape is the layout's: see `found`, and newcomer.come_in."""
+        self.group = group
+        self.session = session
+        self.size = dist.get_world_size(group)
+        self._patience_s = options.patience_s
+        self.runner = StaleRunner(session, layout, rounds, on_result, weigh=weigh, patience_s=options.patience_s)
+        self._pacing: Pacing | None = None
+        if options.tune is not None:
+            share = lambda: self.runner.dropped_share  # noqa: E731
+            self._pacing = Pacing(group.store, session, options.tune, dropped_share=share)
+        self.newcomers = 0
+        """Processes that came into the job while it ran; known after `flush`."""
+
+    @classmethod
+    def found(
+        cls,
+        group: FaninProcessGroup,
+        policy: Policy,
+        options: StaleOptions,
+        *,
+        elements: int,
+        largest: float,
+        end: int | None,
+        on_result: Callable[[Result], None],
+        weigh: Callable[[int], float] = lambda _age: 1.0,
+    ) -> StaleJob:
+        """Open one; every rank of the group does so at the same time.
+
+        `largest` is this rank's largest gradient element, from which the ranks agree on the first scale; `end` the
+        first base without gradients. Raises what Session.join raises.
+        """
+        check_policy(policy)
+        present = group.session
+        assert present is not None
+        size = dist.get_world_size(group)
+        layout = layout_for(group, options, elements, present.spec.words_per_packet, present.flows)
+        agreed = torch.tensor(largest, dtype=torch.float32)
+        dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=group)
+        scale = ScaleEpochs(options.largest_staleness, options.epoch_rounds, power_of(agreed.item()) + HEADROOM)
+        session = Session.join(
+            options=dataclasses.replace(
+                group.options, slots=layout.slots, words_per_packet=layout.words_per_packet, switch=str(group.switch)
+            ),
+            switch=group.switch,
+            job_name=next_job_name(group),
+            rank=present.rank,
+            size=size,
+            rounds=dataclasses.replace(options.rounds, quorum=options.quorum_for(policy, size)),
+            credentials=group.credentials,
+        )
+        try:
+            check_shape(session, layout)
+        except ConfigurationError:
+            session.close()
+            raise
+        rounds = StaleRounds(policy, options.oldest, scale, Account(session.rank, layout.chunks), end=end)
+        return cls(group, session, layout, rounds, options, on_result=on_result, weigh=weigh)
+
+    @property
+    def account(self) -> Account:
+        """What this rank did."""
+        return self.runner.rounds.account
+
+    @property
+    def choices(self) -> list[int]:
+        """What rank 0 has chosen for S or K, oldest first; the other ranks' is empty."""
+        return list(self._pacing.choices) if self._pacing is not None else []
+
+    def stepped(self, loss: float | None = None) -> None:
+        """A gradient is ready."""
+        if self._pacing is not None:
+            self._pacing.stepped(loss)
+
+    def resumed(self) -> None:
+        """The next one is being computed from here on."""
+        if self._pacing is not None:
+            self._pacing.resumed()
+
+    def flush(self) -> list[Account]:
+        """Let everything late land on every rank; the accounts of all ranks that are there, which balance.
+
+        Raises UnbalancedError when they do not, and CollectiveTimeoutError when a rank does not come.
+        """
+        self.runner.flush()
+        accounts, self.newcomers = gather_accounts(self.group.store, self.session, self.account, self._patience_s)
+        check_balance(accounts, lost=self.size - len(accounts) + self.newcomers)
+        return accounts
+
+    def close(self) -> None:
+        """Leave the job."""
+        if self._pacing is not None:
+            self._pacing.close()
+        self.runner.close()

@@ -1,0 +1,197 @@
+"""Whether a worker may join: every reason for a no stands here, with the remedy.
+
+These are pure judgements about one Join, alone or beside the others of its job. Who keeps the state is
+switch/controller/direct.py and switch/controller/trees.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from fanin.protocol.control import Join, Refusal, Refused, Tune, one_line
+from fanin.protocol.job import MAX_TREE_WORKERS, JobSpec
+from fanin.protocol.strict_json import MAX_TEXT_CHARACTERS
+from fanin.protocol.window import IP_UDP_HEADER_BYTES
+from fanin.protocol.wire import MAX_WORKERS
+from fanin.protocol.wire import VERSION as WIRE_VERSION
+
+MAX_STALENESS = 1024
+"""S that fanin.protocol.job.JobSpec takes."""
+MIN_PATH_MTU = 576
+"""What every IPv4 host must accept (RFC 791); a path that reports less is misread."""
+MIN_SLOTS = 1
+MAX_JOIN_TIMEOUT_S = 86_400.0
+"""What fanin.options.Options takes."""
+MAX_NAME_CHARACTERS = 200
+"""A job's name appears in messages that are bounded themselves."""
+assert 2 * MAX_NAME_CHARACTERS < MAX_TEXT_CHARACTERS
+
+
+def refuse(code: Refusal, reason: str, remedy: str, ranks: Collection[int] = ()) -> Refused:
+    """A refusal that fits a message."""
+    return Refused(code=code.value, reason=one_line(reason), remedy=one_line(remedy), ranks=tuple(sorted(ranks)))
+
+
+def in_words(ranks: Collection[int]) -> str:
+    """`rank 3`, `ranks 1, 2 and 5`."""
+    names = [str(rank) for rank in sorted(ranks)]
+    if len(names) == 1:
+        return f"rank {names[0]}"
+    return f"ranks {', '.join(names[:-1])} and {names[-1]}" if names else "no rank"
+
+
+def largest_staleness(join: Join) -> int:
+    """The S that a worker wants its job to be able to reach."""
+    return join.staleness if join.max_staleness is None else join.max_staleness
+
+
+def patience_s(join: Join) -> float:
+    """How long a rank waits for the others, within reason."""
+    return min(join.join_timeout_s, MAX_JOIN_TIMEOUT_S)
+
+
+def judge_alone(join: Join, schemes: Collection[str], *, tree: bool = False) -> Refused | None:
+    """What is wrong with a Join whatever the other ranks say; None when nothing is. `tree`: it came through a leaf."""
+    largest_size = MAX_TREE_WORKERS if tree else MAX_WORKERS
+    quorum = join.size if join.quorum is None else join.quorum
+    if join.wire_version != WIRE_VERSION:
+        return refuse(
+            Refusal.VERSION,
+            f"the worker (fanin {join.software}) speaks packet version {join.wire_version}, the switch {WIRE_VERSION}",
+            "install the same fanin version on workers and switch",
+        )
+    if not 0 < len(join.job) <= MAX_NAME_CHARACTERS:
+        return refuse(
+            Refusal.MALFORMED, f"a job's name has 1..{MAX_NAME_CHARACTERS} characters", "choose a shorter job name"
+        )
+    if join.size > largest_size:
+        return refuse(
+            Refusal.TOO_MANY_WORKERS,
+            f"{join.size} workers; {'a tree of switches' if tree else 'one switch'} aggregates at most {largest_size}",
+            f"use at most {largest_size} ranks per group{'' if tree else ', or leaves below this switch (--parent)'}",
+        )
+    if not 0 <= join.rank < join.size:
+        return refuse(
+            Refusal.RANK, f"rank {join.rank} of {join.size} workers does not exist", "ranks count from 0 to size - 1"
+        )
+    if not 1 <= quorum <= join.size:
+        return refuse(
+            Refusal.QUORUM, f"quorum {quorum} of {join.size} workers", f"the quorum must be in 1..{join.size}"
+        )
+    largest = largest_staleness(join)
+    if not 0 <= join.staleness <= largest <= MAX_STALENESS:
+        return refuse(
+            Refusal.STALENESS,
+            f"staleness {join.staleness}, at most {largest}",
+            f"the staleness must be in 0..max_staleness, and that at most {MAX_STALENESS}",
+        )
+    if join.scheme not in schemes:
+        served = " and ".join(f"{scheme}://" for scheme in sorted(schemes))
+        return refuse(
+            Refusal.SCHEME,
+            f"this switch does not serve {join.scheme}://",
+            f"use an address that begins with {served}, or start the switch with --data udp,zmq",
+        )
+    words, slots = join.words_per_packet, join.slots
+    if (words is not None and (words < 8 or words % 8)) or (slots is not None and slots < MIN_SLOTS):
+        return refuse(
+            Refusal.SHAPE,
+            f"words_per_packet {words} or slots {slots} is illegal",
+            "words_per_packet must be a positive multiple of 8, and slots at least 1",
+        )
+    if join.path_mtu < MIN_PATH_MTU:
+        return refuse(
+            Refusal.SHAPE, f"path MTU {join.path_mtu} bytes", f"every IP path carries at least {MIN_PATH_MTU} bytes"
+        )
+    return None
+
+
+def judge_beside(join: Join, first: Join) -> Refused | None:
+    """What is wrong with a Join beside the first one of its job; None when they agree."""
+    if join.size != first.size:
+        return refuse(
+            Refusal.SIZE,
+            f"rank {join.rank} says that job {join.job!r} has {join.size} workers, but rank {first.rank} "
+            f"({first.process}) opened it with {first.size}",
+            "start every rank with the same world size, or give the two jobs different names",
+        )
+    if join.scheme != first.scheme:
+        return refuse(
+            Refusal.DISAGREEMENT,
+            f"rank {join.rank} uses {join.scheme}://, rank {first.rank} uses {first.scheme}://",
+            "give every rank the same switch address",
+        )
+    for name in ("quorum", "staleness", "max_staleness", "on_worker_loss"):
+        if getattr(join, name) != getattr(first, name):
+            return refuse(
+                Refusal.DISAGREEMENT,
+                f"rank {join.rank} asks for {name} {getattr(join, name)}, rank {first.rank} for {getattr(first, name)}",
+                "give every rank the same options",
+            )
+    return None
+
+
+def judge_newcomer(join: Join, spec: JobSpec) -> Refused | None:
+    """What is wrong with a Join, of a rank whose place is free, to the running job that `spec` describes."""
+    needed = spec.packet_bytes + IP_UDP_HEADER_BYTES
+    if join.scheme == "udp" and join.path_mtu < needed:
+        return refuse(
+            Refusal.SHAPE,
+            f"the path of rank {join.rank} carries {join.path_mtu} bytes, the running job's packets have {needed}",
+            "join from a machine with the same MTU, or start the job again",
+        )
+    return None
+
+
+def judge_tune(tune: Tune, spec: JobSpec | None) -> Refused | None:
+    """What is wrong with a wish to change K or S of the job that `spec` describes (None: it does not run)."""
+    if spec is None:
+        return refuse(
+            Refusal.UNKNOWN_JOB,
+            f"no job {tune.job!r} runs at this switch that this key may change",
+            "`fanin stats` names the jobs that run; changing one that is not one's own takes the switch's --key-file",
+        )
+    if tune.quorum is not None and not 1 <= tune.quorum <= spec.workers:
+        return refuse(
+            Refusal.QUORUM,
+            f"quorum {tune.quorum} of {spec.workers} workers",
+            f"the quorum must be in 1..{spec.workers}",
+        )
+    if tune.staleness is not None and not 0 <= tune.staleness <= spec.largest_staleness:
+        return refuse(
+            Refusal.STALENESS,
+            f"staleness {tune.staleness}; the job was admitted for at most {spec.largest_staleness}",
+            f"choose 0..{spec.largest_staleness}, or start the job with a larger max_staleness",
+        )
+    return None
+
+
+def peer_refused(join: Join, refused: Refused) -> Refused:
+    """For the others of a job that cannot form, because one of its ranks was refused."""
+    return refuse(
+        Refusal.MEMBER_LOST,
+        f"job {join.job!r} cannot form: rank {join.rank} ({join.process}) was refused ({refused.reason})",
+        f"as for that rank: {refused.remedy}",
+        [join.rank],
+    )
+
+
+def rank_taken(join: Join, holder: Join, running: bool, free_after_s: float) -> Refused:
+    """Another process has the rank."""
+    state = "runs" if running else "is waiting"
+    return refuse(
+        Refusal.RANK_TAKEN,
+        f"rank {join.rank} of job {join.job!r} is taken: {holder.process} {state} with it",
+        f"give the job another name; if that process is dead, its place is free after {free_after_s:g} s",
+        [join.rank],
+    )
+
+
+def no_memory(needed_bytes: int, free_bytes: int, slots: int, jobs: int) -> Refused:
+    """The pool is used up."""
+    holders = f"; {jobs} job{'s' * (jobs > 1)} hold{'s' * (jobs == 1)} the rest" if jobs else ""
+    return refuse(
+        Refusal.MEMORY,
+        f"{needed_bytes:,} bytes of switch memory needed, {free_bytes:,} free{holders}",
+        f"start the switch with more --memory, or set FANIN_SLOTS below {slots}",
+    )

@@ -1,0 +1,42 @@
+"""Jobs that were on the data plane before this controller was: a programmable switch outlives what programs it."""
+
+from __future__ import annotations
+
+import fanin
+from fanin.protocol.control import Join, Scheme
+from fanin.protocol.job import JobSpec
+from fanin.protocol.wire import VERSION as WIRE_VERSION
+from fanin.switch.controller.admission import MIN_PATH_MTU
+from fanin.switch.controller.jobs import DirectJob, Member, State
+
+
+def adopted(spec: JobSpec, scheme: Scheme, now: float) -> DirectJob:
+    """Such a job as it goes on. Nobody knows its name any more, nor which processes its ranks are."""
+    ranks = [
+        Join(
+            job=f"job {spec.job} of an earlier controller",
+            rank=rank,
+            size=spec.workers,
+            nonce="",
+            wire_version=WIRE_VERSION,
+            software=fanin.__version__,
+            process="unknown process",
+            scheme=scheme,
+            path_mtu=MIN_PATH_MTU,
+            receive_buffer_bytes=0,
+            quorum=spec.quorum,
+            staleness=spec.staleness,
+            max_staleness=spec.max_staleness,
+        )
+        for rank in range(spec.workers)
+    ]
+    return DirectJob(
+        ranks[0].job,
+        ranks[0],
+        opened_s=now,
+        deadline_s=now,
+        state=State.RUNNING,
+        members={join.rank: Member(join, now, b"") for join in ranks},
+        spec=spec,
+        memory_bytes=spec.pool_bytes,
+    )

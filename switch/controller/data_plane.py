@@ -1,0 +1,33 @@
+"""What the controller has to give: memory, and ways to the machines that use it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S, JobSpec
+from fanin.switch.controller.job_shape import SwitchBuffers
+from fanin.switch.server.server import Server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a switch gives to its jobs."""
+
+    memory_bytes: int
+    """Aggregation memory in all; a job that does not fit is refused."""
+    source_share: float = 1.0
+    """Of the memory, what jobs opened from one address may hold together."""
+    liveness_timeout_s: float = SWITCH_LIVENESS_TIMEOUT_S
+    """Silence after which a worker, or the switch, counts as gone. Longer forgives more, and tells later."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataPlane:
+    """One way to the switch's machines."""
+
+    server: Server
+    buffers: SwitchBuffers
+    host: str = ""
+    """Where workers send data, if not to the address that they reach the controller at."""
+    running: tuple[JobSpec, ...] = ()
+    """Jobs that were on it already, and go on."""

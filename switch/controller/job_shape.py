@@ -1,0 +1,82 @@
+"""How large a job's packets and window are: the minimum of what all its workers can do, and of what they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fanin.protocol.control import Join
+from fanin.protocol.window import MAX_SLOTS, packet_shape, slots_for
+from fanin.protocol.wire import datagram_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobShape:
+    """What the controller decides for a job that its workers did not fix: see fanin.protocol.job.JobSpec."""
+
+    slots: int
+    words_per_packet: int
+    codes_per_packet: int
+    checksum: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchBuffers:
+    """How the switch receives what the workers send."""
+
+    receive_buffer_bytes: int
+    """Of one socket, as SO_RCVBUF reads."""
+    shared: bool
+    """Whether all workers send to one socket, or each has its own at the switch."""
+    words_per_packet: int | None = None
+    """Longest packet that the switch takes; None: any that fits a datagram."""
+    codes_per_packet: int | None = None
+    """Most scale codes that the switch takes in one packet; None: any."""
+    words_beside_passes: int | None = None
+    """The same in a job whose workers may pass, where a result can leave in the place of an empty packet."""
+    slots: int | None = None
+    """Widest window that one job gets; None: any that fits the memory."""
+
+
+def choose_shape(joins: Sequence[Join], buffers: SwitchBuffers) -> JobShape:
+    """The shape for the workers that `joins` describe, all of one job.
+
+    The packet is the longest that every path carries, the window what the smallest receive buffer holds, a worker's or
+    the switch's. An explicit `words_per_packet` or `slots` (the smallest given) decides instead; but no packet is
+    longer than the path carries.
+    """
+    words, codes = packet_shape(min(join.path_mtu for join in joins))
+    asked_words = [join.words_per_packet for join in joins if join.words_per_packet is not None]
+    if asked_words and min(asked_words) < words:
+        words = min(asked_words)
+        codes = _most_codes(words, codes)
+    passes = any(
+        join.quorum not in (None, join.size) or join.staleness or join.max_staleness or join.on_worker_loss != "raise"
+        for join in joins
+    )
+    limit = buffers.words_per_packet if buffers.words_per_packet is not None else words
+    if passes and buffers.words_beside_passes is not None:
+        limit = min(limit, buffers.words_beside_passes)
+    words = min(words, limit)
+    codes = _most_codes(words, codes if buffers.codes_per_packet is None else min(codes, buffers.codes_per_packet))
+    asked_slots = [join.slots for join in joins if join.slots is not None]
+    if asked_slots:
+        slots = min(asked_slots)
+    else:
+        packet_bytes = datagram_bytes(codes, words)
+        slots = min(
+            slots_for(min(join.receive_buffer_bytes for join in joins), packet_bytes),
+            slots_for(buffers.receive_buffer_bytes, packet_bytes, senders=len(joins) if buffers.shared else 1),
+            MAX_SLOTS if buffers.slots is None else buffers.slots,
+        )
+    return JobShape(
+        slots=slots,
+        words_per_packet=words,
+        codes_per_packet=codes,
+        checksum=any(join.checksum for join in joins),
+    )
+
+
+def _most_codes(words: int, limit: int) -> int:
+    """How many scale codes, at most `limit`, divide a packet's words evenly."""
+    return max(count for count in range(1, limit + 1) if words % (8 * count) == 0)

@@ -1,0 +1,118 @@
+"""Whether a leaf's parent is there, and will have it. Pure: time is passed in.
+
+Rules
+-----
+* A leaf says Attach every ATTACH_INTERVAL_S, busy or idle. A parent answers Attached; a switch that is a leaf itself
+  refuses, since trees have two levels: so parents in a circle, of any length, refuse each other, and a switch that was
+  given as its own parent refuses itself.
+* A parent is silent once UNANSWERED_ATTACHES in a row were not answered; a leaf that was stopped does not take its own
+  sleep for its parent's. Any message from the parent is a sign of life.
+* A leaf that is refused before it was ever attached was started wrongly and ends; later, only those who join are told.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fanin.options import SwitchAddress
+from fanin.protocol import control
+from fanin.protocol.control import Refusal, Refused
+from fanin.switch.controller.admission import refuse
+
+ATTACH_INTERVAL_S = 0.75
+UNANSWERED_ATTACHES = 4
+SILENCE_S = ATTACH_INTERVAL_S * UNANSWERED_ATTACHES
+"""After which a parent counts as silent, and as long as a rank is kept waiting for one: less than the 5 s in which a
+worker wants an answer (Options.connect_timeout_s), since the worker does not know that there is a parent."""
+
+ParentState = Literal["unknown", "answers", "silent", "refuses"]
+
+
+class ParentWatch:
+    """What one leaf knows of its parent."""
+
+    def __init__(self, parent: SwitchAddress, leaf: str, own_address: str, now: float) -> None:
+        self.address = parent
+        self._attach = control.Attach(leaf=leaf, address=own_address)
+        self._next_s = now
+        self._unanswered = 0
+        self._heard_s: float | None = None
+        """When it last said something; None: never."""
+        self._began_s = now
+        self._refused: Refused | None = None
+        self.attached = False
+        """Whether it ever took this leaf."""
+
+    @property
+    def state(self) -> ParentState:
+        """As things stand."""
+        if self._unanswered >= UNANSWERED_ATTACHES:
+            return "silent"
+        if self._refused is not None:
+            return "refuses"
+        return "answers" if self.attached else "unknown"
+
+    def next_timer(self) -> float:
+        """When `due` wants to be asked."""
+        return self._next_s
+
+    def due(self, now: float) -> control.Attach | None:
+        """What to say, if it is time to."""
+        if now < self._next_s:
+            return None
+        self._next_s = now + ATTACH_INTERVAL_S
+        self._unanswered += 1
+        return self._attach
+
+    def take(self, reply: control.Reply, now: float) -> None:
+        """The parent said something. What is neither Attached nor Refused only shows that it lives."""
+        self._unanswered, self._heard_s = 0, now
+        if isinstance(reply, control.Attached):
+            self.attached, self._refused = True, None
+        elif isinstance(reply, Refused):
+            self._refused = reply
+
+    def misled(self) -> str:
+        """Why this switch cannot be a leaf of that one, if it was told so before it ever was one."""
+        if self.attached or self._refused is None:
+            return ""
+        return f"--parent {self.address}: {self._refused.reason}. Remedy: {self._refused.remedy}"
+
+    def objection(self, now: float, waiting_since_s: float) -> Refused | None:
+        """What to tell a rank that has waited since then; None while there is hope."""
+        if self.state == "refuses":
+            assert self._refused is not None
+            return refuse(Refusal.PARENT, f"{self.in_words(now)}", self._refused.remedy)
+        if self.state == "silent" and now - waiting_since_s >= SILENCE_S:
+            remedy = f"start `fanin switch` at {self.address}, or correct the --parent of the leaf"
+            return refuse(Refusal.PARENT, self.in_words(now), remedy)
+        return None
+
+    def in_words(self, now: float) -> str:
+        """The parent's state with both addresses."""
+        whose = f"the parent {self.address} of leaf {self._attach.address}"
+        if self.state == "refuses":
+            assert self._refused is not None
+            return f"{whose} refuses it: {self._refused.reason}"
+        if self.state == "silent":
+            heard = "it never did" if self._heard_s is None else f"last {now - self._heard_s:.0f} s ago"
+            return f"{whose} does not answer ({heard})"
+        return f"{whose} answers" if self.state == "answers" else f"{whose} was not heard of yet"
+
+    def report(self, now: float) -> control.ParentReport:
+        """For Stats."""
+        return control.ParentReport(
+            address=str(self.address),
+            state=self.state,
+            text=control.one_line(self.in_words(now)),
+            silent_s=now - (self._began_s if self._heard_s is None else self._heard_s),
+        )
+
+
+def no_leaves_here(attach: control.Attach, own_identity: str, own_address: str, parent: SwitchAddress) -> Refused:
+    """A leaf's answer to who wants to be its leaf."""
+    if attach.leaf == own_identity:
+        reason = f"{own_address} is its own parent"
+    else:
+        reason = f"{own_address} is itself a leaf, of {parent}: trees have two levels, and parents no circles"
+    return refuse(Refusal.PARENT, reason, "name a switch that was started without --parent")

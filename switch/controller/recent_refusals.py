@@ -1,0 +1,44 @@
+"""A rank that is refused never comes: what the others of its job are told, so that they need not wait to find out."""
+
+from __future__ import annotations
+
+from fanin.protocol.control import Join, Refusal, Refused
+from fanin.switch.controller.admission import peer_refused
+from fanin.switch.controller.jobs import Title
+
+REFUSAL_MEMORY_S = 2.0
+"""How long ranks that ask later are told that one of theirs was refused; a restarted job takes longer than that."""
+MAX_REMEMBERED = 1024
+"""Jobs that are remembered; the oldest goes first."""
+PRIVATE_REFUSALS = (
+    Refusal.RANK_TAKEN.value,
+    Refusal.MEMBER_LOST.value,
+    Refusal.TOO_MANY_JOBS.value,
+    Refusal.QUOTA.value,
+)
+"""Refusals that do not keep a job from forming without this process, or that its ranks are all told by themselves."""
+
+
+class RecentRefusals:
+    """By job: which rank was refused, what the others are told, and until when."""
+
+    def __init__(self) -> None:
+        self._by_job: dict[Title, tuple[float, int, Refused]] = {}
+
+    def remember(self, join: Join, key: str, refused: Refused, now: float) -> Refused | None:
+        """What the others are to be told of this refusal; None when it is no matter of theirs."""
+        if refused.code in PRIVATE_REFUSALS:
+            return None
+        verdict = peer_refused(join, refused)
+        self._by_job[join.job, key] = (now + REFUSAL_MEMORY_S, join.rank, verdict)
+        while len(self._by_job) > MAX_REMEMBERED:
+            del self._by_job[next(iter(self._by_job))]
+        return verdict
+
+    def judge(self, join: Join, key: str, now: float) -> Refused | None:
+        """What another rank of the same job was just refused for; forgotten when that rank itself asks again."""
+        until_s, rank, verdict = self._by_job.get((join.job, key), (now, join.rank, None))
+        if rank == join.rank or until_s <= now:
+            self._by_job.pop((join.job, key), None)
+            return None
+        return verdict

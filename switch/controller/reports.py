@@ -1,0 +1,117 @@
+"""How jobs stand, in the words of the control protocol: what their ranks and `fanin stats` are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from fanin.protocol.control import Admitted, JobReport, MemberReport, Scheme, Stats
+from fanin.protocol.job import JobSpec
+from fanin.switch.controller.admission import largest_staleness
+from fanin.switch.controller.gate import Caller
+from fanin.switch.controller.jobs import DirectJob, Job
+from fanin.switch.server.server import Server
+
+
+def admission(name: str, rank: int, spec: JobSpec, worker: int, scheme: Scheme, server: Server) -> Admitted:
+    """What `rank`, which is that worker of the job, has to know to reach it at `server`."""
+    return Admitted(
+        job=name,
+        rank=rank,
+        index=spec.job,
+        generation=spec.generation,
+        workers=spec.workers,
+        quorum=spec.quorum,
+        staleness=spec.staleness,
+        max_staleness=spec.largest_staleness,
+        slots=spec.slots,
+        words_per_packet=spec.words_per_packet,
+        codes_per_packet=spec.codes_per_packet,
+        checksum=spec.checksum,
+        liveness_timeout_s=spec.liveness_timeout_s,
+        on_worker_loss="continue" if spec.survives_loss else "raise",
+        token=spec.tokens[worker],
+        scheme=scheme,
+        ports=server.ports,
+        shared_memory=server.shared_memory(spec.job),
+    )
+
+
+def report_direct(job: DirectJob, now: float, flows: int, counters: dict[str, int]) -> JobReport:
+    """A job whose ranks come to this switch themselves."""
+    spec, first = job.spec, job.first
+    return JobReport(
+        name=job.name,
+        state=job.state.value,
+        index=spec.job if spec else None,
+        generation=spec.generation if spec else None,
+        scheme=first.scheme,
+        size=first.size,
+        quorum=spec.quorum if spec else first.quorum or first.size,
+        staleness=spec.staleness if spec else first.staleness,
+        on_worker_loss=first.on_worker_loss,
+        max_staleness=spec.largest_staleness if spec else largest_staleness(first),
+        slots=spec.slots if spec else 0,
+        words_per_packet=spec.words_per_packet if spec else 0,
+        flows=flows,
+        memory_bytes=job.memory_bytes,
+        ring_bytes=job.ring_bytes,
+        wanted_ring_bytes=job.wanted_ring_bytes,
+        age_s=now - job.opened_s,
+        members=tuple(_member(job, rank, _state_of(job, rank)) for rank in range(first.size)),
+        counters=counters,
+        key=job.key,
+    )
+
+
+def report_in_tree(job: Job[Any], size: int, states: Mapping[int, str], server: Server) -> JobReport:
+    """A job over several leaves, `size` ranks in all, or a leaf's part of it; `states` of the ranks to tell of."""
+    spec = job.spec
+    return JobReport(
+        name=job.name,
+        state=job.state.value,
+        index=spec.job if spec else None,
+        generation=spec.generation if spec else None,
+        scheme="udp",
+        size=size,
+        quorum=size,
+        staleness=0,
+        max_staleness=0,
+        on_worker_loss="raise",
+        slots=spec.slots if spec else 0,
+        words_per_packet=spec.words_per_packet if spec else 0,
+        flows=len(server.ports),
+        memory_bytes=job.memory_bytes,
+        ring_bytes=job.ring_bytes,
+        wanted_ring_bytes=job.wanted_ring_bytes,
+        age_s=0.0,
+        members=tuple(_member(job, rank, state) for rank, state in states.items()),
+        counters=server.job_counters(spec.job) if spec else {},
+        key=job.key,
+    )
+
+
+def seen_by(caller: Caller, stats: Stats) -> Stats:
+    """What may be told to who asks: to an operator everything, to a rank its own jobs, to anybody else no names."""
+    if caller.operator:
+        return stats
+    own = () if caller.is_open else tuple(job for job in stats.jobs if job.key == caller.key)
+    return replace(stats, jobs=own, operator=False)
+
+
+def _member(job: Job[Any], rank: int, state: str) -> MemberReport:
+    member = job.members.get(rank)
+    return MemberReport(rank=rank, process="" if member is None else member.join.process, state=state)
+
+
+def _state_of(job: DirectJob, rank: int) -> str:
+    if rank not in job.members:
+        return "missing"
+    if job.lost >> rank & 1:
+        return "lost"
+    if job.departed >> rank & 1:
+        return "left"
+    if job.registered >> rank & 1:
+        return "registered"
+    return "waiting" if job.spec is None else "joined"

@@ -1,0 +1,119 @@
+"""What the jobs of one switch share, whatever kind they are: its memory, job indices, generations and tokens.
+
+Quotas: nobody who can only ask may use up what others need. Each is per source address, since that is all that is known
+of whoever brings a key of his own; ranks of one machine share theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
+
+from fanin.protocol.control import Refusal, Refused
+from fanin.protocol.job import JobSpec
+from fanin.switch.controller.admission import no_memory, refuse
+from fanin.switch.controller.data_plane import Limits
+from fanin.switch.controller.job_shape import JobShape
+from fanin.switch.controller.job_table import JobTable
+
+MAX_INDEX = 0xFFFF
+MAX_JOBS = 4096
+"""Jobs at one time, forming ones included."""
+MAX_JOBS_PER_SOURCE = 512
+"""Of them, opened from one address."""
+MAX_FORMING_PER_SOURCE = 128
+"""Of these, not on the data plane."""
+MAX_WAITING_PER_SOURCE = 4096
+"""Ranks that wait in those: each holds a Join of up to 4 KB."""
+assert MAX_FORMING_PER_SOURCE <= MAX_JOBS_PER_SOURCE <= MAX_JOBS
+
+
+class Resources:
+    """Hands them out to the jobs of `tables`."""
+
+    def __init__(self, limits: Limits, tables: Sequence[JobTable[Any]], random_bits: Callable[[int], int]) -> None:
+        """`random_bits(n)` draws generations and tokens."""
+        self.limits = limits
+        self._tables = tables
+        self._random_bits = random_bits
+        self._last_index = -1
+
+    @property
+    def free_bytes(self) -> int:
+        """Of the memory, what no job holds."""
+        return self.limits.memory_bytes - sum(table.memory_bytes for table in self._tables)
+
+    def judge_new_job(self, source: str) -> Refused | None:
+        """Whether one job more may form, opened from that address."""
+        forming = [job for table in self._tables for job in table.forming]
+        placed = list(chain.from_iterable(table.placed.values() for table in self._tables))
+        if len(forming) + len(placed) >= MAX_JOBS:
+            return refuse(Refusal.TOO_MANY_JOBS, f"{MAX_JOBS} jobs are on this switch", "use another switch")
+        waiting = sum(job.source == source for job in forming)
+        own = waiting + sum(job.source == source for job in placed)
+        if waiting < MAX_FORMING_PER_SOURCE and own < MAX_JOBS_PER_SOURCE:
+            return None
+        return refuse(
+            Refusal.QUOTA,
+            f"{own} jobs, {waiting} of them forming, were opened from {source or 'this address'}; a switch takes "
+            f"{MAX_JOBS_PER_SOURCE} and {MAX_FORMING_PER_SOURCE} from one",
+            "let those jobs start or end first",
+        )
+
+    def judge_new_rank(self, source: str) -> Refused | None:
+        """Whether one rank more may wait, of a job that was opened from that address."""
+        waiting = sum(len(job.members) for table in self._tables for job in table.forming if job.source == source)
+        if waiting < MAX_WAITING_PER_SOURCE:
+            return None
+        return refuse(
+            Refusal.QUOTA,
+            f"{waiting} ranks wait in jobs opened from {source or 'this address'}; a switch takes no more from one",
+            "let those jobs start or end first",
+        )
+
+    def judge_memory(self, needed_bytes: int, source: str, slots: int) -> Refused | None:
+        """Whether a job opened from that address may have so much memory."""
+        jobs = list(chain.from_iterable(table.placed.values() for table in self._tables))
+        if needed_bytes > (free_bytes := self.free_bytes):
+            return no_memory(needed_bytes, free_bytes, slots, len(jobs))
+        share = int(self.limits.memory_bytes * self.limits.source_share)
+        held = sum(job.memory_bytes for job in jobs if job.source == source)
+        if held + needed_bytes <= share:
+            return None
+        return refuse(
+            Refusal.QUOTA,
+            f"{needed_bytes:,} bytes of switch memory needed; jobs opened from {source or 'this address'} hold "
+            f"{held:,} of at most {share:,}",
+            "start the switch with more --memory or a larger --source-share",
+        )
+
+    def draw_token(self) -> int:
+        """64 bits that nobody can guess."""
+        return self._random_bits(64)
+
+    def new_spec(self, shape: JobShape, workers: int) -> JobSpec:
+        """A synchronous job with an identity of its own. ConfigurationError for a shape that no job can have."""
+        return JobSpec(
+            job=self._take_index(),
+            generation=self._random_bits(32),
+            workers=workers,
+            quorum=workers,
+            slots=shape.slots,
+            words_per_packet=shape.words_per_packet,
+            codes_per_packet=shape.codes_per_packet,
+            tokens=tuple(self.draw_token() for _ in range(workers)),
+            checksum=shape.checksum,
+            liveness_timeout_s=self.limits.liveness_timeout_s,
+        )
+
+    def pass_over(self, index: int) -> None:
+        """Jobs to come get later indices than this one, as long as there are any."""
+        self._last_index = max(self._last_index, index)
+
+    def _take_index(self) -> int:
+        """The index longest unused: packets of a job that has just ended must not meet a new one."""
+        while True:  # ends: there are more indices than jobs that fit into any memory
+            self._last_index = (self._last_index + 1) & MAX_INDEX
+            if not any(self._last_index in table.placed for table in self._tables):
+                return self._last_index

@@ -1,0 +1,205 @@
+"""A leaf's dealings with its parent: what goes up, and what comes down. Part of the switch machine.
+
+Rules
+-----
+A job that was admitted with an uplink is one at a leaf: its rounds close at the parent
+(switch/machine/slot_machine.py), where the leaf is a worker (switch/machine/uplink.py). Packets from the parent's
+address, of the uplink's job, pass these rows:
+
+    kinds                check                                               reason
+    -------------------  --------------------------------------------------  -------------
+    all                  carries a checksum if the job asks for it           CHECKSUM
+    all                  generation is the uplink's                          GENERATION
+    all                  worker is the leaf's branch, or 0xFF                WORKER_RANGE
+    all                  RESULT, ANSWER, WELCOME, NOTICE or BYE              KIND
+    RESULT, ANSWER       slot < slots                                        SLOT_RANGE
+    RESULT, ANSWER       shape fits the job; of WELCOME, length              LENGTH
+    NOTICE(VERSION)      connecting, and the job has no checksum: or else    VERSION
+                         it was a damaged packet that it answers
+    RESULT, ANSWER       not beyond the open round                           FUTURE
+
+A leaf tells its workers BRANCH_LOST or BRANCH_LEFT, by NOTICE and, from then on, in `contributors` of every WELCOME.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from fanin.protocol import wire
+from fanin.protocol.job import Uplink
+from fanin.protocol.wire import SWITCH_WORKER, Flag, Kind, Packet, Reason
+from fanin.switch.machine.slot_machine import Round
+from fanin.switch.machine.switch_job import SwitchJob
+from fanin.switch.machine.tally import Tally
+from fanin.switch.machine.uplink import Phase, UplinkPresence
+
+FROM_PARENT = (Kind.RESULT, Kind.ANSWER, Kind.WELCOME, Kind.NOTICE, Kind.BYE)
+
+
+class LeafSide:
+    """The jobs of one machine that are parts of jobs at a parent."""
+
+    def __init__(
+        self,
+        send: Callable[[Tally, bytes, tuple[int, ...]], None],
+        tell: Callable[[SwitchJob, Reason, int, Sequence[int]], None],
+        multicast: Callable[[SwitchJob, int, int, Round], None],
+    ) -> None:
+        """The machine's own ways to send, to tell its workers something, and to multicast a result."""
+        self._send, self._tell, self._multicast = send, tell, multicast
+        self._jobs: dict[tuple[int, int, int], SwitchJob] = {}
+        """By the parent's address, the index there and the generation: a parent that was restarted uses its indices
+        again, while parts of jobs of its former life linger here."""
+
+    def add(self, job: SwitchJob, uplink: Uplink) -> None:
+        """Know a job from here on."""
+        self._jobs[uplink.parent, uplink.job, uplink.generation] = job
+
+    def remove(self, uplink: Uplink) -> None:
+        """Forget it."""
+        del self._jobs[uplink.parent, uplink.job, uplink.generation]
+
+    def find(self, source: int, packet: Packet) -> SwitchJob | None:
+        """The job that a packet from `source` concerns: of its generation, or else any with its index, to refuse it."""
+        exact = self._jobs.get((source, packet.job, packet.generation))
+        if exact is not None or not self._jobs:
+            return exact
+        alike = [key for key in self._jobs if key[:2] == (source, packet.job)]
+        return self._jobs[min(alike)] if alike else None
+
+    def speak(self, now: float) -> None:
+        """Say HELLO and BYE to parents, when it is time to."""
+        for _, job in sorted(self._jobs.items()):
+            assert job.uplink is not None
+            self._speak(job, job.uplink, now)
+
+    def ascend(self, job: SwitchJob, slot: int) -> None:
+        """Contribute a complete round to the parent's, for the first time or again."""
+        assert job.uplink is not None
+        base, sums = job.slot(slot).partial
+        passes = sums.contributors == 0
+        packet = Packet(
+            kind=Kind.CONTRIBUTION,
+            flags=Flag.PASS if passes else Flag(0),
+            slot=slot,
+            base=base,
+            signature=sums.signature,
+            contributors=sums.contributors,
+            codes=sums.codes,
+            words=sums.words,
+        )
+        self._send_up(job, job.uplink.uplink, packet)
+
+    def _ask(self, job: SwitchJob, slot: int) -> None:
+        """The parent has acknowledged: contribute again, at the length of a result, to be answered with that."""
+        assert job.uplink is not None
+        base, sums = job.slot(slot).partial
+        if sums.contributors:
+            self.ascend(job, slot)
+            return
+        packet = Packet(
+            kind=Kind.CONTRIBUTION,
+            slot=slot,
+            base=base,
+            codes=(0,) * job.spec.codes_per_packet,
+            words=np.zeros(job.spec.words_per_packet, np.uint32),
+        )
+        self._send_up(job, job.uplink.uplink, packet)
+
+    def _send_up(self, job: SwitchJob, uplink: Uplink, packet: Packet) -> None:
+        whole = dataclasses.replace(
+            packet,
+            job=uplink.job,
+            worker=uplink.worker,
+            generation=uplink.generation,
+            flags=packet.flags | (Flag.CHECKSUM if job.spec.checksum else Flag(0)),
+        )
+        self._send(job.tally, whole.to_bytes(), (uplink.parent,))
+
+    def _speak(self, job: SwitchJob, presence: UplinkPresence, now: float) -> None:
+        uplink = presence.uplink
+        token = np.array([uplink.token >> 32, uplink.token & 0xFFFFFFFF], np.uint32)
+        if presence.hello_due(now):
+            words = token
+            if presence.phase is Phase.CONNECTING:
+                words = np.zeros((job.spec.packet_bytes - wire.HEADER_BYTES) // wire.WORD_BYTES, np.uint32)
+                words[:2] = token
+            self._send_up(job, uplink, Packet(kind=Kind.HELLO, slot=presence.hello_sequence, words=words))
+            presence.hello_sent(now)
+        if presence.bye_due(now):
+            self._send_up(job, uplink, Packet(kind=Kind.BYE, words=token))
+            presence.bye_sent(now)
+
+    def receive(self, job: SwitchJob, packet: Packet, length: int, now: float) -> None:
+        """Take in a packet of `length` bytes from the parent of a job: the table of this file."""
+        tally, presence = job.tally, job.uplink
+        assert presence is not None
+        tally.packets_in += 1
+        tally.bytes_in += length
+        reason = self._parent_objection(job, presence, packet, length)
+        if reason is not None:
+            tally.dropped[reason] += 1
+            return
+        presence.heard(now)
+        if packet.kind in (Kind.RESULT, Kind.ANSWER):
+            self._descend(job, packet)
+        elif packet.kind is Kind.BYE:
+            presence.departed()
+        elif packet.kind is Kind.WELCOME:
+            presence.welcome(now)
+            self.tell_of_branches(job, presence.branches_gone(int(packet.words[0]), int(packet.words[1])))
+        elif packet.contributors in (Reason.WORKER_LOST, Reason.WORKER_LEFT):
+            self.tell_of_branches(job, presence.branches_gone(int(packet.words[0]), int(packet.words[1])))
+        elif packet.contributors == Reason.MISMATCH:
+            self._tell(job, Reason.MISMATCH, SWITCH_WORKER, job.audience)
+        else:
+            self.tell_of_branches(job, presence.refused())
+
+    def _parent_objection(self, job: SwitchJob, presence: UplinkPresence, packet: Packet, length: int) -> Reason | None:
+        spec, uplink = job.spec, presence.uplink
+        if spec.checksum and not packet.flags & Flag.CHECKSUM:
+            return Reason.CHECKSUM
+        if packet.generation != uplink.generation:
+            return Reason.GENERATION
+        if packet.worker not in (uplink.worker, SWITCH_WORKER):
+            return Reason.WORKER_RANGE
+        if packet.kind not in FROM_PARENT:
+            return Reason.KIND
+        if packet.kind in (Kind.RESULT, Kind.ANSWER):
+            if packet.slot >= spec.slots:
+                return Reason.SLOT_RANGE
+            fits = len(packet.codes) in (0, spec.codes_per_packet) and len(packet.words) <= spec.words_per_packet
+            return None if fits else Reason.LENGTH
+        short = len(packet.words) < 2
+        connecting = presence.phase is Phase.CONNECTING
+        narrow = packet.kind is Kind.WELCOME and connecting and length != spec.packet_bytes
+        if short or narrow:
+            return Reason.LENGTH
+        other_version = packet.kind is Kind.NOTICE and packet.contributors == Reason.VERSION
+        return Reason.VERSION if other_version and (spec.checksum or not connecting) else None
+
+    def _descend(self, job: SwitchJob, packet: Packet) -> None:
+        """The parent's result of a round, or its answer to a contribution that was sent again."""
+        slot = job.slot(packet.slot)
+        if packet.kind is Kind.ANSWER and Flag.BARE in packet.flags:
+            if slot.complete and packet.base == slot.open:
+                self._ask(job, packet.slot)
+            return
+        result = Round(packet.words, packet.codes, packet.signature, packet.contributors, 0)
+        closed = slot.descend(packet.base, result)
+        if closed is not None:
+            self._multicast(job, packet.slot, *closed)
+        elif packet.base < slot.open:
+            job.tally.duplicates += 1
+        else:
+            job.tally.dropped[Reason.FUTURE] += 1
+
+    def tell_of_branches(self, job: SwitchJob, news: Reason | None) -> None:
+        """Once for each kind of news; the worse one stays."""
+        if news is None or job.branch_news in (news, Reason.BRANCH_LOST):
+            return
+        job.branch_news = news
+        self._tell(job, news, SWITCH_WORKER, job.audience)

@@ -1,0 +1,276 @@
+"""The slot machine: what a switch does with one contribution to one slot. The oracle for every other implementation.
+
+Rules
+-----
+A worker's contribution carries a base b: how many results of this slot the worker has received. The switch completes
+rounds 0, 1, 2, ... of the slot one after another; V is the round now open. K is the quorum, S the staleness bound, M
+the largest S that the controller may ever set and H = M + 2 the depth of both rings. An entry of `arrived` belongs to
+base b, one of `sums` to round V; both are indexed modulo H. Registers that are all zero: a slot that has seen nothing.
+
+On a contribution (w, b), with `stale` = V - b, the first row that holds decides:
+
+    condition                              verdict    what happens
+    -------------------------------------  ---------  ----------------------------------------------------------------
+    b > V                                  FUTURE     nothing: nobody who waits for results can have sent it
+    stale >= H (so the entry's tag > b     ANCIENT    nothing: w has long had result b, and it is no longer kept
+      or may be so at any moment)
+    tag = b and w's bit is set             DUPLICATE  answer result b to w if b < V (if b = V the result will come)
+    stale > M                              ANCIENT    nothing: only a worker that left out a base gets here
+    another shape than the round's words   MISMATCH   nothing: the workers call different collectives
+    otherwise                              ACCEPTED   1. tag < b: take the entry over (tag = b, no bits); set w's bit
+                                                      2. all live workers' bits are now set: floor += 1
+                                                      3. count = 0: start sums[V mod H] empty; add (a pass adds nothing)
+                                                      4. count += 1, unless it is a late pass; if count >= K and
+                                                         V - S < floor: close round V (it is multicast), V += 1,
+                                                         count = 0
+                                                      5. b < the V of step 3: answer result b to w
+
+A late pass is one whose sender has seen that round b is over: it only moves the floor. If it counted, the passes of
+workers that compute would close rounds by themselves, one after another, with nothing in them (docs/staleness.md).
+
+`floor` is the number of bases that every live worker has contributed. Evicting a worker, and changing K or S, may make
+true what step 4 asks for; `poke` then asks again, for a round that holds anything. K and S stand in step 4 alone: a
+round closes under those in force when it closes, and nothing else asks for them. After S was lowered V may be ahead of
+floor + S; what is late then is accepted (the fourth row says M), and V waits until floor has caught up.
+
+A worker that comes into a running job (`enter`) counts as having contributed every base below V: it stands at V, and no
+round waits for it before that. Where it stands is what a pass of base MAX_BASE asks for (`stands`).
+
+Trees (synchronous: K = N, S = 0). A slot of a leaf, a switch that has a parent, does not close its rounds itself:
+
+    event                                      what happens
+    -----------------------------------------  ---------------------------------------------------------------------
+    step 4 would close round V                 it is complete: its sum goes up as contribution (leaf, V), with the
+                                               codes' maximum and the number of contributors; count stays
+    DUPLICATE of base V, and V is complete     the same again: the worker's timer serves the leaf too
+    result V comes from the parent, V is       sums[V mod H] = that result; round V closes: it is multicast with the
+      complete                                 bitmap arrived[V], V += 1, count = 0
+    result b comes from the parent, b < V      nothing: it came before
+
+So a leaf needs no register beyond those of any slot (complete is count >= K and V < floor), and no timer. Each level is
+exactly once by its own bitmap, and words wrap around, so the sum of sums is the sum.
+
+The first and the fourth row restate what the host rules imply, so that the staleness bound and the lanes' head room (at
+most N (M + 1) contributions in a round) hold even against a worker that breaks them. A target that reads its registers
+in the order of steps 1 to 4, where V comes last, may leave them out and compare the tag in the second.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fanin.protocol.wire import MAX_BASE
+
+Words = npt.NDArray[np.uint32]
+
+
+class Verdict(enum.Enum):
+    """What became of a contribution: the second column of the table."""
+
+    FUTURE = enum.auto()
+    ANCIENT = enum.auto()
+    DUPLICATE = enum.auto()
+    MISMATCH = enum.auto()
+    ACCEPTED = enum.auto()
+
+
+@dataclass(slots=True)
+class Membership:
+    """What all slots of a job share and only the controller changes."""
+
+    live: int
+    """Bit mask of the workers that a base must have from before it counts for the floor."""
+    quorum: int
+    """K as asked for; no more than there are live workers are ever waited for."""
+    staleness: int
+    """S now: how far V may be ahead of floor when a round closes."""
+    max_staleness: int
+    """M, the largest that S may be set to."""
+    history: int
+    """Ring depth H. Anything but M + 2 is for the test which shows that M + 1 is not enough."""
+    has_parent: bool = False
+    """Whether this is a leaf of a tree, whose rounds close at its parent."""
+
+    @property
+    def arrivals_to_close(self) -> int:
+        """The quorum, or the number of live workers when fewer are left."""
+        return min(self.quorum, self.live.bit_count())
+
+
+class Contribution(NamedTuple):
+    """What a worker adds to a round; a pass is None instead."""
+
+    words: Words
+    """Host order, shape (n,); the sum wraps around at 32 bits."""
+    codes: tuple[int, ...] = ()
+    """Scale codes; a round keeps the largest of each."""
+    signature: int = 0
+    contributors: int = 1
+    """Contributions that this one holds: of a switch in a tree, those of its round."""
+
+
+class Arrived(NamedTuple):
+    """Who has contributed base `tag`; an entry of the first ring."""
+
+    tag: int
+    bitmap: int
+
+
+class Round(NamedTuple):
+    """What a round holds; an entry of the second ring."""
+
+    words: Words
+    codes: tuple[int, ...]
+    signature: int
+    contributors: int
+    """Arrivals that were no pass: what a mean divides by."""
+    bitmap: int
+    """arrived[V] when round V closed; 0 while it is open."""
+
+    def takes(self, given: Contribution) -> bool:
+        """Whether `given` has the shape of what is here already."""
+        return self.contributors == 0 or (
+            self.signature == given.signature
+            and len(self.codes) == len(given.codes)
+            and len(self.words) == len(given.words)
+        )
+
+    def plus(self, given: Contribution) -> Round:
+        """This round with `given` added."""
+        if self.contributors == 0:
+            return Round(given.words, given.codes, given.signature, given.contributors, 0)
+        codes = tuple(max(pair) for pair in zip(self.codes, given.codes, strict=True))
+        return Round(self.words + given.words, codes, self.signature, self.contributors + given.contributors, 0)
+
+
+EMPTY = Round(np.empty(0, np.uint32), (), 0, 0, 0)
+
+
+class Answer(NamedTuple):
+    """Result `base` for one worker, with everybody whose contribution of that base is accepted by now."""
+
+    base: int
+    result: Round
+    bitmap: int
+
+
+class Outcome(NamedTuple):
+    """What the switch must do after a contribution: multicast `closed`, then send `answer` to its sender."""
+
+    verdict: Verdict
+    closed: tuple[int, Round] | None = None
+    """The number and the result of the round that closed."""
+    answer: Answer | None = None
+    ascends: bool = False
+    """At a leaf: `partial` is to be sent to the parent."""
+
+
+class Slot:
+    """The registers of one slot."""
+
+    __slots__ = ("arrived", "count", "floor", "membership", "open", "sums")
+
+    def __init__(self, membership: Membership) -> None:
+        self.membership = membership
+        self.arrived = [Arrived(0, 0)] * membership.history
+        self.floor = 0
+        self.open = 0
+        self.count = 0
+        self.sums = [EMPTY] * membership.history
+
+    def contribute(self, worker: int, base: int, given: Contribution | None, *, late: bool = False) -> Outcome:
+        """Take in base `base` of `worker`; `given` is None for a pass, `late` or not. See the table at the top."""
+        history, stale = self.membership.history, self.open - base
+        entry, at, bit = base % history, self.open % history, 1 << worker
+        tag, bitmap = self.arrived[entry]
+        if stale < 0 or base >= MAX_BASE:
+            return Outcome(Verdict.FUTURE)
+        if stale >= history:
+            return Outcome(Verdict.ANCIENT)
+        if tag == base and bitmap & bit:
+            return Outcome(Verdict.DUPLICATE, answer=self._answer(base), ascends=stale == 0 and self.complete)
+        if stale > self.membership.max_staleness:
+            return Outcome(Verdict.ANCIENT)
+        if given is not None and self.count and not self.sums[at].takes(given):
+            return Outcome(Verdict.MISMATCH)
+        bitmap = bit | (bitmap if tag == base else 0)
+        self.arrived[entry] = Arrived(base, bitmap)
+        if bitmap & self.membership.live == self.membership.live:
+            self.floor += 1
+        if self.count == 0:
+            self.sums[at] = EMPTY
+        if given is not None:
+            self.sums[at] = self.sums[at].plus(given)
+        self.count += not (late and given is None)
+        closed = self._close_if_due()
+        return Outcome(Verdict.ACCEPTED, closed, self._answer(base) if stale else None, self.complete)
+
+    @property
+    def complete(self) -> bool:
+        """At a leaf: whether the open round holds all that it waits for, and waits for the parent's result."""
+        return self.membership.has_parent and self._due
+
+    @property
+    def partial(self) -> tuple[int, Round]:
+        """At a leaf, of a complete round: its number, and what goes up."""
+        return self.open, self.sums[self.open % self.membership.history]
+
+    def descend(self, number: int, result: Round) -> tuple[int, Round] | None:
+        """At a leaf: the parent's result of a round. Returns what to multicast, or None when nobody waits for it."""
+        if number != self.open or not self.complete:
+            return None
+        self.sums[number % self.membership.history] = result
+        return self._close()
+
+    def poke(self) -> tuple[int, Round] | None:
+        """After a change of membership, K or S: close the open round if that was all it waited for."""
+        live = self.membership.live
+        while (entry := self.arrived[self.floor % self.membership.history]).tag == self.floor and (
+            entry.bitmap & live == live
+        ):
+            self.floor += 1
+        return self._close_if_due() if self.count else None
+
+    def enter(self, worker: int) -> None:
+        """`worker` is about to be live: whatever the others may still wait for below V, they do not wait for it."""
+        for base in range(self.floor, self.open):
+            entry = base % self.membership.history
+            tag, bitmap = self.arrived[entry]
+            self.arrived[entry] = Arrived(base, 1 << worker | (bitmap if tag == base else 0))
+
+    def stands(self, worker: int) -> int:
+        """The base that a live worker has to contribute next: the first that it has not, V at most."""
+        for base in range(self.floor, self.open):
+            tag, bitmap = self.arrived[base % self.membership.history]
+            if tag != base or not bitmap >> worker & 1:
+                return base
+        return self.open
+
+    def _close_if_due(self) -> tuple[int, Round] | None:
+        return self._close() if self._due and not self.membership.has_parent else None
+
+    @property
+    def _due(self) -> bool:
+        """The condition of step 4."""
+        enough = self.count >= self.membership.arrivals_to_close
+        return self.count > 0 and enough and self.open - self.membership.staleness < self.floor
+
+    def _close(self) -> tuple[int, Round]:
+        number, history = self.open, self.membership.history
+        tag, bitmap = self.arrived[number % history]
+        result = self.sums[number % history]._replace(bitmap=bitmap if tag == number else 0)
+        self.sums[number % history] = result
+        self.open, self.count = number + 1, 0
+        return number, result
+
+    def _answer(self, base: int) -> Answer | None:
+        """Result `base` if that round has closed; what is asked for is always still in the ring."""
+        if base >= self.open:
+            return None
+        entry = base % self.membership.history
+        return Answer(base, self.sums[entry], self.arrived[entry].bitmap)

@@ -1,0 +1,108 @@
+"""One job at a switch: its slots, who its workers are and when they were last heard of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fanin.protocol.job import HEARTBEATS_TO_SILENCE, JobSpec, Uplink
+from fanin.protocol.wire import Reason
+from fanin.switch.machine.slot_machine import Membership, Slot
+from fanin.switch.machine.suspicion import silent_at, stands
+from fanin.switch.machine.tally import Tally
+from fanin.switch.machine.uplink import UplinkPresence
+
+
+class SwitchJob:
+    """State of one job. Slots come into being when they are first used; a fresh one equals one that was not."""
+
+    def __init__(self, spec: JobSpec, uplink: Uplink | None = None) -> None:
+        self.spec = spec
+        self.uplink = None if uplink is None else UplinkPresence(uplink, spec)
+        """Of a leaf: how it is present at its parent."""
+        self.branch_news: Reason | None = None
+        """BRANCH_LEFT or BRANCH_LOST, once there is a reason to tell the workers."""
+        self.tally = Tally()
+        self.last_arrivals = [0] * spec.workers
+        """By worker: rounds that it was the last to contribute to, and so closed."""
+        self.membership = Membership(
+            live=spec.full_mask,
+            quorum=spec.quorum,
+            staleness=spec.staleness,
+            max_staleness=spec.largest_staleness,
+            history=spec.history,
+            has_parent=uplink is not None,
+        )
+        self.slots: dict[int, Slot] = {}
+        self.tokens = list(spec.tokens)
+        """What a HELLO or BYE of each worker must carry; a new process in a place has a new one."""
+        self.expected = 0
+        """Bit mask of evicted workers whose place is open for a new process; it is live from its HELLO on."""
+        self.changes = 0
+        """Changes of membership so far, in a job that survives losses."""
+        self.sources: list[int | None] = [None] * spec.workers
+        """The address that each worker registered, or None."""
+        self.heard: list[float] = [0.0] * spec.workers
+        """When something last came from that address, in seconds; later by what the switch itself was stopped since."""
+        self.suspected: list[float | None] = [None] * spec.workers
+        """When something else than silence spoke for a worker's death, if it did."""
+        self._excused = [float("-inf")] * spec.workers
+        """What `heard` was after the last stop of the switch: only who has spoken since gets heartbeats' time again."""
+        self.lost = 0
+        self.left = 0
+
+    def slot(self, index: int) -> Slot:
+        """The slot with that index, which must be below spec.slots."""
+        if index not in self.slots:
+            self.slots[index] = Slot(self.membership)
+        return self.slots[index]
+
+    def evicted(self, worker: int) -> bool:
+        """Whether the controller has taken this worker out, and nobody else may come in its place."""
+        return not (self.membership.live | self.expected) >> worker & 1
+
+    def enter(self, worker: int) -> None:
+        """A new process has an evicted worker's place: rounds wait for it from here on, and for no base before."""
+        for slot in self.slots.values():
+            slot.enter(worker)
+        self.membership.live |= 1 << worker
+        self.expected &= ~(1 << worker)
+        self.suspected[worker] = None
+        self.changes += 1
+
+    @property
+    def registered(self) -> int:
+        """Bit mask of the workers that have an address and are not evicted."""
+        mask = sum(1 << w for w, source in enumerate(self.sources) if source is not None)
+        return mask & self.membership.live
+
+    @property
+    def audience(self) -> tuple[int, ...]:
+        """Addresses that multicasts go to, by rank: everybody registered who has not left."""
+        mask = self.registered & ~self.left
+        return tuple(source for w, source in enumerate(self.sources) if source is not None and mask >> w & 1)
+
+    def watched(self) -> Iterator[tuple[int, float]]:
+        """Workers whose silence would be news, each with the time at which they count as lost."""
+        mask = self.registered & ~self.lost & ~self.left
+        for worker in range(self.spec.workers):
+            if mask >> worker & 1:
+                yield worker, silent_at(self.heard[worker], self.suspected[worker], self.spec.liveness_timeout_s)
+
+    def was_stopped(self, seconds: float, now: float) -> None:
+        """The switch itself was stopped for so long: nobody's silence counts meanwhile.
+
+        Workers may have been stopped with it, or before it, so that each has time for a few heartbeats first.
+        """
+        fresh = now - self.spec.liveness_timeout_s + HEARTBEATS_TO_SILENCE * self.spec.heartbeat_s
+        for worker, _ in self.watched():
+            heard = self.heard[worker] + seconds
+            if self.heard[worker] != self._excused[worker]:
+                heard = max(heard, fresh)
+            suspected = self.suspected[worker]
+            if stands(self.heard[worker], suspected):
+                assert suspected is not None
+                # It goes on standing: the time that the worker has to speak up is the switch's own.
+                self.suspected[worker] = max(suspected + seconds, heard)
+            self.heard[worker] = self._excused[worker] = heard
+        if self.uplink is not None:
+            self.uplink.was_stopped(seconds)

@@ -1,0 +1,506 @@
+"""The switch machine, readable: packets in, packets out, no socket, no clock. Twin of native/switch_machine.cpp.
+
+Rules
+-----
+A datagram passes the rows of this table from top to bottom; the first that objects ends its way. `notice` means that
+the source is told why with a NOTICE. Beside the ECHO of a probe that is all that a switch sends to somebody it does not
+know, and it is at most 8 bytes longer than what came in. Everything else that is refused is counted and ignored.
+
+    kinds                check                                               reason         notice
+    -------------------  --------------------------------------------------  -------------  ------------------------
+    all                  fanin.protocol.wire.parse                           its own        VERSION from a worker
+    PROBE                (sent back as ECHO; nothing more to check)
+    all                  kind is CONTRIBUTION, HELLO or BYE                  KIND
+    all                  a job with this index is admitted                   UNKNOWN_JOB    yes
+    all                  carries a checksum if the job asks for it           CHECKSUM
+    all                  generation is the job's                             GENERATION     yes
+    all                  worker < N                                          WORKER_RANGE
+    HELLO, BYE           no codes, two words or more, <= packet_bytes        LENGTH
+    HELLO, BYE           token (words 0, 1) is the worker's                  TOKEN          yes
+    all                  worker is not evicted                               EVICTED        yes
+    HELLO, BYE           the worker has no other address                     STRANGER       yes
+    CONTRIBUTION         the source is the worker's address                  STRANGER       yes
+    CONTRIBUTION         shape fits the job: codes 0 or all, words that fit  LENGTH
+                         the packet; a pass has neither
+    CONTRIBUTION         slot < slots                                        SLOT_RANGE
+    CONTRIBUTION         (a pass of base MAX_BASE asks where its worker
+                         stands: answered by a bare ANSWER of that base)
+    CONTRIBUTION         fanin.switch.machine.slot_machine                           FUTURE, ANCIENT
+                                                                             MISMATCH       MISMATCH only
+
+Nobody is answered with more bytes than came in, a NOTICE's 8 aside: a result answers a contribution that is as long,
+and an ANSWER to a shorter one (a pass) is bare. Whoever passed and needs the result asks with a contribution of that
+length, which is a duplicate by then.
+
+What then happens: HELLO registers the source (once) and is answered by WELCOME of the same length; BYE marks the worker
+left, is echoed, and the others are told; a contribution goes to its slot. Whatever passes the STRANGER check is a sign
+of life. A registered worker that gives none for the job's liveness timeout is lost: an event, a bit in every WELCOME, a
+NOTICE to all. Nobody is evicted for it: that is for the controller to decide. One that the controller suspects is lost
+SUSPICION_TIMEOUT_S later if it gives none meanwhile; what comes in the first SUSPICION_SETTLES_S is no sign of life.
+Time during which the switch itself was stopped is no silence (fanin/protocol/own_stops.py), and after it who has spoken
+before has time for HEARTBEATS_TO_SILENCE more.
+
+In a job that survives losses, the controller evicts who is lost or has left, and may open an evicted worker's place to
+a new process (`admit_worker`), which is live from its HELLO on. Every such change is counted, and told to all: WELCOME,
+and NOTICE on the switch's own account, carry the count (signature) and the members (bitmap).
+
+A job that was admitted with an uplink is one at a leaf: its rounds close at the parent
+(switch/machine/slot_machine.py), and what comes from the parent is for switch/machine/leaf_side.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from fanin.errors import AdmissionError
+from fanin.protocol import wire
+from fanin.protocol.events import SwitchEvent, WorkerJoined, WorkerLeft, WorkerSilent
+from fanin.protocol.job import SWITCH_QUEUE_BYTES, SWITCH_QUEUE_DATAGRAMS, JobSpec, Uplink
+from fanin.protocol.own_stops import OwnStops
+from fanin.protocol.wire import MAX_BASE, SWITCH_WORKER, Flag, Kind, Packet, Reason, WireError
+from fanin.switch.machine.leaf_side import LeafSide
+from fanin.switch.machine.slot_machine import Answer, Contribution, Round, Verdict
+from fanin.switch.machine.suspicion import stands
+from fanin.switch.machine.switch_job import SwitchJob
+from fanin.switch.machine.tally import Tally
+
+FROM_WORKERS = (Kind.CONTRIBUTION, Kind.HELLO, Kind.BYE)
+TOLD = (
+    Reason.UNKNOWN_JOB, Reason.GENERATION, Reason.STRANGER, Reason.TOKEN, Reason.MISMATCH, Reason.EVICTED,
+)  # fmt: skip
+REFUSALS = {Verdict.FUTURE: Reason.FUTURE, Verdict.ANCIENT: Reason.ANCIENT, Verdict.MISMATCH: Reason.MISMATCH}
+
+
+class SwitchMachine:
+    """Jobs, registration, packets, liveness and counters around the slots. Not thread safe."""
+
+    job_type: type[SwitchJob] = SwitchJob
+    """What holds a job's slots: the simulator's canary has some with defects."""
+
+    def __init__(self, memory_bytes: int) -> None:
+        """`memory_bytes` is what all pools together may take (JobSpec.pool_bytes each)."""
+        self._memory_bytes = memory_bytes
+        self._jobs: dict[int, SwitchJob] = {}
+        self._leaf = LeafSide(self._send, self._tell, self._multicast)
+        self._past = Tally()  # packets of no job, and the counts of jobs that were removed
+        self._queue: list[tuple[bytes, tuple[int, ...]]] = []
+        self._queue_bytes = 0
+        self._events: deque[SwitchEvent] = deque()
+        self._stops = OwnStops()
+
+    # --- what the controller asks ---
+
+    def admit_leaf(self, spec: JobSpec, uplink: Uplink) -> None:
+        """Take in a part of a job whose rounds close at the parent; AdmissionError as for `admit`."""
+        self.admit(spec)
+        self._jobs[spec.job] = job = self.job_type(spec, uplink)
+        self._leaf.add(job, uplink)
+
+    def admit(self, spec: JobSpec) -> None:
+        """Take a job in. AdmissionError when its index is taken or its pool does not fit in the memory that is left."""
+        if spec.job in self._jobs:
+            raise AdmissionError(f"job index {spec.job} is taken at this switch; the controller must choose another")
+        free = self._memory_bytes - sum(job.spec.pool_bytes for job in self._jobs.values())
+        if spec.pool_bytes > free:
+            raise AdmissionError(
+                f"job {spec.job} needs {spec.pool_bytes} bytes of switch memory and {free} of {self._memory_bytes} are "
+                "free; ask for fewer slots, end another job or give the switch more memory"
+            )
+        self._jobs[spec.job] = self.job_type(spec)
+        self._look_at_own_watch()
+
+    def remove(self, job: int) -> None:
+        """Forget a job and free its memory. KeyError for one that is not there; so too in all that follows."""
+        gone = self._jobs.pop(job)
+        self._past.add(gone.tally)
+        if gone.uplink is not None:
+            self._leaf.remove(gone.uplink.uplink)
+        self._look_at_own_watch()
+
+    def _look_at_own_watch(self) -> None:
+        self._stops.watch_every(min((job.spec.heartbeat_s for job in self._jobs.values()), default=None))
+
+    def evict(self, job: int, worker: int, now: float) -> None:
+        """Take a worker out of the full mask; rounds that waited for it alone close. Evicting again does nothing."""
+        state = self._jobs[job]
+        if not 0 <= worker < state.spec.workers:
+            raise KeyError(worker)
+        state.expected &= ~(1 << worker)
+        if state.evicted(worker):
+            return
+        source = state.sources[worker]
+        news = Reason.WORKER_LEFT if state.left >> worker & 1 else Reason.WORKER_LOST
+        state.membership.live &= ~(1 << worker)
+        state.lost &= state.membership.live
+        state.left &= state.membership.live
+        if source is not None:
+            self._tell(state, Reason.EVICTED, worker, (source,))
+        if state.spec.survives_loss:
+            state.changes += 1
+            self._tell(state, news, SWITCH_WORKER, state.audience)
+        self._poke(state)
+
+    def suspect(self, job: int, worker: int, now: float) -> None:
+        """Something speaks for the worker's death: unless it is heard of from here on, it is lost sooner.
+
+        Whoever drives the machine looks at `next_timer` again. A suspicion that stands already stays as it is.
+        """
+        state = self._jobs[job]
+        if not 0 <= worker < state.spec.workers:
+            raise KeyError(worker)
+        if not stands(state.heard[worker], state.suspected[worker]):
+            state.suspected[worker] = now
+
+    def overdue(self, now: float) -> list[int]:
+        """Addresses of the workers that `handle_timer` would lose: whoever drives the machine may know better."""
+        return [
+            source
+            for _, job in sorted(self._jobs.items())
+            for worker, at in job.watched()
+            if at <= now and (source := job.sources[worker]) is not None
+        ]
+
+    def sign_of_life(self, source: int, now: float) -> None:
+        """The workers at that address live, although nothing came from them."""
+        for job in self._jobs.values():
+            for worker, _ in job.watched():
+                if job.sources[worker] == source:
+                    job.heard[worker] = now
+
+    def admit_worker(self, job: int, worker: int, token: int) -> None:
+        """Open an evicted worker's place to a new process, which registers with `token`. ValueError for a live one."""
+        state = self._jobs[job]
+        if not 0 <= worker < state.spec.workers:
+            raise KeyError(worker)
+        if not state.spec.survives_loss or not state.evicted(worker):
+            raise ValueError(f"worker {worker} of job {job} has not been evicted, or nobody may come in its place")
+        state.sources[worker] = None
+        state.tokens[worker] = token
+        state.expected |= 1 << worker
+
+    def set_quorum(self, job: int, quorum: int, now: float) -> None:
+        """Change K; rounds that hold that many arrivals already, and that the staleness bound lets go, close."""
+        state = self._jobs[job]
+        if not 1 <= quorum <= state.spec.workers:
+            raise ValueError(f"quorum = {quorum}; must be in 1..{state.spec.workers} (workers)")
+        state.membership.quorum = quorum
+        self._poke(state)
+
+    def set_staleness(self, job: int, staleness: int, now: float) -> None:
+        """Change S, up to the job's largest; rounds that the bound alone held up close."""
+        state = self._jobs[job]
+        if not 0 <= staleness <= state.spec.largest_staleness:
+            raise ValueError(
+                f"staleness = {staleness}; must be in 0..{state.spec.largest_staleness} (the job's max_staleness)"
+            )
+        state.membership.staleness = staleness
+        self._poke(state)
+
+    def jobs(self) -> list[int]:
+        """Indices of the jobs that are admitted, in ascending order."""
+        return sorted(self._jobs)
+
+    def members(self, job: int) -> tuple[int, int, int]:
+        """Bit masks of the workers that registered, that are lost and that left; evicted ones are in none."""
+        state = self._jobs[job]
+        return state.registered, state.lost, state.left
+
+    def counters(self) -> dict[str, int]:
+        """What the machine has counted since it was made, jobs that are gone included."""
+        total = Tally()
+        for tally in (self._past, *(job.tally for job in self._jobs.values())):
+            total.add(tally)
+        return total.as_dict()
+
+    def job_counters(self, job: int) -> dict[str, int]:
+        """What concerned one job: from the row UNKNOWN_JOB of the table on."""
+        found = self._jobs[job]
+        last = {f"last_arrivals_{worker}": count for worker, count in enumerate(found.last_arrivals)}
+        return found.tally.as_dict() | last
+
+    # --- the five verbs ---
+
+    def receive_datagram(self, data: bytes, source: int, now: float) -> None:
+        """Take in any bytes from anybody; raises nothing for what they hold."""
+        self._turn(now)
+        try:
+            packet = wire.parse(data)
+        except WireError as error:
+            _count_in(self._past, data)
+            self._past.dropped[error.reason] += 1
+            if error.reason is Reason.VERSION and _read(data, wire.OFFSET_KIND, 1) in (*FROM_WORKERS, Kind.PROBE):
+                self._refuse_version(data, source)
+            return
+        if (part := self._leaf.find(source, packet)) is not None:
+            self._leaf.receive(part, packet, len(data), now)
+            return
+        job = self._jobs.get(packet.job) if packet.kind in FROM_WORKERS else None
+        tally = self._past if job is None else job.tally
+        _count_in(tally, data)
+        if packet.kind is Kind.PROBE:
+            self._send(tally, dataclasses.replace(packet, kind=Kind.ECHO).to_bytes(), (source,))
+        elif packet.kind not in FROM_WORKERS:
+            tally.dropped[Reason.KIND] += 1
+        elif job is None:
+            self._refuse(self._past, None, Reason.UNKNOWN_JOB, packet, source)
+        else:
+            self._receive(job, packet, data, source, now)
+
+    def datagrams_to_send(self, now: float) -> list[tuple[bytes, int]]:
+        """All that is to be sent, in order, as (bytes, address)."""
+        self._turn(now)
+        self._leaf.speak(now)
+        queue, self._queue, self._queue_bytes = self._queue, [], 0
+        return [(data, destination) for data, destinations in queue for destination in destinations]
+
+    def next_timer(self) -> float | None:
+        """When `handle_timer` must be called: for the next worker that would count as lost, and often enough to notice
+        stops of its own. None: nobody to watch."""
+        times = [at for job in self._jobs.values() for _, at in job.watched()]
+        if times and self._stops.due_at is not None:
+            times.append(self._stops.due_at)
+        times += [
+            at for job in self._jobs.values() if job.uplink is not None and (at := job.uplink.next_timer()) is not None
+        ]
+        return min(times, default=None)
+
+    def handle_timer(self, now: float) -> None:
+        """Find the workers that have been silent for too long."""
+        self._turn(now)
+        for _, job in sorted(self._jobs.items()):
+            silent = [worker for worker, at in job.watched() if at <= now]
+            for worker in silent:
+                job.lost |= 1 << worker
+                self._events.append(WorkerSilent(job.spec.job, worker, now - job.heard[worker]))
+            if silent:
+                self._tell(job, Reason.WORKER_LOST, SWITCH_WORKER, job.audience)
+            if job.uplink is not None:
+                if silent:
+                    job.uplink.leave(now)
+                self._leaf.tell_of_branches(job, job.uplink.handle_timer(now))
+
+    def next_event(self) -> SwitchEvent | None:
+        """The oldest event that was not fetched yet, or None."""
+        return self._events.popleft() if self._events else None
+
+    def _turn(self, now: float) -> None:
+        stopped_s = self._stops.turn(now)
+        if stopped_s:
+            for job in self._jobs.values():
+                job.was_stopped(stopped_s, now)
+
+    # --- packets of a job ---
+
+    def _receive(self, job: SwitchJob, packet: Packet, data: bytes, source: int, now: float) -> None:
+        reason = self._objection(job, packet, len(data), source)
+        if reason is not None:
+            self._refuse(job.tally, job, reason, packet, source)
+            return
+        worker = packet.worker
+        joined = packet.kind is Kind.HELLO and job.sources[worker] is None
+        enters = joined and bool(job.expected >> worker & 1)
+        if joined:
+            job.sources[worker] = source
+            self._events.append(WorkerJoined(job.spec.job, worker))
+        if enters:
+            job.enter(worker)
+            self._tell(job, Reason.WORKER_JOINED, SWITCH_WORKER, job.audience)
+        job.heard[worker] = now
+        if packet.kind is Kind.HELLO:
+            self._welcome(job, packet, source)
+            if job.uplink is not None and job.registered == job.spec.full_mask:
+                job.uplink.start(now)
+        elif packet.kind is Kind.BYE:
+            self._part(job, worker, data, source)
+            if job.uplink is not None and job.left | job.lost == job.spec.full_mask:
+                job.uplink.leave(now)
+        else:
+            self._contribute(job, packet, source)
+
+    def _objection(self, job: SwitchJob, packet: Packet, length: int, source: int) -> Reason | None:
+        """The rows of the table from CHECKSUM to STRANGER."""
+        spec, worker = job.spec, packet.worker
+        if spec.checksum and not packet.flags & Flag.CHECKSUM:
+            return Reason.CHECKSUM
+        if packet.generation != spec.generation:
+            return Reason.GENERATION
+        if worker >= spec.workers:
+            return Reason.WORKER_RANGE
+        if packet.kind is not Kind.CONTRIBUTION:
+            if packet.codes or len(packet.words) < 2 or length > spec.packet_bytes:
+                return Reason.LENGTH
+            if int(packet.words[0]) << 32 | int(packet.words[1]) != job.tokens[worker]:
+                return Reason.TOKEN
+        if job.evicted(worker):
+            return Reason.EVICTED
+        strange = job.sources[worker] != source
+        if strange and (packet.kind is Kind.CONTRIBUTION or job.sources[worker] is not None):
+            return Reason.STRANGER
+        return None
+
+    def _welcome(self, job: SwitchJob, hello: Packet, source: int) -> None:
+        words = np.zeros(len(hello.words), np.uint32)
+        words[:2] = job.lost, job.left
+        news = job.branch_news or 0
+        welcome = hello.reply(
+            Kind.WELCOME, signature=job.changes, bitmap=job.registered, contributors=news, words=words
+        )
+        self._send(job.tally, welcome.to_bytes(), (source,))
+
+    def _part(self, job: SwitchJob, worker: int, bye: bytes, source: int) -> None:
+        self._send(job.tally, bytes(bye), (source,))
+        if not job.left >> worker & 1:
+            job.left |= 1 << worker
+            self._events.append(WorkerLeft(job.spec.job, worker))
+            self._tell(job, Reason.WORKER_LEFT, SWITCH_WORKER, job.audience)
+
+    def _contribute(self, job: SwitchJob, packet: Packet, source: int) -> None:
+        spec, tally = job.spec, job.tally
+        passes = Flag.PASS in packet.flags
+        fits = len(packet.codes) in (0, spec.codes_per_packet) and len(packet.words) <= spec.words_per_packet
+        late = Flag.LATE in packet.flags
+        if not fits or (passes and (packet.codes or len(packet.words))) or (late and not passes):
+            tally.dropped[Reason.LENGTH] += 1
+            return
+        if packet.slot >= spec.slots:
+            tally.dropped[Reason.SLOT_RANGE] += 1
+            return
+        if passes and packet.base == MAX_BASE:
+            self._tell_where(job, packet, source)
+            return
+        holds = max(packet.contributors, 1) if spec.branches else 1
+        given = None if passes else Contribution(packet.words, packet.codes, packet.signature, holds)
+        outcome = job.slot(packet.slot).contribute(packet.worker, packet.base, given, late=late)
+        if outcome.verdict is Verdict.ACCEPTED:
+            tally.contributions += not passes
+            tally.passes += passes
+        elif outcome.verdict is Verdict.DUPLICATE:
+            tally.duplicates += 1
+        else:
+            self._refuse(tally, job, REFUSALS[outcome.verdict], packet, source)
+        if outcome.closed is not None:
+            job.last_arrivals[packet.worker] += 1
+            self._multicast(job, packet.slot, *outcome.closed)
+        if outcome.answer is not None:
+            self._answer(job, packet, outcome.answer, source)
+        if outcome.ascends:
+            self._leaf.ascend(job, packet.slot)
+
+    def _poke(self, job: SwitchJob) -> None:
+        for index, slot in sorted(job.slots.items()):
+            closed = slot.poke()
+            if closed is not None:
+                self._multicast(job, index, *closed)
+            if slot.complete:
+                self._leaf.ascend(job, index)
+
+    # --- what is sent ---
+
+    def _multicast(self, job: SwitchJob, slot: int, number: int, result: Round) -> None:
+        job.tally.rounds += 1
+        data = _result(job.spec, Kind.RESULT, SWITCH_WORKER, slot, number, result).to_bytes()
+        self._send(job.tally, data, job.audience)
+
+    def _answer(self, job: SwitchJob, packet: Packet, answer: Answer, source: int) -> None:
+        job.tally.answers += 1
+        full = _result(job.spec, Kind.ANSWER, packet.worker, packet.slot, answer.base, answer.result)
+        full = dataclasses.replace(full, bitmap=answer.bitmap)
+        asked_bytes = wire.datagram_bytes(len(packet.codes), len(packet.words))
+        if wire.datagram_bytes(len(full.codes), len(full.words)) > asked_bytes:  # or who forges the source amplifies
+            bare = dataclasses.replace(packet.reply(Kind.ANSWER, bitmap=answer.bitmap), flags=full.flags | Flag.BARE)
+            self._send(job.tally, bare.to_bytes(), (source,))
+            return
+        self._send(job.tally, full.to_bytes(), (source,))
+
+    def _tell_where(self, job: SwitchJob, packet: Packet, source: int) -> None:
+        """The base that the worker has to contribute next, as a bare answer that acknowledges nothing."""
+        job.tally.answers += 1
+        base = job.slot(packet.slot).stands(packet.worker)
+        answer = dataclasses.replace(packet.reply(Kind.ANSWER), base=base, flags=Flag.BARE | _flags(job.spec))
+        self._send(job.tally, answer.to_bytes(), (source,))
+
+    def _refuse(self, tally: Tally, job: SwitchJob | None, reason: Reason, packet: Packet, source: int) -> None:
+        """Count a drop, and tell the source where the table says so."""
+        tally.dropped[reason] += 1
+        if reason in TOLD:
+            words = np.array([job.lost, job.left] if job else [0, 0], np.uint32)
+            notice = packet.reply(Kind.NOTICE, contributors=reason, words=words)
+            tally.notices += 1
+            self._send(tally, notice.to_bytes(), (source,))
+
+    def _refuse_version(self, data: bytes, source: int) -> None:
+        """NOTICE to somebody whose header may mean something else: ours, with his numbers where ours stand."""
+        packet = Packet(
+            kind=Kind.NOTICE,
+            job=_read(data, wire.OFFSET_JOB, 2),
+            worker=_read(data, wire.OFFSET_WORKER, 1),
+            flags=Flag(_read(data, wire.OFFSET_FLAGS, 1) & Flag.CHECKSUM),
+            generation=_read(data, wire.OFFSET_GENERATION, 4),
+            slot=_read(data, wire.OFFSET_SLOT, 4),
+            base=_read(data, wire.OFFSET_BASE, 4),
+            contributors=Reason.VERSION,
+            words=np.zeros(2, np.uint32),
+        )
+        self._past.notices += 1
+        self._send(self._past, packet.to_bytes(), (source,))
+
+    def _tell(self, job: SwitchJob, reason: Reason, worker: int, audience: Sequence[int]) -> None:
+        """NOTICE on the switch's own account."""
+        notice = Packet(
+            kind=Kind.NOTICE,
+            job=job.spec.job,
+            worker=worker,
+            flags=_flags(job.spec),
+            generation=job.spec.generation,
+            signature=job.changes,
+            bitmap=job.registered if job.spec.survives_loss else 0,
+            contributors=reason,
+            words=np.array([job.lost, job.left], np.uint32),
+        )
+        job.tally.notices += len(audience)
+        self._send(job.tally, notice.to_bytes(), tuple(audience))
+
+    def _send(self, tally: Tally, data: bytes, destinations: tuple[int, ...]) -> None:
+        if not destinations:
+            return
+        if len(self._queue) >= SWITCH_QUEUE_DATAGRAMS or self._queue_bytes + len(data) > SWITCH_QUEUE_BYTES:
+            tally.unsent += len(destinations)
+            return
+        tally.packets_out += len(destinations)
+        tally.bytes_out += len(data) * len(destinations)
+        self._queue.append((data, destinations))
+        self._queue_bytes += len(data)
+
+
+def _count_in(tally: Tally, data: bytes) -> None:
+    tally.packets_in += 1
+    tally.bytes_in += len(data)
+
+
+def _read(data: bytes, offset: int, size: int) -> int:
+    return int.from_bytes(data[offset : offset + size], "big")
+
+
+def _flags(spec: JobSpec) -> Flag:
+    return Flag.CHECKSUM if spec.checksum else Flag(0)
+
+
+def _result(spec: JobSpec, kind: Kind, worker: int, slot: int, number: int, result: Round) -> Packet:
+    return Packet(
+        kind=kind,
+        job=spec.job,
+        worker=worker,
+        flags=_flags(spec),
+        generation=spec.generation,
+        slot=slot,
+        base=number,
+        signature=result.signature,
+        bitmap=result.bitmap,
+        contributors=result.contributors,
+        codes=result.codes,
+        words=result.words,
+    )

@@ -1,0 +1,100 @@
+"""What a program can do and has room for, as its P4Info says: the parameters of a job's entry tell what it asks.
+
+Two kinds of programs. v1model's cuts each job's rings out of one pool, as deep as the job wants them. Tofino's has
+rings of one depth, whose index is the low bits of a base; a register for each word of a packet; one scale code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fanin.errors import ConfigurationError, ProgramError
+from fanin.protocol.job import JobSpec
+from fanin.protocol.wire import MAX_CODES
+from fanin.switch.p4runtime.controller.vocabulary import Vocabulary
+
+BLOCK_BITS = 2048
+"""Register cells of this width hold 64 words each (p4/v1model/types.p4)."""
+WORDS_STEP = 8
+"""Hosts deal in multiples of as many words (fanin.protocol.job.JobSpec)."""
+SYNCHRONOUS_DEPTH = 2
+"""Of the rings of a program that keeps no open rounds, since with S = 0 they follow from the bases."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """Room of one program, and which jobs it is for."""
+
+    jobs: int
+    slots: int
+    entries: int
+    """Ring entries, of all slots together."""
+    words_per_packet: int
+    codes_per_packet: int
+    depth: int | None
+    """Entries of every ring; None where a job's entry says how deep its are."""
+    checksums: bool
+    """Whether it verifies and computes our checksums."""
+    root: bool
+    """Whether it adds up how many contributions each of its own holds: a tree's root must."""
+    leaf: bool
+    """Whether it contributes complete rounds to a parent."""
+    pokes: bool
+    """Whether a packet of the controller's can ask a slot to close; without that, those who ask again do."""
+    cleans: bool
+    """Whether slots must be cleaned for a new job, by packets: its tags do not tell one job from another."""
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary) -> Capacity:
+        """Read from tables and registers; ProgramError when they are not those of a program of ours."""
+        parameters, metadata = vocabulary.parameters("jobs", "job"), vocabulary.packet_out_metadata
+        deep = "history" in parameters
+        entries = vocabulary.register_size("arrived_tag" if deep else "facts")
+        if deep:
+            slots, depth, codes = vocabulary.register_size("open_round"), None, MAX_CODES
+            words = vocabulary.register_bits.count(BLOCK_BITS) * (BLOCK_BITS // 32)
+        else:
+            stale = vocabulary.has_register("floors")
+            slots = vocabulary.register_size("floors") if stale else entries // SYNCHRONOUS_DEPTH
+            depth, codes = entries // slots, 1
+            words = vocabulary.register_count("sums") // WORDS_STEP * WORDS_STEP
+        if not words:
+            raise ProgramError(f"the program adds fewer than {WORDS_STEP} words per packet: it is for no host of ours")
+        return cls(
+            jobs=vocabulary.size("jobs") - 1,
+            slots=slots,
+            entries=entries,
+            words_per_packet=words,
+            codes_per_packet=codes,
+            depth=depth,
+            checksums="checksum" in parameters,
+            root="branches" in parameters,
+            leaf=vocabulary.has_table("uplinks"),
+            pokes="poke" in metadata,
+            cleans="clean" in metadata,
+        )
+
+    def check(self, spec: JobSpec, *, at_leaf: bool) -> None:
+        """ConfigurationError for a job that this program can never take."""
+        if spec.checksum and not self.checksums:
+            raise ConfigurationError("this program computes no checksums over payloads: FANIN_CHECKSUM=0")
+        if spec.survives_loss:
+            raise ConfigurationError("jobs that survive the loss of workers need the software switch")
+        if self.depth is not None and spec.largest_staleness != spec.staleness:
+            raise ConfigurationError(
+                f"max_staleness = {spec.largest_staleness}; in this program staleness = {spec.staleness} is for good"
+            )
+        if self.depth is not None and spec.history > self.depth:
+            raise ConfigurationError(
+                f"staleness = {spec.staleness}; this program's rings of {self.depth} entries take {self.depth - 2}"
+            )
+        if (spec.branches and not self.root) or (at_leaf and not self.leaf):
+            raise ConfigurationError("this program takes no part in trees of switches")
+        if spec.words_per_packet > self.words_per_packet:
+            raise ConfigurationError(
+                f"words_per_packet = {spec.words_per_packet}; the program parses {self.words_per_packet}"
+            )
+        if spec.codes_per_packet > self.codes_per_packet:
+            raise ConfigurationError(
+                f"codes_per_packet = {spec.codes_per_packet}; the program parses {self.codes_per_packet}"
+            )

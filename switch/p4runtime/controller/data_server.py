@@ -1,0 +1,146 @@
+"""A programmable switch as a data server (switch/server/server.py): it is given jobs as any other."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from fanin.protocol.events import SwitchEvent
+from fanin.protocol.job import JobSpec, ParentRoute
+from fanin.switch.p4runtime.controller.job_control import JobControl
+from fanin.switch.p4runtime.controller.links import Link
+from fanin.switch.server.event_queue import EventQueue
+
+PACKET_WAIT_S = 0.2
+"""How long one look for a packet waits at most; timers are looked after in between."""
+
+
+class DeviceServer:
+    """Serves jobs on a device. Its calls may come from any thread; one thread here takes the device's packets."""
+
+    def __init__(
+        self, control: JobControl, link: Link, ports: tuple[int, ...], close: Callable[[], None] = lambda: None
+    ) -> None:
+        """`close` lets go of what carries the device's packets, where that is ours."""
+        self._control = control
+        self._link = link
+        self._ports = ports
+        self._close_ports = close
+        self._turnstile = threading.Lock()
+        """Guards `_control` and what follows."""
+        self._closed = False
+        self._events = EventQueue()
+        self._thread = threading.Thread(target=self._serve, name="fanin device", daemon=True)
+        self._thread.start()
+
+    @property
+    def description(self) -> str:
+        """What is programmed."""
+        return self._link.description
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """Where workers send to."""
+        return self._ports
+
+    def admit(self, spec: JobSpec) -> None:
+        """See Server."""
+        with self._turnstile:
+            self._control.admit(spec)
+
+    def admit_leaf(self, spec: JobSpec, parent: ParentRoute) -> None:
+        """See LeafServer."""
+        with self._turnstile:
+            self._control.admit(spec, parent)
+
+    def remove(self, job: int) -> None:
+        """See Server."""
+        with self._turnstile:
+            self._control.remove(job)
+
+    def evict(self, job: int, worker: int) -> None:
+        """See Server."""
+        with self._turnstile:
+            self._control.evict(job, worker)
+
+    def suspect(self, job: int, worker: int) -> None:
+        """See Server. The thread that serves looks at its timers within PACKET_WAIT_S."""
+        with self._turnstile:
+            self._control.suspect(job, worker, time.monotonic())
+
+    def set_quorum(self, job: int, quorum: int) -> None:
+        """See Server."""
+        with self._turnstile:
+            self._control.set_quorum(job, quorum)
+
+    def set_staleness(self, job: int, staleness: int) -> None:
+        """See Server."""
+        with self._turnstile:
+            self._control.set_staleness(job, staleness)
+
+    def admit_worker(self, job: int, worker: int, token: int) -> None:
+        """See Server."""
+        with self._turnstile:
+            self._control.admit_worker(job, worker, token)
+
+    @property
+    def event_fileno(self) -> int:
+        """See Server."""
+        return self._events.fileno()
+
+    def next_event(self, timeout_s: float) -> SwitchEvent | None:
+        """See Server. RuntimeError when the device is gone."""
+        with self._turnstile:  # a packet that is being handled has perhaps been answered, and not been reported yet
+            pass
+        return self._events.next(timeout_s)
+
+    def counters(self) -> dict[str, int]:
+        """See Server."""
+        with self._turnstile:
+            return self._control.counters()
+
+    def job_counters(self, job: int) -> dict[str, int]:
+        """See Server."""
+        with self._turnstile:
+            return self._control.counters(self._control.jobs[job].row)
+
+    def shared_memory(self, job: int) -> tuple[str, ...]:
+        """None: packets must pass the pipeline."""
+        return ()
+
+    def ring_bytes(self, job: int) -> tuple[int, int]:
+        """None: it offers no shared memory."""
+        return 0, 0
+
+    def members(self, job: int) -> tuple[int, int, int]:
+        """See Server."""
+        with self._turnstile:
+            placed = self._control.jobs[job]
+            return placed.registered, placed.lost, placed.left
+
+    def close(self) -> None:
+        """See Server."""
+        with self._turnstile:
+            self._closed = True
+        self._close_ports()
+        self._link.close()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        self._events.close()
+
+    def _serve(self) -> None:
+        try:
+            while not self._closed:
+                packet = self._link.next_packet(PACKET_WAIT_S)
+                now = time.monotonic()
+                with self._turnstile:
+                    if packet is not None:
+                        self._control.receive(packet, now)
+                    timer = self._control.next_timer()
+                    if timer is not None and timer <= now:
+                        self._control.handle_timer(now)
+                    while (event := self._control.next_event()) is not None:
+                        self._events.put(event)
+        except Exception as error:  # whatever it is, who waits for events must hear of it
+            self._events.fail(error)

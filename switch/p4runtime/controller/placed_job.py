@@ -1,0 +1,183 @@
+"""A job that has its place on a device, and the table entries and groups that say so to the pipeline.
+
+Table `jobs` has an entry per job, `members` one per registered worker (its source address), `workers` one per replica
+(its rewriting); each job has its own range of slots, ring entries, counters and multicast groups.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from fanin.protocol.job import HEARTBEATS_TO_SILENCE, JobSpec
+from fanin.protocol.wire import Reason
+from fanin.switch.machine.suspicion import silent_at, stands
+from fanin.switch.p4runtime.controller.upward import LeafUplink
+from fanin.switch.p4runtime.controller.vocabulary import DELETE, INSERT, MODIFY, Vocabulary
+from fanin.switch.p4runtime.frames import Endpoint
+
+OWN_PRIORITY = 1 << 16
+"""Of an entry that says whose a packet of the parent's is; those that say who refuses have their rows, from 1 on."""
+GROUPS_PER_JOB = 64
+"""A job's multicast groups: one that goes to all, and for each worker one that also sends it a bare answer."""
+BARE_INSTANCE = 0x100
+"""Replica w + 1 is the result for worker w, BARE_INSTANCE + w a bare answer to it (p4/shared/sizes.p4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A registered worker: where it is, and behind which port of the switch."""
+
+    end: Endpoint
+    port: int
+
+
+@dataclass(slots=True)
+class PlacedJob:
+    """A job on the device."""
+
+    spec: JobSpec
+    row: int
+    first_slot: int
+    first_entry: int
+    live: int
+    quorum: int
+    staleness: int
+    workers: list[Worker | None]
+    heard: list[float]
+    lost: int = 0
+    left: int = 0
+    groups: set[int] = field(default_factory=set)
+    """Multicast groups that are on the device."""
+    refused: Counter[Reason] = field(default_factory=Counter)
+    """HELLOs and BYEs that came this far and no further: no counter of the pipeline's knows of them."""
+    adopted: bool = False
+    """It was found on the device: tokens are unknown, so the registered addresses stand for them."""
+    excused: dict[int, float] = field(default_factory=dict)
+    """By rank, what `heard` was after the last stop of the controller."""
+    uplink: LeafUplink | None = None
+    """Of a leaf: its presence at the parent."""
+    unclean: set[tuple[int, int]] = field(default_factory=set)
+    """(slot, ring entry) that may hold what another job left there (cleaning.py)."""
+    suspected: dict[int, float] = field(default_factory=dict)
+    """When something else than silence spoke for a worker's death, by rank."""
+    sent: int = 0
+    """Packets to its workers that the controller sent: the pipeline counts those of its own."""
+
+    @property
+    def registered(self) -> int:
+        """Mask of the workers that have an address and are not evicted."""
+        return sum(1 << rank for rank, worker in enumerate(self.workers) if worker is not None) & self.live
+
+    @property
+    def audience(self) -> list[tuple[int, Worker]]:
+        """Who gets results: registered, not evicted, not left."""
+        return self.of(self.registered & ~self.left)
+
+    def of(self, mask: int) -> list[tuple[int, Worker]]:
+        """Those of a mask's workers that have an address, by rank."""
+        return [(rank, each) for rank, each in enumerate(self.workers) if each is not None and mask >> rank & 1]
+
+    @property
+    def group(self) -> int:
+        """The first of its multicast groups."""
+        return self.row * GROUPS_PER_JOB
+
+    @property
+    def entries(self) -> int:
+        """Ring entries that it holds."""
+        return self.spec.slots * self.spec.history
+
+    def watched(self) -> Iterator[tuple[int, float]]:
+        """Workers whose silence would be news, with the time at which they count as lost."""
+        for rank, _ in self.audience:
+            if not self.lost >> rank & 1:
+                yield rank, silent_at(self.heard[rank], self.suspected.get(rank), self.spec.liveness_timeout_s)
+
+    def was_stopped(self, seconds: float, now: float) -> None:
+        """The controller itself was stopped for so long: as SwitchJob.was_stopped."""
+        fresh = now - self.spec.liveness_timeout_s + HEARTBEATS_TO_SILENCE * self.spec.heartbeat_s
+        for rank, _ in self.watched():
+            heard = self.heard[rank] + seconds
+            if self.heard[rank] != self.excused.get(rank):
+                heard = max(heard, fresh)
+            if (suspected := self.suspected.get(rank)) is not None and stands(self.heard[rank], suspected):
+                self.suspected[rank] = max(suspected + seconds, heard)
+            self.heard[rank] = self.excused[rank] = heard
+        if self.uplink is not None:
+            self.uplink.presence.was_stopped(seconds)
+
+    def facts(self) -> dict[str, int]:
+        """What the job's entry says, by the names of the action's parameters."""
+        return {
+            "row": self.row,
+            "generation": self.spec.generation,
+            "workers": self.spec.workers,
+            "live": self.live,
+            "quorum": min(self.quorum, self.live.bit_count()),
+            "staleness": self.staleness,
+            "history": self.spec.history,
+            "slots": self.spec.slots,
+            "first_slot": self.first_slot,
+            "first_entry": self.first_entry,
+            "codes": self.spec.codes_per_packet,
+            "words": self.spec.words_per_packet,
+            "group": self.group,
+            "lost": self.lost,
+            "left": self.left,
+            "checksum": int(self.spec.checksum),
+            "branches": int(self.spec.branches),
+        }
+
+
+def job_entry(words: Vocabulary, kind: int, job: PlacedJob) -> Any:
+    action = "" if kind == DELETE else "job"
+    return words.entry(kind, "jobs", {"job": job.spec.job}, action, job.facts())
+
+
+def uplink_entries(words: Vocabulary, kind: int, job: PlacedJob) -> list[Any]:
+    """Where the job's rounds go up to, and where their results come from; none but at a leaf."""
+    if job.uplink is None:
+        return []
+    add = kind != DELETE
+    up = words.entry(
+        kind, "uplinks", {"job": job.spec.job}, "to_parent" if add else "", job.uplink.facts() if add else {}
+    )
+    source, generation = job.uplink.source(), {"generation": job.uplink.presence.uplink.generation}
+    action, facts = ("from_parent", {"index": job.spec.job}) if add else ("", {})
+    return [
+        up,
+        words.entry(kind, "parents", source | generation, action, facts, priority=OWN_PRIORITY),
+        words.entry(kind, "parents", source, action, facts, priority=job.row),
+    ]
+
+
+def worker_entries(words: Vocabulary, kind: int, job: PlacedJob, rank: int, worker: Worker) -> list[Any]:
+    add = kind != DELETE
+    source = {
+        "job": job.spec.job, "worker": rank, "address": worker.end.address, "port": worker.end.port,
+    }  # fmt: skip
+    ends = {
+        "mac": int.from_bytes(worker.end.mac, "big"), "address": worker.end.address, "port": worker.end.port,
+    }  # fmt: skip
+    updates = [words.entry(kind, "members", source, "registered" if add else "")]
+    for instance in (rank + 1, BARE_INSTANCE + rank):
+        match = {"job": job.spec.job, "instance": instance}
+        updates.append(words.entry(kind, "workers", match, "to_worker" if add else "", ends))
+    return updates
+
+
+def group_updates(words: Vocabulary, job: PlacedJob) -> list[Any]:
+    """The job's groups as they must be now."""
+    all_ = [(worker.port, rank + 1) for rank, worker in job.audience]
+    wanted = {job.group: all_}
+    if job.spec.largest_staleness:
+        for rank, worker in job.of(job.registered):  # what one that has left sent before may close a round yet
+            wanted[job.group + 1 + rank] = [*all_, (worker.port, BARE_INSTANCE + rank)]
+    updates = [
+        words.group(MODIFY if number in job.groups else INSERT, number, replicas) for number, replicas in wanted.items()
+    ]
+    job.groups |= wanted.keys()
+    return updates

@@ -1,0 +1,305 @@
+"""A device as P4Runtime sees it: an emulated switch with its program, and all that can be read and written there.
+
+Pure translation: no gRPC, no thread, no socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from p4.v1 import p4runtime_pb2
+
+from fanin.errors import PacketError, ProgramError, UnsupportedError
+from fanin.switch.p4 import V1Switch
+from fanin.switch.p4.replication import MirrorSession, Replica
+from fanin.switch.p4runtime.server.p4info import Described
+from fanin.switch.p4runtime.server.table_entries import DELETE, INSERT, MODIFY, TableEntries
+from fanin.switch.p4runtime.status import Code, StatusError
+from fanin.switch.p4runtime.values import decoded, encoded
+
+MAX_GROUP = 0xFFFF
+"""Multicast groups are numbered by a 16-bit field of v1model, mirror sessions by 15 bits."""
+MAX_REPLICAS = 1024
+"""Of one group."""
+Actions = p4runtime_pb2.SetForwardingPipelineConfigRequest
+
+ABSENT_KINDS = {
+    "action_profile_member": "action_profile_id",
+    "action_profile_group": "action_profile_id",
+    "meter_entry": "meter_id",
+    "digest_entry": "digest_id",
+}
+"""Kinds of entities that no program which is loaded here has, and the field that is 0 in a wildcard read of them."""
+
+
+class Device:
+    """The emulator behind P4Runtime. Not thread safe: whoever serves it holds a lock."""
+
+    def __init__(self, cpu_port: int, random: Callable[[int], int]) -> None:
+        """`cpu_port` is the switch port behind which the control plane sits; `random(n)` draws from 0..n-1."""
+        self.cpu_port = cpu_port
+        self._random = random
+        self.switch: V1Switch | None = None
+        self.config: Any = None
+        """The ForwardingPipelineConfig that is in force."""
+        self._saved: tuple[V1Switch, Described, Any] | None = None
+        self._described: Described | None = None
+        self._tables: TableEntries | None = None
+
+    # --- the pipeline ---
+
+    def set_pipeline(self, action: int, config: Any) -> None:
+        """SetForwardingPipelineConfig (section 7); StatusError when the program or its P4Info is refused."""
+        if action == Actions.COMMIT:
+            if self._saved is None:
+                raise StatusError(Code.FAILED_PRECONDITION, "no pipeline was saved that could be committed")
+            self._commit(*self._saved)
+            return
+        if action == Actions.RECONCILE_AND_COMMIT:
+            if self.config is None or config.p4_device_config != self.config.p4_device_config:
+                raise StatusError(Code.UNIMPLEMENTED, "state is only kept when the program stays the same")
+            self.config = config
+            return
+        if action not in (Actions.VERIFY, Actions.VERIFY_AND_SAVE, Actions.VERIFY_AND_COMMIT):
+            raise StatusError(Code.INVALID_ARGUMENT, f"action {action} of SetForwardingPipelineConfig is none")
+        try:
+            switch = V1Switch.from_json(config.p4_device_config, random=self._random)
+            described = Described.match(switch.program, config.p4info)
+        except ProgramError as error:
+            raise StatusError(Code.INVALID_ARGUMENT, str(error)) from None
+        except UnsupportedError as error:
+            raise StatusError(Code.UNIMPLEMENTED, str(error)) from None
+        if action == Actions.VERIFY_AND_SAVE:
+            self._saved = switch, described, config
+        elif action == Actions.VERIFY_AND_COMMIT:
+            self._commit(switch, described, config)
+
+    def _commit(self, switch: V1Switch, described: Described, config: Any) -> None:
+        self.switch, self._described, self.config = switch, described, config
+        self._tables = TableEntries(described)
+        self._saved = None
+
+    def _ready(self) -> tuple[V1Switch, Described, TableEntries]:
+        if self.switch is None or self._described is None or self._tables is None:
+            raise StatusError(Code.FAILED_PRECONDITION, "no forwarding pipeline was set on this device")
+        return self.switch, self._described, self._tables
+
+    # --- packets ---
+
+    def packet_out(self, message: Any, now: float) -> list[tuple[int, bytes]]:
+        """Send a packet of the control plane through the pipeline; what leaves, with the ports."""
+        switch, described, _ = self._ready()
+        if described.packet_out is None:
+            raise StatusError(Code.UNIMPLEMENTED, "the program takes no packets from the control plane")
+        given = {each.metadata_id: each.value for each in message.metadata}
+        head, bits = 0, 0
+        for field in described.packet_out.metadata:
+            value = decoded(given.pop(field.id, b"\0"), field.bitwidth, f"metadata {field.name}")
+            head, bits = head << field.bitwidth | value, bits + field.bitwidth
+        if given:
+            raise StatusError(Code.INVALID_ARGUMENT, f"packet_out has no metadata {min(given)}")
+        if bits % 8:
+            raise StatusError(Code.INVALID_ARGUMENT, f"packet_out has {bits} bits, which are no whole bytes")
+        try:
+            return switch.process(self.cpu_port, head.to_bytes(bits // 8, "big") + message.payload, now)
+        except PacketError as error:
+            raise StatusError(Code.INTERNAL, str(error)) from None
+
+    def packet_in(self, data: bytes) -> Any:
+        """A packet that the program sent to the control plane, as a message."""
+        _, described, _ = self._ready()
+        message = p4runtime_pb2.PacketIn()
+        fields = [] if described.packet_in is None else described.packet_in.metadata
+        bits = sum(field.bitwidth for field in fields)
+        head, left = int.from_bytes(data[: bits // 8], "big"), bits
+        for field in fields:
+            left -= field.bitwidth
+            message.metadata.add(metadata_id=field.id, value=encoded(head >> left & ((1 << field.bitwidth) - 1)))
+        message.payload = data[bits // 8 :]
+        return message
+
+    # --- writing ---
+
+    def write(self, update: Any) -> None:
+        """One update; StatusError when it is refused, and then nothing has changed."""
+        _, _, tables = self._ready()
+        if update.type not in (INSERT, MODIFY, DELETE):
+            raise StatusError(Code.INVALID_ARGUMENT, "an update inserts, modifies or deletes")
+        kind = update.entity.WhichOneof("entity")
+        if kind == "table_entry":
+            tables.write(update.type, update.entity.table_entry)
+        elif kind == "direct_counter_entry":
+            tables.write_direct_counter(update.type, update.entity.direct_counter_entry)
+        elif kind == "packet_replication_engine_entry":
+            self._write_replication(update.type, update.entity.packet_replication_engine_entry)
+        elif kind in ("counter_entry", "register_entry", "value_set_entry"):
+            if update.type != MODIFY:
+                raise StatusError(Code.INVALID_ARGUMENT, f"a {kind} can only be modified")
+            self._write_cells(kind, update.entity)
+        else:
+            raise StatusError(Code.UNIMPLEMENTED, f"entities of type {kind} are not implemented")
+
+    def _write_cells(self, kind: str, entity: Any) -> None:
+        switch, described, _ = self._ready()
+        if kind == "value_set_entry":
+            entry = entity.value_set_entry
+            info = _known(described.value_sets, entry.value_set_id, "value set")
+            values = set()
+            for member in entry.members:
+                whole = 0
+                given = {each.field_id: each for each in member.match}
+                for field in info.match:
+                    if field.id not in given or given[field.id].WhichOneof("field_match_type") != "exact":
+                        raise StatusError(Code.INVALID_ARGUMENT, f"field {field.name} of a member must match exactly")
+                    value = decoded(given[field.id].exact.value, field.bitwidth, field.name)
+                    whole = whole << field.bitwidth | value
+                values.add(whole)
+            if len(values) > info.size:
+                raise StatusError(Code.RESOURCE_EXHAUSTED, f"value set {info.preamble.name} has {info.size} members")
+            switch.program.value_sets[info.preamble.name].values = values
+            return
+        if kind == "counter_entry":
+            entry = entity.counter_entry
+            info = _known(described.counters, entry.counter_id, "counter")
+            counter = switch.program.counters[info.preamble.name]
+            for at in _indices(entry, counter.size):
+                counter.packets[at], counter.bytes[at] = entry.data.packet_count, entry.data.byte_count
+            return
+        entry = entity.register_entry
+        info = _known(described.registers, entry.register_id, "register")
+        register = switch.program.registers[info.preamble.name]
+        if entry.data.WhichOneof("data") != "bitstring":
+            raise StatusError(Code.INVALID_ARGUMENT, "a register's data is a bitstring")
+        value = decoded(entry.data.bitstring, register.bits, f"register {info.preamble.name}")
+        for at in _indices(entry, register.size):
+            register.cells[at] = value
+
+    def _write_replication(self, kind: int, entry: Any) -> None:
+        switch, _, _ = self._ready()
+        which = entry.WhichOneof("type")
+        if which == "multicast_group_entry":
+            group = entry.multicast_group_entry
+            number, known = group.multicast_group_id, set(switch.groups)
+            _check_change(kind, number, known, "multicast group")
+            if kind == DELETE:
+                del switch.groups[number]
+            else:
+                switch.groups[number] = _replicas(group.replicas)
+        elif which == "clone_session_entry":
+            session = entry.clone_session_entry
+            _check_change(kind, session.session_id, set(switch.mirrors), "clone session")
+            if kind == DELETE:
+                del switch.mirrors[session.session_id]
+            else:
+                made = MirrorSession(_replicas(session.replicas), session.packet_length_bytes)
+                switch.mirrors[session.session_id] = made
+        else:
+            raise StatusError(Code.INVALID_ARGUMENT, "a multicast group or a clone session is expected")
+
+    # --- reading ---
+
+    def read(self, wanted: Any) -> Iterator[Any]:
+        """The entities that one entity of a ReadRequest asks for."""
+        switch, described, tables = self._ready()
+        kind = wanted.WhichOneof("entity")
+        if kind == "table_entry":
+            yield from tables.read(wanted.table_entry)
+        elif kind == "direct_counter_entry":
+            yield from tables.read_direct_counters(wanted.direct_counter_entry)
+        elif kind == "packet_replication_engine_entry":
+            yield from self._read_replication(wanted.packet_replication_engine_entry)
+        elif kind == "counter_entry":
+            for info in _chosen(described.counters, wanted.counter_entry.counter_id, "counter"):
+                counter = switch.program.counters[info.preamble.name]
+                for at in _indices(wanted.counter_entry, counter.size):
+                    entity = p4runtime_pb2.Entity()
+                    entity.counter_entry.counter_id, entity.counter_entry.index.index = info.preamble.id, at
+                    entity.counter_entry.data.packet_count = counter.packets[at]
+                    entity.counter_entry.data.byte_count = counter.bytes[at]
+                    yield entity
+        elif kind == "register_entry":
+            for info in _chosen(described.registers, wanted.register_entry.register_id, "register"):
+                register = switch.program.registers[info.preamble.name]
+                for at in _indices(wanted.register_entry, register.size):
+                    entity = p4runtime_pb2.Entity()
+                    entity.register_entry.register_id, entity.register_entry.index.index = info.preamble.id, at
+                    entity.register_entry.data.bitstring = encoded(register.cells[at])
+                    yield entity
+        elif kind in ABSENT_KINDS and not getattr(getattr(wanted, kind), ABSENT_KINDS[kind]):
+            return  # a wildcard over what no program here has: all of them, which are none
+        else:
+            raise StatusError(Code.UNIMPLEMENTED, f"entities of type {kind} are not implemented")
+
+    def _read_replication(self, wanted: Any) -> Iterator[Any]:
+        switch, _, _ = self._ready()
+        which = wanted.WhichOneof("type")
+        if which in ("multicast_group_entry", None):
+            number = wanted.multicast_group_entry.multicast_group_id
+            for group, replicas in sorted(switch.groups.items()):
+                if number in (0, group):
+                    entity = p4runtime_pb2.Entity()
+                    entry = entity.packet_replication_engine_entry.multicast_group_entry
+                    entry.multicast_group_id = group
+                    _add_replicas(entry, replicas)
+                    yield entity
+        if which in ("clone_session_entry", None):
+            number = wanted.clone_session_entry.session_id
+            for session, made in sorted(switch.mirrors.items()):
+                if number in (0, session):
+                    entity = p4runtime_pb2.Entity()
+                    entry = entity.packet_replication_engine_entry.clone_session_entry
+                    entry.session_id, entry.packet_length_bytes = session, made.cut
+                    _add_replicas(entry, made.replicas)
+                    yield entity
+
+
+def _known(infos: dict[int, Any], number: int, what: str) -> Any:
+    if number not in infos:
+        raise StatusError(Code.NOT_FOUND, f"there is no {what} with id {number:#x}")
+    return infos[number]
+
+
+def _chosen(infos: dict[int, Any], number: int, what: str) -> list[Any]:
+    return [_known(infos, number, what)] if number else list(infos.values())
+
+
+def _indices(entry: Any, size: int) -> range:
+    """The cells that an entry names: one, or all."""
+    if not entry.HasField("index"):
+        return range(size)
+    index = entry.index.index
+    if not 0 <= index < size:
+        raise StatusError(Code.OUT_OF_RANGE, f"index {index} is not in 0..{size - 1}")
+    return range(index, index + 1)
+
+
+def _check_change(kind: int, number: int, known: set[int], what: str) -> None:
+    if not 0 < number <= MAX_GROUP:
+        raise StatusError(Code.INVALID_ARGUMENT, f"{what} {number}: the number must be in 1..{MAX_GROUP}")
+    if kind == INSERT and number in known:
+        raise StatusError(Code.ALREADY_EXISTS, f"{what} {number} exists already")
+    if kind != INSERT and number not in known:
+        raise StatusError(Code.NOT_FOUND, f"there is no {what} {number}")
+
+
+def _replicas(given: Any) -> tuple[Replica, ...]:
+    replicas = tuple(Replica(_port(each), each.instance) for each in given)
+    if len(set(replicas)) != len(replicas):
+        raise StatusError(Code.INVALID_ARGUMENT, "a replica is given twice: port and instance together must be unique")
+    if len(replicas) > MAX_REPLICAS:
+        raise StatusError(Code.RESOURCE_EXHAUSTED, f"{len(replicas)} replicas; a group has at most {MAX_REPLICAS}")
+    return replicas
+
+
+def _port(replica: Any) -> int:
+    kind = replica.WhichOneof("port_kind")
+    port = decoded(replica.port, 32, "port") if kind == "port" else replica.egress_port
+    if not 0 <= port < 512 or replica.instance >> 16:
+        raise StatusError(Code.OUT_OF_RANGE, f"port {port}, instance {replica.instance}: v1model has 9 and 16 bits")
+    return int(port)
+
+
+def _add_replicas(entry: Any, replicas: tuple[Replica, ...]) -> None:
+    for port, instance in replicas:
+        entry.replicas.add(egress_port=port, instance=instance)

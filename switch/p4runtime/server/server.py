@@ -1,0 +1,348 @@
+"""The P4Runtime service over gRPC: a device, arbitration, a code for each update (specification, sections 5 and 12)."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.rpc import status_pb2
+from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
+
+from fanin import files
+from fanin.errors import ConfigurationError
+from fanin.switch.p4runtime.server.arbitration import MAX_STREAMS, Arbitration, Standing
+from fanin.switch.p4runtime.server.device import Device
+from fanin.switch.p4runtime.status import Code, StatusError
+
+API_VERSION = "1.4.1"
+"""Of P4Runtime: what Capabilities says."""
+THREADS = MAX_STREAMS + 8
+"""Every stream holds one for as long as it lives; the rest serve calls."""
+QUEUED_MESSAGES = 4096
+"""Messages to one controller that waits for it to read; beyond that packets are lost, as at any full queue."""
+MAX_MESSAGE_BYTES = 64 << 20
+"""Of one request: a program and its P4Info must fit."""
+MAX_TLS_FILE_BYTES = 1 << 20
+ENTITIES_PER_RESPONSE = 256
+"""Of one message of a Read: packets wait for as long as it takes to make them, some milliseconds."""
+STOP_GRACE_S = 0.5
+
+Transmit = Callable[[int, bytes], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files; with `ca`, clients must show a certificate that it has signed (mutual TLS)."""
+
+    certificate: Path
+    key: Path
+    ca: Path | None = None
+
+    def check(self) -> None:
+        """ConfigurationError for files that are none of these: gRPC says of such that the port cannot be bound."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        for path in (self.certificate, self.key, self.ca):
+            if path is not None:
+                files.read(path, "--tls file", MAX_TLS_FILE_BYTES)
+        try:
+            context.load_cert_chain(self.certificate, self.key, password=lambda: b"")
+        except OSError as error:  # ssl.SSLError is one
+            raise ConfigurationError(
+                f"--tls-certificate {self.certificate} and --tls-key {self.key} are no certificate and its private "
+                f"key, in PEM and without a password: {reason(error)}. Remedy: name files that are"
+            ) from None
+        if self.ca is not None:
+            check_authority(self.ca)
+
+
+def check_authority(ca: Path) -> bytes:
+    """The certificate of an authority. ConfigurationError for a file that is none."""
+    data = files.read(ca, "--tls-ca", MAX_TLS_FILE_BYTES)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=data.decode("ascii"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"--tls-ca {ca} is no certificate in PEM: {reason(error)}. Remedy: name a file that is"
+        ) from None
+    return data
+
+
+def reason(error: Exception) -> str:
+    """OpenSSL's, without where in its source it stands."""
+    return str(getattr(error, "reason", None) or error).replace("_", " ").lower()
+
+
+class _Stream:
+    """One controller's StreamChannel: what is to be sent to it. None ends it."""
+
+    def __init__(self) -> None:
+        self.messages: queue.Queue[Any] = queue.Queue(QUEUED_MESSAGES)
+
+    def send(self, message: Any) -> bool:
+        """Whether there was room for it."""
+        try:
+            self.messages.put_nowait(message)
+        except queue.Full:
+            return False
+        return True
+
+
+class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # the stubs have no types
+    """The five calls of P4Runtime for one device."""
+
+    def __init__(self, device: Device, device_id: int, transmit: Transmit) -> None:
+        """`transmit(port, data)` sends what leaves a port of the switch; it is called with the lock held."""
+        self.device = device
+        self.lock = threading.Lock()
+        """Guards the device and everything below."""
+        self._device_id = device_id
+        self._transmit = transmit
+        self._arbitration = Arbitration()
+        self.lost_packets = 0
+        """Packets for the control plane that no controller took."""
+
+    # --- packets ---
+
+    def receive(self, port: int, data: bytes) -> None:
+        """A packet came in at a port; PacketError when the program does something undefined with it."""
+        with self.lock:
+            if self.device.switch is None:
+                return
+            self._send_out(self.device.switch.process(port, data, time.monotonic()))
+
+    def _send_out(self, sent: list[tuple[int, bytes]]) -> None:
+        for port, data in sent:
+            if port != self.device.cpu_port:
+                self._transmit(port, data)
+                continue
+            primary = self._arbitration.primary
+            message = p4runtime_pb2.StreamMessageResponse(packet=self.device.packet_in(data))
+            if not isinstance(primary, _Stream) or not primary.send(message):
+                self.lost_packets += 1
+
+    # --- calls ---
+
+    def Capabilities(self, request: Any, context: Any) -> Any:  # noqa: N802 (the service's name)
+        """Which version is spoken."""
+        return p4runtime_pb2.CapabilitiesResponse(p4runtime_api_version=API_VERSION)
+
+    def SetForwardingPipelineConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Load a program."""
+        with self.lock, _answering(context):
+            self._check(request, writes=True)
+            self.device.set_pipeline(request.action, request.config)
+        return p4runtime_pb2.SetForwardingPipelineConfigResponse()
+
+    def GetForwardingPipelineConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """The program that is loaded, or the parts of it that are asked for."""
+        response = p4runtime_pb2.GetForwardingPipelineConfigResponse()
+        kinds = p4runtime_pb2.GetForwardingPipelineConfigRequest
+        with self.lock, _answering(context):
+            self._check(request)
+            config = self.device.config
+            if config is not None:
+                response.config.cookie.CopyFrom(config.cookie)
+                if request.response_type in (kinds.ALL, kinds.P4INFO_AND_COOKIE):
+                    response.config.p4info.CopyFrom(config.p4info)
+                if request.response_type in (kinds.ALL, kinds.DEVICE_CONFIG_AND_COOKIE):
+                    response.config.p4_device_config = config.p4_device_config
+        return response
+
+    def Write(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Carry out updates in order; each that is refused has its code in the error's details."""
+        results = []
+        with self.lock, _answering(context):
+            self._check(request, writes=True)
+            if request.atomicity != p4runtime_pb2.WriteRequest.CONTINUE_ON_ERROR:
+                raise StatusError(Code.UNIMPLEMENTED, "only CONTINUE_ON_ERROR is implemented")
+            for update in request.updates:
+                try:
+                    self.device.write(update)
+                    results.append(p4runtime_pb2.Error(canonical_code=Code.OK))
+                except StatusError as error:
+                    results.append(_as_error(error))
+        if any(result.canonical_code for result in results):
+            _abort_with_details(context, results)
+        return p4runtime_pb2.WriteResponse()
+
+    def Read(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+        """Entities, some hundreds per message.
+
+        Not a snapshot: the lock is let go of between messages, since packets would wait for as long as it is held and
+        one wildcard can ask for hundreds of thousands of registers.
+        """
+        found = self._found(request)
+        while True:
+            with self.lock, _answering(context):
+                entities = list(itertools.islice(found, ENTITIES_PER_RESPONSE))
+            if not entities:
+                return
+            yield p4runtime_pb2.ReadResponse(entities=entities)
+
+    def _found(self, request: Any) -> Iterator[Any]:
+        """What a ReadRequest asks for, made one by one; to be advanced with the lock held."""
+        self._check(request)
+        for wanted in request.entities:
+            yield from self.device.read(wanted)
+
+    def StreamChannel(self, requests: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+        """Arbitration and packets, for as long as the controller stays."""
+        stream = _Stream()
+        ended: list[StatusError] = []
+
+        def listen() -> None:
+            try:
+                for request in requests:
+                    self._take(stream, request)
+            except StatusError as error:
+                ended.append(error)
+            except grpc.RpcError:
+                pass  # the controller is gone
+            stream.messages.put(None)
+
+        def leave() -> None:
+            with self.lock:
+                self._tell(self._arbitration.leave(stream))
+            stream.send(None)
+
+        if not context.add_callback(leave):
+            return
+        threading.Thread(target=listen, name="fanin p4runtime stream", daemon=True).start()
+        while (message := stream.messages.get()) is not None:
+            yield message
+        if ended:
+            leave()
+            context.abort(_grpc_code(ended[0].code), str(ended[0]))
+
+    # --- one message of a stream ---
+
+    def _take(self, stream: _Stream, request: Any) -> None:
+        kind = request.WhichOneof("update")
+        if kind == "arbitration":
+            update = request.arbitration
+            if update.device_id != self._device_id:
+                raise StatusError(Code.NOT_FOUND, f"this server has device {self._device_id}, not {update.device_id}")
+            if update.HasField("role") and (update.role.name or update.role.id):
+                raise StatusError(Code.UNIMPLEMENTED, "only the default role is implemented")
+            with self.lock:
+                self._tell(self._arbitration.advertise(stream, _election_id(update.election_id)))
+        elif kind == "packet":
+            self._take_packet(stream, request.packet)
+        else:
+            self._complain(stream, StatusError(Code.UNIMPLEMENTED, f"messages of type {kind} are not implemented"))
+
+    def _take_packet(self, stream: _Stream, packet: Any) -> None:
+        try:
+            with self.lock:
+                if self._arbitration.primary is not stream:
+                    raise StatusError(Code.PERMISSION_DENIED, "only the primary controller may send packets")
+                self._send_out(self.device.packet_out(packet, time.monotonic()))
+        except StatusError as error:
+            self._complain(stream, error, packet)
+
+    def _complain(self, stream: _Stream, error: StatusError, packet: Any = None) -> None:
+        """A StreamError (section 16.3): the stream goes on."""
+        message = p4runtime_pb2.StreamMessageResponse()
+        message.error.canonical_code, message.error.message = int(error.code), str(error)
+        if packet is not None:
+            message.error.packet_out.packet_out.CopyFrom(packet)
+        else:
+            message.error.other.SetInParent()
+        stream.send(message)
+
+    def _tell(self, standings: list[Standing]) -> None:
+        for standing in standings:
+            message = p4runtime_pb2.StreamMessageResponse()
+            message.arbitration.device_id = self._device_id
+            message.arbitration.election_id.high = standing.election_id >> 64
+            message.arbitration.election_id.low = standing.election_id & ((1 << 64) - 1)
+            message.arbitration.status.code = int(standing.code)
+            assert isinstance(standing.stream, _Stream)
+            standing.stream.send(message)
+
+    def _check(self, request: Any, *, writes: bool = False) -> None:
+        if request.device_id != self._device_id:
+            raise StatusError(Code.NOT_FOUND, f"this server has device {self._device_id}, not {request.device_id}")
+        if writes:
+            if request.role or request.role_id:
+                raise StatusError(Code.PERMISSION_DENIED, "only the default role is implemented")
+            self._arbitration.check_writer(_election_id(request.election_id))
+
+
+class GrpcServer:
+    """A Service on a port; serving when it is made."""
+
+    def __init__(self, service: Service, host: str, port: int, tls: TlsFiles | None = None) -> None:
+        """`port` 0 takes any: see `port`. ConfigurationError for a port or a file that cannot be had."""
+        options = (("grpc.max_receive_message_length", MAX_MESSAGE_BYTES), ("grpc.so_reuseport", 0))
+        self._server = grpc.server(futures.ThreadPoolExecutor(THREADS, "fanin p4runtime"), options=options)
+        p4runtime_pb2_grpc.add_P4RuntimeServicer_to_server(service, self._server)
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            if tls is None:
+                self.port: int = self._server.add_insecure_port(address)
+            else:
+                self.port = self._server.add_secure_port(address, _credentials(tls))
+        except (RuntimeError, OSError) as error:
+            raise ConfigurationError(
+                f"P4Runtime cannot be served at {address}: {error}. Remedy: stop what uses the port (`ss -lntp` shows "
+                "that), or name another, of this machine"
+            ) from None
+        if not self.port:
+            raise ConfigurationError(f"P4Runtime cannot be served at {address}: the port cannot be had")
+        self._server.start()
+
+    def close(self) -> None:
+        """End all calls and streams."""
+        self._server.stop(STOP_GRACE_S).wait()
+
+
+def _credentials(tls: TlsFiles) -> Any:
+    ca = None if tls.ca is None else tls.ca.read_bytes()
+    pair = tls.key.read_bytes(), tls.certificate.read_bytes()
+    return grpc.ssl_server_credentials([pair], root_certificates=ca, require_client_auth=ca is not None)
+
+
+class _answering:  # noqa: N801 (used as a statement)
+    """Turns a StatusError into the call's status."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, StatusError):
+            self._context.abort(_grpc_code(error.code), str(error))
+
+
+def _election_id(message: Any) -> int:
+    return int(message.high) << 64 | int(message.low)
+
+
+def _grpc_code(code: Code) -> Any:
+    return next(each for each in grpc.StatusCode if each.value[0] == int(code))
+
+
+def _as_error(error: StatusError) -> Any:
+    return p4runtime_pb2.Error(canonical_code=int(error.code), message=str(error), space="fanin")
+
+
+def _abort_with_details(context: Any, results: list[Any]) -> None:
+    """UNKNOWN, with one p4.v1.Error per update in the status details (section 12.3)."""
+    failed = next(result for result in results if result.canonical_code)
+    status = status_pb2.Status(code=int(Code.UNKNOWN), message=f"an update was refused: {failed.message}")
+    for result in results:
+        status.details.add().Pack(result)
+    context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
+    context.abort(grpc.StatusCode.UNKNOWN, status.message)

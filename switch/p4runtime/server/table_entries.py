@@ -1,0 +1,239 @@
+"""Table entries between P4Runtime messages and the emulator's tables (specification, section 9.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from p4.config.v1 import p4info_pb2
+from p4.v1 import p4runtime_pb2
+
+from fanin.switch.p4.tables import Entry, Match, Table, TableError
+from fanin.switch.p4runtime.server.p4info import Described, by_id
+from fanin.switch.p4runtime.status import Code, StatusError, from_table
+from fanin.switch.p4runtime.values import decoded, encoded
+
+EXACT, LPM = p4info_pb2.MatchField.EXACT, p4info_pb2.MatchField.LPM
+TERNARY, RANGE = p4info_pb2.MatchField.TERNARY, p4info_pb2.MatchField.RANGE
+OPTIONAL = p4info_pb2.MatchField.OPTIONAL
+KINDS = {EXACT: "exact", LPM: "lpm", TERNARY: "ternary", RANGE: "range", OPTIONAL: "optional"}
+INSERT, MODIFY, DELETE = (getattr(p4runtime_pb2.Update, name) for name in ("INSERT", "MODIFY", "DELETE"))
+
+
+class TableEntries:
+    """Reads and writes the tables of one program."""
+
+    def __init__(self, described: Described) -> None:
+        self._described = described
+
+    # --- writing ---
+
+    def write(self, kind: int, entry: Any) -> None:
+        """Insert, modify or delete one entry, or change a default action."""
+        info, table = self._table(entry.table_id)
+        if entry.is_default_action:
+            self._write_default(kind, entry, info, table)
+            return
+        matches = self._matches(entry, info)
+        self._check_priority(entry, table)
+        try:
+            if kind == DELETE:
+                table.delete(matches, entry.priority)
+                return
+            action, data = self._action(entry, info)
+            change = table.insert if kind == INSERT else table.modify
+            changed = change(matches, entry.priority, action, data)
+        except TableError as error:
+            raise from_table(error) from None
+        changed.note = entry.metadata, entry.controller_metadata
+        if entry.HasField("counter_data"):
+            self._set_counts(entry.table_id, changed, entry.counter_data)
+
+    def write_direct_counter(self, kind: int, entry: Any) -> None:
+        """Set the counts of one entry."""
+        if kind != MODIFY:
+            raise StatusError(Code.INVALID_ARGUMENT, "direct counters can only be modified")
+        found = self._found(entry.table_entry)
+        self._set_counts(entry.table_entry.table_id, found, entry.data)
+
+    def _write_default(self, kind: int, entry: Any, info: Any, table: Table) -> None:
+        if kind != MODIFY or entry.match or entry.priority:
+            raise StatusError(
+                Code.INVALID_ARGUMENT, "a default action can only be modified, and has neither match nor priority"
+            )
+        try:
+            if entry.HasField("action"):
+                table.set_default(*self._action(entry, info))
+            else:
+                table.set_default(None)
+        except TableError as error:
+            raise from_table(error) from None
+
+    def _table(self, table_id: int) -> tuple[Any, Table]:
+        if table_id not in self._described.tables:
+            raise StatusError(Code.NOT_FOUND, f"there is no table with id {table_id:#x}")
+        return self._described.tables[table_id]
+
+    def _matches(self, entry: Any, info: Any) -> tuple[Match, ...]:
+        given = {}
+        for match in entry.match:
+            if match.field_id in given:
+                raise StatusError(Code.INVALID_ARGUMENT, f"match field {match.field_id} is given twice")
+            given[match.field_id] = match
+        matches = tuple(_match(given.pop(field.id, None), field) for field in info.match_fields)
+        if given:
+            raise StatusError(Code.INVALID_ARGUMENT, f"table {info.preamble.name} has no match field {min(given)}")
+        return matches
+
+    def _check_priority(self, entry: Any, table: Table) -> None:
+        if table.ranked and entry.priority <= 0:
+            raise StatusError(Code.INVALID_ARGUMENT, f"entries of table {table.name} need a priority above 0")
+        if not table.ranked and entry.priority:
+            raise StatusError(Code.INVALID_ARGUMENT, f"entries of table {table.name} have no priority")
+
+    def _action(self, entry: Any, info: Any) -> tuple[str, tuple[int, ...]]:
+        if entry.action.WhichOneof("type") != "action":
+            raise StatusError(Code.INVALID_ARGUMENT, f"table {info.preamble.name}: an action is expected")
+        wanted = entry.action.action
+        scopes = {reference.id: reference.scope for reference in info.action_refs}
+        if wanted.action_id not in scopes:
+            raise StatusError(
+                Code.INVALID_ARGUMENT, f"table {info.preamble.name} has no action with id {wanted.action_id:#x}"
+            )
+        forbidden = "DEFAULT_ONLY" if not entry.is_default_action else "TABLE_ONLY"
+        if scopes[wanted.action_id] == p4info_pb2.ActionRef.Scope.Value(forbidden):
+            raise StatusError(Code.PERMISSION_DENIED, f"that action of table {info.preamble.name} is {forbidden}")
+        action = self._described.actions[wanted.action_id]
+        given = {parameter.param_id: parameter.value for parameter in wanted.params}
+        if len(given) != len(wanted.params) or given.keys() != by_id(action.params).keys():
+            raise StatusError(
+                Code.INVALID_ARGUMENT,
+                f"action {action.preamble.name} takes {[each.name for each in action.params]}, once each",
+            )
+        return action.preamble.name, tuple(
+            decoded(given[each.id], each.bitwidth, f"parameter {each.name}") for each in action.params
+        )
+
+    def _found(self, entry: Any) -> Entry:
+        info, table = self._table(entry.table_id)
+        if entry.is_default_action:
+            return table.miss
+        try:
+            return table.lookup(self._matches(entry, info), entry.priority)
+        except TableError as error:
+            raise from_table(error) from None
+
+    def _set_counts(self, table_id: int, entry: Entry, data: Any) -> None:
+        if table_id not in self._described.direct_counters:
+            raise StatusError(Code.INVALID_ARGUMENT, f"table {table_id:#x} has no direct counter")
+        entry.packets, entry.bytes = data.packet_count, data.byte_count
+
+    # --- reading ---
+
+    def read(self, wanted: Any) -> Iterator[Any]:
+        """Entities for what a table entry with some fields set asks for; table id 0 asks for all tables."""
+        tables = self._described.tables if not wanted.table_id else (wanted.table_id,)
+        for table_id in tables:
+            info, table = self._table(table_id)
+            if wanted.is_default_action:
+                found = [table.miss] if table.miss.action else []
+            elif wanted.match:
+                matches = self._matches(wanted, info)
+                found = [each for each in table if each.matches == matches and each.rank == _rank(wanted, table, each)]
+            else:
+                found = [each for each in table if not wanted.priority or -each.rank == wanted.priority]
+            for entry in found:
+                message = self._message(table_id, info, table, entry, default=wanted.is_default_action)
+                if wanted.HasField("counter_data") and table_id in self._described.direct_counters:
+                    message.counter_data.packet_count, message.counter_data.byte_count = entry.packets, entry.bytes
+                if not wanted.HasField("action") or message.action == wanted.action:
+                    yield p4runtime_pb2.Entity(table_entry=message)
+
+    def read_direct_counters(self, wanted: Any) -> Iterator[Any]:
+        """The same, of direct counters."""
+        request = p4runtime_pb2.TableEntry()
+        request.CopyFrom(wanted.table_entry)
+        request.counter_data.SetInParent()
+        for entity in self.read(request):
+            entry = entity.table_entry
+            if entry.HasField("counter_data"):
+                counter = p4runtime_pb2.DirectCounterEntry(data=entry.counter_data)
+                counter.table_entry.table_id, counter.table_entry.priority = entry.table_id, entry.priority
+                counter.table_entry.match.extend(entry.match)
+                yield p4runtime_pb2.Entity(direct_counter_entry=counter)
+
+    def _message(self, table_id: int, info: Any, table: Table, entry: Entry, *, default: bool) -> Any:
+        message = p4runtime_pb2.TableEntry(table_id=table_id, is_default_action=default)
+        if not default:
+            for match, field in zip(entry.matches, info.match_fields, strict=True):
+                _add_match(message, match, field)
+            message.priority = -entry.rank if table.ranked else 0
+            if isinstance(entry.note, tuple):
+                message.metadata, message.controller_metadata = entry.note
+        action = next(each for each in self._described.actions.values() if each.preamble.name == entry.action)
+        message.action.action.action_id = action.preamble.id
+        for parameter, value in zip(action.params, entry.data, strict=True):
+            message.action.action.params.add(param_id=parameter.id, value=encoded(value))
+        return message
+
+
+def _rank(wanted: Any, table: Table, entry: Entry) -> int:
+    """The rank that an entry with the match asked for must have; its own where priorities mean nothing."""
+    return -int(wanted.priority) if table.ranked and wanted.priority else entry.rank
+
+
+def _match(given: Any, field: Any) -> Match:
+    whole = (1 << field.bitwidth) - 1
+    what = f"match field {field.name}"
+    if given is None:
+        if field.match_type == EXACT:
+            raise StatusError(Code.INVALID_ARGUMENT, f"{what} must be given")
+        return Match(low=0, high=whole) if field.match_type == RANGE else Match(0, 0)
+    kind = given.WhichOneof("field_match_type")
+    if kind != KINDS.get(field.match_type):
+        raise StatusError(Code.INVALID_ARGUMENT, f"{what} is {KINDS.get(field.match_type)}, not {kind}")
+    if kind == "exact":
+        return Match(decoded(given.exact.value, field.bitwidth, what))
+    if kind == "optional":
+        return Match(decoded(given.optional.value, field.bitwidth, what), whole)
+    if kind == "range":
+        low, high = (decoded(each, field.bitwidth, what) for each in (given.range.low, given.range.high))
+        if low > high or (low, high) == (0, whole):
+            raise StatusError(Code.INVALID_ARGUMENT, f"{what}: {low}..{high} is empty, or all: leave it out")
+        return Match(low=low, high=high)
+    if kind == "lpm":
+        length = given.lpm.prefix_len
+        if not 0 < length <= field.bitwidth:
+            raise StatusError(
+                Code.INVALID_ARGUMENT, f"{what}: a prefix has 1..{field.bitwidth} bits; leave out one of 0"
+            )
+        value, mask = given.lpm.value, whole ^ (whole >> length)
+    else:
+        value, mask = given.ternary.value, decoded(given.ternary.mask, field.bitwidth, f"mask of {what}")
+        if not mask:
+            raise StatusError(Code.INVALID_ARGUMENT, f"{what}: a mask of 0 is written by leaving the field out")
+    number = decoded(value, field.bitwidth, what)
+    if number & ~mask:
+        raise StatusError(Code.INVALID_ARGUMENT, f"{what}: {number:#x} has bits outside its mask {mask:#x}")
+    return Match(number, mask)
+
+
+def _add_match(message: Any, match: Match, field: Any) -> None:
+    """Adds one field's match to an entry; a field that may be anything is left out."""
+    whole = (1 << field.bitwidth) - 1
+    if match.low is not None and match.high is not None:
+        if (match.low, match.high) != (0, whole):
+            message.match.add(field_id=field.id).range.low = encoded(match.low)
+            message.match[-1].range.high = encoded(match.high)
+        return
+    mask = match.mask & whole
+    if field.match_type == EXACT:
+        message.match.add(field_id=field.id).exact.value = encoded(match.value)
+    elif mask and field.match_type == OPTIONAL:
+        message.match.add(field_id=field.id).optional.value = encoded(match.value)
+    elif mask and field.match_type == LPM:
+        message.match.add(field_id=field.id).lpm.value = encoded(match.value & mask)
+        message.match[-1].lpm.prefix_len = mask.bit_count()
+    elif mask:
+        message.match.add(field_id=field.id).ternary.value = encoded(match.value & mask)
+        message.match[-1].ternary.mask = encoded(mask)

@@ -1,0 +1,77 @@
+"""A UDP socket as a port of an emulated switch: ordinary hosts on one side, Ethernet frames on the other.
+
+The socket's address stands for the switch's; whoever sends gets a MAC address made of its own. So the compiled program
+reads and rewrites frames as on a wire, and no host notices that there is none.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+
+from fanin.errors import ConfigurationError
+from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES
+from fanin.protocol.wire import MAX_DATAGRAM_BYTES
+from fanin.switch.p4runtime.frames import Endpoint, Frame, mac_of, read_frame
+
+STAND_IN = "192.0.2.1"
+"""The switch's address where the socket listens on all of its machine's (TEST-NET-1, RFC 5737: never a real one)."""
+
+
+class UdpPort:
+    """Port number 1 of an emulated switch."""
+
+    NUMBER = 1
+
+    def __init__(self, host: str, port: int) -> None:
+        """ConfigurationError for an address that cannot be had; IPv4 only, as the program's parser."""
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_REQUEST_BYTES)
+            self._socket.bind((host, port))
+        except OSError as error:
+            self._socket.close()
+            raise ConfigurationError(f"udp port {port} of {host!r} cannot be had: {error.strerror or error}") from None
+        bound, self.port = self._socket.getsockname()
+        address = int.from_bytes(socket.inet_aton(STAND_IN if bound == "0.0.0.0" else bound), "big")
+        self.end = Endpoint(mac_of(address), address, self.port)
+        """The switch, as the program sees it."""
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    def start(self, receive: Callable[[int, bytes], None]) -> None:
+        """Hand every datagram to `receive(port, frame)`, in a thread."""
+        self._thread = threading.Thread(target=self._serve, args=(receive,), name="fanin udp port", daemon=True)
+        self._thread.start()
+
+    def transmit(self, port: int, data: bytes) -> None:
+        """Send a frame that leaves the switch. One that is not UDP has no way out here, and is dropped."""
+        frame = read_frame(data)
+        if frame is None or port != self.NUMBER:
+            return
+        try:
+            self._socket.sendto(
+                frame.payload, (socket.inet_ntoa(frame.destination.address.to_bytes(4, "big")), frame.destination.port)
+            )
+        except OSError:  # nobody listens there any more, or the queue is full: datagrams get lost
+            return
+
+    def close(self) -> None:
+        """Stop and give up the socket."""
+        self._closing = True
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as waker:
+            host = self._socket.getsockname()[0]
+            waker.sendto(b"", ("127.0.0.1" if host == "0.0.0.0" else host, self.port))
+        if self._thread is not None:
+            self._thread.join()
+        self._socket.close()
+
+    def _serve(self, receive: Callable[[int, bytes], None]) -> None:
+        while not self._closing:
+            try:
+                payload, (host, port) = self._socket.recvfrom(MAX_DATAGRAM_BYTES)
+            except OSError:  # an ICMP error of an earlier datagram
+                continue
+            address = int.from_bytes(socket.inet_aton(host), "big")
+            receive(self.NUMBER, Frame(Endpoint(mac_of(address), address, port), self.end, payload).to_bytes())

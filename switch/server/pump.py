@@ -1,0 +1,274 @@
+"""The pump server: drives any switch machine, native or twin, over any transport, with one thread per flow.
+
+Every flow has a machine of its own, and a worker registers with each of them; so what flows report is put together
+here: a worker has joined when it has joined every flow, and is silent or has left as soon as one flow says so.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
+
+from fanin.protocol.events import SwitchEvent, WorkerJoined
+from fanin.protocol.job import JobSpec, ParentRoute, Uplink
+from fanin.switch.server.event_queue import EventQueue
+from fanin.transports.pump import Machine, Pump
+from fanin.transports.transport import Transport
+
+
+class SwitchMachine(Machine[SwitchEvent], Protocol):
+    """What the twin (switch/machine/switch_machine.py) and the native machine (`_native.SwitchMachine`) both are."""
+
+    def admit(self, spec: JobSpec) -> None:
+        """Take a job in."""
+
+    def admit_leaf(self, spec: JobSpec, uplink: Uplink) -> None:
+        """Take in a part of a job at a parent."""
+
+    def remove(self, job: int) -> None:
+        """Forget a job."""
+
+    def evict(self, job: int, worker: int, now: float) -> None:
+        """Take a worker out of the full mask."""
+
+    def suspect(self, job: int, worker: int, now: float) -> None:
+        """Expect a sign of life from a worker soon."""
+
+    def overdue(self, now: float) -> list[int]:
+        """Addresses of the workers that `handle_timer` would lose."""
+
+    def sign_of_life(self, source: int, now: float) -> None:
+        """The worker at that address lives, although nothing came from it."""
+
+    def set_quorum(self, job: int, quorum: int, now: float) -> None:
+        """Change K."""
+
+    def set_staleness(self, job: int, staleness: int, now: float) -> None:
+        """Change S."""
+
+    def admit_worker(self, job: int, worker: int, token: int) -> None:
+        """Open an evicted worker's place."""
+
+    def counters(self) -> dict[str, int]:
+        """Counts by name."""
+
+    def job_counters(self, job: int) -> dict[str, int]:
+        """Counts of one job."""
+
+    def members(self, job: int) -> tuple[int, int, int]:
+        """Masks of registered, lost and left workers."""
+
+
+@runtime_checkable
+class CallsOut(Protocol):
+    """A transport that can be told of a peer which has not sent anything yet."""
+
+    def number_of(self, host: str, port: int) -> int:
+        """The number of a peer at a numeric address."""
+
+
+@runtime_checkable
+class SeesConnections(Protocol):
+    """A transport that knows of a peer that says nothing whether its process runs."""
+
+    def connected(self, address: int) -> bool:
+        """Whether the peer's connection is open."""
+
+
+class PumpServer:
+    """A server (switch/server/server.py) over `flows`, pairs of a machine and its transport; running when it is made.
+
+    After a crash of a flow's thread, `next_event` raises RuntimeError: a switch that has lost a flow must not linger.
+    """
+
+    def __init__(
+        self,
+        flows: Sequence[tuple[SwitchMachine, Transport]],
+        *,
+        ports: tuple[int, ...] = (),
+        description: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._description = description
+        self._ports = ports
+        self._clock = clock
+        self._machines = [machine for machine, _ in flows]
+        self._reported: dict[tuple[type, int, int], int] = {}
+        """By kind of event, job and worker: how many flows have reported it."""
+        self._reporting = threading.Lock()
+        """Guards that."""
+        self._events = EventQueue()
+        self._pumps = [
+            Pump(
+                machine,
+                transport,
+                clock,
+                self._take,
+                self._crashed,
+                f"fanin switch flow {flow}",
+                _attesting(machine, transport),
+            )
+            for flow, (machine, transport) in enumerate(flows)
+        ]
+        for pump in self._pumps:
+            pump.start()
+
+    @property
+    def description(self) -> str:
+        """What drives what over what."""
+        return self._description
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The port of each flow."""
+        return self._ports
+
+    def admit_leaf(self, spec: JobSpec, parent: ParentRoute) -> None:
+        """Take in a part of a job at a parent on every flow, or, when one refuses, on none."""
+        self.admit(spec, parent)
+
+    def admit(self, spec: JobSpec, parent: ParentRoute | None = None) -> None:
+        """Take a job in on every flow, or, when one refuses, on none."""
+        with self._reporting:
+            for key in [key for key in self._reported if key[1] == spec.job]:
+                del self._reported[key]
+        admitted: list[tuple[SwitchMachine, threading.Lock]] = []
+        for flow, (machine, pump) in enumerate(self._flows()):
+            try:
+                with pump.lock:
+                    if parent is None:
+                        machine.admit(spec)
+                    else:
+                        assert isinstance(pump.transport, CallsOut), "a leaf's data goes over UDP"
+                        number = pump.transport.number_of(parent.host, parent.ports[flow])
+                        machine.admit_leaf(spec, parent.uplink(number))
+            except BaseException:
+                for earlier, lock in admitted:
+                    with lock:
+                        earlier.remove(spec.job)
+                raise
+            admitted.append((machine, pump.lock))
+
+    def remove(self, job: int) -> None:
+        """Forget a job on every flow."""
+        for machine, pump in self._flows():
+            with pump.lock:
+                machine.remove(job)
+
+    def evict(self, job: int, worker: int) -> None:
+        """Take a worker out of the full mask on every flow."""
+        for machine, pump in self._flows():
+            with pump.lock:
+                machine.evict(job, worker, self._clock())
+            pump.transport.wake()
+
+    def suspect(self, job: int, worker: int) -> None:
+        """Expect a sign of life from a worker soon, on every flow."""
+        for machine, pump in self._flows():
+            with pump.lock:
+                machine.suspect(job, worker, self._clock())
+            pump.transport.wake()
+
+    def set_quorum(self, job: int, quorum: int) -> None:
+        """Change K on every flow."""
+        for machine, pump in self._flows():
+            with pump.lock:
+                machine.set_quorum(job, quorum, self._clock())
+            pump.transport.wake()
+
+    def set_staleness(self, job: int, staleness: int) -> None:
+        """Change S on every flow."""
+        for machine, pump in self._flows():
+            with pump.lock:
+                machine.set_staleness(job, staleness, self._clock())
+            pump.transport.wake()
+
+    def admit_worker(self, job: int, worker: int, token: int) -> None:
+        """Open an evicted worker's place on every flow; what is reported of it from here on is news again."""
+        with self._reporting:
+            for key in [key for key in self._reported if key[1:] == (job, worker)]:
+                del self._reported[key]
+        for machine, pump in self._flows():
+            with pump.lock:
+                machine.admit_worker(job, worker, token)
+
+    @property
+    def event_fileno(self) -> int:
+        """Readable while `next_event` has something to say."""
+        return self._events.fileno()
+
+    def next_event(self, timeout_s: float) -> SwitchEvent | None:
+        """The next event; waits up to `timeout_s` for one. RuntimeError after a crash of a flow."""
+        return self._events.next(timeout_s)
+
+    def counters(self) -> dict[str, int]:
+        """Sums over flows."""
+        return self._sum(lambda machine: machine.counters())
+
+    def job_counters(self, job: int) -> dict[str, int]:
+        """Sums over flows, of one job."""
+        return self._sum(lambda machine: machine.job_counters(job))
+
+    def shared_memory(self, job: int) -> tuple[str, ...]:
+        """None: a Python loop gains nothing by it."""
+        return ()
+
+    def ring_bytes(self, job: int) -> tuple[int, int]:
+        """None: it offers no shared memory."""
+        return 0, 0
+
+    def members(self, job: int) -> tuple[int, int, int]:
+        """Registered on every flow; lost on any; left any."""
+        registered, lost, left = 0xFFFFFFFF, 0, 0
+        for machine, pump in self._flows():
+            with pump.lock:
+                masks = machine.members(job)
+            registered, lost, left = registered & masks[0], lost | masks[1], left | masks[2]
+        return registered, lost, left
+
+    def close(self) -> None:
+        """Stop the threads, end every wait for an event and close the transports."""
+        self._events.close()
+        for pump in self._pumps:
+            pump.halt()
+        for pump in self._pumps:
+            pump.stop()
+
+    def _flows(self) -> list[tuple[SwitchMachine, Pump[SwitchEvent]]]:
+        return list(zip(self._machines, self._pumps, strict=True))
+
+    def _sum(self, counters_of: Callable[[SwitchMachine], dict[str, int]]) -> dict[str, int]:
+        total: dict[str, int] = {}
+        for machine, pump in self._flows():
+            with pump.lock:
+                counted = counters_of(machine)
+            for key, value in counted.items():
+                total[key] = total.get(key, 0) + value
+        return total
+
+    def _take(self, event: SwitchEvent) -> None:
+        """An event of one flow, in its pump's thread."""
+        key = (type(event), event.job, event.worker)
+        with self._reporting:
+            reports = self._reported.get(key, 0) + 1
+            self._reported[key] = reports
+            if reports == (len(self._pumps) if isinstance(event, WorkerJoined) else 1):
+                self._events.put(event)
+
+    def _crashed(self, error: Exception) -> None:
+        self._events.fail(RuntimeError(f"a flow of the switch crashed: {error!r}"))
+
+
+def _attesting(machine: SwitchMachine, transport: Transport) -> Callable[[float], None] | None:
+    """What tells the machine, before its timers, of silent workers whose connection says that they live."""
+    if not isinstance(transport, SeesConnections):
+        return None
+
+    def attest(now: float) -> None:
+        for source in machine.overdue(now):
+            if transport.connected(source):
+                machine.sign_of_life(source, now)
+
+    return attest

@@ -1,0 +1,57 @@
+"""What a handler raises is a bug of ours, and must not end the switch: it is counted, logged now and then, answered."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from fanin.protocol.control import Refusal, Refused
+from fanin.switch.controller.admission import refuse
+
+LOG_INTERVAL_S = 10.0
+"""At most one traceback is logged in this time: whoever can make a handler raise must not fill a disk."""
+PAUSE_S = 1.0
+"""A timer that raises is tried again after this long, since it would otherwise be due for ever."""
+
+log = logging.getLogger("fanin.switch")
+
+
+class Faults:
+    """Counts them, by what was being done."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._log_s = float("-inf")
+        self.counts: dict[str, int] = {}
+        self.resume_s = float("-inf")
+        """Timers pause until then."""
+
+    @contextmanager
+    def contained(self, what: str, otherwise: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Do `what`; when it raises, do `otherwise` and go on."""
+        try:
+            yield
+        except Exception as error:
+            now = self._clock()
+            self.counts[what] = self.counts.get(what, 0) + 1
+            if now >= self._log_s:
+                self._log_s = now + LOG_INTERVAL_S
+                total = sum(self.counts.values())
+                log.exception(
+                    "a bug of fanin's, contained (%d so far): %s raised %s", total, what, type(error).__name__
+                )
+            otherwise()
+
+    def pause(self) -> None:
+        """A timer has raised."""
+        self.resume_s = self._clock() + PAUSE_S
+
+
+def internal() -> Refused:
+    """What the sender of a request is told that raised."""
+    return refuse(
+        Refusal.INTERNAL,
+        "the switch met a bug of its own with this request, and goes on without it",
+        "see the switch's log, and report what it says there",
+    )

@@ -1,0 +1,406 @@
+"""The switch as a process: control on TCP, data on UDP and ZeroMQ, one controller that knows of all of it.
+
+One thread runs `run`: it waits on the control port, on the data servers' events, on a pipe that other threads wake it
+by, and on the controller's next timer. Data servers have threads of their own.
+
+What comes over the control port goes through the gate (switch/controller/gate.py) to the controller, and nothing that
+it raises on the way ends the switch (switch/service/faults.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import cast
+
+import zmq
+
+from fanin.curve import CurveKeys
+from fanin.errors import ConfigurationError
+from fanin.options import SwitchAddress
+from fanin.protocol import control
+from fanin.protocol.control import Scheme
+from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S
+from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES, RECEIVE_BUFFER_REQUEST_BYTES
+from fanin.switch.controller.controller import Controller
+from fanin.switch.controller.data_plane import DataPlane, Limits
+from fanin.switch.controller.gate import Entered, Gate
+from fanin.switch.controller.job_shape import SwitchBuffers
+from fanin.switch.controller.leaf import LeafController
+from fanin.switch.controller.parent_watch import ParentState, ParentWatch
+from fanin.switch.server.pump import PumpServer
+from fanin.switch.server.server import LeafServer, Server, make_server
+from fanin.switch.service.faults import Faults, internal
+from fanin.switch.service.parent_link import ParentLink
+from fanin.switch.service.work_budget import WorkBudget
+from fanin.switch.transports.curve_port import CurvePort
+from fanin.switch.transports.listener import Listener
+from fanin.transports.zmtp import ZmtpLimits
+
+PORT_ATTEMPTS = 16
+"""Ports tried when any will do: one must be free for TCP and for UDP alike."""
+REQUESTS_PER_TURN = 64
+"""Control messages taken in before events and timers get their turn."""
+CONTROL_LIMITS = ZmtpLimits(frame_bytes=control.MAX_MESSAGE_BYTES, frames=1, message_bytes=control.MAX_MESSAGE_BYTES)
+"""A control message is one frame."""
+CONTROL_BUFFER_BYTES = 1 << 17
+"""Of the kernel's, per connection and direction: two of the longest messages."""
+LINGER_S = 0.2
+"""How long closing waits for what was sent last."""
+MAX_WAIT_MS = 60_000
+
+log = logging.getLogger("fanin.switch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOptions:
+    """What a switch process is told."""
+
+    host: str = "0.0.0.0"
+    """Name or address to listen on."""
+    port: int = control.DEFAULT_PORT
+    """TCP for control and UDP for data; zmq data has the next one. 0: any."""
+    memory_bytes: int
+    """Aggregation memory in all."""
+    flows: int = 1
+    """UDP ports and threads; the first has the port above."""
+    native: bool | None = None
+    """True: the native engine or an error; False: the twin; None: native where it is built."""
+    schemes: tuple[Scheme, ...] = ("udp",)
+    """What carries data; each opens ports, so that one which nobody asked for stays closed."""
+    curve: CurveKeys | None = None
+    curve_clients: tuple[str, ...] | None = None
+    """With `curve`: public keys of the clients that are let in, in Z85. None: any that has the switch's."""
+    operator_key: bytes | None = None
+    """With which operators ask for everything and change anything. None: nobody can."""
+    job_keys: tuple[bytes, ...] | None = None
+    """The keys that jobs may have, at a switch that serves only those. None: any."""
+    source_share: float = 1.0
+    """Of the memory, what jobs opened from one address may hold together, 0..1."""
+    parent: SwitchAddress | None = None
+    """The switch that this one is a leaf of."""
+    parent_curve_key: str | None = None
+    """That switch's public key in Z85, if it encrypts control."""
+    liveness_timeout_s: float = SWITCH_LIVENESS_TIMEOUT_S
+    data: Callable[[str, int], DataPlane] | None = None
+    """Opens the data plane for `schemes`, which is then udp alone, at a host and port: a programmable switch. None: the
+    software switch."""
+    share_memory: bool = True
+    """False: workers on this machine use sockets as well, as over emulated links they must."""
+
+
+class SwitchService:
+    """A running switch: open when it is made; `run` serves until `stop`."""
+
+    def __init__(self, options: ServiceOptions) -> None:
+        """Open all ports. ConfigurationError for one that cannot be had, and for a host that is not this machine's."""
+        self.options = options
+        self.host: str = _resolve(options.host)
+        """Numeric address."""
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        """Of the connection to the parent."""
+        self._control: Listener | CurvePort | None = None
+        self._gate = Gate(secrets.randbits, operator_key=options.operator_key, keys=options.job_keys)
+        self.faults = Faults(time.monotonic)
+        self._budget = WorkBudget(time.monotonic())
+        self._woken, self._waker = socket.socketpair()
+        self._woken.setblocking(False)
+        self._waker.setblocking(False)
+        self._stopping = threading.Event()
+        self._servers: dict[Scheme, Server] = {}
+        self._given: DataPlane | None = None
+        """What `options.data` has opened."""
+        self._parent: ParentLink | None = None
+        self._parent_state: ParentState = "unknown"
+        """As it was last told to the operator."""
+        try:
+            if options.parent is not None:
+                self._parent = ParentLink(self._context, options.parent, options.parent_curve_key)
+            self.port: int = self._open_ports()
+        except BaseException:
+            self.close()
+            raise
+        planes = {scheme: self._plane(scheme, server) for scheme, server in self._servers.items()}
+        limits = Limits(
+            memory_bytes=options.memory_bytes,
+            source_share=options.source_share,
+            liveness_timeout_s=options.liveness_timeout_s,
+        )
+        engine = "; ".join(server.description for server in self._servers.values())
+        self.controller: Controller | LeafController
+        if self._parent is not None:
+            server = planes["udp"].server  # the native one, the pump, or a P4 device: all of them can be leaves
+            path = self._parent.path(f"udp://{self.host}:{self.port}")
+            self.controller = LeafController(
+                limits,
+                cast("LeafServer", server),
+                path,
+                planes["udp"].buffers,
+                random_bits=secrets.randbits,
+                started_s=time.monotonic(),
+                engine=engine,
+            )
+            return
+        self.controller = Controller(
+            limits,
+            planes,
+            random_bits=secrets.randbits,
+            started_s=time.monotonic(),
+            engine=engine,
+            curve=options.curve is not None,
+        )
+        for scheme, plane in planes.items():
+            for spec in plane.running:
+                self.controller.adopt(spec, scheme, time.monotonic())
+
+    @property
+    def servers(self) -> Mapping[Scheme, Server]:
+        """The data servers, by scheme."""
+        return self._servers
+
+    def stop(self) -> None:
+        """Make `run` return soon; from any thread or signal handler."""
+        self._stopping.set()
+        self.wake()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping.is_set()
+
+    def wake(self) -> None:
+        """Give `run` another turn; from any thread or signal handler."""
+        with contextlib.suppress(BlockingIOError, OSError):
+            self._waker.send(b"\0")
+
+    @property
+    def waker_fileno(self) -> int:
+        """A descriptor to write to instead of calling `wake`: for signal.set_wakeup_fd."""
+        return self._waker.fileno()
+
+    def run(self, keep_going: Callable[[], bool] = lambda: True, watched: tuple[int, ...] = ()) -> None:
+        """Serve until `stop`, or until `keep_going()`, asked each turn, is False.
+
+        `watched` are further descriptors that end a wait when they become readable. RuntimeError when a data server
+        has crashed: a switch that serves only a part must not look alive. ConfigurationError when this is to be a leaf,
+        and its parent will not have it.
+        """
+        assert self._control is not None
+        poller = zmq.Poller()
+        sockets = [] if self._parent is None else [self._parent.socket]
+        events = (server.event_fileno for server in self._servers.values())
+        for readable in (*sockets, *events, self._woken.fileno(), *watched):
+            poller.register(readable, zmq.POLLIN)
+        while not self._stopping.is_set() and keep_going():
+            # Without credit, what waits at the control port must not end every wait.
+            poller.register(self._control.fileno(), zmq.POLLIN if self._may_read_control() else 0)
+            ready = dict(poller.poll(self._wait_ms()))
+            for descriptor in watched:
+                if descriptor in ready:
+                    poller.unregister(descriptor)  # it has said what it had to say, and would end every wait
+            with contextlib.suppress(BlockingIOError):
+                self._woken.recv(4096)
+            self._turn()
+
+    def close(self) -> None:
+        """Give up ports and threads. A second call does nothing."""
+        self._stopping.set()
+        for server in self._servers.values():
+            server.close()
+        if not self._context.closed:
+            if self._parent is not None:
+                self._parent.socket.close(linger=200)
+            self._context.term()
+        if self._control is not None:
+            self._control.close(LINGER_S)
+        self._woken.close()
+        self._waker.close()
+
+    # --- one turn of the loop ---
+
+    def _wait_ms(self) -> int:
+        """How long nothing is to be done if nothing comes."""
+        assert self._control is not None
+        now = time.monotonic()
+        timer = self.controller.next_timer()
+        if timer is not None:
+            timer = max(timer, self.faults.resume_s)
+        rests_until = self._budget.resume_s(now)
+        port_timer = rests_until if rests_until > now else self._control.next_timer()
+        times = [at for at in (timer, port_timer) if at is not None]
+        return ceil(min(max(min(times, default=now + MAX_WAIT_MS / 1000) - now, 0.0) * 1000, MAX_WAIT_MS))
+
+    def _may_read_control(self) -> bool:
+        now = time.monotonic()
+        return self._budget.resume_s(now) <= now
+
+    def _turn(self) -> None:
+        assert self._control is not None
+        reads_control = self._may_read_control()
+        began_s = time.thread_time()
+        requests = self._control.receive(REQUESTS_PER_TURN) if reads_control else []
+        replies = list(self._parent.receive()) if self._parent is not None else []
+        # Events before what came with them: who was told of a loss by the data plane may ask about it.
+        for server in self._servers.values():
+            while (event := server.next_event(0.0)) is not None:
+                with self.faults.contained("an event"):
+                    self.controller.handle_event(event, time.monotonic())
+        for route, frames, source in requests:
+            if len(frames) == 1:
+                self._take_request(route, frames[0], source)
+        for heard in replies:
+            assert isinstance(self.controller, LeafController)
+            with self.faults.contained("a reply of the parent"):
+                self.controller.receive_from_parent(heard.reply, time.monotonic(), heard.key)
+        if time.monotonic() >= self.faults.resume_s:
+            with self.faults.contained("a timer", self.faults.pause):
+                self.controller.handle_timer(time.monotonic())
+        for route in self._control.gone():  # after what it said last
+            for peer in self._gate.forget(route):
+                with self.faults.contained("a hang-up"):
+                    self.controller.hung_up(peer, time.monotonic())
+        for peer, reply in self.controller.messages_to_send():
+            if (sealed := self._gate.sealed(peer, reply)) is not None:
+                self._control.send(sealed[0], [sealed[1]])
+        if self._parent is not None:
+            assert isinstance(self.controller, LeafController)
+            self._parent.send(self.controller.messages_to_parent(), self._gate.key)
+            self._look_at_parent(self.controller.watch)
+        if reads_control:
+            self._budget.spend(time.thread_time() - began_s, time.monotonic())
+
+    def _look_at_parent(self, watch: ParentWatch) -> None:
+        """Say when the parent goes and comes; ConfigurationError where it will not have this leaf."""
+        if why := watch.misled():
+            raise ConfigurationError(why)
+        if watch.state != self._parent_state:
+            level = logging.INFO if watch.state == "answers" and self._parent_state == "unknown" else logging.WARNING
+            log.log(level, "%s", watch.in_words(time.monotonic()))
+            self._parent_state = watch.state
+
+    def _take_request(self, route: bytes, data: bytes, source: str) -> None:
+        with self.faults.contained("a request", lambda: self._answer(route, internal())):
+            entered = self._gate.enter(route, data, source)
+            if not isinstance(entered, Entered):
+                self._answer(route, entered)
+                return
+            # A rank's connection is silent while the job runs, and stays: its end tells that the rank has died.
+            if not entered.caller.is_open or isinstance(entered.request, control.Join):
+                assert self._control is not None
+                self._control.keep(route)
+            self.controller.receive(entered.peer, entered.request, time.monotonic(), entered.caller)
+
+    def _answer(self, route: bytes, reply: control.Reply) -> None:
+        """Without a seal: the request had none that holds."""
+        assert self._control is not None
+        if isinstance(reply, control.Refused):
+            self.controller.count_refusal(reply.code)
+        self._control.send(route, [control.to_bytes(reply)])
+
+    # --- opening ---
+
+    def _open_ports(self) -> int:
+        """Bind everything; returns the port of control and of UDP."""
+        if self.options.port != 0:
+            self._bind_control(self.options.port)
+            self._open_data(self.options.port)
+            return self.options.port
+        for attempt in range(PORT_ATTEMPTS):
+            port = self._bind_control(0)
+            try:
+                self._open_data(port)
+                return port
+            except ConfigurationError:  # somebody has the UDP port of that number
+                if attempt == PORT_ATTEMPTS - 1:
+                    raise
+                if self._control is not None:
+                    self._control.close()
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _bind_control(self, port: int) -> int:
+        options = self.options
+        try:
+            if options.curve is None:
+                self._control = Listener(self.host, port, CONTROL_LIMITS, buffer_bytes=CONTROL_BUFFER_BYTES)
+            else:
+                self._control = CurvePort(self.host, port, options.curve.secret, options.curve_clients)
+        except OSError as error:
+            raise ConfigurationError(
+                f"TCP port {port} of {self.host} cannot be had: {error.strerror}. Remedy: stop what uses it "
+                "(`ss -lntp` shows that), or choose another with --bind host:port"
+            ) from None
+        return self._control.port
+
+    def _open_data(self, port: int) -> None:
+        try:
+            for scheme in self.options.schemes:
+                self._servers[scheme] = self._open_server(scheme, port)
+        except BaseException:
+            for server in self._servers.values():
+                server.close()
+            self._servers.clear()
+            raise
+
+    def _plane(self, scheme: Scheme, server: Server) -> DataPlane:
+        return self._given or DataPlane(server, _buffers(scheme, server))
+
+    def _open_server(self, scheme: Scheme, port: int) -> Server:
+        options = self.options
+        if options.data is not None:
+            self._given = options.data(self.host, port)
+            return self._given.server
+        key = options.curve.secret if options.curve is not None else None
+        if scheme == "udp":
+            return make_server(
+                "udp",
+                self.host,
+                port,
+                flows=options.flows,
+                memory_bytes=options.memory_bytes,
+                native=options.native,
+                share_memory=options.share_memory,
+            )
+        try:
+            return self._open_zmq(port + 1 if options.port else 0, key)
+        except ConfigurationError:
+            return self._open_zmq(0, key)  # workers are told the port anyway; the next one is for firewalls' sake
+
+    def _open_zmq(self, port: int, key: str | None) -> Server:
+        options = self.options
+        return make_server(
+            "zmq",
+            self.host,
+            port,
+            flows=1,
+            memory_bytes=options.memory_bytes,
+            native=options.native,
+            curve_secret_key=key,
+            curve_clients=options.curve_clients,
+            liveness_timeout_s=options.liveness_timeout_s,
+        )
+
+
+def _resolve(host: str) -> str:
+    try:
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][4][0])
+    except OSError as error:
+        raise ConfigurationError(
+            f"--bind: {host!r} is no name or address of this machine ({error.strerror}). Remedy: 0.0.0.0 listens on all"
+        ) from None
+
+
+def _buffers(scheme: Scheme, server: Server) -> SwitchBuffers:
+    """How a data server receives. Over ZeroMQ, each worker has a connection of its own with a queue of messages."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_REQUEST_BYTES)
+        granted = probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+    if scheme == "zmq":
+        return SwitchBuffers(receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, shared=False)
+    return SwitchBuffers(receive_buffer_bytes=granted, shared=isinstance(server, PumpServer))
