@@ -21,7 +21,7 @@ STOP_TIMEOUT_S = 5.0
 Event = TypeVar("Event", covariant=True)
 AnyEvent = TypeVar("AnyEvent")
 
-_log = logging.getLogger("fanin.transports.pump")
+_log = logging.getLogger("fanin.pump")
 
 
 class Machine(Protocol[Event]):
