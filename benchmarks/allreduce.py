@@ -12,6 +12,7 @@ import json
 import statistics
 import tempfile
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,13 @@ from rich.console import Console
 
 from fanin import files
 from fanin.benchmarks import mpi
-from fanin.benchmarks.recording import Beginning, record_of
+from fanin.benchmarks.recording import Beginning, finished
 from fanin.benchmarks.rivals import Rival
 from fanin.emulation.announced import announced, reports_of
 from fanin.emulation.figures import FigureTable
 from fanin.emulation.processes import LocalJob
+from fanin.emulation.record import Row as RecordedRow
+from fanin.emulation.record import RunRecord
 from fanin.emulation.report import publish
 from fanin.errors import ConfigurationError, FaninError
 
@@ -189,3 +192,26 @@ def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
     if plan.loss_percent:
         table.caption += "; -1 %: so many datagrams dropped each way at each worker, Python's loop"
     return table
+
+
+def record_of(rows: Sequence[Row], command: str, beginning: Beginning, notes: Sequence[str]) -> RunRecord:
+    """Of `fanin bench allreduce`. Nothing limits the links of one machine, so no row has a physical limit."""
+    first = rows[0]
+    return finished(
+        beginning,
+        kind="bench",
+        title=f"All-reduce on one machine, {first.workers} workers",
+        command=command,
+        settings={"workers": first.workers, "bytes": first.bytes, "samples": first.samples},
+        rows=tuple(map(_recorded, rows)),
+        notes=("All processes are on one machine and compete for its cores; no link limits them.", *notes),
+    )
+
+
+def _recorded(row: Row) -> RecordedRow:
+    behind = "" if row.loss_percent is None else f" at {row.loss_percent:g} % loss"
+    return RecordedRow(
+        backend=row.backend + behind, lanes=row.lanes, workers=row.workers, bytes=row.bytes, rate_bit_s=None,
+        measures="allreduce", median_s=row.median_s, fastest_s=row.fastest_s, slowest_s=row.slowest_s,
+        samples=row.samples, ideal_s=None, ratio_to_gloo=row.ratio_to_gloo, max_error=row.max_error,
+    )  # fmt: skip

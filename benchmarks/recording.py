@@ -7,14 +7,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
 
 import fanin
 from fanin.emulation import record
 from fanin.emulation.network.machine import machine
-
-if TYPE_CHECKING:
-    from fanin.benchmarks.allreduce import Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,26 +55,3 @@ def finished(
         quantities=tuple(quantities),
         notes=tuple(notes),
     )
-
-
-def record_of(rows: Sequence[Row], command: str, beginning: Beginning, notes: Sequence[str]) -> record.RunRecord:
-    """Of `fanin bench allreduce`. Nothing limits the links of one machine, so no row has a physical limit."""
-    first = rows[0]
-    return finished(
-        beginning,
-        kind="bench",
-        title=f"All-reduce on one machine, {first.workers} workers",
-        command=command,
-        settings={"workers": first.workers, "bytes": first.bytes, "samples": first.samples},
-        rows=tuple(map(_recorded, rows)),
-        notes=("All processes are on one machine and compete for its cores; no link limits them.", *notes),
-    )
-
-
-def _recorded(row: Row) -> record.Row:
-    behind = "" if row.loss_percent is None else f" at {row.loss_percent:g} % loss"
-    return record.Row(
-        backend=row.backend + behind, lanes=row.lanes, workers=row.workers, bytes=row.bytes, rate_bit_s=None,
-        measures="allreduce", median_s=row.median_s, fastest_s=row.fastest_s, slowest_s=row.slowest_s,
-        samples=row.samples, ideal_s=None, ratio_to_gloo=row.ratio_to_gloo, max_error=row.max_error,
-    )  # fmt: skip

@@ -7,27 +7,49 @@ the base that it is contributed for, which is what the books know.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
+from fanin.emulation.simulator.event_queue import EventQueue
 from fanin.emulation.simulator.scenario import JobPlan
 from fanin.host.stale.account import Account
 from fanin.host.stale.policy import passes_for
 from fanin.host.stale.rounds import StaleRounds, Step
 from fanin.host.stale.scale import ScaleEpochs
 
-if TYPE_CHECKING:
-    from fanin.emulation.simulator.worker import Process
-
 EPOCH_BOUNDS = 3
 """Rounds of a scale epoch in units of S + 1: short, so that runs of a few steps have drains."""
+
+
+class WorkerProcess(Protocol):
+    """Whose work it is: a process of the simulation (worker.py)."""
+
+    PAUSE_POLL_S: float
+
+    @property
+    def rank(self) -> int:
+        """Its rank in the job."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether the process is stopped for now."""
+
+    def at_work(self, work: StaleWork) -> bool:
+        """Whether the process still lives, and this is its work."""
+
+    def thinking_s(self) -> float:
+        """How long the next gradient takes to compute."""
+
+    def submit(self, step: int, *, passes: bool, counts: npt.NDArray[np.uint32] | None = None) -> None:
+        """Contribute to a base, or pass it."""
 
 
 class StaleWork:
     """The work of one life. It is over when `rounds.done`."""
 
-    def __init__(self, process: Process, plan: JobPlan, first_base: int) -> None:
+    def __init__(self, process: WorkerProcess, queue: EventQueue, plan: JobPlan, first_base: int) -> None:
         assert plan.policy is not None
         staleness = plan.largest_staleness
         self.account = Account(process.rank, plan.chunks)
@@ -40,7 +62,7 @@ class StaleWork:
             end=plan.steps,
         )
         self._process = process
-        self._queue = process.job.queue
+        self._queue = queue
         self._computes_ahead = passes_for(plan.policy)
         self._computing = False
         self._computed: int | None = None

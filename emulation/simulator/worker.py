@@ -15,16 +15,20 @@ the simulation nothing. `job.py` decides who else is started again, and when all
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any
+import random
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from fanin.emulation.simulator.event_queue import EventQueue
 from fanin.emulation.simulator.ledger import JobLedger
-from fanin.emulation.simulator.machines import Worker
-from fanin.emulation.simulator.network import Node
+from fanin.emulation.simulator.machines import Worker, WorkerType
+from fanin.emulation.simulator.network import Network, Node
+from fanin.emulation.simulator.scenario import JobPlan
 from fanin.emulation.simulator.stale_work import StaleWork
-from fanin.emulation.simulator.switch_host import SwitchHost
+from fanin.emulation.simulator.switch_host import Note, SwitchHost
 from fanin.host.session.joining import ENTRY_MARGIN, spec_of, worker_of
 from fanin.numerics.reduction import Element, Reduction
 from fanin.protocol import control
@@ -33,9 +37,6 @@ from fanin.protocol.events import Departed, MembersChanged, Ready, ReductionDone
 from fanin.protocol.job import JobSpec
 from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
 from fanin.protocol.wire import VERSION
-
-if TYPE_CHECKING:
-    from fanin.emulation.simulator.job import SimulatedJob
 
 RESTART_S = 0.2
 """How long a launcher takes to start a worker again."""
@@ -54,13 +55,49 @@ class Phase(enum.Enum):
     LEAVING = enum.auto()
 
 
+class Launcher(Protocol):
+    """Who starts a job's processes, gives them work and is told what becomes of them (job.py)."""
+
+    plan: JobPlan
+    index: int
+    network: Network
+    queue: EventQueue
+    worker_type: WorkerType
+    dice: random.Random
+    note: Note
+    complete: bool
+
+    @property
+    def name(self) -> str:
+        """What the controller knows the job by."""
+
+    @property
+    def inputs(self) -> Callable[[int, int], Array]:
+        """What a rank reduces in a step."""
+
+    def explained(self, process: Process, explanation: control.Explanation) -> None:
+        """A worker that failed was told why."""
+
+    def check_result(self, process: Process, step: int, array: Array) -> None:
+        """A worker holds the result of a step."""
+
+    def finished(self, process: Process) -> None:
+        """A worker has done all its steps."""
+
+    def departed(self, process: Process) -> None:
+        """A worker has left."""
+
+    def failed(self, process: Process) -> None:
+        """A worker gave up."""
+
+
 class Process:
     """One worker of one job."""
 
     PAUSE_POLL_S = 0.01
     """How often a paused process looks whether it may go on computing."""
 
-    def __init__(self, job: SimulatedJob, rank: int, address: int, switch: SwitchHost) -> None:
+    def __init__(self, job: Launcher, rank: int, address: int, switch: SwitchHost) -> None:
         self.job = job
         self.switch = switch
         """The one that it joins at and sends to."""
@@ -200,7 +237,7 @@ class Process:
         if self.job.plan.policy is None:
             self._work(self.life)
         else:
-            self.stale_work = StaleWork(self, self.job.plan, self._first_step)
+            self.stale_work = StaleWork(self, self.job.queue, self.job.plan, self._first_step)
             self.stale_work.begin()
 
     def _enter(self, machine: Worker, base: int) -> None:

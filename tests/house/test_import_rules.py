@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.house.repository import ROOT, project
 from tools.linked_tree import link_tree
 
@@ -14,6 +16,15 @@ LOOSE_MODULES = {"__init__", "__main__", "_torch_entry"}
 IMPURE_MODULES = {"curve", "files", "key_file", "memory", "scapy_layer"}
 """Modules directly in fanin/ that read files or the system, or need scapy."""
 LINT_IMPORTS = "from importlinter.cli import lint_imports_command as lint; lint()"
+FIND_CIRCLE = """
+import graphlib, sys, grimp
+graph = grimp.build_graph("fanin", exclude_type_checking_imports=sys.argv[1] != "with types", cache_dir=None)
+imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+try:
+    graphlib.TopologicalSorter(imports).prepare()
+except graphlib.CycleError as error:
+    print(*error.args[1])
+"""
 
 
 def lint_imports(tree: Path) -> subprocess.CompletedProcess[str]:
@@ -71,3 +82,28 @@ def test_the_contract_of_purity_names_every_pure_module_outside_of_folders() -> 
     modules = {path.stem for path in (ROOT / "fanin").glob("*.py")} - IMPURE_MODULES - LOOSE_MODULES
     pure = project()["tool"]["importlinter"]["contracts"][0]
     assert {f"fanin.{name}" for name in modules} <= set(pure["source_modules"])
+
+
+def circle(tree: Path, *, with_types: bool) -> str:
+    """Modules of `tree` that import each other, those that are imported for types only included or not; or nothing."""
+    command = [sys.executable, "-c", FIND_CIRCLE, "with types" if with_types else "without"]
+    found = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=True)
+    return found.stdout.strip()
+
+
+@pytest.mark.parametrize("with_types", [False, True], ids=["imports", "types"])
+def test_no_modules_import_each_other(tmp_path: Path, with_types: bool) -> None:
+    link_tree(tmp_path / "tree")
+    assert not circle(tmp_path / "tree", with_types=with_types)
+
+
+@pytest.mark.parametrize("for_types", [False, True], ids=["imports", "types"])
+def test_modules_that_import_each_other_are_found(tmp_path: Path, for_types: bool) -> None:
+    link_tree(tmp_path / "tree")
+    line = "import fanin.switch.machine.{}\n"
+    if for_types:
+        line = f"from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    {line}"
+    for name, other in (("canary", "wren"), ("wren", "canary")):
+        (tmp_path / "tree" / "fanin" / "switch" / "machine" / f"{name}.py").write_text(line.format(other))
+    assert "fanin.switch.machine.canary" in circle(tmp_path / "tree", with_types=True)
+    assert ("fanin.switch.machine.canary" in circle(tmp_path / "tree", with_types=False)) != for_types

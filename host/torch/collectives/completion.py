@@ -18,13 +18,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch.futures import Future
-
-if TYPE_CHECKING:
-    from fanin.host.torch.collectives.work import FaninWork
 
 MAX_CALLBACK_THREADS = 64
 """Callbacks that may block at once; later ones wait for a thread."""
@@ -32,6 +29,22 @@ CLOSE_TIMEOUT_S = 2.0
 """Longest that closing waits for the thread; a wait on a closed session ends within half a second."""
 IDLE_THREAD_S = 10.0
 """A thread of the pool without work for that long ends."""
+
+
+class Pending(Protocol):
+    """What is to be completed: a collective in flight (work.py)."""
+
+    def wait(self) -> bool:
+        """Return once the outputs hold the result; raise when they never will."""
+
+    def is_completed(self) -> bool:
+        """Whether `wait` would return or raise at once."""
+
+    def exception_when_over(self) -> BaseException | None:
+        """Wait until it is over; what `wait` would raise."""
+
+    def when_transported(self, then: Callable[[], None]) -> None:
+        """Call `then` once `wait` would return or raise at once."""
 
 
 class CallbackPool:
@@ -86,11 +99,11 @@ class Completion:
 
     def __init__(self, *, ordered: bool = False) -> None:
         self._ordered = ordered
-        self._turns: SimpleQueue[tuple[FaninWork, Callable[[], None]] | None] = SimpleQueue()
+        self._turns: SimpleQueue[tuple[Pending, Callable[[], None]] | None] = SimpleQueue()
         self._waiter: threading.Thread | None = None
         self._lock = threading.Lock()
 
-    def future_of(self, work: FaninWork, outputs: Sequence[torch.Tensor]) -> Future[list[torch.Tensor]]:
+    def future_of(self, work: Pending, outputs: Sequence[torch.Tensor]) -> Future[list[torch.Tensor]]:
         """A future that gets the list of outputs, or the error that `work.wait` raises."""
         devices: list[int | str | torch.device] = list({tensor.device for tensor in outputs if tensor.is_cuda})
         promise: Future[None] = Future(devices=devices)
@@ -112,7 +125,7 @@ class Completion:
         """Run it on the pool."""
         _POOL.call(action)
 
-    def in_turn(self, work: FaninWork, then: Callable[[], None]) -> None:
+    def in_turn(self, work: Pending, then: Callable[[], None]) -> None:
         """Run `then` on the pool once `work` is over, waiting on this group's thread."""
         with self._lock:
             if self._waiter is None:
