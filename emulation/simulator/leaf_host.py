@@ -82,14 +82,14 @@ class LeafHost(SwitchHost):
 
 
 class _LeafServer(SimulatedServer):
-    """fanin.switch.server.server.LeafServer, as far as a leaf's controller calls it."""
+    """Of a switch that has a parent."""
 
     def __init__(self, host: LeafHost) -> None:
         super().__init__(host)
         self._leaf = host
 
     def admit_leaf(self, spec: JobSpec, parent: ParentRoute) -> None:
-        """As fanin.switch.server.server.LeafServer says."""
+        """See fanin.switch.server.interface.Server."""
         self._leaf.admit_part(spec, parent)
 
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from fanin.emulation.simulator.event_queue import EventQueue
 from fanin.emulation.simulator.links import Link, Pipe
-from fanin.emulation.simulator.machines import Machine
+from fanin.protocol.machine import Machine
 
 BACKLOG_PACKETS = 4096
 """Packets that wait for a paused machine; more are lost."""
@@ -38,7 +38,7 @@ class Node:
 
     __slots__ = ("address", "armed_at", "backlog", "gone", "machine", "on_step", "paused")
 
-    def __init__(self, address: int, machine: Machine, on_step: Callable[[], None]) -> None:
+    def __init__(self, address: int, machine: Machine[Any], on_step: Callable[[], None]) -> None:
         self.address = address
         self.machine = machine
         self.on_step = on_step
@@ -68,7 +68,7 @@ class Network:
 
     # --- machines come, go, stop and go on ---
 
-    def attach(self, address: int, machine: Machine, on_step: Callable[[], None]) -> Node:
+    def attach(self, address: int, machine: Machine[Any], on_step: Callable[[], None]) -> Node:
         """A machine starts at an address that nobody has, and says its first words."""
         assert address not in self._nodes, f"address {address} is taken"
         node = self._nodes[address] = Node(address, machine, on_step)

@@ -19,7 +19,7 @@ from fanin.emulation.simulator.network import Network, Node
 from fanin.errors import FaninError
 from fanin.protocol import control
 from fanin.protocol.events import SwitchEvent, WorkerSilent
-from fanin.protocol.job import JobSpec
+from fanin.protocol.job import JobSpec, ParentRoute
 from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
 from fanin.switch.controller.controller import Controller
 from fanin.switch.controller.data_plane import DataPlane, Limits
@@ -256,7 +256,7 @@ class SwitchHost:
 
 
 class SimulatedServer:
-    """fanin.switch.server.server.Server, as far as a controller calls it."""
+    """fanin.switch.server.interface.Server, as far as a controller calls it."""
 
     def __init__(self, host: SwitchHost) -> None:
         self._host = host
@@ -265,8 +265,11 @@ class SimulatedServer:
         self.event_fileno = -1
 
     def admit(self, spec: JobSpec) -> None:
-        """These, and what follows, as fanin.switch.server.server.Server says."""
+        """These, and what follows, as fanin.switch.server.interface.Server says."""
         self._host.admit(spec)
+
+    def admit_leaf(self, spec: JobSpec, parent: ParentRoute) -> None:
+        raise FaninError("this simulated switch has no parent")
 
     def remove(self, job: int) -> None:
         self._host.machine.remove(job)

@@ -9,38 +9,19 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from fanin.transports.transport import Datagram, Transport
+from fanin.protocol.machine import Machine
+from fanin.transports.transport import Transport
 
 MAX_WAIT_S = 1.0
 """Longest sleep. Timers and `wake` end it sooner; this only bounds what a lost wake-up could cost."""
 STOP_TIMEOUT_S = 5.0
 """How long `stop` waits for a thread that never blocks longer than a turn."""
 
-Event = TypeVar("Event", covariant=True)
 AnyEvent = TypeVar("AnyEvent")
 
 _log = logging.getLogger("fanin.pump")
-
-
-class Machine(Protocol[Event]):
-    """The five verbs. Time is in seconds, of any clock that does not go back."""
-
-    def receive_datagram(self, data: bytes, source: int, now: float) -> None:
-        """Take in one datagram."""
-
-    def datagrams_to_send(self, now: float) -> list[Datagram]:
-        """Everything that is to be sent now."""
-
-    def next_timer(self) -> float | None:
-        """When `handle_timer` wants to be called, or None."""
-
-    def handle_timer(self, now: float) -> None:
-        """Do what is due."""
-
-    def next_event(self) -> Event | None:
-        """The next thing to report, or None."""
 
 
 class Pump(Generic[AnyEvent]):

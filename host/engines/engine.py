@@ -15,6 +15,7 @@ from typing import Literal, Protocol, cast
 from fanin.errors import SwitchUnreachableError
 from fanin.extension import native_extension
 from fanin.host.engines import pump
+from fanin.host.machine.interface import AnyWorkerMachine
 from fanin.host.machine.worker_machine import WorkerMachine
 from fanin.host.transports import open_transport
 from fanin.numerics.reduction import Reduction
@@ -107,13 +108,13 @@ def make_engine(
     does not resolve, has no route or refuses the connection.
     """
     extension = native_extension(options.native)
-    machine_type: Callable[..., pump.WorkerMachine] = WorkerMachine if extension is None else extension.WorkerMachine
+    machine_type: Callable[..., AnyWorkerMachine] = WorkerMachine if extension is None else extension.WorkerMachine
     asked_for = {"faults": options.packet_faults, "pcap": options.pcap, "trace": options.trace}
     instruments = [name for name, value in asked_for.items() if value is not None]
     if extension is not None and endpoint.scheme == "udp" and not instruments:
         return _native_engine(extension, options, spec, worker, token, endpoint, newcomer)
     with ExitStack() as opened:
-        flows: list[tuple[pump.WorkerMachine, Transport]] = []
+        flows: list[tuple[AnyWorkerMachine, Transport]] = []
         for flow, port in enumerate(endpoint.ports):
             transport = open_transport(options, spec, worker, endpoint.scheme, endpoint.host, port, flow)
             opened.callback(transport.close)

@@ -16,8 +16,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
+from fanin.host.machine.interface import AnyWorkerMachine
 from fanin.numerics.reduction import Element, Reduction
 from fanin.protocol.events import (
     Departed,
@@ -29,28 +29,8 @@ from fanin.protocol.events import (
     Stands,
     WorkerEvent,
 )
-from fanin.transports.pump import Machine, Pump
+from fanin.transports.pump import Pump
 from fanin.transports.transport import Transport
-
-
-class WorkerMachine(Machine[WorkerEvent], Protocol):
-    """What the twin (host/machine/worker_machine.py) and the native machine (`_native.WorkerMachine`) both are."""
-
-    def submit(self, reduction: Reduction) -> int:
-        """Queue a reduction; its ticket."""
-
-    def begin(self, base: int) -> None:
-        """Let a newcomer's reductions begin."""
-
-    def leave(self, now: float) -> None:
-        """Begin to say BYE."""
-
-    def counters(self) -> dict[str, int]:
-        """Counts by name."""
-
-    @property
-    def failed(self) -> bool:
-        """Whether it has reported a failure."""
 
 
 class PumpEngine:
@@ -58,7 +38,7 @@ class PumpEngine:
 
     def __init__(
         self,
-        flows: Sequence[tuple[WorkerMachine, Transport]],
+        flows: Sequence[tuple[AnyWorkerMachine, Transport]],
         *,
         description: str,
         name: str = "fanin",

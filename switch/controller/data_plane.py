@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S, JobSpec
 from fanin.switch.controller.job_shape import SwitchBuffers
-from fanin.switch.server.server import Server
+from fanin.switch.server.interface import Server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,7 @@ from fanin.switch.controller.outbox import Outbox
 from fanin.switch.controller.parent_watch import ParentWatch, no_leaves_here
 from fanin.switch.controller.reports import admission, report_in_tree, seen_by
 from fanin.switch.controller.resources import Resources
-from fanin.switch.server.server import LeafServer
+from fanin.switch.server.interface import Server
 
 PARENT_PATIENCE_S = 0.7
 """How long the parent may take to explain: less than a failing worker waits for the leaf's answer."""
@@ -87,7 +87,7 @@ class LeafController:
     def __init__(
         self,
         limits: Limits,
-        server: LeafServer,
+        server: Server,
         parent: ParentPath,
         buffers: SwitchBuffers,
         *,

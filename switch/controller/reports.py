@@ -11,7 +11,7 @@ from fanin.protocol.job import JobSpec
 from fanin.switch.controller.admission import largest_staleness
 from fanin.switch.controller.gate import Caller
 from fanin.switch.controller.jobs import DirectJob, Job
-from fanin.switch.server.server import Server
+from fanin.switch.server.interface import Server
 
 
 def admission(name: str, rank: int, spec: JobSpec, worker: int, scheme: Scheme, server: Server) -> Admitted:

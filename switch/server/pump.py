@@ -12,53 +12,21 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from fanin.protocol.events import SwitchEvent, WorkerJoined
-from fanin.protocol.job import JobSpec, ParentRoute, Uplink
+from fanin.protocol.job import JobSpec, ParentRoute
+from fanin.switch.machine.interface import LeafMachine
 from fanin.switch.server.event_queue import EventQueue
-from fanin.transports.pump import Machine, Pump
+from fanin.transports.pump import Pump
 from fanin.transports.transport import Transport
 
 
-class SwitchMachine(Machine[SwitchEvent], Protocol):
-    """What the twin (switch/machine/switch_machine.py) and the native machine (`_native.SwitchMachine`) both are."""
-
-    def admit(self, spec: JobSpec) -> None:
-        """Take a job in."""
-
-    def admit_leaf(self, spec: JobSpec, uplink: Uplink) -> None:
-        """Take in a part of a job at a parent."""
-
-    def remove(self, job: int) -> None:
-        """Forget a job."""
-
-    def evict(self, job: int, worker: int, now: float) -> None:
-        """Take a worker out of the full mask."""
-
-    def suspect(self, job: int, worker: int, now: float) -> None:
-        """Expect a sign of life from a worker soon."""
+class PumpedMachine(LeafMachine, Protocol):
+    """One whose workers may have connections that say whether they live."""
 
     def overdue(self, now: float) -> list[int]:
         """Addresses of the workers that `handle_timer` would lose."""
 
     def sign_of_life(self, source: int, now: float) -> None:
         """The worker at that address lives, although nothing came from it."""
-
-    def set_quorum(self, job: int, quorum: int, now: float) -> None:
-        """Change K."""
-
-    def set_staleness(self, job: int, staleness: int, now: float) -> None:
-        """Change S."""
-
-    def admit_worker(self, job: int, worker: int, token: int) -> None:
-        """Open an evicted worker's place."""
-
-    def counters(self) -> dict[str, int]:
-        """Counts by name."""
-
-    def job_counters(self, job: int) -> dict[str, int]:
-        """Counts of one job."""
-
-    def members(self, job: int) -> tuple[int, int, int]:
-        """Masks of registered, lost and left workers."""
 
 
 @runtime_checkable
@@ -78,14 +46,14 @@ class SeesConnections(Protocol):
 
 
 class PumpServer:
-    """A server (switch/server/server.py) over `flows`, pairs of a machine and its transport; running when it is made.
+    """A server (interface.py) over `flows`, pairs of a machine and its transport; running when it is made.
 
     After a crash of a flow's thread, `next_event` raises RuntimeError: a switch that has lost a flow must not linger.
     """
 
     def __init__(
         self,
-        flows: Sequence[tuple[SwitchMachine, Transport]],
+        flows: Sequence[tuple[PumpedMachine, Transport]],
         *,
         ports: tuple[int, ...] = (),
         description: str,
@@ -134,7 +102,7 @@ class PumpServer:
         with self._reporting:
             for key in [key for key in self._reported if key[1] == spec.job]:
                 del self._reported[key]
-        admitted: list[tuple[SwitchMachine, threading.Lock]] = []
+        admitted: list[tuple[PumpedMachine, threading.Lock]] = []
         for flow, (machine, pump) in enumerate(self._flows()):
             try:
                 with pump.lock:
@@ -236,10 +204,10 @@ class PumpServer:
         for pump in self._pumps:
             pump.stop()
 
-    def _flows(self) -> list[tuple[SwitchMachine, Pump[SwitchEvent]]]:
+    def _flows(self) -> list[tuple[PumpedMachine, Pump[SwitchEvent]]]:
         return list(zip(self._machines, self._pumps, strict=True))
 
-    def _sum(self, counters_of: Callable[[SwitchMachine], dict[str, int]]) -> dict[str, int]:
+    def _sum(self, counters_of: Callable[[PumpedMachine], dict[str, int]]) -> dict[str, int]:
         total: dict[str, int] = {}
         for machine, pump in self._flows():
             with pump.lock:
@@ -261,7 +229,7 @@ class PumpServer:
         self._events.fail(RuntimeError(f"a flow of the switch crashed: {error!r}"))
 
 
-def _attesting(machine: SwitchMachine, transport: Transport) -> Callable[[float], None] | None:
+def _attesting(machine: PumpedMachine, transport: Transport) -> Callable[[float], None] | None:
     """What tells the machine, before its timers, of silent workers whose connection says that they live."""
     if not isinstance(transport, SeesConnections):
         return None

@@ -1,93 +1,18 @@
-"""What serves a switch's data ports, and the choice between the native server and the pump.
-
-A server owns one switch machine per flow, each with a port and a thread of its own. Its calls may come from any thread;
-none of them hangs.
-"""
+"""The choice between the native server and the pump, which both are what interface.py says."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import ExitStack
-from typing import Literal, Protocol, cast
+from typing import Literal, cast
 
 from fanin.errors import ConfigurationError
 from fanin.extension import native_extension
-from fanin.protocol.events import SwitchEvent
-from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S, JobSpec, ParentRoute
+from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S
 from fanin.switch.machine.switch_machine import SwitchMachine
 from fanin.switch.server import pump
+from fanin.switch.server.interface import Server
 from fanin.switch.transports import UdpServerTransport, ZmqServerTransport
-
-
-class Server(Protocol):
-    """Serves the data ports of a switch."""
-
-    @property
-    def description(self) -> str:
-        """Which server, machine and transport run, in words."""
-
-    @property
-    def ports(self) -> tuple[int, ...]:
-        """The port of each flow."""
-
-    def admit(self, spec: JobSpec) -> None:
-        """Take a job in, on every flow. AdmissionError when memory is out or the index is taken."""
-
-    def remove(self, job: int) -> None:
-        """Forget a job; its packets are strangers' from now on."""
-
-    def evict(self, job: int, worker: int) -> None:
-        """Take a worker out of the full mask, so that rounds close without it."""
-
-    def suspect(self, job: int, worker: int) -> None:
-        """Something speaks for a worker's death: unless it gives a sign of life on every flow soon, it is lost."""
-
-    def set_quorum(self, job: int, quorum: int) -> None:
-        """Change K of a job, which may close open rounds."""
-
-    def set_staleness(self, job: int, staleness: int) -> None:
-        """Change S of a job, which may close open rounds."""
-
-    def admit_worker(self, job: int, worker: int, token: int) -> None:
-        """Open an evicted worker's place to a new process; ValueError when it was not evicted."""
-
-    @property
-    def event_fileno(self) -> int:
-        """A descriptor that is readable while `next_event` has something to say."""
-
-    def next_event(self, timeout_s: float) -> SwitchEvent | None:
-        """The next event, once per worker however many flows there are; waits up to `timeout_s`.
-
-        Whoever has heard of something from the data plane finds it reported here. RuntimeError after a crash.
-        """
-
-    def counters(self) -> dict[str, int]:
-        """The machines' counters, added up over flows."""
-
-    def job_counters(self, job: int) -> dict[str, int]:
-        """The same, of one job."""
-
-    def shared_memory(self, job: int) -> tuple[str, ...]:
-        """Where the job's workers on this machine find shared memory, a path per flow; empty if none is offered."""
-
-    def ring_bytes(self, job: int) -> tuple[int, int]:
-        """What its rings there hold of the switch's memory, over all flows, and what they want: it has all or none.
-
-        Both are 0 where the job is offered no shared memory.
-        """
-
-    def members(self, job: int) -> tuple[int, int, int]:
-        """Bit masks of the workers that are registered on every flow, lost on any, and that left any."""
-
-    def close(self) -> None:
-        """Stop, and give up sockets and threads. A second call does nothing."""
-
-
-class LeafServer(Server, Protocol):
-    """A server whose jobs may be parts of jobs at a parent."""
-
-    def admit_leaf(self, spec: JobSpec, parent: ParentRoute) -> None:
-        """Take such a part in, on every flow; AdmissionError as for `admit`."""
 
 
 def make_server(

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import cast
 
 import zmq
 
@@ -35,8 +34,9 @@ from fanin.switch.controller.gate import Entered, Gate
 from fanin.switch.controller.job_shape import SwitchBuffers
 from fanin.switch.controller.leaf import LeafController
 from fanin.switch.controller.parent_watch import ParentState, ParentWatch
+from fanin.switch.server.interface import Server
 from fanin.switch.server.pump import PumpServer
-from fanin.switch.server.server import LeafServer, Server, make_server
+from fanin.switch.server.server import make_server
 from fanin.switch.service.faults import Faults, internal
 from fanin.switch.service.parent_link import ParentLink
 from fanin.switch.service.work_budget import WorkBudget
@@ -136,11 +136,10 @@ class SwitchService:
         engine = "; ".join(server.description for server in self._servers.values())
         self.controller: Controller | LeafController
         if self._parent is not None:
-            server = planes["udp"].server  # the native one, the pump, or a P4 device: all of them can be leaves
             path = self._parent.path(f"udp://{self.host}:{self.port}")
             self.controller = LeafController(
                 limits,
-                cast("LeafServer", server),
+                planes["udp"].server,
                 path,
                 planes["udp"].buffers,
                 random_bits=secrets.randbits,

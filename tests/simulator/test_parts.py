@@ -97,6 +97,9 @@ class Echo:
         self.rang.append(now)
         self.alarm_s = None
 
+    def next_event(self) -> None:
+        return None
+
     def counters(self) -> dict[str, int]:
         return {}
 

@@ -17,10 +17,10 @@ from typing import Any
 from fanin.emulation.simulator import network
 from fanin.emulation.simulator.event_queue import EventQueue
 from fanin.emulation.simulator.links import Link as Link
-from fanin.emulation.simulator.machines import Machine
 from fanin.emulation.simulator.machines import Switch as Switch
 from fanin.emulation.simulator.machines import Worker as Worker
 from fanin.protocol.events import WorkerEvent
+from fanin.protocol.machine import Machine
 
 SWITCH = 0
 MAX_STEPS = 2_000_000
@@ -83,7 +83,7 @@ class Playground:
     def wiretap(self, tap: Callable[[float, int, int, bytes], bool] | None) -> None:
         self._wires.wiretap = tap
 
-    def attach(self, address: int, machine: Machine) -> None:
+    def attach(self, address: int, machine: Machine[Any]) -> None:
         """A machine comes to an address, in the place of one that was there, and says its first words."""
         if address in self._nodes:
             self._wires.detach(self._nodes[address])
@@ -151,7 +151,9 @@ class Playground:
 class Network(Playground):
     """One switch, some workers, and their links."""
 
-    def __init__(self, switch: Machine, workers: Sequence[Worker], *, link: Link | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, switch: Machine[Any], workers: Sequence[Worker], *, link: Link | None = None, seed: int = 0
+    ) -> None:
         super().__init__(link=link, seed=seed)
         self._switch, self._workers = switch, workers
 

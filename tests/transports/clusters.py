@@ -22,8 +22,9 @@ from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options
 from fanin.protocol.job import JobSpec
 from fanin.switch.machine.switch_machine import SwitchMachine
+from fanin.switch.server.interface import Server
 from fanin.switch.server.pump import PumpServer
-from fanin.switch.server.server import Server, make_server
+from fanin.switch.server.server import make_server
 from fanin.transports.transport import SWITCH, Transport
 
 DEADLINE_S = 20.0

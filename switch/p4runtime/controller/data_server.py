@@ -1,4 +1,4 @@
-"""A programmable switch as a data server (switch/server/server.py): it is given jobs as any other."""
+"""A programmable switch as a data server (switch/server/interface.py): it is given jobs as any other."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class DeviceServer:
             self._control.admit(spec)
 
     def admit_leaf(self, spec: JobSpec, parent: ParentRoute) -> None:
-        """See LeafServer."""
+        """See Server."""
         with self._turnstile:
             self._control.admit(spec, parent)
 

@@ -1,0 +1,50 @@
+"""What a switch machine is to those who drive it and those who control it: the twin, the native one, a P4 program."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fanin.protocol.events import SwitchEvent
+from fanin.protocol.job import JobSpec, Uplink
+from fanin.protocol.machine import Machine
+
+
+class AnySwitchMachine(Machine[SwitchEvent], Protocol):
+    """The five verbs, and what a controller asks. switch_machine.py documents the calls."""
+
+    def admit(self, spec: JobSpec) -> None:
+        """Take a job in."""
+
+    def remove(self, job: int) -> None:
+        """Forget a job."""
+
+    def evict(self, job: int, worker: int, now: float) -> None:
+        """Take a worker out of the full mask."""
+
+    def suspect(self, job: int, worker: int, now: float) -> None:
+        """Expect a sign of life from a worker soon."""
+
+    def set_quorum(self, job: int, quorum: int, now: float) -> None:
+        """Change K."""
+
+    def set_staleness(self, job: int, staleness: int, now: float) -> None:
+        """Change S."""
+
+    def admit_worker(self, job: int, worker: int, token: int) -> None:
+        """Open an evicted worker's place."""
+
+    def members(self, job: int) -> tuple[int, int, int]:
+        """Masks of registered, lost and left workers."""
+
+    def counters(self) -> dict[str, int]:
+        """Counts by name."""
+
+    def job_counters(self, job: int) -> dict[str, int]:
+        """Counts of one job."""
+
+
+class LeafMachine(AnySwitchMachine, Protocol):
+    """One that can be a leaf of a tree."""
+
+    def admit_leaf(self, spec: JobSpec, uplink: Uplink) -> None:
+        """Take in a part of a job at a parent."""
