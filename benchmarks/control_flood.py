@@ -16,11 +16,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 import fanin
+from fanin.formats.zmtp import GREETING, READY, ZmtpConnection, ZmtpLimits
 from fanin.options import SwitchAddress
 from fanin.protocol import control, wire
 from fanin.protocol.control import Challenge, Join, Seal
 from fanin.protocol.seal import TAG_BYTES, Credentials, tag
-from fanin.transports.zmtp import GREETING, READY, ZmtpConnection, ZmtpLimits
 
 CONNECT_TIMEOUT_S = 5.0
 BATCH = 32

@@ -14,12 +14,12 @@ import time
 
 import numpy as np
 
+from fanin.formats.frames import Endpoint, Frame, mac_of, read_frame
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import Kind, Packet, parse
 from fanin.switch.p4runtime.controller.job_control import JobControl, Placement
 from fanin.switch.p4runtime.controller.links import LocalLink
 from fanin.switch.p4runtime.controller.vocabulary import Vocabulary
-from fanin.switch.p4runtime.frames import Endpoint, Frame, mac_of, read_frame
 from fanin.switch.p4runtime.opening import Artefacts, emulated_device
 
 WORDS = 64

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fanin.transports.framing import Endpoint
+from fanin.formats.capture import SocketAddress
 
 SWITCH_ADDRESS = 0
 """The switch's, or the root's; leaves come next, then the workers of one job after the other."""
@@ -15,6 +15,6 @@ CAPTURE_NETWORK = "192.0.2"
 """TEST-NET-1 (RFC 5737): a simulated address A is shown as 192.0.2.A."""
 
 
-def endpoint(address: int) -> Endpoint:
+def endpoint(address: int) -> SocketAddress:
     """What an address is shown as."""
-    return Endpoint(f"{CAPTURE_NETWORK}.{address % 254 + 1}", PORT + address // 254)
+    return SocketAddress(f"{CAPTURE_NETWORK}.{address % 254 + 1}", PORT + address // 254)

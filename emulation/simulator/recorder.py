@@ -8,8 +8,8 @@ from collections.abc import Callable
 from fanin.emulation.simulator.addresses import endpoint
 from fanin.emulation.simulator.event_queue import EventQueue
 from fanin.emulation.simulator.network import Datagrams
+from fanin.formats.trace import describe
 from fanin.host.transports.pcap import PcapWriter
-from fanin.transports.trace import describe
 
 TAIL_STEPS = 12
 """Steps and notes at the end of a violation's text."""

@@ -1,1 +1,1 @@
-"""How datagrams move between a machine and its peers: interface, loop, addresses, captures, ZMTP."""
+"""How datagrams move between a machine and its peers: the interface, the loop that drives a machine, what all share."""

@@ -1,7 +1,7 @@
 """The loop that drives a machine over a transport: send what is due, wait, take in what came, let timers fire.
 
 The clock is passed in, and the transport does the input and output: so this is shared by workers and switches, and runs
-in virtual time as well. A `Pump` is one machine, one transport and, between `start` and `stop`, one thread.
+in virtual time as well. A `Pump` is one machine and one transport. Threads are its users': one each, which `run`s it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _log = logging.getLogger("fanin.pump")
 class Pump(Generic[AnyEvent]):
     """Drives `machine` over `transport`. Whoever calls the machine besides it holds `lock`, and `wake`s the pump then.
 
-    `on_event` and `on_crash` are called in the pump's thread, without the lock. After a crash (an exception that no
-    machine or transport should let out) the thread ends. `before_timers` is called under the lock with the time, before
-    timers that are due.
+    `on_event` and `on_crash` are called by `run`, without the lock. After a crash (an exception that no machine or
+    transport should let out) it returns. `before_timers` is called under the lock with the time, before timers that are
+    due.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Pump(Generic[AnyEvent]):
         before_timers: Callable[[float], None] | None = None,
     ) -> None:
         self.lock = threading.Lock()
+        self.name = name
         self.transport = transport
         self._machine = machine
         self._clock = clock
@@ -50,11 +51,15 @@ class Pump(Generic[AnyEvent]):
         self._on_crash = on_crash
         self._before_timers = before_timers
         self._halted = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
-    def start(self) -> None:
-        """Begin; the thread is a daemon, so that it never keeps an interpreter from ending."""
-        self._thread.start()
+    def run(self) -> None:
+        """Turn until halted, or until something crashes."""
+        try:
+            while not self._halted.is_set():
+                self.turn()
+        except Exception as error:
+            _log.exception("%s crashed", self.name)
+            self._on_crash(error)
 
     def turn(self, longest_wait_s: float = MAX_WAIT_S) -> None:
         """One round of the loop; sleeps at most `longest_wait_s`."""
@@ -85,25 +90,16 @@ class Pump(Generic[AnyEvent]):
             self._on_event(event)
 
     def halt(self) -> None:
-        """From here on the machine is not called by the pump any more. Does not wait for the thread."""
+        """From here on the machine is not called by the pump any more. Does not wait for `run` to return."""
         with self.lock:
             self._halted.set()
         self.transport.wake()
 
-    def stop(self) -> None:
-        """Halt, wait for the thread, close the transport. Not from the pump's own thread."""
+    def stop(self, thread: threading.Thread) -> None:
+        """Halt, wait for the thread that runs it, close the transport. Not from that thread."""
         self.halt()
-        if self._thread.ident is not None:
-            self._thread.join(STOP_TIMEOUT_S)
-        if self._thread.is_alive():
-            _log.error("%s did not stop within %g s; its transport stays open", self._thread.name, STOP_TIMEOUT_S)
+        thread.join(STOP_TIMEOUT_S)
+        if thread.is_alive():
+            _log.error("%s did not stop within %g s; its transport stays open", self.name, STOP_TIMEOUT_S)
         else:
             self.transport.close()
-
-    def _run(self) -> None:
-        try:
-            while not self._halted.is_set():
-                self.turn()
-        except Exception as error:
-            _log.exception("%s crashed", self._thread.name)
-            self._on_crash(error)

@@ -82,8 +82,10 @@ class PumpEngine:
             )
             for flow, (machine, transport) in enumerate(flows)
         ]
-        for pump in self._pumps:
-            pump.start()
+        # Daemons, so that they never keep an interpreter from ending.
+        self._threads = [threading.Thread(target=pump.run, name=pump.name, daemon=True) for pump in self._pumps]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def description(self) -> str:
@@ -187,8 +189,8 @@ class PumpEngine:
         if os.getpid() != self._process:
             return
         self._halt()
-        for pump in self._pumps:
-            pump.stop()
+        for pump, thread in zip(self._pumps, self._threads, strict=True):
+            pump.stop(thread)
 
     def _refuse_children(self) -> None:
         if os.getpid() != self._process:

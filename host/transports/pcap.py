@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from fanin import files
 from fanin.errors import ConfigurationError
-from fanin.transports.framing import Endpoint, ethernet_frame, pcap_header, pcap_record
+from fanin.formats.capture import SocketAddress, ethernet_frame, pcap_header, pcap_record
 from fanin.transports.transport import Datagram, Transport
 
 log = logging.getLogger("fanin")
@@ -40,7 +40,9 @@ class PcapWriter:
             self._file.close()
             raise ConfigurationError(f"{path!r} exists and is no capture of fanin's: remove it, or name another file")
 
-    def write(self, time_s: float, source: Endpoint, destination: Endpoint, payloads: Iterable[bytes]) -> None:
+    def write(
+        self, time_s: float, source: SocketAddress, destination: SocketAddress, payloads: Iterable[bytes]
+    ) -> None:
         """Record datagrams, all at `time_s` seconds since 1970. OSError, with the path, where the disk is full."""
         frames = (ethernet_frame(payload, source, destination) for payload in payloads)
         self._write(b"".join(pcap_record(time_s, frame) for frame in frames))
@@ -73,8 +75,8 @@ class PcapTransport:
         self,
         inner: Transport,
         writer: PcapWriter,
-        here: Endpoint,
-        there: Endpoint,
+        here: SocketAddress,
+        there: SocketAddress,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._inner = inner
@@ -102,7 +104,7 @@ class PcapTransport:
             self._record(self._there, self._here, arrived)
         return arrived
 
-    def _record(self, source: Endpoint, destination: Endpoint, datagrams: list[Datagram]) -> None:
+    def _record(self, source: SocketAddress, destination: SocketAddress, datagrams: list[Datagram]) -> None:
         if self._ended:
             return
         try:

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from typing import Literal
 
 from fanin.errors import ConfigurationError
+from fanin.formats.capture import SocketAddress
 from fanin.host.transports.faulty import FaultyTransport
 from fanin.host.transports.pcap import PcapTransport, PcapWriter
 from fanin.host.transports.tracer import TracingTransport
@@ -13,7 +14,6 @@ from fanin.host.transports.udp import UdpTransport
 from fanin.host.transports.zmq import ZmqTransport
 from fanin.options import Options
 from fanin.protocol.job import JobSpec
-from fanin.transports.framing import Endpoint
 from fanin.transports.transport import Transport
 
 _NO_ADDRESS = "192.0.2.{}"
@@ -47,16 +47,16 @@ def open_transport(
 
 def _open(
     options: Options, worker: int, scheme: Literal["udp", "zmq"], host: str, port: int, flow: int
-) -> tuple[Transport, Endpoint, Endpoint]:
+) -> tuple[Transport, SocketAddress, SocketAddress]:
     """The transport, and the two addresses that a capture shows."""
     if scheme == "udp":
         udp = UdpTransport(host, port)
-        return udp, Endpoint(*udp.local), Endpoint(*udp.peer)
+        return udp, SocketAddress(*udp.local), SocketAddress(*udp.peer)
     zmq = ZmqTransport(
         host, port, curve_server_key=options.curve_server_key, connect_timeout_s=options.connect_timeout_s
     )
-    here = Endpoint(_NO_ADDRESS.format(2 + worker), _NO_PORT + flow)
-    return zmq, here, Endpoint(_NO_ADDRESS.format(1), port)
+    here = SocketAddress(_NO_ADDRESS.format(2 + worker), _NO_PORT + flow)
+    return zmq, here, SocketAddress(_NO_ADDRESS.format(1), port)
 
 
 def _of_rank(path: str, worker: int) -> str:

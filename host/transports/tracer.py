@@ -1,4 +1,4 @@
-"""Writes one line of text per datagram that passes through, in both directions (fanin/transports/trace.py)."""
+"""Writes one line of text per datagram that passes through, in both directions (fanin/formats/trace.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TextIO
 
 from fanin import files
 from fanin.errors import ConfigurationError
-from fanin.transports.trace import Direction, trace_line
+from fanin.formats.trace import Direction, trace_line
 from fanin.transports.transport import Datagram, Transport
 
 log = logging.getLogger("fanin")

@@ -14,9 +14,9 @@ import socket
 from collections.abc import Iterable
 
 from fanin.errors import SwitchUnreachableError
-from fanin.host.transports.waker import Waker
 from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES
 from fanin.transports.transport import MAX_BATCH, SWITCH, Datagram
+from fanin.transports.waker import Waker
 
 SEND_WAIT_S = 0.01
 """How long one `send` waits, in all, for a full send buffer to drain before it drops the rest."""

@@ -18,16 +18,10 @@ from zmq.utils.monitor import recv_monitor_message
 from fanin.curve import client_keys
 from fanin.errors import ConfigurationError, SwitchUnreachableError
 from fanin.host.transports.forking import OwnConnection
-from fanin.host.transports.waker import Waker
 from fanin.protocol.wire import MAX_DATAGRAM_BYTES
+from fanin.transports.batching import DATAGRAMS_PER_MESSAGE, LINGER_MS, QUEUED_MESSAGES
 from fanin.transports.transport import MAX_BATCH, SWITCH, Datagram
-
-DATAGRAMS_PER_MESSAGE = 32
-"""Most datagrams in one message: enough to make its cost small, few enough not to hold back the first."""
-QUEUED_MESSAGES = 256
-"""High-water mark in both directions; beyond it messages are dropped, as a socket buffer drops datagrams."""
-LINGER_MS = 200
-"""How long closing waits for what was sent last (a BYE) to leave."""
+from fanin.transports.waker import Waker
 
 _HANDSHAKE_FAILED = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH

@@ -13,6 +13,7 @@ from pathlib import Path
 from p4.v1 import p4runtime_pb2
 
 from fanin.errors import ConfigurationError, PacketError
+from fanin.formats.frames import Endpoint, mac_of
 from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
 from fanin.switch.controller.data_plane import DataPlane
 from fanin.switch.controller.job_shape import SwitchBuffers
@@ -22,7 +23,6 @@ from fanin.switch.p4runtime.controller.job_control import JobControl, Placement
 from fanin.switch.p4runtime.controller.links import DeviceAddress, GrpcLink, Link, LocalLink, write_once
 from fanin.switch.p4runtime.controller.upward import Upward
 from fanin.switch.p4runtime.controller.vocabulary import INSERT, MODIFY, Vocabulary
-from fanin.switch.p4runtime.frames import Endpoint, mac_of
 from fanin.switch.p4runtime.server.device import Actions, Device
 from fanin.switch.p4runtime.server.p4info import read_p4info
 from fanin.switch.p4runtime.server.server import GrpcServer, Service, TlsFiles

@@ -80,8 +80,10 @@ class PumpServer:
             )
             for flow, (machine, transport) in enumerate(flows)
         ]
-        for pump in self._pumps:
-            pump.start()
+        # Daemons, so that they never keep an interpreter from ending.
+        self._threads = [threading.Thread(target=pump.run, name=pump.name, daemon=True) for pump in self._pumps]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def description(self) -> str:
@@ -201,8 +203,8 @@ class PumpServer:
         self._events.close()
         for pump in self._pumps:
             pump.halt()
-        for pump in self._pumps:
-            pump.stop()
+        for pump, thread in zip(self._pumps, self._threads, strict=True):
+            pump.stop(thread)
 
     def _flows(self) -> list[tuple[PumpedMachine, Pump[SwitchEvent]]]:
         return list(zip(self._machines, self._pumps, strict=True))

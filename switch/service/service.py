@@ -23,6 +23,7 @@ import zmq
 
 from fanin.curve import CurveKeys
 from fanin.errors import ConfigurationError
+from fanin.formats.zmtp import ZmtpLimits
 from fanin.options import SwitchAddress
 from fanin.protocol import control
 from fanin.protocol.control import Scheme
@@ -42,7 +43,6 @@ from fanin.switch.service.parent_link import ParentLink
 from fanin.switch.service.work_budget import WorkBudget
 from fanin.switch.transports.curve_port import CurvePort
 from fanin.switch.transports.listener import Listener
-from fanin.transports.zmtp import ZmtpLimits
 
 PORT_ATTEMPTS = 16
 """Ports tried when any will do: one must be free for TCP and for UDP alike."""

@@ -2,7 +2,7 @@
 
 Rules
 -----
-* Who connects is heard at once and held to the bounds of fanin/transports/zmtp.py. Nothing is read from a connection
+* Who connects is heard at once and held to the bounds of fanin/formats/zmtp.py. Nothing is read from a connection
   while messages of it wait to be taken, or more than `max_unread_bytes` to be sent: it waits, and nobody else does.
 * A connection is a stranger's until `keep` says otherwise. A stranger's that says nothing for STRANGER_PATIENCE_S is
   closed, and where a port is full, or an address has its share, the one that was silent longest makes room.
@@ -25,7 +25,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fanin.transports.zmtp import ZmtpConnection, ZmtpError, ZmtpLimits
+from fanin.formats.zmtp import ZmtpConnection, ZmtpError, ZmtpLimits
 
 MAX_CONNECTIONS = 4096
 """On one port; fewer where the process may not open so many files."""

@@ -10,9 +10,9 @@ from typing import Any
 
 from fanin.errors import ConfigurationError
 from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES
-from fanin.switch.transports.waker import Waker
 from fanin.transports.addresses import AddressBook
 from fanin.transports.transport import MAX_BATCH, Datagram
+from fanin.transports.waker import Waker
 
 SEND_WAIT_S = 0.01
 """How long one `send` waits, in all, for a full send buffer to drain before it drops the rest."""

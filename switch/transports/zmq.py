@@ -14,22 +14,17 @@ from math import ceil
 import zmq
 
 from fanin.errors import ConfigurationError
+from fanin.formats.zmtp import ZmtpLimits
 from fanin.protocol.job import HEARTBEAT_INTERVAL_S, LIVENESS_HEARTBEATS, SWITCH_LIVENESS_TIMEOUT_S
 from fanin.protocol.wire import MAX_DATAGRAM_BYTES
 from fanin.switch.transports.curve_port import CurvePort
 from fanin.switch.transports.listener import Heartbeat, Listener
-from fanin.switch.transports.waker import Waker
 from fanin.transports.addresses import AddressBook
+from fanin.transports.batching import DATAGRAMS_PER_MESSAGE, LINGER_MS, QUEUED_MESSAGES
 from fanin.transports.transport import MAX_BATCH, Datagram
-from fanin.transports.zmtp import ZmtpLimits
+from fanin.transports.waker import Waker
 
-DATAGRAMS_PER_MESSAGE = 32
-"""Most datagrams in one message: enough to make its cost small, few enough not to hold back the first."""
-QUEUED_MESSAGES = 256
-"""With CURVE: high-water mark per peer; what a peer does not read beyond it is dropped, and others do not wait."""
 MESSAGES_PER_TURN = 8
-LINGER_MS = 200
-"""How long closing waits for what was sent last to leave."""
 LIMITS = ZmtpLimits(
     frame_bytes=MAX_DATAGRAM_BYTES,
     frames=DATAGRAMS_PER_MESSAGE,

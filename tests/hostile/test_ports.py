@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import zmq
 
+from fanin.formats.zmtp import GREETING, LONG, MORE, READY, ZmtpConnection, ZmtpError, ZmtpLimits
 from fanin.host.session.control import ask
 from fanin.options import Options, SwitchAddress
 from fanin.protocol import control
@@ -19,7 +20,6 @@ from fanin.switch.service.service import ServiceOptions, SwitchService
 from fanin.switch.service.work_budget import CONTROL_BURST_S, CONTROL_SHARE, WorkBudget
 from fanin.switch.transports import listener as listening
 from fanin.switch.transports.listener import Listener
-from fanin.transports.zmtp import GREETING, LONG, MORE, READY, ZmtpConnection, ZmtpError, ZmtpLimits
 from tests.control.processes import DEADLINE_S, SwitchProcess, a_switch, join_all, reduce_together
 from tests.control.services import a_service, address_of
 

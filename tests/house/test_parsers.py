@@ -20,8 +20,8 @@ from fanin.emulation.network import scenario as network_scenario
 from fanin.emulation.simulator import scenario as simulator_scenario
 from fanin.errors import ConfigurationError, FaninError, ProgramError, UnsupportedError
 from fanin.faults import FaultSchedule
+from fanin.formats.frames import read_frame
 from fanin.options import SwitchAddress
-from fanin.switch.p4runtime.frames import read_frame
 
 ROOT = Path(__file__).parents[2]
 SCENARIOS = [path.read_text(encoding="utf-8") for path in sorted(simulator_scenario.SCENARIO_FOLDER.glob("*.toml"))]

@@ -8,13 +8,13 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 
+from fanin.formats.frames import Endpoint, Frame, mac_of, read_frame
 from fanin.protocol.events import SwitchEvent
 from fanin.protocol.job import JobSpec, ParentRoute, Uplink
 from fanin.switch.p4runtime.controller.job_control import JobControl, Placement
 from fanin.switch.p4runtime.controller.links import LocalLink
 from fanin.switch.p4runtime.controller.upward import Upward
 from fanin.switch.p4runtime.controller.vocabulary import Vocabulary
-from fanin.switch.p4runtime.frames import Endpoint, Frame, mac_of, read_frame
 from fanin.switch.p4runtime.opening import Artefacts, emulated_device
 
 NETWORK = 0x0A00_0000

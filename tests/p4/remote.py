@@ -21,12 +21,12 @@ from typing import Protocol
 
 import pytest
 
+from fanin.formats.frames import HEAD_BYTES, Endpoint, Frame, mac_of, read_frame
 from fanin.protocol.wire import Kind, Packet
 from fanin.switch.p4runtime.controller.job_control import JobControl, Placement
 from fanin.switch.p4runtime.controller.links import DeviceAddress, GrpcLink
 from fanin.switch.p4runtime.controller.upward import Upward
 from fanin.switch.p4runtime.controller.vocabulary import Vocabulary
-from fanin.switch.p4runtime.frames import HEAD_BYTES, Endpoint, Frame, mac_of, read_frame
 from fanin.switch.p4runtime.opening import CPU_PORT, Artefacts, endpoint
 from fanin.switch.p4runtime.server.p4info import read_p4info
 from tests.p4.emulated import SWITCH, ControlledMachine, endpoint_of, port_of

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from fanin.formats.capture import pcap_header
 from fanin.numerics.reduction import EXACT
 from fanin.options import Options
 from fanin.protocol.events import Ready
-from fanin.transports.framing import pcap_header
 from tests.transports.clusters import DEADLINE_S, SCHEMES, Scheme, cluster, make_spec, reduction_of
 
 WORKERS = 3

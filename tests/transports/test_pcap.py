@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanin.errors import ConfigurationError
+from fanin.formats.capture import SocketAddress, ethernet_frame, pcap_header
+from fanin.formats.frames import internet_checksum
 from fanin.host.transports import PcapTransport, PcapWriter
-from fanin.transports.framing import Endpoint, ethernet_frame, internet_checksum, pcap_header
 from fanin.transports.transport import SWITCH
 from tests.transports.packets import HAND_BUILT
 from tests.transports.rigs import memory_rig, receive_exactly
 
-HERE, THERE = Endpoint("10.0.0.2", 40_001), Endpoint("10.0.0.1", 4711)
+HERE, THERE = SocketAddress("10.0.0.2", 40_001), SocketAddress("10.0.0.1", 4711)
 START_S = 1_700_000_000.000001
 
 
@@ -77,7 +78,7 @@ def test_headers_are_as_scapy_builds_them(here: str, there: str, length: int) ->
     from scapy.packet import Raw
 
     payload = bytes(index % 251 for index in range(length))
-    frame = ethernet_frame(payload, Endpoint(here, 40_001), Endpoint(there, 4711))
+    frame = ethernet_frame(payload, SocketAddress(here, 40_001), SocketAddress(there, 4711))
     udp = UDP(sport=40_001, dport=4711) / Raw(payload)
     packet = IP(src=here, dst=there, id=0) / udp if "." in here else IPv6(src=here, dst=there) / udp
     assert frame[14:] == bytes(packet)
@@ -138,4 +139,4 @@ def test_a_file_that_cannot_be_written_is_a_configuration_error(tmp_path: Path) 
 def test_the_addresses_of_a_connected_socket_fit_a_frame() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
         opened.bind(("127.0.0.1", 0))
-        assert ethernet_frame(b"x", Endpoint(*opened.getsockname()), THERE)
+        assert ethernet_frame(b"x", SocketAddress(*opened.getsockname()), THERE)

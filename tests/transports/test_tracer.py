@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanin.errors import ConfigurationError
+from fanin.formats.trace import describe
 from fanin.host.transports import TracingTransport
 from fanin.protocol.wire import Packet
-from fanin.transports.trace import describe
 from fanin.transports.transport import SWITCH
 from tests.transports.packets import ANY_PACKET, HAND_BUILT
 from tests.transports.rigs import memory_rig, receive_exactly

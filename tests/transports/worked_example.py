@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
+from fanin.formats.trace import describe
 from fanin.host.machine.worker_machine import WorkerMachine
 from fanin.numerics.reduction import Element, Reduction
 from fanin.protocol import wire
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import Kind, Packet, parse
 from fanin.switch.machine.switch_machine import SwitchMachine
-from fanin.transports.trace import describe
 from fanin.transports.transport import SWITCH
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"

@@ -9,12 +9,12 @@ is unknown.
 from __future__ import annotations
 
 from fanin.errors import ConfigurationError
+from fanin.formats.frames import Endpoint
 from fanin.protocol.job import JobSpec
 from fanin.switch.p4runtime.controller.job_control import JobControl
 from fanin.switch.p4runtime.controller.links import Link
 from fanin.switch.p4runtime.controller.placed_job import BARE_INSTANCE, GROUPS_PER_JOB, PlacedJob, Worker
 from fanin.switch.p4runtime.controller.vocabulary import DELETE, Vocabulary
-from fanin.switch.p4runtime.frames import Endpoint
 
 
 def adopt(control: JobControl, link: Link, vocabulary: Vocabulary, liveness_timeout_s: float, now: float) -> list[int]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fanin.errors import AdmissionError, ConfigurationError
+from fanin.formats.frames import Endpoint, read_frame
 from fanin.protocol import wire
 from fanin.protocol.events import SwitchEvent, WorkerSilent
 from fanin.protocol.job import JobSpec, ParentRoute
@@ -41,7 +42,6 @@ from fanin.switch.p4runtime.controller.registration import Registration
 from fanin.switch.p4runtime.controller.upward import LeafUplink, Upward
 from fanin.switch.p4runtime.controller.vocabulary import DELETE, INSERT, MODIFY, Vocabulary
 from fanin.switch.p4runtime.controller.voice import Voice
-from fanin.switch.p4runtime.frames import Endpoint, read_frame
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from fanin.formats.frames import Endpoint
 from fanin.protocol.job import HEARTBEATS_TO_SILENCE, JobSpec
 from fanin.protocol.wire import Reason
 from fanin.switch.machine.suspicion import silent_at, stands
 from fanin.switch.p4runtime.controller.upward import LeafUplink
 from fanin.switch.p4runtime.controller.vocabulary import DELETE, INSERT, MODIFY, Vocabulary
-from fanin.switch.p4runtime.frames import Endpoint
 
 OWN_PRIORITY = 1 << 16
 """Of an entry that says whose a packet of the parent's is; those that say who refuses have their rows, from 1 on."""

@@ -11,13 +11,13 @@ from collections import deque
 
 import numpy as np
 
+from fanin.formats.frames import Frame
 from fanin.protocol.events import SwitchEvent, WorkerJoined, WorkerLeft
 from fanin.protocol.wire import Flag, Kind, Packet, Reason
 from fanin.switch.p4runtime.controller.links import Link
 from fanin.switch.p4runtime.controller.placed_job import PlacedJob, Worker, group_updates, job_entry, worker_entries
 from fanin.switch.p4runtime.controller.vocabulary import INSERT, MODIFY, Vocabulary
 from fanin.switch.p4runtime.controller.voice import Voice
-from fanin.switch.p4runtime.frames import Frame
 
 TOLD = (Reason.TOKEN, Reason.EVICTED, Reason.STRANGER)
 """Refusals of which the sender hears."""

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fanin.formats.frames import Endpoint, mac_of
 from fanin.protocol import wire
 from fanin.protocol.job import JobSpec, ParentRoute
 from fanin.protocol.wire import Flag, Kind, Packet, Reason
 from fanin.switch.machine.uplink import Phase, UplinkPresence
-from fanin.switch.p4runtime.frames import Endpoint, mac_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from fanin.formats.frames import Endpoint, Frame
 from fanin.protocol.wire import SWITCH_WORKER, Flag, Kind, Packet, Reason
 from fanin.switch.p4runtime.controller.links import Link
 from fanin.switch.p4runtime.controller.placed_job import PlacedJob, Worker
 from fanin.switch.p4runtime.controller.vocabulary import Vocabulary
-from fanin.switch.p4runtime.frames import Endpoint, Frame
 
 
 class Voice:

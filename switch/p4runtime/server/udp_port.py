@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable
 
 from fanin.errors import ConfigurationError
+from fanin.formats.frames import Endpoint, Frame, mac_of, read_frame
 from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES
 from fanin.protocol.wire import MAX_DATAGRAM_BYTES
-from fanin.switch.p4runtime.frames import Endpoint, Frame, mac_of, read_frame
 
 STAND_IN = "192.0.2.1"
 """The switch's address where the socket listens on all of its machine's (TEST-NET-1, RFC 5737: never a real one)."""

@@ -11,14 +11,14 @@ import ipaddress
 import struct
 from dataclasses import dataclass
 
+from fanin.formats.frames import ETHERTYPE_IPV4, PROTOCOL_UDP, internet_checksum
+
 PCAP_MAGIC_MICROSECONDS = 0xA1B2C3D4
 PCAP_LINK_ETHERNET = 1
 SNAP_BYTES = 262_144
 """tcpdump's own default: no datagram is cut."""
 
-ETHERTYPE_IPV4 = 0x0800
 ETHERTYPE_IPV6 = 0x86DD
-PROTOCOL_UDP = 17
 HOP_LIMIT = 64
 UDP_HEADER_BYTES = 8
 
@@ -26,7 +26,7 @@ _MAC_PREFIX = b"\x02\xfa\x19"  # the 2 says: locally administered
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class SocketAddress:
     """One end of a captured datagram. `ip` is a literal IPv4 or IPv6 address; both ends must be of one family."""
 
     ip: str
@@ -44,7 +44,7 @@ def pcap_record(time_s: float, frame: bytes) -> bytes:
     return struct.pack("!IIII", seconds, microseconds, len(frame), len(frame)) + frame
 
 
-def ethernet_frame(payload: bytes, source: Endpoint, destination: Endpoint) -> bytes:
+def ethernet_frame(payload: bytes, source: SocketAddress, destination: SocketAddress) -> bytes:
     """A UDP datagram in an Ethernet frame. struct.error for a payload longer than 65,507 bytes."""
     source_ip, destination_ip = ipaddress.ip_address(source.ip), ipaddress.ip_address(destination.ip)
     assert source_ip.version == destination_ip.version, f"{source_ip} and {destination_ip} are of two families"
@@ -61,16 +61,6 @@ def ethernet_frame(payload: bytes, source: Endpoint, destination: Endpoint) -> b
     head = struct.pack("!BBHHHBB", 0x45, 0, 20 + udp_bytes, 0, 0, HOP_LIMIT, PROTOCOL_UDP)
     header = head + struct.pack("!H", internet_checksum(head + b"\0\0" + addresses)) + addresses
     return macs + struct.pack("!H", ETHERTYPE_IPV4) + header + udp
-
-
-def internet_checksum(data: bytes) -> int:
-    """RFC 1071: the complement of the ones' complement sum of 16-bit words; of odd lengths as if a zero followed.
-
-    Since 2**16 is 1 modulo 65,535, the sum is the data as one big number modulo 65,535.
-    """
-    total = int.from_bytes(data + b"\0" * (len(data) % 2), "big")
-    folded = total % 0xFFFF
-    return 0xFFFF - (0xFFFF if folded == 0 and total else folded)
 
 
 def _mac(packed_ip: bytes) -> bytes:

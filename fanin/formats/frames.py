@@ -43,13 +43,10 @@ class Frame:
             0x45, 0, IPV4.size + length, 0, DO_NOT_FRAGMENT, TTL, PROTOCOL_UDP, 0,
             self.source.address, self.destination.address,
         )  # fmt: skip
-        total = sum(struct.unpack("!10H", head))
-        while total >> 16:
-            total = (total & 0xFFFF) + (total >> 16)
         return (
             ETHERNET.pack(self.destination.mac, self.source.mac, ETHERTYPE_IPV4)
             + head[:10]
-            + struct.pack("!H", ~total & 0xFFFF)
+            + struct.pack("!H", internet_checksum(head))
             + head[12:]
             + UDP.pack(self.source.port, self.destination.port, length, 0)
             + self.payload
@@ -76,3 +73,13 @@ def read_frame(data: bytes) -> Frame | None:
 def mac_of(address: int) -> bytes:
     """A locally administered MAC address for an IPv4 address, where nobody has given one."""
     return b"\x02\x00" + address.to_bytes(4, "big")
+
+
+def internet_checksum(data: bytes) -> int:
+    """RFC 1071: the complement of the ones' complement sum of 16-bit words; of odd lengths as if a zero followed.
+
+    Since 2**16 is 1 modulo 65,535, the sum is the data as one big number modulo 65,535.
+    """
+    total = int.from_bytes(data + b"\0" * (len(data) % 2), "big")
+    folded = total % 0xFFFF
+    return 0xFFFF - (0xFFFF if folded == 0 and total else folded)

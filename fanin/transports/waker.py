@@ -1,4 +1,4 @@
-"""Ends another thread's poll. (switch/transports/waker.py is its twin: neither side may import the other.)"""
+"""Ends another thread's poll."""
 
 from __future__ import annotations
 
