@@ -61,7 +61,7 @@ def test_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="needs torch: pip install 'fanin[torch]'")
-    from fanin.host.torch import reducing, reductions
+    from fanin.host.torch.collectives import reducing, reductions
     from fanin.options import Options
     from tests.control.services import a_service, address_of
     from tests.torch.test_threads import SIZE, groups_of, on_every_rank
@@ -87,4 +87,4 @@ def test_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_change_that_does_not_fit_is_found() -> None:
     with pytest.raises(AssertionError, match="no such place"):
-        changed("--- a/fanin/wire.py\n+++ b/fanin/wire.py\n@@\n-nothing of it\n+something\n")
+        changed("--- a/fanin/protocol/wire.py\n+++ b/fanin/protocol/wire.py\n@@\n-nothing of it\n+something\n")
