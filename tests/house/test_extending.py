@@ -1,0 +1,90 @@
+"""The examples of docs/extending.md, built and run as they are printed there."""
+
+from __future__ import annotations
+
+import re
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fanin.host.stale import policy, rounds
+from fanin.host.stale.account import Account
+from fanin.host.stale.scale import ScaleEpochs
+from fanin.switch.machine.switch_machine import SwitchMachine
+from tests.house.repository import ROOT
+from tests.support import cluster
+
+PAGE = (ROOT / "docs/extending.md").read_text()
+
+
+def blocks(section: str, language: str) -> list[str]:
+    """The code blocks of a section of the page."""
+    found = re.search(rf"^## {section}$(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert found, section
+    return re.findall(rf"^```{language}\n(.*?)^```$", found[1], re.MULTILINE | re.DOTALL)
+
+
+def changed(diff: str) -> str:
+    """The file that a diff without line numbers names, with its changes."""
+    name = re.search(r"^\+\+\+ b/(.*)$", diff, re.MULTILINE)
+    assert name
+    text = (ROOT / name[1]).read_text()
+    for hunk in re.split(r"^@@\n", diff, flags=re.MULTILINE)[1:]:
+        lines = hunk.splitlines()
+        before = "\n".join(line[1:] for line in lines if line[0] != "+")
+        after = "\n".join(line[1:] for line in lines if line[0] != "-")
+        assert text.count(before) == 1, f"{name[1]} has no such place:\n{before}"
+        text = text.replace(before, after)
+    return text
+
+
+def test_a_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    (diff,), (use,) = blocks("A policy", "diff"), blocks("A policy", "python")
+    module = types.ModuleType(policy.__name__)
+    exec(compile(changed(diff), "policy.py", "exec"), module.__dict__)
+    module.check_policy("strict")
+    for name in ("fate", "passes_for", "Fate"):
+        monkeypatch.setattr(rounds, name, getattr(module, name))
+    names = {"StaleRounds": rounds.StaleRounds, "Step": rounds.Step, "ScaleEpochs": ScaleEpochs, "Account": Account}
+    exec(use, names)
+
+
+def test_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = blocks("A target", "python")
+    monkeypatch.setattr(cluster, "SWITCH_MACHINES", dict(cluster.SWITCH_MACHINES))
+    names: dict[str, Any] = vars(cluster) | {"np": np, "SwitchMachine": SwitchMachine}
+    exec(code, names)
+    assert names["cluster"].total("retransmissions") == 0
+
+
+def test_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch", reason="needs torch: pip install 'fanin[torch]'")
+    from fanin.host.torch.collectives import reducing, reductions
+    from fanin.options import Options
+    from tests.control.services import a_service, address_of
+    from tests.torch.test_threads import SIZE, groups_of, on_every_rank
+
+    (code,) = blocks("A collective", "python")
+    monkeypatch.setattr(reducing, "_COLLECTIVES", dict(reducing._COLLECTIVES))
+    names: dict[str, Any] = vars(reducing) | vars(reductions)
+    exec(code, names)
+    with a_service(schemes=("udp",), memory_bytes=64 << 20) as service:
+        options = Options(switch=str(address_of(service)))
+        with groups_of(options) as groups:
+
+            def broadcast(rank: int) -> list[int]:
+                tensor = torch.arange(1000, dtype=torch.int32) * (rank + 1)
+                made = names["WithBroadcast"](groups[rank]._plumbing, groups[rank]._counters)
+                made.broadcast(tensor, 1, 20.0).wait()
+                received: list[int] = tensor.tolist()
+                return received
+
+            assert on_every_rank(broadcast) == [list(range(0, 2000, 2))] * SIZE
+            assert all(group.counters()["switch.broadcast"] == 1 for group in groups)
+
+
+def test_a_change_that_does_not_fit_is_found() -> None:
+    with pytest.raises(AssertionError, match="no such place"):
+        changed("--- a/fanin/protocol/wire.py\n+++ b/fanin/protocol/wire.py\n@@\n-nothing of it\n+something\n")
