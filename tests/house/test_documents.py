@@ -18,6 +18,7 @@ LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 MAKE = re.compile(r"\bmake ([a-z][a-z0-9-]*)\b")
 CODE = re.compile(r"```[^\n]*\n(.*?)```|`([^`\n]+)`", re.DOTALL)
 FANIN = re.compile(r"^(?:\$ )?fanin ((?:[a-z]+ ?)+)(.*)$", re.MULTILINE)
+PATH = re.compile(r"(?:[\w-]+/)+[\w-]+\.(?:py|hpp|cpp|p4|md|sh|toml|json)")
 TARGET = re.compile(r"^([a-z0-9-]+):", re.MULTILINE)
 
 
@@ -48,6 +49,15 @@ def test_fanin_commands_named_in_code_exist_with_their_options(document: Path) -
                 command = command.commands[word]
         options = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
         assert set(re.findall(r"(?<!\S)--[a-z0-9-]+", rest)) <= options, f"fanin {words}{rest}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_named_in_code_exist(document: Path) -> None:
+    """A path in backquotes is the repository's, or lies beside the document."""
+    for quoted in re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)):
+        if PATH.fullmatch(quoted) and not quoted.startswith(("out/", "testdata/")):
+            found = (ROOT / quoted).is_file() or (document.parent / quoted).is_file()
+            assert found, f"{document.relative_to(ROOT)} names {quoted}"
 
 
 def test_every_task_is_listed_by_make_help() -> None:
