@@ -41,7 +41,7 @@ RUN pip install --quiet --no-build-isolation --no-deps --no-index .
 
 FROM ${BASE}
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends libstdc++6 python3 \
+    && apt-get install --yes --no-install-recommends iproute2 libstdc++6 python3 \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 10001 fanin \
     && install --directory --owner fanin /results \

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fanin.benchmarks import mpi
+from fanin.benchmarks.processor import ProcessorMeter
 from fanin.benchmarks.rivals import Rival
 
 SAMPLE_TARGET_S = 0.1
@@ -39,6 +40,7 @@ class Measured:
     max_error: float = 0.0
     checksums: list[int] = field(default_factory=list)
     """CRC-32 of every result: the ranks must agree."""
+    processor: ProcessorMeter = field(default_factory=ProcessorMeter)
 
 
 def contribution(rank: int, count: int) -> Tensor:
@@ -89,10 +91,12 @@ class Bench:
             buffer.copy_(self.own)
         dist.barrier(group=self.control)
         measured.reduce(torch.zeros(1))  # lines the ranks up more closely than a barrier over another backend
+        measured.processor.start()
         started = time.perf_counter()
         for buffer in measured.buffers:
             measured.reduce(buffer)
         measured.seconds.append((time.perf_counter() - started) / len(measured.buffers))
+        measured.processor.stop()
         dist.barrier(group=self.control)  # who is done first must not take the cores for checking while others measure
         for buffer in measured.buffers:
             error = (buffer.double() - self.exact).abs().max().item() / self.largest
@@ -122,7 +126,7 @@ def run(rivals: list[Rival], count: int, rounds: int, samples_per_round: int) ->
         dist.barrier(group=bench.control)
     for one in measured:
         resent = one.counters().get("engine.retransmissions")
-        report(one.rival, one.seconds, one.max_error, one.checksums, resent)
+        report(one.rival, one.seconds, one.max_error, one.checksums, resent, one.processor.share)
     for rival, result in runs.items():
         report(rival, result.seconds, result.max_error, [])
     dist.barrier(group=bench.control)
@@ -130,10 +134,16 @@ def run(rivals: list[Rival], count: int, rounds: int, samples_per_round: int) ->
 
 
 def report(
-    rival: Rival, seconds: list[float], max_error: float, checksums: list[int], resent: float | None = None
+    rival: Rival,
+    seconds: list[float],
+    max_error: float,
+    checksums: list[int],
+    resent: float | None = None,
+    processor: float | None = None,
 ) -> None:
     """One rival's figures as this rank saw them; `resent` are packets sent again, warming up included."""
     figures = {"seconds": seconds, "max_error": max_error, "checksums": checksums, "retransmissions": resent}
+    figures["processor"] = processor
     print(json.dumps({"rival": rival.label, **figures}), flush=True)
 
 

@@ -1,8 +1,9 @@
 """`fanin bench network`: all-reduces and training steps over emulated links of stated rates (root; docs/emulation.md).
 
-Every worker has a namespace and a link of its own, the switch has one port per worker. As in `fanin bench allreduce`,
-rivals take turns in every sample, every result is compared with a float64 sum and between ranks. The ideal is what the
-link alone needs: all packets that a worker must receive, with all their headers, over the rate.
+Every host has a namespace and a link of its own, and the switch is where the plan says. As in `fanin bench allreduce`,
+rivals take turns in every sample, on the same ranks and hosts, every result is compared with a float64 sum and between
+ranks. The ideal is what the busiest link alone needs (benchmarks/ideal.py). Rows that this machine's processors bound
+rather than the links are marked.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import platform
 import statistics
 import time
 from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -25,12 +28,15 @@ import fanin
 from fanin import files
 from fanin.benchmarks import mpi
 from fanin.benchmarks.allreduce import FLOAT_BYTES, ROUNDS, checked_error, slowest_ranks
+from fanin.benchmarks.ideal import ideal_s
 from fanin.benchmarks.rivals import Rival
 from fanin.emulation.announced import Tell, announced, reports_of
 from fanin.emulation.figures import FigureTable
 from fanin.emulation.network.commands import in_namespace
+from fanin.emulation.network.cross_traffic import CrossTraffic, check_flows
 from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
 from fanin.emulation.network.machine import machine
+from fanin.emulation.network.switch_place import OWN, SwitchPlace
 from fanin.emulation.network.switches import Switches
 from fanin.emulation.network.topology import Link, Topology
 from fanin.emulation.network.traffic import LinkWatch
@@ -38,17 +44,13 @@ from fanin.emulation.processes import LocalJob
 from fanin.emulation.record import VERSION, Row, RunRecord
 from fanin.emulation.report import publish
 from fanin.errors import ConfigurationError, FaninError
-from fanin.numerics.fixed_point import Codec
-from fanin.numerics.reduction import Element
 from fanin.options import Options
-from fanin.protocol.window import packet_shape
-from fanin.protocol.wire import HEADER_BYTES, WORD_BYTES, codes_bytes
 
-ETHERNET_IP_UDP_BYTES = 14 + 20 + 8
-TCP_HEADERS_BYTES = 14 + 20 + 32
-"""Ethernet, IPv4, and TCP with timestamps (RFC 7323)."""
 MASTER_PORT = 29_500
 MIN_SAMPLES = 5
+MAX_WORKERS = 100
+BOUND_MARK = " !"
+"""Behind the processors' share, where it is what bounds the row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,7 @@ class Plan:
     """What to measure."""
 
     workers: int
+    """Ranks in all."""
     sizes: tuple[int, ...]
     """Bytes of float32 per worker, each a multiple of 4."""
     link: Link
@@ -66,10 +69,30 @@ class Plan:
     """Per rival and size."""
     steps: int = 0
     """Whole training steps to time per rival (DDP, the text transformer of the demo); 0: none."""
+    ranks_per_host: int = 1
+    switch_at: SwitchPlace = OWN
+    racks: int = 1
+    uplink: Link | None = None
+    """Between a rack and the root; None: as `link`."""
+    tcp_flows: int = 0
+    """TCP flows from host to host beside the measurement."""
+
+    @property
+    def topology(self) -> Topology:
+        """What to build."""
+        return Topology(
+            workers=self.workers, link=self.link, ranks_per_host=self.ranks_per_host, switch_at=self.switch_at,
+            racks=self.racks, uplink=self.uplink or self.link,
+        )  # fmt: skip
 
     def __post_init__(self) -> None:
-        if not 2 <= self.workers <= 32:
-            raise ConfigurationError(f"workers = {self.workers}; must be in 2..32")
+        if not 2 <= self.workers <= MAX_WORKERS:
+            raise ConfigurationError(f"workers = {self.workers}; must be in 2..{MAX_WORKERS}")
+        if self.uplink is not None and self.racks == 1:
+            raise ConfigurationError("uplink: there is none with racks = 1; expected racks = 2 or more")
+        check_flows(self.tcp_flows, self.topology.hosts)
+        if "mpi" in self.against and self.ranks_per_host > 1:
+            raise ConfigurationError("against = mpi: OpenMPI is measured with ranks_per_host = 1 only")
         if any(size <= 0 or size % FLOAT_BYTES for size in self.sizes):
             raise ConfigurationError(f"bytes = {self.sizes}; must be positive multiples of {FLOAT_BYTES}")
         if self.samples < MIN_SAMPLES:
@@ -96,27 +119,30 @@ def bench(
             console.print(notes[-1])
         else:
             rivals.append(Rival("mpi", transport="tcp"))
-    topology = Topology(workers=plan.workers, link=plan.link)
+    topology, place = plan.topology, str(plan.switch_at)
     rows: list[Row] = []
-    with (
-        Fabric(topology) as fabric,
-        Switches(fabric, "native", fabric.folder) as switches,
-        LinkWatch(fabric, clock) as watch,
-    ):
-        cluster = _Cluster(fabric, switches.root.url, fabric.folder)
+    with ExitStack() as stack:
+        fabric = stack.enter_context(Fabric(topology))
+        stack.enter_context(Switches(fabric, "native", fabric.folder))
+        watch = stack.enter_context(LinkWatch(fabric, clock))
+        cluster = _Cluster(fabric, fabric.folder)
+        if plan.tcp_flows:
+            traffic = stack.enter_context(CrossTraffic(fabric, plan.tcp_flows))
         for size in plan.sizes:
             with announced(console, f"{plan.workers} workers, {size:,} bytes") as tell:
                 rows += cluster.all_reduces(plan, rivals, size, tell)
         if plan.steps:
             with announced(console, f"{plan.workers} workers, {plan.steps} training steps") as tell:
                 rows += cluster.training_steps(plan, [rival for rival in rivals if rival.backend != "mpi"], tell)
-    console.print(table_of(plan, rows))
+        if plan.tcp_flows:
+            notes.append(traffic.in_words())
+    console.print(table_of(plan, rows, notes))
     if json_file:
         files.write(json_file, json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n", "the figures")
     record = RunRecord(
         version=VERSION,
         kind="bench",
-        title=f"All-reduce over emulated links, {plan.workers} workers",
+        title=f"All-reduce over emulated links, {plan.workers} workers, switch: {plan.switch_at.in_words}",
         command=command,
         started=started.isoformat(timespec="seconds"),
         duration_s=time.monotonic() - clock,
@@ -124,7 +150,17 @@ def bench(
         software=fanin.__version__,
         kernel=platform.release(),
         machine=machine(),
-        settings={"workers": plan.workers, "rate_bit_s": plan.link.rate_bit_s, "mtu": plan.link.mtu},
+        settings={
+            "workers": plan.workers,
+            "ranks_per_host": plan.ranks_per_host,
+            "switch_at": place,
+            "racks": plan.racks,
+            "rate_bit_s": plan.link.rate_bit_s,
+            "uplink_bit_s": topology.uplink.rate_bit_s,
+            "mtu": plan.link.mtu,
+            "queue_bytes": plan.link.queue_bytes,
+            "tcp_flows": plan.tcp_flows,
+        },
         links=watch.links(),
         rows=tuple(rows),
         notes=tuple(notes),
@@ -138,17 +174,11 @@ def bench(
 class _Cluster:
     """Runs worker programs in a fabric."""
 
-    def __init__(self, fabric: Fabric, switch_url: str, folder: Path) -> None:
+    def __init__(self, fabric: Fabric, folder: Path) -> None:
         self._fabric = fabric
         self._folder = folder
         self._jobs = 0
-        self._environment = {
-            "FANIN_SWITCH": switch_url,
-            "GLOO_SOCKET_IFNAME": WORKER_DEVICE,
-            "LOCAL_RANK": "0",
-            "LOCAL_WORLD_SIZE": "1",
-            "MASTER_ADDR": fabric.topology.worker_address(0),
-        }
+        self._environment = {"GLOO_SOCKET_IFNAME": WORKER_DEVICE}
 
     def all_reduces(self, plan: Plan, rivals: list[Rival], size: int, tell: Tell) -> list[Row]:
         """A row per rival. FaninError where a result is wrong or differs between ranks."""
@@ -190,6 +220,9 @@ class _Cluster:
                     ideal_s=None,
                     ratio_to_gloo=gloo_s / statistics.median(seconds) if gloo_s else None,
                     max_error=None,
+                    switch=plan.switch_at.in_words,
+                    ranks_per_host=plan.ranks_per_host,
+                    processor=_processor(reports[rival.label]),
                 )
             )
         return rows
@@ -205,13 +238,18 @@ class _Cluster:
             arguments,
             fabric.topology.workers,
             given,
-            lambda rank, line: in_namespace(fabric.worker_namespace(rank), line),
+            self._placed,
         )
         reports: dict[str, list[dict[str, Any]]] = defaultdict(list)
         with job:
             for _, record in reports_of(job, tell):
                 reports[record["rival"]].append(record)
         return reports
+
+    def _placed(self, rank: int, line: list[str]) -> list[str]:
+        own = self._fabric.topology.rank_environment(rank)
+        variables = [f"{name}={value}" for name, value in own.items()]
+        return in_namespace(self._fabric.worker_namespace(rank), ["env", *variables, *line])
 
     def _mpi(self, workers: int) -> dict[str, str]:
         """For OpenMPI, which starts its daemons through an agent (address, command line): ours enters a namespace."""
@@ -253,34 +291,29 @@ def _row(
         fastest_s=min(seconds),
         slowest_s=max(seconds),
         samples=len(seconds),
-        ideal_s=ideal_s(plan.link, rival, plan.workers, size),
+        ideal_s=ideal_s(plan.topology, rival, size),
         ratio_to_gloo=gloo_s / median_s if gloo_s else None,
         max_error=max_error,
         retransmissions=sum(resent) if resent else None,
+        switch=plan.switch_at.in_words,
+        ranks_per_host=plan.ranks_per_host,
+        processor=_processor(reports),
     )
 
 
-def ideal_s(link: Link, rival: Rival, workers: int, size: int) -> float | None:
-    """Seconds that a link is busy, each way, with what one worker must send and receive, all headers included."""
-    if link.rate_bit_s is None:
-        return None
-    if rival.backend == "fanin":
-        words, codes = packet_shape(link.mtu)
-        elements = Codec(Element.FLOAT32, rival.lanes, workers).elements_per_packet(words)
-        packets = -(-size // FLOAT_BYTES // elements)
-        total = packets * (ETHERNET_IP_UDP_BYTES + HEADER_BYTES + codes_bytes(codes) + words * WORD_BYTES)
-    else:
-        payload = link.mtu - (TCP_HEADERS_BYTES - 14)
-        total = rival.bytes_through_wire(workers) * size * (1 + TCP_HEADERS_BYTES / payload)  # type: ignore[assignment]
-    return total * 8 / link.rate_bit_s
+def _processor(reports: list[dict[str, Any]]) -> float | None:
+    """As rank 0 saw it; all of them share the machine."""
+    return next((report["processor"] for report in reports if report.get("processor") is not None), None)
 
 
-def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
+def table_of(plan: Plan, rows: list[Row], notes: Sequence[str] = ()) -> FigureTable:
     """For people."""
     rate = "without limit" if plan.link.rate_bit_s is None else f"{plan.link.rate_bit_s / 1e6:g} Mbit/s"
-    headings = ("what", "size", "backend", "median ms", "ideal", "of ideal", "to gloo", "resent")
-    title = f"{plan.workers} workers, links of {rate}, MTU {plan.link.mtu}"
-    table = FigureTable(title, headings, left=("backend",))
+    headings = ("what", "size", "backend", "median ms", "ideal", "of ideal", "to gloo", "resent", "processors")
+    hosts = f" on {plan.topology.hosts} hosts" if plan.ranks_per_host > 1 else ""
+    racks = f" in {plan.racks} racks" if plan.racks > 1 else ""
+    where = f"{plan.workers} workers{hosts}{racks}, links of {rate}, MTU {plan.link.mtu}"
+    table = FigureTable(f"{where}; switch: {plan.switch_at.in_words}", headings, left=("backend",))
     for row in rows:
         table.add(
             row.measures,
@@ -291,8 +324,13 @@ def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
             "" if row.ideal_s is None else f"{row.ideal_s / row.median_s:.2f}",
             "" if row.ratio_to_gloo is None else f"{row.ratio_to_gloo:.2f}",
             "" if row.retransmissions is None else f"{row.retransmissions:,}",
+            "" if row.processor is None else f"{row.processor:.0%}{BOUND_MARK if row.processor_bound else ''}",
         )
     table.caption = (
-        f"{min(row.samples for row in rows)} samples each, interleaved; ideal: what a link alone needs, headers and all"
+        f"{min(row.samples for row in rows)} samples each, interleaved; ideal: what the busiest link alone needs, "
+        "headers and all; processors: how busy this machine's were"
     )
+    if any(row.processor_bound for row in rows):
+        table.caption += f"; {BOUND_MARK.strip()}: they, not the links, set the time"
+    table.caption = "\n".join([table.caption, *notes])
     return table

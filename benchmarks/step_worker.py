@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 from fanin.benchmarks.allreduce_worker import COLLECTIVE_TIMEOUT
+from fanin.benchmarks.processor import ProcessorMeter
 from fanin.benchmarks.rivals import Rival
 from fanin.examples import text
 from fanin.examples.train import cross_entropy, replica_hash
@@ -33,6 +34,7 @@ class Trainee:
     model: DistributedDataParallel
     optimizer: torch.optim.Optimizer
     seconds: list[float] = field(default_factory=list)
+    processor: ProcessorMeter = field(default_factory=ProcessorMeter)
 
 
 def trainee(rival: Rival) -> Trainee:
@@ -69,8 +71,11 @@ def run(rivals: list[Rival], steps: int) -> None:
     for number in range(WARM_UP_STEPS + steps):
         for one in trainees:
             dist.barrier()
+            if number >= WARM_UP_STEPS:
+                one.processor.start()
             seconds = step(one, training, number)
             if number >= WARM_UP_STEPS:
+                one.processor.stop()
                 one.seconds.append(seconds)
         if dist.get_rank() == 0:
             print(json.dumps({"progress": f"step {number + 1} of {WARM_UP_STEPS + steps}"}), flush=True)
@@ -79,6 +84,7 @@ def run(rivals: list[Rival], steps: int) -> None:
             "rival": one.rival.label,
             "seconds": one.seconds,
             "replica": replica_hash(one.model.module),
+            "processor": one.processor.share,
             "gradient_bytes": sum(p.numel() * p.element_size() for p in one.model.parameters()),
         }
         print(json.dumps(report), flush=True)

@@ -23,6 +23,8 @@ from fanin.errors import ConfigurationError, FaninError
 from fanin.protocol import strict
 
 VERSION = 1
+PROCESSORS_BUSY, LINKS_BUSY = 0.9, 0.9
+"""From these shares on, processors are called the limit of a measurement, or links are."""
 MAX_SPANS = 20_000
 """Of one worker. A longer run keeps the first ones and says so in `notes`."""
 
@@ -169,6 +171,17 @@ class Row:
     """Relative to the largest contribution; None where it is not defined."""
     retransmissions: int | None = None
     """Packets sent again during all samples, all workers together; None for rivals."""
+    switch: str = ""
+    """Where fanin's switch was, in words; empty where nobody noted it."""
+    ranks_per_host: int = 1
+    processor: float | None = None
+    """Of all processors of the machine, the share that was busy while this was timed, 0..1; None: not known."""
+
+    @property
+    def processor_bound(self) -> bool:
+        """Whether this machine's processors, and not the links, set the time: they were busy, and links were not."""
+        links_were_busy = self.ideal_s is not None and self.ideal_s >= LINKS_BUSY * self.median_s
+        return self.processor is not None and self.processor >= PROCESSORS_BUSY and not links_were_busy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,7 @@ from fanin.emulation.record import (
 )
 from fanin.errors import ConfigurationError, FaninError
 from fanin.faults import FaultSchedule
+from fanin.options import PLACEMENTS
 
 RECORD_FILE, PAGE_FILE = "fanin-record.json", "fanin-report.html"
 SAMPLE_INTERVAL_S = 0.5
@@ -90,7 +91,7 @@ class Recorder:
         self._started, self._origin_s = datetime.now(timezone.utc), time.monotonic()
         scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
         for number, url in enumerate(dict.fromkeys(self._switch_of(member) for member in members)):
-            if url:
+            if _names_one_switch(url):
                 self._samples[url] = scratch / f"switch-{number}.jsonl"
                 self._watch(url, self._samples[url])
 
@@ -255,6 +256,11 @@ class Recorder:
 
     def _now_s(self) -> float:
         return time.monotonic() - self._origin_s
+
+
+def _names_one_switch(text: str) -> bool:
+    """Whether FANIN_SWITCH is an address: ranks may start switches themselves, and several share no counters."""
+    return bool(text) and text not in PLACEMENTS and "," not in text
 
 
 def grown(counts: Sequence[int]) -> list[int]:

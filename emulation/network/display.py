@@ -18,9 +18,13 @@ COLOURS = {"finished": "green", "failed": "red", "interrupted": "yellow"}
 def description(scenario: Scenario) -> str:
     """What is unusual about the cluster, and what is not."""
     parts = [f"links {scenario.rate}, delay {scenario.delay}, loss {scenario.loss}, MTU {scenario.mtu}"]
+    topology = scenario.topology
+    parts += [f"{topology.hosts} hosts of {topology.ranks_per_host} ranks"] if topology.ranks_per_host > 1 else []
     parts += [f"{scenario.racks} racks"] if scenario.racks > 1 else []
+    parts += [f"{scenario.tcp_flows} TCP flows"] if scenario.tcp_flows else []
     parts += [f"worker {rank} {factor:g}x slower" for rank, factor in scenario.slowdowns.items()]
-    return "; ".join([*parts, f"switch {scenario.target}", *scenario.faults])
+    where = f"switch {scenario.target}, {topology.switch_at.in_words}"
+    return "; ".join([*parts, where, *scenario.faults])
 
 
 def links_table(time_s: float, links: Mapping[str, Sequence[LinkSample]]) -> FigureTable:
@@ -43,6 +47,7 @@ def summary(record: RunRecord) -> FigureTable:
     headings = ("worker", "computed", "quantized", "sent", "waited", "most for", "link up", "resent")
     table = FigureTable(title, headings)
     links = {link.name: link.samples[-1].up_bytes for link in record.links if link.samples}
+    per_host = record.settings.get("ranks_per_host") or 1
     for worker in record.workers:
         spent: dict[str, float] = defaultdict(float)
         blamed: dict[int, float] = defaultdict(float)
@@ -55,7 +60,7 @@ def summary(record: RunRecord) -> FigureTable:
             str(worker.rank),
             *(f"{spent[activity]:.2f} s" for activity in ("compute", "quantize", "send", "wait")),
             "" if most is None else f"worker {most}",
-            decimal(links.get(f"worker {worker.rank}", 0)),
+            decimal(links.get(f"worker {worker.rank}", links.get(f"host {worker.rank // int(per_host)}", 0))),
             f"{worker.counters.get('retransmissions', 0):,.0f}",
         )
     ends = [event.text for event in record.events if event.kind == "end"]

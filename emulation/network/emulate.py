@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.live import Live
 
 from fanin.emulation.network.commands import in_namespace
+from fanin.emulation.network.cross_traffic import CrossTraffic
 from fanin.emulation.network.display import description, links_table, summary
 from fanin.emulation.network.fabric import Fabric
 from fanin.emulation.network.fault_runner import FaultRunner
@@ -26,6 +27,7 @@ from fanin.emulation.network.launch import End, Line, Workers
 from fanin.emulation.network.observations import Observations
 from fanin.emulation.network.scenario import Scenario
 from fanin.emulation.network.slowness import Slowness
+from fanin.emulation.network.switch_process import SwitchProcess
 from fanin.emulation.network.switches import Switches, fabric_for
 from fanin.emulation.network.traffic import Meters
 from fanin.emulation.progress import FIGURES
@@ -101,14 +103,19 @@ def _run(
     }
     with ExitStack() as stack:
         switches = stack.enter_context(Switches(fabric, scenario.target, logs))
-        slow = {fabric.worker_namespace(rank): factor for rank, factor in scenario.slowdowns.items()}
         meters = Meters(fabric)
         stack.callback(meters.close)
-        sampler = _sample_switch(fabric, switches.root.url, fabric.folder / "switch.jsonl")
-        stack.callback(sampler.wait)
-        stack.callback(sampler.kill)
+        if switches.all:
+            sampler = _sample_switch(fabric, switches.root, fabric.folder / "switch.jsonl")
+            stack.callback(sampler.wait)
+            stack.callback(sampler.kill)
+        else:
+            seen.note("who was waited for is not known: ranks started the switches themselves")
+        if scenario.tcp_flows:
+            traffic = stack.enter_context(CrossTraffic(fabric, scenario.tcp_flows))
+            stack.callback(lambda: seen.note(traffic.in_words()))
         workers = stack.enter_context(Workers(fabric, command, environment, logs, restarts=scenario.restarts))
-        stack.enter_context(Slowness(slow))
+        stack.enter_context(Slowness(scenario.slowdowns, fabric.worker_processes))
         seen.begin()
         first = Path(timeline.replace("%r", "0"))
         faults = FaultRunner(scenario.schedule, fabric, switches, workers, first, seen.happened)
@@ -133,11 +140,11 @@ def _run(
                 seen.sampled(meters.sample(seen.now_s()))
 
 
-def _sample_switch(fabric: Fabric, url: str, output: Path) -> subprocess.Popen[bytes]:
+def _sample_switch(fabric: Fabric, switch: SwitchProcess, output: Path) -> subprocess.Popen[bytes]:
     with output.open("wb") as file:
-        command = [sys.executable, "-m", "fanin.emulation.network.stats_sampler", url, str(TICK_S)]
+        command = [sys.executable, "-m", "fanin.emulation.network.stats_sampler", switch.url, str(TICK_S)]
         return subprocess.Popen(
-            in_namespace(fabric.switch_namespace(), command),
+            in_namespace(switch.namespace, command),
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.DEVNULL,

@@ -74,7 +74,7 @@ class Fabric:
         self.topology = topology
         self._bridged = bridged
         self.cables: list[Cable] = []
-        """Workers' links by rank, then racks' uplinks."""
+        """Hosts' links in order, then spare hosts', then racks' uplinks."""
         self._run: ownership.Run | None = None
         self._guardian: CleanupGuardian | None = None
         self._wires: Wires | None = None
@@ -84,7 +84,8 @@ class Fabric:
         commands.require_privileges()
         topology = self.topology
         parts = ["root", *(f"rack{rack}" for rack in range(topology.racks) if topology.racks > 1)]
-        parts += [f"w{worker}" for worker in range(topology.workers)]
+        parts += [f"w{host}" for host in range(topology.hosts)]
+        parts += [f"spare{spare}" for spare in range(topology.switch_at.spares)]
         self._run = ownership.claim(parts)
         try:
             self._guardian = CleanupGuardian(self._run)
@@ -112,8 +113,23 @@ class Fabric:
         return self._run.folder
 
     def worker_namespace(self, worker: int) -> str:
-        """Where a worker lives."""
-        return self._namespace(f"w{worker}")
+        """Where a worker lives, with all that share its host."""
+        return self.host_namespace(self.topology.host_of(worker))
+
+    def worker_processes(self, worker: int) -> set[int]:
+        """Ids of a worker's processes: those of its namespace, or those among them that carry its rank."""
+        found = ownership.processes_in([self.worker_namespace(worker)])
+        if self.topology.ranks_per_host == 1:
+            return found
+        return {pid for pid in found if _rank_of(pid) == str(worker)}
+
+    def host_namespace(self, host: int) -> str:
+        """A host with workers."""
+        return self._namespace(f"w{host}")
+
+    def spare_namespace(self, spare: int) -> str:
+        """A host that only sums."""
+        return self._namespace(f"spare{spare}")
 
     def switch_namespace(self, rack: int | None = None) -> str:
         """Where the root's switch lives, or a rack's."""
@@ -122,7 +138,7 @@ class Fabric:
     @property
     def free_ports(self) -> list[tuple[int, str]]:
         """Numbers and devices in the switch's namespace that no bridge joins: workers' by rank, the controller's."""
-        devices = [cable.upper.device for cable in self.cables[: self.topology.workers]]
+        devices = [cable.upper.device for cable in self.cables[: self.topology.hosts]]
         return list(enumerate([*devices, CONTROL_PORT_DEVICE], start=1))
 
     def cut(self, cable: Cable, down: bool) -> None:
@@ -184,18 +200,16 @@ class Fabric:
         if topology.racks > 1:
             for rack in range(topology.racks):
                 self._bridge(self.switch_namespace(rack), topology.rack_address(rack))
-        for worker in range(topology.workers):
-            home = None if topology.racks == 1 else topology.rack_of(worker)
-            lower = End(self.worker_namespace(worker), WORKER_DEVICE)
-            upper = End(self.switch_namespace(home), f"w{worker}")
-            self._connect(Cable(f"worker {worker}", topology.link_of(worker), lower, upper))
-            commands.ip_batch(
-                lower.namespace, [f"address add {topology.worker_address(worker)}/{PREFIX_BITS} dev {WORKER_DEVICE}"]
-            )
-            if self._bridged:
-                commands.ip_batch(upper.namespace, [f"link set {upper.device} master {BRIDGE}"])
-            else:
-                commands.without_offloads(lower.namespace, lower.device, OFFLOADS)
+        for host in range(topology.hosts):
+            home = None if topology.racks == 1 else topology.rack_of(host)
+            lower = End(self.host_namespace(host), WORKER_DEVICE)
+            upper = End(self.switch_namespace(home), f"w{host}")
+            cable = Cable(topology.host_name(host), topology.link_of(host), lower, upper)
+            self._attach(cable, topology.host_address(host))
+        for spare in range(topology.switch_at.spares):
+            lower = End(self.spare_namespace(spare), WORKER_DEVICE)
+            upper = End(self.switch_namespace(), f"spare{spare}")
+            self._attach(Cable(f"spare {spare}", topology.link, lower, upper), topology.spare_address(spare))
         if topology.racks > 1:
             for rack in range(topology.racks):
                 lower = End(self.switch_namespace(rack), UPLINK_DEVICE)
@@ -205,6 +219,16 @@ class Fabric:
                 commands.ip_batch(upper.namespace, [f"link set {upper.device} master {BRIDGE}"])
         if self._wires is not None:
             self._wires.start()
+
+    def _attach(self, cable: Cable, address: str) -> None:
+        """A host's link, with the host's address at its end."""
+        lower, upper = cable.lower, cable.upper
+        self._connect(cable)
+        commands.ip_batch(lower.namespace, [f"address add {address}/{PREFIX_BITS} dev {lower.device}"])
+        if self._bridged:
+            commands.ip_batch(upper.namespace, [f"link set {upper.device} master {BRIDGE}"])
+        else:
+            commands.without_offloads(lower.namespace, lower.device, OFFLOADS)
 
     def _control_port(self) -> None:
         """A pair of devices in the switch's namespace: a port of the switch, and what its controller talks through."""
@@ -226,8 +250,8 @@ class Fabric:
 
     def _largest_mtu(self) -> int:
         topology = self.topology
-        links = [topology.link_of(worker) for worker in range(topology.workers)]
-        return max(link.mtu for link in [*links, topology.uplink])
+        links = [topology.link_of(host) for host in range(topology.hosts)]
+        return max(link.mtu for link in [*links, topology.link, topology.uplink])
 
     def _connect(self, cable: Cable) -> None:
         lower, upper, link = cable.lower, cable.upper, cable.link
@@ -261,6 +285,15 @@ class Fabric:
             reorder=link.reorder,
             seed=self.topology.seed * 1000 + len(self.cables),
         )
+
+
+def _rank_of(pid: int) -> str | None:
+    """The variable RANK that a process was started with."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    return next((each[5:].decode(errors="replace") for each in variables if each.startswith(b"RANK=")), None)
 
 
 def _bucket(rate_bit_s: float, link: Link) -> str:

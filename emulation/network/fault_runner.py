@@ -82,7 +82,7 @@ class FaultRunner:
 
     def _link_actions(self, fault: ScheduledFault) -> tuple[Callable[[], None], Callable[[], None] | None]:
         assert fault.index is not None
-        cable = self._fabric.cables[fault.index]
+        cable = self._fabric.cables[fault.index]  # hosts' come first, in order
         if fault.action == "down":
             return lambda: self._fabric.cut(cable, True), lambda: self._fabric.cut(cable, False)
         rate = cable.link.rate_bit_s

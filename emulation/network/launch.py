@@ -2,7 +2,8 @@
 
 `python [OPTIONS] train.py ...` is run by torchrun, one node per namespace, so that a script needs no change; a bare
 `python` is the interpreter of fanin itself (sudo has another PATH). Any other command is run as it is, with the
-variables that torchrun would set (RANK, WORLD_SIZE, MASTER_ADDR, ...).
+variables that torchrun would set (RANK, WORLD_SIZE, MASTER_ADDR, ...), and so is every command where several ranks
+share a host: what each prints, and how it ends, is then seen apart.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from typing import Any
 
 from fanin.emulation.network.commands import in_namespace
 from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
-from fanin.emulation.network.ownership import processes_in
 from fanin.emulation.process_output import Ended, Printed, follow, object_in
 from fanin.emulation.processes import cause_in
 from fanin.errors import ConfigurationError
@@ -60,6 +60,8 @@ def torchrun_command(command: Sequence[str], fabric: Fabric, rank: int, restarts
         return list(command)
     python = sys.executable if command[0] == name else command[0]
     topology = fabric.topology
+    if topology.ranks_per_host > 1:
+        return [python, *command[1:]]
     arguments = ["--nnodes", str(topology.workers), "--nproc-per-node", "1", "--max-restarts", str(restarts)]
     master = topology.worker_address(0)
     if restarts:
@@ -117,11 +119,8 @@ class Workers:
         try:
             for rank, command in enumerate(self._commands):
                 own = {
-                    "FANIN_SWITCH": f"udp://{topology.switch_address(rank)}:4919",
+                    **topology.rank_environment(rank),
                     "GLOO_SOCKET_IFNAME": WORKER_DEVICE,
-                    "LOCAL_RANK": "0",
-                    "LOCAL_WORLD_SIZE": "1",
-                    "MASTER_ADDR": topology.worker_address(0),
                     "MASTER_PORT": str(MASTER_PORT),
                     "OMP_NUM_THREADS": "1",
                     "PYTHONUNBUFFERED": "1",
@@ -162,8 +161,8 @@ class Workers:
                 yield None
 
     def signal(self, rank: int, number: signal.Signals) -> None:
-        """Send it to every process in a worker's namespace."""
-        for pid in processes_in([self._fabric.worker_namespace(rank)]):
+        """Send it to every process of a worker."""
+        for pid in self._fabric.worker_processes(rank):
             try:
                 os.kill(pid, number)
             except ProcessLookupError:
@@ -172,7 +171,7 @@ class Workers:
     def kill_program(self, rank: int) -> None:
         """SIGKILL to the training program, not to the torchrun that started it."""
         agent = self._processes[rank].pid
-        for pid in processes_in([self._fabric.worker_namespace(rank)]) - {agent}:
+        for pid in self._fabric.worker_processes(rank) - {agent}:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:

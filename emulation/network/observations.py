@@ -196,7 +196,7 @@ class Observations:
         lines = self._timelines.get(rank, [])
         return WorkerRecord(
             rank=rank,
-            place=f"namespace w{rank}",
+            place=f"namespace w{self._scenario.topology.host_of(rank)}",
             outcome=outcome,
             slowdown=self._scenario.slowdowns.get(rank, 1.0),
             spans=timelines.spans(lines, self._origin_s, arrivals),

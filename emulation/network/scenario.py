@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from fanin.emulation.network import units
+from fanin.emulation.network.cross_traffic import check_flows
+from fanin.emulation.network.switch_place import SwitchPlace
 from fanin.emulation.network.switches import TARGETS
 from fanin.emulation.network.topology import Link, Topology
 from fanin.emulation.record import Scalar
@@ -63,6 +65,10 @@ class Scenario:
 
     name: str = ""
     workers: int = 4
+    """Ranks in all."""
+    ranks_per_host: int = 1
+    switch_at: str = "own"
+    """Where the switch is: `own`, `rank0`, `hosts`, `spare:K` (switch_place.py)."""
     racks: int = 1
     target: str = "native"
     """Of the switch: one of switches.TARGETS."""
@@ -75,9 +81,11 @@ class Scenario:
     mtu: int = 1500
     queue: str = "1mib"
     links: dict[str, LinkTable] = field(default_factory=dict)
-    """By rank."""
+    """By host, which with one rank on each is the rank."""
     uplink: LinkTable | None = None
-    """Between a rack's switch and the root; only with racks."""
+    """Between a rack's bridge and the root; only with racks."""
+    tcp_flows: int = 0
+    """TCP flows from host to host beside the job, 0..64."""
     stragglers: dict[str, str] = field(default_factory=dict)
     """Factors by rank."""
     faults: tuple[str, ...] = ()
@@ -94,6 +102,8 @@ class Scenario:
                 raise ScenarioError(key, f"{key} = {getattr(self, key)}; expected 0..{limit}")
         if self.target not in TARGETS:
             raise ScenarioError("target", f"target = {self.target!r}; expected one of {', '.join(TARGETS)}")
+        if self.restarts and self.ranks_per_host > 1:
+            raise ScenarioError("restarts", "torchrun starts workers anew only with ranks_per_host = 1")
         with _at("lanes"):
             Options(lanes=self.lanes)
         with _at("fallback"):
@@ -101,30 +111,39 @@ class Scenario:
         if self.uplink is not None and self.racks == 1:
             raise ScenarioError("uplink", "there is none with racks = 1; expected racks = 2 or more")
         topology = self.topology
+        with _at("tcp_flows"):
+            check_flows(self.tcp_flows, topology.hosts)
         for rank in self.slowdowns:
             with _at("stragglers"):
                 topology.check_worker(rank)
+        if self.fallback == "gloo" and topology.switch_at.kind == "hosts":
+            raise ScenarioError("fallback", "gloo cannot be fallen back to from shards; expected switch_at = 'rank0'")
         with _at("faults"):
             for each in self.schedule.scheduled:
+                if each.target == "switch" and topology.switch_at.started_by_ranks:
+                    raise ConfigurationError(f"{each.text!r}: with switch_at = {self.switch_at} ranks start the switch")
                 if each.index is not None:
-                    topology.check_worker(each.index)
+                    (topology.check_host if each.target == "link" else topology.check_worker)(each.index)
                     if each.action == "slow" and topology.link_of(each.index).rate_bit_s is None:
                         raise ConfigurationError(f"{each.text!r}: worker {each.index}'s link has no rate to slow down")
 
     @property
     def topology(self) -> Topology:
-        """Workers, racks and links."""
+        """Hosts, workers, racks, links, and where the switch is."""
         common = self._link("")
+        with _at("switch_at"):
+            place = SwitchPlace.parse(self.switch_at)
+        shape: dict[str, Any] = {
+            "workers": self.workers, "racks": self.racks, "ranks_per_host": self.ranks_per_host, "switch_at": place,
+        }  # fmt: skip
         try:
-            Topology(workers=self.workers, racks=self.racks)
+            Topology(**shape)
         except ConfigurationError as error:
-            raise ScenarioError("racks" if str(error).startswith("racks") else "workers", str(error)) from None
+            raise ScenarioError(str(error).split()[0], str(error)) from None
         uplink = common if self.uplink is None else self._link("uplink", self.uplink)
         links = {_rank("links", rank): self._link(f"links.{rank}", own) for rank, own in self.links.items()}
         with _at("links"):
-            return Topology(
-                workers=self.workers, racks=self.racks, link=common, links=links, uplink=uplink, seed=self.seed
-            )
+            return Topology(**shape, link=common, links=links, uplink=uplink, seed=self.seed)
 
     @property
     def slowdowns(self) -> dict[int, float]:
@@ -237,16 +256,28 @@ def straggler(text: str) -> tuple[str, str]:
 def link(text: str) -> tuple[str, LinkTable]:
     """`3:rate=500mbit,delay=1ms` as a pair."""
     rank, colon, settings = text.partition(":")
+    if not colon:
+        settings = ""
+    return rank, _link_table("--link", text, settings, "RANK:NAME=VALUE,..., as in 3:rate=500mbit,delay=1ms")
+
+
+def uplink(text: str) -> LinkTable:
+    """`100mbit`, or `rate=100mbit,queue=256kib`."""
+    settings = text if "=" in text else f"rate={text}"
+    return _link_table("--uplink", text, settings, "a rate or NAME=VALUE,..., as in 100mbit or rate=1gbit,delay=1ms")
+
+
+def _link_table(option: str, text: str, settings: str, expected: str) -> LinkTable:
     pairs = [part.partition("=") for part in settings.split(",") if part]
-    if not colon or not pairs or not all(equals for _, equals, _ in pairs):
-        raise ConfigurationError(f"--link {text!r}: expected RANK:NAME=VALUE,..., as in 3:rate=500mbit,delay=1ms")
+    if not pairs or not all(equals for _, equals, _ in pairs):
+        raise ConfigurationError(f"{option} {text!r}: expected {expected}")
     body: dict[str, Any] = {name.strip(): value.strip() for name, _, value in pairs}
     if body.get("mtu", "").isdecimal():
         body["mtu"] = int(body["mtu"])
     try:
-        return rank, read_dataclass(body, LinkTable, "link")
+        return read_dataclass(body, LinkTable, "link")
     except ConfigurationError as error:
-        raise ConfigurationError(f"--link {text!r}: {str(error).removeprefix('link').lstrip('.: ')}") from None
+        raise ConfigurationError(f"{option} {text!r}: {str(error).removeprefix('link').lstrip('.: ')}") from None
 
 
 @contextlib.contextmanager

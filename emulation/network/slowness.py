@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import TracebackType
-
-from fanin.emulation.network.ownership import processes_in
 
 PERIOD_S = 0.02
 """Short against a training step, long against a context switch."""
@@ -20,11 +19,12 @@ LOOK_EVERY_PERIODS = 25
 
 
 class Slowness:
-    """Slows down the processes of some namespaces from entry to exit."""
+    """Slows down some workers from entry to exit."""
 
-    def __init__(self, factors: dict[str, float]) -> None:
-        """`factors` by namespace, each at least 1."""
-        self._factors = {namespace: factor for namespace, factor in factors.items() if factor > 1}
+    def __init__(self, factors: dict[int, float], processes_of: Callable[[int], set[int]]) -> None:
+        """`factors` by rank, each at least 1; `processes_of` a rank are those that run now."""
+        self._factors = {rank: factor for rank, factor in factors.items() if factor > 1}
+        self._processes_of = processes_of
         self._over = threading.Event()
         self._threads = [
             threading.Thread(target=self._slow, args=item, name="fanin slowness", daemon=True)
@@ -43,13 +43,13 @@ class Slowness:
         for thread in self._threads:
             thread.join()
 
-    def _slow(self, namespace: str, factor: float) -> None:
+    def _slow(self, rank: int, factor: float) -> None:
         running_s = PERIOD_S / factor
         found: set[int] = set()
         periods = 0
         while not self._over.is_set():
             if periods % LOOK_EVERY_PERIODS == 0:
-                found = processes_in([namespace])
+                found = self._processes_of(rank)
             periods += 1
             _signal(found, signal.SIGSTOP)
             self._over.wait(PERIOD_S - running_s)

@@ -42,7 +42,7 @@ class SwitchProcess:
         self.name = name
         self._listens_at = listens or Listener(control.DEFAULT_PORT)
         self.address = address
-        self._namespace = namespace
+        self.namespace = namespace
         self._command = in_namespace(namespace, command)
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
@@ -65,7 +65,7 @@ class SwitchProcess:
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment
             )
         deadline = time.monotonic() + START_LIMIT_S
-        while not inside(self._namespace, self._listens_at.is_open):
+        while not inside(self.namespace, self._listens_at.is_open):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
                 words = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()

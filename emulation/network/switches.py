@@ -1,4 +1,4 @@
-"""The switches of a fabric: one, a root and one per rack, or BMv2 and its controller."""
+"""The switches of a fabric: one, a root and one per rack, one per spare host, or BMv2 and its controller."""
 
 from __future__ import annotations
 
@@ -22,6 +22,13 @@ def fabric_for(topology: Topology, target: str) -> Fabric:
     """The network that the target's switches fit into. UnsupportedError for a target that cannot be run here."""
     if target not in TARGETS:
         raise UnsupportedError(f"--target {target}: must be one of {', '.join(TARGETS)}")
+    if topology.switch_at.started_by_ranks and target != "native":
+        raise UnsupportedError(
+            f"--target {target} with --switch-at {topology.switch_at}: ranks start the usual switch themselves; leave "
+            "--target out, or use --switch-at own"
+        )
+    if topology.switch_at.kind == "spare" and target not in ("native", "python"):
+        raise UnsupportedError(f"--target {target} runs on no spare host; use native or python, or --switch-at own")
     if topology.racks > 1 and target not in ("native", "python"):
         raise UnsupportedError(f"--target {target} has no two-level tree here; use --target native or python")
     if target == "bmv2":
@@ -33,33 +40,15 @@ class Switches:
     """All switches of a fabric. A context manager: they run from entry to exit."""
 
     def __init__(self, fabric: Fabric, target: str, log_folder: Path) -> None:
-        topology = fabric.topology
-        self._below: list[SwitchProcess] = []
+        self.all = _processes(fabric, target, log_folder)
+        """Root first, then racks, further spare hosts, or BMv2's controller; none where ranks start switches."""
         self._falls_with_root = target == "bmv2"
         """Whether those below end with the root, as a controller does."""
-        if target == "bmv2":
-            self.root, *self._below = bmv2.processes(fabric, log_folder)
-            return
-        root = topology.root_address
-        self.root = SwitchProcess(
-            "root", fabric.switch_namespace(), root, command(target, root, []), log_folder / "switch.log"
-        )
-        parent = ["--parent", self.root.url]
-        self._below = [
-            SwitchProcess(
-                f"rack {rack}",
-                fabric.switch_namespace(rack),
-                topology.rack_address(rack),
-                command(target, topology.rack_address(rack), parent),
-                log_folder / f"switch-rack{rack}.log",
-            )
-            for rack in range(topology.racks if topology.racks > 1 else 0)
-        ]
 
     @property
-    def all(self) -> list[SwitchProcess]:
-        """Root first, then racks or BMv2's controller."""
-        return [self.root, *self._below]
+    def root(self) -> SwitchProcess:
+        """The root, the only one, or the first of several. There must be one."""
+        return self.all[0]
 
     def __enter__(self) -> Switches:
         try:
@@ -77,7 +66,7 @@ class Switches:
 
     def restart(self) -> None:
         """Kill the root, and start a new one in its place, which remembers nothing."""
-        fallen = self.all if self._falls_with_root else [self.root]
+        fallen = self.all if self._falls_with_root else self.all[:1]
         for switch in reversed(fallen):
             switch.kill()
         for switch in fallen:
@@ -87,6 +76,31 @@ class Switches:
         """The root last, so that none loses its parent. Idempotent."""
         for switch in reversed(self.all):
             switch.stop()
+
+
+def _processes(fabric: Fabric, target: str, logs: Path) -> list[SwitchProcess]:
+    topology, place = fabric.topology, fabric.topology.switch_at
+    if place.started_by_ranks:
+        return []
+    if target == "bmv2":
+        return list(bmv2.processes(fabric, logs))
+
+    def process(name: str, namespace: str, address: str, log: str, extra: list[str]) -> SwitchProcess:
+        return SwitchProcess(name, namespace, address, command(target, address, extra), logs / log)
+
+    if place.kind == "spare":
+        return [
+            process(f"spare {spare}", fabric.spare_namespace(spare), topology.spare_address(spare),
+                    f"switch-spare{spare}.log", [])
+            for spare in range(place.spares)
+        ]  # fmt: skip
+    root = process("root", fabric.switch_namespace(), topology.root_address, "switch.log", [])
+    racks = [
+        process(f"rack {rack}", fabric.switch_namespace(rack), topology.rack_address(rack),
+                f"switch-rack{rack}.log", ["--parent", root.url])
+        for rack in range(topology.racks if topology.racks > 1 else 0)
+    ]  # fmt: skip
+    return [root, *racks]
 
 
 def command(target: str, address: str, extra: list[str]) -> list[str]:

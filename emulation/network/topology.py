@@ -1,22 +1,26 @@
-"""What a cluster looks like: workers, switches, links. Only descriptions; fabric.py builds them.
+"""What a cluster looks like: hosts, workers, switches, links. Only descriptions; fabric.py builds them.
 
-One Ethernet segment: the switch's namespace holds a bridge with its address, and a port per worker; with racks, each
-rack's switch has a namespace and a bridge of its own, joined to the root's by an uplink. So gloo and MPI see an
-ordinary switched network, and fanin's switch stands where a real one would: behind every port, at each one's own rate.
+One Ethernet segment: the root namespace holds a bridge with an address, and a port per host; with racks, each rack has
+a namespace and a bridge of its own, joined to the root's by an uplink. So gloo and MPI see an ordinary switched
+network. Where fanin's switch is in it, SwitchPlace says: by default where a real one would be, behind every port at
+each one's own rate, in the namespaces of the bridges.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fanin.emulation.network.switch_place import OWN, SwitchPlace
 from fanin.errors import ConfigurationError
+from fanin.protocol import control
 from fanin.protocol.wire import MAX_WORKERS
 
 ROOT_HOST = 1
 FIRST_RACK_HOST = 2
+FIRST_SPARE_HOST = 11
 DATA_HOST = 100
 FIRST_WORKER_HOST = 101
-"""Last byte of addresses: three digits for every worker, so that they sort as text in order of rank."""
+"""Last byte of addresses: three digits for every host of workers, so that they sort as text in order of rank."""
 NETWORK = "10.77.0"
 PREFIX_BITS = 24
 MAX_RACKS = 8
@@ -72,46 +76,89 @@ class Topology:
     """The whole cluster."""
 
     workers: int
-    """1..32 per switch."""
+    """Ranks in all: 1..32 per switch that they meet at, and at most 100."""
+    ranks_per_host: int = 1
+    """1..32, a divisor of `workers`: ranks with successive numbers share a host, its namespace and its link."""
+    switch_at: SwitchPlace = OWN
     racks: int = 1
-    """1: one switch. 2..8: a switch per rack and a root; worker w is in rack w * racks // workers."""
+    """2..8: hosts are behind a bridge per rack, and host h is in rack h * racks // hosts. With a switch of its `own`,
+    racks have one each, below a root switch."""
     link: Link = Link()
-    """Between every worker and its switch."""
+    """Between every host, spare ones included, and its bridge."""
     links: dict[int, Link] = field(default_factory=dict)
-    """Workers whose link is another."""
+    """Hosts (with one rank each: workers) whose link is another."""
     uplink: Link = Link()
-    """Between a rack's switch and the root."""
+    """Between a rack's bridge and the root."""
     seed: int = 0
     """Of the wires' dice."""
 
     def __post_init__(self) -> None:
+        per_host, place = self.ranks_per_host, self.switch_at
         if not 1 <= self.racks <= MAX_RACKS:
             raise ConfigurationError(f"racks = {self.racks}; must be in 1..{MAX_RACKS}")
-        most = min(MAX_TOTAL_WORKERS, MAX_WORKERS * self.racks)
+        if not 1 <= per_host <= MAX_WORKERS:
+            raise ConfigurationError(f"ranks_per_host = {per_host}; must be in 1..{MAX_WORKERS}")
+        switches = self.racks if place.kind == "own" else MAX_WORKERS if place.kind == "hosts" else 1
+        most = min(MAX_TOTAL_WORKERS, MAX_WORKERS * switches)
         if not 1 <= self.workers <= most:
-            raise ConfigurationError(f"workers = {self.workers}; must be in 1..{most}")
-        if self.racks > self.workers:
-            raise ConfigurationError(f"racks = {self.racks}; must be at most the number of workers, {self.workers}")
-        for worker in self.links:
-            self.check_worker(worker)
+            raise ConfigurationError(f"workers = {self.workers}; must be in 1..{most}, with the switch at {place}")
+        if self.workers % per_host:
+            raise ConfigurationError(f"ranks_per_host = {per_host}; must divide the number of workers, {self.workers}")
+        if place.kind == "hosts" and self.hosts > MAX_WORKERS:
+            raise ConfigurationError(
+                f"workers = {self.workers} on {self.hosts} hosts; at most {MAX_WORKERS} have shards"
+            )
+        if self.racks > self.hosts:
+            raise ConfigurationError(f"racks = {self.racks}; must be at most the number of hosts, {self.hosts}")
+        for host in self.links:
+            self.check_host(host)
 
     def check_worker(self, worker: int) -> None:
         """ConfigurationError unless there is such a worker."""
         if not 0 <= worker < self.workers:
             raise ConfigurationError(f"there is no worker {worker}: workers are 0..{self.workers - 1}")
 
-    def link_of(self, worker: int) -> Link:
-        """The worker's own link."""
-        return self.links.get(worker, self.link)
+    def check_host(self, host: int) -> None:
+        """ConfigurationError unless there is such a host; with one rank on each, they are called workers."""
+        if self.ranks_per_host == 1:
+            self.check_worker(host)
+        elif not 0 <= host < self.hosts:
+            raise ConfigurationError(f"there is no host {host}: hosts are 0..{self.hosts - 1}")
 
-    def rack_of(self, worker: int) -> int:
+    @property
+    def hosts(self) -> int:
+        """Those with workers."""
+        return self.workers // self.ranks_per_host
+
+    def host_of(self, worker: int) -> int:
+        """0..hosts-1."""
+        return worker // self.ranks_per_host
+
+    def host_name(self, host: int) -> str:
+        """In tables and records."""
+        return f"worker {host}" if self.ranks_per_host == 1 else f"host {host}"
+
+    def link_of(self, host: int) -> Link:
+        """The host's own link."""
+        return self.links.get(host, self.link)
+
+    def rack_of(self, host: int) -> int:
         """0..racks-1."""
-        return worker * self.racks // self.workers
+        return host * self.racks // self.hosts
+
+    def worker_address(self, worker: int) -> str:
+        """IPv4 of the worker's host."""
+        return self.host_address(self.host_of(worker))
 
     @staticmethod
-    def worker_address(worker: int) -> str:
+    def host_address(host: int) -> str:
         """IPv4."""
-        return f"{NETWORK}.{FIRST_WORKER_HOST + worker}"
+        return f"{NETWORK}.{FIRST_WORKER_HOST + host}"
+
+    @staticmethod
+    def spare_address(spare: int) -> str:
+        """IPv4 of a host that only sums."""
+        return f"{NETWORK}.{FIRST_SPARE_HOST + spare}"
 
     @property
     def root_address(self) -> str:
@@ -123,9 +170,29 @@ class Topology:
         """IPv4 that no namespace has: where a switch that is no process (BMv2) takes data."""
         return f"{NETWORK}.{DATA_HOST}"
 
-    def switch_address(self, worker: int) -> str:
-        """IPv4 of the switch that the worker talks to."""
-        return self.root_address if self.racks == 1 else self.rack_address(self.rack_of(worker))
+    def switch_addresses(self, worker: int) -> tuple[str, ...]:
+        """IPv4 of the switches that the emulator runs for the worker; none where ranks start them themselves."""
+        place = self.switch_at
+        if place.kind == "own":
+            rack = self.rack_of(self.host_of(worker))
+            return (self.root_address if self.racks == 1 else self.rack_address(rack),)
+        return tuple(map(self.spare_address, range(place.spares)))
+
+    def rank_environment(self, worker: int) -> dict[str, str]:
+        """What tells a rank where it is, and where its sums are made."""
+        addresses = self.switch_addresses(worker)
+        words = ",".join(f"udp://{address}:{control.DEFAULT_PORT}" for address in addresses)
+        environment = {
+            "FANIN_HOST": f"host {self.host_of(worker)}",
+            "FANIN_SWITCH": words or self.switch_at.kind,
+            "LOCAL_RANK": str(worker % self.ranks_per_host),
+            "LOCAL_WORLD_SIZE": str(self.ranks_per_host),
+            "MASTER_ADDR": self.worker_address(0),
+        }
+        if self.switch_at.kind == "rank0":
+            # Nobody asks then who is on which host, and memory would be shared past all links.
+            environment["FANIN_SHARED_MEMORY"] = "0"
+        return environment
 
     @staticmethod
     def rack_address(rack: int) -> str:

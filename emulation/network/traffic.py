@@ -147,9 +147,12 @@ class LinkWatch:
 
 
 def link_record(topology: Topology, name: str, samples: Sequence[LinkSample]) -> LinkRecord:
-    """The link of that name, `worker 3` or `rack 1`, with what was read from it."""
+    """The link of that name, `worker 3`, `host 3`, `spare 0` or `rack 1`, with what was read from it."""
     kind, _, number = name.partition(" ")
-    link = topology.link_of(int(number)) if kind == "worker" else topology.uplink
+    if kind in ("worker", "host"):
+        link = topology.link_of(int(number))
+    else:
+        link = topology.uplink if kind == "rack" else topology.link
     return LinkRecord(
         name=name,
         rate_bit_s=link.rate_bit_s,

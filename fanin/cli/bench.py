@@ -57,7 +57,19 @@ def allreduce(
 
 @app.command(epilog=epilog("network"))
 def network(
-    workers: Annotated[int, typer.Option(min=2, max=32, help="Workers, a namespace and a link each.")] = 4,
+    workers: Annotated[int, typer.Option(min=2, max=100, help="Ranks in all.")] = 4,
+    ranks_per_host: Annotated[int, typer.Option(min=1, max=32, help="That share a namespace and a link.")] = 1,
+    switch_at: Annotated[
+        str, typer.Option(help="own (a port per host), rank0, hosts (a shard on each), spare:K (on K further hosts).")
+    ] = "own",
+    racks: Annotated[int, typer.Option(min=1, max=8, help="Of hosts, each behind an uplink.")] = 1,
+    uplink: Annotated[
+        str | None, typer.Option(help="Of every rack: 100mbit, or rate=1gbit,delay=1ms. As other links by default.")
+    ] = None,
+    queue: Annotated[str, typer.Option(help="At either end of every link: 512kib.")] = "1mib",
+    tcp_flows: Annotated[
+        int, typer.Option(min=0, max=64, help="TCP flows from host to host that share the links.")
+    ] = 0,
     rate: Annotated[str, typer.Option(help="Of every link, each way: 100mbit, 1gbit, none.")] = "1gbit",
     delay: Annotated[str, typer.Option(help="Of every link, one way.")] = "0us",
     loss: Annotated[str, typer.Option(help="Of every link, per frame and direction.")] = "0%",
@@ -81,14 +93,22 @@ def network(
     from rich.console import Console
 
     from fanin.benchmarks import network as benchmark
-    from fanin.emulation.network import units
-    from fanin.emulation.network.topology import Link
+    from fanin.emulation.network import scenario
+    from fanin.emulation.network.switch_place import SwitchPlace
 
-    link = Link(
-        rate_bit_s=units.rate_bit_s(rate), delay_s=units.duration_s(delay), loss=units.probability(loss), mtu=mtu
-    )
+    described = scenario.Scenario(
+        workers=workers, ranks_per_host=ranks_per_host, switch_at=switch_at, racks=racks, rate=rate, delay=delay,
+        loss=loss, mtu=mtu, queue=queue, tcp_flows=tcp_flows,
+        uplink=None if uplink is None else scenario.uplink(uplink),
+    )  # fmt: skip
+    link = described.topology.link
     plan = benchmark.Plan(
         workers=workers,
+        ranks_per_host=ranks_per_host,
+        switch_at=SwitchPlace.parse(switch_at),
+        racks=racks,
+        uplink=described.topology.uplink if racks > 1 else None,
+        tcp_flows=tcp_flows,
         sizes=_numbers("bytes", bytes_),
         link=link,
         lanes=_numbers("lanes", lanes),

@@ -10,14 +10,23 @@ import typer
 from fanin.cli import extras, output
 from fanin.cli.ending import FAILED, INTERRUPTED
 
+PLACES = "own (a port per host), rank0, hosts (a shard on each) or spare:K (on K further hosts)"
+
 
 def emulate(
     command: Annotated[list[str] | None, typer.Argument(help="Behind --: python train.py ...")] = None,
     scenario: Annotated[
         str | None, typer.Option(metavar="NAME|FILE", help="A TOML file, or a shipped one; options below win.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, max=100, help="A namespace and a link each.")] = None,
-    racks: Annotated[int | None, typer.Option(min=1, max=8, help="Switches below a root switch; 1: only one.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, max=100, help="Ranks in all.")] = None,
+    ranks_per_host: Annotated[
+        int | None, typer.Option(min=1, max=32, help="That share a namespace and a link; 1 by default.")
+    ] = None,
+    switch_at: Annotated[str | None, typer.Option(help=f"Where the switch is: {PLACES}.")] = None,
+    racks: Annotated[
+        int | None,
+        typer.Option(min=1, max=8, help="Of hosts, each behind an uplink, with a switch each if `own`."),
+    ] = None,
     target: Annotated[str | None, typer.Option(help="The switch: native, python, p4 or bmv2.")] = None,
     lanes: Annotated[int | None, typer.Option(min=4, max=32, help="Bits per lane: 32, 16, 8 or 4.")] = None,
     rate: Annotated[str | None, typer.Option(help="Of every link, each way: 100mbit, 1gbit, none.")] = None,
@@ -25,8 +34,14 @@ def emulate(
     loss: Annotated[str | None, typer.Option(help="Of every link, per frame and direction: 0.1%.")] = None,
     mtu: Annotated[int | None, typer.Option(min=576, max=9000, help="Of every link.")] = None,
     queue: Annotated[str | None, typer.Option(help="At either end of every link: 512kib.")] = None,
+    uplink: Annotated[
+        str | None, typer.Option(help="Of every rack: 100mbit, or rate=1gbit,delay=1ms. As other links by default.")
+    ] = None,
+    tcp_flows: Annotated[
+        int | None, typer.Option(min=0, max=64, help="TCP flows from host to host that share the links.")
+    ] = None,
     link: Annotated[
-        list[str] | None, typer.Option(help="One worker's own: 3:rate=500mbit,delay=1ms. May be repeated.")
+        list[str] | None, typer.Option(help="One host's own: 3:rate=500mbit,delay=1ms. May be repeated.")
     ] = None,
     straggler: Annotated[list[str] | None, typer.Option(help="A slower worker: 3:2x. May be repeated.")] = None,
     fault: Annotated[
@@ -57,6 +72,7 @@ def emulate(
     from fanin.emulation.network.scenario import compose
     from fanin.emulation.network.scenario import link as read_link
     from fanin.emulation.network.scenario import straggler as read_straggler
+    from fanin.emulation.network.scenario import uplink as read_uplink
     from fanin.emulation.report import publish
     from fanin.errors import ConfigurationError, FaninError
 
@@ -74,9 +90,10 @@ def emulate(
     extras.require_for(command)
     output.check(record, html)
     given: dict[str, Any] = {
-        "workers": workers, "racks": racks, "target": target, "lanes": lanes, "rate": rate, "delay": delay,
-        "loss": loss, "mtu": mtu, "queue": queue, "restarts": restarts, "fallback": fallback, "seed": seed,
-        "faults": tuple(fault) if fault else None,
+        "workers": workers, "ranks_per_host": ranks_per_host, "switch_at": switch_at, "racks": racks, "target": target,
+        "uplink": read_uplink(uplink) if uplink is not None else None, "tcp_flows": tcp_flows, "lanes": lanes,
+        "rate": rate, "delay": delay, "loss": loss, "mtu": mtu, "queue": queue, "restarts": restarts,
+        "fallback": fallback, "seed": seed, "faults": tuple(fault) if fault else None,
         "stragglers": dict(map(read_straggler, straggler)) if straggler else None,
         "links": dict(map(read_link, link)) if link else None,
     }  # fmt: skip

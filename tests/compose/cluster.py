@@ -19,7 +19,7 @@ from tests.house.repository import ROOT
 
 DEADLINE_S = 200.0
 """Longest that any one thing here may take; below pytest's own limit, so that the output is still shown."""
-PROFILES = ("zmq", "p4", "racks", "bench")
+PROFILES = ("zmq", "p4", "racks", "hosts", "bench")
 USER = "12345"
 """Who owns folders for results: neither root nor the image's user."""
 MEMBER = re.compile(r"job:   rank (\d+) \((\S+), (\S+)\)")

@@ -95,6 +95,21 @@ def test_workers_of_two_racks_train_through_a_tree_of_switches(tmp_path_factory:
         assert leaf.samples[-1].counters["rounds"] > 0
 
 
+def test_hosts_with_links_of_their_own_train_through_the_shards_that_they_start(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = cluster.results_folder(tmp_path_factory)
+    settings = {"TRAIN": "--task digits --epochs 1", "RATE_2": "50mbit", "RESULTS": str(folder), "RUN_AS": USER}
+    with Cluster(COMPOSE_PROFILES="hosts", **settings) as made:
+        done = made.run_to_end("--exit-code-from", "job-hosts", "job-hosts", *(f"host-{n}" for n in range(1, 5)))
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "job: 4 workers" in done.stdout
+        assert "the job succeeded" in done.stdout
+    record = RunRecord.read(folder / "fanin-record.json")
+    assert record.settings["switch"] == "hosts"
+    assert not record.switches, "ranks started them, and nobody else may ask them"
+
+
 def test_a_benchmark_prints_its_table_and_leaves_its_files(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = cluster.results_folder(tmp_path_factory)
     with Cluster(RESULTS=str(folder), RUN_AS=USER) as made:

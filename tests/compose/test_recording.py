@@ -47,6 +47,19 @@ def a_job(recorder: Recorder) -> Roster:
     return roster
 
 
+@pytest.mark.parametrize("switch", ["hosts", "rank0", "udp://a:1,udp://b:1"])
+def test_switches_that_only_their_ranks_may_ask_are_not_asked(
+    switch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(Recorder, "_watch", lambda self, url, path: asked.append(url))
+    with Recorder(tmp_path) as recorder:
+        roster = Roster(1)
+        recorder.joined(roster.join("a", "10.0.0.1", 0.0), {"type": "join", "settings": {"FANIN_SWITCH": switch}})
+        recorder.begin(roster.members)
+    assert not asked
+
+
 def test_what_programs_print_and_write_costs_no_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -43,8 +43,8 @@ def links() -> FigureTable:
     plan = network.Plan(workers=8, sizes=(4,), link=Link(rate_bit_s=1e8), lanes=(32,), against=("gloo",), samples=5)
     row = Row(
         backend="fanin", lanes=32, workers=8, bytes=26_214_400, rate_bit_s=1e8, measures="allreduce", median_s=12.345,
-        fastest_s=1.0, slowest_s=2.0, samples=5, ideal_s=12.345, ratio_to_gloo=12.34, max_error=0.0,
-        retransmissions=123_456,
+        fastest_s=1.0, slowest_s=2.0, samples=5, ideal_s=1.2345, ratio_to_gloo=12.34, max_error=0.0,
+        retransmissions=123_456, processor=1.0,
     )  # fmt: skip
     return network.table_of(plan, [row])
 

@@ -113,6 +113,35 @@ def test_racks_of_workers_get_one_switchs_sums(target: str, tmp_path: Path) -> N
     assert {"rack 0", "rack 1"} < {link.name for link in record.links}
 
 
+def test_ranks_that_share_hosts_sum_at_a_spare_one_beside_tcp(tmp_path: Path) -> None:
+    scenario = Scenario(workers=4, ranks_per_host=2, switch_at="spare:1", rate="100mbit", tcp_flows=1)
+    record = run(scenario, *reductions("3"), tmp_path=tmp_path)
+    assert record.outcome == "finished", record
+    assert {progress.loss for progress in record.progress} == {0.0}
+    carried = {link.name: link.samples[-1] for link in record.links}
+    assert set(carried) == {"host 0", "host 1", "spare 0"}
+    assert carried["spare 0"].up_bytes > 3 * 4 * 400_000, "results, to four ranks"
+    assert any("1 TCP flow beside" in note for note in record.notes)
+
+
+def test_one_of_two_ranks_on_a_host_can_be_killed(tmp_path: Path) -> None:
+    scenario = Scenario(workers=2, ranks_per_host=2, switch_at="spare:1", rate="20mbit", faults=("kill=worker:1@2s",))
+    record = run(scenario, *reductions("1000"), tmp_path=tmp_path)
+    assert record.outcome == "failed"
+    assert "SIGKILL" in record.workers[1].outcome
+    assert "WorkerLostError" in record.workers[0].outcome
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["rank0", "hosts"])
+def test_ranks_start_their_switches_themselves_and_sums_cross_the_links(place: str, tmp_path: Path) -> None:
+    record = run(Scenario(workers=2, switch_at=place, rate="100mbit"), *plain(TRAINING, "20"), tmp_path=tmp_path)
+    assert record.outcome == "finished", record
+    assert len({progress.loss for progress in record.progress}) == 1, "both replicas end with the same weights"
+    gradients = 20 * (64 * 8 + 8) * 4
+    assert all(link.samples[-1].up_bytes > gradients / 2 for link in record.links), record.links
+
+
 def require(target: str) -> None:
     """Skip where a P4 target cannot run."""
     pytest.importorskip("grpc", reason="grpcio is not installed (extra p4)")

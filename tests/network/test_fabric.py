@@ -9,13 +9,16 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 
 from fanin.emulation.network import ownership
+from fanin.emulation.network.cross_traffic import CrossTraffic
 from fanin.emulation.network.fabric import Fabric
 from fanin.emulation.network.namespaces import inside
+from fanin.emulation.network.switch_place import SwitchPlace
 from fanin.emulation.network.topology import Link, Topology
 from fanin.emulation.network.traffic import Meters
 from fanin.errors import ConfigurationError
@@ -83,6 +86,35 @@ def test_racks_reach_one_another_through_the_root() -> None:
         assert fabric.topology.rack_of(0) == 0
         assert fabric.topology.rack_of(3) == 1
         assert exchange(fabric, 3) == 3
+
+
+def test_tcp_flows_go_from_host_to_host_over_their_links() -> None:
+    payload, deadline = 200_000, time.monotonic() + 20.0
+    topology = Topology(workers=4, ranks_per_host=2, link=Link(rate_bit_s=2e7, queue_bytes=1 << 16))
+    with Fabric(topology) as fabric:
+        assert fabric.worker_namespace(0) == fabric.worker_namespace(1) != fabric.worker_namespace(2)
+        meters = Meters(fabric)
+        with CrossTraffic(fabric, 3) as traffic:
+            while min(traffic.received()) < payload:
+                assert time.monotonic() < deadline, traffic.received()
+                select.select([], [], [], 0.01)
+        samples = meters.sample(1.0)
+        meters.close()
+        assert not traffic._sockets
+    assert set(samples) == {"host 0", "host 1"}
+    assert samples["host 0"].up_bytes > 2 * payload, "flows 0 and 2"
+    assert samples["host 1"].up_bytes > payload, "flow 1, back again"
+    assert "3 TCP flows beside" in traffic.in_words()
+
+
+def test_spare_hosts_have_links_of_their_own() -> None:
+    with Fabric(Topology(workers=2, switch_at=SwitchPlace.parse("spare:2"))) as fabric:
+        assert [cable.name for cable in fabric.cables] == ["worker 0", "worker 1", "spare 0", "spare 1"]
+        spare = inside(fabric.spare_namespace(1), lambda: bound(fabric.topology.spare_address(1)))
+        worker = inside(fabric.worker_namespace(0), lambda: bound(fabric.topology.worker_address(0)))
+        with spare, worker:
+            worker.sendto(b"hello", (fabric.topology.spare_address(1), PORT))
+            assert spare.recv(100) == b"hello"
 
 
 def test_nothing_is_left_of_a_fabric_and_nothing_else_is_touched() -> None:

@@ -66,6 +66,14 @@ def test_options_are_read_as_pairs() -> None:
         ({"delay": "20s"}, "delay"),
         ({"mtu": 100}, "mtu"),
         ({"restarts": 99}, "restarts"),
+        ({"restarts": 1, "ranks_per_host": 2}, "restarts: torchrun"),
+        ({"ranks_per_host": 3}, "ranks_per_host = 3; must divide"),
+        ({"switch_at": "moon"}, "switch_at: 'moon'"),
+        ({"switch_at": "hosts", "fallback": "gloo"}, "fallback: .*rank0"),
+        ({"switch_at": "rank0", "faults": ("kill=switch@1s",)}, "ranks start the switch"),
+        ({"ranks_per_host": 2, "faults": ("down=link:2@1s+1s",)}, "no host 2"),
+        ({"tcp_flows": 65}, r"tcp_flows = 65; must be in 0\.\.64"),
+        ({"tcp_flows": 1, "ranks_per_host": 4}, "only one"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(fields: dict[str, object], said: str) -> None:

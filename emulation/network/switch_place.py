@@ -1,0 +1,57 @@
+"""Where the switch of an emulated cluster is: with a port per host, beside rank 0, on every host, or on spare hosts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from fanin.errors import ConfigurationError
+
+MAX_SPARES = 32
+EXPECTED = f"own, rank0, hosts, or spare:1 to spare:{MAX_SPARES}"
+SPARE = re.compile(r"spare:([1-9][0-9]?)")
+
+Kind = Literal["own", "rank0", "hosts", "spare"]
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchPlace:
+    """One of
+
+    * `own`: a switch in the middle, with a port of its own towards every host, as hardware has it;
+    * `rank0`: a process that rank 0 starts, behind the link of its host;
+    * `hosts`: a shard on every host, started by the host's first rank, behind the host's link;
+    * `spare`: a switch process on each of `spares` further hosts, behind the link of each.
+    """
+
+    kind: Kind = "own"
+    spares: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> SwitchPlace:
+        """`own`, `rank0`, `hosts`, `spare:4`. ConfigurationError for anything else."""
+        if text in ("own", "rank0", "hosts"):
+            return cls(text)  # type: ignore[arg-type]
+        match = SPARE.fullmatch(text)
+        if match is None or int(match[1]) > MAX_SPARES:
+            raise ConfigurationError(f"{text[:40]!r} is no place for a switch; expected {EXPECTED}")
+        return cls("spare", int(match[1]))
+
+    def __str__(self) -> str:
+        return f"spare:{self.spares}" if self.kind == "spare" else self.kind
+
+    @property
+    def started_by_ranks(self) -> bool:
+        """Whether the emulator runs no switch itself."""
+        return self.kind in ("rank0", "hosts")
+
+    @property
+    def in_words(self) -> str:
+        """For tables."""
+        if self.kind == "spare":
+            return f"on {self.spares} spare host{'s' * (self.spares != 1)}"
+        return {"own": "a port per host", "rank0": "beside rank 0", "hosts": "a shard on every host"}[self.kind]
+
+
+OWN = SwitchPlace()
