@@ -87,6 +87,15 @@ def finish_words(sum: npt.NDArray[np.uint32], words_be: _Bytes) -> None: ...
 def to_wire(sum: npt.NDArray[np.uint32]) -> None: ...
 def max_codes(codes_be: _Bytes, in_be: _Bytes) -> None: ...
 def crc32(data: _Bytes, start: int = 0) -> int: ...
+def hadamard_in_place(x: npt.NDArray[np.float32], block: int) -> None:
+    """As fanin.host.codecs.rotation.hadamard."""
+
+def philox_into(key: Sequence[int], counter: Sequence[int], words: npt.NDArray[np.uint32]) -> None:
+    """As fanin.host.codecs.philox.words."""
+
+def word_codecs() -> list[str]:
+    """The word codecs of this engine (host/codecs/words has the twins), in no particular order."""
+
 def kernels_in_use() -> str:
     """One of "avx512", "avx2" or "portable"; FANIN_KERNELS names another at import."""
 

@@ -2,12 +2,16 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <array>
 #include <cstring>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "bind.hpp"
+#include "gradient_kernels.hpp"
 #include "kernels.hpp"
+#include "word_codec.hpp"
 
 namespace py = pybind11;
 
@@ -25,20 +29,20 @@ void require(bool legal, const char* text) {
   if (!legal) throw std::invalid_argument(text);
 }
 
-std::size_t element_count(const Codec& codec, const Bytes& x) {
+std::size_t element_count(const FixedPoint& codec, const Bytes& x) {
   const auto bytes = static_cast<std::size_t>(x.size());
   require(bytes % element_bytes(codec.element) == 0, "x is no whole number of elements");
   return bytes / element_bytes(codec.element);
 }
 
-std::size_t block_count(const Codec& codec, std::size_t n, std::size_t block_elements) {
+std::size_t block_count(const FixedPoint& codec, std::size_t n, std::size_t block_elements) {
   if (!is_floating(codec.element)) return 0;
   require(block_elements > 0 && words_for(codec, block_elements) * 4 * 8 % (codec.lanes * block_elements) == 0,
           "block_elements must be a positive number of whole words' worth");
   return (n + block_elements - 1) / block_elements;
 }
 
-void require_codes(const Codec& codec, const Codes& codes, std::size_t n, std::size_t block_elements) {
+void require_codes(const FixedPoint& codec, const Codes& codes, std::size_t n, std::size_t block_elements) {
   require(static_cast<std::size_t>(codes.size()) >= block_count(codec, n, block_elements), "too few codes");
 }
 
@@ -48,7 +52,7 @@ const float* residual_of(const Residual& residual, std::size_t n) {
   return residual->data();
 }
 
-Codes codes_of(const Codec& codec, const Bytes& x, std::size_t block_elements, double factor,
+Codes codes_of(const FixedPoint& codec, const Bytes& x, std::size_t block_elements, double factor,
                const Residual& residual) {
   const std::size_t n = element_count(codec, x);
   Codes codes(static_cast<py::ssize_t>(block_count(codec, n, block_elements)));
@@ -56,15 +60,15 @@ Codes codes_of(const Codec& codec, const Bytes& x, std::size_t block_elements, d
   return codes;
 }
 
-void quantize_into(const Codec& codec, const Bytes& x, const Codes& codes, std::size_t block_elements, Bytes& words_be,
-                   double factor, const Residual& residual) {
+void quantize_into(const FixedPoint& codec, const Bytes& x, const Codes& codes, std::size_t block_elements,
+                   Bytes& words_be, double factor, const Residual& residual) {
   const std::size_t n = element_count(codec, x);
   require_codes(codec, codes, n, block_elements);
   require(static_cast<std::size_t>(words_be.size()) == words_for(codec, n) * 4, "words_be has the wrong length");
   quantize(codec, x.data(), n, block_elements, codes.data(), factor, residual_of(residual, n), words_be.mutable_data());
 }
 
-void dequantize_into(const Codec& codec, const Bytes& words_be, const Codes& codes, std::size_t block_elements,
+void dequantize_into(const FixedPoint& codec, const Bytes& words_be, const Codes& codes, std::size_t block_elements,
                      std::size_t count, std::uint32_t contributors, Bytes& out, double divisor, std::size_t skip) {
   require_codes(codec, codes, count, block_elements);
   require(static_cast<std::size_t>(words_be.size()) == words_for(codec, count) * 4, "words_be has the wrong length");
@@ -74,8 +78,8 @@ void dequantize_into(const Codec& codec, const Bytes& words_be, const Codes& cod
              out.mutable_data());
 }
 
-Residual::value_type residual_after(const Codec& codec, const Bytes& x, const Codes& codes, std::size_t block_elements,
-                                    double factor, const Residual& residual) {
+Residual::value_type residual_after(const FixedPoint& codec, const Bytes& x, const Codes& codes,
+                                    std::size_t block_elements, double factor, const Residual& residual) {
   const std::size_t n = element_count(codec, x);
   require_codes(codec, codes, n, block_elements);
   Residual::value_type after(static_cast<py::ssize_t>(n));
@@ -95,16 +99,16 @@ void on_words(Words& sum, const Bytes& in) {
 }
 
 void bind_codec(py::module_& module) {
-  py::class_<Codec>(module, "Codec")
+  py::class_<FixedPoint>(module, "Codec")
       .def(py::init([](int element, std::uint32_t lanes, std::uint32_t contributions) {
              require(element >= 0 && element <= static_cast<int>(Element::uint8), "element is none of fanin.numerics.reduction");
-             return Codec(static_cast<Element>(element), lanes, contributions);
+             return FixedPoint(static_cast<Element>(element), lanes, contributions);
            }),
            py::arg("element"), py::arg("lanes") = 32, py::arg("contributions") = 1)
-      .def_readonly("lanes", &Codec::lanes)
-      .def_readonly("contributions", &Codec::contributions)
-      .def_readonly("bound", &Codec::bound)
-      .def_readonly("exponent", &Codec::exponent)
+      .def_readonly("lanes", &FixedPoint::lanes)
+      .def_readonly("contributions", &FixedPoint::contributions)
+      .def_readonly("bound", &FixedPoint::bound)
+      .def_readonly("exponent", &FixedPoint::exponent)
       .def("words_for", &words_for, py::arg("count"))
       .def("elements_per_packet", &elements_per_packet, py::arg("words"))
       .def("codes", &codes_of, py::arg("x"), py::arg("block_elements"), py::arg("factor") = 1.0,
@@ -159,9 +163,32 @@ void bind_exact(py::module_& module) {
              py::arg("skip") = 0, py::arg("present") = 0xFFFFFFFFu);
 }
 
+using Floats = py::array_t<float, py::array::c_style>;
+
+void hadamard_in_place(Floats& x, std::size_t block) {
+  const auto count = static_cast<std::size_t>(x.size());
+  require(block > 0 && (block & (block - 1)) == 0 && count % block == 0, "x must be whole blocks of a power of two");
+  float* const data = x.mutable_data();
+  const py::gil_scoped_release others_run;
+  hadamard(data, count, block);
+}
+
+void philox_into(std::array<std::uint32_t, 2> key, std::array<std::uint32_t, 4> counter, Words& words) {
+  std::uint32_t* const data = words.mutable_data();
+  const auto count = static_cast<std::size_t>(words.size());
+  const py::gil_scoped_release others_run;
+  philox(key.data(), counter.data(), data, count);
+}
+
+void bind_gradient_kernels(py::module_& module) {
+  module.def("hadamard_in_place", &hadamard_in_place, py::arg("x").noconvert(), py::arg("block"));
+  module.def("philox_into", &philox_into, py::arg("key"), py::arg("counter"), py::arg("words").noconvert());
+}
+
 }  // namespace
 
 void bind_kernels(py::module_& module) {
+  bind_gradient_kernels(module);
   bind_codec(module);
   bind_exact(module);
   module.def("store_words", &on_words<&store_words>, py::arg("sum").noconvert(), py::arg("words_be"));
@@ -182,6 +209,11 @@ void bind_kernels(py::module_& module) {
         return crc32(data.data(), static_cast<std::size_t>(data.size()), start);
       },
       py::arg("data"), py::arg("start") = 0);
+  module.def("word_codecs", [] {
+    std::vector<std::string> names;
+    for (const CodecEntry* entry : codec_table()) names.emplace_back(entry->name);
+    return names;
+  });
   module.def("kernels_in_use", &kernels_in_use);
   module.def(
       "use_kernels", [](const std::string& name) { return use_kernels(name.c_str()); }, py::arg("name"));

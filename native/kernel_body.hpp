@@ -60,7 +60,8 @@ struct KernelBody : KernelLoops<Simd> {
   // ---- scale codes
 
   template <Element E, bool Plain>
-  static void codes_of(const Codec& codec, const Source<E, Plain>& source, Size n, Size block, std::uint16_t* codes) {
+  static void codes_of(const FixedPoint& codec, const Source<E, Plain>& source, Size n, Size block,
+                       std::uint16_t* codes) {
     for (Size first = 0; first < n; first += block) {
       const Size last = least(first + block, n);
       Ints largest = Simd::ints(0), other = Simd::ints(0);  // two chains: the maximum has a latency
@@ -93,7 +94,7 @@ struct KernelBody : KernelLoops<Simd> {
   };
 
   template <Element E, bool Plain, std::uint32_t L>
-  static void quantize_blocks(const Codec& codec, const Source<E, Plain>& source, Size n, Size block,
+  static void quantize_blocks(const FixedPoint& codec, const Source<E, Plain>& source, Size n, Size block,
                               const std::uint16_t* codes, std::uint8_t* words_be) {
     const Ints offset = Simd::ints(L == 32 ? 0 : codec.bound);
     for (Size first = 0; first < n; first += block) {
@@ -135,7 +136,7 @@ struct KernelBody : KernelLoops<Simd> {
   };
 
   template <Element E, std::uint32_t L, bool Divide>
-  static void dequantize_block(const Codec& codec, const std::uint8_t* words_be, Size first, Size last,
+  static void dequantize_block(const FixedPoint& codec, const std::uint8_t* words_be, Size first, Size last,
                                const Values<Divide>& values, const Wanted& wanted) {
     constexpr Size WIDTH = Source<E, true>::WIDTH;
     const Size from = most(first, wanted.skip), to = least(last, wanted.end);
@@ -163,7 +164,7 @@ struct KernelBody : KernelLoops<Simd> {
   }
 
   template <Element E, std::uint32_t L, bool Divide>
-  static void dequantize_blocks(const Codec& codec, const std::uint8_t* words_be, Size n, Size block,
+  static void dequantize_blocks(const FixedPoint& codec, const std::uint8_t* words_be, Size n, Size block,
                                 const std::uint16_t* codes, std::int32_t offset, float divisor, const Wanted& wanted) {
     for (Size first = wanted.skip / block * block; first < wanted.end; first += block) {
       const Size last = least(first + block, n);
@@ -192,7 +193,7 @@ struct KernelBody : KernelLoops<Simd> {
   // ---- error feedback
 
   template <Element E>
-  static void residual_blocks(const Codec& codec, const Source<E, false>& source, Size n, Size block,
+  static void residual_blocks(const FixedPoint& codec, const Source<E, false>& source, Size n, Size block,
                               const std::uint16_t* codes, float* residual) {
     for (Size first = 0; first < n; first += block, ++codes) {
       if (*codes == CODE_NOT_FINITE) continue;
@@ -215,7 +216,7 @@ struct KernelBody : KernelLoops<Simd> {
   static bool is_plain(double factor, const float* residual) { return factor == 1.0 && residual == nullptr; }
 
   template <Element E, bool Plain>
-  static void quantize_lanes(const Codec& codec, const Source<E, Plain>& source, Size n, Size block,
+  static void quantize_lanes(const FixedPoint& codec, const Source<E, Plain>& source, Size n, Size block,
                              const std::uint16_t* codes, std::uint8_t* words_be) {
     switch (codec.lanes) {
       case 32: return quantize_blocks<E, Plain, 32>(codec, source, n, block, codes, words_be);
@@ -226,7 +227,7 @@ struct KernelBody : KernelLoops<Simd> {
   }
 
   template <Element E>
-  static void quantize_element(const Codec& codec, const std::uint8_t* x, Size n, Size block,
+  static void quantize_element(const FixedPoint& codec, const std::uint8_t* x, Size n, Size block,
                                const std::uint16_t* codes, double factor, const float* residual,
                                std::uint8_t* words_be) {
     if (is_plain(factor, residual)) {
@@ -237,7 +238,7 @@ struct KernelBody : KernelLoops<Simd> {
   }
 
   template <Element E>
-  static void codes_element(const Codec& codec, const std::uint8_t* x, Size n, Size block, double factor,
+  static void codes_element(const FixedPoint& codec, const std::uint8_t* x, Size n, Size block, double factor,
                             const float* residual, std::uint16_t* codes) {
     if (is_plain(factor, residual)) {
       codes_of(codec, Source<E, true>{x, 1.0f, nullptr}, n, block, codes);
@@ -247,7 +248,7 @@ struct KernelBody : KernelLoops<Simd> {
   }
 
   template <Element E, bool Divide>
-  static void dequantize_lanes(const Codec& codec, const std::uint8_t* words_be, Size n, Size block,
+  static void dequantize_lanes(const FixedPoint& codec, const std::uint8_t* words_be, Size n, Size block,
                                const std::uint16_t* codes, std::int32_t offset, float divisor, const Wanted& wanted) {
     switch (codec.lanes) {
       case 32: return dequantize_blocks<E, 32, Divide>(codec, words_be, n, block, codes, 0, divisor, wanted);
@@ -258,7 +259,7 @@ struct KernelBody : KernelLoops<Simd> {
   }
 
   template <Element E>
-  static void dequantize_element(const Codec& codec, const std::uint8_t* words_be, Size n, Size block,
+  static void dequantize_element(const FixedPoint& codec, const std::uint8_t* words_be, Size n, Size block,
                                  const std::uint16_t* codes, std::uint32_t contributors, float divisor,
                                  const Wanted& wanted) {
     const std::int32_t offset = static_cast<std::int32_t>(contributors * static_cast<std::uint32_t>(codec.bound));
@@ -272,7 +273,7 @@ struct KernelBody : KernelLoops<Simd> {
     }
   }
 
-  static void scale_codes(const Codec& codec, const void* given, Size n, Size block, double factor,
+  static void scale_codes(const FixedPoint& codec, const void* given, Size n, Size block, double factor,
                           const float* residual, std::uint16_t* codes) {
     using enum Element;
     const auto* x = static_cast<const std::uint8_t*>(given);
@@ -285,7 +286,7 @@ struct KernelBody : KernelLoops<Simd> {
     }
   }
 
-  static void quantize(const Codec& codec, const void* given, Size n, Size block, const std::uint16_t* codes,
+  static void quantize(const FixedPoint& codec, const void* given, Size n, Size block, const std::uint16_t* codes,
                        double factor, const float* residual, std::uint8_t* out) {
     using enum Element;
     const auto* x = static_cast<const std::uint8_t*>(given);
@@ -302,7 +303,7 @@ struct KernelBody : KernelLoops<Simd> {
     }
   }
 
-  static void dequantize(const Codec& codec, const std::uint8_t* words_be, Size n, Size block,
+  static void dequantize(const FixedPoint& codec, const std::uint8_t* words_be, Size n, Size block,
                          const std::uint16_t* codes, std::uint32_t contributors, double divisor, Size skip, Size keep,
                          void* out) {
     using enum Element;
@@ -322,15 +323,15 @@ struct KernelBody : KernelLoops<Simd> {
   }
 
   template <Element E>
-  static void residual_element(const Codec& codec, const void* given, Size n, Size block, const std::uint16_t* codes,
-                               double factor, float* residual) {
+  static void residual_element(const FixedPoint& codec, const void* given, Size n, Size block,
+                               const std::uint16_t* codes, double factor, float* residual) {
     const auto* x = static_cast<const std::uint8_t*>(given);
     const Source<E, false> source{x, static_cast<float>(factor), residual};
     residual_blocks(codec, source, n, block, codes, residual);
   }
 
-  static void update_residual(const Codec& codec, const void* given, Size n, Size block, const std::uint16_t* codes,
-                              double factor, float* residual) {
+  static void update_residual(const FixedPoint& codec, const void* given, Size n, Size block,
+                              const std::uint16_t* codes, double factor, float* residual) {
     using enum Element;
     switch (codec.element) {
       case float32: return residual_element<float32>(codec, given, n, block, codes, factor, residual);

@@ -86,7 +86,7 @@ struct KernelLoops {
 
   static double wide_step(const std::uint8_t* words_be, Size i) { return static_cast<std::int32_t>(get_word(words_be, i)); }
 
-  static void wide_codes(const Codec& codec, const std::uint8_t* x, Size n, Size block, double factor,
+  static void wide_codes(const FixedPoint& codec, const std::uint8_t* x, Size n, Size block, double factor,
                          std::uint16_t* codes) {
     for (Size first = 0; first < n; first += block) {
       std::uint64_t largest = 0;
@@ -98,8 +98,8 @@ struct KernelLoops {
     }
   }
 
-  static void quantize_wide(const Codec& codec, const std::uint8_t* x, Size n, Size block, const std::uint16_t* codes,
-                            double factor, std::uint8_t* words_be) {
+  static void quantize_wide(const FixedPoint& codec, const std::uint8_t* x, Size n, Size block,
+                            const std::uint16_t* codes, double factor, std::uint8_t* words_be) {
     for (Size first = 0; first < n; first += block) {
       const WideScale scale = wide_scale(codec, *codes++);
       const Size last = least(first + block, n);
@@ -116,8 +116,8 @@ struct KernelLoops {
     }
   }
 
-  static void dequantize_wide(const Codec& codec, const std::uint8_t* words_be, Size block, const std::uint16_t* codes,
-                              double divisor, const Wanted& wanted) {
+  static void dequantize_wide(const FixedPoint& codec, const std::uint8_t* words_be, Size block,
+                              const std::uint16_t* codes, double divisor, const Wanted& wanted) {
     for (Size first = wanted.skip / block * block; first < wanted.end; first += block) {
       const std::uint16_t code = codes[first / block];
       const WideScale scale = wide_scale(codec, code);

@@ -29,10 +29,10 @@ struct WideScale {
 };
 
 // These are no inline functions on purpose: a copy compiled for AVX-512 must never be the one that the linker keeps.
-BlockScale block_scale(const Codec& codec, std::uint16_t code);
-WideScale wide_scale(const Codec& codec, std::uint16_t code);
+BlockScale block_scale(const FixedPoint& codec, std::uint16_t code);
+WideScale wide_scale(const FixedPoint& codec, std::uint16_t code);
 // The code of a block whose largest magnitude is this; not finite counts as such.
-std::uint16_t scale_code(const Codec& codec, double magnitude);
+std::uint16_t scale_code(const FixedPoint& codec, double magnitude);
 
 struct KernelTable {
   const char* name;

@@ -64,7 +64,7 @@ bool use_kernels(const char* name) {
   return table != nullptr;
 }
 
-Codec::Codec(Element element_, std::uint32_t lanes_, std::uint32_t contributions_)
+FixedPoint::FixedPoint(Element element_, std::uint32_t lanes_, std::uint32_t contributions_)
     : element(element_), lanes(lanes_), contributions(contributions_) {
   if (lanes != 32 && lanes != 16 && lanes != 8 && lanes != 4) {
     throw std::invalid_argument("lanes = " + std::to_string(lanes) + "; must be 32, 16, 8 or 4");
@@ -101,7 +101,7 @@ int bound_exponent(std::uint16_t code, int lowest, int highest) {
 
 }  // namespace
 
-BlockScale block_scale(const Codec& codec, std::uint16_t code) {
+BlockScale block_scale(const FixedPoint& codec, std::uint16_t code) {
   if (code == CODE_ZERO || code == CODE_NOT_FINITE) return {};
   constexpr int lowest = -149, highest = 128;  // float32: the smallest subnormal, and a bound that covers the largest
   if (codec.lanes == 32) {
@@ -119,7 +119,7 @@ BlockScale block_scale(const Codec& codec, std::uint16_t code) {
           static_cast<float>(codec.bound)};
 }
 
-WideScale wide_scale(const Codec& codec, std::uint16_t code) {
+WideScale wide_scale(const FixedPoint& codec, std::uint16_t code) {
   if (code == CODE_ZERO || code == CODE_NOT_FINITE) return {};
   const int shift = codec.exponent - bound_exponent(code, -1022, 1024);
   return {{wide_power_of_two(shift >> 1), wide_power_of_two(shift - (shift >> 1))},
@@ -128,7 +128,7 @@ WideScale wide_scale(const Codec& codec, std::uint16_t code) {
           wide_power_of_two(codec.exponent)};
 }
 
-std::uint16_t scale_code(const Codec& codec, double magnitude) {
+std::uint16_t scale_code(const FixedPoint& codec, double magnitude) {
   const std::uint64_t bits = std::bit_cast<std::uint64_t>(magnitude);
   if (bits == 0) return CODE_ZERO;
   if (bits >= 0x7FF0000000000000u) return CODE_NOT_FINITE;
@@ -138,36 +138,36 @@ std::uint16_t scale_code(const Codec& codec, double magnitude) {
   return static_cast<std::uint16_t>(code);
 }
 
-std::size_t words_for(const Codec& codec, std::size_t elements) {
+std::size_t words_for(const FixedPoint& codec, std::size_t elements) {
   if (codec.element == Element::float64) return WIDE_WORDS * elements;
   const std::size_t lanes_per_word = 32 / codec.lanes;
   return (elements + lanes_per_word - 1) / lanes_per_word;
 }
 
-std::size_t elements_per_packet(const Codec& codec, std::size_t words) {
+std::size_t elements_per_packet(const FixedPoint& codec, std::size_t words) {
   return codec.element == Element::float64 ? words / WIDE_WORDS : words * (32 / codec.lanes);
 }
 
-void scale_codes(const Codec& codec, const void* x, std::size_t n, std::size_t block_elements, double factor,
+void scale_codes(const FixedPoint& codec, const void* x, std::size_t n, std::size_t block_elements, double factor,
                  const float* residual, std::uint16_t* codes) {
   const DefaultFloatingPoint arithmetic;
   kernels().scale_codes(codec, x, n, block_elements, factor, residual, codes);
 }
 
-void quantize(const Codec& codec, const void* x, std::size_t n, std::size_t block_elements, const std::uint16_t* codes,
-              double factor, const float* residual, std::uint8_t* words_be) {
+void quantize(const FixedPoint& codec, const void* x, std::size_t n, std::size_t block_elements,
+              const std::uint16_t* codes, double factor, const float* residual, std::uint8_t* words_be) {
   const DefaultFloatingPoint arithmetic;
   kernels().quantize(codec, x, n, block_elements, codes, factor, residual, words_be);
 }
 
-void dequantize(const Codec& codec, const std::uint8_t* words_be, std::size_t n, std::size_t block_elements,
+void dequantize(const FixedPoint& codec, const std::uint8_t* words_be, std::size_t n, std::size_t block_elements,
                 const std::uint16_t* codes, std::uint32_t contributors, double divisor, std::size_t skip,
                 std::size_t keep, void* out) {
   const DefaultFloatingPoint arithmetic;
   kernels().dequantize(codec, words_be, n, block_elements, codes, contributors, divisor, skip, keep, out);
 }
 
-void update_residual(const Codec& codec, const void* x, std::size_t n, std::size_t block_elements,
+void update_residual(const FixedPoint& codec, const void* x, std::size_t n, std::size_t block_elements,
                      const std::uint16_t* codes, double factor, float* residual) {
   const DefaultFloatingPoint arithmetic;
   kernels().update_residual(codec, x, n, block_elements, codes, factor, residual);

@@ -13,13 +13,13 @@
 namespace fanin {
 
 // How elements of one type become words that M contributions can be added in without overflow.
-struct Codec {
-  Codec() : Codec(Element::float32, 32, 1) {}
+struct FixedPoint {
+  FixedPoint() : FixedPoint(Element::float32, 32, 1) {}
   // `lanes` is a wish: float64 and integers always take 32 bits. Throws std::invalid_argument, with the remedy, when
   // `lanes` is none of 32, 16, 8, 4 or when that many contributions leave a lane no level.
-  Codec(Element element, std::uint32_t lanes, std::uint32_t contributions);
+  FixedPoint(Element element, std::uint32_t lanes, std::uint32_t contributions);
 
-  bool operator==(const Codec&) const = default;
+  bool operator==(const FixedPoint&) const = default;
 
   Element element;
   std::uint32_t lanes;
@@ -34,29 +34,29 @@ inline constexpr std::uint16_t CODE_NOT_FINITE = 0xFFFF;  // one is NaN or Inf: 
 inline constexpr std::size_t WIDE_WORDS = 3;  // that a float64 takes
 
 // Words that `elements` take; the last one may be padded.
-std::size_t words_for(const Codec& codec, std::size_t elements);
+std::size_t words_for(const FixedPoint& codec, std::size_t elements);
 // Elements that fill `words`.
-std::size_t elements_per_packet(const Codec& codec, std::size_t words);
+std::size_t elements_per_packet(const FixedPoint& codec, std::size_t words);
 
 // A chunk is `n` elements of the codec's type at `x`. Blocks of `block_elements` (whole words) share a scale code, so
 // a chunk has ceil(n / block_elements) of them, in host order. What is quantized is x * factor + residual; `residual`
 // is one float per element, or null. Integers have no codes; block_elements, codes, factor and residual are ignored.
-void scale_codes(const Codec& codec, const void* x, std::size_t n, std::size_t block_elements, double factor,
+void scale_codes(const FixedPoint& codec, const void* x, std::size_t n, std::size_t block_elements, double factor,
                  const float* residual, std::uint16_t* codes);
 
 // Writes words_for(codec, n) words in wire order. `codes` are the agreed ones: the maximum over all contributors.
-void quantize(const Codec& codec, const void* x, std::size_t n, std::size_t block_elements, const std::uint16_t* codes,
-              double factor, const float* residual, std::uint8_t* words_be);
+void quantize(const FixedPoint& codec, const void* x, std::size_t n, std::size_t block_elements,
+              const std::uint16_t* codes, double factor, const float* residual, std::uint8_t* words_be);
 
 // Writes elements [skip, skip + keep) of the chunk's sum, divided by `divisor`, to `out` (the first of them at out).
 // `contributors` is how many contributions the words hold.
-void dequantize(const Codec& codec, const std::uint8_t* words_be, std::size_t n, std::size_t block_elements,
+void dequantize(const FixedPoint& codec, const std::uint8_t* words_be, std::size_t n, std::size_t block_elements,
                 const std::uint16_t* codes, std::uint32_t contributors, double divisor, std::size_t skip,
                 std::size_t keep, void* out);
 
 // residual = (x * factor + residual) - what quantize made of it; a block that is not finite keeps its residual.
 // Call it before dequantize when the reduction is in place: it reads x. Not for float64 and integers.
-void update_residual(const Codec& codec, const void* x, std::size_t n, std::size_t block_elements,
+void update_residual(const FixedPoint& codec, const void* x, std::size_t n, std::size_t block_elements,
                      const std::uint16_t* codes, double factor, float* residual);
 
 // Exact reductions: fanin/numerics/exact.py has the rules.

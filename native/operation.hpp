@@ -4,13 +4,13 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 
-#include "gather.hpp"
 #include "job.hpp"
-#include "kernels.hpp"
 #include "reduction.hpp"
 #include "scale_forecast.hpp"
 #include "wire_constants.hpp"
+#include "word_codec.hpp"
 
 namespace fanin {
 
@@ -32,7 +32,7 @@ class Operation {
   bool has_forecast = false;  // whether `forecast` was made: it stays what the words were quantized with
   Forecast forecast;
   bool passes() const { return asked_.passes; }
-  Shape shape() const { return {asked_.count, asked_.element, codec_.lanes}; }
+  Shape shape() const { return {asked_.count, asked_.element, codec_->number}; }
 
   // --- items ---
 
@@ -44,9 +44,7 @@ class Operation {
   std::uint64_t codes_chunk(std::uint64_t item) const { return item - first_item; }
   std::uint64_t words_chunk(std::uint64_t item) const { return item - first_item - lead; }
   std::size_t word_count(std::uint64_t item) const {
-    if (!carries_words(item)) return 0;
-    const std::uint64_t chunk = words_chunk(item);
-    return is_exact() ? gather_.word_count(packet(chunk)) : words_for(codec_, span(chunk).count);
+    return carries_words(item) ? codec_->word_count(packet(words_chunk(item))) : 0;
   }
 
   // --- numbers; codes are in host order, words in wire order ---
@@ -60,46 +58,22 @@ class Operation {
   void store_zeros(std::uint64_t chunk);
 
  private:
-  struct Span {
-    std::uint64_t start;
-    std::size_t count;
-  };
-  struct Kept {
-    std::size_t skip;  // elements of the chunk before the first that is kept
-    std::size_t count;
-    std::uint8_t* out;
-  };
-
-  bool is_exact() const { return asked_.lanes == EXACT; }
-  void store_exact(std::uint64_t chunk, const std::uint8_t* words, std::uint32_t contributors);
-
   // The number of a chunk of this flow among those of all.
   std::uint64_t packet(std::uint64_t chunk) const { return flow_ + chunk * flow_count_; }
-  // The elements of a chunk; or the whole array, where packets are no whole elements.
-  Span span(std::uint64_t chunk) const {
-    if (gather_.spread) return {0, static_cast<std::size_t>(asked_.count)};
-    const std::uint64_t start = packet(chunk) * elements_per_chunk_;
-    const std::uint64_t rest = asked_.count - start;
-    return {start, static_cast<std::size_t>(rest < elements_per_chunk_ ? rest : elements_per_chunk_)};
+  Contribution own(const PacketSpan& at) const {
+    return {asked_.source + at.start * element_bytes(asked_.element), at.count, asked_.factor,
+            asked_.residual == nullptr ? nullptr : asked_.residual + at.start};
   }
-  Kept kept(const Span& at) const;
-  const std::uint8_t* source(const Span& at) const { return asked_.source + at.start * element_bytes(asked_.element); }
-  float* residual(const Span& at) const { return asked_.residual == nullptr ? nullptr : asked_.residual + at.start; }
+  // Which of the elements are kept, and where they go.
+  Kept kept(const PacketSpan& at) const;
 
   // The scale codes of a chunk's blocks: those agreed on, or the one that was given.
   const std::uint16_t* codes(const std::uint16_t* agreed) const {
     return asked_.scale_code == 0 ? agreed : given_codes_.data();
   }
-  void tell(std::uint64_t chunk, std::uint32_t contributors) {
-    if (asked_.counts != nullptr) asked_.counts[packet(chunk)] = contributors;
-  }
-
   std::array<std::uint16_t, MAX_CODES> given_codes_{};
   Reduction asked_;
-  Codec codec_;
-  Gather gather_;  // of an exact reduction
-  std::uint64_t elements_per_chunk_ = 1;
-  std::uint64_t block_elements_ = 1;
+  std::shared_ptr<WordCodec> codec_;
   std::uint64_t flow_ = 0;
   std::uint64_t flow_count_ = 1;
 };

@@ -17,6 +17,9 @@ EXACT = 0
 """In the place of a lane width: no lanes are shared. Every rank's elements travel apart, and each rank reduces them all
 in the order of ranks (fanin/numerics/exact.py): exact for every operator, at N times the words."""
 
+FIRST_NAMED_CODEC, LAST_NAMED_CODEC = 64, 127
+"""In the place of a lane width: a codec of its own (host/codecs/words), such as integers in narrow lanes."""
+
 
 class Element(enum.IntEnum):
     """Element types that go through the switch. Values are shared with the native code."""
@@ -77,7 +80,8 @@ class Reduction:
     count: int
     element: Element
     lanes: int = 32
-    """Bits per lane: 32, 16, 8 or 4, or EXACT. Otherwise integers and float64 always use 32."""
+    """Which codec (host/codecs/words): bits per lane of floats, 32, 16, 8 or 4 (integers and float64 then take 32);
+    EXACT; or the number of another one, from FIRST_NAMED_CODEC on."""
     operator: Operator = Operator.SUM
     divisor: float = 1.0
     """The result is divided by it (AVG: the number of workers). 0: each chunk by the contributions that it holds."""
@@ -104,7 +108,7 @@ class Reduction:
     """Whatever keeps the memory alive."""
 
     def __post_init__(self) -> None:
-        if self.lanes not in LANES and self.lanes != EXACT:
+        if self.lanes not in LANES and self.lanes != EXACT and not FIRST_NAMED_CODEC <= self.lanes <= LAST_NAMED_CODEC:
             raise ConfigurationError(f"lanes = {self.lanes}; must be one of {LANES}, or {EXACT} for exact")
         if self.lanes != EXACT and (self.operator is not Operator.SUM or self.element is Element.INT64):
             raise ConfigurationError(f"{self.operator.name} of {self.element.name} needs lanes = {EXACT} (exact)")

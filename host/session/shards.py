@@ -28,9 +28,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
 from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError, SwitchLostError
+from fanin.host.codecs.words import codec_class
 from fanin.host.session.session import WAIT_SLICE_S, MembershipChange, Session
-from fanin.numerics.fixed_point import Codec
-from fanin.numerics.reduction import EXACT, Element, Reduction
+from fanin.numerics.reduction import Element, Operator, Reduction
 from fanin.options import Options, SwitchAddress
 from fanin.protocol.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S, JobSpec
 from fanin.protocol.seal import OPEN, Credentials
@@ -51,13 +51,8 @@ Part = tuple[Session, int]
 
 def elements_per_packet(spec: JobSpec, element: Element, lanes: int) -> int:
     """How many elements share a packet (docs/numerics.md); 0 for what is not cut into parts."""
-    if lanes == EXACT:
-        return 0
-    # Blocks that share a scale, of which a packet has whole ones only.
-    block = Codec(element, lanes, spec.contributions).elements_per_packet(
-        spec.words_per_packet // spec.codes_per_packet
-    )
-    return block * spec.codes_per_packet
+    codec = codec_class(element, lanes)
+    return codec(element, lanes, 0, spec, Operator.SUM, 0).packet_elements if codec.divisible else 0
 
 
 def deal(reduction: Reduction, packet_elements: int, shards: int, turn: int) -> Iterator[tuple[int, Reduction]]:

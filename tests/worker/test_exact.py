@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fanin.errors import ConfigurationError
-from fanin.host.machine.gather import MAX_SPREAD_WORDS
+from fanin.host.codecs.words.exact import MAX_SPREAD_WORDS
 from fanin.numerics.reduction import EXACT, Element, Operator
 from fanin.protocol.events import Refused
 from fanin.protocol.wire import Reason

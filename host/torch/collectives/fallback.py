@@ -39,13 +39,12 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import CollectiveTimeoutError, FaninError, SwitchLostError
-from fanin.host.machine.gather import Gather
+from fanin.host.codecs.words import codec_for
 from fanin.host.torch.collectives.carrier import copy_back, on_host
 from fanin.host.torch.collectives.failures import Failures
 from fanin.host.torch.collectives.reducing import Direct, Request
 from fanin.host.torch.collectives.routing import GLOO_OPERATORS, MIN
 from fanin.host.torch.collectives.work import FaninWork, LocalWork, Once
-from fanin.numerics.fixed_point import Codec
 from fanin.numerics.reduction import EXACT
 from fanin.protocol.job import JobSpec
 
@@ -368,17 +367,10 @@ class Fallback:
 
 def items_per_flow(spec: JobSpec, request: Request, flows: int) -> list[int]:
     """Items that a reduction puts on each flow, at least (the extra ones that carry only codes are not counted)."""
-    count = request.source.numel()
-    if request.lanes == EXACT:
-        gather = Gather(request.element, count, spec)
-        if gather.spread:
-            return [gather.packets, *[0] * (flows - 1)]
-        chunks = gather.packets
-    else:
-        codes = spec.codes_per_packet
-        codec = Codec(request.element, request.lanes, spec.contributions)
-        chunks = -(-count // (codec.elements_per_packet(spec.words_per_packet // codes) * codes))
-    return [(chunks - flow + flows - 1) // flows for flow in range(flows)]
+    codec = codec_for(request.element, request.lanes, request.source.numel(), spec)
+    if codec.in_one_flow:
+        return [codec.packets, *[0] * (flows - 1)]
+    return [(codec.packets - flow + flows - 1) // flows for flow in range(flows)]
 
 
 _WARNED: set[str] = set()

@@ -39,7 +39,7 @@ class Reductions:
         self._short = plumbing.direct if plumbing.fallback is None else None
         """The session alone, while nothing stands between: the short way of `all_reduce`."""
         self._summed = {
-            dtype: (route.element, _lanes_for(route.element, self._lanes))
+            dtype: (route.element, self._lanes)
             for dtype, route in SUM_ROUTES.items()
             if route.element is not None and not route.view
         }
@@ -152,7 +152,7 @@ class Reductions:
         kept, finish = self._landing(travelling, tensor, output, first * pairs, route)
         request = Request(
             name=name, source=travelling, kept=kept, keep_first=first * pairs, element=element,
-            lanes=_lanes_for(element, lanes), operator=OPERATORS[route.gloo_op] if lanes == EXACT else Operator.SUM,
+            lanes=lanes, operator=OPERATORS[route.gloo_op] if lanes == EXACT else Operator.SUM,
             average=route.average and not route.divide_after,
             factor=factor, residual=residual, outputs=[] if output is None else [output], timeout_s=timeout_s,
             finish=finish,
@@ -231,11 +231,6 @@ class Reductions:
         self._counters[f"{path.value}.{name}"] += 1
         if tensor.layout is torch.strided:
             self._counters[f"{path.value}.bytes"] += tensor.nbytes
-
-
-def _lanes_for(element: Element, lanes: int) -> int:
-    """Integers and float64 take 32 bits whatever the caller's lanes are, unless they travel exactly."""
-    return lanes if lanes == EXACT or (element.floating and element is not Element.FLOAT64) else WORD_BITS
 
 
 def _factor(op: Any) -> float:

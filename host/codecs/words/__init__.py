@@ -1,0 +1,49 @@
+"""The table of word codecs: every module of this folder that defines one is in it, found by its name.
+
+To add one: a module here with a subclass of `WordCodec` (codec.py says what it must do), and native/codec_NAME.cpp with
+its twin, which enters itself into the native table. Nothing else has to know of it: the engines, shards and the
+fallback ask the codec for what they need, and tests/codecs runs its contract over whatever is in the table.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Mapping
+
+from fanin.errors import ConfigurationError
+from fanin.host.codecs.words.codec import WordCodec
+from fanin.numerics.reduction import Element, Operator
+from fanin.protocol.job import JobSpec
+
+
+@functools.cache
+def table() -> Mapping[str, type[WordCodec]]:
+    """Every word codec by its name."""
+    found: dict[str, type[WordCodec]] = {}
+    for module in pkgutil.iter_modules(__path__):
+        for each in vars(importlib.import_module(f"{__name__}.{module.name}")).values():
+            if isinstance(each, type) and issubclass(each, WordCodec) and each.name:
+                assert found.setdefault(each.name, each) is each, f"two word codecs are called {each.name!r}"
+    return found
+
+
+@functools.cache
+def codec_class(element: Element, lanes: int) -> type[WordCodec]:
+    """The codec for elements of that type and this number; ConfigurationError where no codec has it."""
+    for each in table().values():
+        if lanes in each.numbers and element in each.elements:
+            return each
+    legal = sorted({number for each in table().values() if element in each.elements for number in each.numbers})
+    raise ConfigurationError(f"no codec {lanes} for {element.name}; its codecs are {legal} (fanin.host.codecs.words)")
+
+
+def codec_for(
+    element: Element, lanes: int, count: int, spec: JobSpec, *, operator: Operator = Operator.SUM, place: int = 0
+) -> WordCodec:
+    """The codec of one reduction of `count` elements in that job.
+
+    Raises ConfigurationError for what the codec cannot carry: an element type, an operator, so many workers.
+    """
+    return codec_class(element, lanes)(element, lanes, count, spec, operator, place)

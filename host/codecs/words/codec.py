@@ -1,0 +1,97 @@
+"""What a word codec is: how the elements of one reduction become words that a switch adds, and their sum elements.
+
+Rules
+-----
+* A codec lays the elements out in packets. Usually a packet has `packet_elements` consecutive ones (`Blocks`); a codec
+  that is not `divisible` has a layout of its own, and shards leave its reductions whole.
+* Packets may carry a scale code for each `block_elements` elements: those of a `scaled` codec do. The switch takes the
+  maximum over the workers, and what is encoded is encoded under that maximum.
+* Codecs know nothing of slots, rounds and retransmission: the same packet may be encoded several times, to the same
+  bits, and is decoded once.
+* Every codec has a native twin, native/codec_*.cpp, that agrees with it bit for bit.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+
+from fanin.numerics.fixed_point import Array, Codes, Residual
+from fanin.numerics.lanes import Words
+from fanin.numerics.reduction import Element, Operator
+from fanin.protocol.job import JobSpec
+
+
+class WordCodec(ABC):
+    """The codec of one reduction. Arrays are one-dimensional; words and codes are in host order."""
+
+    name: ClassVar[str] = ""
+    """What it is found by, in both engines; empty for classes that are no codec themselves."""
+    numbers: ClassVar[tuple[int, ...]]
+    """What `Reduction.lanes` asks for it with: bits per lane, EXACT, or from FIRST_NAMED_CODEC on."""
+    elements: ClassVar[frozenset[Element]]
+    """Element types that it carries."""
+    divisible: ClassVar[bool] = True
+    """Whether a reduction may be cut between packets into reductions of their own, to the same bits."""
+
+    number: int
+    """What ranks must agree in, 0..255: part of the signature that is in every packet."""
+    packets: int
+    """Packets of the reduction, over all flows."""
+    packet_elements: int
+    """Elements that a packet holds; the last one fewer."""
+    block_elements: int
+    """Elements that share a scale code."""
+    scaled: bool = False
+    """Whether the ranks agree on scale codes."""
+    in_one_flow: bool = False
+    """Whether all packets must travel in the first flow, since only together they are decoded."""
+
+    @abstractmethod
+    def __init__(self, element: Element, lanes: int, count: int, spec: JobSpec, operator: Operator, place: int) -> None:
+        """For `count` elements. `place`: this worker's among all of the job. ConfigurationError: it cannot carry it."""
+
+    @abstractmethod
+    def span(self, packet: int) -> tuple[int, int]:
+        """The first element, and how many, that a packet is encoded from and decoded to."""
+
+    @abstractmethod
+    def word_count(self, packet: int) -> int:
+        """Words in that packet."""
+
+    def codes(self, x: Array, factor: float, residual: Residual | None) -> Codes:
+        """This worker's scale codes of a packet's elements, one per block; of a scaled codec only."""
+        return np.empty(0, np.uint16)
+
+    @abstractmethod
+    def encode(self, packet: int, x: Array, codes: Codes, factor: float, residual: Residual | None) -> Words:
+        """A packet's words: of x * factor + residual, under the agreed codes."""
+
+    def collect(self, packet: int, words: Words) -> Words | None:
+        """What `decode` takes, when a packet's sum has come; None while it needs more packets."""
+        return words
+
+    @abstractmethod
+    def decode(self, words: Words, count: int, codes: Codes, contributors: int, divisor: float) -> Array:
+        """The elements that the sum of `contributors` contributions stands for, divided; divisor 0: by how many."""
+
+    @abstractmethod
+    def residual_after(self, x: Array, codes: Codes, factor: float, residual: Residual) -> Residual:
+        """What encoding lost of x * factor + residual. Only for float32, float16 and bfloat16."""
+
+
+class Blocks(WordCodec):
+    """A codec whose packets have consecutive elements, in blocks of whole words."""
+
+    def _lay_out(self, count: int, block_elements: int, blocks: int) -> None:
+        self.count = count
+        self.block_elements = block_elements
+        self.packet_elements = block_elements * blocks
+        self.packets = -(-count // self.packet_elements)
+
+    def span(self, packet: int) -> tuple[int, int]:
+        """Consecutive elements."""
+        start = packet * self.packet_elements
+        return start, min(self.packet_elements, self.count - start)

@@ -1,0 +1,95 @@
+#include "gradient_kernels.hpp"
+
+#include "floating_point.hpp"
+
+// One function per instruction set, chosen when it is first called; sums and products alone, so all give the same bits.
+// A sanitizer's runtime is not up yet when such a choice is made.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(FANIN_SANITIZED)
+#define FANIN_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define FANIN_CLONES
+#endif
+
+namespace fanin {
+
+namespace {
+
+FANIN_CLONES void butterflies(float* __restrict x, std::size_t block, float scale) {
+  for (std::size_t half = 1; half < 8 && half < block; half *= 2)
+    for (std::size_t first = 0; first < block; first += 2 * half)
+      for (std::size_t i = first; i < first + half; ++i) {
+        const float a = x[i], b = x[i + half];
+        x[i] = a + b;
+        x[i + half] = a - b;
+      }
+  for (std::size_t half = 8; half < block; half *= 2)
+    for (std::size_t first = 0; first < block; first += 2 * half) {
+      float* __restrict low = x + first;
+      float* __restrict high = low + half;
+      for (std::size_t i = 0; i < half; ++i) {
+        const float a = low[i], b = high[i];
+        low[i] = a + b;
+        high[i] = a - b;
+      }
+    }
+  for (std::size_t i = 0; i < block; ++i) x[i] *= scale;
+}
+
+constexpr std::uint32_t MULTIPLIERS[2] = {0xD2511F53u, 0xCD9E8D57u};
+constexpr std::uint32_t WEYL[2] = {0x9E3779B9u, 0xBB67AE85u};
+constexpr int ROUNDS = 10;
+constexpr std::size_t LANES = 16;  // blocks side by side, for the vectorizer
+
+FANIN_CLONES void philox_blocks(const std::uint32_t* key, const std::uint32_t* counter, std::uint32_t first,
+                                std::uint32_t* out) {
+  std::uint32_t a[LANES], b[LANES], c[LANES], d[LANES];
+  for (std::size_t i = 0; i < LANES; ++i) {
+    a[i] = first + static_cast<std::uint32_t>(i);
+    b[i] = counter[1];
+    c[i] = counter[2];
+    d[i] = counter[3];
+  }
+  std::uint32_t k0 = key[0], k1 = key[1];
+  for (int round = 0; round < ROUNDS; ++round) {
+    for (std::size_t i = 0; i < LANES; ++i) {
+      const std::uint64_t p = std::uint64_t{MULTIPLIERS[0]} * a[i], q = std::uint64_t{MULTIPLIERS[1]} * c[i];
+      a[i] = static_cast<std::uint32_t>(q >> 32) ^ b[i] ^ k0;
+      b[i] = static_cast<std::uint32_t>(q);
+      c[i] = static_cast<std::uint32_t>(p >> 32) ^ d[i] ^ k1;
+      d[i] = static_cast<std::uint32_t>(p);
+    }
+    k0 += WEYL[0];
+    k1 += WEYL[1];
+  }
+  for (std::size_t i = 0; i < LANES; ++i) {
+    out[4 * i] = a[i];
+    out[4 * i + 1] = b[i];
+    out[4 * i + 2] = c[i];
+    out[4 * i + 3] = d[i];
+  }
+}
+
+}  // namespace
+
+void hadamard(float* x, std::size_t count, std::size_t block) {
+  const DefaultFloatingPoint arithmetic;
+  float scale = 1.0f;
+  for (std::size_t size = block; size > 1; size /= 4) scale *= 0.5f;
+  for (std::size_t first = 0; first + block <= count; first += block) butterflies(x + first, block, scale);
+}
+
+void philox(const std::uint32_t key[2], const std::uint32_t counter[4], std::uint32_t* words, std::size_t count) {
+  std::uint32_t group[4 * LANES];
+  for (std::size_t done = 0; done < count; done += 4 * LANES) {
+    const std::size_t wanted = count - done < 4 * LANES ? count - done : 4 * LANES;
+    const auto first = static_cast<std::uint32_t>(counter[0] + done / 4);
+    if (wanted == 4 * LANES) {
+      philox_blocks(key, counter, first, words + done);
+      continue;
+    }
+    philox_blocks(key, counter, first, group);
+    for (std::size_t i = 0; i < wanted; ++i) words[done + i] = group[i];
+  }
+}
+
+}  // namespace fanin
