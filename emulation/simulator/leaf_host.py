@@ -6,7 +6,6 @@ from fanin.emulation.simulator.addresses import endpoint
 from fanin.emulation.simulator.switch_host import (
     BUFFERS,
     CALLER,
-    AnyController,
     Circumstances,
     SimulatedServer,
     SwitchHost,
@@ -16,6 +15,7 @@ from fanin.options import SwitchAddress
 from fanin.protocol import control
 from fanin.protocol.job import JobSpec, ParentRoute
 from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
+from fanin.switch.controller.controller import AnyController
 from fanin.switch.controller.leaf import LeafController, ParentPath
 
 PATH_MTU = 65_536

@@ -21,7 +21,7 @@ from fanin.protocol import control
 from fanin.protocol.events import SwitchEvent, WorkerSilent
 from fanin.protocol.job import JobSpec, ParentRoute
 from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
-from fanin.switch.controller.controller import Controller
+from fanin.switch.controller.controller import AnyController, Controller
 from fanin.switch.controller.data_plane import DataPlane, Limits
 from fanin.switch.controller.gate import Caller
 from fanin.switch.controller.job_shape import SwitchBuffers
@@ -46,16 +46,6 @@ class Client(Protocol):
 
     def replied(self, peer: bytes, reply: control.Reply) -> None:
         """The controller has answered what was asked as `peer`."""
-
-
-class AnyController(Protocol):
-    """What controllers of a root and of a leaf have in common."""
-
-    def receive(self, peer: bytes, request: control.Request, now: float, caller: Caller) -> None: ...
-    def handle_event(self, event: SwitchEvent, now: float) -> None: ...
-    def handle_timer(self, now: float) -> None: ...
-    def next_timer(self) -> float | None: ...
-    def messages_to_send(self) -> list[tuple[bytes, control.Reply]]: ...
 
 
 @dataclass(frozen=True, slots=True)

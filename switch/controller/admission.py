@@ -1,7 +1,7 @@
 """Whether a worker may join: every reason for a no stands here, with the remedy.
 
 These are pure judgements about one Join, alone or beside the others of its job. Who keeps the state is
-switch/controller/direct.py and switch/controller/trees.py.
+switch/controller/lifecycle.py.
 """
 
 from __future__ import annotations

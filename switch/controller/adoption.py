@@ -7,10 +7,10 @@ from fanin.protocol.control import Join, Scheme
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import VERSION as WIRE_VERSION
 from fanin.switch.controller.admission import MIN_PATH_MTU
-from fanin.switch.controller.jobs import DirectJob, Member, State
+from fanin.switch.controller.jobs import Contact, Job, Member, State, Way
 
 
-def adopted(spec: JobSpec, scheme: Scheme, now: float) -> DirectJob:
+def adopted(spec: JobSpec, scheme: Scheme, way: Way, now: float) -> Job:
     """Such a job as it goes on. Nobody knows its name any more, nor which processes its ranks are."""
     ranks = [
         Join(
@@ -27,16 +27,21 @@ def adopted(spec: JobSpec, scheme: Scheme, now: float) -> DirectJob:
             quorum=spec.quorum,
             staleness=spec.staleness,
             max_staleness=spec.max_staleness,
+            on_worker_loss="continue" if spec.survives_loss else "raise",
         )
         for rank in range(spec.workers)
     ]
-    return DirectJob(
-        ranks[0].job,
-        ranks[0],
+    return Job(
+        name=ranks[0].job,
+        key="",
+        source="",
+        way=way,
+        first=ranks[0],
         opened_s=now,
         deadline_s=now,
         state=State.RUNNING,
-        members={join.rank: Member(join, now, b"") for join in ranks},
+        members={join.rank: Member(join, now, Contact(b""), now) for join in ranks},
         spec=spec,
+        workers=tuple((join.rank,) for join in ranks),
         memory_bytes=spec.pool_bytes,
     )

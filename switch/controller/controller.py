@@ -5,14 +5,16 @@ Rules
 * A job is known by its name and its ranks' key while ranks may still join, and by index and generation once it is on
   the data plane. Whoever asks with another key neither finds it nor stands in its way.
 * Time, randomness and the data plane are passed in; messages go out through `messages_to_send`. No socket, no clock.
-* There are two kinds of jobs, each with a table of its own: those whose ranks come to this switch themselves
-  (switch/controller/direct.py), and those whose ranks are at leaves below it (switch/controller/trees.py). They share
-  memory and indices (switch/controller/resources.py). No job is both.
+* `AnyController` is what every controller does, and what drives one knows of it: requests, hang-ups, events and times
+  come in, replies are fetched. `Controller` is that of a switch on its own and of a root; a leaf's is leaf.py's.
+* All jobs have one life (lifecycle.py). Their ranks come to this switch themselves (direct.py) or are at leaves below
+  it (trees.py); no job has both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import abc
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import fanin
@@ -21,19 +23,20 @@ from fanin.protocol.control import Join, Refusal, Scheme
 from fanin.protocol.events import SwitchEvent
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import VERSION as WIRE_VERSION
+from fanin.switch.controller import direct
 from fanin.switch.controller.admission import refuse
 from fanin.switch.controller.data_plane import DataPlane, Limits
-from fanin.switch.controller.direct import DirectJobs
 from fanin.switch.controller.gate import Caller
 from fanin.switch.controller.job_table import JobTable
-from fanin.switch.controller.jobs import DirectJob
+from fanin.switch.controller.jobs import Contact, Job
+from fanin.switch.controller.lifecycle import Lifecycle
 from fanin.switch.controller.outbox import Outbox
-from fanin.switch.controller.reports import seen_by
+from fanin.switch.controller.reports import report, seen_by
 from fanin.switch.controller.resources import Resources
-from fanin.switch.controller.trees import TreeJob, TreeJobs
+from fanin.switch.controller.trees import ThroughLeaves
 
 
-class Controller:
+class AnyController(abc.ABC):
     """Gives every request, event and timer to whom it concerns. One thread drives it."""
 
     def __init__(
@@ -53,31 +56,21 @@ class Controller:
         """Which engine and data servers run, in words."""
         self._curve = curve
         self._outbox = Outbox()
-        direct_jobs: JobTable[DirectJob] = JobTable()
-        tree_jobs: JobTable[TreeJob] = JobTable()
-        self._tables = (direct_jobs, tree_jobs)
-        self._resources = Resources(limits, self._tables, random_bits)
-        self._direct = DirectJobs(direct_jobs, self._resources, planes, self._outbox)
-        self._trees: TreeJobs | None = None
-        """Jobs whose ranks are at leaves; they come over udp only."""
-        if "udp" in planes:
-            self._trees = TreeJobs(tree_jobs, self._resources, planes["udp"], self._outbox)
-
-    # --- what comes in ---
+        self._table = JobTable()
+        self._resources = Resources(limits, self._table, random_bits)
+        self._jobs = Lifecycle(self._table, self._resources, self._outbox)
 
     def receive(self, peer: bytes, request: control.Request, now: float, caller: Caller) -> None:
         """Act on a request of `peer`, in whom the gate has seen `caller`; the answers wait in `messages_to_send`."""
         if isinstance(request, Join):
-            through_leaves = self._trees is not None and self._trees.forms((request.job, caller.key))
-            self._direct.join(peer, request, now, caller, through_leaves=through_leaves)
+            self._join(peer, request, now, caller)
         elif isinstance(request, control.Leave):
-            if not self._direct.leave(request, now, caller) and self._trees is not None:
-                self._trees.leave(request, now, caller)
+            self._leave(request, now, caller)
             self._outbox.send(peer, control.Left(job=request.job, rank=request.rank))
         elif isinstance(request, control.Explain):
-            self._outbox.send(peer, self._explain(request, caller))
+            self._explain(peer, request, now, caller)
         elif isinstance(request, control.Tune):
-            self._direct.tune(peer, request, caller)
+            self._tune(peer, request, caller)
         elif isinstance(request, control.Enlist):
             self._enlist(peer, request, now, caller)
         elif isinstance(request, control.Attach):
@@ -87,56 +80,23 @@ class Controller:
 
     def hung_up(self, peer: bytes, now: float) -> None:
         """The connection over which `peer` asked is closed: its process may have died."""
-        self._direct.hung_up(peer, now)
-        if self._trees is not None:
-            self._trees.hung_up(peer, now)
+        self._jobs.hung_up(peer, now)
 
     def count_refusal(self, code: str) -> None:
         """Somebody was refused before the request came here."""
         self._outbox.count(code)
 
-    def adopt(self, spec: JobSpec, scheme: Scheme, now: float) -> None:
-        """Take over a job that an earlier controller has put on the data plane, and that goes on meanwhile."""
-        self._direct.adopt(spec, scheme, now)
-
     def handle_event(self, event: SwitchEvent, now: float) -> None:
         """Take in what the data plane reports."""
-        if self._trees is not None and self._trees.holds(event.job):
-            self._trees.handle_event(event, now)
-        else:
-            self._direct.handle_event(event, now)
+        self._jobs.handle_event(event, now)
 
     def handle_timer(self, now: float) -> None:
         """Let go of what has waited too long."""
-        self._direct.handle_timer(now)
-        if self._trees is not None:
-            self._trees.handle_timer(now)
+        self._jobs.handle_timer(now)
 
     def next_timer(self) -> float | None:
         """When `handle_timer` wants to be called, or None."""
-        times = [self._direct.next_timer(), self._trees.next_timer() if self._trees is not None else None]
-        return min((at for at in times if at is not None), default=None)
-
-    def _enlist(self, peer: bytes, request: control.Enlist, now: float, caller: Caller) -> None:
-        """A leaf passes on a Join, with the key of the rank that said it."""
-        join = request.join
-        if self._trees is not None and not self._direct.forms((join.job, caller.key)):
-            self._trees.enlist(peer, request, now, caller)
-            return
-        text = f"other ranks of job {join.job!r} came to this switch directly, or it serves no udp://"
-        refused = refuse(Refusal.DISAGREEMENT, text, "let all ranks use leaves, or none")
-        self._outbox.count(refused.code)
-        self._outbox.send(peer, control.Relayed(job=join.job, rank=join.rank, refused=refused))
-
-    def _attach(self, peer: bytes, request: control.Attach) -> None:
-        """A leaf wants to be one of this switch; nothing is kept of it."""
-        if self._trees is not None:
-            self._outbox.send(peer, control.Attached(leaf=request.leaf))
-            return
-        text = "this switch serves no udp://, by which a leaf's data comes"
-        self._outbox.refuse(peer, refuse(Refusal.PARENT, text, "start it with --data udp,zmq"))
-
-    # --- what goes out ---
+        return self._jobs.next_timer()
 
     def messages_to_send(self) -> list[tuple[bytes, control.Reply]]:
         """What to send, in order, each with the peer that it is for."""
@@ -145,16 +105,7 @@ class Controller:
     @property
     def live_jobs(self) -> int:
         """Jobs that some worker still takes part in, or waits for."""
-        return sum(table.live for table in self._tables)
-
-    def _explain(self, request: control.Explain, caller: Caller) -> control.Explanation:
-        title = (request.job, caller.key)
-        explanation = self._direct.explain(title, request.generation)
-        if explanation is None and self._trees is not None:
-            explanation = self._trees.explain(title, request.generation)
-        unknown = "this switch never had that job; it may have been restarted"
-        answer = explanation or control.Explanation(known=False, text=unknown)
-        return replace(answer, generation=request.generation)
+        return self._table.live
 
     def stats(self, now: float) -> control.Stats:
         """Everything that `fanin stats` shows."""
@@ -176,10 +127,87 @@ class Controller:
                 )
                 for scheme, plane in self._planes.items()
             ),
-            jobs=(
-                *self._direct.reports(now),
-                *(self._trees.reports() if self._trees is not None else ()),
-            ),
+            jobs=tuple(report(job, now, self._ranks_here(job)) for job in self._table.all()),
             refused=dict(self._outbox.refused),
             job_count=self.live_jobs,
         )
+
+    def _ranks_here(self, job: Job) -> Iterable[int]:
+        """The ranks of a job that this switch can tell of."""
+        return range(job.first.size)
+
+    @abc.abstractmethod
+    def _join(self, peer: bytes, join: Join, now: float, caller: Caller) -> None: ...
+
+    @abc.abstractmethod
+    def _leave(self, leave: control.Leave, now: float, caller: Caller) -> None: ...
+
+    @abc.abstractmethod
+    def _explain(self, peer: bytes, request: control.Explain, now: float, caller: Caller) -> None: ...
+
+    @abc.abstractmethod
+    def _tune(self, peer: bytes, wish: control.Tune, caller: Caller) -> None: ...
+
+    @abc.abstractmethod
+    def _enlist(self, peer: bytes, request: control.Enlist, now: float, caller: Caller) -> None: ...
+
+    @abc.abstractmethod
+    def _attach(self, peer: bytes, request: control.Attach) -> None: ...
+
+
+class Controller(AnyController):
+    """Of a switch that decides for itself."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        planes: Mapping[Scheme, DataPlane],
+        *,
+        random_bits: Callable[[int], int],
+        started_s: float,
+        engine: str,
+        curve: bool = False,
+    ) -> None:
+        """As AnyController. Leaves come over udp only."""
+        super().__init__(
+            limits, planes, random_bits=random_bits, started_s=started_s, engine=engine, curve=curve
+        )  # fmt: skip
+        self._direct = direct.Direct(planes, self._resources)
+        self._leaves = ThroughLeaves(planes["udp"], self._resources) if "udp" in planes else None
+
+    def adopt(self, spec: JobSpec, scheme: Scheme, now: float) -> None:
+        """Take over a job that an earlier controller has put on the data plane, and that goes on meanwhile."""
+        direct.adopt(self._jobs, self._direct, spec, scheme, now)
+
+    def _join(self, peer: bytes, join: Join, now: float, caller: Caller) -> None:
+        self._jobs.join(self._direct, Contact(peer), join, now, caller)
+
+    def _leave(self, leave: control.Leave, now: float, caller: Caller) -> None:
+        self._jobs.leave(leave, now, caller)
+
+    def _explain(self, peer: bytes, request: control.Explain, now: float, caller: Caller) -> None:
+        unknown = "this switch never had that job; it may have been restarted"
+        answer = self._jobs.explain((request.job, caller.key), request.generation)
+        answer = answer or control.Explanation(known=False, text=unknown)
+        self._outbox.send(peer, replace(answer, generation=request.generation))
+
+    def _tune(self, peer: bytes, wish: control.Tune, caller: Caller) -> None:
+        direct.tune(self._jobs, peer, wish, caller)
+
+    def _enlist(self, peer: bytes, request: control.Enlist, now: float, caller: Caller) -> None:
+        """A leaf passes on a Join, with the key of the rank that said it."""
+        join = request.join
+        if self._leaves is not None:
+            self._jobs.join(self._leaves, Contact(peer, request.leaf, request.address), join, now, caller)
+            return
+        refused = refuse(Refusal.DISAGREEMENT, "this switch serves no udp://", "start it with --data udp,zmq")
+        self._outbox.count(refused.code)
+        self._outbox.send(peer, control.Relayed(job=join.job, rank=join.rank, refused=refused))
+
+    def _attach(self, peer: bytes, request: control.Attach) -> None:
+        """A leaf wants to be one of this switch; nothing is kept of it."""
+        if self._leaves is not None:
+            self._outbox.send(peer, control.Attached(leaf=request.leaf))
+            return
+        text = "this switch serves no udp://, by which a leaf's data comes"
+        self._outbox.refuse(peer, refuse(Refusal.PARENT, text, "start it with --data udp,zmq"))

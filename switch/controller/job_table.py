@@ -1,11 +1,11 @@
-"""A controller's jobs: by name while ranks may join, by index while on the data plane, then as epitaphs."""
+"""A controller's jobs: by name while ranks may join, by index while on the data plane, then as what has ended."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Generic, TypeVar
+from itertools import chain
 
-from fanin.protocol.control import JOIN_INTERVAL_S, Explanation, Join, Leave
+from fanin.protocol.control import JOIN_INTERVAL_S, Join, Leave
 from fanin.protocol.own_stops import OwnStops
 from fanin.switch.controller.jobs import Job, State, Title
 
@@ -14,24 +14,26 @@ LINGER_S = 1.0
 MAX_EPITAPHS = 256
 """Ended jobs whose end can be explained."""
 
-J = TypeVar("J", bound=Job[Any])
 
-
-class JobTable(Generic[J]):
-    """Jobs of one kind. Whoever moves a job from one state to the next enters it here and takes it out again."""
+class JobTable:
+    """All of them. Whoever moves a job from one state to the next enters it here and takes it out again."""
 
     def __init__(self) -> None:
-        self.open: dict[Title, J] = {}
+        self.open: dict[Title, Job] = {}
         """Jobs whose title is in use."""
-        self.placed: dict[int, J] = {}
+        self.placed: dict[int, Job] = {}
         """Jobs on the data plane, by index."""
-        self._epitaphs: deque[tuple[Title, int, Explanation]] = deque(maxlen=MAX_EPITAPHS)
+        self._ended: deque[Job] = deque(maxlen=MAX_EPITAPHS)
         self._stops = OwnStops(JOIN_INTERVAL_S)
 
     @property
-    def forming(self) -> list[J]:
+    def forming(self) -> list[Job]:
         """Jobs that are not on the data plane yet."""
         return [job for job in self.open.values() if job.spec is None]
+
+    def all(self) -> list[Job]:
+        """Every job, each once."""
+        return [*self.placed.values(), *self.forming]
 
     @property
     def live(self) -> int:
@@ -43,14 +45,14 @@ class JobTable(Generic[J]):
         """What the jobs on the data plane hold of the switch's memory."""
         return sum(job.memory_bytes for job in self.placed.values())
 
-    def find(self, title: Title, generation: int) -> J | None:
-        """The job on the data plane that bears both."""
-        for job in self.placed.values():
+    def find(self, title: Title, generation: int) -> Job | None:
+        """The job that bears both and is on the data plane, or has been, not too long ago."""
+        for job in chain(self.placed.values(), self._ended):
             if job.spec is not None and (job.title, job.spec.generation) == (title, generation):
                 return job
         return None
 
-    def job_of(self, said: Join | Leave, key: str) -> J | None:
+    def job_of(self, said: Join | Leave, key: str) -> Job | None:
         """The job in which the process that says this, with that key, has its rank already."""
         title = (said.job, key)
         open_job = self.open.get(title)
@@ -60,29 +62,12 @@ class JobTable(Generic[J]):
                 return job
         return None
 
-    def drop(self, job: J, rank: int) -> None:
-        """A rank no longer waits for a job, which is forgotten when nobody does."""
-        del job.members[rank]
-        if not job.members:
-            del self.open[job.title]
+    def end(self, job: Job, now: float) -> None:
+        """Nobody needs the job any more; its last packets may still be on their way, and its end may be asked for."""
+        job.forget_s = now + LINGER_S
+        self._ended.append(job)
 
-    def end(self, job: J, now: float) -> None:
-        """Nobody needs the job any more; its last packets may still be on their way."""
-        job.state, job.forget_s = State.ENDED, now + LINGER_S
-
-    def bury(self, job: J, explanation: Explanation) -> None:
-        """Keep what became of a job that has ended."""
-        assert job.spec is not None
-        self._epitaphs.append((job.title, job.spec.generation, explanation))
-
-    def epitaph(self, title: Title, generation: int) -> Explanation | None:
-        """What became of a job that is gone; None when it was never here, or long ago."""
-        for known, number, explanation in self._epitaphs:
-            if (known, number) == (title, generation):
-                return explanation
-        return None
-
-    def forgettable(self, now: float) -> list[J]:
+    def forgettable(self, now: float) -> list[Job]:
         """Ended jobs that have lingered long enough."""
         return [job for job in self.placed.values() if job.state is State.ENDED and now >= job.forget_s]
 
@@ -97,12 +82,15 @@ class JobTable(Generic[J]):
                 job.was_stopped(stopped_s)
         return stopped_s
 
-    def timers(self) -> list[float]:
-        """When jobs become forgettable, and when ranks of those that form or start have been silent for too long."""
+    def next_timer(self) -> float | None:
+        """When a job becomes forgettable, when its time to form or start is over, or a rank that waits lapses."""
+        leases: list[float] = []
         times = [job.forget_s for job in self.placed.values() if job.state is State.ENDED]
-        waiting = [job for job in self.open.values() if job.state in (State.FORMING, State.STARTING)]
-        return times + self.leases([member.lapses_s for job in waiting for member in job.members.values()])
-
-    def leases(self, lapses_s: list[float]) -> list[float]:
-        """These times, and, if there are any, one that is early enough to notice stops of the controller itself."""
-        return [*lapses_s, self._stops.due_at] if lapses_s and self._stops.due_at is not None else lapses_s
+        for job in self.open.values():
+            waiting = job.arriving if job.state is State.RUNNING else job.members
+            leases.extend(job.members[rank].lapses_s for rank in waiting)
+            if job.state is not State.RUNNING:
+                times.append(job.deadline_s)
+        if leases and self._stops.due_at is not None:
+            leases.append(self._stops.due_at)  # early enough to notice stops of the controller itself
+        return min(times + leases, default=None)

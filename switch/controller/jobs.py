@@ -1,25 +1,9 @@
-"""What a controller remembers of a job, and the states a job goes through.
+"""What a controller remembers of a job, and the life that every job has, whatever way its ranks come.
 
-`Job` is what every job has, wherever its ranks are. `DirectJob` is one whose ranks come to this switch themselves; one
-whose ranks are at leaves is switch/controller/trees.py's, and a leaf's part of one switch/controller/leaf.py's.
-
-States of a DirectJob, what moves it on, and what its ranks are told:
-
-    state      | leaves it when                      | next      | told
-    -----------+-------------------------------------+-----------+--------------------------------------------
-    FORMING    | all N ranks have asked              | STARTING  | Admitted (shape, token, ports)
-               | memory is out                       | forgotten | Refused(memory)
-               | the first deadline passes           | forgotten | Refused(join-timeout, missing ranks)
-               | a rank is silent for JOIN_LEASE_S   | FORMING   | (it is missing again)
-               | the last waiting rank leaves        | forgotten |
-    STARTING   | every rank is registered            | RUNNING   | Started
-               | a rank leaves, or is silent         | ENDED     | Refused(member-lost, that rank)
-    RUNNING    | a rank is lost or leaves            | ENDING    | (the data plane tells them)
-               | the same, on_worker_loss="continue" | RUNNING   | (evicted; the data plane tells the others)
-               | ... and it was the last one         | ENDED     |
-               | a rank asks whose place is free so  | RUNNING   | Admitted (running); once on the data path, Started
-    ENDING     | every rank is lost or has left      | ENDED     |
-    ENDED      | LINGER_S later                      | forgotten | Explanation, to who asks
+`LIFE` is the table that lifecycle.py reads: in each state, what may happen to a job, which state it is in then, and
+what its ranks are told. docs/control.md has the same table in words. What differs is the *way* of a job's ranks: to
+this switch themselves (direct.py), to leaves of it (trees.py), or to this switch as a leaf (leaf.py). To the data plane
+a job has *workers*: its ranks, or, at the root of a tree, its leaves.
 
 A job is known by its name and by the key that its ranks speak with (fanin/protocol/seal.py): the same name under
 another key is another job. The title of an ENDING or ENDED job is free: a restarted run need not wait for its dead
@@ -30,33 +14,108 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass, field
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Protocol
 
-from fanin.protocol.control import JOIN_LEASE_S, Explanation, Join, one_line
+from fanin.protocol.control import JOIN_LEASE_S, Explanation, Join, Refused, Reply, Started, Waiting, one_line
 from fanin.protocol.job import SUSPICION_TIMEOUT_S, JobSpec
+from fanin.switch.controller.data_plane import DataPlane
 
 Title = tuple[str, str]
 """How a job is known: its name, and the fingerprint of its ranks' key."""
 
 
 class State(enum.Enum):
-    """Where a job is in its life: see the table above."""
+    """Where a job is in its life."""
 
     FORMING = "forming"
     STARTING = "starting"
     RUNNING = "running"
     ENDING = "ending"
     ENDED = "ended"
+    FORGOTTEN = "forgotten"
+
+
+class Happening(enum.Enum):
+    """What moves a job on."""
+
+    COMPLETE = "every rank has asked, and there is room on the data plane"
+    REFUSED = "a rank is refused, or all of them: a bad shape, or no memory"
+    LATE = "the first deadline of its ranks passes"
+    DESERTED = "no rank waits any more"
+    READY = "every worker is registered on the data plane"
+    GONE = "a worker is lost or leaves, a rank gives up, or one that waits falls silent or is too late"
+    SPARED = 'the same, in a job with on_worker_loss="continue"'
+    EMPTY = "no worker is left"
+    DUE = "LINGER_S have passed, or another job needs the memory"
+
+
+class Told(enum.Enum):
+    """What the ranks are told when their job moves on."""
+
+    NOTHING = "nothing here: the data plane tells them"
+    STANDING = "how far the job is"
+    REFUSAL = "why not"
+
+
+LIFE: dict[State, dict[Happening, tuple[State, Told]]] = {
+    State.FORMING: {
+        Happening.COMPLETE: (State.STARTING, Told.STANDING),
+        Happening.REFUSED: (State.FORGOTTEN, Told.REFUSAL),
+        Happening.LATE: (State.FORGOTTEN, Told.REFUSAL),
+        Happening.DESERTED: (State.FORGOTTEN, Told.NOTHING),
+    },
+    State.STARTING: {
+        Happening.READY: (State.RUNNING, Told.STANDING),
+        Happening.GONE: (State.ENDED, Told.REFUSAL),
+        Happening.DESERTED: (State.ENDED, Told.NOTHING),
+    },
+    State.RUNNING: {
+        Happening.SPARED: (State.RUNNING, Told.NOTHING),
+        Happening.GONE: (State.ENDING, Told.NOTHING),
+        Happening.EMPTY: (State.ENDED, Told.NOTHING),
+        Happening.DESERTED: (State.ENDED, Told.NOTHING),
+    },
+    State.ENDING: {
+        Happening.GONE: (State.ENDING, Told.NOTHING),
+        Happening.EMPTY: (State.ENDED, Told.NOTHING),
+    },
+    State.ENDED: {
+        Happening.GONE: (State.ENDED, Told.NOTHING),
+        Happening.DUE: (State.FORGOTTEN, Told.NOTHING),
+    },
+}
+"""In a state, what may happen, what follows, and what the ranks are told. What is not here cannot happen."""
+OPEN = frozenset((State.FORMING, State.STARTING, State.RUNNING))
+"""States in which a job keeps its title to itself."""
 
 
 @dataclass(slots=True)
-class Applicant:
+class Contact:
+    """Whom the answers for a rank go to: its own process, or the leaf that it is at."""
+
+    peer: bytes
+    leaf: str = ""
+    """Identity of the leaf's process; empty for a rank itself."""
+    address: str = ""
+    """The leaf's, for people."""
+
+
+@dataclass(slots=True)
+class Member:
     """One rank that has joined."""
 
     join: Join
     renewed_s: float
     """When it last said so."""
+    contact: Contact
+    since_s: float
+    """When it first said so."""
+    gone: str = ""
+    """How it went, once it has said Leave or fallen silent: BYE may never come."""
+    lost: bool = False
+    """Whether others miss it: it is lost, or gave up before anybody else was missed. Who gives up because of that has
+    merely left, and whoever asks late must not be told otherwise."""
 
     def hung_up(self, now: float) -> None:
         """Its connection is closed: unless it asks again over another one, it does not wait for long."""
@@ -68,25 +127,31 @@ class Applicant:
         return self.renewed_s + JOIN_LEASE_S
 
 
-A = TypeVar("A", bound=Applicant)
-
-
-@dataclass(slots=True)
-class Job(Generic[A]):
-    """One job, from the first rank that asks for it to the last that is gone. Masks are over the spec's workers."""
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """One job, from the first rank that asks for it to the last that is gone. Masks are over workers."""
 
     name: str
-    """What its workers call it."""
-    _: KW_ONLY
-    key: str = ""
+    """What its ranks call it."""
+    key: str
     """Fingerprint of the key that they speak with."""
-    source: str = ""
+    source: str
     """Address of the rank that asked first, on whose account its memory goes."""
+    way: Way
+    first: Join
+    """Of the rank that has waited longest: what the others must agree with."""
+    opened_s: float
+    deadline_s: float
+    """When it must have formed, and, after that, started."""
     state: State = State.FORMING
-    members: dict[int, A] = field(default_factory=dict)
+    members: dict[int, Member] = field(default_factory=dict)
     """By rank."""
     spec: JobSpec | None = None
     """What the switch holds it to, once it is on the data plane; its K and S are those in force."""
+    workers: tuple[tuple[int, ...], ...] = ()
+    """The ranks behind each worker, once it is on the data plane."""
+    placed_s: float = 0.0
+    """When it was put there."""
     memory_bytes: int = 0
     """What it holds of the switch's memory, over all flows, rings included."""
     ring_bytes: int = 0
@@ -96,84 +161,125 @@ class Job(Generic[A]):
     registered: int = 0
     lost: int = 0
     left: int = 0
+    epitaph: str = ""
+    """What first went wrong, or, if nothing did, who left first."""
     forget_s: float = 0.0
     """When it goes off the data plane, once it has ended."""
-
-    def was_stopped(self, seconds: float) -> None:
-        """The controller itself was stopped for so long: nobody could renew a Join meanwhile."""
-        for member in self.members.values():
-            member.renewed_s += seconds
 
     @property
     def title(self) -> Title:
         """How it is known."""
         return self.name, self.key
 
-    def lapsed(self, now: float) -> list[int]:
-        """Ranks that waited, and have been silent for too long."""
-        return [rank for rank, member in self.members.items() if now >= member.lapses_s]
-
-
-@dataclass(slots=True)
-class Member(Applicant):
-    """A rank that came to this switch itself."""
-
-    peer: bytes
-    """Where the answers go."""
-    departed: bool = False
-    """It said Leave on the control channel, so BYE may never come."""
-
-
-@dataclass(slots=True)
-class DirectJob(Job[Member]):
-    """One job whose ranks come to this switch themselves: its workers are its ranks."""
-
-    first: Join
-    """Of the rank that has waited longest: what the others must agree with."""
-    opened_s: float
-    deadline_s: float
-    """When it must have formed, and, after that, started."""
-    placed_s: float = 0.0
-    """When it was put on the data plane."""
-    epitaph: str = ""
-    """What first went wrong, or, if nothing did, who left first."""
-
     @property
-    def departed(self) -> int:
-        """Mask of the ranks that need it no more."""
-        leavers = sum(1 << rank for rank, member in self.members.items() if member.departed)
-        return self.lost | self.left | leavers
+    def full(self) -> int:
+        """Mask of all workers."""
+        return (1 << len(self.workers)) - 1
 
     @property
     def survives_loss(self) -> bool:
         """Whether it goes on without a rank that is lost or has left."""
         return self.first.on_worker_loss == "continue"
 
+    def worker_of(self, rank: int) -> int | None:
+        """Behind which worker the rank is; None for one that is not of the job here."""
+        return next((worker for worker, ranks in enumerate(self.workers) if rank in ranks), None)
+
+    def ranks_at(self, workers: int) -> tuple[int, ...]:
+        """The ranks behind the workers whose bits are set."""
+        return tuple(sorted(rank for worker in bits(workers) for rank in self.workers[worker]))
+
+    @property
+    def departed(self) -> int:
+        """Mask of the workers that need it no more: lost, left, or without a rank that has not said so."""
+        deserted = (all(self._is_gone(rank) for rank in ranks) for ranks in self.workers)
+        return self.lost | self.left | sum(gone << worker for worker, gone in enumerate(deserted))
+
+    def _is_gone(self, rank: int) -> bool:
+        return rank not in self.members or bool(self.members[rank].gone)
+
     def place_is_free(self, rank: int) -> bool:
         """Whether a new process may come in as `rank` while the job runs."""
-        return self.state is State.RUNNING and self.survives_loss and bool(self.departed >> rank & 1)
+        worker = self.worker_of(rank)
+        free = worker is not None and bool(self.departed >> worker & 1)
+        return self.state is State.RUNNING and self.survives_loss and free
 
     @property
     def arriving(self) -> tuple[int, ...]:
         """Ranks that come into the running job, and have not reached the data path."""
-        if self.spec is None or self.state is not State.RUNNING:
+        if self.state is not State.RUNNING or not self.survives_loss:
             return ()
-        return tuple(ranks_of(self.spec.full_mask & ~self.registered & ~self.departed))
+        return self.ranks_at(self.full & ~self.registered & ~self.departed)
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Ranks that have not asked yet, or, once all have, whose data path is not open yet."""
+        """Ranks that have not asked yet, or, once all have, whose worker is not on the data path yet."""
         if self.spec is None:
             return tuple(rank for rank in range(self.first.size) if rank not in self.members)
-        return tuple(ranks_of(self.spec.full_mask & ~self.registered))
+        return self.ranks_at(self.full & ~self.registered)
+
+    def lapsed(self, now: float) -> list[int]:
+        """Ranks that waited, and have been silent for too long."""
+        return [rank for rank, member in self.members.items() if now >= member.lapses_s]
+
+    def was_stopped(self, seconds: float) -> None:
+        """The controller itself was stopped for so long: nobody could renew a Join meanwhile."""
+        self.deadline_s += seconds
+        for member in self.members.values():
+            member.renewed_s += seconds
 
     def explanation(self) -> Explanation:
-        """What became of it."""
+        """What became of it; the ranks behind a worker that is lost are lost."""
         because = f": {self.epitaph}" if self.epitaph else ""
-        text = one_line(f"job {self.name!r} is {self.state.value}{because}")
-        return Explanation(known=True, text=text, lost=tuple(ranks_of(self.lost)), left=tuple(ranks_of(self.left)))
+        state = State.ENDED if self.state is State.FORGOTTEN else self.state
+        text = one_line(f"job {self.name!r} is {state.value}{because}")
+        lost = {rank for rank, member in self.members.items() if member.lost} | set(self.ranks_at(self.lost))
+        left = {rank for rank, member in self.members.items() if member.gone} | set(self.ranks_at(self.left))
+        return Explanation(known=True, text=text, lost=tuple(sorted(lost)), left=tuple(sorted(left - lost)))
 
 
-def ranks_of(mask: int) -> Iterator[int]:
-    """The ranks whose bits are set."""
-    return (rank for rank in range(mask.bit_length()) if mask >> rank & 1)
+class Way(Protocol):
+    """How a job's ranks come to a switch: what is particular to that in the job's life."""
+
+    tree: bool
+    """Whether the job's ranks are at several switches."""
+    decides: bool
+    """Whether the job starts by this switch's word, and not by its parent's."""
+
+    def judge(self, join: Join) -> Refused | None:
+        """What is wrong with a rank that comes this way, whatever the others say; None when nothing is."""
+
+    def judge_all(self, job: Job) -> Refused | None:
+        """What is wrong with all of them together."""
+
+    def workers(self, job: Job) -> tuple[tuple[int, ...], ...]:
+        """The ranks behind each worker."""
+
+    def spec(self, job: Job) -> JobSpec:
+        """What the data plane is to hold the job to. ConfigurationError for a shape that it cannot have."""
+
+    def admit(self, job: Job, spec: JobSpec) -> None:
+        """Put it there; AdmissionError for want of memory, ConfigurationError for a shape that this switch has not."""
+
+    def plane(self, job: Job) -> DataPlane:
+        """Where the job's data goes."""
+
+    def said(self, job: str, rank: int, reply: Waiting | Started | Refused) -> Reply:
+        """What to send to a rank's contact, so that the rank is told this."""
+
+    def admitted(self, job: Job, spec: JobSpec, rank: int) -> Reply:
+        """The same, for a rank that is to reach the data path."""
+
+    def started(self, job: Job) -> Started:
+        """Who takes part."""
+
+    def named(self, job: Job, worker: int) -> str:
+        """A worker, for people."""
+
+    def gone(self, job: Job, ranks: tuple[int, ...], how: str, lost: bool) -> None:
+        """Ranks are lost, or have left, and none of them has said Leave: tell whoever else must know."""
+
+
+def bits(mask: int) -> Iterator[int]:
+    """The places of the bits that are set."""
+    return (place for place in range(mask.bit_length()) if mask >> place & 1)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
-from fanin.protocol.control import Admitted, JobReport, MemberReport, Scheme, Stats
+from fanin.protocol.control import Admitted, Explanation, JobReport, MemberReport, Scheme, Stats
 from fanin.protocol.job import JobSpec
 from fanin.switch.controller.admission import largest_staleness
 from fanin.switch.controller.gate import Caller
-from fanin.switch.controller.jobs import DirectJob, Job
+from fanin.switch.controller.jobs import Job
 from fanin.switch.server.interface import Server
 
 
@@ -38,9 +37,11 @@ def admission(name: str, rank: int, spec: JobSpec, worker: int, scheme: Scheme, 
     )
 
 
-def report_direct(job: DirectJob, now: float, flows: int, counters: dict[str, int]) -> JobReport:
-    """A job whose ranks come to this switch themselves."""
-    spec, first = job.spec, job.first
+def report(job: Job, now: float, ranks: Iterable[int]) -> JobReport:
+    """How a job stands, with these of its ranks; `size` counts all of them."""
+    spec, first, server = job.spec, job.first, job.way.plane(job).server
+    in_tree = spec is not None and spec.total_workers is not None
+    explanation = job.explanation()
     return JobReport(
         name=job.name,
         state=job.state.value,
@@ -48,45 +49,18 @@ def report_direct(job: DirectJob, now: float, flows: int, counters: dict[str, in
         generation=spec.generation if spec else None,
         scheme=first.scheme,
         size=first.size,
-        quorum=spec.quorum if spec else first.quorum or first.size,
+        quorum=spec.quorum if spec and not in_tree else first.quorum or first.size,
         staleness=spec.staleness if spec else first.staleness,
         on_worker_loss=first.on_worker_loss,
         max_staleness=spec.largest_staleness if spec else largest_staleness(first),
-        slots=spec.slots if spec else 0,
-        words_per_packet=spec.words_per_packet if spec else 0,
-        flows=flows,
-        memory_bytes=job.memory_bytes,
-        ring_bytes=job.ring_bytes,
-        wanted_ring_bytes=job.wanted_ring_bytes,
-        age_s=now - job.opened_s,
-        members=tuple(_member(job, rank, _state_of(job, rank)) for rank in range(first.size)),
-        counters=counters,
-        key=job.key,
-    )
-
-
-def report_in_tree(job: Job[Any], size: int, states: Mapping[int, str], server: Server) -> JobReport:
-    """A job over several leaves, `size` ranks in all, or a leaf's part of it; `states` of the ranks to tell of."""
-    spec = job.spec
-    return JobReport(
-        name=job.name,
-        state=job.state.value,
-        index=spec.job if spec else None,
-        generation=spec.generation if spec else None,
-        scheme="udp",
-        size=size,
-        quorum=size,
-        staleness=0,
-        max_staleness=0,
-        on_worker_loss="raise",
         slots=spec.slots if spec else 0,
         words_per_packet=spec.words_per_packet if spec else 0,
         flows=len(server.ports),
         memory_bytes=job.memory_bytes,
         ring_bytes=job.ring_bytes,
         wanted_ring_bytes=job.wanted_ring_bytes,
-        age_s=0.0,
-        members=tuple(_member(job, rank, state) for rank, state in states.items()),
+        age_s=now - job.opened_s,
+        members=tuple(_member(job, rank, explanation) for rank in ranks),
         counters=server.job_counters(spec.job) if spec else {},
         key=job.key,
     )
@@ -100,18 +74,15 @@ def seen_by(caller: Caller, stats: Stats) -> Stats:
     return replace(stats, jobs=own, operator=False)
 
 
-def _member(job: Job[Any], rank: int, state: str) -> MemberReport:
-    member = job.members.get(rank)
+def _member(job: Job, rank: int, explanation: Explanation) -> MemberReport:
+    member, worker = job.members.get(rank), job.worker_of(rank)
+    state = "waiting"
+    if rank in explanation.lost:
+        state = "lost"
+    elif rank in explanation.left:
+        state = "left"
+    elif member is None:
+        state = "missing"
+    elif worker is not None:
+        state = "registered" if job.registered >> worker & 1 else "joined"
     return MemberReport(rank=rank, process="" if member is None else member.join.process, state=state)
-
-
-def _state_of(job: DirectJob, rank: int) -> str:
-    if rank not in job.members:
-        return "missing"
-    if job.lost >> rank & 1:
-        return "lost"
-    if job.departed >> rank & 1:
-        return "left"
-    if job.registered >> rank & 1:
-        return "registered"
-    return "waiting" if job.spec is None else "joined"

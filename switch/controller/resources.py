@@ -1,4 +1,4 @@
-"""What the jobs of one switch share, whatever kind they are: its memory, job indices, generations and tokens.
+"""What the jobs of one switch share: its memory, job indices, generations and tokens.
 
 Quotas: nobody who can only ask may use up what others need. Each is per source address, since that is all that is known
 of whoever brings a key of his own; ranks of one machine share theirs.
@@ -6,9 +6,7 @@ of whoever brings a key of his own; ranks of one machine share theirs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import chain
-from typing import Any
+from collections.abc import Callable
 
 from fanin.protocol.control import Refusal, Refused
 from fanin.protocol.job import JobSpec
@@ -30,24 +28,23 @@ assert MAX_FORMING_PER_SOURCE <= MAX_JOBS_PER_SOURCE <= MAX_JOBS
 
 
 class Resources:
-    """Hands them out to the jobs of `tables`."""
+    """Hands them out to the jobs of `table`."""
 
-    def __init__(self, limits: Limits, tables: Sequence[JobTable[Any]], random_bits: Callable[[int], int]) -> None:
+    def __init__(self, limits: Limits, table: JobTable, random_bits: Callable[[int], int]) -> None:
         """`random_bits(n)` draws generations and tokens."""
         self.limits = limits
-        self._tables = tables
+        self._table = table
         self._random_bits = random_bits
         self._last_index = -1
 
     @property
     def free_bytes(self) -> int:
         """Of the memory, what no job holds."""
-        return self.limits.memory_bytes - sum(table.memory_bytes for table in self._tables)
+        return self.limits.memory_bytes - self._table.memory_bytes
 
     def judge_new_job(self, source: str) -> Refused | None:
         """Whether one job more may form, opened from that address."""
-        forming = [job for table in self._tables for job in table.forming]
-        placed = list(chain.from_iterable(table.placed.values() for table in self._tables))
+        forming, placed = self._table.forming, self._table.placed.values()
         if len(forming) + len(placed) >= MAX_JOBS:
             return refuse(Refusal.TOO_MANY_JOBS, f"{MAX_JOBS} jobs are on this switch", "use another switch")
         waiting = sum(job.source == source for job in forming)
@@ -63,7 +60,7 @@ class Resources:
 
     def judge_new_rank(self, source: str) -> Refused | None:
         """Whether one rank more may wait, of a job that was opened from that address."""
-        waiting = sum(len(job.members) for table in self._tables for job in table.forming if job.source == source)
+        waiting = sum(len(job.members) for job in self._table.forming if job.source == source)
         if waiting < MAX_WAITING_PER_SOURCE:
             return None
         return refuse(
@@ -74,7 +71,7 @@ class Resources:
 
     def judge_memory(self, needed_bytes: int, source: str, slots: int) -> Refused | None:
         """Whether a job opened from that address may have so much memory."""
-        jobs = list(chain.from_iterable(table.placed.values() for table in self._tables))
+        jobs = self._table.placed.values()
         if needed_bytes > (free_bytes := self.free_bytes):
             return no_memory(needed_bytes, free_bytes, slots, len(jobs))
         share = int(self.limits.memory_bytes * self.limits.source_share)
@@ -115,5 +112,5 @@ class Resources:
         """The index longest unused: packets of a job that has just ended must not meet a new one."""
         while True:  # ends: there are more indices than jobs that fit into any memory
             self._last_index = (self._last_index + 1) & MAX_INDEX
-            if not any(self._last_index in table.placed for table in self._tables):
+            if self._last_index not in self._table.placed:
                 return self._last_index

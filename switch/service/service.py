@@ -29,7 +29,7 @@ from fanin.protocol import control
 from fanin.protocol.control import Scheme
 from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S
 from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES, RECEIVE_BUFFER_REQUEST_BYTES
-from fanin.switch.controller.controller import Controller
+from fanin.switch.controller.controller import AnyController, Controller
 from fanin.switch.controller.data_plane import DataPlane, Limits
 from fanin.switch.controller.gate import Entered, Gate
 from fanin.switch.controller.job_shape import SwitchBuffers
@@ -134,7 +134,7 @@ class SwitchService:
             liveness_timeout_s=options.liveness_timeout_s,
         )
         engine = "; ".join(server.description for server in self._servers.values())
-        self.controller: Controller | LeafController
+        self.controller: AnyController
         if self._parent is not None:
             path = self._parent.path(f"udp://{self.host}:{self.port}")
             self.controller = LeafController(
@@ -147,7 +147,7 @@ class SwitchService:
                 engine=engine,
             )
             return
-        self.controller = Controller(
+        controller = self.controller = Controller(
             limits,
             planes,
             random_bits=secrets.randbits,
@@ -157,7 +157,7 @@ class SwitchService:
         )
         for scheme, plane in planes.items():
             for spec in plane.running:
-                self.controller.adopt(spec, scheme, time.monotonic())
+                controller.adopt(spec, scheme, time.monotonic())
 
     @property
     def servers(self) -> Mapping[Scheme, Server]:

@@ -10,7 +10,7 @@ from fanin.protocol import control
 from fanin.protocol.conversation import Conversation, Heard, UnknownKey
 from fanin.protocol.seal import OPEN, Credentials
 from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
-from fanin.switch.controller.controller import Controller
+from fanin.switch.controller.controller import AnyController, Controller
 from fanin.switch.controller.data_plane import DataPlane, Limits
 from fanin.switch.controller.gate import Entered, Gate
 from fanin.switch.controller.leaf import LeafController, ParentPath
@@ -30,10 +30,10 @@ class Channel:
         dice = random.Random(7)
         self.gate = Gate(dice.getrandbits, operator_key=OPERATOR.key, keys=keys)
         limits = Limits(memory_bytes=memory_bytes, source_share=share, liveness_timeout_s=5)
-        self.controller: Controller | LeafController = self._make(limits, dice)
+        self.controller: AnyController = self._make(limits, dice)
         self.answers: defaultdict[bytes, list[bytes]] = defaultdict(list)
 
-    def _make(self, limits: Limits, dice: random.Random) -> Controller | LeafController:
+    def _make(self, limits: Limits, dice: random.Random) -> AnyController:
         planes = {"udp": DataPlane(self.server, BUFFERS)}
         return Controller(limits, planes, random_bits=dice.getrandbits, started_s=0.0, engine="fake")  # type: ignore[arg-type]
 
@@ -63,7 +63,7 @@ class Channel:
 class LeafChannel(Channel):
     """The same in front of a leaf, whose parent nobody plays."""
 
-    def _make(self, limits: Limits, dice: random.Random) -> Controller | LeafController:
+    def _make(self, limits: Limits, dice: random.Random) -> AnyController:
         parent = ParentPath(
             address=SwitchAddress("udp", "root", 4919),
             host="10.0.0.1",

@@ -23,6 +23,7 @@ from fanin.protocol.conversation import UnknownKey
 from fanin.protocol.events import WorkerJoined, WorkerLeft
 from fanin.protocol.seal import OPEN, Credentials, tag
 from fanin.switch.controller import gate, resources
+from fanin.switch.controller.leaf import LeafController
 from tests.control.fakes import join
 from tests.hostile.channel import OPERATOR, Channel, Client, LeafChannel, of_job
 
@@ -182,14 +183,14 @@ class Honest:
 
 def held(channel: Channel) -> dict[str, tuple[int, int]]:
     """What the switch holds, each beside its bound."""
-    tables = channel.controller._resources._tables
-    jobs = [job for table in tables for job in (*table.open.values(), *table.placed.values())]
+    table = channel.controller._table
+    jobs = [*table.open.values(), *table.placed.values()]
     return {
         "jobs": (len({id(job) for job in jobs}), resources.MAX_JOBS),
         "ranks": (sum(len(job.members) for job in jobs), 2 * resources.MAX_WAITING_PER_SOURCE * SOURCES),
         "connections": (len(channel.gate._connections), gate.MAX_CONNECTIONS),
         "keys": (len(channel.gate._learned), gate.MAX_KEYS),
-        "memory": (sum(job.memory_bytes for table in tables for job in table.placed.values()), 1 << 26),
+        "memory": (sum(job.memory_bytes for job in table.placed.values()), 1 << 26),
     }
 
 
@@ -236,7 +237,8 @@ def test_mutated_messages_neither_end_the_switch_nor_disturb_an_honest_job(kind:
 def leaf_hears(channel: LeafChannel, fuzzer: Fuzzer) -> None:
     """The parent's answers: it is honest, and may be of another mind than the leaf by now."""
     leaf = channel.controller
-    for key, request in leaf.messages_to_parent()[-50:]:  # type: ignore[union-attr]
+    assert isinstance(leaf, LeafController)
+    for key, request in leaf.messages_to_parent()[-50:]:
         if not isinstance(request, control.Enlist):
             continue
         rank, job = request.join.rank, request.join.job
@@ -254,7 +256,7 @@ def leaf_hears(channel: LeafChannel, fuzzer: Fuzzer) -> None:
             ]
         )
         relayed = control.Relayed(job=job, rank=rank, **typing.cast("dict[str, Any]", answer))
-        leaf.receive_from_parent(relayed, channel.now, key)  # type: ignore[union-attr]
+        leaf.receive_from_parent(relayed, channel.now, key)
     channel.collect()
 
 

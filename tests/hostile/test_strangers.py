@@ -261,9 +261,8 @@ def test_refused_enlists_leave_nothing_behind() -> None:
         relayed = leaf.say(enlist)
         assert isinstance(relayed, control.Relayed)
         assert relayed.refused is not None
-    trees = channel.controller._trees  # type: ignore[union-attr]
-    (job,) = trees._table.open.values()  # type: ignore[union-attr]
-    assert set(job.peers) == set(job.addresses) == {"first"}
+    (job,) = channel.controller._table.open.values()
+    assert {member.contact.leaf for member in job.members.values()} == {"first"}
 
 
 # --- a leaf ---

@@ -1,0 +1,405 @@
+"""The life of every job at a switch, whatever way its ranks come: formed, put on the data plane, watched, taken off it.
+
+Rules
+-----
+* `LIFE` (jobs.py) says what follows from what, and what the ranks are told. `_move` is the only place that
+  changes a job's state, enters it under its title and takes it off the data plane.
+* What differs between ranks that come themselves, through a leaf, and to this switch as a leaf, is the job's `way`.
+* Every rank of a job that does not start is told why, and every refusal is counted under its code.
+* Memory that is needed is first taken from jobs that have ended, then from those that keep others waiting for their
+  data path.
+* Time, randomness and the data plane are passed in; messages wait in the outbox. No socket, no clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fanin.errors import AdmissionError, ConfigurationError
+from fanin.protocol import control
+from fanin.protocol.control import JOIN_LEASE_S, Join, Refusal, Refused
+from fanin.protocol.events import SwitchEvent, WorkerJoined, WorkerLeft, WorkerSilent
+from fanin.switch.controller.admission import (
+    in_words,
+    judge_beside,
+    judge_newcomer,
+    patience_s,
+    rank_taken,
+    refuse,
+)
+from fanin.switch.controller.gate import Caller
+from fanin.switch.controller.job_table import JobTable
+from fanin.switch.controller.jobs import LIFE, OPEN, Contact, Happening, Job, Member, State, Title, Told, Way, bits
+from fanin.switch.controller.outbox import Outbox
+from fanin.switch.controller.recent_refusals import RecentRefusals
+from fanin.switch.controller.resources import Resources
+
+START_TIMEOUT_S = 60.0
+"""Longest that a job may hold memory before all of its data paths are open: twelve times what a worker waits for its
+own (connect_timeout_s)."""
+HOLD_S = 5.0
+"""As long as this it holds memory that others need before the first one is."""
+
+
+class Lifecycle:
+    """What happens to the jobs of one switch, one by one. One thread drives it."""
+
+    def __init__(self, table: JobTable, resources: Resources, outbox: Outbox) -> None:
+        self.table, self.resources, self.outbox = table, resources, outbox
+        self._refusals = RecentRefusals()
+
+    # --- joining ---
+
+    def join(self, way: Way, contact: Contact, join: Join, now: float, caller: Caller) -> None:
+        """A rank asks, for the first time or again."""
+        self.turn(now)
+        title = (join.job, caller.key)
+        self.catch_up(title, now)
+        job = self.table.open.get(title)
+        if job is not None and (member := job.members.get(join.rank)) and member.join.nonce == join.nonce:
+            self._renew(job, member, contact, now)
+            return
+        refused = self._judge(way, join, job, now, caller)
+        if refused is not None:
+            self._refuse(way, contact, join, refused)
+            if job is None or job.state is State.FORMING:
+                verdict = self._refusals.remember(join, caller.key, refused, now)
+                if verdict is not None and job is not None:
+                    self._move(job, Happening.REFUSED, now, verdict)
+            return
+        if job is None:
+            job = self.open(way, join, now, caller)
+        arrives = job.state is State.RUNNING
+        job.members[join.rank] = Member(join, now, self._shared(job, contact), now)
+        if arrives:
+            self._open_place(job, join.rank)
+        else:
+            job.deadline_s = min(job.deadline_s, now + patience_s(join))
+        if job.missing or arrives:
+            self.tell(job, join.rank)
+        else:
+            self.place(job, now)
+
+    def open(self, way: Way, join: Join, now: float, caller: Caller) -> Job:
+        """A job of which this is the first rank."""
+        until = now + patience_s(join) if way.decides else float("inf")
+        job = Job(
+            name=join.job, key=caller.key, source=caller.source, way=way, first=join, opened_s=now, deadline_s=until
+        )
+        self.table.open[job.title] = job
+        return job
+
+    def _judge(self, way: Way, join: Join, job: Job | None, now: float, caller: Caller) -> Refused | None:
+        """Why the rank may not join `job`, the one of that title (None: a new one); None when it may."""
+        refused = self._refusals.judge(join, caller.key, now) or way.judge(join)
+        if refused is not None:
+            return refused
+        if job is None:
+            return self.resources.judge_new_job(caller.source) or self.resources.judge_new_rank(caller.source)
+        if job.way is not way:
+            how = "through leaves of this switch" if job.way.tree else "to this switch directly"
+            text = f"other ranks of job {join.job!r} came {how}"
+            return refuse(Refusal.DISAGREEMENT, text, "let all ranks use leaves, or none")
+        return (
+            judge_beside(join, job.first)
+            or self._judge_place(join, job)
+            or self.resources.judge_new_rank(job.source)
+        )  # fmt: skip
+
+    def _judge_place(self, join: Join, job: Job) -> Refused | None:
+        if job.place_is_free(join.rank):
+            assert job.spec is not None
+            return judge_newcomer(join, job.spec)
+        if (holder := job.members.get(join.rank)) is None:
+            return None
+        running = job.state is not State.FORMING
+        free_after_s = self.resources.limits.liveness_timeout_s if running else JOIN_LEASE_S
+        return rank_taken(join, holder.join, running, free_after_s)
+
+    def _renew(self, job: Job, member: Member, contact: Contact, now: float) -> None:
+        """A rank asks again, itself or through the same leaf, or through the successor of a leaf that was restarted."""
+        member.renewed_s = now
+        if job.state is State.FORMING:
+            member.contact = self._shared(job, contact)
+        if member.contact.leaf == contact.leaf:
+            member.contact.peer, member.contact.address = contact.peer, contact.address
+            self.tell(job, member.join.rank)
+            return
+        ranks = tuple(sorted(rank for rank, other in job.members.items() if other.contact is member.contact))
+        who = f"leaf switch {member.contact.address}, with {in_words(ranks)},"
+        refused = refuse(
+            Refusal.MEMBER_LOST, f"job {job.name!r}: {who} was restarted", "start the job again", ranks
+        )  # fmt: skip
+        self._refuse(job.way, contact, member.join, refused)
+        if job.state is State.STARTING:
+            self.gone(job, ranks, "was restarted", now, who=who)
+
+    def _shared(self, job: Job, contact: Contact) -> Contact:
+        """The one that all ranks at the same leaf have: what a job remembers of leaves is bounded by its ranks."""
+        known = (member.contact for member in job.members.values() if contact.leaf)
+        shared = next((each for each in known if each.leaf == contact.leaf), contact)
+        shared.peer, shared.address = contact.peer, contact.address
+        return shared
+
+    def catch_up(self, title: Title, now: float) -> None:
+        """Events lag behind: a job whose members have just left must not stand in the way of its successor."""
+        job = self.table.open.get(title)
+        if job is None or job.state is not State.RUNNING:
+            return
+        assert job.spec is not None
+        _, lost, left = job.way.plane(job).server.members(job.spec.job)
+        for worker in bits(lost & ~job.lost):
+            self.handle_event(WorkerSilent(job.spec.job, worker, job.spec.liveness_timeout_s), now)
+        for worker in bits(left & ~job.left):
+            self.handle_event(WorkerLeft(job.spec.job, worker), now)
+
+    # --- what ranks are told ---
+
+    def tell(self, job: Job, rank: int) -> None:
+        """How far the job is, for one of its ranks."""
+        if job.spec is None:
+            reply = job.way.said(job.name, rank, control.Waiting(job=job.name, missing=job.missing))
+        elif job.state is State.STARTING or rank in job.arriving:
+            reply = job.way.admitted(job, job.spec, rank)
+        else:
+            reply = job.way.said(job.name, rank, job.way.started(job))
+        self.outbox.send(job.members[rank].contact.peer, reply)
+
+    def _refuse(self, way: Way, contact: Contact, join: Join, refused: Refused) -> None:
+        self.outbox.count(refused.code)
+        self.outbox.send(contact.peer, way.said(join.job, join.rank, refused))
+
+    def _move(self, job: Job, happening: Happening, now: float, refused: Refused | None = None) -> None:
+        """Do what the table says. `refused`: the words, where the ranks are to be told why not."""
+        before = job.state
+        job.state, told = LIFE[before][happening]
+        if job.state not in OPEN and self.table.open.get(job.title) is job:
+            del self.table.open[job.title]
+        for rank, member in job.members.items():
+            if told is Told.STANDING:
+                self.tell(job, rank)
+            elif told is Told.REFUSAL:
+                assert refused is not None
+                self._refuse(job.way, member.contact, member.join, refused)
+        if job.state is State.ENDED and before is not State.ENDED:
+            self.table.end(job, now)
+        if job.state is State.FORGOTTEN and job.spec is not None:
+            job.way.plane(job).server.remove(job.spec.job)
+            del self.table.placed[job.spec.job]
+
+    # --- onto the data plane ---
+
+    def place(self, job: Job, now: float) -> bool:
+        """All ranks are there: put the job on the data plane, or refuse all of them. Whether there was room."""
+        way = job.way
+        refused = way.judge_all(job)
+        try:
+            if refused is None:
+                workers, spec, server = way.workers(job), way.spec(job), way.plane(job).server
+                memory_bytes = spec.pool_bytes * len(server.ports)
+                if memory_bytes > self.resources.free_bytes:
+                    self._make_room(memory_bytes, now)
+                refused = self.resources.judge_memory(memory_bytes, job.source, spec.slots)
+            if refused is None:
+                way.admit(job, spec)
+        except AdmissionError as error:
+            remedy = "start the switch with more --memory, or set FANIN_SLOTS lower"
+            refused = refuse(Refusal.MEMORY, str(error), remedy)
+        except ConfigurationError as error:
+            refused = refuse(Refusal.SHAPE, str(error), "change or unset the options named")
+        if refused is not None:
+            self._move(job, Happening.REFUSED, now, refused)
+            return False
+        job.spec, job.workers = spec, workers
+        job.ring_bytes, job.wanted_ring_bytes = server.ring_bytes(spec.job)
+        job.memory_bytes = memory_bytes + job.ring_bytes
+        job.placed_s = now
+        job.deadline_s = now + min(START_TIMEOUT_S, *(patience_s(member.join) for member in job.members.values()))
+        for member in job.members.values():
+            member.renewed_s = now
+        self.table.placed[spec.job] = job
+        self._move(job, Happening.COMPLETE, now)
+        return True
+
+    def _make_room(self, needed_bytes: int, now: float) -> None:
+        """Take off the data plane who has ended, and, oldest first, who keeps others waiting for its data path."""
+        placed = list(self.table.placed.values())
+        for ended in [job for job in placed if job.state is State.ENDED]:
+            self._move(ended, Happening.DUE, now)
+        idle = [
+            job for job in placed if job.state is State.STARTING and not job.registered and now >= job.placed_s + HOLD_S
+        ]
+        for job in sorted(idle, key=lambda each: each.placed_s):
+            if needed_bytes <= self.resources.free_bytes:
+                return
+            what = f"did not reach the data path within {HOLD_S:g} s, and another job needs the memory"
+            self.gone(job, job.missing[:1], what, now)
+            self._move(job, Happening.DUE, now)
+
+    def _open_place(self, job: Job, rank: int) -> None:
+        """A new process takes the place of a rank that was lost or has left; it is live from its HELLO on."""
+        spec, worker = job.spec, job.worker_of(rank)
+        assert spec is not None
+        assert worker is not None
+        token = self.resources.draw_token()
+        job.way.plane(job).server.admit_worker(spec.job, worker, token)
+        job.spec = replace(spec, tokens=(*spec.tokens[:worker], token, *spec.tokens[worker + 1 :]))
+        others = ~(1 << worker)
+        job.registered, job.lost, job.left = job.registered & others, job.lost & others, job.left & others
+
+    # --- while it runs, and after ---
+
+    def ready(self, job: Job, now: float) -> None:
+        """Every worker, here and elsewhere, is on the data path."""
+        if job.state is State.STARTING:
+            self._move(job, Happening.READY, now)
+
+    def handle_event(self, event: SwitchEvent, now: float) -> None:
+        """The data plane reports on a worker."""
+        job = self.table.placed.get(event.job)
+        if job is None:
+            return
+        bit, ranks = 1 << event.worker, job.workers[event.worker]
+        if isinstance(event, WorkerJoined):
+            job.registered |= bit
+            if job.way.decides and job.state is State.RUNNING:  # a newcomer
+                self.tell(job, ranks[0])
+            elif job.way.decides and job.registered == job.full:
+                self.ready(job, now)
+            return
+        # Who has given up falls silent, and is not lost.
+        lost = isinstance(event, WorkerSilent) and not job.departed & bit
+        if lost and not job.lost:
+            job.epitaph = ""
+        how = "left"
+        if isinstance(event, WorkerSilent):
+            how = f"was silent for {event.silent_s:.1f} s"
+        if lost:
+            job.lost |= bit
+        else:
+            job.left |= bit
+        self.gone(job, ranks, how, now, lost=lost, who=job.way.named(job, event.worker))
+
+    def leave(self, leave: control.Leave, now: float, caller: Caller) -> None:
+        """A rank has left, or given up, or is lost to its leaf. One that leaves in order is gone with its worker."""
+        job = self.table.job_of(leave, caller.key)
+        if job is None or job.state is State.ENDED:
+            return
+        if job.state is State.FORMING:
+            self.drop(job, leave.rank, now)
+            return
+        how = leave.reason if leave.lost else f"gave up: {leave.reason}" if leave.reason else "left"
+        member = job.members[leave.rank]
+        member.gone = how
+        worker = job.worker_of(leave.rank)
+        if leave.reason or job.state is State.STARTING or (worker is not None and job.departed >> worker & 1):
+            missed = bool(leave.reason) and job.state is not State.ENDING
+            who = f"rank {leave.rank} ({member.join.process})"
+            self.gone(job, (leave.rank,), how, now, lost=leave.lost or missed, who=who, said=True)
+
+    def gone(
+        self,
+        job: Job,
+        ranks: tuple[int, ...],
+        how: str,
+        now: float,
+        *,
+        lost: bool = False,
+        who: str = "",
+        said: bool = False,
+    ) -> None:
+        """Ranks of a job on the data plane are lost (`lost`: others miss them), or have left, or given up.
+
+        `who`: in words, if not as ranks. `said`: with a Leave.
+        """
+        for member in (job.members[rank] for rank in ranks if rank in job.members):
+            member.gone, member.lost = member.gone or how, member.lost or lost
+        if not said:
+            job.way.gone(job, ranks, how, lost)
+        if job.state is State.STARTING:
+            if len(ranks) == 1 and ranks[0] in job.members:
+                who = f"rank {ranks[0]} ({job.members[ranks[0]].join.process})"
+            job.epitaph = f"{who or in_words(ranks)} {how}"
+            reason = f"job {job.name!r} did not start: {job.epitaph}"
+            remedy = "see that rank's own error; then start the job again"
+            self._move(job, Happening.GONE, now, refuse(Refusal.MEMBER_LOST, reason, remedy, ranks))
+            return
+        spared = job.survives_loss and job.state is State.RUNNING
+        if spared or not job.epitaph:
+            job.epitaph = f"{who or in_words(ranks)} {how}"
+        if spared:
+            assert job.spec is not None
+            for worker in {job.worker_of(rank) for rank in ranks} - {None}:
+                assert worker is not None
+                job.way.plane(job).server.evict(job.spec.job, worker)
+        self._move(job, Happening.SPARED if spared else Happening.GONE, now)
+        if job.state is not State.ENDED and job.departed == job.full:
+            self._move(job, Happening.EMPTY, now)
+
+    def drop(self, job: Job, rank: int, now: float) -> None:
+        """A rank waits no more, of a job that does without it."""
+        del job.members[rank]
+        if not job.members:
+            self._move(job, Happening.DESERTED, now)
+        elif rank == job.first.rank:
+            job.first = next(iter(job.members.values())).join
+
+    def hung_up(self, peer: bytes, now: float) -> None:
+        """Ranks that asked over this connection may have died: unless they give a sign of life soon, they have."""
+        for job in self.table.all():
+            if job.state is State.ENDED:
+                continue
+            behind = {rank for rank, member in job.members.items() if member.contact.peer == peer}
+            for rank in behind:
+                job.members[rank].hung_up(now)
+            for worker, ranks in enumerate(job.workers):
+                if job.spec is not None and behind.intersection(ranks) and not job.departed >> worker & 1:
+                    job.way.plane(job).server.suspect(job.spec.job, worker)
+
+    def explain(self, title: Title, generation: int) -> control.Explanation | None:
+        """What became of a job; None for one that was never here, or long ago."""
+        job = self.table.find(title, generation)
+        return None if job is None else job.explanation()
+
+    # --- time ---
+
+    def handle_timer(self, now: float) -> None:
+        """Let go of what has waited too long."""
+        self.turn(now)
+        for job in list(self.table.open.values()):
+            if job.state is State.FORMING:
+                self._check_forming(job, now)
+            elif job.state is State.STARTING:
+                self._check_start(job, now)
+            else:
+                for rank in job.arriving:  # a newcomer that is silent: its place is free again
+                    if now >= job.members[rank].lapses_s:
+                        job.lost |= 1 << (job.worker_of(rank) or 0)
+                        self.gone(job, (rank,), "did not reach the data path", now, lost=True)
+        for job in self.table.forgettable(now):
+            self._move(job, Happening.DUE, now)
+
+    def _check_forming(self, job: Job, now: float) -> None:
+        for rank in job.lapsed(now):
+            self.drop(job, rank, now)
+        if job.state is State.FORMING and now >= job.deadline_s:
+            missing = job.missing
+            reason = f"job {job.name!r}: {in_words(missing)} of {job.first.size} did not join in time"
+            remedy = f"see why {in_words(missing)} did not start, or give FANIN_JOIN_TIMEOUT_S more than now"
+            self._move(job, Happening.LATE, now, refuse(Refusal.JOIN_TIMEOUT, reason, remedy, missing))
+
+    def _check_start(self, job: Job, now: float) -> None:
+        """Whether a job that is starting has waited too long, for a process or for its data path."""
+        if lapsed := tuple(sorted(job.lapsed(now))):
+            self.gone(job, lapsed, "died or stopped while the job was starting", now, lost=True)
+        elif now >= job.deadline_s:
+            who = "" if job.missing else "a rank at another switch"
+            self.gone(job, job.missing, "did not reach the data path in time", now, who=who)
+
+    def next_timer(self) -> float | None:
+        """When `handle_timer` wants to be called, or None."""
+        return self.table.next_timer()
+
+    def turn(self, now: float) -> float:
+        """At the beginning of each turn of the controller; for how many seconds that was stopped, mostly 0."""
+        return self.table.turn(now)
