@@ -43,10 +43,10 @@ class Plan:
 
     workers: int
     bytes: int
-    """Of float32 per worker; a multiple of 4."""
+    """Bytes of float32 per worker; multiples of 4."""
     lanes: tuple[int, ...]
     against: tuple[str, ...]
-    """Of `gloo` and `mpi`."""
+    """Rivals: `gloo` and `mpi`."""
     samples: int
     """At least this many per rival."""
     loss_percent: tuple[float, ...] = ()

@@ -1,4 +1,4 @@
-"""Who takes part in the all-reduce benchmark, what each must achieve, and which errors each may make."""
+"""The backends of the all-reduce benchmark, and the largest error that each may make."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Rival:
     lanes: int = 32
     """Bits per element on the wire."""
     transport: str = ""
-    """Of OpenMPI: `tcp` or `shm`."""
+    """Transport of OpenMPI: `tcp` or `shm`."""
     loss_percent: float | None = None
     """Of fanin: datagrams that the fault injector drops, in either direction at every worker. None: no injector, whose
     Python loop and checksums cost something even where it drops nothing."""
@@ -51,7 +51,7 @@ class Rival:
         return self.lanes / 32 if self.backend == "fanin" else 2 * (workers - 1) / workers
 
     def tolerated_error(self, workers: int) -> float:
-        """Largest error, relative to the largest contribution of any worker, that is no defect.
+        """Largest acceptable error, relative to the largest contribution of any worker.
 
         Half a quantum per worker where lanes are narrow (and a quantum is at most twice the ideal one where scales are
         powers of two), and the rounding of float32 sums.

@@ -62,7 +62,7 @@ class Plan:
     modes: tuple[str, ...] = MODES
     conditions: tuple[str, ...] = tuple(CONDITIONS)
     rate_bit_s: float = 4e6
-    """Of the slow links."""
+    """Rate of the slow links."""
 
     def __post_init__(self) -> None:
         if not 2 <= self.workers <= 32:
@@ -86,11 +86,11 @@ class Row:
     """Seconds until rank 0's smoothed accuracy reached the target, mean over the repeats; None: in one it did not."""
     fastest_s: float | None
     slowest_s: float | None
-    """Of the repeats."""
+    """Fastest and slowest of the repeats."""
     speed_up: float | None
     """The synchronous mode's time to the target over this one's."""
     seconds: float
-    """Of the whole run."""
+    """Duration of the whole run."""
     accuracy: float
     loss: float
     """At the end, on the test set."""

@@ -48,7 +48,7 @@ class Conditions:
     workers: int
     step_s: float
     seed: int
-    """Of slow-downs, weights and batches: the same in every mode."""
+    """Seed of slow-downs, weights and batches: the same in every mode."""
 
     def seconds(self) -> Iterator[float]:
         """Emulated compute time of one step after the other, the same in every mode."""

@@ -31,9 +31,9 @@ from fanin.host.torch import StaleOptions, StaleSynchronousState, stale_synchron
 
 SOLVED_RETURN = 475.0
 EPISODES_COUNTED = 20
-"""Of each worker, the newest."""
+"""Newest episodes of each worker that count."""
 LOOK_EVERY = 5
-"""Iterations from one look at everybody's returns to the next: a meeting of all workers."""
+"""Iterations between two exchanges of returns, which all workers wait for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Plan:
 
     environments: int = 2
     steps: int = 128
-    """Of each environment per iteration."""
+    """Steps of each environment per iteration."""
     epochs: int = 4
     minibatches: int = 4
     learning_rate: float = 1e-3

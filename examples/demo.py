@@ -249,7 +249,7 @@ def comparison(runs: list[Run]) -> FigureTable:
 
 
 def perplexity(run: Run) -> float:
-    """Of the predictions on the test set: the exponential of their mean cross entropy."""
+    """Perplexity on the test set: the exponential of the mean cross entropy."""
     return math.exp(run.last["test_loss"])
 
 

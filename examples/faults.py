@@ -31,7 +31,7 @@ def joined(clauses: Sequence[str]) -> str:
 
 
 def inject(parser: argparse.ArgumentParser, clauses: Sequence[str]) -> None:
-    """In place of FANIN_FAULTS, before a process group reads it. Ends the program for what is no fault of a worker."""
+    """Set FANIN_FAULTS before a process group reads it. Ends the program for a fault that a worker cannot inject."""
     if not clauses:
         return
     try:

@@ -1,4 +1,4 @@
-"""The whole of it: `torchrun --nproc-per-node 4 examples/minimal.py`. Rank 0 starts a software switch by itself."""
+"""The smallest program: `torchrun --nproc-per-node 4 examples/minimal.py`. Rank 0 starts a software switch."""
 
 import argparse
 import os

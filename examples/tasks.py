@@ -1,4 +1,4 @@
-"""What the examples train: two small classification problems whose data is on every machine that can run them."""
+"""The tasks of the examples: two small classification problems that need no download."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this process has put on the wire and taken from it, measured, whichever backend did it."""
+"""Bytes that this process has sent and received, measured, for any backend."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Traffic(NamedTuple):
 
 
 def traffic() -> Traffic:
-    """Of this process so far: its TCP sockets, by the kernel, and what fanin's world group counted on its own."""
+    """Traffic of this process so far: TCP as the kernel counts it, and fanin's as its world group counts it."""
     sent, received = _tcp_traffic()
     counters = getattr(dist.group.WORLD, "counters", None)
     if counters is not None:

@@ -1,4 +1,4 @@
-"""Data-parallel training as anybody writes it: run it under torchrun. It knows of fanin only the backend's name.
+"""Ordinary data-parallel training, to be run under torchrun. Only the backend's name refers to fanin.
 
     torchrun --nproc-per-node 4 -m fanin.examples.train --backend fanin --task digits
 

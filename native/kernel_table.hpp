@@ -28,7 +28,7 @@ struct WideScale {
   double low;
 };
 
-// These are no inline functions on purpose: a copy compiled for AVX-512 must never be the one that the linker keeps.
+// Deliberately not inline: the linker must never keep a copy that was compiled for AVX-512.
 BlockScale block_scale(const FixedPoint& codec, std::uint16_t code);
 WideScale wide_scale(const FixedPoint& codec, std::uint16_t code);
 // The code of a block whose largest magnitude is this; not finite counts as such.

@@ -4,8 +4,8 @@
 // that is bound to the same port and connected to that worker: the kernel then queues its packets there. So each
 // worker has a receive buffer to itself, and windows add up to no more than any of them holds, however many workers.
 //
-// Who is no member has an allowance, and so have all of them together. What goes beyond is dropped before it is looked at and
-// answered, and counted (dropped_flood); the listening socket then rests, so that a flood is read in large batches, at
+// Non-members are rate-limited, each and in total. Datagrams above the limits are dropped unread and unanswered, and
+// counted (dropped_flood); the listening socket then rests, so that a flood is read in large batches, at
 // most so often, and the kernel drops what does not fit its buffer.
 //
 // Rings and sockets take turns. However much lies in rings, the sockets are looked at after SHARED_TURN, a bounded amount

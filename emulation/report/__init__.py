@@ -1,4 +1,4 @@
-"""The report of a run: one HTML page that needs nothing but itself, and its plots as PNG.
+"""The report of a run: one self-contained HTML page, and its plots as PNG.
 
     write_report(record, Path("report.html"))                  # needs the `plot` extra: matplotlib and Jinja2
 
@@ -18,7 +18,7 @@ from fanin.emulation.record import RunRecord
 from fanin.errors import ConfigurationError, FaninError
 
 DEFAULT_PAGE = Path("fanin-report.html")
-"""Of a run that was not told where; the next run's replaces it."""
+"""Default path of the page; the next run's page replaces it."""
 NEEDED = ("matplotlib", "jinja2")
 
 

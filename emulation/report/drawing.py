@@ -1,6 +1,6 @@
 """One plot, drawn three times: wide and narrow as SVG for the page, and as PNG for where a picture is wanted.
 
-The narrow one is no scaled-down wide one: it has the same letters on less width, for phones.
+The narrow one is for phones: it has less width and letters of the same size.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_EVENTS_SHOWN = 12
 NO_TIME_STAMP = {"Date": None, "Creator": None}
 """A report is a function of its record."""
 UNWANTED = re.compile(r'<metadata>.*?</metadata>|(?<=<g) id="[^"]*"', re.DOTALL)
-"""Of matplotlib's SVG: who made it, and names of groups, which nothing refers to and which all its drawings share."""
+"""Parts of matplotlib's SVG to remove: its author, and unused ids of groups, which would repeat on the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Plot:
     """A picture of a part of a record."""
 
     key: str
-    """Of the file and of the element on the page: letters and hyphens."""
+    """Name of the file and of the element on the page: letters and hyphens."""
     title: str
     caption: str
     """How to read it, and what it does not show."""

@@ -1,4 +1,4 @@
-"""What the training program reported: accuracy, and loss, against time."""
+"""Plots of accuracy and loss against time, as the training program reported them."""
 
 from __future__ import annotations
 

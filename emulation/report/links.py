@@ -1,4 +1,4 @@
-"""What went over every link, over time, against what it can carry."""
+"""Plots of the load of every link over time, and its rate."""
 
 from __future__ import annotations
 

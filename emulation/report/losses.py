@@ -1,4 +1,4 @@
-"""What was lost and sent again."""
+"""Plots of losses and retransmissions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def plots(record: RunRecord) -> list[Plot]:
 
 
 def retransmissions(record: RunRecord) -> float | None:
-    """Packets that workers sent again, all together; None where nobody counted."""
+    """Packets that all workers together sent again; None where they were not counted."""
     counted = [worker.counters["retransmissions"] for worker in record.workers if "retransmissions" in worker.counters]
     counted += [float(row.retransmissions) for row in record.rows if row.retransmissions is not None]
     return sum(counted) if counted else None

@@ -1,4 +1,4 @@
-"""The page around the plots: what was run, on what, how it ended, and the figures as tables."""
+"""The page around the plots: command, machine, outcome, and the figures as tables."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Table:
 
     @property
     def key(self) -> str:
-        """Of the element on the page."""
+        """Id of the element on the page."""
         return f"table-{self.title.lower().replace(' ', '-')}"
 
     @property

@@ -51,7 +51,7 @@ def _plot(key: str, quantities: list[Quantity]) -> Plot:
 
 
 def _bars(canvas: Canvas, axes: Axes, quantities: list[Quantity], names: list[str]) -> None:
-    """Who has a colour here has the same one in every group, and in curves whose labels come in the same order."""
+    """A label has the same colour in every group, and in curves whose labels come in the same order."""
     label = LABELS[quantities[0].unit]
     for place, quantity in enumerate(quantities):
         axes.barh(place, quantity.value or 0.0, color=canvas.palette.of(names.index(quantity.name)), height=0.62)

@@ -1,4 +1,4 @@
-"""What every worker did when, and who was waited for."""
+"""Plots of each worker's activity over time, and of the ranks that were waited for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLOURS: dict[Activity, int] = {"compute": 0, "quantize": 3, "send": 2, "wait": 
 SPANS_SHOWN = 40
 """Per worker, about: some steps. The whole run would be one solid stripe, and a page of many megabytes."""
 MIN_LABEL_SHARE = 0.02
-"""Of the width: a shorter wait has no room for the rank that was waited for."""
+"""Share of the width: a shorter wait has no room for the rank that was waited for."""
 
 
 def plots(record: RunRecord) -> list[Plot]:

@@ -1,4 +1,4 @@
-"""A simulator in virtual time: drives the real machines through any weather and checks every event.
+"""A simulator in virtual time: drives the real machines through faults and checks every event.
 
 See docs/simulation.md.
 """

@@ -7,9 +7,9 @@ from fanin.formats.capture import SocketAddress
 SWITCH_ADDRESS = 0
 """The switch's, or the root's; leaves come next, then the workers of one job after the other."""
 OPERATOR_ADDRESS = -1
-"""Of whoever runs `fanin tune`: no machine is there, and nothing cuts it off."""
+"""The address from which `fanin tune` is run: it has no machine, and no fault cuts it off."""
 STRANGER_ADDRESS = 1 << 20
-"""Of those who have no part in anything; nothing cuts them off either."""
+"""The address of strangers; no fault cuts it off either."""
 PORT = 4919
 CAPTURE_NETWORK = "192.0.2"
 """TEST-NET-1 (RFC 5737): a simulated address A is shown as 192.0.2.A."""

@@ -20,7 +20,7 @@ class SwitchAuditor:
         self.contributions = 0
         """Taken in, refused ones included."""
         self._uplinks: dict[tuple[int, int, int], LeafLedger] = {}
-        """Of parts of jobs at a parent: by the parent's address, the index there and the generation."""
+        """Ledgers of parts of jobs at a parent: by the parent's address, the index there and the generation."""
         self._address = address
         self._machine = machine
         self._memory_bytes = memory_bytes

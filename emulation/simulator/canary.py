@@ -1,4 +1,4 @@
-"""Six switch machines with one defect each, for the simulator to find. What it cannot find there it finds nowhere.
+"""Six switch machines with one defect each, which show that the simulator can find defects.
 
 Each is the Python twin with a small change. `hunt` runs drawn schedules against one until a checker objects; it must
 succeed within MAX_SCHEDULES, from any seed on, or the build fails.

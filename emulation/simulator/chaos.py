@@ -1,8 +1,8 @@
 """Scenarios drawn by a seed: small jobs, short runs, and every fault there is in every combination.
 
 Runs are short because what breaks protocols is small: the exhaustive exploration of the slot machine needs three
-workers, three rounds and two slots to find everything that it finds. What it cannot have is time, packets, membership
-and a control channel; those are what is drawn here.
+workers, three rounds and two slots to find everything that it finds. It has no time, packets, membership
+or control channel; those are drawn here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ REBIRTH_SHARE = 0.15
 """Scenarios in which the switch restarts under way and packets of the life before stray into the next."""
 REBIRTH_STRAY = 0.3
 SMALL_SHARE = 0.5
-"""Of the jobs that add floats: those whose arrays fit into a packet with the age of a forecast."""
+"""Share of the jobs on floats whose arrays leave room in a packet for the age of a forecast."""
 TREE_SHARE = 0.2
 """Scenarios with leaf switches."""
 MAX_LEAVES = 3

@@ -1,6 +1,6 @@
-"""Virtual time: what is going to happen, in order, and a clock that jumps from one thing to the next.
+"""Virtual time: future events in order, and a clock that jumps from one to the next.
 
-What is due at the same moment happens in the order in which it was asked for, so that a run depends on its seed alone.
+Events that are due at the same time happen in the order of their calls, so that a run depends on its seed alone.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class LeafHost(SwitchHost):
 
 
 class _LeafServer(SimulatedServer):
-    """Of a switch that has a parent."""
+    """The server of a switch that has a parent."""
 
     def __init__(self, host: LeafHost) -> None:
         super().__init__(host)

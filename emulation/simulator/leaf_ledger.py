@@ -2,11 +2,11 @@
 
 Rules of this file
 ------------------
-What fanin.emulation.simulator.ledger says of contributions, answers and audiences holds at a leaf, too. Besides:
+The rules of fanin.emulation.simulator.ledger on contributions, answers and audiences hold at a leaf, too. In addition:
 
   | must hold                                                                                  | else         |
   |--------------------------------------------------------------------------------------------|--------------|
-  | what goes up is, to the bit, what was accepted since the round opened, and that is all     | conservation |
+  | what goes up is, to the bit, exactly what was accepted since the round opened              | conservation |
   | it goes up as soon as all of the leaf's workers have contributed ...                       | progress     |
   | ... and no earlier                                                                         | staleness    |
   | a result that is multicast is the parent's, of a round that this leaf has contributed to   | agreement    |
@@ -54,7 +54,7 @@ class LeafLedger(JobLedger):
         self._ascended[packet.slot] = packet.base
 
     def descended(self, packet: Packet) -> None:
-        """A packet came from the parent: where nobody is left to be told a result, only the counter shows it."""
+        """A packet came from the parent: where no worker is left to get a result, only the counter shows it."""
         before = self._counters["rounds"]
         self.counted()
         if self._counters["rounds"] > before and packet.kind in (Kind.RESULT, Kind.ANSWER) and not self._audience():

@@ -1,10 +1,10 @@
-"""The books of a switch, kept from the outside: what it took in, what it put out, and whether the two agree.
+"""The ledger of a switch, kept from the outside: what it received and sent, and whether the two agree.
 
 Rules of this file
 ------------------
 * The ledger sees the packets that a switch machine takes in and sends, and the counters that say what became of a
-  contribution. It never looks at registers, so native machine, twin and canary are judged alike; and it works nothing
-  out as the slot machine does: it remembers everything, and compares.
+  contribution. It never looks at registers, so native machine, twin and canary are judged alike. It does not
+  reimplement the slot machine: it records everything, and compares.
 * After every contribution:
 
   | must hold                                                                                  | else         |
@@ -61,7 +61,7 @@ class SlotLedger:
     """Everything that happened in one slot."""
 
     words: Words = field(default_factory=lambda: NO_WORDS)
-    """Of the open round, as are the next four."""
+    """Words of the open round; the next four fields are about it, too."""
     codes: tuple[int, ...] = ()
     signature: int = 0
     contributors: int = 0
@@ -210,7 +210,7 @@ class JobLedger:
         return SILENT
 
     def counted(self) -> None:
-        """Something else than a contribution was counted: that is no verdict on the next one."""
+        """Something other than a contribution was counted, which says nothing about the next contribution."""
         self._counters = self._machine.job_counters(self.spec.job)
 
     def _stranger(self, packet: Packet, source: int) -> str:

@@ -1,4 +1,4 @@
-"""A link: what it does to packets, and how much of it is taken.
+"""A link: its effect on packets, and how much of its capacity is used.
 
 Rules of this file
 ------------------

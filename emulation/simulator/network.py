@@ -4,7 +4,7 @@ Rules of this file
 ------------------
 * Nothing runs by itself. An event of the queue gives one machine one packet or the time; the machine is then asked what
   it sends, what it reports and when it wants to be woken. That is one step, and the watchers see each.
-* A pipe exists for each pair (source, destination) that ever spoke. Packets to an address where nobody is are lost.
+* A pipe exists for each pair (source, destination) that ever spoke. Packets to an address without a machine are lost.
 * A machine may be paused, as SIGSTOP does: what arrives waits, up to BACKLOG_PACKETS as in a socket's receive buffer,
   and its timers wait too.
 """
@@ -69,7 +69,7 @@ class Network:
     # --- machines come, go, stop and go on ---
 
     def attach(self, address: int, machine: Machine[Any], on_step: Callable[[], None]) -> Node:
-        """A machine starts at an address that nobody has, and says its first words."""
+        """Start a machine at a free address, and let it send its first packets."""
         assert address not in self._nodes, f"address {address} is taken"
         node = self._nodes[address] = Node(address, machine, on_step)
         self.speak(node)

@@ -1,4 +1,4 @@
-"""What a synchronous reduction must come to, to the bit, computed without a packet."""
+"""The result of a synchronous reduction, to the bit, computed without a packet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happened, for people: the last steps of a run for a violation's text, all for `--events`, and captures."""
+"""Readable records of a run: its last steps for a violation's text, all steps for `--events`, and captures."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Recorder:
         self, queue: EventQueue, *, show: Callable[[str], None] | None = None, pcap: PcapWriter | None = None
     ) -> None:
         self.names: dict[int, str] = {}
-        """Of switches, by address; everybody else is a worker."""
+        """Names of switches, by address; all other addresses are workers'."""
         self._queue = queue
         self._show = show
         self._pcap = pcap
         self._tail: deque[Step | str] = deque(maxlen=TAIL_STEPS)
 
     def note(self, text: str) -> None:
-        """Something happened that is no packet."""
+        """Record an event that is not a packet."""
         line = f"{self._queue.happened:7d} {self._queue.now:.6f} * {text}"
         self._tail.append(line)
         if self._show is not None:

@@ -45,7 +45,7 @@ class Fabric:
     bytes_per_s: float = 1.25e9
     """10 Gbit/s, each direction."""
     delay_s: float = 1e-6
-    """Of each link: cable, network card, driver."""
+    """Latency of each link: cable, network card, driver."""
     switch_s: float = SWITCH_S
     ports: int = MAX_WORKERS
     """Children of one switch, at most."""
@@ -64,7 +64,7 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """What is reduced, and how it is cut into packets."""
+    """Size of the tensor, and how it is cut into packets."""
 
     tensor_bytes: int = 25 << 20
     words_per_packet: int

@@ -1,4 +1,4 @@
-"""What a simulation is given: jobs, links, and faults at given times. Read from TOML, and written as TOML.
+"""The input of a simulation: jobs, links, and faults at given times. Read from TOML, and written as TOML.
 
 Rules of this file
 ------------------

@@ -1,11 +1,11 @@
-"""Whoever has no part in a job and sends packets nevertheless: nothing of theirs may have any effect but a count.
+"""Senders outside of a job: their packets may have no effect other than being counted.
 
-What a stranger sends, all with equal probability:
+A stranger sends one of these, with equal probability:
 
-* bytes that begin as a packet does and go on at random, from an address where nobody is registered;
+* bytes that begin like a packet and continue at random, from an unregistered address;
 * a copy of what a switch has taken in, whole or with bytes changed (and its checksum made right again), from there;
-* such a copy with another generation, under the address of whoever sent it: forging an address is possible over UDP,
-  and the generation is what a forger who sees no packets lacks. (Who sees them can add to sums: docs/protocol.md.)
+* such a copy with another generation, under the address of its sender: forging an address is possible over UDP,
+  and a forger who sees no packets lacks the generation. (One who sees them can add to sums: docs/protocol.md.)
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from fanin.switch.controller.job_shape import SwitchBuffers
 BUFFERS = SwitchBuffers(receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, shared=False)
 
 CALLER = Caller(key="simulated", operator=True)
-"""Everybody here has one key; who has another is tried in tests/hostile."""
+"""All ranks here share one key; tests/hostile tries others."""
 
 Note = Callable[[str], None]
 
@@ -50,7 +50,7 @@ class Client(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Connection:
-    """Of one peer, for as long as the switch lives."""
+    """The connection of one peer, for as long as the switch lives."""
 
     up: ControlChannel[control.Request]
     down: ControlChannel[control.Reply]

@@ -1,4 +1,4 @@
-"""What the checkers raise. Each names the seed, the event and the time, and ends with what happened last."""
+"""Errors of the checkers. Each names the seed, the event and the time, and ends with the last steps."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@
     WORKING  | submits steps, checks results              | LEAVING, when all steps are done; OUT, when it fails
     LEAVING  | says BYE                                   | OUT, when the switch knows, or LEAVE_TIMEOUT_S later
 
-Whoever fails is started again RESTART_S later, as torchrun does, and then does all steps again: a checkpoint would tell
-the simulation nothing. `job.py` decides who else is started again, and when all is done.
+A worker that fails is started again RESTART_S later, as by torchrun, and repeats all steps: a checkpoint would add
+nothing to the simulation. `job.py` decides which others are started again, and when all is done.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from fanin.protocol.wire import VERSION
 RESTART_S = 0.2
 """How long a launcher takes to start a worker again."""
 SIGNATURE = 0x5EED
-"""Of every reduction of a job whose rounds may hold contributions of several steps."""
+"""Signature of all reductions of a job whose rounds may hold contributions of several steps."""
 
 Array = npt.NDArray[Any]
 
@@ -112,25 +112,25 @@ class Process:
         self.held_until = 0.0
         """It is not started again before that."""
         self.stale_work: StaleWork | None = None
-        """Of a job with a policy for late gradients; others take one step after another."""
+        """The work of a job with a policy for late gradients; other jobs take one step after another."""
         self._machine: Worker | None = None
         self._arrays: dict[int, Array] = {}
         self._submitted = 0
         self._done = 0
         self._first_step = 0
-        """Of a newcomer to a running job: it passed what was before."""
+        """The first step of a newcomer to a running job: it passed all earlier ones."""
         self._is_newcomer = False
         self._thinking = False
         self._told_to_start = False
         self._forecasts = 0, 0
-        """Of former lives."""
+        """Forecasts of former lives."""
 
     def __str__(self) -> str:
         return f"job {self.job.index} rank {self.rank}"
 
     @property
     def generation(self) -> int:
-        """Of the job that it was last admitted to: in a tree, of the whole."""
+        """The generation of the job that it was last admitted to: in a tree, the whole job's."""
         assert self.ledger is not None
         return self.ledger.whole.spec.generation
 

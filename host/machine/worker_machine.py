@@ -27,11 +27,11 @@ Rules of this file
   | codes and words that were quantized by forecast, wrong  | the words go out again, in the slot's next round       |
   | else                                                    | stored, once; the slot goes on                         |
 
-  Who passes a base whose round it has heard of, or seen without its own bit, says so (LATE). What is sent again for a
-  pass that is accepted is as long as the result and says zeros: a switch answers with no more bytes than came in, and
-  to it this is a duplicate, so nothing is added.
+  A worker that passes a base whose round it has heard of, or seen without its own bit, sets LATE. A pass that is
+  accepted is sent again with zero words, as long as the result: a switch answers with no more bytes than it received,
+  and treats this as a duplicate, so nothing is added.
 
-  So whatever is stored was accepted before, and in-place reductions never lose what they may have to send again.
+  So stored results were accepted before, and in-place reductions never lose what they may have to send again.
 * A packet from another source, of another job or generation, without the job's checksum, or of a kind that only
   workers send, is counted under its reason and not acted upon.
 """

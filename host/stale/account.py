@@ -36,11 +36,11 @@ class Account:
     handed_in: int = 0
     """Gradients that training handed in."""
     contributed: int = 0
-    """Of these, how many are in an accepted contribution (a contribution holds several when some were folded in)."""
+    """Gradients in accepted contributions (a contribution holds several when some were folded in)."""
     dropped: Counter[str] = field(default_factory=Counter)
-    """Of these, how many were given up, by reason."""
+    """Gradients that were given up, by reason."""
     in_hand: int = 0
-    """Of these, how many are waiting or folded, to go with a later contribution."""
+    """Gradients that are waiting or folded, to go with a later contribution."""
     folded: int = 0
     """How often a gradient was folded into a later one."""
     clipped_elements: int = 0

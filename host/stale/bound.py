@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fanin.errors import ConfigurationError
 
 WAIT_TOLERANCE = 0.02
-"""Of two bounds whose waits differ by less than this part of the fastest worker's step, the smaller is taken."""
+"""If the waits of two bounds differ by less than this part of the fastest worker's step, the smaller is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class DynamicBound:
             raise ConfigurationError(f"staleness from {self.lowest} to {self.highest}: no such range")
 
     def choose(self, paces: Sequence[Pace]) -> int:
-        """S for the next while. With nobody to compare, the lowest."""
+        """S for the next steps; the lowest if there is no other worker to compare with."""
         if len(paces) < 2:
             return self.lowest
         fastest = min(paces, key=lambda pace: pace.step_s)

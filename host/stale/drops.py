@@ -1,4 +1,4 @@
-"""How much of what a worker computes is dropped as too old, when to say so, and what follows for K and S. No clock.
+"""The share of a worker's gradients that is dropped as too old, when to warn, and what follows for K and S. No clock.
 
 Rounds that close without a worker make its gradients old. Over slow links that can be all workers' at once: rounds of
 few contributions follow each other faster than any gradient gets there, `skip` drops most of them, and training stands
@@ -30,7 +30,7 @@ class DropWatch:
 
     @property
     def share(self) -> float:
-        """Of the last WINDOW_GRADIENTS, 0..1; 0 until there are as many."""
+        """Share of the last WINDOW_GRADIENTS that was dropped, 0..1; 0 until there are as many."""
         (given, lost), (handed_in, dropped) = self._counts[0], self._counts[-1]
         return (dropped - lost) / (handed_in - given) if len(self._counts) > WINDOW_GRADIENTS else 0.0
 

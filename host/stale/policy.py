@@ -31,7 +31,7 @@ class Fate(enum.Enum):
 
 
 def check_policy(policy: str) -> None:
-    """ConfigurationError for what is no policy."""
+    """ConfigurationError for an unknown policy."""
     if policy not in POLICIES:
         raise ConfigurationError(f"policy = {policy!r}; must be one of {', '.join(POLICIES)}")
 

@@ -21,16 +21,16 @@ Rules of this file
   | round b was heard of, and not `wait`          | no                                      | pass, late            |
   |                                               |                                         | none: wait            |
 
-* Why `wait` folds: N contributions come per iteration, and K < N of them close a round. If everybody always
+* Why `wait` folds: N contributions come per iteration, and K < N of them close a round. If all workers always
   contributed, rounds would run ahead of all workers as far as the bound lets them, and each gradient would land S
-  rounds late, however even the workers are. A late pass closes nothing, so those who are late give back what they did
-  not wait for. Never two in a row: a worker that stays behind contributes every other time, late if need be.
+  rounds late, even with equally fast workers. A late pass closes nothing, so late workers slow the rounds down again.
+  There are never two in a row: a worker that stays behind contributes every other time, late if need be.
 * The end is the first base without gradients; the S passes from there on are the *flush*: whatever is late has landed
   once they are through, and every worker has the same results. All workers must have the same end. Where it is not
   known beforehand, all have come equally far, and there is one base more before it, for what `wait` has folded.
 * The version is the number of results applied: it is b as soon as result b - 1 has come.
 * A newcomer begins at some base and is *absent* until it has the weights. Where rounds close without it, it passes
-  late, so that K still says how many gradients make a step. Results before `known_from` are in what it was given.
+  late, so that K remains the number of gradients in a step. Its state includes the results before `known_from`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from fanin.host.stale.scale import ScaleEpochs
 
 
 class Step(enum.Enum):
-    """What is to be done next."""
+    """The next thing to do."""
 
     CONTRIBUTE = enum.auto()
     PASS = enum.auto()
@@ -76,7 +76,7 @@ class StaleRounds:
     end: int | None = None
     """The first base of the flush; None until that is known."""
     age: int = 0
-    """Of the last gradient that was contributed or folded: the base less the version that it was computed on."""
+    """Age of the last gradient that was contributed or folded: its base minus the version that it was computed on."""
     absent: bool = False
     """Whether this is a newcomer without weights."""
     known_from: int = 0
@@ -135,6 +135,7 @@ class StaleRounds:
         self.end = here = self.base + self.under_way
         if self.policy != "wait":
             return
+        # A drain takes no gradient, so the base for what was folded comes after it.
         while self.scale.drains(self.end):
             self.end += 1
         self.end += 1
@@ -154,6 +155,7 @@ class StaleRounds:
         if self.scale.drains(self.base):
             return self._decide(PASSED_DRAIN)
         if self.absent:
+            # Passing before a round is over would take the newcomer ahead of the weights that it is being given.
             over = self.base < max(self.known_from, self._heard)
             return self._decide(PASSED_ABSENT) if over or self.waited_for else None
         if self._ready_version is not None:
@@ -174,6 +176,7 @@ class StaleRounds:
     def _judge(self, age: int) -> Step:
         verdict = fate(self.policy, age, self.bound)
         if self.policy == "wait":
+            # Not twice in a row: a worker that is always late would otherwise never contribute.
             late = self._heard > self.base and not self._held_back
             self._held_back = self._passes_next = late
             verdict = Fate.FOLD if late else Fate.CONTRIBUTE

@@ -38,7 +38,7 @@ log = logging.getLogger("fanin.stale")
 
 
 class Session(Protocol):
-    """What is used of fanin.host.session.session.Session."""
+    """The part of fanin.host.session.session.Session that is used here."""
 
     def submit(self, reduction: Reduction) -> int:
         """Start a reduction."""
@@ -67,7 +67,7 @@ class Result:
 
     @property
     def empty(self) -> bool:
-        """Whether nobody contributed to any of it."""
+        """Whether no worker contributed to any of it."""
         return not self.contributors.any()
 
     def mean(self, out: Floats) -> None:
@@ -114,7 +114,7 @@ class StaleRunner:
         self._applying = False
         """Whether a result is between `on_result` and the next base."""
         self._kept: list[Result] = []
-        """Of a newcomer without weights: what it has yet to apply."""
+        """Results that a newcomer without weights has yet to apply."""
         self._keeps = max(KEPT_BYTES // self._result.nbytes, 1)
         session.follow()
         self._thread = threading.Thread(target=self._run, name="fanin-stale", daemon=True)
@@ -149,7 +149,7 @@ class StaleRunner:
 
     @property
     def dropped_share(self) -> float:
-        """Of the last gradients that training handed in, how many were too old, 0..1."""
+        """Share of the last gradients that training handed in that were too old, 0..1."""
         return self._drops.share
 
     def between_rounds(self, base: int, look: Callable[[StaleRounds], T], timeout_s: float) -> T | None:
@@ -236,7 +236,7 @@ class StaleRunner:
     def _round_over(self) -> None:
         """The result of the base under way is in its memory."""
         rounds = self._rounds
-        self._residual[:TALLY_BINS] = 0.0  # the tally is no gradient: nothing of it is owed
+        self._residual[:TALLY_BINS] = 0.0  # the tally is not a gradient, so it leaves no residual
         result = Result(rounds.base, self._result[self._gradient], self._counts, self.layout)
         if rounds.base >= rounds.known_from:
             with self._changed:

@@ -4,9 +4,9 @@ Rules of this file
 ------------------
 * Contributions of bases V - S to V meet in round V, so all of these must be quantized alike. Epoch m has the bases
   [m E + S, (m + 1) E + S), the first one from 0 on. Its last S bases are its *drain*: every worker passes them, so
-  that whatever of the epoch is late has landed by the round of the last one, and the next epoch starts clean. Passing a
-  drain needs no gradient; what it costs is that everybody meets once per epoch.
-* The next scale comes out of the rounds themselves. The first TALLY_BINS elements of a contribution are a tally: a one
+  that late contributions of the epoch have landed by the round of the last one, and the next epoch starts clean.
+  Passing a drain needs no gradient; its cost is one meeting of all workers per epoch.
+* The next scale follows from the rounds themselves. The first TALLY_BINS elements of a contribution are a tally: a one
   in the bin that says by how many powers of two the contribution's own largest element exceeds the bound (before
   clipping). Results are sums, so every worker reads the same tally of all contributors in the same round, and draws the
   same conclusion: no message, no leader.
@@ -100,7 +100,7 @@ class ScaleEpochs:
         return code_of(self.power_before)
 
     def drains(self, base: int) -> bool:
-        """Whether everybody passes this base, so that the next epoch starts clean."""
+        """Whether all workers pass this base, so that the next epoch starts clean."""
         return base >= self.epoch_rounds and base % self.epoch_rounds < self.staleness
 
     def applied(self, round_index: int, tally: Floats) -> None:

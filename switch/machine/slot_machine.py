@@ -192,6 +192,7 @@ class Slot:
             return Outcome(Verdict.FUTURE)
         if stale >= history:
             return Outcome(Verdict.ANCIENT)
+        # Before the bound below: a worker whose result was lost must get it, however far the others have gone on.
         if tag == base and bitmap & bit:
             return Outcome(Verdict.DUPLICATE, answer=self._answer(base), ascends=stale == 0 and self.complete)
         if stale > self.membership.max_staleness:
@@ -206,6 +207,7 @@ class Slot:
             self.sums[at] = EMPTY
         if given is not None:
             self.sums[at] = self.sums[at].plus(given)
+        # Late passes of workers that compute would otherwise reach the quorum and close empty rounds without end.
         self.count += not (late and given is None)
         closed = self._close_if_due()
         return Outcome(Verdict.ACCEPTED, closed, self._answer(base) if stale else None, self.complete)

@@ -2,9 +2,9 @@
 
 Rules
 -----
-A datagram passes the rows of this table from top to bottom; the first that objects ends its way. `notice` means that
-the source is told why with a NOTICE. Beside the ECHO of a probe that is all that a switch sends to somebody it does not
-know, and it is at most 8 bytes longer than what came in. Everything else that is refused is counted and ignored.
+A datagram passes the checks of this table from top to bottom; the first check that fails drops it. `notice` means that
+the source is told why with a NOTICE. A switch sends nothing else to an unknown source, apart from the ECHO of a probe,
+and a NOTICE is at most 8 bytes longer than the datagram. All other refused datagrams are counted and ignored.
 
     kinds                check                                               reason         notice
     -------------------  --------------------------------------------------  -------------  ------------------------

@@ -39,7 +39,7 @@ class Value:
     stack: Stack | None = None
     union: tuple[Header, ...] = ()
     header: Header | None = None
-    """Of a header known when compiling; otherwise `source` is its base, found at run time."""
+    """The header, if it is known at compile time; otherwise `source` finds its base at run time."""
 
 
 class Expressions:

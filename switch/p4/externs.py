@@ -42,7 +42,7 @@ class Counter:
     packets: list[int] = field(init=False)
     bytes: list[int] = field(init=False)
     table: str | None = None
-    """Of a direct counter, the table whose entries count."""
+    """The table whose entries a direct counter counts; None: an indirect counter."""
 
     def __post_init__(self) -> None:
         self.packets, self.bytes = [0] * self.size, [0] * self.size

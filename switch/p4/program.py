@@ -26,7 +26,7 @@ from fanin.switch.p4.primitives import Compiler, Objects
 from fanin.switch.p4.tables import ActionFacts, Table, TableError
 
 MAJOR_VERSION = 2
-"""Of the JSON format; another one may mean anything."""
+"""Version of the JSON format; the meaning of other versions is unknown."""
 PIPELINES = ("ingress", "egress")
 PROGRAMS_KEPT = 4
 """Programs whose code is kept, since a third of loading one again would be spent on that."""
@@ -40,7 +40,7 @@ REFUSED = {
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What was loaded. Functions take `f`, the list of fields, and `k`, the packet state."""
+    """A loaded program. Its functions take `f`, the list of fields, and `k`, the packet state."""
 
     layout: Layout
     errors: Mapping[str, int]

@@ -208,7 +208,7 @@ class Table:
             self.remembered.clear()
 
     def set_default(self, action: str | None, data: tuple[int, ...] = ()) -> None:
-        """What is done on a miss; None: what the program says."""
+        """The action on a miss; None: the program's own default."""
         if self.fixed_default:
             raise TableError(TableProblem.IMMUTABLE, f"the default action of table {self.name} is constant")
         self._change_default(*(self._default if action is None else (action, data)))

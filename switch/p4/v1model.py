@@ -43,7 +43,7 @@ NORMAL, INGRESS_CLONE, EGRESS_CLONE, RECIRCULATED, REPLICATED, RESUBMITTED = 0, 
 
 @dataclass(slots=True)
 class Tally:
-    """What became of packets; all counts only grow."""
+    """Counts of packets and bytes; all only grow."""
 
     packets_in: int = 0
     packets_out: int = 0

@@ -32,7 +32,7 @@ from fanin.switch.p4runtime.status import StatusError
 CPU_PORT = 510
 """Where the programs send packets for the controller (p4/shared/sizes.p4)."""
 DEVICE_ID = 0
-"""Of the emulator, as of BMv2 when it is told nothing else."""
+"""Device id of the emulator, and BMv2's default."""
 WINDOW = 64
 """Slots that a job gets at most: a pipeline in software takes long for a packet, and a longer queue only waits."""
 BUILD = Path(__file__).resolve().parents[2] / "p4" / "build"
@@ -42,7 +42,7 @@ WORDS_BESIDE_PASSES = 96
 """simple_switch has room for 512 bytes more than a packet came in with, and overruns its buffer beyond that; so where a
 result may leave in the place of a pass, this many words and their codes are the most (p4/README.md)."""
 FLOOD_GROUP = 1
-"""Multicast group of all ports, for packets to nobody known. Jobs' groups begin at 64."""
+"""Multicast group of all ports, for packets to unknown addresses. Jobs' groups begin at 64."""
 ARP_REQUEST = 1
 
 

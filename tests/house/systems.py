@@ -98,9 +98,10 @@ IN_NETWORK = (
         "THC",
         "sums of quantization indices, Hadamard rotation, error feedback",
         "in part",
-        "The switch sums quantization indices in lanes of 4 to 16 bits, and error feedback telescopes. There is no "
-        "rotation, and THC's table of errors is not reproduced.",
+        "The switch sums quantization indices in lanes of 4 to 16 bits (`narrow_integers`), and error feedback "
+        "telescopes. There is no rotation, and THC's table of errors is not reproduced.",
         (
+            "tests/codecs/test_words.py::test_all_workers_of_both_engines_get_what_the_codec_says",
             "tests/numerics/test_properties.py::test_error_feedback_telescopes",
             f"{TRAINING}[check_hook_with_narrow_lanes_and_error_feedback]",
         ),

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fanin.host.codecs import words
+from fanin.host.codecs.words import codec
 from fanin.host.stale import policy, rounds
 from fanin.host.stale.account import Account
 from fanin.host.stale.scale import ScaleEpochs
@@ -57,6 +59,19 @@ def test_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict[str, Any] = vars(cluster) | {"np": np, "SwitchMachine": SwitchMachine}
     exec(code, names)
     assert names["cluster"].total("retransmissions") == 0
+
+
+def test_a_codec(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, use = blocks("A codec", "python")
+    names: dict[str, Any] = vars(codec) | vars(cluster) | {"np": np}
+    exec(code, names)
+    known = dict(words.table())
+    monkeypatch.setattr(words, "table", lambda: known | {"fixed_step": names["FixedStep"]})
+    words.codec_class.cache_clear()
+    try:
+        exec(use, names)
+    finally:
+        words.codec_class.cache_clear()
 
 
 def test_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:

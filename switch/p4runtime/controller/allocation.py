@@ -11,7 +11,7 @@ from fanin.switch.p4runtime.controller.placed_job import PlacedJob
 
 
 def place(spec: JobSpec, placed: Collection[PlacedJob], capacity: Capacity) -> PlacedJob:
-    """The job with its place beside those that have theirs. AdmissionError when there is no room."""
+    """The job, placed beside those that are placed. AdmissionError when there is no room."""
     if any(job.spec.job == spec.job for job in placed):
         raise AdmissionError(f"job index {spec.job} is taken at this switch; the controller must choose another")
     row = next(row for row in range(1, len(placed) + 2) if all(job.row != row for job in placed))

@@ -18,7 +18,7 @@ BLOCK_BITS = 2048
 WORDS_STEP = 8
 """Hosts deal in multiples of as many words (fanin.protocol.job.JobSpec)."""
 SYNCHRONOUS_DEPTH = 2
-"""Of the rings of a program that keeps no open rounds, since with S = 0 they follow from the bases."""
+"""Depth of the rings of a program that keeps no open rounds, since with S = 0 they follow from the bases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

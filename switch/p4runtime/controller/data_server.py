@@ -36,7 +36,7 @@ class DeviceServer:
 
     @property
     def description(self) -> str:
-        """What is programmed."""
+        """The device that is programmed, in words."""
         return self._link.description
 
     @property

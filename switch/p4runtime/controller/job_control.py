@@ -159,7 +159,7 @@ class JobControl:
         self._poke(placed)
 
     def admit_worker(self, job: int, worker: int, token: int) -> None:
-        """Nobody comes into a place here: `admit` takes no job that survives losses. ValueError, always."""
+        """ValueError, always: `admit` refuses jobs that survive losses, so no place can be taken."""
         raise ValueError(f"worker {worker} of job {job} has not been evicted, or nobody may come in its place")
 
     def set_staleness(self, job: int, staleness: int) -> None:

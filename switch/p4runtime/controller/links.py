@@ -38,7 +38,7 @@ class Link(Protocol):
 
     @property
     def description(self) -> str:
-        """What is at the other end."""
+        """The device at the other end, in words."""
 
     def p4info(self) -> Any:
         """The P4Info of the program that runs there."""
@@ -103,7 +103,7 @@ class LocalLink:
                     self._packets.put_nowait(self._device.packet_in(data))
 
     def p4info(self) -> Any:
-        """Of the program that was loaded."""
+        """P4Info of the loaded program."""
         return self._device.config.p4info
 
     def write(self, updates: Sequence[Any]) -> None:
@@ -267,7 +267,7 @@ class GrpcLink:
         return response.config if response.HasField("config") else None
 
     def p4info(self) -> Any:
-        """Of the program that runs there."""
+        """P4Info of the program that runs on the device."""
         config = self._config()
         if config is None:
             raise ConfigurationError(

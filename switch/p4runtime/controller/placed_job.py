@@ -58,7 +58,7 @@ class PlacedJob:
     excused: dict[int, float] = field(default_factory=dict)
     """By rank, what `heard` was after the last stop of the controller."""
     uplink: LeafUplink | None = None
-    """Of a leaf: its presence at the parent."""
+    """A leaf's presence at the parent; None for other jobs."""
     unclean: set[tuple[int, int]] = field(default_factory=set)
     """(slot, ring entry) that may hold what another job left there (cleaning.py)."""
     suspected: dict[int, float] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class PlacedJob:
 
     @property
     def audience(self) -> list[tuple[int, Worker]]:
-        """Who gets results: registered, not evicted, not left."""
+        """Workers that get results, with their ranks: registered, not evicted, not left."""
         return self.of(self.registered & ~self.left)
 
     def of(self, mask: int) -> list[tuple[int, Worker]]:

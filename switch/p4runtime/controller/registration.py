@@ -24,7 +24,7 @@ TOLD = (Reason.TOKEN, Reason.EVICTED, Reason.STRANGER)
 
 
 class Registration:
-    """Who takes part in the jobs of one device."""
+    """Registered workers of the jobs of one device."""
 
     def __init__(self, link: Link, vocabulary: Vocabulary, voice: Voice, events: deque[SwitchEvent]) -> None:
         """`events` is where it is reported who comes and goes."""

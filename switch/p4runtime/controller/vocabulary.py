@@ -28,7 +28,7 @@ class Vocabulary:
         """Widths of all register arrays: several have the same last name."""
         metadata = {each.preamble.name: each for each in info.controller_packet_metadata}
         if not {"packet_in", "packet_out"} <= metadata.keys():
-            raise ProgramError("the program has no packet_in and packet_out headers: it is no program of ours")
+            raise ProgramError("the program has no packet_in and packet_out headers: it is not a fanin program")
         self._in = {each.id: each.name for each in metadata["packet_in"].metadata}
         self._out = {each.name: each.id for each in metadata["packet_out"].metadata}
 

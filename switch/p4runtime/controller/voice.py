@@ -41,7 +41,7 @@ class Voice:
             self.answer(job, worker, Frame(self.end, worker.end, notice.to_bytes()))
 
     def tell_all(self, job: PlacedJob, reason: Reason) -> None:
-        """NOTICE to everybody who gets results."""
+        """Send NOTICE to all workers that get results."""
         self.tell(job, reason, SWITCH_WORKER, (worker for _, worker in job.audience))
 
     def say_up(self, job: PlacedJob, parent: Endpoint, port: int, packet: Packet) -> None:

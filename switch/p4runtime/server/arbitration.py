@@ -28,7 +28,7 @@ class Standing:
 
     stream: Hashable
     election_id: int
-    """Of the primary; 0 when there is none."""
+    """Election id of the primary; 0 when there is none."""
     code: Code
     """OK: you are primary; ALREADY_EXISTS: somebody else is; NOT_FOUND: nobody is."""
 

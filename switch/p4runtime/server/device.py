@@ -21,7 +21,7 @@ from fanin.switch.p4runtime.values import decoded, encoded
 MAX_GROUP = 0xFFFF
 """Multicast groups are numbered by a 16-bit field of v1model, mirror sessions by 15 bits."""
 MAX_REPLICAS = 1024
-"""Of one group."""
+"""Replicas of one group, at most."""
 Actions = p4runtime_pb2.SetForwardingPipelineConfigRequest
 
 ABSENT_KINDS = {

@@ -24,16 +24,16 @@ from fanin.switch.p4runtime.server.device import Device
 from fanin.switch.p4runtime.status import Code, StatusError
 
 API_VERSION = "1.4.1"
-"""Of P4Runtime: what Capabilities says."""
+"""Version of P4Runtime that Capabilities returns."""
 THREADS = MAX_STREAMS + 8
 """Every stream holds one for as long as it lives; the rest serve calls."""
 QUEUED_MESSAGES = 4096
 """Messages to one controller that waits for it to read; beyond that packets are lost, as at any full queue."""
 MAX_MESSAGE_BYTES = 64 << 20
-"""Of one request: a program and its P4Info must fit."""
+"""Longest request: a program and its P4Info must fit."""
 MAX_TLS_FILE_BYTES = 1 << 20
 ENTITIES_PER_RESPONSE = 256
-"""Of one message of a Read: packets wait for as long as it takes to make them, some milliseconds."""
+"""Entities in one message of a Read: packets wait while it is built, for some milliseconds."""
 STOP_GRACE_S = 0.5
 
 Transmit = Callable[[int, bytes], None]

@@ -54,7 +54,7 @@ class UdpPort:
             self._socket.sendto(
                 frame.payload, (socket.inet_ntoa(frame.destination.address.to_bytes(4, "big")), frame.destination.port)
             )
-        except OSError:  # nobody listens there any more, or the queue is full: datagrams get lost
+        except OSError:  # the port is closed, or the queue is full: datagrams get lost
             return
 
     def close(self) -> None:
