@@ -25,9 +25,9 @@ from fanin.errors import ArgumentError, UnsupportedError
 from fanin.host.session.shards import AnySession
 from fanin.host.torch.collectives.arguments import Arguments
 from fanin.host.torch.collectives.failures import WATCH
+from fanin.host.torch.collectives.group_resources import GroupResources
 from fanin.host.torch.collectives.inner import Inner
 from fanin.host.torch.collectives.parting import StoreHost
-from fanin.host.torch.collectives.plumbing import Plumbing
 from fanin.host.torch.collectives.reductions import Reductions
 from fanin.host.torch.collectives.rendezvous import Meeting
 from fanin.host.torch.collectives.routing import SUM
@@ -76,11 +76,11 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._coalescing: list[FaninWork] | None = None
         self._counters: Counter[str] = Counter()
         shared: Meeting | None = None if world is None or world.session is None else world.meeting
-        self._plumbing: Plumbing = Plumbing(
+        self._resources: GroupResources = GroupResources(
             store, group_name, rank, size, timeout, options or Options(), list(global_ranks), shared
         )
-        weakref.finalize(self, _abandon, self._plumbing).atexit = False  # then `_leave_all` sees to it
-        self._reductions = Reductions(self._plumbing, self._counters)
+        weakref.finalize(self, _abandon, self._resources).atexit = False  # then `_leave_all` sees to it
+        self._reductions = Reductions(self._resources, self._counters)
         self._arguments = Arguments(rank, size)
         self._store_host = StoreHost(store, rank) if parts_with_store else None
         _GROUPS.add(self)
@@ -90,49 +90,49 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     @property
     def options(self) -> Options:
         """The options that this group was made with."""
-        return self._plumbing.options
+        return self._resources.options
 
     @property
     def job_name(self) -> str:
         """The name of the group's job at the switch."""
-        return self._plumbing.meeting.job_name
+        return self._resources.meeting.job_name
 
     @property
     def switch(self) -> SwitchAddress:
         """The switch that serves the group."""
-        return self._plumbing.meeting.address
+        return self._resources.meeting.address
 
     @property
     def secret(self) -> str:
         """What the ranks of the group's job share, and nobody else knows."""
-        return self._plumbing.meeting.secret
+        return self._resources.meeting.secret
 
     @property
     def meeting(self) -> Meeting:
         """What the ranks agreed on: switch, job and secret."""
-        return self._plumbing.meeting
+        return self._resources.meeting
 
     @property
     def credentials(self) -> Credentials:
         """With which they speak to the switch."""
-        return self._plumbing.meeting.credentials
+        return self._resources.meeting.credentials
 
     @property
     def outside(self) -> bool:
         """Whether this process came into a job that ran, and the group takes no collectives till `renew`."""
-        return self._plumbing.outside
+        return self._resources.outside
 
     def renew(self, name: str) -> None:
         """Make the group whole again, with a new job and a new gloo group: every rank calls it at the same point.
 
         `name` tells this renewal from others. Raises what making a group raises.
         """
-        self._plumbing.renew(self._store, self._name, timedelta(seconds=self._timeout_s), name)
-        self._reductions = Reductions(self._plumbing, self._counters)
+        self._resources.renew(self._store, self._name, timedelta(seconds=self._timeout_s), name)
+        self._reductions = Reductions(self._resources, self._counters)
 
     @property
     def _inner(self) -> Inner:
-        return self._plumbing.inner
+        return self._resources.inner
 
     @property
     def _timeout_s(self) -> float:
@@ -146,19 +146,19 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     @property
     def session(self) -> AnySession | None:
         """The membership in the group's job at the switch; None for a group of one, or where gloo does everything."""
-        return self._plumbing.session
+        return self._resources.session
 
     def counters(self) -> dict[str, int | float]:
         """How often each collective took which path (`switch.all_reduce`, `gloo.broadcast`, ...), bytes per path, and
         the engine's own counters (`engine.packets_out`, `engine.bytes_out`, ...)."""
         counted: dict[str, int | float] = dict(self._counters)
-        if self._plumbing.session is not None:
-            counted |= {f"engine.{name}": value for name, value in self._plumbing.session.counters().items()}
+        if self._resources.session is not None:
+            counted |= {f"engine.{name}": value for name, value in self._resources.session.counters().items()}
         return counted
 
     def describe(self) -> str:
         """One line for people: job, switch, engine, window."""
-        session = self._plumbing.session
+        session = self._resources.session
         return session.description if session is not None else f"group {self._name!r}: no switch in use"
 
     def all_reduce_lanes(
@@ -401,10 +401,10 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def _nothing(self, outputs: Tensors) -> FaninWork:
         """A collective of tensors without memory."""
-        return self._given(LocalWork(self._plumbing.completion, outputs))
+        return self._given(LocalWork(self._resources.completion, outputs))
 
     def _combined(self, works: list[FaninWork], outputs: Tensors, timeout_s: float) -> FaninWork:
-        completion = self._plumbing.completion
+        completion = self._resources.completion
         if not works:
             return LocalWork(completion, outputs)
         return self._given(CombinedWork(works, completion, outputs, timeout_s))
@@ -420,9 +420,9 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def _exchanging(self, name: str, *tensors: torch.Tensor) -> None:
         """Count an exchange; raise the group's failure instead of starting on a broken group."""
-        failure = self._plumbing.failures.failure
+        failure = self._resources.failures.failure
         if failure is not None:
-            raise self._plumbing.failures.explain(failure, name, self._timeout_s)
+            raise self._resources.failures.explain(failure, name, self._timeout_s)
         self._sequence += 1
         self._counters[f"gloo.{name}"] += 1
         self._counters["gloo.bytes"] += sum(tensor.nbytes for tensor in tensors)
@@ -442,7 +442,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def setGroupName(self, name: str) -> None:  # noqa: N802 - torch's name
         """Set by torch once the group is made."""
         self._name = name
-        self._plumbing.failures.group_name = name
+        self._resources.failures.group_name = name
 
     _set_group_name = setGroupName
     group_name = property(getGroupName)
@@ -497,30 +497,30 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def abort(self) -> None:
         """Drop out at once; whatever waits raises."""
-        self._plumbing.close(timeout_s=0.0, breaking=True)
+        self._resources.close(timeout_s=0.0, breaking=True)
         if self._store_host is not None:
             self._store_host.close()
 
     def shutdown(self) -> None:
         """Leave the job; the other ranks are told. Returns when the next world can be made at the same port."""
-        self._plumbing.close()
+        self._resources.close()
         if self._store_host is not None:
             self._store_host.wait_until_gone()
 
     def leave_at_exit(self) -> None:
         """As `shutdown`, in a process that makes no group any more."""
-        self._plumbing.close()
+        self._resources.close()
         if self._store_host is not None:
             self._store_host.close()
 
 
-def _abandon(plumbing: Plumbing) -> None:
+def _abandon(resources: GroupResources) -> None:
     """Nobody holds the group any more, and it was not shut down: leave, as gloo does, so that nobody waits for it.
 
     In a thread of its own, since the collector of garbage calls this at any place, whatever locks are held there.
     """
-    if not plumbing.closed:
-        threading.Thread(target=plumbing.close, name="fanin-abandoned").start()
+    if not resources.closed:
+        threading.Thread(target=resources.close, name="fanin-abandoned").start()
 
 
 def _single(tensors: Any) -> torch.Tensor:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from fanin.errors import UnsupportedError
 from fanin.host.torch.collectives.arguments import Arguments
 from fanin.host.torch.collectives.carrier import copy_back, on_host, plain
-from fanin.host.torch.collectives.plumbing import Plumbing
+from fanin.host.torch.collectives.group_resources import GroupResources
 from fanin.host.torch.collectives.reducing import Direct, Request
 from fanin.host.torch.collectives.routing import OPERATORS, SUM, SUM_ROUTES, Path, Route, route_of
 from fanin.host.torch.collectives.work import FaninWork, LocalWork, Tensors
@@ -26,17 +26,17 @@ _BARRIER = torch.zeros(1, dtype=torch.int32)
 class Reductions:
     """The reducing collectives of one group. Ranks are group ranks, timeouts seconds."""
 
-    def __init__(self, plumbing: Plumbing, counters: Counter[str]) -> None:
-        self._plumbing = plumbing
+    def __init__(self, resources: GroupResources, counters: Counter[str]) -> None:
+        self._resources = resources
         self._counters = counters
-        self._lanes = plumbing.options.lanes
-        self._exact = plumbing.options.largest_exact(plumbing.size)
+        self._lanes = resources.options.lanes
+        self._exact = resources.options.largest_exact(resources.size)
         """Reductions of up to so many elements are exact."""
-        self._rank = plumbing.rank
-        self._size = plumbing.size
-        self._completion = plumbing.completion
-        self._arguments = Arguments(plumbing.rank, plumbing.size)
-        self._short = plumbing.direct if plumbing.fallback is None else None
+        self._rank = resources.rank
+        self._size = resources.size
+        self._completion = resources.completion
+        self._arguments = Arguments(resources.rank, resources.size)
+        self._short = resources.direct if resources.fallback is None else None
         """The session alone, while nothing stands between: the short way of `all_reduce`."""
         self._summed = {
             dtype: (route.element, self._lanes)
@@ -74,7 +74,7 @@ class Reductions:
         if self._short is None or op != SUM or not plain(tensor):
             return None
         summed = (self._summed_exactly if tensor.numel() <= self._exact else self._summed).get(tensor.dtype)
-        staging = self._plumbing.staging
+        staging = self._resources.staging
         if summed is None or (staging is not None and staging.busy):
             return None
         self._counters["switch.all_reduce"] += 1
@@ -113,7 +113,7 @@ class Reductions:
         if self._size == 1:
             return LocalWork(self._completion, [])
         self._count(Path.SWITCH, "barrier", _BARRIER)
-        return self._plumbing.start(
+        return self._resources.start(
             Request(name="barrier", source=_BARRIER, kept=None, element=Element.INT32, timeout_s=timeout_s)
         )
 
@@ -157,7 +157,7 @@ class Reductions:
             factor=factor, residual=residual, outputs=[] if output is None else [output], timeout_s=timeout_s,
             finish=finish,
         )  # fmt: skip
-        return self._plumbing.start(request)
+        return self._resources.start(request)
 
     def _landing(
         self, travelling: torch.Tensor, tensor: torch.Tensor, output: torch.Tensor | None, first: int, route: Route
@@ -199,7 +199,7 @@ class Reductions:
 
         outputs = [] if output is None else [output]
         needed = None if in_place and not route.divide_after else finish
-        return self._plumbing.inner.all_reduce(
+        return self._resources.inner.all_reduce(
             host, route.gloo_op, timeout_s, name=name, outputs=outputs, finish=needed
         )
 
@@ -216,7 +216,7 @@ class Reductions:
         def finish() -> None:
             tensor.copy_(total / self._size if route.average else total)  # a detached sparse tensor is a copy
 
-        return self._plumbing.inner.all_reduce(
+        return self._resources.inner.all_reduce(
             total, SUM, timeout_s, name="all_reduce", outputs=[tensor], finish=finish
         )
 

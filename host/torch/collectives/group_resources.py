@@ -52,7 +52,7 @@ OVER = (None, ENDING)
 """States of a job that nobody can come into any more."""
 
 
-class Plumbing:
+class GroupResources:
     """The parts of one group, opened together and closed together."""
 
     def __init__(
