@@ -5,7 +5,7 @@ Rules
 * The pipeline keeps the slots and counts; here is what it cannot do: registration by token, heartbeats, departures, and
   the entries that say all of it to the pipeline. The checks and answers are those of switch/machine/switch_machine.py.
 * What a program has room for is capacity.py, where a job gets its own allocation.py, what it has there placed_job.py.
-* HELLO and BYE are registration.py, what the controller says voice.py, what was counted job_counters.py.
+* HELLO and BYE are registration.py, what the controller says channel.py, what was counted job_counters.py.
 * What changes a closing condition (an eviction, another K or S) is followed by a poke of each slot, where the program
   knows pokes.
 * A job of a leaf contributes its rounds to its parent by itself; being present there is upward.py.
@@ -29,6 +29,7 @@ from fanin.protocol.wire import Kind, Packet, Reason, WireError
 from fanin.switch.machine.suspicion import stands
 from fanin.switch.p4runtime.controller.allocation import place
 from fanin.switch.p4runtime.controller.capacity import Capacity
+from fanin.switch.p4runtime.controller.controller_channel import ControllerChannel
 from fanin.switch.p4runtime.controller.job_counters import read_counters, reset_counters
 from fanin.switch.p4runtime.controller.links import Link, RefusedError, write_once
 from fanin.switch.p4runtime.controller.placed_job import (
@@ -41,7 +42,6 @@ from fanin.switch.p4runtime.controller.placed_job import (
 from fanin.switch.p4runtime.controller.registration import Registration
 from fanin.switch.p4runtime.controller.upward import LeafUplink, Upward
 from fanin.switch.p4runtime.controller.vocabulary import DELETE, INSERT, MODIFY, Vocabulary
-from fanin.switch.p4runtime.controller.voice import Voice
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ class JobControl:
         """Rows of counters that jobs have had, row 0 included, where what belongs to no job is counted."""
         self._events: deque[SwitchEvent] = deque()
         self._stops = OwnStops()
-        self._voice = Voice(link, vocabulary, placement.endpoints[0])
-        self._registration = Registration(link, vocabulary, self._voice, self._events)
+        self._channel = ControllerChannel(link, vocabulary, placement.endpoints[0])
+        self._registration = Registration(link, vocabulary, self._channel, self._events)
 
     # --- what the controller asks ---
 
@@ -89,7 +89,7 @@ class JobControl:
             raise AdmissionError(f"the switch refused job {spec.job}: {error}") from None
         if self.capacity.cleans and self.capacity.depth is not None:
             job.unclean = {(slot, entry) for slot in range(spec.slots) for entry in range(self.capacity.depth)}
-            self._voice.clean(job)
+            self._channel.clean(job)
         self._keep(job)
 
     def take_over(self, jobs: Iterable[PlacedJob]) -> None:
@@ -146,7 +146,7 @@ class JobControl:
             updates += worker_entries(self._words, DELETE, placed, worker, gone)
         self._link.write(updates)
         if gone is not None:
-            self._voice.tell(placed, Reason.EVICTED, worker, [gone])
+            self._channel.tell(placed, Reason.EVICTED, worker, [gone])
         self._poke(placed)
 
     def set_quorum(self, job: int, quorum: int) -> None:
@@ -175,7 +175,7 @@ class JobControl:
 
     def _poke(self, job: PlacedJob) -> None:
         if self.capacity.pokes:
-            self._voice.poke(job)
+            self._channel.poke(job)
 
     def next_event(self) -> SwitchEvent | None:
         """The oldest event that was not fetched yet, or None."""
@@ -200,7 +200,7 @@ class JobControl:
             return
         elif message.kind in (Kind.HELLO, Kind.BYE):
             self._registration.receive(job, message, frame, metadata["ingress_port"], now)
-        elif frame.source == self._voice.end and message.generation == job.spec.generation:
+        elif frame.source == self._channel.end and message.generation == job.spec.generation:
             job.unclean.discard((message.slot, message.base))
         self.speak(now)
 
@@ -221,7 +221,7 @@ class JobControl:
 
     def _tell_of_parent(self, job: PlacedJob, news: Reason | None) -> None:
         if news is not None:
-            self._voice.tell_all(job, news)
+            self._channel.tell_all(job, news)
 
     def speak(self, now: float) -> None:
         """Say HELLO or BYE to parents, where it is time to."""
@@ -229,7 +229,7 @@ class JobControl:
         for job in self.jobs.values():
             if job.uplink is not None:
                 for packet in job.uplink.packets_due(now):
-                    self._voice.say_up(job, job.uplink.end, job.uplink.port, packet)
+                    self._channel.say_up(job, job.uplink.end, job.uplink.port, packet)
 
     # --- time ---
 
@@ -252,7 +252,7 @@ class JobControl:
                 self._events.append(WorkerSilent(job.spec.job, rank, now - job.heard[rank]))
             if silent:
                 self._link.write([job_entry(self._words, MODIFY, job)])
-                self._voice.tell_all(job, Reason.WORKER_LOST)
+                self._channel.tell_all(job, Reason.WORKER_LOST)
             if job.uplink is not None:
                 if silent:
                     job.uplink.presence.leave(now)

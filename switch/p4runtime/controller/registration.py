@@ -1,8 +1,8 @@
 """HELLO and BYE of workers: the rows of switch/machine/switch_machine.py that the pipeline leaves to the controller.
 
 A worker that registers is written to the device before it is welcomed, so its first contribution finds it there. Where
-slots have to be cleaned for a new job (voice.py), nobody is registered, or answered, before all of them have come back
-clean: a worker says HELLO again, and each HELLO has what is still missing cleaned once more.
+slots have to be cleaned for a new job (channel.py), nobody is registered, or answered, before all of them have come
+back clean: a worker says HELLO again, and each HELLO has what is still missing cleaned once more.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 from fanin.formats.frames import Frame
 from fanin.protocol.events import SwitchEvent, WorkerJoined, WorkerLeft
 from fanin.protocol.wire import Flag, Kind, Packet, Reason
+from fanin.switch.p4runtime.controller.controller_channel import ControllerChannel
 from fanin.switch.p4runtime.controller.links import Link
 from fanin.switch.p4runtime.controller.placed_job import PlacedJob, Worker, group_updates, job_entry, worker_entries
 from fanin.switch.p4runtime.controller.vocabulary import INSERT, MODIFY, Vocabulary
-from fanin.switch.p4runtime.controller.voice import Voice
 
 TOLD = (Reason.TOKEN, Reason.EVICTED, Reason.STRANGER)
 """Refusals of which the sender hears."""
@@ -26,9 +26,11 @@ TOLD = (Reason.TOKEN, Reason.EVICTED, Reason.STRANGER)
 class Registration:
     """Registered workers of the jobs of one device."""
 
-    def __init__(self, link: Link, vocabulary: Vocabulary, voice: Voice, events: deque[SwitchEvent]) -> None:
+    def __init__(
+        self, link: Link, vocabulary: Vocabulary, channel: ControllerChannel, events: deque[SwitchEvent]
+    ) -> None:
         """`events` is where it is reported who comes and goes."""
-        self._link, self._words, self._voice, self._events = link, vocabulary, voice, events
+        self._link, self._words, self._channel, self._events = link, vocabulary, channel, events
 
     def receive(self, job: PlacedJob, message: Packet, frame: Frame, port: int, now: float) -> None:
         """A HELLO or BYE that came in at `port`."""
@@ -39,7 +41,7 @@ class Registration:
             if reason in TOLD:
                 words = np.array([job.lost, job.left], np.uint32)
                 notice = message.reply(Kind.NOTICE, contributors=reason, words=words)
-                self._voice.answer(job, worker, frame.answered(notice.to_bytes()))
+                self._channel.answer(job, worker, frame.answered(notice.to_bytes()))
         elif message.kind is Kind.HELLO:
             self._hello(job, message, frame, worker, now)
         else:
@@ -47,7 +49,7 @@ class Registration:
 
     def _hello(self, job: PlacedJob, message: Packet, frame: Frame, worker: Worker, now: float) -> None:
         if job.unclean:
-            self._voice.clean(job)
+            self._channel.clean(job)
             return
         rank = message.worker
         if job.workers[rank] is None:
@@ -60,19 +62,19 @@ class Registration:
         words[:2] = job.lost, job.left
         news = job.uplink.news or 0 if job.uplink is not None else 0
         welcome = message.reply(Kind.WELCOME, bitmap=job.registered, contributors=news, words=words)
-        self._voice.answer(job, worker, frame.answered(welcome.to_bytes()))
+        self._channel.answer(job, worker, frame.answered(welcome.to_bytes()))
         if job.uplink is not None and job.registered == job.spec.full_mask:
             job.uplink.presence.start(now)
 
     def _bye(self, job: PlacedJob, message: Packet, frame: Frame, worker: Worker, now: float) -> None:
         rank = message.worker
         job.heard[rank] = now
-        self._voice.answer(job, worker, frame.answered(frame.payload))
+        self._channel.answer(job, worker, frame.answered(frame.payload))
         if not job.left >> rank & 1:
             job.left |= 1 << rank
             self._link.write([job_entry(self._words, MODIFY, job), *group_updates(self._words, job)])
             self._events.append(WorkerLeft(job.spec.job, rank))
-            self._voice.tell_all(job, Reason.WORKER_LEFT)
+            self._channel.tell_all(job, Reason.WORKER_LEFT)
         if job.uplink is not None and job.left | job.lost == job.spec.full_mask:
             job.uplink.presence.leave(now)
 

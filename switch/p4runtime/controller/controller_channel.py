@@ -13,7 +13,7 @@ from fanin.switch.p4runtime.controller.placed_job import PlacedJob, Worker
 from fanin.switch.p4runtime.controller.vocabulary import Vocabulary
 
 
-class Voice:
+class ControllerChannel:
     """Packets from the controller of one device, in the switch's name."""
 
     def __init__(self, link: Link, vocabulary: Vocabulary, end: Endpoint) -> None:
