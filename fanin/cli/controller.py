@@ -79,7 +79,7 @@ def controller(
     surroundings = opening.Surroundings(
         end=opening.endpoint(switch_address, switch_mac),
         flooded=_ports(flood),
-        upward=opening.upward(parent_port, parent_mac),
+        parent_port=opening.parent_port(parent_port, parent_mac),
     )
 
     def data(host: str, port: int) -> DataPlane:

@@ -20,8 +20,8 @@ from fanin.switch.controller.job_shape import SwitchBuffers
 from fanin.switch.p4runtime.controller.adoption import adopt
 from fanin.switch.p4runtime.controller.data_server import DeviceServer
 from fanin.switch.p4runtime.controller.job_control import JobControl, Placement
+from fanin.switch.p4runtime.controller.leaf_uplink import ParentPort
 from fanin.switch.p4runtime.controller.links import DeviceAddress, GrpcLink, Link, LocalLink, write_once
-from fanin.switch.p4runtime.controller.upward import Upward
 from fanin.switch.p4runtime.controller.vocabulary import INSERT, MODIFY, Vocabulary
 from fanin.switch.p4runtime.server.device import Actions, Device
 from fanin.switch.p4runtime.server.p4info import read_p4info
@@ -86,7 +86,7 @@ def open_emulated(artefacts: Artefacts, host: str, port: int) -> DataPlane:
     udp = UdpPort(host, port)
     try:
         link = LocalLink(emulated_device(artefacts), udp.transmit)
-        plane = _plane(link, Placement((udp.end,), Upward(UdpPort.NUMBER)), close=udp.close)
+        plane = _plane(link, Placement((udp.end,), ParentPort(UdpPort.NUMBER)), close=udp.close)
     except BaseException:
         udp.close()
         raise
@@ -143,7 +143,7 @@ class Surroundings:
     """The switch as workers see it: they send there, and results come from there."""
     flooded: tuple[int, ...] = ()
     """Ports that packets to unknown destinations leave through. None: such packets are dropped."""
-    upward: Upward = Upward()
+    parent_port: ParentPort = ParentPort()
     """The way to a parent switch, where the device is a leaf."""
 
 
@@ -158,7 +158,7 @@ def open_remote(
     try:
         if artefacts is not None:
             link.ensure_pipeline(read_p4info(artefacts.p4info), artefacts.program)
-        plane = _plane(link, Placement((surroundings.end,), surroundings.upward), adopts_s=liveness_timeout_s)
+        plane = _plane(link, Placement((surroundings.end,), surroundings.parent_port), adopts_s=liveness_timeout_s)
         _connect(link, surroundings)
         return plane
     except BaseException:
@@ -208,7 +208,7 @@ def _connect(link: Link, surroundings: Surroundings) -> None:
         )
 
 
-def upward(port: int, mac: str | None) -> Upward:
+def parent_port(port: int, mac: str | None) -> ParentPort:
     """The way to a parent; ConfigurationError for a port or a MAC address that is none."""
     try:
         hardware = None if mac is None else bytes.fromhex(mac.replace(":", ""))
@@ -216,7 +216,7 @@ def upward(port: int, mac: str | None) -> Upward:
         hardware = b""
     if not 0 < port < CPU_PORT or (hardware is not None and len(hardware) != 6):
         raise ConfigurationError(f"parent port {port}, MAC {mac!r}: expected 1..{CPU_PORT - 1}, and six bytes")
-    return Upward(port, hardware)
+    return ParentPort(port, hardware)
 
 
 def endpoint(text: str, mac: str | None) -> Endpoint:

@@ -12,8 +12,8 @@ from fanin.formats.frames import Endpoint, Frame, mac_of, read_frame
 from fanin.protocol.events import SwitchEvent
 from fanin.protocol.job import JobSpec, ParentRoute, Uplink
 from fanin.switch.p4runtime.controller.job_control import JobControl, Placement
+from fanin.switch.p4runtime.controller.leaf_uplink import ParentPort
 from fanin.switch.p4runtime.controller.links import LocalLink
-from fanin.switch.p4runtime.controller.upward import Upward
 from fanin.switch.p4runtime.controller.vocabulary import Vocabulary
 from fanin.switch.p4runtime.opening import Artefacts, emulated_device
 
@@ -99,7 +99,7 @@ class P4Machine(ControlledMachine):
         self.out: list[tuple[bytes, int]] = []
         self.link = LocalLink(emulated_device(artefacts or Artefacts.read(None, None)), self._leave)
         vocabulary = Vocabulary(self.link.p4info())
-        placement = Placement((SWITCH,), Upward(port_of(parent)))
+        placement = Placement((SWITCH,), ParentPort(port_of(parent)))
         super().__init__(JobControl(self.link, vocabulary, placement), endpoint_of)
 
     def _leave(self, port: int, data: bytes) -> None:

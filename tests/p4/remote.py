@@ -24,8 +24,8 @@ import pytest
 from fanin.formats.frames import HEAD_BYTES, Endpoint, Frame, mac_of, read_frame
 from fanin.protocol.wire import Kind, Packet
 from fanin.switch.p4runtime.controller.job_control import JobControl, Placement
+from fanin.switch.p4runtime.controller.leaf_uplink import ParentPort
 from fanin.switch.p4runtime.controller.links import DeviceAddress, GrpcLink
-from fanin.switch.p4runtime.controller.upward import Upward
 from fanin.switch.p4runtime.controller.vocabulary import Vocabulary
 from fanin.switch.p4runtime.opening import CPU_PORT, Artefacts, endpoint
 from fanin.switch.p4runtime.server.p4info import read_p4info
@@ -168,7 +168,9 @@ class RemoteMachine(ControlledMachine):
         self._device, self._wire, self._link = device, device.wire, device.link
         self._words = device.reset()
         self._out: list[tuple[bytes, int]] = []
-        placement = Placement((self._wire.switch,), Upward(self._wire.port_of(parent), self._wire.end_of(parent).mac))
+        placement = Placement(
+            (self._wire.switch,), ParentPort(self._wire.port_of(parent), self._wire.end_of(parent).mac)
+        )
         super().__init__(JobControl(self._link, self._words, placement), self._wire.end_of)
 
     def receive_datagram(self, data: bytes, source: int, now: float) -> None:

@@ -5,10 +5,10 @@ Rules
 * The pipeline keeps the slots and counts; here is what it cannot do: registration by token, heartbeats, departures, and
   the entries that say all of it to the pipeline. The checks and answers are those of switch/machine/switch_machine.py.
 * What a program has room for is capacity.py, where a job gets its own allocation.py, what it has there placed_job.py.
-* HELLO and BYE are registration.py, what the controller says channel.py, what was counted job_counters.py.
+* HELLO and BYE are registration.py, what the controller says controller_channel.py, what was counted job_counters.py.
 * What changes a closing condition (an eviction, another K or S) is followed by a poke of each slot, where the program
   knows pokes.
-* A job of a leaf contributes its rounds to its parent by itself; being present there is upward.py.
+* A job of a leaf contributes its rounds to its parent by itself; being present there is leaf_uplink.py.
 * No clock, no socket, no thread: time and the link are passed in.
 """
 
@@ -31,6 +31,7 @@ from fanin.switch.p4runtime.controller.allocation import place
 from fanin.switch.p4runtime.controller.capacity import Capacity
 from fanin.switch.p4runtime.controller.controller_channel import ControllerChannel
 from fanin.switch.p4runtime.controller.job_counters import read_counters, reset_counters
+from fanin.switch.p4runtime.controller.leaf_uplink import LeafUplink, ParentPort
 from fanin.switch.p4runtime.controller.links import Link, RefusedError, write_once
 from fanin.switch.p4runtime.controller.placed_job import (
     PlacedJob,
@@ -40,7 +41,6 @@ from fanin.switch.p4runtime.controller.placed_job import (
     worker_entries,
 )
 from fanin.switch.p4runtime.controller.registration import Registration
-from fanin.switch.p4runtime.controller.upward import LeafUplink, Upward
 from fanin.switch.p4runtime.controller.vocabulary import DELETE, INSERT, MODIFY, Vocabulary
 
 
@@ -50,7 +50,7 @@ class Placement:
 
     endpoints: tuple[Endpoint, ...]
     """One per flow. Jobs here are not spread: each flow would be a job of its own."""
-    upward: Upward = Upward()
+    parent_port: ParentPort = ParentPort()
     """Which way a parent switch is, where there is one."""
 
 
@@ -81,7 +81,7 @@ class JobControl:
         self.capacity.check(spec, at_leaf=parent is not None)
         job = place(spec, self.jobs.values(), self.capacity)
         if parent is not None:
-            job.uplink = LeafUplink(spec, parent, self._placement.upward)
+            job.uplink = LeafUplink(spec, parent, self._placement.parent_port)
         updates = reset_counters(self._words, job.row)
         try:
             self._link.write([*updates, job_entry(self._words, INSERT, job), *uplink_entries(self._words, INSERT, job)])

@@ -15,7 +15,7 @@ from fanin.formats.frames import Endpoint
 from fanin.protocol.job import HEARTBEATS_TO_SILENCE, JobSpec
 from fanin.protocol.wire import Reason
 from fanin.switch.machine.suspicion import silent_at, stands
-from fanin.switch.p4runtime.controller.upward import LeafUplink
+from fanin.switch.p4runtime.controller.leaf_uplink import LeafUplink
 from fanin.switch.p4runtime.controller.vocabulary import DELETE, INSERT, MODIFY, Vocabulary
 
 OWN_PRIORITY = 1 << 16

@@ -1,8 +1,8 @@
 """HELLO and BYE of workers: the rows of switch/machine/switch_machine.py that the pipeline leaves to the controller.
 
 A worker that registers is written to the device before it is welcomed, so its first contribution finds it there. Where
-slots have to be cleaned for a new job (channel.py), nobody is registered, or answered, before all of them have come
-back clean: a worker says HELLO again, and each HELLO has what is still missing cleaned once more.
+slots have to be cleaned for a new job (controller_channel.py), nobody is registered, or answered, before all of them
+have come back clean: a worker says HELLO again, and each HELLO has what is still missing cleaned once more.
 """
 
 from __future__ import annotations

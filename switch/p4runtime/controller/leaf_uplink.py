@@ -20,7 +20,7 @@ from fanin.switch.machine.uplink import Phase, UplinkPresence
 
 
 @dataclass(frozen=True, slots=True)
-class Upward:
+class ParentPort:
     """Which way a parent is, seen from the device."""
 
     port: int = 1
@@ -32,11 +32,11 @@ class Upward:
 class LeafUplink:
     """One job of a leaf, as a worker of its parent's job."""
 
-    def __init__(self, spec: JobSpec, route: ParentRoute, upward: Upward) -> None:
+    def __init__(self, spec: JobSpec, route: ParentRoute, parent_port: ParentPort) -> None:
         address = int.from_bytes(socket.inet_aton(route.host), "big")
-        self.end = Endpoint(mac_of(address) if upward.mac is None else upward.mac, address, route.ports[0])
+        self.end = Endpoint(mac_of(address) if parent_port.mac is None else parent_port.mac, address, route.ports[0])
         """The parent."""
-        self.port = upward.port
+        self.port = parent_port.port
         self.presence = UplinkPresence(route.uplink(0), spec)
         self.news: Reason | None = None
         """BRANCH_LEFT or BRANCH_LOST, once there is a reason to tell the workers."""
