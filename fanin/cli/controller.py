@@ -76,14 +76,14 @@ def controller(
         tls=None if alone else tls_files(tls_certificate, tls_key, tls_ca),
         ca=_authority(tls_ca) if alone else None,
     )
-    surroundings = opening.Surroundings(
+    network = opening.DeviceNetwork(
         end=opening.endpoint(switch_address, switch_mac),
         flooded=_ports(flood),
         parent_port=opening.parent_port(parent_port, parent_mac),
     )
 
     def data(host: str, port: int) -> DataPlane:
-        plane: DataPlane = opening.open_remote(device, artefacts, surroundings, liveness(liveness_timeout))
+        plane: DataPlane = opening.open_remote(device, artefacts, network, liveness(liveness_timeout))
         return plane
 
     options = ServiceOptions(

@@ -136,7 +136,7 @@ def open_device(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class DeviceNetwork:
     """How a device's ports are used beside aggregation."""
 
     end: Endpoint
@@ -148,7 +148,7 @@ class Surroundings:
 
 
 def open_remote(
-    address: DeviceAddress, artefacts: Artefacts | None, surroundings: Surroundings, liveness_timeout_s: float
+    address: DeviceAddress, artefacts: Artefacts | None, network: DeviceNetwork, liveness_timeout_s: float
 ) -> DataPlane:
     """A device behind P4Runtime; what it still has of jobs is taken over.
 
@@ -158,8 +158,8 @@ def open_remote(
     try:
         if artefacts is not None:
             link.ensure_pipeline(read_p4info(artefacts.p4info), artefacts.program)
-        plane = _plane(link, Placement((surroundings.end,), surroundings.parent_port), adopts_s=liveness_timeout_s)
-        _connect(link, surroundings)
+        plane = _plane(link, Placement((network.end,), network.parent_port), adopts_s=liveness_timeout_s)
+        _connect(link, network)
         return plane
     except BaseException:
         link.close()
@@ -191,14 +191,14 @@ def _plane(
     )
 
 
-def _connect(link: Link, surroundings: Surroundings) -> None:
+def _connect(link: Link, network: DeviceNetwork) -> None:
     """ARP for the switch's own address, and a way for everything that is not ours."""
     vocabulary = Vocabulary(link.p4info())
-    end = surroundings.end
+    end = network.end
     match = {"operation": ARP_REQUEST, "address": end.address}
     write_once(link, vocabulary.entry(INSERT, "addresses", match, "reply", {"mac": int.from_bytes(end.mac, "big")}))
-    if surroundings.flooded:
-        replicas = [(port, port) for port in surroundings.flooded]
+    if network.flooded:
+        replicas = [(port, port) for port in network.flooded]
         write_once(link, vocabulary.group(INSERT, FLOOD_GROUP, replicas))
         link.write(
             [

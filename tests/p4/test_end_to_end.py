@@ -23,7 +23,7 @@ from fanin.switch.p4runtime.controller.links import DeviceAddress
 from fanin.switch.p4runtime.opening import (
     BUILD,
     Artefacts,
-    Surroundings,
+    DeviceNetwork,
     endpoint,
     open_device,
     open_remote,
@@ -51,11 +51,11 @@ def device_and_controller(artefacts: Artefacts | None = None) -> Iterator[Switch
     """The emulator that serves P4Runtime, and a controller that programs it; the controller's address."""
     loaded = artefacts or Artefacts.read(None, None)
     with contextlib.closing(open_device(loaded, ("127.0.0.1", 0), ("127.0.0.1", 0), None)) as device:
-        surroundings = Surroundings(end=endpoint(f"127.0.0.1:{device.data_port}", None))
+        network = DeviceNetwork(end=endpoint(f"127.0.0.1:{device.data_port}", None))
 
         def data(host: str, port: int) -> DataPlane:
             where = DeviceAddress(target=f"127.0.0.1:{device.p4runtime_port}")
-            return open_remote(where, None, surroundings, LIVENESS_S)
+            return open_remote(where, None, network, LIVENESS_S)
 
         with a_service(schemes=("udp",), data=data) as service:
             yield address_of(service)
@@ -65,10 +65,10 @@ def test_a_controller_programs_a_device_and_its_successor_takes_over() -> None:
     device = open_device(Artefacts.read(None, None), ("127.0.0.1", 0), ("127.0.0.1", 0), None)
     with contextlib.closing(device):
         target = f"127.0.0.1:{device.p4runtime_port}"
-        surroundings = Surroundings(end=endpoint(f"127.0.0.1:{device.data_port}", None))
+        network = DeviceNetwork(end=endpoint(f"127.0.0.1:{device.data_port}", None))
 
         def data(host: str, port: int) -> DataPlane:
-            return open_remote(DeviceAddress(target=target), None, surroundings, LIVENESS_S)
+            return open_remote(DeviceAddress(target=target), None, network, LIVENESS_S)
 
         with a_service(schemes=("udp",), data=data) as first:
             sessions = join_all(address_of(first), "job", 2, GIVEN)
@@ -89,9 +89,9 @@ def test_a_controller_whose_device_is_gone_ends_with_what_to_do() -> None:
     with contextlib.ExitStack() as life:
         opened = open_device(Artefacts.read(None, None), ("127.0.0.1", 0), ("127.0.0.1", 0), None)
         device = life.enter_context(contextlib.closing(opened))
-        surroundings = Surroundings(end=endpoint(f"127.0.0.1:{device.data_port}", None))
+        network = DeviceNetwork(end=endpoint(f"127.0.0.1:{device.data_port}", None))
         where = DeviceAddress(target=f"127.0.0.1:{device.p4runtime_port}")
-        with contextlib.closing(open_remote(where, None, surroundings, LIVENESS_S).server) as controlled:
+        with contextlib.closing(open_remote(where, None, network, LIVENESS_S).server) as controlled:
             life.close()
             with pytest.raises(SwitchLostError, match=r"is gone.*Remedy"):
                 controlled.next_event(4 * LIVENESS_S)
