@@ -24,7 +24,7 @@ struct WorkerEventToPython {
   pybind11::object operator()(const WorkersGone& event) const { return events.attr("WorkersGone")(event.lost, event.left); }
   pybind11::object operator()(const SwitchSilent& event) const { return events.attr("SwitchSilent")(event.silent_s); }
   pybind11::object operator()(const Refused& event) const {
-    return events.attr("Refused")(pybind11::module_::import("fanin.protocol.wire").attr("Reason")(event.reason));
+    return events.attr("PacketRefused")(pybind11::module_::import("fanin.protocol.wire").attr("Reason")(event.reason));
   }
   pybind11::object operator()(const Departed& event) const { return events.attr("Departed")(event.confirmed); }
 };

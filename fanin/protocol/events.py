@@ -91,7 +91,7 @@ class SwitchSilent:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class PacketRefused:
     """Worker: the switch refused a packet for a reason that sending again will not cure."""
 
     reason: Reason
@@ -120,7 +120,7 @@ WorkerEvent = (
     | RoundHeard
     | WorkersGone
     | SwitchSilent
-    | Refused
+    | PacketRefused
     | Departed
     | EngineStopped
 )

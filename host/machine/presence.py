@@ -6,7 +6,7 @@ Rules of this file, as a table; a phase that is not named ignores what happens.
 |------------|----------------------------------------------------------|---------|---------------------------|
 | connecting | WELCOME as long as a full packet                         | member  | Ready                     |
 | connecting | silence for connect_timeout_s                            | failed  | SwitchSilent              |
-| connecting | a packet of another protocol version, NOTICE of VERSION; | failed  | Refused(VERSION)          |
+| connecting | a packet of another protocol version, NOTICE of VERSION; | failed  | PacketRefused(VERSION)    |
 |            | in a job with checksums either may be a damaged packet   |         |                           |
 | member     | silence for liveness_timeout_s                           | failed  | SwitchSilent              |
 | both       | the members have changed (WELCOME, NOTICE), in a job     |         | MembersChanged            |
@@ -14,8 +14,8 @@ Rules of this file, as a table; a phase that is not named ignores what happens.
 |            | do not                                                   |         |                           |
 | both       | a peer is lost (WELCOME, NOTICE)                         | failed  | WorkersGone               |
 | both       | a peer has left and nothing moves, see `peers_hold_up`   | failed  | WorkersGone               |
-| both       | BRANCH_LEFT (WELCOME, NOTICE), and nothing moves         | failed  | Refused(BRANCH_LEFT)      |
-| both       | NOTICE with any other reason                             | failed  | Refused                   |
+| both       | BRANCH_LEFT (WELCOME, NOTICE), and nothing moves         | failed  | PacketRefused(BRANCH_LEFT)|
+| both       | NOTICE with any other reason                             | failed  | PacketRefused             |
 | both       | leave()                                                  | leaving |                           |
 | leaving    | BYE, or NOTICE that this worker is not known (any more)  | left    | Departed                  |
 | leaving    | LEAVE_TIMEOUT_S pass                                     | left    | Departed(confirmed=False) |
@@ -32,7 +32,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 
-from fanin.protocol.events import Departed, MembersChanged, Ready, Refused, SwitchSilent, WorkerEvent, WorkersGone
+from fanin.protocol.events import Departed, MembersChanged, PacketRefused, Ready, SwitchSilent, WorkerEvent, WorkersGone
 from fanin.protocol.job import (
     BYE_RETRY_S,
     HEARTBEAT_INTERVAL_S,
@@ -185,12 +185,12 @@ class Presence:
         if self.phase is Phase.LEAVING:
             self.departed()
         elif self.joined:
-            self._fail(Refused(reason))
+            self._fail(PacketRefused(reason))
 
     def other_version(self) -> None:
         """One side or the other does not understand the protocol version of the other's packets."""
         if self.phase is Phase.CONNECTING and not self._checksum:
-            self._fail(Refused(Reason.VERSION))
+            self._fail(PacketRefused(Reason.VERSION))
 
     def departed(self) -> None:
         """The switch knows that this worker has left."""
@@ -209,7 +209,7 @@ class Presence:
         """Reductions wait, and LEFT_MIN_TIMEOUTS retransmissions in a row brought nothing: for whom?"""
         deadline = self.left_deadline(moved_at)
         if deadline is not None and now >= deadline:
-            self._fail(WorkersGone(0, self._left) if self._left else Refused(Reason.BRANCH_LEFT))
+            self._fail(WorkersGone(0, self._left) if self._left else PacketRefused(Reason.BRANCH_LEFT))
 
     def _fail(self, event: WorkerEvent) -> None:
         self.phase = Phase.FAILED

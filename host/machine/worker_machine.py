@@ -153,7 +153,7 @@ class WorkerMachine:
 
     @property
     def failed(self) -> bool:
-        """Whether WorkersGone, SwitchSilent or Refused was reported: nothing is sent or written any more."""
+        """Whether WorkersGone, SwitchSilent or PacketRefused was reported: nothing is sent or written any more."""
         return self._presence.phase is Phase.FAILED
 
     def counters(self) -> dict[str, int]:

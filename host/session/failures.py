@@ -16,8 +16,7 @@ from fanin.errors import (
 )
 from fanin.options import SwitchAddress
 from fanin.protocol.control import Admitted, Explanation, Refusal, Refused
-from fanin.protocol.events import Refused as PacketRefused
-from fanin.protocol.events import SwitchSilent, WorkersGone
+from fanin.protocol.events import PacketRefused, SwitchSilent, WorkersGone
 from fanin.protocol.wire import Reason
 
 FAILURES = (WorkersGone, SwitchSilent, PacketRefused)

@@ -31,8 +31,7 @@ from fanin.host.session.line import Line
 from fanin.host.session.path import discover
 from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
 from fanin.protocol import control
-from fanin.protocol.events import MembersChanged, Ready, Stands, SwitchSilent, WorkerEvent, WorkersGone
-from fanin.protocol.events import Refused as PacketRefused
+from fanin.protocol.events import MembersChanged, PacketRefused, Ready, Stands, SwitchSilent, WorkerEvent, WorkersGone
 from fanin.protocol.job import JobSpec
 from fanin.protocol.seal import OPEN, Credentials
 from fanin.protocol.wire import VERSION as WIRE_VERSION

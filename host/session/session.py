@@ -37,8 +37,15 @@ from fanin.host.session.outputs import check_outputs
 from fanin.numerics.reduction import Element, Reduction
 from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
 from fanin.protocol import control
-from fanin.protocol.events import MembersChanged, ReductionDone, RoundHeard, SwitchSilent, WorkerEvent, WorkersGone
-from fanin.protocol.events import Refused as PacketRefused
+from fanin.protocol.events import (
+    MembersChanged,
+    PacketRefused,
+    ReductionDone,
+    RoundHeard,
+    SwitchSilent,
+    WorkerEvent,
+    WorkersGone,
+)
 from fanin.protocol.job import LEAVE_TIMEOUT_S, JobSpec
 from fanin.protocol.seal import Credentials
 

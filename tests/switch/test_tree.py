@@ -13,7 +13,7 @@ import pytest
 
 from fanin.errors import ConfigurationError
 from fanin.numerics.reduction import EXACT, Element
-from fanin.protocol.events import Refused, SwitchSilent, WorkersGone
+from fanin.protocol.events import PacketRefused, SwitchSilent, WorkersGone
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import Reason
 from tests.support.cluster import expected
@@ -82,7 +82,7 @@ def test_when_a_leaf_dies_every_worker_knows_within_ten_seconds(kinds: dict[str,
     for worker in range(4 if busy else 0):
         tree.submit(worker, np.ones(100, np.float32))
     tree.run_for(8.0)
-    assert [tree.news(worker) for worker in (0, 1)] == [[Refused(Reason.BRANCH_LOST)]] * 2
+    assert [tree.news(worker) for worker in (0, 1)] == [[PacketRefused(Reason.BRANCH_LOST)]] * 2
     assert all(isinstance(news, SwitchSilent) for worker in (2, 3) for news in tree.news(worker))
     assert all(worker.failed for worker in tree.workers)
 
@@ -91,7 +91,7 @@ def test_when_the_root_dies_every_worker_knows_within_ten_seconds(kinds: dict[st
     tree = Tree(**kinds)
     tree.cut(0)
     tree.run_for(8.0)
-    assert [tree.news(worker) for worker in range(4)] == [[Refused(Reason.BRANCH_LOST)]] * 4
+    assert [tree.news(worker) for worker in range(4)] == [[PacketRefused(Reason.BRANCH_LOST)]] * 4
 
 
 def test_when_a_worker_dies_those_at_other_leaves_that_need_it_know_within_ten_seconds(kinds: dict[str, Any]) -> None:
@@ -101,7 +101,7 @@ def test_when_a_worker_dies_those_at_other_leaves_that_need_it_know_within_ten_s
         tree.submit(worker, np.ones(100, np.float32))
     tree.run_for(9.0)
     assert tree.news(1) == [WorkersGone(0b1, 0)], "its own leaf's workers know which one"
-    assert [tree.news(worker) for worker in (2, 3)] == [[Refused(Reason.BRANCH_LEFT)]] * 2
+    assert [tree.news(worker) for worker in (2, 3)] == [[PacketRefused(Reason.BRANCH_LEFT)]] * 2
 
 
 @pytest.mark.parametrize("link", [None, HOSTILE], ids=["lossless", "hostile"])
@@ -125,7 +125,7 @@ def test_leaves_whose_workers_call_different_collectives_are_told_so(kinds: dict
         tree.submit(worker, np.ones(100, np.float32), signature=1 + worker // 2)
     tree.run_for(2.0)
     told = [tree.news(worker) for worker in range(4)]
-    assert [[Refused(Reason.MISMATCH)]] * 2 in (told[:2], told[2:])
+    assert [[PacketRefused(Reason.MISMATCH)]] * 2 in (told[:2], told[2:])
 
 
 def test_lanes_are_sized_for_all_workers_of_the_tree_and_trees_are_synchronous() -> None:

@@ -20,9 +20,9 @@ from fanin.options import Options
 from fanin.protocol.events import (
     Departed,
     EngineStopped,
+    PacketRefused,
     Ready,
     ReductionDone,
-    Refused,
     RoundHeard,
     SwitchSilent,
     WorkersGone,
@@ -129,7 +129,7 @@ def test_a_wrong_token_is_refused(native: bool) -> None:
     with cluster("udp", make_spec(1), native=native) as running:
         endpoint = SwitchEndpoint("udp", "127.0.0.1", running.server.ports)
         impostor = make_engine(Options(native=native), running.spec, 0, 1, endpoint)
-        assert impostor.next_event(DEADLINE_S) == Refused(Reason.TOKEN)
+        assert impostor.next_event(DEADLINE_S) == PacketRefused(Reason.TOKEN)
         impostor.close()
 
 
@@ -309,8 +309,8 @@ def test_a_round_is_reported_when_the_last_flow_has_told_of_it() -> None:
 
 def test_after_a_failure_submitting_gives_a_ticket_that_is_never_done() -> None:
     scripted = Scripted()
-    scripted.report(0, Refused(Reason.EVICTED))
-    assert scripted.engine.next_event(DEADLINE_S) == Refused(Reason.EVICTED)
+    scripted.report(0, PacketRefused(Reason.EVICTED))
+    assert scripted.engine.next_event(DEADLINE_S) == PacketRefused(Reason.EVICTED)
     ticket = scripted.engine.submit(NOTHING)
     assert not scripted.engine.wait(ticket, DEADLINE_S), "a failure ends waiting at once"
     assert not scripted.engine.leave(DEADLINE_S)

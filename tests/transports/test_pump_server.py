@@ -7,7 +7,7 @@ import pytest
 
 from fanin.errors import AdmissionError
 from fanin.host.transports import MemoryTransport
-from fanin.protocol.events import Ready, Refused, WorkerJoined, WorkerLeft, WorkerSilent
+from fanin.protocol.events import PacketRefused, Ready, WorkerJoined, WorkerLeft, WorkerSilent
 from fanin.protocol.wire import Reason
 from fanin.switch.server.pump import PumpServer
 from fanin.transports.transport import SWITCH
@@ -64,7 +64,7 @@ def test_a_job_that_is_removed_is_unknown_to_its_workers(native: bool) -> None:
     with cluster("udp", make_spec(1), native=native) as running:
         assert running.engines[0].next_event(DEADLINE_S) == Ready()
         running.server.remove(5)
-        assert running.engines[0].next_event(DEADLINE_S) == Refused(Reason.UNKNOWN_JOB)
+        assert running.engines[0].next_event(DEADLINE_S) == PacketRefused(Reason.UNKNOWN_JOB)
         with pytest.raises(KeyError):
             running.server.members(5)
         running.server.admit(running.spec)

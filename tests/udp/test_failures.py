@@ -16,8 +16,8 @@ from fanin.errors import AdmissionError
 from fanin.numerics.reduction import Element
 from fanin.protocol.events import (
     Departed,
+    PacketRefused,
     Ready,
-    Refused,
     SwitchSilent,
     WorkerJoined,
     WorkerLeft,
@@ -113,7 +113,7 @@ def test_who_has_no_business_here_is_refused_with_the_reason(
     with serving() as server:
         server.admit(spec_of(1))
         engine = alone(dataclasses.replace(spec_of(1), **change), server.ports, token)
-        assert engine.next_event(WAIT_S) == Refused(reason)
+        assert engine.next_event(WAIT_S) == PacketRefused(reason)
         engine.close()
 
 
@@ -194,7 +194,7 @@ def test_a_job_that_does_not_fit_is_refused_on_every_flow() -> None:
 def test_a_removed_job_makes_room_and_its_workers_are_refused() -> None:
     with cluster(spec_of(2)) as job:
         job.server.remove(3)
-        assert next_of(job.engines[0], Refused).reason is Reason.UNKNOWN_JOB
+        assert next_of(job.engines[0], PacketRefused).reason is Reason.UNKNOWN_JOB
         spec = dataclasses.replace(spec_of(2), generation=77)
         job.server.admit(spec)
         with joined(job.server, spec) as engines:

@@ -10,7 +10,7 @@ import pytest
 from fanin.errors import ConfigurationError
 from fanin.host.codecs.words.exact import MAX_SPREAD_WORDS
 from fanin.numerics.reduction import EXACT, Element, Operator
-from fanin.protocol.events import Refused
+from fanin.protocol.events import PacketRefused
 from fanin.protocol.wire import Reason
 from tests.support.cluster import Array, Cluster, expected, job, reduction
 from tests.support.network import SWITCH, Link
@@ -113,7 +113,7 @@ def test_ranks_that_disagree_are_told(kinds: str, other: dict[str, Any]) -> None
     cluster.submit(0, reduction(np.ones(5, np.float32), lanes=EXACT))
     cluster.submit(1, reduction(np.ones(5, np.float32), **other))
     cluster.network.run_until(lambda: any(cluster.news(worker) for worker in range(2)))
-    assert Refused(Reason.MISMATCH) in [news for worker in range(2) for news in cluster.news(worker)]
+    assert PacketRefused(Reason.MISMATCH) in [news for worker in range(2) for news in cluster.news(worker)]
 
 
 def test_what_cannot_be_exact_is_refused(kind: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fanin.protocol.events import Departed, Ready, Refused, SwitchSilent, WorkerEvent, WorkersGone
+from fanin.protocol.events import Departed, PacketRefused, Ready, SwitchSilent, WorkerEvent, WorkersGone
 from fanin.protocol.job import HEARTBEAT_INTERVAL_S, HELLO_RETRY_S, LEAVE_TIMEOUT_S
 from fanin.protocol.wire import HEADER_BYTES, OFFSET_VERSION, Flag, Kind, Packet, Reason, parse
 from tests.support.cluster import Cluster, job, reduction, worker_machine
@@ -230,7 +230,7 @@ def test_what_a_peer_contributed_before_it_left_still_arrives(kind: str) -> None
 def test_a_notice_ends_the_job(kind: str, reason: Reason) -> None:
     machine = joined(kind)
     machine.receive_datagram(packet(Kind.NOTICE, contributors=reason), SWITCH, 0.1)
-    assert events(machine) == [Refused(reason)]
+    assert events(machine) == [PacketRefused(reason)]
     assert machine.failed
 
 
@@ -249,7 +249,7 @@ def test_a_switch_of_another_version_is_named_as_such(kind: str, version: int) -
     foreign = bytearray(packet(Kind.NOTICE, contributors=Reason.VERSION))
     foreign[OFFSET_VERSION] = version
     machine.receive_datagram(bytes(foreign), SWITCH, 0.1)
-    assert events(machine) == [Refused(Reason.VERSION)]
+    assert events(machine) == [PacketRefused(Reason.VERSION)]
     assert machine.counters()["dropped_version"] == 1
 
 
@@ -267,7 +267,7 @@ def test_different_collectives_end_in_a_mismatch_and_in_no_sum(kinds: str) -> No
     for worker, array in enumerate(arrays):
         cluster.submit(worker, reduction(array))
     cluster.network.run_for(1.0)
-    assert Refused(Reason.MISMATCH) in cluster.news(0) + cluster.news(1)
+    assert PacketRefused(Reason.MISMATCH) in cluster.news(0) + cluster.news(1)
     assert (arrays[0] == 1).all()
     assert (arrays[1] == 1).all()
 
