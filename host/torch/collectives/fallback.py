@@ -65,7 +65,7 @@ class State(enum.Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Operation:
+class LoggedReduction:
     """One reduction in the log."""
 
     index: int
@@ -92,7 +92,7 @@ class Operation:
 class FallbackWork(FaninWork):
     """A reduction that may end through the switch or through gloo."""
 
-    def __init__(self, fallback: Fallback, operation: Operation, completion: Completion, request: Request) -> None:
+    def __init__(self, fallback: Fallback, operation: LoggedReduction, completion: Completion, request: Request) -> None:
         super().__init__(completion, request.outputs, request.timeout_s, lambda: fallback.deliver(operation))
         self._fallback = fallback
         self._operation = operation
@@ -125,7 +125,7 @@ class Fallback:
         self._timeout_s = timeout.total_seconds()
         self._failures = failures
         self._completion = completion
-        self._log: deque[Operation] = deque()
+        self._log: deque[LoggedReduction] = deque()
         self._next_index = 0
         self._items = [0] * flows
         self._finished_items = [0] * flows
@@ -172,7 +172,7 @@ class Fallback:
         source = on_host(request.source).reshape(-1)
         residual = request.residual.clone() if request.residual is not None else None
         with self._lock:
-            operation = Operation(self._next_index, request, source, residual, torch.empty_like(source))
+            operation = LoggedReduction(self._next_index, request, source, residual, torch.empty_like(source))
             self._next_index += 1
             if self._state is State.LIVE:
                 self._submit(operation, request)
@@ -187,7 +187,7 @@ class Fallback:
                 raise self._failures.explain(self._broken, request.name, request.timeout_s)
         return FallbackWork(self, operation, self._completion, request)
 
-    def _submit(self, operation: Operation, request: Request) -> None:
+    def _submit(self, operation: LoggedReduction, request: Request) -> None:
         assert self._direct is not None
         assert operation.source is not None
         spec = self._direct.session.spec
@@ -226,7 +226,7 @@ class Fallback:
                 break
             self._log.popleft()
 
-    def transported(self, operation: Operation) -> bool:
+    def transported(self, operation: LoggedReduction) -> bool:
         """Whether `wait` would not block."""
         if operation.ticket and self._direct is not None and self._direct.session.done(operation.ticket):
             return True
@@ -234,7 +234,7 @@ class Fallback:
             return False
         return operation.over_gloo is None or operation.over_gloo.is_completed()
 
-    def wait(self, operation: Operation, timeout_s: float) -> None:
+    def wait(self, operation: LoggedReduction, timeout_s: float) -> None:
         """Return when `operation.result` is there; raise when it never will be."""
         request = operation.request
         name = request.name if request is not None else "all_reduce"
@@ -258,7 +258,7 @@ class Fallback:
         except Exception as error:
             raise self._failures.explain(error, name, timeout_s) from error
 
-    def deliver(self, operation: Operation) -> None:
+    def deliver(self, operation: LoggedReduction) -> None:
         """Copy the kept part of the result to where the user wants it, and let go of the user's tensors."""
         request = operation.request
         assert request is not None
@@ -298,11 +298,11 @@ class Fallback:
             self._log.clear()
             self._state = State.GLOO
 
-    def _finished_here(self, operation: Operation) -> bool:
+    def _finished_here(self, operation: LoggedReduction) -> bool:
         assert self._direct is not None
         return bool(operation.ticket) and self._direct.session.done(operation.ticket)
 
-    def _agree(self, log: list[Operation], finished: set[int]) -> tuple[int, dict[int, list[int]]]:
+    def _agree(self, log: list[LoggedReduction], finished: set[int]) -> tuple[int, dict[int, list[int]]]:
         """The first operation that somebody has not finished, and for those after it who has finished them."""
         first = next((operation.index for operation in log if operation.index not in finished), self._next_index)
         beyond = max(finished, default=first - 1) + 1
@@ -326,13 +326,13 @@ class Fallback:
         self._gloo.allgather([everyone], [mine]).wait(timedelta(seconds=self._timeout_s))
         return everyone
 
-    def _broadcast(self, operation: Operation, root: int) -> None:
+    def _broadcast(self, operation: LoggedReduction, root: int) -> None:
         options = c10d.BroadcastOptions()
         options.rootRank, options.rootTensor = root, 0
         operation.over_gloo = self._gloo.broadcast([operation.result], options)
         operation.issued.set()
 
-    def _reduce_over_gloo(self, operation: Operation) -> None:
+    def _reduce_over_gloo(self, operation: LoggedReduction) -> None:
         """Sum the inputs over gloo (called with the lock held, so in the same order on every rank)."""
         request, source = operation.request, operation.source
         assert request is not None
