@@ -12,9 +12,9 @@ from torch._C import _distributed_c10d as c10d
 from fanin.errors import ConfigurationError
 from fanin.host.torch.backend import options_for
 from fanin.host.torch.collectives import rendezvous
-from fanin.host.torch.collectives.carrier import movable, plain
 from fanin.host.torch.collectives.completion import CallbackPool
 from fanin.host.torch.collectives.fallback import items_per_flow
+from fanin.host.torch.collectives.host_tensor import movable, plain
 from fanin.host.torch.collectives.parting import StoreHost
 from fanin.host.torch.collectives.reducing import Request, tag_of
 from fanin.host.torch.collectives.rendezvous import find_incarnation, reachable_host
@@ -97,17 +97,17 @@ def test_pieces_keep_what_lies_in_the_kept_range() -> None:
     assert overlap(10, 10, 20, 5) == (0, 0)
 
 
-def test_carriers_share_memory_where_they_can_and_copy_back_where_not() -> None:
+def test_host_tensors_share_memory_where_they_can_and_copy_back_where_not() -> None:
     tensor = torch.arange(6.0).reshape(2, 3)
     assert movable(tensor).restore is None
     assert movable(tensor).tensor.data_ptr() == tensor.data_ptr()
     assert movable(torch.zeros(3, dtype=torch.int16)).tensor.dtype is torch.uint8
     turned = tensor.t()
     assert not plain(turned)
-    carrier = movable(turned)
-    carrier.tensor.fill_(7)
-    assert carrier.restore is not None
-    carrier.restore()
+    host_tensor = movable(turned)
+    host_tensor.tensor.fill_(7)
+    assert host_tensor.restore is not None
+    host_tensor.restore()
     assert bool((tensor == 7).all())
 
 

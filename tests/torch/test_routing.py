@@ -42,7 +42,7 @@ def test_gloo_never_sums_floats() -> None:
 def test_gloo_is_asked_only_for_element_types_that_it_knows() -> None:
     from fanin.host.torch.collectives.routing import GLOO_DTYPES, ROUTES, Path
 
-    assert all(route.carrier in GLOO_DTYPES for route in ROUTES.values() if route.path is Path.GLOO)
+    assert all(route.wire_dtype in GLOO_DTYPES for route in ROUTES.values() if route.path is Path.GLOO)
 
 
 def test_the_backend_is_known_after_import_torch_alone() -> None:

@@ -40,8 +40,8 @@ from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import CollectiveTimeoutError, FaninError, SwitchLostError
 from fanin.host.codecs.words import codec_for
-from fanin.host.torch.collectives.carrier import copy_back, on_host
 from fanin.host.torch.collectives.failures import Failures
+from fanin.host.torch.collectives.host_tensor import copy_back, on_host
 from fanin.host.torch.collectives.reducing import Direct, Request
 from fanin.host.torch.collectives.routing import GLOO_OPERATORS, MIN
 from fanin.host.torch.collectives.work import FaninWork, LocalWork, Once
@@ -92,7 +92,9 @@ class LoggedReduction:
 class FallbackWork(FaninWork):
     """A reduction that may end through the switch or through gloo."""
 
-    def __init__(self, fallback: Fallback, operation: LoggedReduction, completion: Completion, request: Request) -> None:
+    def __init__(
+        self, fallback: Fallback, operation: LoggedReduction, completion: Completion, request: Request
+    ) -> None:
         super().__init__(completion, request.outputs, request.timeout_s, lambda: fallback.deliver(operation))
         self._fallback = fallback
         self._operation = operation

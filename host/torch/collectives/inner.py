@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from fanin.host.torch.collectives.carrier import as_bytes, copy_back, movable, on_host, restore_all
 from fanin.host.torch.collectives.completion import Completion
 from fanin.host.torch.collectives.failures import Failures, break_connections
+from fanin.host.torch.collectives.host_tensor import as_bytes, copy_back, movable, on_host, restore_all
 from fanin.host.torch.collectives.work import AnySourceWork, FaninWork, GlooWork, PeerWork, Tensors
 
 Finish = Callable[[], None]
@@ -71,49 +71,51 @@ class Inner:
 
     def broadcast(self, tensor: torch.Tensor, root: int, timeout_s: float) -> FaninWork:
         """Copy the root's tensor to everybody."""
-        carrier = movable(tensor)
+        host_tensor = movable(tensor)
         options = c10d.BroadcastOptions()
         options.rootRank, options.rootTensor = root, 0
         options.timeout = timedelta(seconds=timeout_s)
-        inner = self.gloo.broadcast([carrier.tensor], options)
-        finish = carrier.restore if self._rank != root else None
+        inner = self.gloo.broadcast([host_tensor.tensor], options)
+        finish = host_tensor.restore if self._rank != root else None
         return self._work(inner, "broadcast", [tensor], timeout_s, finish)
 
     def all_gather(self, outputs: Tensors, tensor: torch.Tensor, timeout_s: float) -> FaninWork:
         """`outputs[r]` becomes rank r's tensor. Shapes may differ between ranks only where gloo allows it (nowhere)."""
-        carriers = [movable(output) for output in outputs]
+        host_tensors = [movable(output) for output in outputs]
         options = c10d.AllgatherOptions()
         options.timeout = timedelta(seconds=timeout_s)
-        inner = self.gloo.allgather([[carrier.tensor for carrier in carriers]], [movable(tensor).tensor], options)
-        return self._work(inner, "all_gather", outputs, timeout_s, restore_all(carriers))
+        inner = self.gloo.allgather(
+            [[host_tensor.tensor for host_tensor in host_tensors]], [movable(tensor).tensor], options
+        )
+        return self._work(inner, "all_gather", outputs, timeout_s, restore_all(host_tensors))
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, timeout_s: float) -> FaninWork:
         """`output` becomes all ranks' tensors, one after the other."""
-        carrier = movable(output)
+        host_tensor = movable(output)
         options = c10d.AllgatherOptions()
         options.timeout = timedelta(seconds=timeout_s)
-        inner = self.gloo._allgather_base(carrier.tensor.reshape(-1), movable(tensor).tensor.reshape(-1), options)
-        return self._work(inner, "all_gather_into_tensor", [output], timeout_s, carrier.restore)
+        inner = self.gloo._allgather_base(host_tensor.tensor.reshape(-1), movable(tensor).tensor.reshape(-1), options)
+        return self._work(inner, "all_gather_into_tensor", [output], timeout_s, host_tensor.restore)
 
     def gather(self, outputs: Tensors, tensor: torch.Tensor, root: int, timeout_s: float) -> FaninWork:
         """`outputs[r]` becomes rank r's tensor on the root; empty elsewhere."""
-        carriers = [movable(output) for output in outputs]
+        host_tensors = [movable(output) for output in outputs]
         options = c10d.GatherOptions()
         options.rootRank = root
         options.timeout = timedelta(seconds=timeout_s)
-        lists = [[carrier.tensor for carrier in carriers]] if self._rank == root else []
+        lists = [[host_tensor.tensor for host_tensor in host_tensors]] if self._rank == root else []
         inner = self.gloo.gather(lists, [movable(tensor).tensor], options)
-        return self._work(inner, "gather", outputs, timeout_s, restore_all(carriers))
+        return self._work(inner, "gather", outputs, timeout_s, restore_all(host_tensors))
 
     def scatter(self, output: torch.Tensor, tensors: Tensors, root: int, timeout_s: float) -> FaninWork:
         """`output` becomes the root's `tensors[rank]`."""
-        carrier = movable(output)
+        host_tensor = movable(output)
         options = c10d.ScatterOptions()
         options.rootRank = root
         options.timeout = timedelta(seconds=timeout_s)
         lists = [[movable(tensor).tensor for tensor in tensors]] if self._rank == root else []
-        inner = self.gloo.scatter([carrier.tensor], lists, options)
-        return self._work(inner, "scatter", [output], timeout_s, carrier.restore)
+        inner = self.gloo.scatter([host_tensor.tensor], lists, options)
+        return self._work(inner, "scatter", [output], timeout_s, host_tensor.restore)
 
     def all_to_all_single(
         self,
@@ -168,15 +170,15 @@ class Inner:
 
     def recv(self, tensor: torch.Tensor, peer: int, tag: int, timeout_s: float) -> FaninWork:
         """Receive from a group rank."""
-        carrier = movable(tensor)
-        inner = self.gloo.recv([carrier.tensor], peer, tag)
-        return self._work(inner, f"recv from rank {peer}", [tensor], timeout_s, carrier.restore, PeerWork)
+        host_tensor = movable(tensor)
+        inner = self.gloo.recv([host_tensor.tensor], peer, tag)
+        return self._work(inner, f"recv from rank {peer}", [tensor], timeout_s, host_tensor.restore, PeerWork)
 
     def recv_anysource(self, tensor: torch.Tensor, tag: int, timeout_s: float) -> FaninWork:
         """Receive from whoever sends first with this tag."""
-        carrier = movable(tensor)
-        inner = self.gloo.recv_anysource([carrier.tensor], tag)
-        return self._work(inner, "recv from any rank", [tensor], timeout_s, carrier.restore, AnySourceWork)
+        host_tensor = movable(tensor)
+        inner = self.gloo.recv_anysource([host_tensor.tensor], tag)
+        return self._work(inner, "recv from any rank", [tensor], timeout_s, host_tensor.restore, AnySourceWork)
 
 
 def _byte_splits(tensor: torch.Tensor, splits: Sequence[int], size: int) -> list[int]:

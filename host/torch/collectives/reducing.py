@@ -1,6 +1,6 @@
 """From a torch reduction to reductions of the switch, and who carries them out.
 
-A `Request` is what every carrier takes: dense host or CUDA memory, already in an element type that the switch adds.
+A `Request` is what every reducer takes: dense host or CUDA memory, already in an element type that the switch adds.
 `Direct` hands it to the session as it is. Staging (CUDA) and fallback have their own files and the same `start`.
 """
 

@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 from fanin.errors import UnsupportedError
 from fanin.host.torch.collectives.arguments import Arguments
-from fanin.host.torch.collectives.carrier import copy_back, on_host, plain
 from fanin.host.torch.collectives.group_resources import GroupResources
+from fanin.host.torch.collectives.host_tensor import copy_back, on_host, plain
 from fanin.host.torch.collectives.reducing import Direct, Request
 from fanin.host.torch.collectives.routing import OPERATORS, SUM, SUM_ROUTES, Path, Route, route_of
 from fanin.host.torch.collectives.work import FaninWork, LocalWork, Tensors
@@ -242,20 +242,20 @@ def _factor(op: Any) -> float:
 
 
 def _travelling(tensor: torch.Tensor, route: Route) -> torch.Tensor:
-    """The tensor dense, contiguous and in the carrier's element type: its own memory where that is possible."""
+    """The tensor dense, contiguous and in the route's element type: its own memory where that is possible."""
     dense = tensor.detach()
     if dense.is_conj() or dense.is_neg():
         dense = dense.resolve_conj().resolve_neg()
     dense = dense.contiguous()
     if dense.is_complex():
         return torch.view_as_real(dense)
-    if dense.dtype == route.carrier:
+    if dense.dtype == route.wire_dtype:
         return dense
-    return dense.reshape(-1).view(route.carrier) if route.view else dense.to(route.carrier)
+    return dense.reshape(-1).view(route.wire_dtype) if route.view else dense.to(route.wire_dtype)
 
 
 def _arrive(landed: torch.Tensor, output: torch.Tensor, route: Route) -> None:
-    """Copy a result in the carrier's element type into the user's tensor."""
+    """Copy a result in the route's element type into the user's tensor."""
     if output.is_complex():
         landed = torch.view_as_complex(landed.reshape(*output.shape, 2))
     elif route.view and landed.dtype != output.dtype:

@@ -71,30 +71,30 @@ class Route:
     """How one operator on one element type is carried out."""
 
     path: Path
-    carrier: torch.dtype
+    wire_dtype: torch.dtype
     """The element type that travels."""
     gloo_op: RedOpType = SUM
     """The operator that gloo is asked for, where gloo reduces."""
     view: bool = False
-    """Whether the carrier reads the tensor's own bits (complex as pairs, unsigned as signed); otherwise it converts."""
+    """Whether the tensor's own bits are read as `wire_dtype` (complex as pairs, unsigned as signed), not converted."""
     average: bool = False
     """Whether the sum is divided by the number of ranks (by the switch path itself for floating point)."""
     premultiply: bool = False
     """Whether every element is multiplied by the operator's factor first."""
     element: Element | None = None
-    """The carrier's name at the switch, where the switch adds."""
+    """`wire_dtype`'s name at the switch, where the switch adds."""
 
     @property
     def exact_element(self) -> Element | None:
-        """The carrier's name where it travels exactly; None for what does not, or is exact as it is."""
-        if self.path is Path.SWITCH and not self.carrier.is_floating_point:
+        """`wire_dtype`'s name where it travels exactly; None for what does not, or is exact as it is."""
+        if self.path is Path.SWITCH and not self.wire_dtype.is_floating_point:
             return None
-        return EXACT_ELEMENTS.get(self.carrier)
+        return EXACT_ELEMENTS.get(self.wire_dtype)
 
     @property
     def divide_after(self) -> bool:
         """Whether the average is made here, after the sum: integers (rounded toward zero) and what gloo sums."""
-        return self.average and (self.path is Path.GLOO or not self.carrier.is_floating_point)
+        return self.average and (self.path is Path.GLOO or not self.wire_dtype.is_floating_point)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Row:
     dtypes: tuple[torch.dtype, ...]
     path: Path
     how: str
-    carrier: torch.dtype | None = None
+    wire_dtype: torch.dtype | None = None
     view: bool = False
     gloo_op: RedOpType | None = None
 
@@ -187,15 +187,15 @@ COLLECTIVES: tuple[CollectiveRow, ...] = (
 
 
 def _route(row: Row, op: RedOpType, dtype: torch.dtype) -> Route:
-    carrier = row.carrier or dtype
+    wire_dtype = row.wire_dtype or dtype
     return Route(
         path=row.path,
-        carrier=carrier,
+        wire_dtype=wire_dtype,
         gloo_op=row.gloo_op or (SUM if op in (AVG, PREMUL_SUM) else op),
         view=row.view,
         average=op == AVG,
         premultiply=op == PREMUL_SUM,
-        element=ELEMENTS[carrier] if row.path is Path.SWITCH else None,
+        element=ELEMENTS[wire_dtype] if row.path is Path.SWITCH else None,
     )
 
 

@@ -1,6 +1,6 @@
 """Tensors in a form that a transport can read and write: flat enough, on the host, of an element type that it knows.
 
-A carrier shares the tensor's memory where that is possible and copies where it is not; `restore` then copies back.
+A HostTensor shares the tensor's memory where that is possible and copies where it is not; `restore` then copies back.
 Nothing here calls `.numpy()`: it would make a user's storage non-resizable, which FSDP does not forgive.
 """
 
@@ -13,7 +13,7 @@ import torch
 from fanin.host.torch.collectives.routing import GLOO_DTYPES
 
 
-class Carrier:
+class HostTensor:
     """One tensor ready to travel as `tensor`; `restore` is None where the user's memory is used in place."""
 
     __slots__ = ("restore", "tensor")
@@ -55,14 +55,14 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1).view(torch.uint8)
 
 
-def movable(tensor: torch.Tensor) -> Carrier:
+def movable(tensor: torch.Tensor) -> HostTensor:
     """For gloo to move: its own element type where gloo knows it, else bytes."""
     host = on_host(tensor)
     shares = host.data_ptr() == tensor.data_ptr()
     carried = host if host.dtype in GLOO_DTYPES else as_bytes(host)
     if shares:
-        return Carrier(carried, None)
-    return Carrier(carried, lambda: copy_back(tensor, host))
+        return HostTensor(carried, None)
+    return HostTensor(carried, lambda: copy_back(tensor, host))
 
 
 def copy_back(tensor: torch.Tensor, host: torch.Tensor) -> None:
@@ -71,9 +71,9 @@ def copy_back(tensor: torch.Tensor, host: torch.Tensor) -> None:
         tensor.detach().copy_(host, non_blocking=tensor.is_cuda)
 
 
-def restore_all(carriers: Iterable[Carrier]) -> Callable[[], None] | None:
+def restore_all(host_tensors: Iterable[HostTensor]) -> Callable[[], None] | None:
     """One action that restores all that need it, or None."""
-    actions = [carrier.restore for carrier in carriers if carrier.restore is not None]
+    actions = [host_tensor.restore for host_tensor in host_tensors if host_tensor.restore is not None]
     if not actions:
         return None
 
