@@ -13,7 +13,15 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import ConfigurationError
-from fanin.host.torch.collectives import completion, group_resources, inner, process_group, reducing, reductions, work
+from fanin.host.torch.collectives import (
+    completion,
+    group_resources,
+    inner,
+    process_group,
+    reduce_collectives,
+    request,
+    work,
+)
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.options import Options
 
@@ -74,7 +82,7 @@ def keep_dynamo_out() -> None:
     dynamo = torch._C._dynamo.eval_frame
     action = dynamo._FrameAction.SKIP
     strategy = dynamo._FrameExecStrategy(action, action)
-    for module in (process_group, reductions, reducing, group_resources, inner, work, completion):
+    for module in (process_group, reduce_collectives, request, group_resources, inner, work, completion):
         for holder in [module, *(item for item in vars(module).values() if isinstance(item, type))]:
             if getattr(holder, "__module__", module.__name__) != module.__name__:
                 continue

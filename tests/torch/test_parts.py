@@ -16,8 +16,8 @@ from fanin.host.torch.collectives.completion import CallbackPool
 from fanin.host.torch.collectives.fallback import items_per_flow
 from fanin.host.torch.collectives.host_tensor import movable, plain
 from fanin.host.torch.collectives.parting import StoreHost
-from fanin.host.torch.collectives.reducing import Request, tag_of
 from fanin.host.torch.collectives.rendezvous import find_incarnation, reachable_host
+from fanin.host.torch.collectives.request import Request, tag_of
 from fanin.host.torch.collectives.staging import overlap
 from fanin.numerics.reduction import Element
 from fanin.options import Options

@@ -42,7 +42,7 @@ from fanin.errors import CollectiveTimeoutError, FaninError, SwitchLostError
 from fanin.host.codecs.words import codec_for
 from fanin.host.torch.collectives.failures import Failures
 from fanin.host.torch.collectives.host_tensor import copy_back, on_host
-from fanin.host.torch.collectives.reducing import Direct, Request
+from fanin.host.torch.collectives.request import Direct, Request
 from fanin.host.torch.collectives.routing import GLOO_OPERATORS, MIN
 from fanin.host.torch.collectives.work import FaninWork, LocalWork, Once
 from fanin.numerics.reduction import EXACT

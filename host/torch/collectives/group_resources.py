@@ -37,8 +37,8 @@ from fanin.host.torch.collectives.completion import Completion
 from fanin.host.torch.collectives.failures import WATCH, Failures
 from fanin.host.torch.collectives.fallback import Fallback, warn_once
 from fanin.host.torch.collectives.inner import Inner
-from fanin.host.torch.collectives.reducing import Direct, Request
 from fanin.host.torch.collectives.rendezvous import Meeting, find_incarnation, hear, meet, renewed_store
+from fanin.host.torch.collectives.request import Direct, Request
 from fanin.host.torch.collectives.staging import Staging
 from fanin.host.torch.collectives.timeline import Timeline, timeline_for
 from fanin.host.torch.collectives.work import FaninWork

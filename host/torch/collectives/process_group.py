@@ -28,7 +28,7 @@ from fanin.host.torch.collectives.failures import WATCH
 from fanin.host.torch.collectives.group_resources import GroupResources
 from fanin.host.torch.collectives.inner import Inner
 from fanin.host.torch.collectives.parting import StoreHost
-from fanin.host.torch.collectives.reductions import Reductions
+from fanin.host.torch.collectives.reduce_collectives import ReduceCollectives
 from fanin.host.torch.collectives.rendezvous import Meeting
 from fanin.host.torch.collectives.routing import SUM
 from fanin.host.torch.collectives.work import CombinedWork, DefaultTimeout, FaninWork, LocalWork, Tensors
@@ -80,7 +80,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
             store, group_name, rank, size, timeout, options or Options(), list(global_ranks), shared
         )
         weakref.finalize(self, _abandon, self._resources).atexit = False  # then `_leave_all` sees to it
-        self._reductions = Reductions(self._resources, self._counters)
+        self._reduce_collectives = ReduceCollectives(self._resources, self._counters)
         self._arguments = Arguments(rank, size)
         self._store_host = StoreHost(store, rank) if parts_with_store else None
         _GROUPS.add(self)
@@ -128,7 +128,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         `name` tells this renewal from others. Raises what making a group raises.
         """
         self._resources.renew(self._store, self._name, timedelta(seconds=self._timeout_s), name)
-        self._reductions = Reductions(self._resources, self._counters)
+        self._reduce_collectives = ReduceCollectives(self._resources, self._counters)
 
     @property
     def _inner(self) -> Inner:
@@ -171,7 +171,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         on every rank. Raises UnsupportedError for element types that do not go through the switch.
         """
         self._sequence += 1
-        return self._reductions.all_reduce_lanes(
+        return self._reduce_collectives.all_reduce_lanes(
             tensor, self._timeout_s, lanes=lanes, average=average, residual=residual
         )
 
@@ -182,7 +182,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._sequence += 1
         if isinstance(tensors, torch.Tensor):
             tensors = [tensors]
-        work = self._reductions.all_reduce(
+        work = self._reduce_collectives.all_reduce(
             _single(tensors), tensors, _operator(opts), lambda: self._reducing(opts, timeout)[1],
             waited_for=self._coalescing is None and not getattr(opts, "asyncOp", True),
         )  # fmt: skip
@@ -193,10 +193,11 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         op, timeout_s = self._reducing(opts)
         if not self._arguments.of_several("all_reduce_coalesced", tensors):
             return self._nothing(tensors)
-        self._reductions.check(tensors, op)
+        self._reduce_collectives.check(tensors, op)
         self._sequence += 1
         works = [
-            self._reductions.all_reduce(tensor, [tensor], op, lambda: timeout_s, waited_for=False) for tensor in tensors
+            self._reduce_collectives.all_reduce(tensor, [tensor], op, lambda: timeout_s, waited_for=False)
+            for tensor in tensors
         ]
         return self._combined(works, tensors, timeout_s)
 
@@ -210,7 +211,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         tensor = _single(tensors)
         if not self._arguments.of_one("reduce", tensor, root):
             return self._nothing([tensor])
-        return self._given(self._reductions.reduce(tensor, root, _op(op), timeout_s))
+        return self._given(self._reduce_collectives.reduce(tensor, root, _op(op), timeout_s))
 
     def reduce_scatter(
         self, outputs: Any, inputs: Any, opts: Any = _SUM, timeout: timedelta | None = None
@@ -222,7 +223,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._sequence += 1
         if not self._arguments.of_list("reduce_scatter", inputs, outputs, gathers=False, uneven=True):
             return self._nothing([outputs])
-        return self._given(self._reductions.reduce_scatter_list(outputs, inputs, op, timeout_s))
+        return self._given(self._reduce_collectives.reduce_scatter_list(outputs, inputs, op, timeout_s))
 
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> FaninWork:
         """Reduce one tensor and keep one's own part."""
@@ -230,7 +231,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._sequence += 1
         if not self._arguments.of_parts("reduce_scatter_tensor", tensor, output, output):
             return self._nothing([output])
-        return self._given(self._reductions.reduce_scatter(output, tensor, op, timeout_s))
+        return self._given(self._reduce_collectives.reduce_scatter(output, tensor, op, timeout_s))
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -238,10 +239,10 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         """Several of them, one after the other without waiting in between."""
         op, timeout_s = self._reducing(_SUM if opts is None else opts)
         there = self._arguments.of_pairs("reduce_scatter_tensor_coalesced", inputs, outputs, outputs)
-        self._reductions.check(list(compress(inputs, there)), op)
+        self._reduce_collectives.check(list(compress(inputs, there)), op)
         self._sequence += 1
         works = [
-            self._reductions.reduce_scatter(output, tensor, op, timeout_s)
+            self._reduce_collectives.reduce_scatter(output, tensor, op, timeout_s)
             for output, tensor in compress(zip(outputs, inputs, strict=True), there)
         ]
         return self._combined(works, outputs, timeout_s)
@@ -251,7 +252,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> FaninWork:
         """Wait for every rank."""
         self._sequence += 1
-        return self._given(self._reductions.barrier(self._seconds(timeout if opts is None else opts.timeout)))
+        return self._given(self._reduce_collectives.barrier(self._seconds(timeout if opts is None else opts.timeout)))
 
     # --- exchanges ---
 

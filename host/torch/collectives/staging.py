@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fanin.host.torch.collectives.reducing import Direct, Request
+from fanin.host.torch.collectives.request import Direct, Request
 from fanin.host.torch.collectives.work import FaninWork, LocalWork, QueuedWork
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from fanin.errors import UnsupportedError
 from fanin.host.torch.collectives.arguments import Arguments
 from fanin.host.torch.collectives.group_resources import GroupResources
 from fanin.host.torch.collectives.host_tensor import copy_back, on_host, plain
-from fanin.host.torch.collectives.reducing import Direct, Request
+from fanin.host.torch.collectives.request import Direct, Request
 from fanin.host.torch.collectives.routing import OPERATORS, SUM, SUM_ROUTES, Path, Route, route_of
 from fanin.host.torch.collectives.work import FaninWork, LocalWork, Tensors
 from fanin.numerics.lanes import WORD_BITS
@@ -23,7 +23,7 @@ _BARRIER = torch.zeros(1, dtype=torch.int32)
 """What every barrier adds and nobody reads."""
 
 
-class Reductions:
+class ReduceCollectives:
     """The reducing collectives of one group. Ranks are group ranks, timeouts seconds."""
 
     def __init__(self, resources: GroupResources, counters: Counter[str]) -> None:
@@ -31,7 +31,7 @@ class Reductions:
         self._counters = counters
         self._lanes = resources.options.lanes
         self._exact = resources.options.largest_exact(resources.size)
-        """Reductions of up to so many elements are exact."""
+        """ReduceCollectives of up to so many elements are exact."""
         self._rank = resources.rank
         self._size = resources.size
         self._completion = resources.completion
