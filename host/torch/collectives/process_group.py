@@ -186,7 +186,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
             _single(tensors), tensors, _operator(opts), lambda: self._reducing(opts, timeout)[1],
             waited_for=self._coalescing is None and not getattr(opts, "asyncOp", True),
         )  # fmt: skip
-        return self._given(work)
+        return self._noted(work)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = _SUM) -> FaninWork:
         """All-reduce several tensors in place, one after the other without waiting in between."""
@@ -211,7 +211,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         tensor = _single(tensors)
         if not self._arguments.of_one("reduce", tensor, root):
             return self._nothing([tensor])
-        return self._given(self._reduce_collectives.reduce(tensor, root, _op(op), timeout_s))
+        return self._noted(self._reduce_collectives.reduce(tensor, root, _op(op), timeout_s))
 
     def reduce_scatter(
         self, outputs: Any, inputs: Any, opts: Any = _SUM, timeout: timedelta | None = None
@@ -223,7 +223,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._sequence += 1
         if not self._arguments.of_list("reduce_scatter", inputs, outputs, gathers=False, uneven=True):
             return self._nothing([outputs])
-        return self._given(self._reduce_collectives.reduce_scatter_list(outputs, inputs, op, timeout_s))
+        return self._noted(self._reduce_collectives.reduce_scatter_list(outputs, inputs, op, timeout_s))
 
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> FaninWork:
         """Reduce one tensor and keep one's own part."""
@@ -231,7 +231,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._sequence += 1
         if not self._arguments.of_parts("reduce_scatter_tensor", tensor, output, output):
             return self._nothing([output])
-        return self._given(self._reduce_collectives.reduce_scatter(output, tensor, op, timeout_s))
+        return self._noted(self._reduce_collectives.reduce_scatter(output, tensor, op, timeout_s))
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -252,7 +252,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> FaninWork:
         """Wait for every rank."""
         self._sequence += 1
-        return self._given(self._reduce_collectives.barrier(self._seconds(timeout if opts is None else opts.timeout)))
+        return self._noted(self._reduce_collectives.barrier(self._seconds(timeout if opts is None else opts.timeout)))
 
     # --- exchanges ---
 
@@ -264,7 +264,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         if not self._arguments.of_one("broadcast", tensor, root):
             return self._nothing([tensor])
         self._exchanging("broadcast", tensor)
-        return self._given(self._inner.broadcast(tensor, root, timeout_s))
+        return self._noted(self._inner.broadcast(tensor, root, timeout_s))
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> FaninWork:
         """Gather every rank's tensor on all."""
@@ -274,7 +274,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         if not self._arguments.of_list("all_gather", outputs, tensor, gathers=True):
             return self._nothing(outputs)
         self._exchanging("all_gather", tensor)
-        return self._given(self._inner.all_gather(outputs, tensor, timeout_s))
+        return self._noted(self._inner.all_gather(outputs, tensor, timeout_s))
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> FaninWork:
         """Gather every rank's tensor into one."""
@@ -282,7 +282,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         if not self._arguments.of_parts("all_gather_into_tensor", output, tensor, output):
             return self._nothing([output])
         self._exchanging("all_gather_into_tensor", tensor)
-        return self._given(self._inner.all_gather_single(output, tensor, timeout_s))
+        return self._noted(self._inner.all_gather_single(output, tensor, timeout_s))
 
     _allgather_base = all_gather_single
 
@@ -324,7 +324,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         if not self._arguments.of_list("gather", outputs or [], tensor, gathers=True, root=root):
             return self._nothing(outputs or [])
         self._exchanging("gather", tensor)
-        return self._given(self._inner.gather(outputs, tensor, root, self._seconds(timeout)))
+        return self._noted(self._inner.gather(outputs, tensor, root, self._seconds(timeout)))
 
     def scatter(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None, root: int = 0
@@ -339,7 +339,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         if not self._arguments.of_list("scatter", inputs or [], output, gathers=False, root=root):
             return self._nothing([output])
         self._exchanging("scatter", output)
-        return self._given(self._inner.scatter(output, inputs, root, self._seconds(timeout)))
+        return self._noted(self._inner.scatter(output, inputs, root, self._seconds(timeout)))
 
     def all_to_all_single(
         self, output: torch.Tensor, tensor: torch.Tensor, output_splits: Sequence[int], input_splits: Sequence[int],
@@ -350,7 +350,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         if not self._arguments.of_rows("all_to_all_single", output, tensor):
             return self._nothing([output])
         self._exchanging("all_to_all_single", tensor)
-        return self._given(self._inner.all_to_all_single(output, tensor, output_splits, input_splits, timeout_s))
+        return self._noted(self._inner.all_to_all_single(output, tensor, output_splits, input_splits, timeout_s))
 
     alltoall_base = all_to_all_single
 
@@ -362,28 +362,28 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         if not self._arguments.of_lists("all_to_all", outputs, inputs):
             return self._nothing(outputs)
         self._exchanging("all_to_all", *inputs)
-        return self._given(self._inner.all_to_all(outputs, inputs, timeout_s))
+        return self._noted(self._inner.all_to_all(outputs, inputs, timeout_s))
 
     def send(self, tensors: Tensors, destination: int, tag: int) -> FaninWork:
         """Send one tensor to a rank."""
         if not self._arguments.of_peer("send", _single(tensors), destination):
             return self._nothing(tensors)
         self._exchanging("send", _single(tensors))
-        return self._given(self._inner.send(_single(tensors), destination, tag, self._timeout_s))
+        return self._noted(self._inner.send(_single(tensors), destination, tag, self._timeout_s))
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> FaninWork:
         """Receive one tensor from a rank."""
         if not self._arguments.of_peer("recv", _single(tensors), source):
             return self._nothing(tensors)
         self._exchanging("recv", _single(tensors))
-        return self._given(self._inner.recv(_single(tensors), source, tag, self._timeout_s))
+        return self._noted(self._inner.recv(_single(tensors), source, tag, self._timeout_s))
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> FaninWork:
         """Receive one tensor from whoever sends first."""
         if not self._arguments.of_one("recv", _single(tensors)):
             return self._nothing(tensors)
         self._exchanging("recv", _single(tensors))
-        return self._given(self._inner.recv_anysource(_single(tensors), tag, self._timeout_s))
+        return self._noted(self._inner.recv_anysource(_single(tensors), tag, self._timeout_s))
 
     # --- coalescing ---
 
@@ -394,7 +394,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         works, self._coalescing = self._coalescing or [], None
         return self._combined(works, [], self._timeout_s)
 
-    def _given(self, work: FaninWork) -> FaninWork:
+    def _noted(self, work: FaninWork) -> FaninWork:
         """Every single collective passes here: between `_start_coalescing` and `_end_coalescing` it is noted."""
         if self._coalescing is not None:
             self._coalescing.append(work)
@@ -402,13 +402,13 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def _nothing(self, outputs: Tensors) -> FaninWork:
         """A collective of tensors without memory."""
-        return self._given(LocalWork(self._resources.completion, outputs))
+        return self._noted(LocalWork(self._resources.completion, outputs))
 
     def _combined(self, works: list[FaninWork], outputs: Tensors, timeout_s: float) -> FaninWork:
         completion = self._resources.completion
         if not works:
             return LocalWork(completion, outputs)
-        return self._given(CombinedWork(works, completion, outputs, timeout_s))
+        return self._noted(CombinedWork(works, completion, outputs, timeout_s))
 
     # --- reading what torch gives ---
 
