@@ -6,9 +6,9 @@ from fanin.emulation.simulator.addresses import endpoint
 from fanin.emulation.simulator.switch_host import (
     BUFFERS,
     CALLER,
-    Circumstances,
     SimulatedServer,
     SwitchHost,
+    SwitchSetup,
 )
 from fanin.errors import AdmissionError
 from fanin.options import SwitchAddress
@@ -24,8 +24,8 @@ PATH_MTU = 65_536
 class LeafHost(SwitchHost):
     """One leaf, in its present life and those that follow."""
 
-    def __init__(self, given: Circumstances, parent: SwitchHost, *, address: int, name: str) -> None:
-        super().__init__(given, address=address, name=name)
+    def __init__(self, setup: SwitchSetup, parent: SwitchHost, *, address: int, name: str) -> None:
+        super().__init__(setup, address=address, name=name)
         self._parent = parent
         self.url = str(_url(address))
         """What it says that its address is, and others call it by."""
@@ -42,7 +42,7 @@ class LeafHost(SwitchHost):
                 own_address=self.url,
             ),
             BUFFERS,
-            random_bits=self._given.dice.getrandbits,
+            random_bits=self._setup.dice.getrandbits,
             started_s=self._network.queue.now,
             engine="simulated",
         )

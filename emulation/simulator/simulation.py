@@ -22,7 +22,7 @@ from fanin.emulation.simulator.network import Network, ends
 from fanin.emulation.simulator.recorder import Recorder
 from fanin.emulation.simulator.scenario import Fault, Scenario
 from fanin.emulation.simulator.strangers import Strangers
-from fanin.emulation.simulator.switch_host import Circumstances, SwitchHost
+from fanin.emulation.simulator.switch_host import SwitchHost, SwitchSetup
 from fanin.emulation.simulator.violations import CrashError, ProgressError, ViolationError
 from fanin.emulation.simulator.worker import Process
 from fanin.errors import ConfigurationError
@@ -99,7 +99,7 @@ class Simulation:
         self.network = Network(self.queue, scenario.link, dice)
         self.network.watchers.append(self.recorder)
         self._operator = _Operator(self.recorder.note)
-        given = Circumstances(
+        setup = SwitchSetup(
             network=self.network,
             make=switch or switch_type(kind),
             dice=dice,
@@ -108,9 +108,9 @@ class Simulation:
             note=self.recorder.note,
             evicted=self._reconsider,
         )
-        self.switch = SwitchHost(given, address=SWITCH_ADDRESS, name="switch")
+        self.switch = SwitchHost(setup, address=SWITCH_ADDRESS, name="switch")
         self.leaves = [
-            LeafHost(given, self.switch, address=SWITCH_ADDRESS + 1 + leaf, name=f"leaf {leaf}")
+            LeafHost(setup, self.switch, address=SWITCH_ADDRESS + 1 + leaf, name=f"leaf {leaf}")
             for leaf in range(scenario.leaves)
         ]
         self.recorder.names = {SWITCH_ADDRESS: "switch"}

@@ -57,7 +57,7 @@ class _Connection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Circumstances:
+class SwitchSetup:
     """What all switches of a run are given alike."""
 
     network: Network
@@ -73,17 +73,17 @@ class Circumstances:
 class SwitchHost:
     """One switch, in its present life and those that follow."""
 
-    def __init__(self, given: Circumstances, *, address: int, name: str) -> None:
+    def __init__(self, setup: SwitchSetup, *, address: int, name: str) -> None:
         self.address = address
         self.lives = 0
         self.contributions = 0
         """Taken in by machines of former lives."""
         self.books: dict[tuple[int, int], JobLedger] = {}
         """By index and generation, every job that there ever was: leaves may still ask after those of former lives."""
-        self._given = given
-        self._network = given.network
+        self._setup = setup
+        self._network = setup.network
         self._name = name
-        self._limits = Limits(memory_bytes=given.memory_bytes, liveness_timeout_s=given.liveness_timeout_s)
+        self._limits = Limits(memory_bytes=setup.memory_bytes, liveness_timeout_s=setup.liveness_timeout_s)
         self._connections: dict[bytes, _Connection] = {}
         self._node: Node | None = None
 
@@ -92,8 +92,8 @@ class SwitchHost:
     def start(self) -> None:
         """Begin a life, knowing nothing of the one before."""
         self.lives += 1
-        self.machine: Switch = self._given.make(self._given.memory_bytes)
-        self.auditor = SwitchAuditor(self.address, self.machine, self._given.memory_bytes)
+        self.machine: Switch = self._setup.make(self._setup.memory_bytes)
+        self.auditor = SwitchAuditor(self.address, self.machine, self._setup.memory_bytes)
         self._network.watchers.append(self.auditor)
         self.controller: AnyController = self._make_controller()
         self._armed_at = float("inf")
@@ -104,7 +104,7 @@ class SwitchHost:
         return Controller(
             self._limits,
             {"udp": DataPlane(SimulatedServer(self), BUFFERS)},
-            random_bits=self._given.dice.getrandbits,
+            random_bits=self._setup.dice.getrandbits,
             started_s=self._network.queue.now,
             engine="simulated",
         )
@@ -195,7 +195,7 @@ class SwitchHost:
         self._handling, events = True, False
         while (event := self.machine.next_event()) is not None:
             events = True
-            self._given.note(f"{self._name}: {event}")
+            self._setup.note(f"{self._name}: {event}")
             self.controller.handle_event(event, self._network.queue.now)
         self._handling = False
         if events:
@@ -217,7 +217,7 @@ class SwitchHost:
         ledger.evicted(worker)
         self.machine.evict(job, worker, self._network.queue.now)
         self._network.speak(self._node)
-        self._network.queue.at(self._network.queue.now, self._given.evicted, ledger)
+        self._network.queue.at(self._network.queue.now, self._setup.evicted, ledger)
 
     def suspect(self, job: int, worker: int) -> None:
         """Expect a sign of life from a worker soon."""

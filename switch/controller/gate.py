@@ -83,9 +83,9 @@ class Gate:
         self._random_bits = random_bits
         self._closed = keys is not None
         self._operator = None if operator_key is None else fingerprint(operator_key)
-        self._given = {fingerprint(key): key for key in (OPEN.key, *(keys or ()))}
+        self._configured = {fingerprint(key): key for key in (OPEN.key, *(keys or ()))}
         if operator_key is not None and self._operator is not None:
-            self._given[self._operator] = operator_key
+            self._configured[self._operator] = operator_key
         self._learned: OrderedDict[str, bytes] = OrderedDict()
         self._connections: OrderedDict[bytes, _Connection] = OrderedDict()
 
@@ -113,7 +113,7 @@ class Gate:
         if seal.number <= connection.number:
             return _refuse("the message was said before", _REMEDY)
         connection.number = seal.number
-        if seal.disclosed is not None and seal.key not in self._given:
+        if seal.disclosed is not None and seal.key not in self._configured:
             self._learn(seal.key, key)
         caller = Caller(key=seal.key, operator=seal.key == self._operator, source=source)
         if self._closed and caller.is_open and not isinstance(request, control.Ask | control.Attach):
@@ -136,11 +136,11 @@ class Gate:
 
     def key(self, name: str) -> bytes | None:
         """The key of that fingerprint, if it is known: a leaf speaks with its ranks' keys to its parent."""
-        return self._given.get(name) or self._learned.get(name)
+        return self._configured.get(name) or self._learned.get(name)
 
     def _find(self, sealed: Sealed, seal: Seal) -> bytes | None:
         """The key that the seal names: known, or disclosed and the right one."""
-        if (known := self._given.get(seal.key)) is not None:
+        if (known := self._configured.get(seal.key)) is not None:
             return known
         if (known := self._learned.get(seal.key)) is not None:
             self._learned.move_to_end(seal.key)

@@ -115,7 +115,7 @@ class SwitchService:
         self._waker.setblocking(False)
         self._stopping = threading.Event()
         self._servers: dict[Scheme, Server] = {}
-        self._given: DataPlane | None = None
+        self._supplied_plane: DataPlane | None = None
         """What `options.data` has opened."""
         self._parent: ParentLink | None = None
         self._parent_state: ParentState = "unknown"
@@ -348,13 +348,13 @@ class SwitchService:
             raise
 
     def _plane(self, scheme: Scheme, server: Server) -> DataPlane:
-        return self._given or DataPlane(server, _buffers(scheme, server))
+        return self._supplied_plane or DataPlane(server, _buffers(scheme, server))
 
     def _open_server(self, scheme: Scheme, port: int) -> Server:
         options = self.options
         if options.data is not None:
-            self._given = options.data(self.host, port)
-            return self._given.server
+            self._supplied_plane = options.data(self.host, port)
+            return self._supplied_plane.server
         key = options.curve.secret if options.curve is not None else None
         if scheme == "udp":
             return make_server(
