@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from fanin import files
-from fanin.emulation.typed import load_json, read_dataclass
+from fanin.emulation.dataclass_files import load_json, read_dataclass
 from fanin.errors import ConfigurationError, FaninError
 from fanin.protocol import strict
 

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from fanin.emulation.dataclass_files import load_toml, read_dataclass
 from fanin.emulation.network import units
 from fanin.emulation.network.cross_traffic import check_flows
 from fanin.emulation.network.switch_place import SwitchPlace
 from fanin.emulation.network.switches import TARGETS
 from fanin.emulation.network.topology import Link, Topology
 from fanin.emulation.record import Scalar
-from fanin.emulation.typed import load_toml, read_dataclass
 from fanin.errors import ConfigurationError
 from fanin.faults import FaultSchedule
 from fanin.options import Options

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from fanin.emulation.dataclass_files import load_toml, read_dataclass
 from fanin.emulation.simulator.links import Link
-from fanin.emulation.typed import load_toml, read_dataclass
 from fanin.errors import ConfigurationError
 from fanin.host.stale.policy import POLICIES, Policy
 from fanin.protocol import strict
