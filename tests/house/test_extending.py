@@ -76,14 +76,14 @@ def test_a_codec(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="needs torch: pip install 'fanin[torch]'")
-    from fanin.host.torch.collectives import reducing, reductions
+    from fanin.host.torch.collectives import reduce_collectives, request
     from fanin.options import Options
     from tests.control.services import a_service, address_of
     from tests.torch.test_threads import SIZE, groups_of, on_every_rank
 
     (code,) = blocks("A collective", "python")
-    monkeypatch.setattr(reducing, "_COLLECTIVES", dict(reducing._COLLECTIVES))
-    names: dict[str, Any] = vars(reducing) | vars(reductions)
+    monkeypatch.setattr(request, "_COLLECTIVES", dict(request._COLLECTIVES))
+    names: dict[str, Any] = vars(request) | vars(reduce_collectives)
     exec(code, names)
     with a_service(schemes=("udp",), memory_bytes=64 << 20) as service:
         options = Options(switch=str(address_of(service)))
@@ -91,7 +91,7 @@ def test_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
 
             def broadcast(rank: int) -> list[int]:
                 tensor = torch.arange(1000, dtype=torch.int32) * (rank + 1)
-                made = names["WithBroadcast"](groups[rank]._plumbing, groups[rank]._counters)
+                made = names["WithBroadcast"](groups[rank]._resources, groups[rank]._counters)
                 made.broadcast(tensor, 1, 20.0).wait()
                 received: list[int] = tensor.tolist()
                 return received

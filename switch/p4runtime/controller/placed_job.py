@@ -60,7 +60,7 @@ class PlacedJob:
     uplink: LeafUplink | None = None
     """A leaf's presence at the parent; None for other jobs."""
     unclean: set[tuple[int, int]] = field(default_factory=set)
-    """(slot, ring entry) that may hold what another job left there (cleaning.py)."""
+    """(slot, ring entry) that may hold what another job left there (controller_channel.py)."""
     suspected: dict[int, float] = field(default_factory=dict)
     """When something else than silence spoke for a worker's death, by rank."""
     sent: int = 0
