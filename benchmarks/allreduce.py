@@ -21,13 +21,13 @@ from rich.console import Console
 
 from fanin import files
 from fanin.benchmarks import mpi
-from fanin.benchmarks.recording import Beginning, finished
 from fanin.benchmarks.rivals import Rival
 from fanin.emulation.announced import announced, reports_of
 from fanin.emulation.figures import FigureTable
 from fanin.emulation.processes import LocalJob
 from fanin.emulation.record import Row as RecordedRow
 from fanin.emulation.record import RunRecord
+from fanin.emulation.recording import Beginning, finished
 from fanin.emulation.report import publish
 from fanin.errors import ConfigurationError, FaninError
 

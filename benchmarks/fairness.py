@@ -15,7 +15,6 @@ from rich.console import Console
 
 from fanin import files
 from fanin.benchmarks.fairness_worker import COUNT, SECOND_JOBS
-from fanin.benchmarks.recording import Beginning, finished
 from fanin.emulation.announced import announced
 from fanin.emulation.figures import FigureTable
 from fanin.emulation.network.commands import in_namespace
@@ -25,6 +24,7 @@ from fanin.emulation.network.topology import Link, Topology
 from fanin.emulation.network.traffic import LinkWatch
 from fanin.emulation.processes import LocalJob
 from fanin.emulation.record import Quantity, Scalar
+from fanin.emulation.recording import Beginning, finished
 from fanin.emulation.report import publish
 from fanin.errors import ConfigurationError, FaninError
 

@@ -32,10 +32,10 @@ from fanin.benchmarks.ideal import ideal_s
 from fanin.benchmarks.rivals import Rival
 from fanin.emulation.announced import Tell, announced, reports_of
 from fanin.emulation.figures import FigureTable
+from fanin.emulation.machine import machine
 from fanin.emulation.network.commands import in_namespace
 from fanin.emulation.network.cross_traffic import CrossTraffic, check_flows
 from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
-from fanin.emulation.network.machine import machine
 from fanin.emulation.network.switch_place import OWN, SwitchPlace
 from fanin.emulation.network.switches import Switches
 from fanin.emulation.network.topology import Link, Topology

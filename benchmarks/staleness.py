@@ -21,17 +21,17 @@ from rich.console import Console
 
 import fanin
 from fanin import files
-from fanin.benchmarks.recording import Beginning
 from fanin.benchmarks.staleness_worker import MODES
 from fanin.emulation import record, report
 from fanin.emulation.announced import Tell, announced, reports_of
 from fanin.emulation.figures import FigureTable
+from fanin.emulation.machine import machine
 from fanin.emulation.network.commands import in_namespace, require_privileges
 from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
-from fanin.emulation.network.machine import machine
 from fanin.emulation.network.switches import Switches
 from fanin.emulation.network.topology import Link, Topology
 from fanin.emulation.processes import LocalJob
+from fanin.emulation.recording import Beginning
 from fanin.errors import ConfigurationError, FaninError
 
 CONDITIONS = {

@@ -24,8 +24,8 @@ from typing import Any, Literal
 import fanin
 from fanin.emulation import report
 from fanin.emulation.containers.roster import Member, State
+from fanin.emulation.machine import machine
 from fanin.emulation.network import timelines
-from fanin.emulation.network.machine import machine
 from fanin.emulation.progress import progress_of, unkept
 from fanin.emulation.record import (
     VERSION,

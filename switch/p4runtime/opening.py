@@ -26,8 +26,8 @@ from fanin.switch.p4runtime.controller.vocabulary import INSERT, MODIFY, Vocabul
 from fanin.switch.p4runtime.server.device import Actions, Device
 from fanin.switch.p4runtime.server.p4info import read_p4info
 from fanin.switch.p4runtime.server.server import GrpcServer, Service, TlsFiles
+from fanin.switch.p4runtime.server.status import StatusError
 from fanin.switch.p4runtime.server.udp_port import UdpPort
-from fanin.switch.p4runtime.status import StatusError
 
 CPU_PORT = 510
 """Where the programs send packets for the controller (p4/shared/sizes.p4)."""

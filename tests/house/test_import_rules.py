@@ -20,6 +20,15 @@ FIND_CIRCLE = """
 import graphlib, sys, grimp
 graph = grimp.build_graph("fanin", exclude_type_checking_imports=sys.argv[1] != "with types", cache_dir=None)
 imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+if sys.argv[2] == "folders":
+
+    def folder(name):
+        packages = name if graph.find_children(name) else name.rpartition(".")[0]
+        return name if packages == "fanin" else packages  # directly in fanin/ are the lowest and the highest
+
+    modules, imports = imports, {}
+    for name, imported in modules.items():
+        imports.setdefault(folder(name), set()).update(set(map(folder, imported)) - {folder(name)})
 try:
     graphlib.TopologicalSorter(imports).prepare()
 except graphlib.CycleError as error:
@@ -85,9 +94,9 @@ def test_the_contract_of_purity_names_every_pure_module_outside_of_folders() -> 
     assert {f"fanin.{name}" for name in modules} <= set(pure["source_modules"])
 
 
-def circle(tree: Path, *, with_types: bool) -> str:
-    """Modules of `tree` that import each other, those that are imported for types only included or not; or nothing."""
-    command = [sys.executable, "-c", FIND_CIRCLE, "with types" if with_types else "without"]
+def circle(tree: Path, *, with_types: bool = True, of: str = "modules") -> str:
+    """Modules or folders of `tree` that import each other, imports for types only included or not; or nothing."""
+    command = [sys.executable, "-c", FIND_CIRCLE, "with types" if with_types else "without", of]
     found = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=True)
     return found.stdout.strip()
 
@@ -108,3 +117,15 @@ def test_modules_that_import_each_other_are_found(tmp_path: Path, for_types: boo
         (tmp_path / "tree" / "fanin" / "switch" / "machine" / f"{name}.py").write_text(line.format(other))
     assert "fanin.switch.machine.canary" in circle(tmp_path / "tree", with_types=True)
     assert ("fanin.switch.machine.canary" in circle(tmp_path / "tree", with_types=False)) != for_types
+
+
+def test_no_folders_import_each_other(tmp_path: Path) -> None:
+    link_tree(tmp_path / "tree")
+    assert not circle(tmp_path / "tree", of="folders")
+
+
+def test_folders_that_import_each_other_are_found(tmp_path: Path) -> None:
+    link_tree(tmp_path / "tree")
+    canary = tmp_path / "tree" / "fanin" / "emulation" / "network" / "canary.py"
+    canary.write_text("import fanin.emulation.containers.roster\n")
+    assert "fanin.emulation.network" in circle(tmp_path / "tree", of="folders")

@@ -20,7 +20,7 @@ from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc  # noqa: E402
 from fanin.switch.p4runtime.server.device import Device  # noqa: E402
 from fanin.switch.p4runtime.server.p4info import read_p4info  # noqa: E402
 from fanin.switch.p4runtime.server.server import ENTITIES_PER_RESPONSE, GrpcServer, Service  # noqa: E402
-from fanin.switch.p4runtime.status import Code  # noqa: E402
+from fanin.switch.p4runtime.server.status import Code  # noqa: E402
 from tests.p4.router import CPU_PORT, P4INFO, document  # noqa: E402
 
 WAIT_S = 20.0

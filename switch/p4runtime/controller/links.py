@@ -17,7 +17,7 @@ from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 from fanin.errors import ConfigurationError, FaninError, PacketError, SwitchLostError, SwitchUnreachableError
 from fanin.switch.p4runtime.server.device import Device
 from fanin.switch.p4runtime.server.server import MAX_MESSAGE_BYTES, TlsFiles
-from fanin.switch.p4runtime.status import Code, StatusError
+from fanin.switch.p4runtime.server.status import Code, StatusError
 
 CALL_TIMEOUT_S = 30.0
 """Longest answer of a device: BMv2 takes some seconds to load a large program."""

@@ -9,7 +9,7 @@ from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2
 
 from fanin.errors import ProgramError
-from fanin.switch.p4runtime.values import encoded
+from fanin.switch.p4runtime.server.values import encoded
 
 INSERT, MODIFY, DELETE = (getattr(p4runtime_pb2.Update, name) for name in ("INSERT", "MODIFY", "DELETE"))
 

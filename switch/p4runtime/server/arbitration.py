@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from fanin.switch.p4runtime.status import Code, StatusError
+from fanin.switch.p4runtime.server.status import Code, StatusError
 
 MAX_STREAMS = 16
 """Controllers at one time: each holds a thread of the server."""

@@ -14,9 +14,9 @@ from fanin.errors import PacketError, ProgramError, UnsupportedError
 from fanin.switch.p4 import V1Switch
 from fanin.switch.p4.replication import MirrorSession, Replica
 from fanin.switch.p4runtime.server.p4info import Described
+from fanin.switch.p4runtime.server.status import Code, StatusError
 from fanin.switch.p4runtime.server.table_entries import DELETE, INSERT, MODIFY, TableEntries
-from fanin.switch.p4runtime.status import Code, StatusError
-from fanin.switch.p4runtime.values import decoded, encoded
+from fanin.switch.p4runtime.server.values import decoded, encoded
 
 MAX_GROUP = 0xFFFF
 """Multicast groups are numbered by a 16-bit field of v1model, mirror sessions by 15 bits."""

@@ -21,7 +21,7 @@ from fanin import files
 from fanin.errors import ConfigurationError
 from fanin.switch.p4runtime.server.arbitration import MAX_STREAMS, Arbitration, Standing
 from fanin.switch.p4runtime.server.device import Device
-from fanin.switch.p4runtime.status import Code, StatusError
+from fanin.switch.p4runtime.server.status import Code, StatusError
 
 API_VERSION = "1.4.1"
 """Version of P4Runtime that Capabilities returns."""

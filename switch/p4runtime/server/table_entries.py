@@ -10,8 +10,8 @@ from p4.v1 import p4runtime_pb2
 
 from fanin.switch.p4.tables import Entry, Match, Table, TableError
 from fanin.switch.p4runtime.server.p4info import Described, by_id
-from fanin.switch.p4runtime.status import Code, StatusError, from_table
-from fanin.switch.p4runtime.values import decoded, encoded
+from fanin.switch.p4runtime.server.status import Code, StatusError, from_table
+from fanin.switch.p4runtime.server.values import decoded, encoded
 
 EXACT, LPM = p4info_pb2.MatchField.EXACT, p4info_pb2.MatchField.LPM
 TERNARY, RANGE = p4info_pb2.MatchField.TERNARY, p4info_pb2.MatchField.RANGE

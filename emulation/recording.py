@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 
 import fanin
 from fanin.emulation import record
-from fanin.emulation.network.machine import machine
+from fanin.emulation.machine import machine
 
 
 @dataclass(frozen=True, slots=True)

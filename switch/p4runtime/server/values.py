@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fanin.switch.p4runtime.status import Code, StatusError
+from fanin.switch.p4runtime.server.status import Code, StatusError
 
 
 def encoded(value: int) -> bytes:
