@@ -11,7 +11,7 @@ Rules of this file
   key, challenge and number; only `Challenge`, and refusals of what could not be understood, are not.
 * `parse` is the only way from bytes to a message, and raises nothing but `ControlError`. It is strict: every field must
   be there with its exact type, none may be unknown, sizes are bounded and texts are printable
-  (fanin/protocol/strict_json.py). Whether a value makes sense (is this rank taken?) is the controller's to judge, since
+  (fanin/protocol/strict.py). Whether a value makes sense (is this rank taken?) is the controller's to judge, since
   its answer has a reason and a remedy.
 * `Refused` keeps its layout in every version, and is read from any version: a refusal for the version must be readable.
 
@@ -42,9 +42,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fanin.errors import FaninError
-from fanin.protocol import strict_json
+from fanin.protocol import strict
 from fanin.protocol.seal import TAG_BYTES, tag, tag_holds
-from fanin.protocol.strict_json import MAX_TEXT_CHARACTERS
+from fanin.protocol.strict import MAX_TEXT_CHARACTERS
 
 VERSION = 2
 """Of this protocol. A controller refuses every other one, in words."""
@@ -499,16 +499,16 @@ def read(data: bytes, limit_bytes: int = MAX_MESSAGE_BYTES) -> Sealed:
     if len(data) > limit_bytes:
         raise ControlError(f"{len(data)} bytes; a control message has at most {limit_bytes}")
     try:
-        body = strict_json.load(data)
+        body = strict.load_json(data)
         message = _read_message(body)
         assert isinstance(body, dict)
         if body["fanin"] != VERSION or ("seal" not in body and "tag" not in body):
             return Sealed(message, None, data, b"")
         if not isinstance(body.get("seal"), dict) or (tail := _TAIL.fullmatch(data[-_TAIL_BYTES:])) is None:
             raise ControlError("a seal without a tag at its end")
-        seal = strict_json.read(body["seal"], Seal, "seal")
+        seal = strict.read_message(body["seal"], Seal, "seal")
         return Sealed(message, seal, data[:-_TAIL_BYTES], bytes.fromhex(tail[1].decode()))
-    except strict_json.RecordError as error:
+    except strict.RecordError as error:
         raise ControlError(str(error)) from None
 
 
@@ -518,10 +518,10 @@ def _read_message(body: object) -> Message:
     name = body.get("type")
     if name == "refused" and version != VERSION:
         known = {field.name for field in dataclasses.fields(Refused)}
-        return strict_json.read({key: value for key, value in body.items() if key in known}, Refused, "refused")
+        return strict.read_message({key: value for key, value in body.items() if key in known}, Refused, "refused")
     if version != VERSION:
         raise ControlError(f"control protocol version {version}; this side speaks {VERSION}", version)
     if not isinstance(name, str) or name not in _TYPES:
-        raise ControlError(f"unknown message type {strict_json.shown(name)}")
-    message = strict_json.read({key: body[key] for key in body if key not in _ENVELOPE}, _TYPES[name], name)
+        raise ControlError(f"unknown message type {strict.shown(name)}")
+    message = strict.read_message({key: body[key] for key in body if key not in _ENVELOPE}, _TYPES[name], name)
     return typing.cast("Message", message)

@@ -56,6 +56,11 @@ class Limits:
 
 FILES = Limits(text_characters=1 << 20, items=1 << 20, printable=False)
 """Of files, whose size is bounded when they are read."""
+MAX_TEXT_CHARACTERS = 512
+MAX_ITEMS = 65_536
+"""Longest list or object."""
+MESSAGES = Limits(text_characters=MAX_TEXT_CHARACTERS, items=MAX_ITEMS, printable=True)
+"""Of what anybody on the network may send."""
 
 
 def load_json(data: bytes) -> object:
@@ -95,6 +100,11 @@ def read(body: object, kind: type[Kind], path: str, limits: Limits = FILES) -> K
     if absent := hints.keys() - body.keys() - optional:
         raise RecordError(f"{path}: field {min(absent)!r} is missing")
     return kind(**{name: value_of(value, hints[name], f"{path}.{name}", limits) for name, value in body.items()})
+
+
+def read_message(body: Mapping[str, Any], kind: type[Kind], path: str) -> Kind:
+    """The same from anybody on the network: within the limits of messages."""
+    return read(body, kind, path, MESSAGES)
 
 
 def value_of(value: object, hint: Any, path: str, limits: Limits = FILES) -> object:

@@ -31,7 +31,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from fanin.protocol import strict_json
+from fanin.protocol import strict
 from fanin.protocol.seal import TAG_BYTES, tag, tag_holds
 
 CHALLENGE_BYTES = 16
@@ -64,11 +64,11 @@ class GiverAddress:
     def parse(cls, data: bytes) -> GiverAddress:
         """Read what `str` wrote; ConnectionError for anything else."""
         try:
-            body = strict_json.load(data)
+            body = strict.load_json(data)
             if not isinstance(body, dict):
-                raise strict_json.RecordError("no object")
-            return strict_json.read(body, cls, "giver")
-        except strict_json.RecordError as error:
+                raise strict.RecordError("no object")
+            return strict.read_message(body, cls, "giver")
+        except strict.RecordError as error:
             raise ConnectionError(f"its address is none: {error}") from None
 
     def __str__(self) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from fanin.protocol.control import Join, Refusal, Refused, Tune, one_line
 from fanin.protocol.job import MAX_TREE_WORKERS, JobSpec
-from fanin.protocol.strict_json import MAX_TEXT_CHARACTERS
+from fanin.protocol.strict import MAX_TEXT_CHARACTERS
 from fanin.protocol.window import IP_UDP_HEADER_BYTES
 from fanin.protocol.wire import MAX_WORKERS
 from fanin.protocol.wire import VERSION as WIRE_VERSION

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fanin.protocol import control
 from fanin.protocol.control import ControlError
-from fanin.protocol.strict_json import MAX_TEXT_CHARACTERS
+from fanin.protocol.strict import MAX_TEXT_CHARACTERS
 
 TEXT = st.text(st.characters(categories=("L", "N", "P", "S", "Zs")), max_size=40).filter(
     lambda text: text.isprintable() or not text

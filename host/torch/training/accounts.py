@@ -21,8 +21,8 @@ from torch._C import _distributed_c10d as c10d
 from fanin.errors import CollectiveTimeoutError, HandoverError
 from fanin.host.session.session import Session
 from fanin.host.stale.account import Account
-from fanin.protocol import strict_json
-from fanin.protocol.strict_json import MAX_TEXT_CHARACTERS
+from fanin.protocol import strict
+from fanin.protocol.strict import MAX_TEXT_CHARACTERS
 
 Kind = TypeVar("Kind")
 
@@ -151,11 +151,11 @@ def _array(pieces: tuple[str, ...]) -> npt.NDArray[np.int64]:
 
 def _read(data: bytes, kind: type[Kind], what: str) -> Kind:
     try:
-        body = strict_json.load(data)
+        body = strict.load_json(data)
         if not isinstance(body, dict):
-            raise strict_json.RecordError("no object")
-        return strict_json.read(body, kind, what)
-    except strict_json.RecordError as error:
+            raise strict.RecordError("no object")
+        return strict.read_message(body, kind, what)
+    except strict.RecordError as error:
         raise _unreadable(what, error) from None
 
 
