@@ -25,7 +25,7 @@ from fanin.switch.controller.resources import Resources
 
 
 class Direct:
-    """See fanin.switch.jobs.Way."""
+    """See fanin.switch.controller.jobs.Way."""
 
     tree = False
     decides = True

@@ -59,7 +59,7 @@ class ParentPath:
 
 
 class Part:
-    """This leaf's part of one job: see fanin.switch.jobs.Way. Its workers are the ranks at this leaf."""
+    """This leaf's part of one job: see fanin.switch.controller.jobs.Way. Its workers are the ranks at this leaf."""
 
     tree = True
     decides = False

@@ -27,7 +27,7 @@ from fanin.switch.controller.resources import Resources
 
 
 class ThroughLeaves:
-    """See fanin.switch.jobs.Way."""
+    """See fanin.switch.controller.jobs.Way."""
 
     tree = True
     decides = True
