@@ -49,13 +49,13 @@ class Limits:
 
     text_characters: int
     items: int
-    """Of a list or an object."""
+    """Longest list or object."""
     printable: bool
     """Whether texts must be printable, on one line."""
 
 
 FILES = Limits(text_characters=1 << 20, items=1 << 20, printable=False)
-"""Of files, whose size is bounded when they are read."""
+"""Limits of files, whose size is bounded when they are read."""
 
 
 def load_json(data: bytes) -> object:
