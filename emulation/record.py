@@ -26,7 +26,7 @@ VERSION = 1
 PROCESSORS_BUSY, LINKS_BUSY = 0.9, 0.9
 """From these shares on, processors are called the limit of a measurement, or links are."""
 MAX_SPANS = 20_000
-"""Of one worker. A longer run keeps the first ones and says so in `notes`."""
+"""Spans of one worker. A longer run keeps the first ones and says so in `notes`."""
 
 Kind = Literal["emulate", "bench", "compose", "demo"]
 Activity = Literal["compute", "quantize", "send", "wait"]
@@ -45,7 +45,7 @@ class Span:
     step: int | None = None
     """Optimizer steps finished before it; None for a program without an optimizer."""
     bytes: int = 0
-    """Of the tensors concerned; 0 for compute."""
+    """Bytes of the tensors concerned; 0 for compute."""
     waited_for: tuple[int, ...] = ()
     """Ranks whose contributions came last while this worker waited, the most frequent one first."""
 
@@ -154,9 +154,9 @@ class Row:
     """Bits per element on the wire."""
     workers: int
     bytes: int
-    """Of float32 per worker."""
+    """Bytes of float32 per worker."""
     rate_bit_s: float | None
-    """Of every link, each way."""
+    """Rate of every link, each way."""
     measures: Literal["allreduce", "step"]
     """What `median_s` times: one all-reduce, or a whole training step."""
     median_s: float
@@ -175,7 +175,7 @@ class Row:
     """Where fanin's switch was, in words; empty where nobody noted it."""
     ranks_per_host: int = 1
     processor: float | None = None
-    """Of all processors of the machine, the share that was busy while this was timed, 0..1; None: not known."""
+    """Share of the machine's processors that was busy while this was timed, 0..1; None: not known."""
 
     @property
     def processor_bound(self) -> bool:
@@ -200,7 +200,7 @@ class Quantity:
     limit: float | None = None
     """What cannot be exceeded or is to be reached, drawn as a dashed line; `caption` says which."""
     caption: str = ""
-    """Of the plot, for people; that of its first quantity is taken."""
+    """Caption of the plot; that of its first quantity is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from fanin.errors import ConfigurationError, FaninError
 
 MAX_SHOWN = 60
 MAX_BYTES = 1 << 28
-"""Of a file that is read: a record of the longest run has some 30 MiB."""
+"""Longest file that is read: a record of the longest run has some 30 MiB."""
 
 REMEDIES = {
     errno.ENOSPC: "free space there, or name another place",

@@ -25,7 +25,7 @@ def memory_bytes(cgroups: Path = CGROUPS, membership: Path = Path("/proc/self/cg
 
 
 def _limits(root: Path, path: str, name: str) -> list[int]:
-    """Of the group and of all above it."""
+    """Limits of the control group and of all groups above it, in bytes."""
     group = root / path.lstrip("/")
     found = []
     for folder in (group, *group.parents):

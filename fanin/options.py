@@ -24,7 +24,7 @@ MAX_HOST_CHARACTERS = 200
 MAX_SWITCHES = 64
 """Addresses of one job: a worker has sockets and threads for each."""
 MIN_SECRET_CHARACTERS = 16
-"""Of a secret that people choose: whoever sees messages of the job may try to guess it."""
+"""Shortest secret that people may choose: an attacker who sees messages of the job can try to guess it."""
 EXACT_ELEMENTS = 256
 """Tensors of up to so many elements are reduced exactly in a group of any size."""
 EXACT_WORDS = 4096

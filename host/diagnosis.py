@@ -200,7 +200,7 @@ def _settled(client: ControlClient, timeout_s: float) -> control.Reply:
 
 
 def _parent(parent: control.ParentReport) -> Check:
-    """Of a leaf: whether the switch above it is there."""
+    """Whether a leaf's parent answers."""
     if parent.state == "answers":
         return Check(name="parent", result=parent.text)
     if parent.state == "unknown":

@@ -28,7 +28,7 @@ TICK_S = 0.25
 FAREWELL_S = 3.0
 """How long members may take to hear the verdict and go."""
 STOPPED_STATUS = 143
-"""Of a process that SIGTERM ended, as shells count."""
+"""Exit status of a process that SIGTERM ended, as shells count."""
 
 
 EPOCH_FORMATS: dict[str, Callable[[float], str]] = {
@@ -38,7 +38,7 @@ EPOCH_FORMATS: dict[str, Callable[[float], str]] = {
     "step_s": lambda value: f"step {value * 1e3:.1f} ms",
     "communication_s": lambda value: f"comm. {value * 1e3:.1f} ms",
 }
-"""Of a line of progress."""
+"""Fields of a line of progress."""
 
 
 class JobServer:

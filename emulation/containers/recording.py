@@ -62,7 +62,7 @@ class _Joined:
 
 
 class Recorder:
-    """Of one job. A context manager: what it starts ends with it."""
+    """Makes the record of one job. A context manager: the threads that it starts end with it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -214,7 +214,7 @@ class Recorder:
         )
 
     def _link(self, url: str, lines: list[dict[str, Any]]) -> LinkRecord:
-        """Of the switch itself: what all its workers sent and got."""
+        """The link of the switch itself: bytes that all its workers sent and received."""
         up, down = (
             grown(
                 [

@@ -1,4 +1,4 @@
-"""Who takes part in a job of containers, which rank each has, and how the job ended. Pure: no socket, no clock.
+"""The members of a job of containers, their ranks, and how the job ended. Pure: no socket, no clock.
 
 Rules
 -----
@@ -35,7 +35,7 @@ GRACE_S = 12.0
 
 
 class State(enum.Enum):
-    """Of a member."""
+    """State of a member."""
 
     JOINED = "joined"
     RUNNING = "running"

@@ -37,7 +37,7 @@ MASTER_PORT = 29_500
 VERDICT_TIMEOUT_S = 60.0
 """Longest wait for the other members once this one's program has ended."""
 MAX_TIMELINE_LINES = 40_000
-"""Of a program's time line; a longer one loses its end."""
+"""Lines of a program's time line; a longer one loses its end."""
 TIMELINE_LINES_PER_MESSAGE = 1000
 """Some hundred bytes each, far below what the channel takes."""
 

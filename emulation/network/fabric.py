@@ -43,7 +43,7 @@ MAX_BURST_S = 0.01
 MIN_BURST_FRAMES = 2
 ETHERNET_HEADER_BYTES = 14
 QUEUE_FRAMES = 10_000
-"""Of a link without a rate."""
+"""Queue of a link without a rate."""
 
 
 class End:

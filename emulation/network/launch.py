@@ -31,7 +31,7 @@ STOP_GRACE_S = 3.0
 TORCHRUN_REPORT = re.compile(r"^E\d{4} .*failed \(exitcode: (?P<status>-?\d+)\)", re.MULTILINE)
 """The first line of what a torchrun agent says when its program has failed."""
 TORCHRUN_LINE = re.compile(r"^\[?[EWI]\d{4} |^torch\.distributed\.elastic")
-"""Of torch's own log: the level and the date."""
+"""Beginning of a line of torch's own log: the level and the date."""
 
 
 @dataclass(frozen=True, slots=True)

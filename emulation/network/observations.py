@@ -39,7 +39,7 @@ Outcome = Literal["finished", "failed", "interrupted"]
 
 
 class Observations:
-    """Of one run."""
+    """Everything observed of one run."""
 
     def __init__(self, scenario: Scenario, command: Sequence[str]) -> None:
         self._scenario, self._command = scenario, command
@@ -52,7 +52,7 @@ class Observations:
         self._events: list[Event] = []
         self._notes: list[str] = []
         self._ends: dict[int, str] = {}
-        """Of the workers that have ended, in that order."""
+        """How workers ended, in the order of their ends."""
         self._interrupted = False
         self._error = ""
         self._timelines: dict[int, list[dict[str, Any]]] = {}

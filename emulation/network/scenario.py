@@ -71,7 +71,7 @@ class Scenario:
     """Where the switch is: `own`, `rank0`, `hosts`, `spare:K` (switch_place.py)."""
     racks: int = 1
     target: str = "native"
-    """Of the switch: one of switches.TARGETS."""
+    """Kind of the switch: one of switches.TARGETS."""
     lanes: int = 32
     rate: str = "1gbit"
     delay: str = "0us"
@@ -92,7 +92,7 @@ class Scenario:
     restarts: int = 0
     """How often torchrun starts the workers anew after a failure, 0..8."""
     fallback: str = "raise"
-    """Of the workers when the switch is lost: `raise` or `gloo`."""
+    """What workers do when the switch is lost: `raise` or `gloo`."""
     seed: int = 0
     """0..2^32-1."""
 
@@ -228,7 +228,7 @@ def load(source: str) -> dict[str, Any]:
 
 
 def path_of(source: str) -> Path:
-    """Of a scenario: the file itself, or a shipped one of that name."""
+    """Path of a scenario: the file itself, or a shipped one of that name."""
     path, shipped = Path(source), SHIPPED / f"{source}.toml"
     return shipped if not path.exists() and shipped.exists() else path
 

@@ -17,7 +17,7 @@ from fanin.emulation.record import MAX_SPANS, Activity, Span
 
 MAX_WAITED_FOR = 3
 MAX_NUMBER = float(1 << 63)
-"""Of anything that is counted or timed: what is larger was written by somebody else."""
+"""Largest count or time: larger ones were not written by fanin."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ class Topology:
     uplink: Link = Link()
     """Between a rack's bridge and the root."""
     seed: int = 0
-    """Of the wires' dice."""
+    """Seed of the wires' dice."""
 
     def __post_init__(self) -> None:
         per_host, place = self.ranks_per_host, self.switch_at

@@ -22,7 +22,7 @@ GREETING_BYTES = 64
 _MAJOR_AT, _MECHANISM_AT = 10, slice(12, 32)
 _LENGTH = struct.Struct("!Q")
 MAX_COMMAND_BYTES = 1024
-"""Of READY, with its properties, and of commands that come later."""
+"""Longest command: READY with its properties, and commands that follow."""
 _READY_BODY = b"\x05READY\x0bSocket-Type" + struct.pack("!I", 6) + b"ROUTER\x08Identity" + struct.pack("!I", 0)
 READY = bytes((COMMAND, len(_READY_BODY))) + _READY_BODY
 _PING, _PONG, _TTL_BYTES = b"\x04PING", b"\x04PONG", 2
@@ -61,7 +61,7 @@ class ZmtpConnection:
 
     @property
     def held_bytes(self) -> int:
-        """Of what has come and is no complete message yet."""
+        """Bytes received that are not a complete message yet."""
         return len(self._buffer) + self._message_bytes
 
     def feed(self, data: bytes) -> None:

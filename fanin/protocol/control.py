@@ -47,7 +47,7 @@ from fanin.protocol.seal import TAG_BYTES, tag, tag_holds
 from fanin.protocol.strict import MAX_TEXT_CHARACTERS
 
 VERSION = 2
-"""Of this protocol. A controller refuses every other one, in words."""
+"""Version of this protocol. A controller refuses every other one, with the reason."""
 DEFAULT_PORT = 4919
 """0x1337: TCP for control and UDP for data."""
 JOIN_INTERVAL_S = 0.5
@@ -368,7 +368,7 @@ class JobReport:
     words_per_packet: int
     flows: int
     memory_bytes: int
-    """Of the switch's, its rings in shared memory included."""
+    """Memory of the switch that the job holds, its rings in shared memory included."""
     ring_bytes: int
     """What those take; 0 where it has none."""
     wanted_ring_bytes: int
@@ -419,7 +419,7 @@ class Stats:
     refused: dict[str, int]
     """Refusals so far by code."""
     parent: ParentReport | None = None
-    """Of a leaf."""
+    """A leaf's parent."""
     job_count: int = 0
     """Jobs that some worker takes part in or waits for, whoever asks."""
     operator: bool = True

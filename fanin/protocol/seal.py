@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 
 KEY_BYTES = 32
 TAG_BYTES = 16
-"""Of a keyed hash: 128 bits."""
+"""Length of a keyed hash: 128 bits."""
 FINGERPRINT_BYTES = 16
 SECRET_BYTES = 32
-"""Of a secret that a program draws, rather than a person."""
+"""Length of a secret that a program draws, rather than a person."""
 NONCE_BITS = 62
-"""Of the first number of a connection, so that a JSON reader of any kind can hold those that follow."""
+"""Bits of the first number of a connection, so that any JSON reader can hold those that follow."""
 
 _CONTROL, _FINGERPRINT = b"fanin control", b"fanin finger"
 _REQUEST, _REPLY = b"fanin request", b"fanin reply"

@@ -49,18 +49,18 @@ class Limits:
 
     text_characters: int
     items: int
-    """Of a list or an object."""
+    """Longest list or object."""
     printable: bool
     """Whether texts must be printable, on one line."""
 
 
 FILES = Limits(text_characters=1 << 20, items=1 << 20, printable=False)
-"""Of files, whose size is bounded when they are read."""
+"""Limits of files, whose size is bounded when they are read."""
 MAX_TEXT_CHARACTERS = 512
 MAX_ITEMS = 65_536
 """Longest list or object."""
 MESSAGES = Limits(text_characters=MAX_TEXT_CHARACTERS, items=MAX_ITEMS, printable=True)
-"""Of what anybody on the network may send."""
+"""Limits of messages that anybody on the network may send."""
 
 
 def load_json(data: bytes) -> object:

@@ -47,7 +47,7 @@ MAX_FRAMES_WINDOW_BYTES = 1 << 19
 """The same where packets are frames of a network: 4 ms at 1 Gbit/s, which covers a host that is slow to wake up. Where
 the link is the limit, a window waits in the sender's own queue; one of 1 MiB overflowed a queue of that size."""
 LONGEST_FRAME_BYTES = 9216
-"""Of jumbo frames, as switches count them; longer packets are loopback's."""
+"""Longest jumbo frame that switches carry; only loopback has longer packets."""
 MAX_SLOTS = 1024
 BLOCK_WORDS = 1024
 """Words that share a scale code, about. Smaller blocks lose less precision and cost two bytes each."""

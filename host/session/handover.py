@@ -37,7 +37,7 @@ from fanin.protocol.seal import TAG_BYTES, tag, tag_holds
 CHALLENGE_BYTES = 16
 HEAD = struct.Struct(f"!{CHALLENGE_BYTES}sI{TAG_BYTES}s")
 PURPOSE = b"fanin handover"
-"""Of the key that the job's secret gives for this."""
+"""Purpose for which a key is derived from the job's secret."""
 LENGTH = struct.Struct("!Q")
 ALIVE_INTERVAL_S = 1.0
 """A giver that is not as far yet says so this often; less than any silence that a newcomer bears."""

@@ -51,7 +51,7 @@ REQUESTS_PER_TURN = 64
 CONTROL_LIMITS = ZmtpLimits(frame_bytes=control.MAX_MESSAGE_BYTES, frames=1, message_bytes=control.MAX_MESSAGE_BYTES)
 """A control message is one frame."""
 CONTROL_BUFFER_BYTES = 1 << 17
-"""Of the kernel's, per connection and direction: two of the longest messages."""
+"""Kernel buffer per connection and direction: two of the longest messages."""
 LINGER_S = 0.2
 """How long closing waits for what was sent last."""
 MAX_WAIT_MS = 60_000
@@ -83,7 +83,7 @@ class ServiceOptions:
     job_keys: tuple[bytes, ...] | None = None
     """The keys that jobs may have, at a switch that serves only those. None: any."""
     source_share: float = 1.0
-    """Of the memory, what jobs opened from one address may hold together, 0..1."""
+    """Share of the memory that jobs opened from one address may hold together, 0..1."""
     parent: SwitchAddress | None = None
     """The switch that this one is a leaf of."""
     parent_curve_key: str | None = None
@@ -105,7 +105,7 @@ class SwitchService:
         self.host: str = _resolve(options.host)
         """Numeric address."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        """Of the connection to the parent."""
+        """ZeroMQ context of the connection to the parent."""
         self._control: Listener | CurvePort | None = None
         self._gate = Gate(secrets.randbits, operator_key=options.operator_key, keys=options.job_keys)
         self.faults = Faults(time.monotonic)

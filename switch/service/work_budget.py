@@ -11,7 +11,7 @@ Rules
 from __future__ import annotations
 
 CONTROL_SHARE = 0.15
-"""Of one processor. The Python engine shares its interpreter with control, so a job keeps at least the rest."""
+"""Share of one processor. The Python engine shares its interpreter with control, so a job keeps at least the rest."""
 CONTROL_BURST_S = 0.5
 """Processor time that may be taken at once: about 5,000 requests."""
 

@@ -21,7 +21,7 @@ HANDSHAKE_MS = 5000
 QUEUED_MESSAGES = 1000
 """High-water mark of one peer; what is beyond it is dropped, and it asks again."""
 MAX_SOCKETS = 8192
-"""Of the context: connections count."""
+"""Sockets of the context; connections count as sockets."""
 LINGER_MS = 200
 
 

@@ -32,7 +32,7 @@ MAX_CONNECTIONS = 4096
 SPARE_FILES = 256
 """That many a process keeps for everything else."""
 MAX_PER_SOURCE = 512
-"""Of them, from one address: ranks, leaves and tools of one machine."""
+"""Connections from one address: ranks, leaves and tools of one machine."""
 STRANGER_PATIENCE_S = 10.0
 """A stranger's connection that is silent for this long is closed; a rank that joins speaks twice a second."""
 MAX_UNREAD_BYTES = 1 << 16
@@ -70,7 +70,7 @@ class _Peer:
     kept: bool = False
     interest: int = 0
     written: int = 0
-    """Of `zmtp.to_send`, what has gone already."""
+    """Bytes of `zmtp.to_send` that are already sent."""
 
 
 class Listener:

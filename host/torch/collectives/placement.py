@@ -79,7 +79,7 @@ def hosts_of(identities: Sequence[str]) -> Hosts:
 
 
 def where_to_sum(options: Options, *, one_machine: bool) -> Where:
-    """Of a job without addresses: at whose switch, or `auto` if that depends on where the ranks are.
+    """The switch of a job without addresses, or `auto` if that depends on where the ranks are.
 
     `one_machine`: the ranks can only reach each other on this machine. Raises ConfigurationError for shards that such a
     job cannot have.

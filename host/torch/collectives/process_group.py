@@ -534,7 +534,7 @@ def _single(tensors: Any) -> torch.Tensor:
 
 
 def _operator(opts: Any) -> Any:
-    """Of an options object, or a bare operator itself."""
+    """The operator of an options object, or a bare operator itself."""
     op = getattr(opts, "reduceOp", None)
     return _op(opts) if op is None else op
 

@@ -272,7 +272,7 @@ class _Told:
     leaves: bool = False
     """Hosts have leaves of the shards."""
     secret: str | None = None
-    """Of the job; None: all ranks were given it."""
+    """Secret of the job; None: all ranks were given it."""
     hosts: tuple[tuple[int, ...], ...] = ()
 
     def text(self) -> str:

@@ -95,7 +95,7 @@ class Welcome:
 
 
 _SCALE_STATE = ("power", "largest", "changes", "began", "power_before")
-"""Of ScaleEpochs; the rest are options."""
+"""Fields of ScaleEpochs that make its state; the rest are options."""
 
 
 def come_in(

@@ -37,7 +37,7 @@ class StaleSynchronousState:
         self.iteration = 0
         self._largest = 0.0
         self._buffers: list[torch.Tensor] = []
-        """Of this iteration so far, in order of buckets."""
+        """Buffers of this iteration so far, in order of buckets."""
         self._futures: list[Future[torch.Tensor]] = []
         self._sizes: list[int] = []
         """Elements by bucket."""
@@ -45,7 +45,7 @@ class StaleSynchronousState:
         """In the order in which their gradients lie in the buckets."""
         self._job: StaleJob | None = None
         self._sum = np.zeros(0, np.float32)
-        """Of the results since the last iteration's."""
+        """Sum of the results since the last iteration's."""
         self._landed = False
         """Whether any of them holds a contribution."""
 
