@@ -111,6 +111,10 @@ class Options:
     """Any text: ranks with the same one count as ranks of one host, which share memory. None: as the kernel has it."""
     lanes: int = 32
     """Bits per lane for floating point tensors: 32, 16, 8 or 4. Narrow lanes move fewer bytes and round more."""
+    codec: str | None = None
+    """A gradient codec of one stage, such as `rotated:8` (docs/codecs.md): sums and averages of float32, float16 and
+    bfloat16 that are not small go through it, without error feedback, since a tensor's next step cannot be told from
+    another tensor's. The same on every rank. None: lanes alone."""
     exact_elements: int | None = None
     """The largest count of elements that is reduced exactly (docs/numerics.md), at N times the words. None: 256, or as
     many as make 4,096 with all ranks; 0: none, so that small sums take lanes and small maxima gloo. The same on every
@@ -173,6 +177,8 @@ class Options:
             self.host is None or (self.host.isprintable() and 0 < len(self.host) <= 200), f"host = {self.host!r}: text"
         )
         check(self.lanes in LANES, f"lanes = {self.lanes}; must be one of {LANES}")
+        codec = self.codec
+        check(codec is None or (codec.isprintable() and 0 < len(codec) <= 200), f"codec = {codec!r}: 1..200 characters")
         exact = self.exact_elements
         check(
             exact is None or 0 <= exact <= MAX_EXACT_ELEMENTS,

@@ -55,6 +55,29 @@ def allreduce(
     )
 
 
+@app.command(epilog=epilog("codecs"))
+def codecs(
+    workers: Annotated[int, typer.Option(min=2, max=32, help="Worker processes on this machine.")] = 4,
+    bytes_: Annotated[
+        int, typer.Option("--bytes", min=4096, max=MAX_BYTES, help="Bytes of float32 per worker.")
+    ] = 4_194_304,
+    codecs: Annotated[str, typer.Option(help="As docs/codecs.md has them, separated by commas; all by default.")] = "",
+    steps: Annotated[int, typer.Option(min=3, max=1000, help="Steps of each codec on each distribution.")] = 5,
+    json: output.JsonFile = None,
+) -> None:
+    """Measure what gradient codecs lose, send and take, on normal and heavy-tailed values."""
+    extras.require("torch", "`fanin bench codecs`")
+    output.check(json, None, None)
+    from rich.console import Console
+
+    from fanin.benchmarks import codecs as benchmark
+
+    plan = benchmark.Plan(
+        workers=workers, bytes=bytes_, steps=steps, codecs=tuple(text for text in codecs.split(",") if text)
+    )
+    benchmark.bench(plan, json_file=json, console=Console())
+
+
 @app.command(epilog=epilog("network"))
 def network(
     workers: Annotated[int, typer.Option(min=2, max=100, help="Ranks in all.")] = 4,

@@ -35,6 +35,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "fanin bench allreduce --workers 4 --against gloo,mpi",
         "fanin bench allreduce --bytes 4096 --lanes 32 --json rows.json",
     ),
+    "codecs": (
+        "fanin bench codecs --workers 8",
+        "fanin bench codecs --codecs lanes:8,rotated:8,low_rank:32:rank=2 --bytes 26214400 --json rows.json",
+    ),
     "network": (
         "sudo fanin bench network --workers 8 --rate 100mbit --against gloo,mpi",
         "sudo fanin bench network --workers 4 --rate 1gbit --bytes 65536,1048576,26214400 --steps 5",

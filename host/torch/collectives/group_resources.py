@@ -208,31 +208,33 @@ class GroupResources:
         self.session = self.failures.session = session
         self.direct = Direct(session, self.failures, self.completion)
         if self.options.exact_elements is not None:
-            self._agree_on(self.options.exact_elements)
+            self._agree_on("exact_elements", self.options.exact_elements, self.options.exact_elements)
+        if self.options.codec is not None:
+            self._agree_on("codec", zlib.crc32(self.options.codec.encode()), self.options.codec)
         if self._is_world:
             self._timeline = timeline_for(session, self.options)
 
-    def _agree_on(self, exact_elements: int) -> None:
-        """Have CollectiveMismatchError now where another rank has another border between what is exact and what is not.
+    def _agree_on(self, name: str, value: int, given: object) -> None:
+        """Have CollectiveMismatchError now where another rank was given another value of an option.
 
-        Maxima of a size in between would go through the switch on some ranks and over gloo on others. A rank that was
-        not given one comes with its first reduction instead, which the switch refuses as another collective.
+        With unlike exact_elements, maxima of a size in between would go through the switch on some ranks and over gloo
+        on others; with unlike codecs, sums would be of different things. A rank that was given none comes with its
+        first reduction instead, which the switch refuses as another collective.
         """
         assert self.session is not None
-        bounds = torch.tensor([exact_elements, -exact_elements])
+        bounds = torch.tensor([value, -value])
         address = bounds.data_ptr()
         ticket = self.session.submit(
             Reduction(
                 source=address, destination=address, count=2, element=Element.INT64, lanes=EXACT,
-                operator=Operator.MAX, signature=zlib.crc32(b"exact_elements"), owner=bounds,
+                operator=Operator.MAX, signature=zlib.crc32(name.encode()), owner=bounds,
             )
         )  # fmt: skip
         self.session.wait(ticket, self.options.join_timeout_s)
-        largest, smallest = int(bounds[0]), -int(bounds[1])
-        if largest != smallest:
+        if int(bounds[0]) != -int(bounds[1]):
             raise CollectiveMismatchError(
-                f"ranks of job {self.meeting.job_name!r} were given different exact_elements, from {smallest} to "
-                f"{largest}; rank {self.rank}, {exact_elements}. Remedy: the same FANIN_EXACT_ELEMENTS on every rank"
+                f"ranks of job {self.meeting.job_name!r} were given different {name}; rank {self.rank}, {given}. "
+                f"Remedy: the same FANIN_{name.upper()} on every rank"
             )
 
     def start(self, request: Request) -> FaninWork:

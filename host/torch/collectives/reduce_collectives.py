@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from fanin.errors import UnsupportedError
 from fanin.host.torch.collectives.arguments import Arguments
+from fanin.host.torch.collectives.group_codec import GroupCodec
 from fanin.host.torch.collectives.group_resources import GroupResources
 from fanin.host.torch.collectives.host_tensor import copy_back, on_host, plain
 from fanin.host.torch.collectives.request import Direct, Request
@@ -31,7 +32,7 @@ class ReduceCollectives:
         self._counters = counters
         self._lanes = resources.options.lanes
         self._exact = resources.options.largest_exact(resources.size)
-        """ReduceCollectives of up to so many elements are exact."""
+        """Sums of up to so many elements are exact."""
         self._rank = resources.rank
         self._size = resources.size
         self._completion = resources.completion
@@ -50,6 +51,8 @@ class ReduceCollectives:
             if route.exact_element is not None and not route.view
         }
         """The same for tensors that are small."""
+        codec = resources.options.codec
+        self._codec = None if codec is None or resources.size == 1 else GroupCodec(codec, resources)
 
     # --- the collectives ---
 
@@ -57,6 +60,9 @@ class ReduceCollectives:
         self, tensor: torch.Tensor, tensors: Tensors, op: Any, timeout_s: Callable[[], float], *, waited_for: bool
     ) -> FaninWork:
         """Reduce in place; `tensors` is [tensor], as the caller gave it. `waited_for`: the caller waits at once."""
+        if self._codec is not None and self._codec.takes(tensor, op):
+            self._count(Path.SWITCH, "all_reduce", tensor)
+            return self._codec.start(tensor, tensors, op, timeout_s())
         way = self._short_way(tensor, op)
         if way is not None:
             direct, element, lanes = way
@@ -87,10 +93,11 @@ class ReduceCollectives:
             route_of(op.op, tensor.dtype)
 
     def all_reduce_lanes(
-        self, tensor: torch.Tensor, timeout_s: float, *, lanes: int | None, average: bool, residual: torch.Tensor | None
-    ) -> FaninWork:
-        """A sum or average with lanes (or EXACT) and error feedback of the caller's choice (hooks)."""
-        op = dist.ReduceOp(dist.ReduceOp.AVG if average else SUM)
+        self, tensor: torch.Tensor, timeout_s: float, *, lanes: int | None, average: bool,
+        residual: torch.Tensor | None, operator: Any = SUM,
+    ) -> FaninWork:  # fmt: skip
+        """A sum, average or other reduction with lanes (or EXACT) and error feedback of the caller's choice (hooks)."""
+        op = dist.ReduceOp(dist.ReduceOp.AVG if average else operator)
         return self._reduce("all_reduce", tensor, tensor, 0, op, timeout_s, lanes=lanes, residual=residual)
 
     def reduce(self, tensor: torch.Tensor, root: int, op: Any, timeout_s: float) -> FaninWork:

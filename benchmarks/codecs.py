@@ -1,0 +1,141 @@
+"""`fanin bench codecs`: what gradient codecs lose, send and take, through a real switch.
+
+Values are drawn, normal and Student t with 3 degrees of freedom (heavy tails, as gradients have them). The error is
+that of the mean against a float64 mean, relative to its square: of one step, and of the same values summed over all
+steps, where error feedback makes up for what single steps lost. Bytes are from the engine's counters, headers and
+repeats included, never from a formula; times are processor time of the codec's own arithmetic. Below the break-even
+rate of a link, the bytes that a codec saves against float32 in 32-bit lanes take longer than its arithmetic.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fanin import files
+from fanin.emulation.announced import announced, reports_of
+from fanin.emulation.figures import FigureTable
+from fanin.emulation.processes import LocalJob
+from fanin.errors import ConfigurationError, FaninError
+from fanin.host.codecs import make, table
+from fanin.host.codecs.codec import Place
+
+FLOAT_BYTES = 4
+BASELINE = "lanes:32"
+"""What bytes are compared with."""
+DISTRIBUTIONS = ("normal", "student")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to measure."""
+
+    workers: int
+    bytes: int
+    """Of float32 per worker; a multiple of 4."""
+    steps: int
+    codecs: tuple[str, ...] = ()
+    """Empty: every codec with its defaults, and the first of them in several widths."""
+
+    def __post_init__(self) -> None:
+        if self.bytes % FLOAT_BYTES:
+            raise ConfigurationError(f"bytes = {self.bytes}; must be a multiple of {FLOAT_BYTES}")
+        for text in self.texts:
+            make(text).encoder(Place(0, self.workers, ()))
+
+    @property
+    def texts(self) -> list[str]:
+        """The codecs, the baseline first."""
+        rest = ["lanes:16", "lanes:8", "rotated:16", *sorted(set(table()) - {"lanes"})]
+        return list(dict.fromkeys([BASELINE, *(self.codecs or rest)]))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One codec on one distribution, as in the JSON file."""
+
+    codec: str
+    distribution: str
+    workers: int
+    elements: int
+    steps: int
+    nmse: float
+    """Of the mean of the first step."""
+    nmse_of_steps: float
+    """Of the sum of all steps' means, on the same values in each."""
+    bytes_out: float
+    """Per step, of the worker that sent most; from the engine's counters."""
+    bytes_in: float
+    saved: float
+    """How many times fewer bytes leave a worker than with float32 in 32-bit lanes."""
+    encode_ms: float
+    decode_ms: float
+    gigabytes_per_s: float
+    """float32 through the codec's arithmetic, both ways, on one core."""
+    break_even_bit_s: float
+    """The rate of a link above which the codec loses time; 0 where it saves no bytes."""
+
+
+def bench(plan: Plan, *, json_file: Path | None, console: Console) -> list[Row]:
+    """Measure, check, print a table; write a JSON list of rows. FaninError where ranks got different results."""
+    arguments = [
+        "--codecs",
+        ",".join(plan.texts),
+        "--count",
+        str(plan.bytes // FLOAT_BYTES),
+        "--steps",
+        str(plan.steps),
+    ]
+    reports: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    job = LocalJob("fanin.benchmarks.codecs_worker", arguments, plan.workers, {})
+    with announced(console, f"{plan.workers} workers, {plan.bytes:,} bytes") as tell, job:
+        for _, record in reports_of(job, tell):
+            reports[record["codec"], record["distribution"]].append(record)
+    rows = [
+        _row(plan, text, distribution, reports[text, distribution], reports[BASELINE, distribution])
+        for distribution in DISTRIBUTIONS
+        for text in plan.texts
+    ]
+    console.print(table_of(plan, rows))
+    if json_file:
+        files.write(json_file, json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n", "the figures")
+    return rows
+
+
+def _row(
+    plan: Plan, codec: str, distribution: str, reports: list[dict[str, Any]], baseline: list[dict[str, Any]]
+) -> Row:
+    if len({record["checksum"] for record in reports}) != 1:
+        raise FaninError(f"{codec} on {distribution} values: the ranks got different results")
+    bytes_out, plain = (max(record["bytes_out"] for record in each) for each in (reports, baseline))
+    encode_s, decode_s = (
+        max(statistics.median(record[name]) for record in reports) for name in ("encode_s", "decode_s")
+    )
+    busy_s = encode_s + decode_s
+    return Row(
+        codec=codec, distribution=distribution, workers=plan.workers, elements=plan.bytes // FLOAT_BYTES,
+        steps=plan.steps, nmse=reports[0]["nmse"], nmse_of_steps=reports[0]["nmse_of_steps"], bytes_out=bytes_out,
+        bytes_in=max(record["bytes_in"] for record in reports), saved=plain / bytes_out, encode_ms=encode_s * 1e3,
+        decode_ms=decode_s * 1e3, gigabytes_per_s=plan.bytes / busy_s / 1e9,
+        break_even_bit_s=max(0.0, plain - bytes_out) * 8 / busy_s,
+    )  # fmt: skip
+
+
+def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
+    """For people."""
+    headings = ("codec", "values", "NMSE", "of steps", "bytes out", "saved", "ms", "break-even Mbit/s")
+    table_ = FigureTable(f"codecs: {plan.bytes:,} bytes of float32, {plan.workers} workers", headings)
+    for row in rows:
+        table_.add(
+            row.codec, row.distribution, f"{row.nmse:.2g}", f"{row.nmse_of_steps:.2g}", f"{row.bytes_out:,.0f}",
+            f"{row.saved:.1f}", f"{row.encode_ms + row.decode_ms:.1f}", f"{row.break_even_bit_s / 1e6:,.0f}",
+        )  # fmt: skip
+    table_.caption = f"{plan.steps} steps; bytes per step and worker from the engine's counters, headers included"
+    return table_

@@ -1,0 +1,203 @@
+"""What a gradient codec is: what becomes of a flat float32 array before and after the switch's sum.
+
+    q_w = Q(A x_w + e_w)        at worker w; A is the same linear map at all workers, e_w what earlier steps still owe
+    s   = sum of q_w            at the switch, in any order
+    y   = A^-1 D(s) / N         at every worker, the same bits
+
+Whatever has this form can be summed by a switch. Some codecs need an earlier result for their map (which blocks, which
+subspace), so an encoder is a generator of stages: it yields what is to be summed, and goes on when that is the sum.
+
+Rules
+-----
+* An encoder belongs to one bucket at one worker. It has no clock, no socket and no randomness but `Randomness`, so two
+  encoders with the same codec, layout, place and history do the same.
+* Steps of one encoder follow each other; those of one without memory (`without_memory`) may overlap.
+* All that a later step depends on is in `state()`: what `load` brings back goes on as if nothing had happened.
+* What a worker's contribution lost is in its residual, or is lost: `lost` and `energy` say how much it was.
+* An element that is not finite makes at least itself NaN at every worker, and no residual.
+* A new codec is a module here with a subclass of `Codec`; `codecs.make` finds it by its name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from fanin.errors import ConfigurationError
+from fanin.host.codecs.philox import Randomness
+from fanin.host.codecs.words.narrow_integers import NARROW
+from fanin.numerics.fixed_point import Array
+from fanin.numerics.lanes import largest_step
+from fanin.numerics.reduction import LANES, Operator
+
+Floats = npt.NDArray[np.float32]
+State = dict[str, Array]
+
+
+@dataclass(slots=True)
+class Sum:
+    """One stage: `values` become their sum, or their mean, over all workers, in place."""
+
+    values: Array
+    """Contiguous, shape (n,)."""
+    lanes: int = 32
+    """The word codec's number (`Reduction.lanes`)."""
+    average: bool = True
+    """Divided by the workers that contributed; of integers never."""
+    operator: Operator = Operator.SUM
+    """Another one with lanes = EXACT only."""
+    residual: Floats | None = None
+    """Added before quantizing, and then what that lost, shape (n,)."""
+
+
+Stages = Generator[Sum, None, None]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an encoder is: this worker among the group's, and the bucket whose parameters have these shapes."""
+
+    rank: int
+    size: int
+    shapes: tuple[tuple[int, ...], ...]
+    """In the order in which the parameters lie in the bucket, flat."""
+    bucket: int = 0
+    largest_exact: int = 0
+    """Sums of up to so many floats are exact in this group, whatever their lanes."""
+
+    @property
+    def count(self) -> int:
+        """Elements of the bucket."""
+        return sum(int(np.prod(shape, dtype=np.int64)) for shape in self.shapes)
+
+
+class Encoder(ABC):
+    """One bucket's way through a codec at one worker."""
+
+    def __init__(self, place: Place, seed: int) -> None:
+        self.place = place
+        self.random = Randomness(seed, place.bucket)
+        self.energy = 0.0
+        """Of the last step: the squared norm of what this worker's contribution was to be, residual included."""
+        self.lost = 0.0
+        """Of the last step: the squared norm of what is missing from it."""
+
+    @abstractmethod
+    def reduce(self, x: Floats, step: int) -> Stages:
+        """Make the workers' mean of x, shape (place.count,), in place; `step` counts alike on every rank."""
+
+    def state(self) -> State:
+        """Everything that later steps depend on, as arrays of its own."""
+        return {}
+
+    def load(self, state: State) -> None:
+        """Take over what `state` returned for the same layout; ConfigurationError for another one."""
+        own = self.state()
+        if {name: each.shape for name, each in own.items()} != {name: each.shape for name, each in state.items()}:
+            raise ConfigurationError(f"the codec's state is of another layout: {_shapes(state)}, not {_shapes(own)}")
+        self._load(state)
+
+    def _load(self, state: State) -> None:
+        """Of the layout that `state` has; an encoder without state has nothing to take over."""
+        assert not state
+
+    @property
+    def residual_norm(self) -> float:
+        """Euclidean norm of what is still owed."""
+        return 0.0
+
+    @property
+    def nmse(self) -> float:
+        """Of the last step: what was lost of this worker's contribution, of all that it was; 0 of nothing."""
+        return self.lost / self.energy if self.energy else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Codec(ABC):
+    """A codec's parameters; the same on every rank."""
+
+    name: ClassVar[str] = ""
+    """What it is found by; empty for classes that are no codec themselves."""
+    single_stage: ClassVar[bool] = True
+    """Whether one sum is all it needs."""
+
+    lanes: str = field(default="8")
+    """Bits per lane, as text: "32", "16", "8" or "4". """
+    seed: int = field(default=0, kw_only=True)
+    """0..2^32 - 1, for whatever is drawn at random."""
+
+    def __post_init__(self) -> None:
+        self.bits  # noqa: B018 - raises for what is not there
+        if not 0 <= self.seed < 1 << 32:
+            raise ConfigurationError(f"seed = {self.seed}; must be in 0..2^32 - 1")
+
+    @property
+    def bits(self) -> int:
+        """The lanes' width; ConfigurationError, with what is missing, for one that no switch has."""
+        if "/" in self.lanes:
+            raise ConfigurationError(
+                f"lanes = {self.lanes!r}: bits up / bits down need a switch with a wide accumulator for each lane, "
+                "which none has yet (docs/codecs.md). Remedy: one of "
+                f"{', '.join(repr(str(width)) for width in LANES)}"
+            )
+        if not self.lanes.isascii() or not self.lanes.isdigit() or int(self.lanes) not in LANES:
+            raise ConfigurationError(f"lanes = {self.lanes!r}; must be one of {', '.join(map(str, LANES))}")
+        return int(self.lanes)
+
+    @abstractmethod
+    def encoder(self, place: Place) -> Encoder:
+        """For one bucket. ConfigurationError for more workers than its lanes hold."""
+
+    def without_memory(self) -> Codec:
+        """The same codec with nothing that one step owes the next: for tensors that nobody can tell apart."""
+        given = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        return type(self)(**{**given, "feedback": False}) if "feedback" in given else self
+
+    def __str__(self) -> str:
+        """As `codecs.make` reads it."""
+        parts = [f"{each.name}={getattr(self, each.name)}" for each in dataclasses.fields(self) if each.name != "lanes"]
+        return ":".join([self.name, self.lanes, *parts])
+
+    @classmethod
+    def read(cls, texts: list[str]) -> Codec:
+        """From `lanes` and `field=value` texts; ConfigurationError says which is wrong."""
+        hints = typing.get_type_hints(cls)
+        given: dict[str, object] = {}
+        for position, text in enumerate(texts):
+            name, equals, value = text.partition("=")
+            if not equals and position == 0:
+                name, value = "lanes", text
+            elif name not in {each.name for each in dataclasses.fields(cls)}:
+                raise ConfigurationError(f"codec {cls.name!r} has no field {name!r}")
+            try:
+                given[name] = {"True": True, "False": False}[value] if hints[name] is bool else hints[name](value)
+            except (KeyError, ValueError):
+                raise ConfigurationError(f"codec {cls.name!r}: {name} = {value!r} is not legal") from None
+        return cls(**given)  # type: ignore[arg-type]
+
+
+def levels(bits: int, workers: int) -> int:
+    """B: the largest step of one contribution in such lanes."""
+    return largest_step(bits, workers)
+
+
+def integer_lanes(bits: int, workers: int) -> int:
+    """The word codec for small integers in such lanes; 32 bits are the plain one. ConfigurationError: no level."""
+    largest_step(bits, workers)
+    return bits if bits == 32 else NARROW + bits
+
+
+def energy_of(x: Floats) -> float:
+    """The squared norm, in float64 across blocks that are summed in float32."""
+    return float(np.dot(x, x)) if np.isfinite(x).all() else 0.0
+
+
+def _shapes(state: State) -> str:
+    return ", ".join(f"{name}{list(each.shape)}" for name, each in sorted(state.items())) or "nothing"

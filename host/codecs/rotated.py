@@ -1,0 +1,104 @@
+"""Rotated, clipped and quantized, with error feedback in the rotated domain.
+
+    v = 2^(-k/2) H D x + e            per block (rotation.py); D is fixed for the bucket, so e needs no rotating back
+    c = clip(v, -T r, T r)            r: the block's root mean square; T by the levels B of the lanes
+    y = D 2^(-k/2) H mean of Q(c),    e' = v - Q(c)
+
+After the rotation a block's elements are nearly normal, whatever they were: that is what narrow lanes need, most of all
+for gradients with heavy tails. T minimizes the error of a normal variable that is clipped and rounded to B steps each
+side. A packet's scale is the largest T r of its blocks, of any worker.
+
+Sources: THC (Li et al., NSDI 2024); DRIVE (Vargaftik et al., NeurIPS 2021).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fanin.host.codecs.codec import Codec, Encoder, Floats, Place, Stages, State, Sum, energy_of, levels
+from fanin.host.codecs.rotation import block_for, hadamard
+
+CLIPS = ((1, 1.22), (3, 1.95), (7, 2.5), (15, 2.9), (31, 3.27), (63, 3.6), (127, 3.9))
+"""(B, T): where a normal variable is clipped that is rounded to B steps each side."""
+WIDEST_CLIP_LEVELS = 1024
+"""From so many levels on clipping gains nothing: the largest element sets the scale."""
+
+
+def clip_for(bound: int) -> float:
+    """T for B = `bound` levels, between the table's rows linear in log2 B; infinite where nothing is clipped."""
+    if bound > WIDEST_CLIP_LEVELS:
+        return float("inf")
+    known, clips = zip(*CLIPS, strict=True)
+    slope = (clips[-1] - clips[-2]) / np.log2(known[-1] / known[-2])
+    beyond = max(0.0, float(np.log2(bound / known[-1]))) * slope
+    return float(np.interp(np.log2(bound), np.log2(known), clips) + beyond)
+
+
+@dataclass(frozen=True, slots=True)
+class Rotated(Codec):
+    """A random rotation in blocks of 1,024, then lanes."""
+
+    name: ClassVar[str] = "rotated"
+
+    feedback: bool = True
+    """Whether what clipping and rounding cut off is added to the next step."""
+
+    def encoder(self, place: Place) -> Encoder:
+        """Signs and residuals of whole blocks."""
+        return _Encoder(self, place, clip_for(levels(self.bits, place.size)))
+
+
+class _Encoder(Encoder):
+    def __init__(self, codec: Rotated, place: Place, clip: float) -> None:
+        super().__init__(place, codec.seed)
+        self._codec, self._clip = codec, np.float32(clip)
+        self._block = block_for(place.count)
+        self._padded = -(-place.count // self._block) * self._block
+        self._signs = self.random.signs(place.count)
+        self._owed: Floats = np.zeros(self._padded if codec.feedback else 0, np.float32)
+
+    def reduce(self, x: Floats, step: int) -> Stages:
+        rotated: Floats = np.zeros(self._padded, np.float32)
+        np.multiply(x, self._signs, out=rotated[: len(x)])
+        hadamard(rotated, self._block)
+        if self._codec.feedback:
+            rotated += self._owed
+        blocks = rotated.reshape(-1, self._block)
+        with np.errstate(invalid="ignore", over="ignore"):
+            squares = np.einsum("ij,ij->i", blocks, blocks, dtype=np.float32)
+        finite = np.isfinite(squares)
+        self.energy = float(squares[finite].sum(dtype=np.float64))
+        if np.isfinite(self._clip):
+            # A block that is not finite, or whose squares are not, is not clipped: NaN must reach everybody.
+            bound = np.where(finite, self._clip * np.sqrt(squares / np.float32(self._block)), np.inf)[:, None]
+            clipped = np.clip(blocks, -bound, bound).reshape(-1)
+        else:
+            clipped = rotated.copy()
+        with np.errstate(invalid="ignore"):
+            cut = np.subtract(rotated, clipped, out=rotated)
+        lost: Floats = np.zeros(len(rotated), np.float32)
+        yield Sum(clipped, self._codec.bits, residual=lost)
+        with np.errstate(invalid="ignore"):
+            cut += lost
+        if not finite.all():
+            owed = cut.reshape(blocks.shape)
+            owed[~finite] = self._owed.reshape(blocks.shape)[~finite] if self._codec.feedback else 0.0
+        self.lost = energy_of(cut)
+        if self._codec.feedback:
+            self._owed = cut
+        hadamard(clipped, self._block)
+        np.multiply(clipped[: len(x)], self._signs, out=x)
+
+    def state(self) -> State:
+        return {"owed": self._owed.copy()} if self._codec.feedback else {}
+
+    def _load(self, state: State) -> None:
+        if self._codec.feedback:
+            self._owed = np.array(state["owed"], np.float32)
+
+    @property
+    def residual_norm(self) -> float:
+        return float(np.sqrt(energy_of(self._owed)))

@@ -1,0 +1,85 @@
+"""A codec for every large sum of a group (Options.codec)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from fanin.errors import ConfigurationError
+from fanin.host.codecs import make
+from fanin.host.codecs.codec import Encoder, Floats, Place, Stages
+from fanin.host.torch.collectives.request import Request
+from fanin.host.torch.collectives.routing import AVG, SUM
+from fanin.host.torch.collectives.work import FaninWork, Tensors
+from fanin.numerics.reduction import Element
+
+if TYPE_CHECKING:
+    from fanin.host.torch.collectives.group_resources import GroupResources
+
+
+class GroupCodec:
+    """Options.codec: every large sum or average of floats through a codec of one stage that owes nothing.
+
+    Steps are counted by calls, which are the same on every rank, so random numbers agree.
+    """
+
+    DTYPES = frozenset({torch.float32, torch.float16, torch.bfloat16})
+    MAX_ENCODERS = 64
+    """Sizes whose signs are remembered; the one that was made first gives way."""
+
+    def __init__(self, text: str, resources: GroupResources) -> None:
+        """ConfigurationError for a codec that is not there, needs several stages, or holds too few workers."""
+        codec = make(text).without_memory()
+        if not codec.single_stage:
+            raise ConfigurationError(
+                f"codec = {text!r} sums in several stages, which one collective cannot: use "
+                "model.register_comm_hook(CodecState(...), codec_hook), or a codec of one stage"
+            )
+        self._codec, self._resources = codec, resources
+        self._smallest = resources.options.largest_exact(resources.size) + 1
+        self._encoders: dict[int, Encoder] = {}
+        self._step = 0
+        codec.encoder(Place(resources.rank, resources.size, ()))
+
+    def takes(self, tensor: torch.Tensor, op: object) -> bool:
+        """Whether a reduction goes through the codec."""
+        return (
+            tensor.dtype in self.DTYPES
+            and tensor.layout is torch.strided
+            and tensor.numel() >= self._smallest
+            # Not `in`, which compares the other way around: a RedOpType does not know a ReduceOp.
+            and any(op == each for each in (SUM, AVG))
+        )
+
+    def start(self, tensor: torch.Tensor, tensors: Tensors, op: object, timeout_s: float) -> FaninWork:
+        """Start one in place."""
+        x: Floats = np.empty(tensor.numel(), np.float32)
+        flat = torch.from_numpy(x)
+        flat.copy_(tensor.detach().reshape(-1))
+        stages: Stages = self._encoder(len(x)).reduce(x, self._step)
+        self._step += 1
+        asked = next(stages)
+        values = torch.from_numpy(asked.values)
+
+        def finish() -> None:
+            next(stages, None)
+            tensor.copy_(flat.view(tensor.shape))
+
+        return self._resources.start(
+            Request(
+                name="all_reduce", source=values, kept=values, element=Element.FLOAT32, lanes=asked.lanes,
+                average=op == AVG, residual=None if asked.residual is None else torch.from_numpy(asked.residual),
+                outputs=tensors, timeout_s=timeout_s, finish=finish,
+            )
+        )  # fmt: skip
+
+    def _encoder(self, count: int) -> Encoder:
+        known = self._encoders.get(count)
+        if known is None:
+            if len(self._encoders) == self.MAX_ENCODERS:
+                self._encoders.pop(next(iter(self._encoders)))
+            place = Place(self._resources.rank, self._resources.size, ((count,),))
+            known = self._encoders[count] = self._codec.encoder(place)
+        return known

@@ -1,0 +1,54 @@
+"""A codec's stages as sums of a process group."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+import torch.distributed as dist
+
+from fanin.host.codecs.codec import Encoder, Floats, Sum
+from fanin.host.codecs.words import codec_for
+from fanin.host.torch.collectives.process_group import FaninProcessGroup
+from fanin.host.torch.collectives.work import FaninWork
+from fanin.numerics.fixed_point import DTYPES
+from fanin.numerics.reduction import EXACT, Operator
+
+_OPERATORS = {Operator.SUM: dist.ReduceOp.SUM, Operator.MAX: dist.ReduceOp.MAX, Operator.MIN: dist.ReduceOp.MIN}
+
+
+def start_sum(group: FaninProcessGroup, asked: Sum) -> FaninWork:
+    """Start one stage: `asked.values` hold its sum when the work is done. Keeps the arrays alive."""
+    residual = None if asked.residual is None else torch.from_numpy(asked.residual)
+    values = torch.from_numpy(asked.values)
+    average = asked.average and values.is_floating_point()
+    return group.all_reduce_lanes(
+        values, lanes=asked.lanes, average=average, residual=residual, operator=_OPERATORS[asked.operator]
+    )
+
+
+def reduce_now(group: FaninProcessGroup, encoder: Encoder, x: Floats, step: int) -> tuple[float, float]:
+    """Make x the ranks' mean; the processor seconds that the codec took before its first sum, and after it."""
+    started = time.thread_time()
+    stages = encoder.reduce(x, step)
+    asked = next(stages, None)
+    encode_s, decode_s = time.thread_time() - started, 0.0
+    while asked is not None:
+        start_sum(group, asked).wait()
+        started = time.thread_time()
+        asked = next(stages, None)
+        decode_s += time.thread_time() - started
+    return encode_s, decode_s
+
+
+def payload_bytes(group: FaninProcessGroup, asked: Sum) -> int:
+    """Bytes of the words that this rank contributes to a stage, as its word codec lays them out."""
+    session = group.session
+    if session is None or not len(asked.values):
+        return 0
+    element = next(each for each, dtype in DTYPES.items() if dtype == asked.values.dtype.type)
+    small = len(asked.values) <= group.options.largest_exact(group.size()) and element.floating
+    number = EXACT if small else asked.lanes
+    codec = codec_for(element, number, len(asked.values), session.spec, operator=asked.operator)
+    last = codec.word_count(codec.packets - 1)
+    return 4 * (codec.word_count(0) * (codec.packets - 1) + last)

@@ -1,0 +1,132 @@
+"""Running gradient codecs at several workers at once: their stages summed by a switch, or by its arithmetic alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fanin.host.codecs.codec import Codec, Encoder, Floats, Place, Sum
+from fanin.host.codecs.words import codec_for
+from fanin.numerics.fixed_point import DTYPES
+from fanin.numerics.reduction import Element
+from tests.support.cluster import Cluster, job, reduction
+
+Summer = Callable[[Sequence[Sum]], None]
+"""Makes the values of all workers' stage their sum, in place."""
+
+
+def element_of(asked: Sum) -> Element:
+    return next(each for each, dtype in DTYPES.items() if np.dtype(dtype) == asked.values.dtype)
+
+
+def fields_of(asked: Sum, workers: int) -> dict[str, Any]:
+    """What a reduction of this stage has, beside its memory."""
+    average = asked.average and element_of(asked).floating
+    return {"lanes": asked.lanes, "operator": asked.operator, "divisor": float(workers) if average else 1.0}
+
+
+def by_arithmetic(workers: int, words_per_packet: int = 1024) -> Summer:
+    """What a switch would make of it, without one."""
+    here = min(workers, 32)
+    tree = {} if workers == here else {"total_workers": workers, "places": tuple(range(here))}
+    spec = job(workers=here, words_per_packet=words_per_packet, **tree)
+
+    def summed(stages: Sequence[Sum]) -> None:
+        asked = stages[0]
+        given, element = fields_of(asked, workers), element_of(asked)
+        codecs = [
+            codec_for(element, asked.lanes, len(asked.values), spec, operator=asked.operator, place=rank)
+            for rank in range(workers)
+        ]
+        for packet in range(codecs[0].packets):
+            start, count = codecs[0].span(packet)
+            here = slice(start, start + count)
+            codes = np.max(
+                [c.codes(s.values[here], 1.0, _part(s, here)) for c, s in zip(codecs, stages, strict=True)], 0
+            )
+            total = np.zeros(codecs[0].word_count(packet), np.uint32)
+            for codec, stage in zip(codecs, stages, strict=True):
+                total += codec.encode(packet, stage.values[here], codes, 1.0, _part(stage, here))
+                if stage.residual is not None:
+                    stage.residual[here] = codec.residual_after(stage.values[here], codes, 1.0, stage.residual[here])
+            for codec, stage in zip(codecs, stages, strict=True):
+                collected = codec.collect(packet, total)
+                if collected is not None:
+                    stage.values[here] = codec.decode(collected, count, codes, workers, given["divisor"])
+
+    return summed
+
+
+def _part(stage: Sum, here: slice) -> Floats | None:
+    return None if stage.residual is None else stage.residual[here]
+
+
+def by_cluster(cluster: Cluster) -> Summer:
+    """Through a switch in virtual time."""
+
+    def summed(stages: Sequence[Sum]) -> None:
+        for worker, asked in enumerate(stages):
+            given = fields_of(asked, len(stages))
+            cluster.submit(worker, reduction(asked.values, element=element_of(asked), residual=asked.residual, **given))
+        cluster.run()
+
+    return summed
+
+
+@dataclass
+class Team:
+    """A codec's encoders at all workers, for one bucket."""
+
+    codec: Codec
+    workers: int
+    shapes: tuple[tuple[int, ...], ...]
+    bucket: int = 0
+    summed: Summer | None = None
+    encoders: list[Encoder] = field(init=False)
+    words: int = field(init=False, default=0)
+    """Of values that a worker has handed over to be summed, in 32 bits each, by lanes of 32."""
+
+    def __post_init__(self) -> None:
+        self.encoders = [
+            self.codec.encoder(Place(rank, self.workers, self.shapes, self.bucket)) for rank in range(self.workers)
+        ]
+        if self.summed is None:
+            self.summed = by_arithmetic(self.workers)
+
+    def step(self, inputs: Sequence[Floats], step: int) -> list[Floats]:
+        """Every worker's mean; the inputs stay."""
+        assert self.summed is not None
+        results = [np.array(x) for x in inputs]
+        flights = [encoder.reduce(x, step) for encoder, x in zip(self.encoders, results, strict=True)]
+        while True:
+            stages = [next(flight, None) for flight in flights]
+            asked = [stage for stage in stages if stage is not None]
+            if not asked:
+                return results
+            assert len(asked) == self.workers, "some workers have more stages than others"
+            shapes = {
+                (s.lanes, s.operator, s.average, s.values.shape, s.values.dtype, s.residual is None) for s in asked
+            }
+            assert len(shapes) == 1, "workers sum different things"
+            self.summed(asked)
+
+
+def normal(workers: int, count: int, seed: int) -> list[Floats]:
+    """Independent N(0, 1) at each worker."""
+    generator = np.random.default_rng(seed)
+    return [generator.normal(size=count).astype(np.float32) for _ in range(workers)]
+
+
+def student(workers: int, count: int, seed: int) -> list[Floats]:
+    """Independent Student t with 3 degrees of freedom: heavy tails."""
+    generator = np.random.default_rng(seed)
+    return [generator.standard_t(3, size=count).astype(np.float32) for _ in range(workers)]
+
+
+def nmse(result: Floats, inputs: Sequence[Floats]) -> float:
+    """Squared error of a mean relative to the exact mean's square."""
+    mean = np.mean(np.asarray(inputs, np.float64), axis=0)
+    return float(np.sum((result - mean) ** 2) / np.sum(mean**2))

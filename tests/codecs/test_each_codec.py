@@ -1,0 +1,116 @@
+"""What single codecs promise beyond the contract: bias, bytes, figures of docs/codecs.md."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fanin.host.codecs import make
+from fanin.host.codecs.codec import Codec, Floats
+from fanin.host.codecs.low_rank import orthogonal
+from fanin.host.codecs.rotated import CLIPS, clip_for
+from tests.codecs.driving import Team, nmse, normal, student
+
+
+def draws(codec: Codec, inputs: list[Floats], count: int) -> Floats:
+    """Results of `count` steps on the same inputs, shape (count, elements)."""
+    team = Team(codec, len(inputs), ((len(inputs[0]),),))
+    return np.array([team.step(inputs, step)[0] for step in range(count)])
+
+
+@pytest.mark.parametrize("text", ["ternary:8:clip=100", "random_coordinates:32:share=0.25:feedback=False"])
+def test_without_feedback_the_mean_of_many_draws_is_the_input(text: str) -> None:
+    inputs = normal(2, 64, 1)
+    results = draws(make(text), inputs, 2000).astype(np.float64)
+    error = results.mean(axis=0) - np.mean(inputs, axis=0)
+    standard_error = results.std(axis=0) / np.sqrt(len(results)) + 1e-7
+    assert np.abs(error / standard_error).max() < 5
+
+
+def test_ternary_sends_three_levels_and_clips_at_its_bound() -> None:
+    inputs = [np.concatenate([x, [100.0]]).astype(np.float32) for x in normal(4, 1000, 2)]
+    result = Team(make("ternary"), 4, ((1001,),)).step(inputs, 0)[0]
+    steps = result / np.abs(result[result != 0]).min()
+    assert len(np.unique(np.round(steps, 3))) <= 9, "multiples of s / 4 from -s to s"
+    assert result.max() < 20, "what is far out does not set the scale"
+
+
+def test_rounding_of_unlike_ranks_is_independent() -> None:
+    """With the same numbers at every worker the error would not shrink with their number."""
+    x = normal(1, 2000, 3)[0]
+    alone = nmse(Team(make("ternary"), 2, ((2000,),)).step([x] * 2, 0)[0], [x])
+    many = nmse(Team(make("ternary"), 16, ((2000,),)).step([x] * 16, 0)[0], [x])
+    assert many < alone / 4
+
+
+@pytest.mark.parametrize(("bound", "clip"), CLIPS)
+def test_the_clip_is_near_the_best_for_a_normal_variable(bound: int, clip: float) -> None:
+    x = np.random.default_rng(bound).normal(size=200_000)
+
+    def error(t: float) -> float:
+        return float(np.mean((x - np.rint(np.clip(x, -t, t) * bound / t) * t / bound) ** 2))
+
+    assert clip_for(bound) == pytest.approx(clip)
+    best = min(error(t) for t in np.linspace(0.7, 1.5, 17) * clip)
+    assert error(clip) <= best * 1.03
+
+
+def test_clips_between_and_beyond_the_table_grow_until_nothing_is_clipped() -> None:
+    clips = [clip_for(bound) for bound in (1, 2, 5, 21, 42, 100, 127, 255, 1023)]
+    assert clips == sorted(clips)
+    assert clip_for(2**15) == np.inf
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8, 16])
+def test_rotated_lanes_are_within_the_figures_that_the_page_has(workers: int) -> None:
+    """B levels of a clipped normal variable: about T^2 / (3 B^2 4) and what clipping loses, of one contribution."""
+    bound = 255 // (2 * workers)
+    t = clip_for(bound)
+    x = np.random.default_rng(1).normal(size=100_000)
+    ideal = float(np.mean((x - np.rint(np.clip(x, -t, t) * bound / t) * t / bound) ** 2))
+    for make_inputs in (normal, student):
+        inputs = make_inputs(workers, 16384, workers)
+        found = nmse(Team(make("rotated:8"), workers, ((16384,),)).step(inputs, 0)[0], inputs)
+        assert found < ideal * (1.6 if make_inputs is normal else 6.0)
+
+
+def test_orthogonal_columns_are_orthonormal_also_where_they_nearly_depend_on_each_other() -> None:
+    generator = np.random.default_rng(4)
+    columns = generator.normal(size=(200, 4)).astype(np.float32)
+    columns[:, 2] = columns[:, 0] + 1e-3 * columns[:, 2]
+    q = orthogonal(columns).astype(np.float64)
+    np.testing.assert_allclose(q.T @ q, np.eye(4), atol=1e-5)
+    assert not orthogonal(np.zeros((5, 2), np.float32)).any(), "nothing spans nothing"
+
+
+def test_a_matrix_of_low_rank_is_exact_after_a_step_or_two() -> None:
+    generator = np.random.default_rng(5)
+    matrix = (generator.normal(size=(80, 3)) @ generator.normal(size=(3, 60))).astype(np.float32)
+    team = Team(make("low_rank:32:rank=4"), 2, ((80, 60),))
+    inputs = [matrix.reshape(-1)] * 2
+    team.step(inputs, 0)
+    assert nmse(team.step(inputs, 1)[0], inputs) < 1e-8
+
+
+def test_low_rank_converges_on_what_does_not_change() -> None:
+    """With the residual, the sum of what was applied approaches the sum of what went in."""
+    inputs = normal(2, 40 * 30, 6)
+    team = Team(make("low_rank:32:rank=4"), 2, ((40, 30),))
+    applied = np.zeros(1200)
+    for step in range(200):
+        applied += team.step(inputs, step)[0]
+    assert nmse((applied / 200).astype(np.float32), inputs) < 0.03
+
+
+def test_agreed_blocks_lose_less_than_random_coordinates_of_as_many_bytes() -> None:
+    inputs = [x * np.repeat(np.geomspace(1, 1e-3, 64), 256).astype(np.float32) for x in student(3, 64 * 256, 7)]
+    agreed = nmse(Team(make("agreed_blocks:32:share=0.1"), 3, ((16384,),)).step(inputs, 0)[0], inputs)
+    random = nmse(Team(make("random_coordinates:32:share=0.1"), 3, ((16384,),)).step(inputs, 0)[0], inputs)
+    assert agreed < random / 2
+
+
+def test_every_coordinate_has_its_turn() -> None:
+    team = Team(make("random_coordinates:32:share=0.1"), 2, ((3200,),))
+    inputs = [np.ones(3200, np.float32)] * 2
+    applied = sum(team.step(inputs, step)[0] for step in range(80))
+    assert np.min(applied) > 0
