@@ -1,4 +1,4 @@
-"""`fanin bench allreduce` with sizes that show that it works, not how fast."""
+"""`fanin bench allreduce` and `fanin bench codecs` with sizes that show that it works, not how fast."""
 
 from __future__ import annotations
 
@@ -40,6 +40,29 @@ def test_rows_have_a_time_a_ratio_and_an_error_for_every_rival(tmp_path: Path) -
         assert row["ratio_to_gloo"] > 0
         assert row["samples"] >= 11
         assert row["max_error"] <= Rival(row["backend"], row["lanes"]).tolerated_error(2)
+
+
+@pytest.mark.slow
+def test_codecs_have_an_error_bytes_and_times_on_both_distributions(tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    command = ["bench", "codecs", "--workers", "2", "--bytes", "262144", "--steps", "3"]
+    done = subprocess.run(
+        [sys.executable, "-m", "fanin", *command, "--codecs", "rotated:8,low_rank:32:rank=2", "--json", str(file)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = {(row["codec"], row["distribution"]): row for row in json.loads(file.read_text())}
+    codecs = ("lanes:32", "rotated:8", "low_rank:32:rank=2")
+    assert set(rows) == {(codec, values) for codec in codecs for values in ("normal", "student")}
+    for row in rows.values():
+        assert row["bytes_out"] > 0
+        assert row["encode_ms"] + row["decode_ms"] > 0
+    assert rows["lanes:32", "normal"]["nmse"] < 1e-12
+    for values in ("normal", "student"):
+        assert rows["rotated:8", values]["nmse_of_steps"] < rows["rotated:8", values]["nmse"] < 0.01
 
 
 @pytest.mark.parametrize("label", ["fanin-32", "fanin-4", "fanin-32-0.5", "gloo", "mpi-tcp", "mpi-shm"])
