@@ -442,6 +442,15 @@ class Session:
                 trouble = self._engine.trouble or "without saying why"
                 self._fail(FaninError(f"the engine of rank {self.rank} of job {self.job_name!r} stopped: {trouble}"))
 
+    def abandon(self, failure: FaninError) -> None:
+        """Stop without a word to the switch: `failure`, elsewhere, has ended what this session is a part of.
+
+        Nothing is written to tensors any more, and `done` does not change. `close` is still to be called.
+        """
+        if self._failure is None and not self._closed:
+            self._fail(failure)
+        self._engine.close()
+
     def _switch_is_gone(self) -> None:
         """The control connection has ended, and nothing listens there: sooner known than by silence."""
         self._fail(switch_gone(self._who))

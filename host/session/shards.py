@@ -13,14 +13,26 @@ Rules
 * A small one goes to one shard whole, each to the next: dealing it out would cost a packet per shard. So does an exact
   one, whose packets are not cut at elements.
 * Each shard's session numbers what it is given, and all ranks give each shard the same things in the same order.
-* The first failure of any shard's session is the failure of all of it. But a host that dies takes its shard along,
-  which is noticed first, and a rank that is gone explains more: so a lost shard is reported after NAMING_GRACE_S, in
-  which another shard may say that a rank is lost.
+* The session over shards has one life, and the first thing that ends it ends it at all of them:
+
+    state  | what is seen                        | next   | what is submitted | what is waited for
+    -------+-------------------------------------+--------+-------------------+------------------------------------
+    WHOLE  | a shard is lost                     | NAMING | goes to the parts | is waited for
+           | a rank is lost, or anything else    | OVER   |                   |
+    NAMING | a rank is lost, or anything else    | OVER   | waits             | is waited for
+           | NAMING_GRACE_S pass                 | OVER   |                   |
+    OVER   | (all sessions are stopped)          |        | raises            | is there if it was before, or raises
+
+  A host that dies takes its shard along, which is noticed first, and a rank that is gone explains more: hence NAMING.
+  In OVER no engine writes to tensors, and which tickets are done does not change any more: fallback="gloo" relies on
+  both. A stopped session says no BYE, so that no other rank takes this one for a leaver while it finds out what has
+  happened.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import threading
 import time
@@ -45,6 +57,15 @@ MAX_UNSEEN_TICKETS = 4096
 NAMING_GRACE_S = SUSPICION_TIMEOUT_S + 2 * HEARTBEAT_INTERVAL_S
 """How long a lost shard may turn out to be a lost host: as long as the others take to miss its ranks."""
 
+
+class Life(enum.Enum):
+    """Of a session over shards: see the table above."""
+
+    WHOLE = enum.auto()
+    NAMING = enum.auto()
+    OVER = enum.auto()
+
+
 Part = tuple[Session, int]
 """A session and the ticket that it gave to a part."""
 
@@ -55,19 +76,27 @@ def elements_per_packet(spec: JobSpec, element: Element, lanes: int) -> int:
     return codec(element, lanes, 0, spec, Operator.SUM, 0).packet_elements if codec.divisible else 0
 
 
+def shares(count: int, packet_elements: int, shards: int, turn: int) -> Iterator[tuple[int, int, int]]:
+    """Of the `turn`-th reduction, of so many elements: which shard gets which, as (shard, first, end)."""
+    packets = -(-count // packet_elements) if packet_elements else 0
+    if shards == 1 or packets < MIN_PACKETS_PER_SHARD * shards:
+        yield turn % shards, 0, count
+        return
+    for shard in range(shards):
+        first = packets * shard // shards * packet_elements
+        yield shard, first, min(packets * (shard + 1) // shards * packet_elements, count)
+
+
 def deal(reduction: Reduction, packet_elements: int, shards: int, turn: int) -> Iterator[tuple[int, Reduction]]:
     """The parts of the `turn`-th reduction, each with the number of its shard; all ranks get the same ones.
 
     A part keeps those of its elements that the whole reduction keeps.
     """
-    packets = -(-reduction.count // packet_elements) if packet_elements else 0
-    if shards == 1 or packets < MIN_PACKETS_PER_SHARD * shards:
-        yield turn % shards, reduction
-        return
     size, last = reduction.element.bytes, reduction.keep_first + reduction.kept
-    for shard in range(shards):
-        first = packets * shard // shards * packet_elements
-        end = min(packets * (shard + 1) // shards * packet_elements, reduction.count)
+    for shard, first, end in shares(reduction.count, packet_elements, shards, turn):
+        if end - first == reduction.count:
+            yield shard, reduction
+            return
         kept_first, kept_end = max(first, reduction.keep_first), min(end, last)
         kept = max(0, kept_end - kept_first)
         yield (
@@ -118,8 +147,11 @@ class ShardedSession:
         self._packet_elements = functools.cache(functools.partial(elements_per_packet, self.spec))
         """Asked for every sum, of which the small ones are quick; there are a few kinds in a job."""
         self._submitted = 0
-        self._shard_lost_s: float | None = None
-        """When that was seen first, and no rank was known to be gone."""
+        self._life = Life.WHOLE
+        self._naming_until_s = 0.0
+        self._failure: FaninError | None = None
+        self._undone: frozenset[int] = frozenset()
+        """Once it is over: tickets that were not done, and never will be."""
         self._parts: dict[int, tuple[Part, ...]] = {}
         """Of tickets that nobody has seen finished, oldest first."""
 
@@ -161,12 +193,24 @@ class ShardedSession:
         return self._sessions
 
     def submit(self, reduction: Reduction) -> int:
-        """As Session.submit."""
+        """As Session.submit. While it is not clear what has failed, nothing more is dealt: shards must not get what
+        others of them miss."""
+        try:
+            return self._submit(reduction)
+        except FaninError as error:
+            raise self._settled(error).with_traceback(None) from None
+
+    def _submit(self, reduction: Reduction) -> int:
         with self._lock:  # around all: every rank must give each shard the same things in the same order
+            self._raise_unless_whole()
             ticket = self._submitted + 1
             packet_elements = self._packet_elements(reduction.element, reduction.lanes)
             dealt = deal(reduction, packet_elements, len(self._sessions), ticket)
-            parts = tuple((self._sessions[shard], self._sessions[shard].submit(part)) for shard, part in dealt)
+            try:
+                parts = tuple((self._sessions[shard], self._sessions[shard].submit(part)) for shard, part in dealt)
+            except SwitchLostError:
+                self._begin_naming()
+                raise
             self._submitted = ticket
             self._parts[ticket] = parts
             if len(self._parts) > MAX_UNSEEN_TICKETS:
@@ -180,10 +224,14 @@ class ShardedSession:
         packet_elements = self._packet_elements(element, lanes)
         if self.observer is not None or (packet_elements and count > packet_elements * MIN_PACKETS_PER_SHARD):
             return self.submit(Reduction.in_place(address, count, element, lanes, tag, owner))
-        with self._lock:
-            ticket = self._submitted = self._submitted + 1
-        session = self._sessions[ticket % len(self._sessions)]
-        left = session.sum_in_place(address, count, element, lanes, tag=tag, owner=owner)
+        try:
+            with self._lock:
+                self._raise_unless_whole()
+                ticket = self._submitted = self._submitted + 1
+            session = self._sessions[ticket % len(self._sessions)]
+            left = session.sum_in_place(address, count, element, lanes, tag=tag, owner=owner)
+        except FaninError as error:
+            raise self._settled(error).with_traceback(None) from None
         if not left:
             return 0
         with self._lock:
@@ -196,6 +244,9 @@ class ShardedSession:
         for session, part in self._parts.get(ticket, ()):
             self._wait_for(session, part, ticket, timeout_s, deadline)
         with self._lock:
+            if ticket in self._undone:
+                assert self._failure is not None
+                raise self._failure.with_traceback(None)
             self._parts.pop(ticket, None)
 
     def _wait_for(
@@ -220,25 +271,66 @@ class ShardedSession:
 
     def done(self, ticket: int) -> bool:
         """As Session.done."""
+        with self._lock:
+            return self._done(ticket)
+
+    def _done(self, ticket: int) -> bool:
+        if self._life is Life.OVER:
+            return ticket not in self._undone
         return all(session.done(part) for session, part in self._parts.get(ticket, ()))
 
     @property
     def failure(self) -> FaninError | None:
         """As Session.failure."""
+        if self._life is Life.OVER or self.inherited:
+            return self._failure or self._sessions[0].failure
         failures = [failure for each in self._sessions if (failure := each.failure) is not None]
+        if not failures:
+            return None
+        with self._lock:
+            return self._judge(failures)
+
+    def _judge(self, failures: list[FaninError]) -> FaninError | None:
+        """What these failures of sessions mean for all of it (called with the lock held)."""
+        if self._life is Life.OVER:  # by another thread's judgement
+            return self._failure
         told = next((each for each in failures if not isinstance(each, SwitchLostError)), None)
-        if told is not None or not failures:
-            return told
-        now = time.monotonic()
-        if self._shard_lost_s is None:
-            self._shard_lost_s = now
-        return failures[0] if now >= self._shard_lost_s + NAMING_GRACE_S else None
+        if told is None:
+            self._begin_naming()
+            told = failures[0] if time.monotonic() >= self._naming_until_s else None
+        if told is not None:
+            self._end(told)
+        return told
+
+    def _raise_unless_whole(self) -> None:
+        if self._life is not Life.WHOLE:
+            raise self._failure or SwitchLostError(str(self.address), "a shard is lost")
+
+    def _begin_naming(self) -> None:
+        if self._life is Life.WHOLE:
+            self._life, self._naming_until_s = Life.NAMING, time.monotonic() + NAMING_GRACE_S
+
+    def _end(self, failure: FaninError) -> None:
+        """Stop all sessions, and see which tickets were done by then (called with the lock held)."""
+        for each in self._sessions:
+            each.abandon(failure)
+        self._undone = frozenset(ticket for ticket in self._parts if not self._done(ticket))
+        self._failure, self._life = failure, Life.OVER
 
     def _settled(self, error: FaninError) -> FaninError:
-        """What a wait is to raise that has met with `error`: the failure, once it is known to be all."""
+        """What a call is to raise that has met with `error`: the failure, once it is known to be all."""
         while isinstance(error, SwitchLostError) and self.failure is None:
             time.sleep(WAIT_SLICE_S / 10)
         return self.failure or error
+
+    def items_at(self, count: int, element: Element, lanes: int, ticket: int) -> Iterator[tuple[Session, int, int]]:
+        """Where the elements of that reduction went: the sessions, the first flow of each among all, how many."""
+        first_flow = [0]
+        for each in self._sessions:
+            first_flow.append(first_flow[-1] + each.flows)
+        packet_elements = self._packet_elements(element, lanes)
+        for shard, first, end in shares(count, packet_elements, len(self._sessions), ticket):
+            yield self._sessions[shard], first_flow[shard], end - first
 
     @property
     def inherited(self) -> bool:
@@ -269,7 +361,7 @@ class ShardedSession:
             list(pool.map(lambda each: each.close(timeout_s), self._sessions))
 
     def _forget_done(self) -> None:
-        for ticket in [ticket for ticket in self._parts if self.done(ticket)]:
+        for ticket in [ticket for ticket in self._parts if self._done(ticket)]:
             del self._parts[ticket]
 
 

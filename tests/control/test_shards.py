@@ -15,8 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError, SwitchUnreachableError, WorkerLostError
-from fanin.host.session.shards import MIN_PACKETS_PER_SHARD, ShardedSession, deal
+from fanin.errors import (
+    CollectiveTimeoutError,
+    ConfigurationError,
+    FaninError,
+    SwitchLostError,
+    SwitchUnreachableError,
+    WorkerLostError,
+)
+from fanin.host.session.shards import MIN_PACKETS_PER_SHARD, ShardedSession, deal, shares
 from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
 from tests.control.processes import DEADLINE_S
@@ -60,6 +67,13 @@ def test_the_parts_are_the_whole_at_packet_boundaries(
         at += part.count
     assert at == count
     assert written == [(i, first + i) for i in range(kept)]
+
+
+@given(count=st.integers(1, 5_000), packet=st.sampled_from([8, 64]), shards=st.integers(1, 5), turn=st.integers(1, 9))
+def test_shares_are_what_is_dealt(count: int, packet: int, shards: int, turn: int) -> None:
+    whole = Reduction(source=BASE, destination=BASE, count=count, element=Element.FLOAT32)
+    dealt = [(shard, part.count) for shard, part in deal(whole, packet, shards, turn)]
+    assert dealt == [(shard, end - first) for shard, first, end in shares(count, packet, shards, turn)]
 
 
 @contextlib.contextmanager
@@ -178,6 +192,37 @@ def test_a_rank_that_leaves_fails_the_waits_of_the_others_at_every_shard() -> No
                 session.wait(ticket, DEADLINE_S)
             assert caught.value.ranks == (2,)
             assert isinstance(session.failure, WorkerLostError)
+        together([partial(session.close) for session in spread])
+
+
+def test_when_a_shard_is_lost_all_sessions_stop_and_what_was_done_stays_done() -> None:
+    """What goes on by other means relies on it: no result comes late, and nothing is written any more."""
+    with switches(1, native=True) as kept, contextlib.ExitStack() as dying:
+        (lost,) = dying.enter_context(switches(1, native=True))
+        spread = join_all([*kept, lost], native=True, workers=2)
+        first, second = tensors(64 * 40, 2), tensors(64 * 40, 2)
+        before = [array.copy() for array in second]
+
+        def submit(rank: int, array: npt.NDArray[np.float32]) -> int:
+            return spread[rank].submit(
+                Reduction.in_place(array.ctypes.data, array.size, Element.FLOAT32, 32, 1, array)
+            )  # fmt: skip
+
+        early = [submit(rank, first[rank]) for rank in range(2)]
+        for rank in range(2):
+            spread[rank].wait(early[rank], DEADLINE_S)
+        late = submit(0, second[0])
+        dying.close()
+        with pytest.raises(SwitchLostError, match=str(lost)):
+            spread[0].wait(late, DEADLINE_S)
+        with pytest.raises(SwitchLostError, match=str(lost)):
+            submit(1, second[1])
+        for rank in range(2):
+            assert isinstance(spread[rank].failure, SwitchLostError)
+            assert spread[rank].done(early[rank])
+            assert all(isinstance(each.failure, SwitchLostError) for each in spread[rank].sessions)
+        assert not spread[0].done(late)
+        assert second[1].tobytes() == before[1].tobytes()
         together([partial(session.close) for session in spread])
 
 

@@ -89,8 +89,9 @@ def test_every_rank_raises_in_time_when_the_switch_dies() -> None:
         assert seen["seconds"] < PROMISED_S
 
 
-def test_training_goes_on_over_gloo_when_the_switch_dies_and_replicas_stay_identical() -> None:
-    for rank, seen in enumerate(play("switch_killed_under_fallback")):
+@pytest.mark.parametrize("where", [{}, {"FANIN_HOST": "host-%r"}], ids=["one switch", "a shard per host"])
+def test_training_goes_on_over_gloo_when_a_switch_dies_and_replicas_stay_identical(where: dict[str, str]) -> None:
+    for rank, seen in enumerate(play("switch_killed_under_fallback", environment=where)):
         assert seen["identical"]
         assert seen["sums"] == [3.0 + 3 * index for index in range(5)]
         assert seen["part"] == [3.0 * (4 * rank + index) for index in range(4)]

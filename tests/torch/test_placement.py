@@ -127,10 +127,11 @@ def test_a_group_within_the_world_uses_the_shards_of_its_hosts(crowded: bool) ->
 
 
 def test_what_must_survive_stays_at_one_switch_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    found = met(on_hosts("a", "b", "a", "b", fallback="gloo"))
+    found = met(on_hosts("a", "b", "a", "b", on_worker_loss="continue"))
     assert len(found[0].switches) == 1
     assert not found[0].leaves
-    assert "fallback='gloo' keeps all sums at rank 0's switch" in caplog.text
+    assert "on_worker_loss='continue' keeps all sums at rank 0's switch" in caplog.text
+    assert where_to_sum(Options(switch="hosts", fallback="gloo"), one_machine=False) == "hosts"
     with pytest.raises(ConfigurationError, match="FANIN_SWITCH=rank0"):
         where_to_sum(Options(switch="hosts", on_worker_loss="continue"), one_machine=False)
 

@@ -12,7 +12,9 @@ Rules
 * Ranks agree over a gloo group of its own, so that nothing the program does on the inner group comes in between:
   first unfinished and last finished reduction, then which rank has which in between. A thread of ours does it, so that
   a rank that computes, or waits for something else, takes part.
-* Only the loss of the switch is survived. When a rank is gone, gloo cannot go on either.
+* Over shards the same holds for the flows of each. When one is lost, all sessions are stopped before the ranks agree
+  (host/session/shards.py), so that nothing is finished, or written, while they do.
+* Only the loss of a switch is survived. When a rank is gone, gloo cannot go on either.
 
 | state | a new reduction | why the state ends |
 |---|---|---|
@@ -40,6 +42,7 @@ from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import CollectiveTimeoutError, FaninError, SwitchLostError
 from fanin.host.codecs.words import codec_for
+from fanin.host.session.shards import ShardedSession
 from fanin.host.torch.collectives.failures import Failures
 from fanin.host.torch.collectives.host_tensor import copy_back, on_host
 from fanin.host.torch.collectives.request import Direct, Request
@@ -192,9 +195,6 @@ class Fallback:
     def _submit(self, operation: LoggedReduction, request: Request) -> None:
         assert self._direct is not None
         assert operation.source is not None
-        spec = self._direct.session.spec
-        for flow, items in enumerate(items_per_flow(spec, request, len(self._items))):
-            self._items[flow] += items
         operation.ends = list(self._items)
         whole = Request(
             name=request.name, source=operation.source, kept=operation.result, element=request.element,
@@ -206,6 +206,21 @@ class Fallback:
         except FaninError as error:
             if not self.survives(self._direct.session.failure or error):
                 raise
+            return
+        self._count(operation, request)
+
+    def _count(self, operation: LoggedReduction, request: Request) -> None:
+        """Which items of which flow end with this operation."""
+        assert self._direct is not None
+        session, count = self._direct.session, request.source.numel()
+        if isinstance(session, ShardedSession):
+            parts = list(session.items_at(count, request.element, request.lanes, operation.ticket))
+        else:
+            parts = [(session, 0, count)]
+        for each, first_flow, elements in parts:
+            for flow, items in enumerate(items_per_flow(each.spec, request, each.flows, elements)):
+                self._items[first_flow + flow] += items
+        operation.ends = list(self._items)
 
     def _forget(self) -> None:
         """Drop from the log what is finished everywhere (called with the lock held, in state LIVE)."""
@@ -218,7 +233,8 @@ class Fallback:
                 break
             self._finished = operation.index + 1
             self._finished_items = operation.ends
-        window = session.spec.slots
+        sessions = session.sessions if isinstance(session, ShardedSession) else (session,)
+        window = max(each.spec.slots for each in sessions)
         while self._log and self._log[0].index < self._finished:
             oldest = self._log[0]
             if any(
@@ -367,9 +383,12 @@ class Fallback:
             self._log.clear()
 
 
-def items_per_flow(spec: JobSpec, request: Request, flows: int) -> list[int]:
-    """Items that a reduction puts on each flow, at least (the extra ones that carry only codes are not counted)."""
-    codec = codec_for(request.element, request.lanes, request.source.numel(), spec)
+def items_per_flow(spec: JobSpec, request: Request, flows: int, count: int | None = None) -> list[int]:
+    """Items that a reduction puts on each flow, at least (the extra ones that carry only codes are not counted).
+
+    `count`: elements, if not all of the request's.
+    """
+    codec = codec_for(request.element, request.lanes, request.source.numel() if count is None else count, spec)
     if codec.in_one_flow:
         return [codec.packets, *[0] * (flows - 1)]
     return [(codec.packets - flow + flows - 1) // flows for flow in range(flows)]

@@ -14,7 +14,7 @@ numbers, since shared memory is found through them. FANIN_HOST overrides it: any
 Where a host has several ranks, every host has a leaf of each shard as well, at which its ranks meet: one stream leaves
 the host, whatever the number of its ranks.
 
-A job that must survive losses, or may go on over gloo, is kept at one switch: the bookkeeping of both is one switch's.
+A job that must survive the loss of ranks is kept at one switch: its rounds and its members are one switch's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -84,22 +84,21 @@ def where_to_sum(options: Options, *, one_machine: bool) -> Where:
     `one_machine`: the ranks can only reach each other on this machine. Raises ConfigurationError for shards that such a
     job cannot have.
     """
-    reasons: Mapping[str, bool] = {
-        "on_worker_loss='continue'": options.on_worker_loss == "continue",
-        "fallback='gloo'": options.fallback == "gloo",
-    }
-    kept = [reason for reason, holds in reasons.items() if holds]
+    survives = options.on_worker_loss == "continue"
     if options.switch == HOSTS:
-        if kept:
+        if survives:
             raise ConfigurationError(
-                f"FANIN_SWITCH=hosts and {kept[0]} cannot be had together yet: a job over several shards ends with the "
-                "first rank that it loses. Remedy: FANIN_SWITCH=rank0"
+                "FANIN_SWITCH=hosts and on_worker_loss='continue' cannot be had together yet: a job over several "
+                "shards ends with the first rank that it loses. Remedy: FANIN_SWITCH=rank0"
             )
         return "hosts"
     if options.switch == RANK0 or (one_machine and options.host is None):
         return "rank0"
-    if kept:
-        log.warning("%s keeps all sums at rank 0's switch: over several hosts, its link carries everybody's", kept[0])
+    if survives:
+        log.warning(
+            "on_worker_loss='continue' keeps all sums at rank 0's switch: over several hosts, its link carries "
+            "everybody's"
+        )
         return "rank0"
     return "auto"
 
