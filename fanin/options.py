@@ -129,6 +129,9 @@ class Options:
     checksum: bool | None = None
     """CRC-32 in every packet. None: only where datagrams are corrupted on purpose (faults), since UDP and TCP have
     checksums of their own."""
+    authenticate: bool | None = None
+    """A keyed tag in every data packet: who sees a job's packets cannot forge any. Wants a secret; the same on every
+    rank. None: where packets of a rank leave its machine, unless the switch cannot, or CURVE encrypts them."""
     native: bool | None = None
     """True: the native engine or an error. False: the Python twin. None: native where it is built."""
     shared_memory: bool | None = None

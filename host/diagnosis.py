@@ -17,7 +17,7 @@ import fanin
 from fanin.errors import FaninError
 from fanin.extension import native_extension
 from fanin.host.session.control import ControlClient
-from fanin.host.session.path import discover, reach, resolve, route_remedy
+from fanin.host.session.path import discover, exposed, reach, resolve, route_remedy
 from fanin.host.transports.udp import UdpTransport
 from fanin.host.transports.zmq import ZmqTransport
 from fanin.key_file import operator_credentials
@@ -106,6 +106,8 @@ def examine_switch(address: SwitchAddress, options: Options) -> Iterator[Check]:
         yield _parent(answer.parent)
     for data in answer.data:
         yield from _examine_data(data, host, options, wanted=data.scheme == address.scheme)
+        if data.scheme == address.scheme:
+            yield _tags(data, host, options)
     yield from _jobs(answer)
 
 
@@ -207,6 +209,21 @@ def _parent(parent: control.ParentReport) -> Check:
         return Check(name="parent", state="warning", result=parent.text, remedy="ask again in a few seconds")
     remedy = f"start `fanin switch` at {parent.address}, without --parent, or correct the --parent of the leaf"
     return Check(name="parent", state="failure", result=parent.text, remedy=remedy)
+
+
+def _tags(data: control.DataReport, host: str, options: Options) -> Check:
+    """Whether the packets of a job that joins from here, with these options, would carry keyed tags."""
+    facts = discover(data.scheme, host, data.ports[0])
+    outside = exposed(facts, data.scheme, curve=options.curve_server_key is not None)
+    if options.authenticate and not data.tags:
+        remedy = "leave FANIN_AUTHENTICATE unset, or use a software switch"
+        return Check(name="tags", state="failure", result="this switch's pipeline computes none", remedy=remedy)
+    if options.authenticate or (options.authenticate is None and outside and data.tags):
+        return Check(name="tags", result="data packets carry keyed tags, in jobs with a secret")
+    why = "packets do not leave this machine" if facts.local else "CURVE protects them"
+    if outside:
+        why = "FANIN_AUTHENTICATE=0" if data.tags else "this switch's pipeline computes none"
+    return Check(name="tags", result=f"data packets carry no keyed tags: {why}")
 
 
 def _examine_data(data: control.DataReport, host: str, options: Options, wanted: bool) -> Iterator[Check]:

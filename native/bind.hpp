@@ -3,6 +3,9 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cstring>
+#include <string>
+
 #include "job.hpp"
 #include "packet.hpp"
 #include "reduction.hpp"
@@ -14,6 +17,16 @@ void bind_switch_machine(pybind11::module_& module);
 void bind_worker_machine(pybind11::module_& module);
 void bind_udp(pybind11::module_& module);
 void bind_wires(pybind11::module_& module);
+
+inline DataKey data_key_from_python(const pybind11::handle& given) {
+  const auto bytes = given.cast<std::string>();
+  if (bytes.empty()) return std::nullopt;
+  if (bytes.size() != 2 * sizeof(std::uint64_t)) throw pybind11::value_error("a data key has 16 bytes");
+  SipKey key;
+  std::memcpy(&key.low, bytes.data(), sizeof key.low);
+  std::memcpy(&key.high, bytes.data() + sizeof key.low, sizeof key.high);
+  return key;
+}
 
 inline JobSpec job_from_python(const pybind11::handle& spec) {
   JobSpec job;
@@ -29,6 +42,7 @@ inline JobSpec job_from_python(const pybind11::handle& spec) {
   job.codes_per_packet = spec.attr("codes_per_packet").cast<std::uint32_t>();
   for (const auto& token : spec.attr("tokens")) job.tokens.push_back(token.cast<std::uint64_t>());
   job.checksum = spec.attr("checksum").cast<bool>();
+  job.data_key = data_key_from_python(spec.attr("data_key"));
   job.all_workers = spec.attr("all_workers").cast<std::uint32_t>();
   for (const auto& place : spec.attr("places")) job.places.push_back(place.cast<std::uint32_t>());
   job.branches = spec.attr("branches").cast<bool>();
@@ -45,12 +59,14 @@ inline JobSpec job_from_python(const pybind11::handle& spec) {
   return job;
 }
 
+// Of a fanin.job.Uplink, or of a ParentRoute, whose parent has no number yet.
 inline Uplink uplink_from_python(const pybind11::handle& given) {
-  return Uplink{.parent = given.attr("parent").cast<Address>(),
+  return Uplink{.parent = pybind11::hasattr(given, "parent") ? given.attr("parent").cast<Address>() : Address{},
                 .job = given.attr("job").cast<std::uint16_t>(),
                 .generation = given.attr("generation").cast<std::uint32_t>(),
                 .worker = given.attr("worker").cast<std::uint8_t>(),
-                .token = given.attr("token").cast<std::uint64_t>()};
+                .token = given.attr("token").cast<std::uint64_t>(),
+                .data_key = data_key_from_python(given.attr("data_key"))};
 }
 
 inline Element element_from_python(int element) {

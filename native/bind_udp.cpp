@@ -193,7 +193,7 @@ void bind_server(py::module_& module) {
             const JobSpec job = job_from_python(spec);
             const SwitchServer::Parent parent = {.host = route.attr("host").cast<std::string>(),
                                                  .ports = route.attr("ports").cast<std::vector<std::uint16_t>>(),
-                                                 .uplink = uplink_from_python(route.attr("uplink")(0))};
+                                                 .uplink = uplink_from_python(route)};
             without_gil([&, server = &self.server()] { server->admit(job, share_memory, parent); });
           }, py::arg("spec"), py::arg("parent"), py::kw_only(), py::arg("share_memory") = true)
       .def("shared_memory", [](Bound& self, std::uint16_t job) {

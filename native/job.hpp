@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "packet_tag.hpp"
 #include "sinks.hpp"
 
 namespace fanin {
@@ -22,6 +23,7 @@ struct JobSpec {
   std::uint32_t codes_per_packet = 1;
   std::vector<std::uint64_t> tokens;
   bool checksum = false;
+  DataKey data_key;  // of the job, for engines and servers; of the flow, for machines
   double liveness_timeout_s = 5.0;
   bool survives_loss = false;
   std::uint32_t all_workers = 0;  // at all switches of a tree; 0: `workers`
@@ -43,6 +45,7 @@ struct Uplink {
   std::uint32_t generation = 0;
   std::uint8_t worker = 0;
   std::uint64_t token = 0;
+  DataKey data_key;  // as JobSpec's, of the job at the parent
 };
 
 }  // namespace fanin

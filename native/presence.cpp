@@ -6,7 +6,7 @@ namespace fanin {
 
 Presence::Presence(const JobSpec& spec, double connect_timeout_s, GrowingRing<WorkerEvent>& events)
     : events_(events),
-      checksum_(spec.checksum),
+      protected_(spec.checksum || spec.data_key),
       survives_loss_(spec.survives_loss),
       members_(spec.full_mask()),
       silence_limit_s_(connect_timeout_s),
@@ -93,7 +93,7 @@ void Presence::refused(Reason reason) {
 }
 
 void Presence::other_version() {
-  if (phase_ == Phase::connecting && !checksum_) fail(Refused{.reason = static_cast<std::uint16_t>(Reason::version)});
+  if (phase_ == Phase::connecting && !protected_) fail(Refused{.reason = static_cast<std::uint16_t>(Reason::version)});
 }
 
 void Presence::departed() {

@@ -57,7 +57,7 @@ class Presence {
   void fail(WorkerEvent event);
 
   GrowingRing<WorkerEvent>& events_;
-  const bool checksum_;
+  const bool protected_;  // by checksums or tags
   const bool survives_loss_;
   bool branch_left_ = false;
   std::uint32_t members_;

@@ -30,6 +30,8 @@ SlotRing::SlotRing(const JobSpec& spec, const std::optional<Uplink>& uplink)
       job_(spec.job),
       flags_(spec.checksum ? FLAG_CHECKSUM : std::uint8_t{0}),
       generation_(spec.generation),
+      keys_(spec.data_key, {}),
+      parent_keys_(uplink ? MemberKeys(uplink->data_key, uplink->token) : MemberKeys()),
       slot_count_(spec.slots),
       staleness_(spec.staleness),
       history_(spec.history()),
@@ -157,7 +159,9 @@ void SlotRing::close(std::uint32_t slot, Slot& state, std::uint8_t* entry) const
                        .bitmap = arrived.tag == state.open ? arrived.bitmap : 0,
                        .contributors = static_cast<std::uint16_t>(facts.contributors),
                        .code_count = static_cast<std::uint8_t>(facts.code_count)});
-  if (flags_ != 0) seal({image, datagram_bytes(facts.code_count, facts.word_count)});
+  const std::span datagram(image, datagram_bytes(facts.code_count, facts.word_count));
+  if (flags_ != 0) seal(datagram);
+  keys_.finish(datagram);
   ++state.open;
   state.count = 0;
 }
@@ -197,7 +201,9 @@ void SlotRing::make_contribution(std::uint32_t slot, Slot& state, std::uint8_t* 
                        .signature = facts.signature,
                        .contributors = static_cast<std::uint16_t>(facts.contributors),
                        .code_count = static_cast<std::uint8_t>(facts.code_count)});
-  if (flags_ != 0) seal({image, datagram_bytes(facts.code_count, facts.word_count)});
+  const std::span datagram(image, datagram_bytes(facts.code_count, facts.word_count));
+  if (flags_ != 0) seal(datagram);
+  parent_keys_.finish(datagram);
 }
 
 bool SlotRing::descend(std::uint32_t slot, std::uint32_t number, const Contribution& given, SwitchQueue& queue) {

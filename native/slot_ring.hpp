@@ -22,6 +22,7 @@
 
 #include "job.hpp"
 #include "packet.hpp"
+#include "packet_tag.hpp"
 #include "switch_queue.hpp"
 
 namespace fanin {
@@ -136,6 +137,8 @@ class SlotRing {
   std::uint16_t job_;
   std::uint8_t flags_;
   std::uint32_t generation_;
+  PacketKeys keys_;
+  MemberKeys parent_keys_;
   std::uint32_t slot_count_;
   std::uint32_t staleness_;  // S now; history_ - 2 is the largest that it may be set to
   std::uint32_t history_;

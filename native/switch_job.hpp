@@ -9,6 +9,7 @@
 #include <span>
 
 #include "packet.hpp"
+#include "packet_tag.hpp"
 #include "sinks.hpp"
 #include "slot_ring.hpp"
 #include "switch_tally.hpp"
@@ -19,9 +20,12 @@ namespace fanin {
 inline constexpr std::size_t TOKEN_WORDS = 2;  // that HELLO and BYE begin with
 
 struct SwitchJob {
-  explicit SwitchJob(const JobSpec& given, const std::optional<Uplink>& link) : spec(given), ring(given, link) {
+  explicit SwitchJob(const JobSpec& given, const std::optional<Uplink>& link)
+      : spec(given), ring(given, link), keys(given.data_key, given.tokens) {
     excused.fill(-std::numeric_limits<double>::infinity());
-    if (link) uplink.emplace(*link, given);
+    if (!link) return;
+    uplink.emplace(*link, given);
+    parent_keys = MemberKeys(link->data_key, link->token);
   }
 
   bool has(std::uint32_t mask, std::uint32_t worker) const { return (mask >> worker & 1) != 0; }
@@ -62,6 +66,14 @@ struct SwitchJob {
       if (has(registered & ~left, worker)) listeners[listener_count++] = sources[worker];
   }
 
+  // Opens an evicted worker's place to a new process, which says that token.
+  void expect(std::uint32_t worker, std::uint64_t token) {
+    spec.tokens[worker] = token;
+    keys.renew(worker, token);
+    hellos[worker] = 0;
+    expected |= std::uint32_t{1} << worker;
+  }
+
   // A new process has an evicted worker's place: rounds wait for it from here on, and for no base before.
   void enter(std::uint32_t worker) {
     for (std::uint32_t slot = 0; slot < spec.slots; ++slot) ring.enter(slot, worker);
@@ -73,6 +85,10 @@ struct SwitchJob {
 
   JobSpec spec;  // its tokens are those in force: a new process in a place has a new one
   SlotRing ring;
+  PacketKeys keys;
+  MemberKeys parent_keys;
+  std::array<std::uint64_t, MAX_WORKERS> hellos{};  // with keyed tags: the least sequence number of the next HELLO
+  std::uint64_t parent_welcomes = 0;                // the same of the parent's WELCOMEs
   std::uint64_t held_bytes = 0;  // of the switch's memory, beside the ring's
   SwitchTally tally;
   std::optional<UplinkPresence> uplink;  // of a leaf: how it is present at its parent
@@ -96,22 +112,25 @@ inline std::uint64_t token_of(const Parsed& packet) {
 }
 
 // The rows of the table from CHECKSUM to STRANGER; Reason{} when none objects.
-inline Reason objection(const SwitchJob& job, const Parsed& packet, std::size_t bytes, Address source) {
+inline Reason objection(const SwitchJob& job, const Parsed& packet, std::span<const std::uint8_t> datagram,
+                        Address source) {
   const JobSpec& spec = job.spec;
   const Header& header = packet.header;
   const std::uint32_t worker = header.worker;
   if (spec.checksum && (header.flags & FLAG_CHECKSUM) == 0) return Reason::checksum;
   if (header.generation != spec.generation) return Reason::generation;
   if (worker >= spec.workers) return Reason::worker_range;
+  if (!job.keys.holds(datagram, worker)) return Reason::tag;
   if (header.kind != Kind::contribution) {
     if (header.code_count != 0 || packet.word_count < TOKEN_WORDS ||
-        bytes > datagram_bytes(spec.codes_per_packet, spec.words_per_packet))
+        datagram.size() > datagram_bytes(spec.codes_per_packet, spec.words_per_packet))
       return Reason::length;
     if (token_of(packet) != spec.tokens[worker]) return Reason::token;
   }
   if (job.evicted(worker)) return Reason::evicted;
   if (job.has(job.registered, worker) ? job.sources[worker] != source : header.kind == Kind::contribution)
     return Reason::stranger;
+  if (job.keys.tags() && header.kind == Kind::hello && header.slot < job.hellos[worker]) return Reason::ancient;
   return Reason{};
 }
 

@@ -32,7 +32,9 @@ void SwitchMachine::State::ask_parent(SwitchJob& job, std::uint32_t slot) {
                          .slot = slot,
                          .base = number,
                          .code_count = static_cast<std::uint8_t>(job.spec.codes_per_packet)};
-  write_news(queue.push(bytes, {&uplink.parent, 1}), asking, 0, 0);
+  const std::span<std::uint8_t> datagram = queue.push(bytes, {&uplink.parent, 1});
+  write_news(datagram, asking, 0, 0);
+  job.parent_keys.finish(datagram);
 }
 
 void SwitchMachine::State::speak_to_parent(SwitchJob& job, double now) {
@@ -58,8 +60,9 @@ void SwitchMachine::State::send_token_up(SwitchJob& job, Kind kind, std::uint32_
                          .flags = job.spec.checksum ? FLAG_CHECKSUM : std::uint8_t{0},
                          .generation = uplink.generation,
                          .slot = sequence};
-  write_news(queue.push(bytes, {&uplink.parent, 1}), header, static_cast<std::uint32_t>(uplink.token >> 32),
-             static_cast<std::uint32_t>(uplink.token));
+  const std::span<std::uint8_t> datagram = queue.push(bytes, {&uplink.parent, 1});
+  write_news(datagram, header, static_cast<std::uint32_t>(uplink.token >> 32), static_cast<std::uint32_t>(uplink.token));
+  job.parent_keys.finish(datagram);
 }
 
 // The part that a packet from `source` concerns: of its generation, or else any with its index, which will refuse it.
@@ -70,16 +73,18 @@ SwitchJob* SwitchMachine::State::find_part(Address source, const Header& header)
   return jobs[part->second].get();
 }
 
-void SwitchMachine::State::receive_from_parent(SwitchJob& job, const Parsed& packet, std::size_t bytes, double now) {
+void SwitchMachine::State::receive_from_parent(SwitchJob& job, const Parsed& packet,
+                                               std::span<const std::uint8_t> datagram, double now) {
   UplinkPresence& presence = *job.uplink;
   const Header& header = packet.header;
   ++job.tally.packets_in;
-  job.tally.bytes_in += bytes;
+  job.tally.bytes_in += datagram.size();
   const Reason objection = [&] {
     const bool connecting = presence.phase() == UplinkPresence::Phase::connecting;
     if (job.spec.checksum && (header.flags & FLAG_CHECKSUM) == 0) return Reason::checksum;
     if (header.generation != presence.uplink().generation) return Reason::generation;
     if (header.worker != presence.uplink().worker && header.worker != SWITCH_WORKER) return Reason::worker_range;
+    if (!job.parent_keys.holds(datagram)) return Reason::tag;
     switch (header.kind) {
       case Kind::result:
       case Kind::answer:
@@ -89,12 +94,14 @@ void SwitchMachine::State::receive_from_parent(SwitchJob& job, const Parsed& pac
           return Reason::length;
         return Reason{};
       case Kind::welcome:
-        if (connecting && bytes != datagram_bytes(job.spec.codes_per_packet, job.spec.words_per_packet))
+        if (connecting && datagram.size() != datagram_bytes(job.spec.codes_per_packet, job.spec.words_per_packet))
           return Reason::length;
         [[fallthrough]];
       case Kind::notice:
       case Kind::bye:
         if (packet.word_count < TOKEN_WORDS) return Reason::length;
+        if (job.parent_keys.tags() && header.kind == Kind::welcome && header.slot < job.parent_welcomes)
+          return Reason::ancient;
         return header.kind == Kind::notice && header.contributors == static_cast<std::uint16_t>(Reason::version) &&
                        (job.spec.checksum || !connecting)
                    ? Reason::version
@@ -104,13 +111,14 @@ void SwitchMachine::State::receive_from_parent(SwitchJob& job, const Parsed& pac
     }
   }();
   if (objection != Reason{}) return job.tally.drop(objection);
-  presence.heard(now);
+  if (!job.parent_keys.tags() || header.kind == Kind::welcome) presence.heard(now);
   const auto gone = [&] {
     return presence.branches_gone(load_be32(packet.words), load_be32(packet.words + WORD_BYTES));
   };
-  if (header.kind == Kind::result || header.kind == Kind::answer) return descend(job, packet);
+  if (header.kind == Kind::result || header.kind == Kind::answer) return descend(job, packet, now);
   if (header.kind == Kind::bye) return presence.departed();
   if (header.kind == Kind::welcome) {
+    job.parent_welcomes = std::uint64_t{header.slot} + 1;
     presence.welcome(now);
     return tell_of_branches(job, gone());
   }
@@ -121,7 +129,7 @@ void SwitchMachine::State::receive_from_parent(SwitchJob& job, const Parsed& pac
 }
 
 // The parent's result of a round, or its answer to a contribution that was sent again.
-void SwitchMachine::State::descend(SwitchJob& job, const Parsed& packet) {
+void SwitchMachine::State::descend(SwitchJob& job, const Parsed& packet, double now) {
   const Header& header = packet.header;
   if (header.kind == Kind::answer && (header.flags & FLAG_BARE) != 0) {
     if (job.ring.complete(header.slot) && header.base == job.ring.open(header.slot)) ask_parent(job, header.slot);
@@ -133,7 +141,10 @@ void SwitchMachine::State::descend(SwitchJob& job, const Parsed& packet) {
                                .words = packet.words,
                                .word_count = static_cast<std::uint32_t>(packet.word_count),
                                .contributors = header.contributors};
-  if (job.ring.descend(header.slot, header.base, result, queue)) return multicast(job, header.slot, header.base);
+  if (job.ring.descend(header.slot, header.base, result, queue)) {
+    job.uplink->heard(now);
+    return multicast(job, header.slot, header.base);
+  }
   if (header.base < job.ring.open(header.slot))
     ++job.tally.duplicates;
   else

@@ -119,8 +119,7 @@ void SwitchMachine::admit_worker(std::uint16_t index, std::uint32_t worker, std:
   if (!job.spec.survives_loss || !job.evicted(worker))
     throw std::invalid_argument("worker " + std::to_string(worker) + " of job " + std::to_string(index) +
                                 " has not been evicted, or nobody may come in its place");
-  job.spec.tokens[worker] = token;
-  job.expected |= std::uint32_t{1} << worker;
+  job.expect(worker, token);
 }
 
 void SwitchMachine::set_quorum(std::uint16_t index, std::uint32_t quorum, double) {
@@ -188,7 +187,7 @@ void SwitchMachine::receive_datagram(std::span<const std::uint8_t> datagram, Add
   const Kind kind = packet.header.kind;
   if (packet.ok() && !state.parts.empty())
     if (SwitchJob* const part = state.find_part(source, packet.header))
-      return state.receive_from_parent(*part, packet, datagram.size(), now);
+      return state.receive_from_parent(*part, packet, datagram, now);
   SwitchJob* const job = packet.ok() && from_workers(kind) ? state.find(packet.header.job) : nullptr;
   SwitchTally& tally = job != nullptr ? job->tally : state.past;
   ++tally.packets_in;
@@ -256,23 +255,24 @@ std::optional<SwitchEvent> SwitchMachine::next_event() {
 
 void SwitchMachine::State::receive(SwitchJob& job, const Parsed& packet, std::span<const std::uint8_t> datagram,
                                    Address source, double now) {
-  const Reason reason = objection(job, packet, datagram.size(), source);
+  const Reason reason = objection(job, packet, datagram, source);
   if (reason != Reason{}) return refuse(job.tally, &job, reason, packet.header, source);
   const std::uint32_t worker = packet.header.worker;
-  job.heard[worker] = now;
+  if (!job.keys.tags() || packet.header.kind != Kind::contribution) job.heard[worker] = now;
   if (packet.header.kind == Kind::contribution) {
-    contribute(job, packet, source);
+    contribute(job, packet, source, now);
   } else if (packet.header.kind == Kind::bye) {
     part(job, worker, datagram, source);
     if (job.uplink && (job.left | job.lost) == job.spec.full_mask()) job.uplink->leave(now);
   } else {
     if (!job.has(job.registered, worker)) register_source(job, worker, source);
+    job.hellos[worker] = std::uint64_t{packet.header.slot} + 1;
     welcome(job, packet, source);
     if (job.uplink && job.registered == job.spec.full_mask()) job.uplink->start(now);
   }
 }
 
-void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Address source) {
+void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Address source, double now) {
   const Header& header = packet.header;
   const bool passes = (header.flags & FLAG_PASS) != 0;
   const bool fits = (header.code_count == 0 || header.code_count == job.spec.codes_per_packet) &&
@@ -293,6 +293,7 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
   switch (outcome.verdict) {
     case Verdict::accepted:
       ++(passes ? job.tally.passes : job.tally.contributions);
+      job.heard[header.worker] = now;
       break;
     case Verdict::duplicate:
       ++job.tally.duplicates;
@@ -327,7 +328,7 @@ void SwitchMachine::State::register_source(SwitchJob& job, std::uint32_t worker,
 
 void SwitchMachine::State::part(SwitchJob& job, std::uint32_t worker, std::span<const std::uint8_t> bye,
                                 Address source) {
-  copy(job.tally, bye, source);
+  echo_bye(job, bye, source);
   if (job.has(job.left, worker)) return;
   job.left |= std::uint32_t{1} << worker;
   job.update_audience();

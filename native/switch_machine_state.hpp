@@ -36,7 +36,7 @@ struct SwitchMachine::State {
 
   void receive(SwitchJob& job, const Parsed& packet, std::span<const std::uint8_t> datagram, Address source,
                double now);
-  void contribute(SwitchJob& job, const Parsed& packet, Address source);
+  void contribute(SwitchJob& job, const Parsed& packet, Address source, double now);
   void register_source(SwitchJob& job, std::uint32_t worker, Address source);
   void welcome(SwitchJob& job, const Parsed& hello, Address source);
   void part(SwitchJob& job, std::uint32_t worker, std::span<const std::uint8_t> bye, Address source);
@@ -46,12 +46,12 @@ struct SwitchMachine::State {
   void ask_parent(SwitchJob& job, std::uint32_t slot);
   void speak_to_parent(SwitchJob& job, double now);
   void send_token_up(SwitchJob& job, Kind kind, std::uint32_t sequence, std::size_t bytes);
-  void receive_from_parent(SwitchJob& job, const Parsed& packet, std::size_t bytes, double now);
-  void descend(SwitchJob& job, const Parsed& packet);
+  void receive_from_parent(SwitchJob& job, const Parsed& packet, std::span<const std::uint8_t> datagram, double now);
+  void descend(SwitchJob& job, const Parsed& packet, double now);
   void tell_of_branches(SwitchJob& job, Reason news);
 
   bool takes(SwitchTally& tally, std::size_t bytes, std::size_t destinations);
-  void copy(SwitchTally& tally, std::span<const std::uint8_t> datagram, Address destination);
+  void echo_bye(SwitchJob& job, std::span<const std::uint8_t> bye, Address source);
   void echo(std::span<const std::uint8_t> probe, Address source);
   void multicast(SwitchJob& job, std::uint32_t slot, std::uint32_t number);
   void answer(SwitchJob& job, const Header& header, std::size_t asked_bytes, Address source);

@@ -63,9 +63,11 @@ bool SwitchMachine::State::takes(SwitchTally& tally, std::size_t bytes, std::siz
   return true;
 }
 
-void SwitchMachine::State::copy(SwitchTally& tally, std::span<const std::uint8_t> datagram, Address destination) {
-  if (!takes(tally, datagram.size(), 1)) return;
-  std::ranges::copy(datagram, queue.push(datagram.size(), {&destination, 1}).begin());
+void SwitchMachine::State::echo_bye(SwitchJob& job, std::span<const std::uint8_t> bye, Address source) {
+  if (!takes(job.tally, bye.size(), 1)) return;
+  const std::span<std::uint8_t> datagram = queue.push(bye.size(), {&source, 1});
+  std::ranges::copy(bye, datagram.begin());
+  job.keys.finish(datagram);
 }
 
 void SwitchMachine::State::echo(std::span<const std::uint8_t> probe, Address source) {
@@ -97,6 +99,7 @@ void SwitchMachine::State::answer(SwitchJob& job, const Header& header, std::siz
   datagram[OFFSET_WORKER] = header.worker;
   store_be32(datagram.data() + OFFSET_BITMAP, arrived);
   finish(datagram);
+  job.keys.finish(datagram);
 }
 
 // The base that the worker has to contribute next, as a bare answer that acknowledges nothing.
@@ -115,18 +118,24 @@ void SwitchMachine::State::answer_bare(SwitchJob& job, const Header& header, std
   const std::span<std::uint8_t> datagram = queue.push(HEADER_BYTES, {&source, 1});
   store_header(datagram.data(), bare);
   finish(datagram);
+  job.keys.finish(datagram);
 }
 
 void SwitchMachine::State::refuse(SwitchTally& tally, const SwitchJob* job, Reason reason, const Header& header,
                                   Address source) {
   tally.drop(reason);
-  if (!told(reason)) return;
+  // A tag goes only to a worker where it is known to be: else whoever repeats its HELLO would be handed a NOTICE to end it
+  // with.
+  const bool proved = job != nullptr && job->keys.tags() && reason != Reason::generation;
+  if (!told(reason) || (proved && reason == Reason::stranger)) return;
   ++tally.notices;
   constexpr std::size_t bytes = datagram_bytes(0, NOTICE_WORDS);
   if (!takes(tally, bytes, 1)) return;
   Header notice = reply_to(header, Kind::notice);
   notice.contributors = static_cast<std::uint16_t>(reason);
-  write_news(queue.push(bytes, {&source, 1}), notice, job != nullptr ? job->lost : 0, job != nullptr ? job->left : 0);
+  const std::span<std::uint8_t> datagram = queue.push(bytes, {&source, 1});
+  write_news(datagram, notice, job != nullptr ? job->lost : 0, job != nullptr ? job->left : 0);
+  if (proved) job->keys.finish(datagram);
 }
 
 void SwitchMachine::State::tell(SwitchJob& job, Reason reason, std::uint8_t worker,
@@ -142,7 +151,9 @@ void SwitchMachine::State::tell(SwitchJob& job, Reason reason, std::uint8_t work
                          .signature = job.changes,
                          .bitmap = job.spec.survives_loss ? job.registered : 0,
                          .contributors = static_cast<std::uint16_t>(reason)};
-  write_news(queue.push(bytes, destinations), notice, job.lost, job.left);
+  const std::span<std::uint8_t> datagram = queue.push(bytes, destinations);
+  write_news(datagram, notice, job.lost, job.left);
+  job.keys.finish(datagram);
 }
 
 void SwitchMachine::State::welcome(SwitchJob& job, const Parsed& hello, Address source) {
@@ -152,7 +163,9 @@ void SwitchMachine::State::welcome(SwitchJob& job, const Parsed& hello, Address 
   header.signature = job.changes;
   header.contributors = static_cast<std::uint16_t>(job.branch_news);
   header.bitmap = job.registered;
-  write_news(queue.push(bytes, {&source, 1}), header, job.lost, job.left);
+  const std::span<std::uint8_t> datagram = queue.push(bytes, {&source, 1});
+  write_news(datagram, header, job.lost, job.left);
+  job.keys.finish(datagram);
 }
 
 }  // namespace fanin

@@ -56,12 +56,15 @@ void SwitchServer::admit(const JobSpec& spec, bool share_memory, const std::opti
   std::size_t admitted = 0;
   try {
     for (const auto& flow : flows_) {
+      JobSpec of_this_flow = spec;
+      of_this_flow.data_key = of_flow(spec.data_key, static_cast<std::uint32_t>(admitted));
       std::optional<Uplink> uplink;
       if (parent) {
         uplink = parent->uplink;
+        uplink->data_key = of_flow(parent->uplink.data_key, static_cast<std::uint32_t>(admitted));
         uplink->parent = flow->number_of_parent(resolve(parent->host, parent->ports.at(admitted), false));
       }
-      flow->with_machine([&](SwitchMachine& machine, double) { machine.admit(spec, uplink); });
+      flow->with_machine([&](SwitchMachine& machine, double) { machine.admit(of_this_flow, uplink); });
       flow->wake();
       ++admitted;
     }

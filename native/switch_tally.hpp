@@ -38,14 +38,16 @@ struct SwitchTally {
   CounterList list() const {
     CounterList counts;
     for (const auto& [name, count] : COUNTS) counts.emplace_back(name, this->*count);
-    for (std::size_t reason = 1; reason < DROP_REASONS_END; ++reason)
-      counts.emplace_back(std::string("dropped_") + REASON_NAMES[reason], dropped[reason]);
+    for (std::size_t reason = 1; reason < dropped.size(); ++reason)
+      if (reason < FIRST_NEWS || reason > LAST_NEWS)
+        counts.emplace_back(std::string("dropped_") + REASON_NAMES[reason], dropped[reason]);
     return counts;
   }
 
  private:
-  // The reasons from here on are news about workers, not about packets.
-  static constexpr std::size_t DROP_REASONS_END = static_cast<std::size_t>(Reason::worker_lost);
+  // The reasons between these are news about workers, not about packets.
+  static constexpr auto FIRST_NEWS = static_cast<std::size_t>(Reason::worker_lost);
+  static constexpr auto LAST_NEWS = static_cast<std::size_t>(Reason::branch_left);
 
   static constexpr std::array<std::pair<const char*, std::uint64_t SwitchTally::*>, 11> COUNTS = {{
       {"packets_in", &SwitchTally::packets_in},

@@ -35,6 +35,7 @@ inline constexpr std::uint32_t MAX_BASE = 4294967295;
 inline constexpr std::uint32_t SWITCH_WORKER = 255;
 
 // fanin.protocol.job
+inline constexpr std::size_t DATA_KEY_BYTES = 16;
 inline constexpr double HEARTBEAT_INTERVAL_S = 0.5;
 inline constexpr double LIVENESS_TIMEOUT_S = 5.0;
 inline constexpr double SWITCH_LIVENESS_TIMEOUT_S = 30.0;
@@ -108,10 +109,11 @@ enum class Reason : std::uint16_t {
   worker_joined = 19,
   branch_lost = 20,
   branch_left = 21,
+  tag = 22,
 };
 
 // Lower-case names of the reasons, indexed by value: the keys of the drop counters.
-inline constexpr std::array<const char*, 22> REASON_NAMES = {
+inline constexpr std::array<const char*, 23> REASON_NAMES = {
     "",
     "too_short",
     "bad_magic",
@@ -134,6 +136,7 @@ inline constexpr std::array<const char*, 22> REASON_NAMES = {
     "worker_joined",
     "branch_lost",
     "branch_left",
+    "tag",
 };
 
 }  // namespace fanin

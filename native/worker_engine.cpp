@@ -45,7 +45,9 @@ WorkerEngine::WorkerEngine(const JobSpec& spec, std::uint32_t worker, std::uint6
                                   [this](const WorkerEvent& event) { fail(event); }};
     std::optional<SharedMemory> shared =
         flow < shared_memory.size() ? SharedMemory::open(shared_memory[flow], worker, token) : std::nullopt;
-    flows_.push_back(std::make_unique<WorkerFlow>(spec, worker, token, flow, flow_count,
+    JobSpec of_this_flow = spec;
+    of_this_flow.data_key = of_flow(spec.data_key, flow);
+    flows_.push_back(std::make_unique<WorkerFlow>(of_this_flow, worker, token, flow, flow_count,
                                                   resolve(host, ports[flow], false), options, connect_timeout_s,
                                                   std::move(shared), newcomer, std::move(listener)));
   }

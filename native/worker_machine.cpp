@@ -33,6 +33,7 @@ class WorkerMachine::State {
         worker_(worker),
         switch_(switch_address),
         token_(token),
+        keys_(spec_.data_key, token),
         flow_(flow),
         flow_count_(flow_count),
         packet_bytes_(datagram_bytes(spec_.codes_per_packet, spec_.words_per_packet)),
@@ -68,6 +69,10 @@ class WorkerMachine::State {
   }
 
  private:
+  // Unless somebody may be repeating what the switch once said: a keyed tag holds for ever.
+  void hear_switch(double now) {
+    if (!keys_.tags()) presence_.heard(now);
+  }
   void drop(Reason reason) { ++counters_.dropped[static_cast<std::size_t>(reason)]; }
   void dispatch(const Parsed& packet, std::size_t bytes, double now);
   void welcome(const Parsed& packet, std::size_t bytes, double now);
@@ -106,6 +111,8 @@ class WorkerMachine::State {
   const std::uint32_t worker_;
   const Address switch_;
   const std::uint64_t token_;
+  const MemberKeys keys_;
+  std::uint64_t welcomes_ = 0;  // with keyed tags: the least sequence number of the next WELCOME
   const std::uint32_t flow_;
   const std::uint32_t flow_count_;
   const std::size_t packet_bytes_;
@@ -154,6 +161,7 @@ void WorkerMachine::State::receive(std::span<const std::uint8_t> datagram, Addre
   if (packet.header.job != spec_.job) return drop(Reason::unknown_job);
   if (packet.header.generation != spec_.generation) return drop(Reason::generation);
   if (packet.header.worker != worker_ && packet.header.worker != SWITCH_WORKER) return drop(Reason::worker_range);
+  if (!keys_.holds(datagram)) return drop(Reason::tag);
   dispatch(packet, datagram.size(), now);
 }
 
@@ -219,7 +227,7 @@ void WorkerMachine::State::dispatch(const Parsed& packet, std::size_t bytes, dou
   switch (packet.header.kind) {
     case Kind::result:
     case Kind::answer:
-      presence_.heard(now);
+      hear_switch(now);
       if (phase() == Phase::member) result(packet, now);
       return;
     case Kind::welcome:
@@ -235,6 +243,8 @@ void WorkerMachine::State::dispatch(const Parsed& packet, std::size_t bytes, dou
 
 void WorkerMachine::State::welcome(const Parsed& packet, std::size_t bytes, double now) {
   if (packet.word_count < 2 || (phase() == Phase::connecting && bytes != packet_bytes_)) return drop(Reason::length);
+  if (keys_.tags() && packet.header.slot < welcomes_) return drop(Reason::ancient);
+  welcomes_ = std::uint64_t{packet.header.slot} + 1;
   presence_.heard(now);
   const std::optional<double> round_trip_s = presence_.welcome(packet.header.slot, load_be32(packet.words),
                                                                load_be32(packet.words + WORD_BYTES), now);
@@ -252,13 +262,13 @@ void WorkerMachine::State::notice(const Parsed& packet, double now) {
     return drop(reason);
   }
   if (reason == Reason::branch_left) {
-    presence_.heard(now);
+    hear_switch(now);
     return presence_.branch(reason, now);
   }
   if (reason != Reason::worker_lost && reason != Reason::worker_left && reason != Reason::worker_joined)
     return presence_.refused(reason);
   if (packet.word_count < 2) return drop(Reason::length);
-  presence_.heard(now);
+  hear_switch(now);
   presence_.peers_gone(load_be32(packet.words), load_be32(packet.words + WORD_BYTES), now);
   presence_.members_are(packet.header.signature, packet.header.bitmap, stream_.oldest_base());
 }
@@ -362,6 +372,7 @@ void WorkerMachine::State::hear(std::uint32_t slot, std::uint64_t base) {
 // The round that the slot's current item was in is over for this worker.
 void WorkerMachine::State::count_result(std::uint32_t slot, double now) {
   accepted_[slot] = 0;
+  presence_.heard(now);
   ++counters_.results;
   moved_at_ = now;
   recovery_.finished(slot, now, [this](std::uint32_t overdue) {
@@ -462,6 +473,7 @@ void WorkerMachine::State::store_by_forecast(Operation& operation, std::span<std
 
 void WorkerMachine::State::commit(WorkerSink& sink, std::span<std::uint8_t> datagram) {
   if (spec_.checksum) seal(datagram);
+  keys_.finish(datagram);
   ++counters_.packets_out;
   counters_.bytes_out += datagram.size();
   sink.commit(datagram.size());

@@ -99,8 +99,8 @@ def machine_of(slot_type: type[Slot]) -> type[SwitchMachine]:
 class MixesGenerations(SwitchMachine):
     """Does not look at the generation of a packet."""
 
-    def _objection(self, job: SwitchJob, packet: Packet, length: int, source: int) -> Reason | None:
-        return super()._objection(job, dataclasses.replace(packet, generation=job.spec.generation), length, source)
+    def _objection(self, job: SwitchJob, packet: Packet, data: bytes, source: int) -> Reason | None:
+        return super()._objection(job, dataclasses.replace(packet, generation=job.spec.generation), data, source)
 
 
 DEFECTS: dict[str, SwitchType] = {

@@ -76,7 +76,7 @@ class LeafHost(SwitchHost):
         parent = self._parent.books.get((route.job, route.generation))
         if parent is None:
             raise AdmissionError(f"the parent never had job {route.job} of generation {route.generation:#x}")
-        uplink = route.uplink(self._parent.address)
+        uplink = route.uplink(self._parent.address, 0)
         self.machine.admit_leaf(spec, uplink)
         self.auditor.admitted_part(spec, uplink, parent)
 

@@ -146,6 +146,7 @@ def _jobs_table(answer: control.Stats) -> FigureTable:
             shape += f" of {job.max_staleness}" if job.max_staleness != job.staleness else ""
         if job.on_worker_loss == "continue":
             shape += ", survives losses"
+        shape += ", keyed tags" * job.authenticated
         table.add(job.name, job.state, members(job), shape, *counts, drops(job.counters))
     return table
 

@@ -124,6 +124,12 @@ class Join:
     slots: int | None = None
     words_per_packet: int | None = None
     checksum: bool = False
+    authenticate: bool | None = None
+    """Whether packets carry a keyed tag; None: the controller decides."""
+    exposed: bool = False
+    """Whether packets of this rank leave its machine, and nothing else protects them."""
+    taggable: bool = True
+    """Of a rank at a leaf: whether that can tag packets."""
     quorum: int | None = None
     """K; None: all."""
     staleness: int = 0
@@ -173,6 +179,8 @@ class Admitted:
     """At a leaf of a tree: the ranks at all leaves, which lanes are sized for."""
     running: bool = False
     """The job runs already, and this rank comes into a place that is free."""
+    authenticate: bool = False
+    """Whether packets carry a keyed tag: its key is derived from the one that this message is sealed with."""
     data_host: str = ""
     """Address that data goes to where that is not this controller's: of a switch that it programs from outside."""
 
@@ -259,6 +267,8 @@ class Placed:
     liveness_timeout_s: float
     ports: tuple[int, ...]
     """The parent's, one per flow."""
+    authenticate: bool = False
+    """Whether packets between leaf and parent carry a keyed tag."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,6 +388,8 @@ class JobReport:
     counters: dict[str, int]
     key: str = ""
     """Fingerprint of the key that its ranks speak with."""
+    authenticated: bool = False
+    """Whether its packets carry keyed tags."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -388,6 +400,8 @@ class DataReport:
     description: str
     ports: tuple[int, ...]
     counters: dict[str, int]
+    tags: bool = True
+    """Whether it can tag packets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from fanin.errors import ConfigurationError
-from fanin.protocol import window
+from fanin.protocol import packet_tag, window
+from fanin.protocol.seal import DATA_KEY_BYTES
 from fanin.protocol.wire import (
     HEADER_BYTES,
     MAX_CODES,
@@ -85,6 +86,9 @@ class JobSpec:
     """One 64-bit secret per worker; a HELLO without it registers nothing."""
     checksum: bool = False
     """Whether packets carry a CRC-32: for paths that have no checksum of their own."""
+    data_key: bytes = field(default=b"", repr=False)
+    """Key of the tag that every packet carries in the checksum's place; empty: none. Engines and servers are given the
+    job's key, machines the one of their flow (`for_flow`)."""
     liveness_timeout_s: float = LIVENESS_TIMEOUT_S
     survives_loss: bool = False
     """Whether the job goes on without a worker that is lost or has left: the controller then evicts it."""
@@ -124,10 +128,16 @@ class JobSpec:
         check(self.packet_bytes <= MAX_DATAGRAM_BYTES, f"a packet of {self.packet_bytes} bytes fits no datagram")
         check(len(self.tokens) == self.workers, f"{len(self.tokens)} tokens for {self.workers} workers")
         check(self.liveness_timeout_s > 0, "liveness_timeout_s must be positive")
+        check(len(self.data_key) in (0, DATA_KEY_BYTES), f"a data key has {DATA_KEY_BYTES} bytes")
+        check(not (self.checksum and self.data_key), "a packet carries a checksum or a keyed tag, not both")
         check(
             not self.places or (len(self.places) == self.workers and max(self.places) < self.all_workers),
             f"places = {self.places} for {self.workers} of {self.all_workers} workers",
         )
+
+    def for_flow(self, flow: int) -> JobSpec:
+        """The same job as the machines of one flow know it."""
+        return replace(self, data_key=packet_tag.of_flow(self.data_key, flow)) if self.data_key else self
 
     @property
     def largest_staleness(self) -> int:
@@ -204,6 +214,8 @@ class Uplink:
     worker: int
     """The branch that this switch is at its parent."""
     token: int
+    data_key: bytes = field(default=b"", repr=False)
+    """As JobSpec.data_key, of the job at the parent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,10 +230,19 @@ class ParentRoute:
     generation: int
     worker: int
     token: int
+    data_key: bytes = field(default=b"", repr=False)
+    """As JobSpec.data_key, of the job at the parent."""
 
-    def uplink(self, parent: int) -> Uplink:
+    def uplink(self, parent: int, flow: int) -> Uplink:
         """For the machine of one flow, whose driver has given the parent this number."""
-        return Uplink(parent=parent, job=self.job, generation=self.generation, worker=self.worker, token=self.token)
+        return Uplink(
+            parent=parent,
+            job=self.job,
+            generation=self.generation,
+            worker=self.worker,
+            token=self.token,
+            data_key=packet_tag.of_flow(self.data_key, flow),
+        )
 
 
 def _whole_lines(size_bytes: int) -> int:

@@ -27,7 +27,11 @@ SECRET_BYTES = 32
 NONCE_BITS = 62
 """Bits of the first number of a connection, so that any JSON reader can hold those that follow."""
 
+DATA_KEY_BYTES = 16
+"""Of the key that data packets are tagged with (fanin/protocol/packet_tag.py)."""
+
 _CONTROL, _FINGERPRINT = b"fanin control", b"fanin finger"
+_DATA = b"fanin data"
 _REQUEST, _REPLY = b"fanin request", b"fanin reply"
 _KEY = re.compile(rf"[0-9a-f]{{{2 * KEY_BYTES}}}")
 
@@ -40,6 +44,12 @@ def derived(secret: str, purpose: bytes) -> bytes:
 def fingerprint(key: bytes) -> str:
     """What a key is called in public, in hexadecimal digits."""
     return hashlib.blake2b(key, digest_size=FINGERPRINT_BYTES, person=_FINGERPRINT).hexdigest()
+
+
+def data_key(control_key: bytes, job: int, generation: int) -> bytes:
+    """The key of a job's data packets at one switch, where it has that index and generation: both ends derive it."""
+    where = job.to_bytes(2, "big") + generation.to_bytes(4, "big")
+    return hashlib.blake2b(where, key=control_key, digest_size=DATA_KEY_BYTES, person=_DATA).digest()
 
 
 def tag(key: bytes, data: bytes, *, reply: bool) -> bytes:

@@ -150,6 +150,8 @@ class Reason(enum.IntEnum):
     """In a tree of switches: one above or beside the worker's own is gone, or has lost a worker. Final."""
     BRANCH_LEFT = 21
     """In a tree of switches: all workers of another one have left; to a worker what WORKER_LEFT is."""
+    TAG = 22
+    """The keyed tag of a job that authenticates its packets is wrong. Counted, and never on the wire."""
 
 
 class WireError(ValueError):

@@ -119,7 +119,7 @@ def make_engine(
             transport = open_transport(options, spec, worker, endpoint.scheme, endpoint.host, port, flow)
             opened.callback(transport.close)
             machine = machine_type(
-                spec,
+                spec.for_flow(flow),
                 worker,
                 switch=SWITCH,
                 token=token,

@@ -7,7 +7,7 @@ Rules of this file, as a table; a phase that is not named ignores what happens.
 | connecting | WELCOME as long as a full packet                         | member  | Ready                     |
 | connecting | silence for connect_timeout_s                            | failed  | SwitchSilent              |
 | connecting | a packet of another protocol version, NOTICE of VERSION; | failed  | PacketRefused(VERSION)    |
-|            | in a job with checksums either may be a damaged packet   |         |                           |
+|            | not with checksums or tags: damaged, or anybody's        |         |                           |
 | member     | silence for liveness_timeout_s                           | failed  | SwitchSilent              |
 | both       | the members have changed (WELCOME, NOTICE), in a job     |         | MembersChanged            |
 |            | that survives losses; the next two are for those that    |         |                           |
@@ -22,8 +22,9 @@ Rules of this file, as a table; a phase that is not named ignores what happens.
 
 * Connecting, HELLO is as long as the longest packet of the job and goes out every HELLO_RETRY_S; so a path that does
   not carry such packets shows at once. A member says HELLO once per heartbeat, busy or idle.
-* Any legal packet of the job is a sign of life. Silence counts from the last one, and only if HEARTBEATS_TO_SILENCE
-  HELLOs went unanswered: a process that was stopped must not take its own sleep for silence.
+* Any legal packet of the job is a sign of life; with keyed tags, one that cannot be a repetition. Silence counts
+  from the last one, and only if HEARTBEATS_TO_SILENCE HELLOs went unanswered: a process that was stopped must not take
+  its own sleep for silence.
 * Leaving, BYE goes out every BYE_RETRY_S. Who has failed or left sends nothing.
 """
 
@@ -65,7 +66,7 @@ class Presence:
         """Number of the next HELLO."""
         self._hello_sent_at = 0.0
         self._silence_limit_s = connect_timeout_s
-        self._checksum = spec.checksum
+        self._protected = spec.checksum or bool(spec.data_key)
         self._liveness_timeout_s = spec.liveness_timeout_s
         self._heartbeat_s = min(HEARTBEAT_INTERVAL_S, spec.liveness_timeout_s / LIVENESS_HEARTBEATS)
         self._events = events
@@ -189,7 +190,7 @@ class Presence:
 
     def other_version(self) -> None:
         """One side or the other does not understand the protocol version of the other's packets."""
-        if self.phase is Phase.CONNECTING and not self._checksum:
+        if self.phase is Phase.CONNECTING and not self._protected:
             self._fail(PacketRefused(Reason.VERSION))
 
     def departed(self) -> None:

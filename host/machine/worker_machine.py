@@ -32,8 +32,10 @@ Rules of this file
   and treats this as a duplicate, so nothing is added.
 
   So stored results were accepted before, and in-place reductions never lose what they may have to send again.
-* A packet from another source, of another job or generation, without the job's checksum, or of a kind that only
-  workers send, is counted under its reason and not acted upon.
+* A packet from another source, of another job or generation, without the job's checksum or keyed tag, or of a kind that
+  only workers send, is counted under its reason and not acted upon.
+* A keyed tag holds for ever, so that in a job that has them no WELCOME is taken twice, and only it and results that are
+  waited for are signs of life.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ from fanin.numerics.lanes import Words
 from fanin.numerics.reduction import Reduction
 from fanin.protocol.events import ReductionDone, RoundHeard, Stands, WorkerEvent
 from fanin.protocol.job import LEFT_MIN_TIMEOUTS, JobSpec
+from fanin.protocol.packet_tag import MemberKeys
 from fanin.protocol.wire import HEADER_BYTES, SWITCH_WORKER, WORD_BYTES, Flag, Kind, Packet, Reason, WireError, parse
 
 NO_FLAGS = Flag(0)
@@ -85,6 +88,9 @@ class WorkerMachine:
         self._spec = spec
         self._worker = worker
         self._switch = switch
+        self._keys = MemberKeys(spec.data_key, token)
+        self._welcomes = 0
+        """In a job with keyed tags: the least sequence number that the next WELCOME may have."""
         self._token = np.array([token >> 32, token & 0xFFFFFFFF], np.uint32)
         self._flow, self._flow_count = flow, flow_count
         self._events: deque[WorkerEvent] = deque()
@@ -240,9 +246,11 @@ class WorkerMachine:
             return Reason.GENERATION
         if packet.worker not in (self._worker, SWITCH_WORKER):
             return Reason.WORKER_RANGE
+        if not self._keys.holds(data):
+            return Reason.TAG
         match packet.kind:
             case Kind.RESULT | Kind.ANSWER:
-                self._presence.heard(now)
+                self._hear_switch(now)
                 return self._result(packet, now) if self._presence.phase is Phase.MEMBER else None
             case Kind.WELCOME:
                 return self._welcome(packet, len(data), now)
@@ -254,10 +262,19 @@ class WorkerMachine:
             case _:
                 return Reason.KIND
 
+    def _hear_switch(self, now: float) -> None:
+        """The switch lives; unless somebody may be repeating what it once said: a keyed tag holds for ever."""
+        if not self._spec.data_key:
+            self._presence.heard(now)
+
     def _welcome(self, packet: Packet, size_bytes: int, now: float) -> Reason | None:
         connecting = self._presence.phase is Phase.CONNECTING
         if len(packet.words) < 2 or (connecting and size_bytes != self._spec.packet_bytes):
             return Reason.LENGTH
+        if self._spec.data_key:
+            if packet.slot < self._welcomes:
+                return Reason.ANCIENT
+            self._welcomes = packet.slot + 1
         self._presence.heard(now)
         round_trip_s = self._presence.welcome(packet.slot, int(packet.words[0]), int(packet.words[1]), now)
         self._presence.members_are(packet.signature, packet.bitmap, self._stream.oldest_item // self._spec.slots)
@@ -275,14 +292,14 @@ class WorkerMachine:
             self._presence.other_version()
             return Reason.VERSION
         if reason is Reason.BRANCH_LEFT:
-            self._presence.heard(now)
+            self._hear_switch(now)
             self._presence.branch(reason, now)
         elif reason not in (Reason.WORKER_LOST, Reason.WORKER_LEFT, Reason.WORKER_JOINED):
             self._presence.refused(reason)
         elif len(packet.words) < 2:
             return Reason.LENGTH
         else:
-            self._presence.heard(now)
+            self._hear_switch(now)
             self._presence.peers_gone(int(packet.words[0]), int(packet.words[1]), now)
             self._presence.members_are(packet.signature, packet.bitmap, self._stream.oldest_item // self._spec.slots)
         return None
@@ -378,6 +395,7 @@ class WorkerMachine:
     def _count_result(self, slot: int, now: float) -> None:
         """The round that the slot's current item was in is over for this worker."""
         self._accepted.discard(slot)
+        self._presence.heard(now)
         self._counters["results"] += 1
         self._moved_at = now
         overdue = self._recovery.finished(slot, now)
@@ -420,7 +438,7 @@ class WorkerMachine:
     def _packet(self, kind: Kind, *, flags: Flag = NO_FLAGS, **fields: object) -> bytes:
         flags |= Flag.CHECKSUM if self._spec.checksum else NO_FLAGS
         header = {"job": self._spec.job, "worker": self._worker, "generation": self._spec.generation, "flags": flags}
-        return Packet(kind=kind, **header, **fields).to_bytes()  # type: ignore[arg-type]
+        return self._keys.finish(Packet(kind=kind, **header, **fields).to_bytes())  # type: ignore[arg-type]
 
     def _hello(self) -> bytes:
         words = self._token

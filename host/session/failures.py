@@ -78,6 +78,14 @@ def workers_gone(who: Membership, lost: Sequence[int], left: Sequence[int], time
     return WorkerLostError((*lost, *left), f"{'; '.join(parts)}. Remedy: {remedy}")
 
 
+def with_forgeries(trouble: str, dropped: int) -> str:
+    """What the system complained about, and that packets came whose keyed tag did not hold, if any did."""
+    if not dropped:
+        return trouble
+    forged = f"{dropped:,} packets from its address were dropped, since their keyed tag is wrong: forged, or damaged"
+    return f"{trouble}; {forged}" if trouble else forged
+
+
 def switch_silent(who: Membership, silent_s: float, trouble: str, explanation: Explanation | None) -> SwitchLostError:
     """A switch that was there says nothing any more. `explanation` is its controller's, None if that is silent too."""
     if explanation is None:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import fanin
-from fanin.errors import FaninError, JoinTimeoutError
+from fanin.errors import ConfigurationError, FaninError, JoinTimeoutError
 from fanin.host.engines.engine import Engine, SwitchEndpoint, make_engine
 from fanin.host.session.control import ControlClient
 from fanin.host.session.failures import (
@@ -25,15 +25,16 @@ from fanin.host.session.failures import (
     join_refused,
     packet_refused,
     superseded,
+    with_forgeries,
     workers_gone,
 )
 from fanin.host.session.line import Line
-from fanin.host.session.path import discover
+from fanin.host.session.path import discover, exposed
 from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
 from fanin.protocol import control
 from fanin.protocol.events import MembersChanged, PacketRefused, Ready, Stands, SwitchSilent, WorkerEvent, WorkersGone
 from fanin.protocol.job import JobSpec
-from fanin.protocol.seal import OPEN, Credentials
+from fanin.protocol.seal import OPEN, Credentials, data_key
 from fanin.protocol.wire import VERSION as WIRE_VERSION
 
 MAX_EVENT_WAIT_S = 0.05
@@ -88,7 +89,7 @@ def join(
     )
     with contextlib.ExitStack() as opened:
         opened.callback(client.close)
-        joining = _Joining(options, rounds, who, client, connect_by)
+        joining = _Joining(options, rounds, who, client, connect_by, credentials)
         try:
             joined = joining.run()
         except BaseException as error:  # KeyboardInterrupt too: the others must not wait for this rank
@@ -102,10 +103,17 @@ class _Joining:
     """One join under way."""
 
     def __init__(
-        self, options: Options, rounds: Rounds, who: Membership, client: ControlClient, connect_by: float
+        self,
+        options: Options,
+        rounds: Rounds,
+        who: Membership,
+        client: ControlClient,
+        connect_by: float,
+        credentials: Credentials,
     ) -> None:
         facts = discover(who.address.scheme, client.host, who.address.port)
         self._options = options
+        self._credentials = credentials
         self._who = who
         self._client = client
         self._request = control.Join(
@@ -122,6 +130,8 @@ class _Joining:
             slots=options.slots,
             words_per_packet=options.words_per_packet,
             checksum=bool(options.checksum) or (options.checksum is None and options.corrupts),
+            authenticate=options.authenticate,
+            exposed=exposed(facts, who.address.scheme, curve=options.curve_server_key is not None),
             quorum=rounds.quorum,
             staleness=rounds.staleness,
             max_staleness=rounds.max_staleness,
@@ -139,7 +149,11 @@ class _Joining:
 
     def run(self) -> Joined:
         admitted = self._wait_for_admission()
-        spec = spec_of(admitted)
+        spec = spec_of(admitted, self._credentials)
+        if self._options.authenticate and not admitted.authenticate:
+            raise ConfigurationError(
+                f"switch {self._who.address} tags no packets. Remedy: leave FANIN_AUTHENTICATE unset, or use another"
+            )
         flows, asked = len(admitted.ports), self._options.flows
         if asked is not None and asked != flows:
             log.warning("FANIN_FLOWS is %d; the switch at %s decides: %d", asked, self._who.address, flows)
@@ -253,7 +267,8 @@ class _Joining:
         if isinstance(event, PacketRefused):
             return packet_refused(self._who, event.reason, None, admitted.liveness_timeout_s)
         silent_s = event.silent_s if isinstance(event, SwitchSilent) else 0.0
-        return data_path_closed(self._who, admitted, silent_s, engine.trouble)
+        trouble = with_forgeries(engine.trouble, engine.counters().get("dropped_tag", 0))
+        return data_path_closed(self._who, admitted, silent_s, trouble)
 
     def _warn(self, now: float, what: str) -> None:
         if now >= self._warn_s:
@@ -267,8 +282,10 @@ def worker_of(admitted: control.Admitted) -> int:
     return admitted.ranks.index(admitted.rank) if admitted.ranks else admitted.rank
 
 
-def spec_of(admitted: control.Admitted) -> JobSpec:
-    """The job as its worker sees it: the other ranks' tokens are not its business."""
+def spec_of(admitted: control.Admitted, credentials: Credentials = OPEN) -> JobSpec:
+    """The job as its worker, which speaks with these credentials, sees it: the other ranks' tokens are not its
+    business."""
+    key = data_key(credentials.key, admitted.index, admitted.generation) if admitted.authenticate else b""
     return JobSpec(
         job=admitted.index,
         generation=admitted.generation,
@@ -281,6 +298,7 @@ def spec_of(admitted: control.Admitted) -> JobSpec:
         codes_per_packet=admitted.codes_per_packet,
         tokens=tuple(admitted.token if worker == worker_of(admitted) else 0 for worker in range(admitted.workers)),
         checksum=admitted.checksum,
+        data_key=key,
         liveness_timeout_s=admitted.liveness_timeout_s,
         survives_loss=admitted.on_worker_loss == "continue",
         total_workers=admitted.total_workers,

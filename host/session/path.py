@@ -36,6 +36,8 @@ class PathFacts:
     path_mtu: int
     receive_buffer_bytes: int
     """As SO_RCVBUF reads: see fanin/protocol/window.py."""
+    local: bool
+    """Whether packets stay on this machine: the address is one of its own."""
 
 
 def start_hint(address: SwitchAddress) -> str:
@@ -121,14 +123,18 @@ def discover(scheme: str, host: str, port: int) -> PathFacts:
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_REQUEST_BYTES)
         buffer_bytes = probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-        mtu = STREAM_MTU
-        if scheme == "udp":
-            mtu = DEFAULT_MTU
-            level, option = (socket.IPPROTO_IPV6, IPV6_MTU) if ":" in host else (socket.IPPROTO_IP, IP_MTU)
-            with contextlib.suppress(OSError):
-                probe.connect((host, port))
-                mtu = probe.getsockopt(level, option)
-    return PathFacts(path_mtu=mtu, receive_buffer_bytes=buffer_bytes)
+        mtu, local = DEFAULT_MTU, False
+        level, option = (socket.IPPROTO_IPV6, IPV6_MTU) if ":" in host else (socket.IPPROTO_IP, IP_MTU)
+        with contextlib.suppress(OSError):
+            probe.connect((host, port))
+            local = probe.getsockname()[0] == host
+            mtu = probe.getsockopt(level, option)
+    return PathFacts(path_mtu=mtu if scheme == "udp" else STREAM_MTU, receive_buffer_bytes=buffer_bytes, local=local)
+
+
+def exposed(facts: PathFacts, scheme: str, *, curve: bool) -> bool:
+    """Whether somebody elsewhere may see packets on this way, and forge them if they carry no keyed tag."""
+    return not facts.local and not (scheme == "zmq" and curve)
 
 
 def os_error_text(error: OSError) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
 
-from fanin.errors import AdmissionError, CollectiveTimeoutError, FaninError, SwitchLostError
+from fanin.errors import AdmissionError, CollectiveTimeoutError, ConfigurationError, FaninError, SwitchLostError
 from fanin.host.engines.engine import Engine
 from fanin.host.session import joining
 from fanin.host.session.control import ask
@@ -31,6 +31,7 @@ from fanin.host.session.failures import (
     switch_gone,
     switch_silent,
     used_in_child,
+    with_forgeries,
     workers_gone,
 )
 from fanin.host.session.outputs import check_outputs
@@ -47,7 +48,7 @@ from fanin.protocol.events import (
     WorkersGone,
 )
 from fanin.protocol.job import LEAVE_TIMEOUT_S, JobSpec
-from fanin.protocol.seal import Credentials
+from fanin.protocol.seal import OPEN, Credentials
 
 WAIT_SLICE_S = 0.5
 """A wait returns to Python this often, so that Ctrl-C is heard."""
@@ -121,7 +122,7 @@ class Session:
         self.description = (
             f"job {self.job_name!r} rank {self.rank} of {self.size} at {self.address}: {joined.engine.description}, "
             f"{spec.words_per_packet} words per packet ({spec.packet_bytes} bytes), {spec.slots} slots"
-            f"{', checksums' * spec.checksum}"
+            f"{', checksums' * spec.checksum}{', keyed tags' * bool(spec.data_key)}"
         )
         self.observer: Callable[[int, Reduction], None] | None = None
         """Told of every ticket, after its reduction was submitted (host/torch/collectives/timeline.py)."""
@@ -177,6 +178,11 @@ class Session:
                 "Remedy: give all ranks the same FANIN_SECRET", job_name, switch,
             )  # fmt: skip
         spoken = credentials or Credentials.of_job(options.secret)
+        if options.authenticate and spoken.name == OPEN.name:
+            raise ConfigurationError(
+                f"job {job_name!r} has no secret, from which authenticate=True derives the key of its packets' tags. "
+                "Remedy: give all ranks the same FANIN_SECRET"
+            )
         return cls(joining.join(options, switch, job_name, rank, size, rounds, spoken), options, spoken)
 
     def submit(self, reduction: Reduction) -> int:
@@ -461,7 +467,8 @@ class Session:
         if isinstance(event, WorkersGone):
             return workers_gone(self._who, self._who.ranks(event.lost), self._who.ranks(event.left), timeout_s)
         if isinstance(event, SwitchSilent):
-            return switch_silent(self._who, event.silent_s, self._engine.trouble, self._ask_what_happened())
+            trouble = with_forgeries(self._engine.trouble, self._engine.counters().get("dropped_tag", 0))
+            return switch_silent(self._who, event.silent_s, trouble, self._ask_what_happened())
         return packet_refused(self._who, event.reason, self._ask_what_happened(), timeout_s)
 
     def _ask_what_happened(self) -> control.Explanation | None:

@@ -36,7 +36,7 @@ def open_transport(
             transport = TracingTransport(transport, _of_rank(options.trace, worker), prefix=prefix)
         plan = options.packet_faults
         if plan is not None:
-            if plan.corrupt and not spec.checksum:
+            if plan.corrupt and not (spec.checksum or spec.data_key):
                 raise ConfigurationError(
                     "faults: corrupt needs checksums in the job: set FANIN_CHECKSUM=1 on every rank"
                 )

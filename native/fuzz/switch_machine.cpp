@@ -24,7 +24,9 @@ struct ReadingSink : SwitchSink {
   volatile std::uint32_t read = 0;
 };
 
-JobSpec job(std::uint16_t index, std::uint32_t staleness, bool checksum) {
+enum class Guard : std::uint8_t { none, checksums, tags };
+
+JobSpec job(std::uint16_t index, std::uint32_t staleness, Guard guard) {
   JobSpec spec;
   spec.job = index;
   spec.generation = GENERATION;
@@ -35,7 +37,8 @@ JobSpec job(std::uint16_t index, std::uint32_t staleness, bool checksum) {
   spec.words_per_packet = 16;
   spec.codes_per_packet = 2;
   spec.tokens = {1, 2, 3};
-  spec.checksum = checksum;
+  spec.checksum = guard == Guard::checksums;
+  if (guard == Guard::tags) spec.data_key = SipKey{1, 2};
   return spec;
 }
 
@@ -54,8 +57,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   SwitchMachine machine(POOL_BYTES);
   ReadingSink sink;
   double now = 0;
-  machine.admit(job(0, 0, false));
-  machine.admit(job(1, 1, input.below(2) != 0));
+  machine.admit(job(0, 0, Guard::none));
+  machine.admit(job(1, 1, static_cast<Guard>(input.below(3))));
   for (std::uint8_t worker = 0; worker < WORKERS; worker++) machine.receive_datagram(hello(0, worker), worker, now);
   while (!input.empty()) {
     const std::uint32_t action = input.below(10);

@@ -6,7 +6,7 @@ switch/controller/lifecycle.py.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from fanin.protocol.control import Join, Refusal, Refused, Tune, one_line
 from fanin.protocol.job import MAX_TREE_WORKERS, JobSpec
@@ -106,6 +106,30 @@ def judge_alone(join: Join, schemes: Collection[str], *, tree: bool = False) -> 
     return None
 
 
+def judge_tags(join: Join, *, open_job: bool = False, able: bool = True) -> Refused | None:
+    """Why the packets of a rank that insists on keyed tags cannot have them; None where they can, or it does not.
+
+    `open_job`: there is no secret behind the job's key. `able`: the data plane can tag packets.
+    """
+    if not join.authenticate:
+        return None
+    if open_job:
+        reason = f"rank {join.rank} asks for keyed tags in a job without a secret: anybody could make them"
+        return refuse(Refusal.KEY, reason, "give every rank FANIN_SECRET, or leave FANIN_AUTHENTICATE unset")
+    if not able:
+        reason = f"rank {join.rank} asks for keyed tags, and this switch's pipeline computes none"
+        return refuse(Refusal.SHAPE, reason, "leave FANIN_AUTHENTICATE unset, or use a software switch")
+    return None
+
+
+def tags_packets(joins: Sequence[Join], *, open_job: bool, able: bool) -> bool:
+    """Whether the packets of a job, of whose ranks none was refused by `judge_tags`, carry keyed tags."""
+    if joins[0].authenticate is not None:
+        return joins[0].authenticate
+    able = able and not open_job and all(join.taggable for join in joins)
+    return able and any(join.exposed for join in joins)
+
+
 def judge_beside(join: Join, first: Join) -> Refused | None:
     """What is wrong with a Join beside the first one of its job; None when they agree."""
     if join.size != first.size:
@@ -121,7 +145,7 @@ def judge_beside(join: Join, first: Join) -> Refused | None:
             f"rank {join.rank} uses {join.scheme}://, rank {first.rank} uses {first.scheme}://",
             "give every rank the same switch address",
         )
-    for name in ("quorum", "staleness", "max_staleness", "on_worker_loss"):
+    for name in ("quorum", "staleness", "max_staleness", "on_worker_loss", "authenticate"):
         if getattr(join, name) != getattr(first, name):
             return refuse(
                 Refusal.DISAGREEMENT,

@@ -124,6 +124,7 @@ class AnyController(abc.ABC):
                     description=plane.server.description,
                     ports=plane.server.ports,
                     counters=plane.server.counters(),
+                    tags=plane.tags,
                 )
                 for scheme, plane in self._planes.items()
             ),

@@ -29,5 +29,7 @@ class DataPlane:
     buffers: SwitchBuffers
     host: str = ""
     """Where workers send data, if not to the address that they reach the controller at."""
+    tags: bool = True
+    """Whether it can tag packets (fanin/protocol/packet_tag.py): a pipeline cannot."""
     running: tuple[JobSpec, ...] = ()
     """Jobs that were on it already, and go on."""

@@ -13,7 +13,7 @@ from fanin.errors import ConfigurationError
 from fanin.protocol import control
 from fanin.protocol.control import Join, Refusal, Refused, Scheme, Started, Waiting
 from fanin.protocol.job import JobSpec
-from fanin.switch.controller.admission import judge_alone, judge_tune, refuse
+from fanin.switch.controller.admission import judge_alone, judge_tags, judge_tune, refuse
 from fanin.switch.controller.adoption import adopted
 from fanin.switch.controller.data_plane import DataPlane
 from fanin.switch.controller.gate import Caller
@@ -35,7 +35,7 @@ class Direct:
 
     def judge(self, join: Join) -> Refused | None:
         """Sizes, versions, what is served."""
-        return judge_alone(join, self._planes.keys())
+        return judge_alone(join, self._planes.keys()) or judge_tags(join, able=self._planes[join.scheme].tags)
 
     def judge_all(self, job: Job) -> Refused | None:
         """A job of one switch has no more to agree on."""
@@ -50,7 +50,7 @@ class Direct:
         first = job.first
         shape = choose_shape([member.join for member in job.members.values()], self.plane(job).buffers)
         return replace(
-            self._resources.new_spec(shape, first.size),
+            self._resources.new_spec(shape, first.size, job.tag_key(able=self.plane(job).tags)),
             quorum=first.size if first.quorum is None else first.quorum,
             staleness=first.staleness,
             max_staleness=first.max_staleness,

@@ -44,6 +44,8 @@ class Caller:
     """Whether that is the switch's own."""
     source: str = ""
     """Numeric address that the connection comes from."""
+    control_key: bytes = field(default=b"", repr=False)
+    """The key itself, from which those of data packets are derived."""
 
     @property
     def is_open(self) -> bool:
@@ -115,7 +117,7 @@ class Gate:
         connection.number = seal.number
         if seal.disclosed is not None and seal.key not in self._configured:
             self._learn(seal.key, key)
-        caller = Caller(key=seal.key, operator=seal.key == self._operator, source=source)
+        caller = Caller(key=seal.key, operator=seal.key == self._operator, source=source, control_key=key)
         if self._closed and caller.is_open and not isinstance(request, control.Ask | control.Attach):
             return _refuse("this switch serves the job of the rank that started it, and no other", _REMEDY)
         peer = bytes.fromhex(seal.key) + route

@@ -19,6 +19,7 @@ from typing import Protocol
 
 from fanin.protocol.control import JOIN_LEASE_S, Explanation, Join, Refused, Reply, Started, Waiting, one_line
 from fanin.protocol.job import SUSPICION_TIMEOUT_S, JobSpec
+from fanin.switch.controller.admission import tags_packets
 from fanin.switch.controller.data_plane import DataPlane
 
 Title = tuple[str, str]
@@ -135,6 +136,8 @@ class Job:
     """What its ranks call it."""
     key: str
     """Fingerprint of the key that they speak with."""
+    control_key: bytes = field(default=b"", repr=False)
+    """That key; empty where everybody has it."""
     source: str
     """Address of the rank that asked first, on whose account its memory goes."""
     way: Way
@@ -165,6 +168,11 @@ class Job:
     """What first went wrong, or, if nothing did, who left first."""
     forget_s: float = 0.0
     """When it goes off the data plane, once it has ended."""
+
+    def tag_key(self, *, able: bool) -> bytes:
+        """What the key of its packets' tags is derived from; empty without tags. `able`: whether the data plane can."""
+        joins = [member.join for member in self.members.values()]
+        return self.control_key if tags_packets(joins, open_job=not self.control_key, able=able) else b""
 
     @property
     def title(self) -> Title:

@@ -27,8 +27,8 @@ from fanin.options import SwitchAddress
 from fanin.protocol import control
 from fanin.protocol.control import Join, Placed, Refusal, Refused, Relayed
 from fanin.protocol.job import JobSpec, ParentRoute
-from fanin.protocol.seal import OPEN
-from fanin.switch.controller.admission import refuse
+from fanin.protocol.seal import OPEN, data_key
+from fanin.switch.controller.admission import judge_tags, refuse
 from fanin.switch.controller.controller import AnyController
 from fanin.switch.controller.data_plane import DataPlane, Limits
 from fanin.switch.controller.gate import Caller
@@ -56,6 +56,8 @@ class ParentPath:
     receive_buffer_bytes: int
     own_address: str
     """This leaf's, for people."""
+    exposed: bool = False
+    """Whether the way there leaves this machine."""
 
 
 class Part:
@@ -94,7 +96,8 @@ class Part:
             codes_per_packet=placed.codes_per_packet,
             checksum=placed.checksum,
         )
-        spec = self._leaf.resources.new_spec(shape, len(placed.ranks))
+        tag_key = job.tag_key(able=self._leaf.plane.tags)
+        spec = self._leaf.resources.new_spec(shape, len(placed.ranks), tag_key)
         return replace(spec, liveness_timeout_s=placed.liveness_timeout_s, total_workers=placed.size)
 
     def admit(self, job: Job, spec: JobSpec) -> None:
@@ -112,6 +115,7 @@ class Part:
             generation=placed.generation,
             worker=placed.branch,
             token=placed.token,
+            data_key=data_key(job.control_key, placed.index, placed.generation) if placed.authenticate else b"",
         )
         server.admit_leaf(spec, route)
 
@@ -165,9 +169,11 @@ class LeafController(AnyController):
         random_bits: Callable[[int], int],
         started_s: float,
         engine: str,
+        tags: bool = True,
     ) -> None:
+        """`tags`: whether the data plane can tag packets."""
         self.server, self.parent = server, parent
-        self.plane = DataPlane(server, buffers)
+        self.plane = DataPlane(server, buffers, tags=tags)
         super().__init__(
             limits,
             {"udp": self.plane},
@@ -220,6 +226,8 @@ class LeafController(AnyController):
             receive_buffer_bytes=min(join.receive_buffer_bytes, self.parent.receive_buffer_bytes),
             words_per_packet=_least(join.words_per_packet, self.plane.buffers.words_per_packet),
             slots=_least(join.slots, self.plane.buffers.slots),
+            exposed=join.exposed or self.parent.exposed,
+            taggable=self.plane.tags,
         )
         self.say_up(job.key, control.Enlist(leaf=self._id, address=self.parent.own_address, join=narrowed))
 
@@ -228,6 +236,8 @@ class LeafController(AnyController):
         if job is not None and job.spec is not None:
             text = f"rank {join.rank} of job {job.name!r} is none of those that it was placed at this leaf with"
             return refuse(Refusal.RANK, text, "give the job another name", [join.rank])
+        if (refused := judge_tags(join, open_job=caller.is_open, able=self.plane.tags)) is not None:
+            return refused
         if job is None and (refused := self._resources.judge_new_job(caller.source)) is not None:
             return refused
         return self._resources.judge_new_rank(caller.source)

@@ -23,6 +23,7 @@ from fanin.switch.controller.admission import (
     in_words,
     judge_beside,
     judge_newcomer,
+    judge_tags,
     patience_s,
     rank_taken,
     refuse,
@@ -84,7 +85,14 @@ class Lifecycle:
         """A job of which this is the first rank."""
         until = now + patience_s(join) if way.decides else float("inf")
         job = Job(
-            name=join.job, key=caller.key, source=caller.source, way=way, first=join, opened_s=now, deadline_s=until
+            name=join.job,
+            key=caller.key,
+            control_key=b"" if caller.is_open else caller.control_key,
+            source=caller.source,
+            way=way,
+            first=join,
+            opened_s=now,
+            deadline_s=until,
         )
         self.table.open[job.title] = job
         return job
@@ -92,6 +100,7 @@ class Lifecycle:
     def _judge(self, way: Way, join: Join, job: Job | None, now: float, caller: Caller) -> Refused | None:
         """Why the rank may not join `job`, the one of that title (None: a new one); None when it may."""
         refused = self._refusals.judge(join, caller.key, now) or way.judge(join)
+        refused = refused or judge_tags(join, open_job=caller.is_open)
         if refused is not None:
             return refused
         if job is None:

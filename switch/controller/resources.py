@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from fanin.protocol.control import Refusal, Refused
 from fanin.protocol.job import JobSpec
+from fanin.protocol.seal import data_key
 from fanin.switch.controller.admission import no_memory, refuse
 from fanin.switch.controller.data_plane import Limits
 from fanin.switch.controller.job_shape import JobShape
@@ -89,18 +90,23 @@ class Resources:
         """64 bits that nobody can guess."""
         return self._random_bits(64)
 
-    def new_spec(self, shape: JobShape, workers: int) -> JobSpec:
-        """A synchronous job with an identity of its own. ConfigurationError for a shape that no job can have."""
+    def new_spec(self, shape: JobShape, workers: int, control_key: bytes = b"") -> JobSpec:
+        """A synchronous job with an identity of its own. ConfigurationError for a shape that no job can have.
+
+        `control_key`: the key of its control messages, if its packets are to be tagged: they then need no checksum.
+        """
+        index, generation = self._take_index(), self._random_bits(32)
         return JobSpec(
-            job=self._take_index(),
-            generation=self._random_bits(32),
+            job=index,
+            generation=generation,
             workers=workers,
             quorum=workers,
             slots=shape.slots,
             words_per_packet=shape.words_per_packet,
             codes_per_packet=shape.codes_per_packet,
             tokens=tuple(self.draw_token() for _ in range(workers)),
-            checksum=shape.checksum,
+            checksum=shape.checksum and not control_key,
+            data_key=data_key(control_key, index, generation) if control_key else b"",
             liveness_timeout_s=self.limits.liveness_timeout_s,
         )
 

@@ -18,7 +18,7 @@ from fanin.protocol import control
 from fanin.protocol.control import Join, Refusal, Refused, Relayed, Started, Waiting
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import MAX_WORKERS
-from fanin.switch.controller.admission import in_words, judge_alone, refuse
+from fanin.switch.controller.admission import in_words, judge_alone, judge_tags, refuse
 from fanin.switch.controller.data_plane import DataPlane
 from fanin.switch.controller.direct import all_processes
 from fanin.switch.controller.job_shape import choose_shape
@@ -44,7 +44,7 @@ class ThroughLeaves:
                 "a tree of switches is synchronous: every round waits for every worker, and a loss ends the job",
                 "leave quorum, staleness and on_worker_loss alone, or use one switch without --parent",
             )
-        return judge_alone(join, ("udp",), tree=True)
+        return judge_alone(join, ("udp",), tree=True) or judge_tags(join, able=self._plane.tags)
 
     def judge_all(self, job: Job) -> Refused | None:
         """Neither the root nor a leaf has more workers than a switch can have."""
@@ -65,7 +65,7 @@ class ThroughLeaves:
     def spec(self, job: Job) -> JobSpec:
         """Synchronous, with lanes for all ranks."""
         shape = choose_shape([member.join for member in job.members.values()], self._plane.buffers)
-        spec = self._resources.new_spec(shape, len(self.workers(job)))
+        spec = self._resources.new_spec(shape, len(self.workers(job)), job.tag_key(able=self._plane.tags))
         return replace(spec, total_workers=job.first.size, branches=True)
 
     def admit(self, job: Job, spec: JobSpec) -> None:
@@ -99,6 +99,7 @@ class ThroughLeaves:
             words_per_packet=spec.words_per_packet,
             codes_per_packet=spec.codes_per_packet,
             checksum=spec.checksum,
+            authenticate=bool(spec.data_key),
             liveness_timeout_s=spec.liveness_timeout_s,
             ports=self._plane.server.ports,
         )

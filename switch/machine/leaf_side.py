@@ -11,9 +11,11 @@ address, of the uplink's job, pass these rows:
     all                  carries a checksum if the job asks for it           CHECKSUM
     all                  generation is the uplink's                          GENERATION
     all                  worker is the leaf's branch, or 0xFF                WORKER_RANGE
+    all                  the keyed tag holds, if the uplink has a data key   TAG
     all                  RESULT, ANSWER, WELCOME, NOTICE or BYE              KIND
     RESULT, ANSWER       slot < slots                                        SLOT_RANGE
     RESULT, ANSWER       shape fits the job; of WELCOME, length              LENGTH
+    WELCOME              if the uplink has one: newer than the last one      ANCIENT
     NOTICE(VERSION)      connecting, and the job has no checksum: or else    VERSION
                          it was a damaged packet that it answers
     RESULT, ANSWER       not beyond the open round                           FUTURE
@@ -117,7 +119,8 @@ class LeafSide:
             generation=uplink.generation,
             flags=packet.flags | (Flag.CHECKSUM if job.spec.checksum else Flag(0)),
         )
-        self._send(job.tally, whole.to_bytes(), (uplink.parent,))
+        assert job.parent_keys is not None
+        self._send(job.tally, job.parent_keys.finish(whole.to_bytes()), (uplink.parent,))
 
     def _speak(self, job: SwitchJob, presence: UplinkPresence, now: float) -> None:
         uplink = presence.uplink
@@ -133,22 +136,24 @@ class LeafSide:
             self._send_up(job, uplink, Packet(kind=Kind.BYE, words=token))
             presence.bye_sent(now)
 
-    def receive(self, job: SwitchJob, packet: Packet, length: int, now: float) -> None:
-        """Take in a packet of `length` bytes from the parent of a job: the table of this file."""
+    def receive(self, job: SwitchJob, packet: Packet, data: bytes, now: float) -> None:
+        """Take in a packet, which `data` is, from the parent of a job: the table of this file."""
         tally, presence = job.tally, job.uplink
         assert presence is not None
         tally.packets_in += 1
-        tally.bytes_in += length
-        reason = self._parent_objection(job, presence, packet, length)
+        tally.bytes_in += len(data)
+        reason = self._parent_objection(job, presence, packet, data)
         if reason is not None:
             tally.dropped[reason] += 1
             return
-        presence.heard(now)
+        if not presence.uplink.data_key or packet.kind is Kind.WELCOME:
+            presence.heard(now)
         if packet.kind in (Kind.RESULT, Kind.ANSWER):
-            self._descend(job, packet)
+            self._descend(job, packet, presence, now)
         elif packet.kind is Kind.BYE:
             presence.departed()
         elif packet.kind is Kind.WELCOME:
+            job.parent_welcomes = packet.slot + 1
             presence.welcome(now)
             self.tell_of_branches(job, presence.branches_gone(int(packet.words[0]), int(packet.words[1])))
         elif packet.contributors in (Reason.WORKER_LOST, Reason.WORKER_LEFT):
@@ -158,7 +163,7 @@ class LeafSide:
         else:
             self.tell_of_branches(job, presence.refused())
 
-    def _parent_objection(self, job: SwitchJob, presence: UplinkPresence, packet: Packet, length: int) -> Reason | None:
+    def _parent_objection(self, job: SwitchJob, presence: UplinkPresence, packet: Packet, data: bytes) -> Reason | None:
         spec, uplink = job.spec, presence.uplink
         if spec.checksum and not packet.flags & Flag.CHECKSUM:
             return Reason.CHECKSUM
@@ -166,6 +171,9 @@ class LeafSide:
             return Reason.GENERATION
         if packet.worker not in (uplink.worker, SWITCH_WORKER):
             return Reason.WORKER_RANGE
+        assert job.parent_keys is not None
+        if not job.parent_keys.holds(data):
+            return Reason.TAG
         if packet.kind not in FROM_PARENT:
             return Reason.KIND
         if packet.kind in (Kind.RESULT, Kind.ANSWER):
@@ -175,13 +183,15 @@ class LeafSide:
             return None if fits else Reason.LENGTH
         short = len(packet.words) < 2
         connecting = presence.phase is Phase.CONNECTING
-        narrow = packet.kind is Kind.WELCOME and connecting and length != spec.packet_bytes
+        narrow = packet.kind is Kind.WELCOME and connecting and len(data) != spec.packet_bytes
         if short or narrow:
             return Reason.LENGTH
+        if uplink.data_key and packet.kind is Kind.WELCOME and packet.slot < job.parent_welcomes:
+            return Reason.ANCIENT
         other_version = packet.kind is Kind.NOTICE and packet.contributors == Reason.VERSION
         return Reason.VERSION if other_version and (spec.checksum or not connecting) else None
 
-    def _descend(self, job: SwitchJob, packet: Packet) -> None:
+    def _descend(self, job: SwitchJob, packet: Packet, presence: UplinkPresence, now: float) -> None:
         """The parent's result of a round, or its answer to a contribution that was sent again."""
         slot = job.slot(packet.slot)
         if packet.kind is Kind.ANSWER and Flag.BARE in packet.flags:
@@ -191,6 +201,7 @@ class LeafSide:
         result = Round(packet.words, packet.codes, packet.signature, packet.contributors, 0)
         closed = slot.descend(packet.base, result)
         if closed is not None:
+            presence.heard(now)
             self._multicast(job, packet.slot, *closed)
         elif packet.base < slot.open:
             job.tally.duplicates += 1

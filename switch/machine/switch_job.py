@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fanin.protocol.job import HEARTBEATS_TO_SILENCE, JobSpec, Uplink
+from fanin.protocol.packet_tag import MemberKeys, PacketKeys
 from fanin.protocol.wire import Reason
 from fanin.switch.machine.slot_machine import Membership, Slot
 from fanin.switch.machine.suspicion import silent_at, stands
@@ -35,6 +36,12 @@ class SwitchJob:
         self.slots: dict[int, Slot] = {}
         self.tokens = list(spec.tokens)
         """What a HELLO or BYE of each worker must carry; a new process in a place has a new one."""
+        self.keys = PacketKeys(spec.data_key, spec.tokens)
+        self.parent_keys = MemberKeys(uplink.data_key, uplink.token) if uplink is not None else None
+        self.hellos = [0] * spec.workers
+        """In a job with keyed tags, by worker: the least sequence number that its next HELLO may have."""
+        self.parent_welcomes = 0
+        """The same of the parent's WELCOMEs."""
         self.expected = 0
         """Bit mask of evicted workers whose place is open for a new process; it is live from its HELLO on."""
         self.changes = 0
@@ -55,6 +62,19 @@ class SwitchJob:
         if index not in self.slots:
             self.slots[index] = Slot(self.membership)
         return self.slots[index]
+
+    @property
+    def tagged(self) -> bool:
+        """Whether its packets carry keyed tags."""
+        return bool(self.spec.data_key)
+
+    def expect(self, worker: int, token: int) -> None:
+        """Open an evicted worker's place to a new process, which says that token."""
+        self.sources[worker] = None
+        self.tokens[worker] = token
+        self.keys.renew(worker, token)
+        self.hellos[worker] = 0
+        self.expected |= 1 << worker
 
     def evicted(self, worker: int) -> bool:
         """Whether the controller has taken this worker out, and nobody else may come in its place."""

@@ -15,11 +15,13 @@ and a NOTICE is at most 8 bytes longer than the datagram. All other refused data
     all                  carries a checksum if the job asks for it           CHECKSUM
     all                  generation is the job's                             GENERATION     yes
     all                  worker < N                                          WORKER_RANGE
+    all                  the keyed tag holds, if the job has a data key      TAG
     HELLO, BYE           no codes, two words or more, <= packet_bytes        LENGTH
     HELLO, BYE           token (words 0, 1) is the worker's                  TOKEN          yes
     all                  worker is not evicted                               EVICTED        yes
     HELLO, BYE           the worker has no other address                     STRANGER       yes
     CONTRIBUTION         the source is the worker's address                  STRANGER       yes
+    HELLO                in a job with keyed tags: newer than the last one   ANCIENT
     CONTRIBUTION         shape fits the job: codes 0 or all, words that fit  LENGTH
                          the packet; a pass has neither
     CONTRIBUTION         slot < slots                                        SLOT_RANGE
@@ -27,6 +29,11 @@ and a NOTICE is at most 8 bytes longer than the datagram. All other refused data
                          stands: answered by a bare ANSWER of that base)
     CONTRIBUTION         fanin.switch.machine.slot_machine                           FUTURE, ANCIENT
                                                                              MISMATCH       MISMATCH only
+
+In a job with keyed tags (fanin/protocol/packet_tag.py) what is sent is tagged, too, but for NOTICE(GENERATION), whose
+receiver has another key. STRANGER is told to nobody there: somebody who repeats a HELLO would be given a NOTICE that
+ends its worker. A tag holds for ever, so that only HELLO, BYE and contributions that count are signs of life, and no
+HELLO is one twice.
 
 Nobody is answered with more bytes than came in, a NOTICE's 8 aside: a result answers a contribution that is as long,
 and an ANSWER to a shorter one (a pass) is bare. Whoever passed and needs the result asks with a contribution of that
@@ -178,9 +185,7 @@ class SwitchMachine:
             raise KeyError(worker)
         if not state.spec.survives_loss or not state.evicted(worker):
             raise ValueError(f"worker {worker} of job {job} has not been evicted, or nobody may come in its place")
-        state.sources[worker] = None
-        state.tokens[worker] = token
-        state.expected |= 1 << worker
+        state.expect(worker, token)
 
     def set_quorum(self, job: int, quorum: int, now: float) -> None:
         """Change K; rounds that hold that many arrivals already, and that the staleness bound lets go, close."""
@@ -236,7 +241,7 @@ class SwitchMachine:
                 self._refuse_version(data, source)
             return
         if (part := self._leaf.find(source, packet)) is not None:
-            self._leaf.receive(part, packet, len(data), now)
+            self._leaf.receive(part, packet, data, now)
             return
         job = self._jobs.get(packet.job) if packet.kind in FROM_WORKERS else None
         tally = self._past if job is None else job.tally
@@ -296,7 +301,7 @@ class SwitchMachine:
     # --- packets of a job ---
 
     def _receive(self, job: SwitchJob, packet: Packet, data: bytes, source: int, now: float) -> None:
-        reason = self._objection(job, packet, len(data), source)
+        reason = self._objection(job, packet, data, source)
         if reason is not None:
             self._refuse(job.tally, job, reason, packet, source)
             return
@@ -309,8 +314,10 @@ class SwitchMachine:
         if enters:
             job.enter(worker)
             self._tell(job, Reason.WORKER_JOINED, SWITCH_WORKER, job.audience)
-        job.heard[worker] = now
+        if not job.tagged or packet.kind is not Kind.CONTRIBUTION:
+            job.heard[worker] = now
         if packet.kind is Kind.HELLO:
+            job.hellos[worker] = packet.slot + 1
             self._welcome(job, packet, source)
             if job.uplink is not None and job.registered == job.spec.full_mask:
                 job.uplink.start(now)
@@ -319,9 +326,9 @@ class SwitchMachine:
             if job.uplink is not None and job.left | job.lost == job.spec.full_mask:
                 job.uplink.leave(now)
         else:
-            self._contribute(job, packet, source)
+            self._contribute(job, packet, source, now)
 
-    def _objection(self, job: SwitchJob, packet: Packet, length: int, source: int) -> Reason | None:
+    def _objection(self, job: SwitchJob, packet: Packet, data: bytes, source: int) -> Reason | None:
         """The rows of the table from CHECKSUM to STRANGER."""
         spec, worker = job.spec, packet.worker
         if spec.checksum and not packet.flags & Flag.CHECKSUM:
@@ -330,8 +337,10 @@ class SwitchMachine:
             return Reason.GENERATION
         if worker >= spec.workers:
             return Reason.WORKER_RANGE
+        if not job.keys.holds(data, worker):
+            return Reason.TAG
         if packet.kind is not Kind.CONTRIBUTION:
-            if packet.codes or len(packet.words) < 2 or length > spec.packet_bytes:
+            if packet.codes or len(packet.words) < 2 or len(data) > spec.packet_bytes:
                 return Reason.LENGTH
             if int(packet.words[0]) << 32 | int(packet.words[1]) != job.tokens[worker]:
                 return Reason.TOKEN
@@ -340,6 +349,8 @@ class SwitchMachine:
         strange = job.sources[worker] != source
         if strange and (packet.kind is Kind.CONTRIBUTION or job.sources[worker] is not None):
             return Reason.STRANGER
+        if job.tagged and packet.kind is Kind.HELLO and packet.slot < job.hellos[worker]:
+            return Reason.ANCIENT
         return None
 
     def _welcome(self, job: SwitchJob, hello: Packet, source: int) -> None:
@@ -349,16 +360,16 @@ class SwitchMachine:
         welcome = hello.reply(
             Kind.WELCOME, signature=job.changes, bitmap=job.registered, contributors=news, words=words
         )
-        self._send(job.tally, welcome.to_bytes(), (source,))
+        self._send(job.tally, job.keys.finish(welcome.to_bytes()), (source,))
 
     def _part(self, job: SwitchJob, worker: int, bye: bytes, source: int) -> None:
-        self._send(job.tally, bytes(bye), (source,))
+        self._send(job.tally, job.keys.finish(bytes(bye)), (source,))
         if not job.left >> worker & 1:
             job.left |= 1 << worker
             self._events.append(WorkerLeft(job.spec.job, worker))
             self._tell(job, Reason.WORKER_LEFT, SWITCH_WORKER, job.audience)
 
-    def _contribute(self, job: SwitchJob, packet: Packet, source: int) -> None:
+    def _contribute(self, job: SwitchJob, packet: Packet, source: int, now: float) -> None:
         spec, tally = job.spec, job.tally
         passes = Flag.PASS in packet.flags
         fits = len(packet.codes) in (0, spec.codes_per_packet) and len(packet.words) <= spec.words_per_packet
@@ -378,6 +389,7 @@ class SwitchMachine:
         if outcome.verdict is Verdict.ACCEPTED:
             tally.contributions += not passes
             tally.passes += passes
+            job.heard[packet.worker] = now
         elif outcome.verdict is Verdict.DUPLICATE:
             tally.duplicates += 1
         else:
@@ -403,7 +415,7 @@ class SwitchMachine:
     def _multicast(self, job: SwitchJob, slot: int, number: int, result: Round) -> None:
         job.tally.rounds += 1
         data = _result(job.spec, Kind.RESULT, SWITCH_WORKER, slot, number, result).to_bytes()
-        self._send(job.tally, data, job.audience)
+        self._send(job.tally, job.keys.finish(data), job.audience)
 
     def _answer(self, job: SwitchJob, packet: Packet, answer: Answer, source: int) -> None:
         job.tally.answers += 1
@@ -412,25 +424,28 @@ class SwitchMachine:
         asked_bytes = wire.datagram_bytes(len(packet.codes), len(packet.words))
         if wire.datagram_bytes(len(full.codes), len(full.words)) > asked_bytes:  # or who forges the source amplifies
             bare = dataclasses.replace(packet.reply(Kind.ANSWER, bitmap=answer.bitmap), flags=full.flags | Flag.BARE)
-            self._send(job.tally, bare.to_bytes(), (source,))
+            self._send(job.tally, job.keys.finish(bare.to_bytes()), (source,))
             return
-        self._send(job.tally, full.to_bytes(), (source,))
+        self._send(job.tally, job.keys.finish(full.to_bytes()), (source,))
 
     def _tell_where(self, job: SwitchJob, packet: Packet, source: int) -> None:
         """The base that the worker has to contribute next, as a bare answer that acknowledges nothing."""
         job.tally.answers += 1
         base = job.slot(packet.slot).stands(packet.worker)
         answer = dataclasses.replace(packet.reply(Kind.ANSWER), base=base, flags=Flag.BARE | _flags(job.spec))
-        self._send(job.tally, answer.to_bytes(), (source,))
+        self._send(job.tally, job.keys.finish(answer.to_bytes()), (source,))
 
     def _refuse(self, tally: Tally, job: SwitchJob | None, reason: Reason, packet: Packet, source: int) -> None:
         """Count a drop, and tell the source where the table says so."""
         tally.dropped[reason] += 1
-        if reason in TOLD:
+        # A tag goes only to a worker where it is known to be: else whoever repeats its HELLO would be handed a NOTICE
+        # to end it with.
+        proved = job is not None and job.tagged and reason is not Reason.GENERATION
+        if reason in TOLD and not (proved and reason is Reason.STRANGER):
             words = np.array([job.lost, job.left] if job else [0, 0], np.uint32)
-            notice = packet.reply(Kind.NOTICE, contributors=reason, words=words)
+            notice = packet.reply(Kind.NOTICE, contributors=reason, words=words).to_bytes()
             tally.notices += 1
-            self._send(tally, notice.to_bytes(), (source,))
+            self._send(tally, job.keys.finish(notice) if job is not None and proved else notice, (source,))
 
     def _refuse_version(self, data: bytes, source: int) -> None:
         """NOTICE to somebody whose header may mean something else: ours, with his numbers where ours stand."""
@@ -462,7 +477,7 @@ class SwitchMachine:
             words=np.array([job.lost, job.left], np.uint32),
         )
         job.tally.notices += len(audience)
-        self._send(job.tally, notice.to_bytes(), tuple(audience))
+        self._send(job.tally, job.keys.finish(notice.to_bytes()), tuple(audience))
 
     def _send(self, tally: Tally, data: bytes, destinations: tuple[int, ...]) -> None:
         if not destinations:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 
 from fanin.protocol.wire import Reason
 
-DROPS = tuple(reason for reason in Reason if reason < Reason.WORKER_LOST)
+DROPS = tuple(reason for reason in Reason if not Reason.WORKER_LOST <= reason <= Reason.BRANCH_LEFT)
 """Reasons for which a packet can be dropped; the others are news about workers."""
 
 

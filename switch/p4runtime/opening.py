@@ -187,7 +187,11 @@ def _plane(
     )
     server = DeviceServer(control, link, (end.port,), close)
     return DataPlane(
-        server, buffers, "" if adopts_s is None else host, tuple(job.spec for job in control.jobs.values())
+        server,
+        buffers,
+        "" if adopts_s is None else host,
+        tags=False,
+        running=tuple(job.spec for job in control.jobs.values()),
     )
 
 

@@ -109,11 +109,11 @@ class PumpServer:
             try:
                 with pump.lock:
                     if parent is None:
-                        machine.admit(spec)
+                        machine.admit(spec.for_flow(flow))
                     else:
                         assert isinstance(pump.transport, CallsOut), "a leaf's data goes over UDP"
                         number = pump.transport.number_of(parent.host, parent.ports[flow])
-                        machine.admit_leaf(spec, parent.uplink(number))
+                        machine.admit_leaf(spec.for_flow(flow), parent.uplink(number, flow))
             except BaseException:
                 for earlier, lock in admitted:
                     with lock:

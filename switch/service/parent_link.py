@@ -62,11 +62,12 @@ class ParentLink:
         with socket.socket(self._family, socket.SOCK_DGRAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_REQUEST_BYTES)
             granted = probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-            mtu = DEFAULT_MTU
+            mtu, exposed = DEFAULT_MTU, True
             wide = self._family == socket.AF_INET6
             level, option = (socket.IPPROTO_IPV6, IPV6_MTU) if wide else (socket.IPPROTO_IP, IP_MTU)
             with contextlib.suppress(OSError):
                 probe.connect((self._host, self.address.port))
+                exposed = probe.getsockname()[0] != self._host
                 mtu = probe.getsockopt(level, option)
         return ParentPath(
             address=self.address,
@@ -74,6 +75,7 @@ class ParentLink:
             path_mtu=mtu,
             receive_buffer_bytes=granted,
             own_address=own_address,
+            exposed=exposed,
         )
 
     def send(self, requests: Iterable[tuple[str, control.Request]], key_of: Callable[[str], bytes | None]) -> None:

@@ -145,6 +145,7 @@ class SwitchService:
                 random_bits=secrets.randbits,
                 started_s=time.monotonic(),
                 engine=engine,
+                tags=planes["udp"].tags,
             )
             return
         controller = self.controller = Controller(

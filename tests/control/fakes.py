@@ -18,7 +18,7 @@ from fanin.switch.controller.data_plane import DataPlane, Limits
 from fanin.switch.controller.gate import Caller
 from fanin.switch.controller.job_shape import SwitchBuffers
 
-EVERYBODY = Caller(key="one key", operator=True)
+EVERYBODY = Caller(key="one key", operator=True, control_key=bytes(32))
 """Who asks, where it does not matter who."""
 BUFFERS = SwitchBuffers(receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, shared=False)
 

@@ -71,7 +71,7 @@ def test_the_machine_is_described_whichever_engine_runs() -> None:
 
 
 def test_small_buffers_come_with_what_raising_them_would_gain(monkeypatch: pytest.MonkeyPatch) -> None:
-    ordinary = PathFacts(path_mtu=1500, receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES)
+    ordinary = PathFacts(path_mtu=1500, receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, local=False)
     monkeypatch.setattr(diagnosis, "discover", lambda *_: ordinary)
     check = diagnosis._buffers()
     assert "425,984 bytes" in check.result
@@ -83,7 +83,26 @@ def test_a_healthy_switch_is_found_healthy_over_both_transports() -> None:
     with a_service() as service:
         found = by_name(examine_switch(address_of(service), Options()))
     assert all(check.state == "ok" for check in found.values()), found
-    assert {"name", "tcp", "versions", f"udp port {service.port}", "jobs"} <= found.keys()
+    assert {"name", "tcp", "versions", f"udp port {service.port}", "tags", "jobs"} <= found.keys()
+
+
+@pytest.mark.parametrize(
+    ("given", "local", "words"),
+    [
+        ({}, True, "do not leave this machine"),
+        ({}, False, "carry keyed tags"),
+        ({"authenticate": True}, True, "carry keyed tags"),
+        ({"authenticate": False}, False, "FANIN_AUTHENTICATE=0"),
+    ],
+)
+def test_whether_packets_would_be_tagged_is_said(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, object], local: bool, words: str
+) -> None:
+    facts = PathFacts(path_mtu=1500, receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, local=local)
+    monkeypatch.setattr(diagnosis, "discover", lambda *_: facts)
+    with a_service() as service:
+        check = by_name(examine_switch(address_of(service), Options(**given)))["tags"]  # type: ignore[arg-type]
+    assert words in check.result
 
 
 def test_ranks_that_are_missing_are_named() -> None:

@@ -35,6 +35,7 @@ JOIN = st.builds(
     control.Join, job=TEXT, rank=NUMBER, size=NUMBER, nonce=TEXT, wire_version=NUMBER, software=TEXT, process=TEXT,
     scheme=SCHEME, path_mtu=NUMBER, receive_buffer_bytes=NUMBER, slots=st.none() | NUMBER,
     words_per_packet=st.none() | NUMBER, checksum=st.booleans(),
+    authenticate=st.none() | st.booleans(), exposed=st.booleans(), taggable=st.booleans(),
     quorum=st.none() | NUMBER, staleness=NUMBER, max_staleness=st.none() | NUMBER, on_worker_loss=LOSS,
     join_timeout_s=FRACTION,
 )  # fmt: skip
@@ -43,7 +44,7 @@ REFUSED = st.builds(control.Refused, code=TEXT, reason=TEXT, remedy=TEXT, ranks=
 PLACED = st.builds(
     control.Placed, index=NUMBER, generation=NUMBER, branch=NUMBER, token=NUMBER, ranks=RANKS, size=NUMBER,
     slots=NUMBER, words_per_packet=NUMBER, codes_per_packet=NUMBER, checksum=st.booleans(),
-    liveness_timeout_s=FRACTION, ports=RANKS,
+    liveness_timeout_s=FRACTION, ports=RANKS, authenticate=st.booleans(),
 )  # fmt: skip
 MESSAGES = st.one_of(
     JOIN,
@@ -51,7 +52,7 @@ MESSAGES = st.one_of(
     st.builds(
         control.Admitted, job=TEXT, rank=NUMBER, index=NUMBER, generation=NUMBER, workers=NUMBER, quorum=NUMBER,
         staleness=NUMBER, max_staleness=NUMBER, slots=NUMBER, words_per_packet=NUMBER, codes_per_packet=NUMBER,
-        checksum=st.booleans(),
+        checksum=st.booleans(), authenticate=st.booleans(),
         liveness_timeout_s=FRACTION, on_worker_loss=LOSS, running=st.booleans(), ranks=RANKS,
         total_workers=st.none() | NUMBER,
         token=NUMBER, scheme=SCHEME, ports=RANKS,

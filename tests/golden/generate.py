@@ -4,6 +4,7 @@ tests/golden/numerics.json: for each case the inputs of every worker and what th
 bytes: elements little-endian (as in memory), codes and words big-endian (as on the wire).
 tests/golden/exact.json: the same of exact reductions.
 tests/golden/wire.json: a packet of every kind, its bytes and its fields.
+tests/golden/tags.json: those that workers and a switch send each other, with keyed tags.
 
 The numpy oracle writes them, and the tests hold it, the native kernels and this script to what is committed: a change
 of a bit is a change of the protocol, and shows as a diff.
@@ -12,6 +13,7 @@ of a bit is a change of the protocol, and shows as a diff.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ import numpy.typing as npt
 from fanin.numerics import exact
 from fanin.numerics.fixed_point import DTYPES, Array, Codec
 from fanin.numerics.reduction import Element, Operator
+from fanin.protocol.packet_tag import MemberKeys, PacketKeys
 from fanin.protocol.wire import Flag, Kind, Packet, Reason
 
 HERE = Path(__file__).parent
@@ -168,6 +171,28 @@ def wire_cases() -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+TAG_KEY = bytes(range(16))
+TAG_TOKENS = tuple(0x0123456789ABCDEF + worker for worker in range(4))
+
+
+def tag_cases() -> list[dict[str, Any]]:
+    """The packets that workers and a switch send each other, and a long one, with their keyed tags."""
+    packets = wire_packets()
+    packets["contribution_of_300_words"] = replace(packets["contribution"], words=np.arange(300, dtype=np.uint32))
+    packets["result_of_300_words"] = replace(packets["result"], words=np.arange(300, dtype=np.uint32))
+    cases: list[dict[str, Any]] = []
+    for name, packet in packets.items():
+        if packet.kind in (Kind.PROBE, Kind.ECHO) or packet.flags & Flag.CHECKSUM:
+            continue
+        if packet.kind in (Kind.CONTRIBUTION, Kind.HELLO, Kind.BYE):
+            said = MemberKeys(TAG_KEY, TAG_TOKENS[packet.worker]).finish(packet.to_bytes())
+            cases.append({"name": name, "worker": packet.worker, "direction": "TO_SWITCH", "bytes": said.hex()})
+        if packet.kind not in (Kind.CONTRIBUTION, Kind.HELLO):
+            said = PacketKeys(TAG_KEY, TAG_TOKENS).finish(packet.to_bytes())
+            cases.append({"name": name, "worker": packet.worker, "direction": "FROM_SWITCH", "bytes": said.hex()})
+    return cases
+
+
 def _hex(array: npt.NDArray[Any]) -> str:
     return array.tobytes().hex()
 
@@ -175,6 +200,7 @@ def _hex(array: npt.NDArray[Any]) -> str:
 def files() -> dict[str, str]:
     """What the golden files should hold, by name."""
     cases = {"numerics.json": numerics_cases(), "exact.json": exact_cases(), "wire.json": wire_cases()}
+    cases["tags.json"] = tag_cases()
     return {name: json.dumps(rows, indent=1) + "\n" for name, rows in cases.items()}
 
 

@@ -33,7 +33,7 @@ def residuals_of(case: dict[str, Any], name: str) -> list[Residual | None]:
     return [np.frombuffer(bytes.fromhex(text), np.float32) for text in case[name]] or [None] * case["contributions"]
 
 
-@pytest.mark.parametrize("name", ["numerics.json", "exact.json", "wire.json"])
+@pytest.mark.parametrize("name", ["numerics.json", "exact.json", "wire.json", "tags.json"])
 def test_the_committed_vectors_are_what_the_script_writes(name: str) -> None:
     committed = (generate.HERE / name).read_text(encoding="utf-8")
     assert committed == generate.files()[name], "run: python -m tests.golden.generate"

@@ -171,7 +171,7 @@ def test_work_that_does_not_end_is_a_violation_that_says_who_waits() -> None:
 class Explodes(SwitchMachine):
     """A switch machine that cannot bear a contribution."""
 
-    def _contribute(self, job: SwitchJob, packet: Packet, source: int) -> None:
+    def _contribute(self, job: SwitchJob, packet: Packet, source: int, now: float) -> None:
         raise IndexError("too much")
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from fanin.protocol.job import JobSpec
+from fanin.protocol.packet_tag import MemberKeys
 from fanin.protocol.wire import Flag, Kind, Packet, Reason, datagram_bytes, parse
 from fanin.switch.machine.interface import AnySwitchMachine
 from fanin.switch.machine.switch_machine import SwitchMachine as Twin
@@ -52,6 +53,7 @@ def make_spec(
     codes: int = 1,
     checksum: bool = False,
     generation: int = GENERATION,
+    data_key: bytes = b"",
 ) -> JobSpec:
     return JobSpec(
         job=job,
@@ -65,6 +67,7 @@ def make_spec(
         codes_per_packet=codes,
         tokens=tuple((job << 40) + 0x1_0000_0000 * worker + 7 for worker in range(workers)),
         checksum=checksum,
+        data_key=data_key,
     )
 
 
@@ -110,9 +113,14 @@ class Bench:
 
     def say(self, data: bytes | Packet, source: int) -> list[tuple[Packet, int]]:
         """Hand one datagram in; return all that the machine sends, as (packet, address)."""
-        raw = data.to_bytes() if isinstance(data, Packet) else data
+        raw = self.bytes_of(data) if isinstance(data, Packet) else data
         self.machine.receive_datagram(raw, source, self.now)
         return self.sent()
+
+    def bytes_of(self, packet: Packet) -> bytes:
+        """As its worker sends it: with its tag, if the job has a data key."""
+        token = self.spec.tokens[packet.worker % self.spec.workers]
+        return MemberKeys(self.spec.data_key, token).finish(packet.to_bytes())
 
     def sent(self) -> list[tuple[Packet, int]]:
         said = [*self._said, *self.machine.datagrams_to_send(self.now)]

@@ -118,7 +118,7 @@ def test_counters_have_the_same_names_in_the_same_order_always(machine_type: Mac
         "rounds", "notices", "unsent",
     ]  # fmt: skip
     assert all(name.startswith("dropped_") for name in names[11:])
-    assert len(names) == 11 + 16
+    assert len(names) == 11 + 17
     bench = Bench(machine_type)
     assert list(bench.machine.counters()) == names
     last = [f"last_arrivals_{worker}" for worker in range(bench.spec.workers)]

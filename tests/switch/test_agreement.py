@@ -33,7 +33,7 @@ def random_spec(random: Random) -> JobSpec:
         slots=random.randint(1, 2),
         codes=random.randint(1, 3),
         words=48,
-        checksum=random.choice([False, True]),
+        **random.choice([{}, {"checksum": True}, {"data_key": bytes(range(16))}]),  # type: ignore[arg-type]
     )
 
 
@@ -94,7 +94,7 @@ def keep_the_rules(pair: Pair, random: Random) -> None:
         words = [random.getrandbits(32) for _ in range(17)]
         codes = [random.getrandbits(16) for _ in range(pair.spec.codes_per_packet)]
         packet = pair.bench.packet(Kind.CONTRIBUTION, worker, slot=slot, base=base, codes=codes, words=words)
-    pair.deliver(packet.to_bytes(), address(worker))
+    pair.deliver(pair.bench.bytes_of(packet), address(worker))
 
 
 def break_the_rules(pair: Pair, random: Random) -> None:
@@ -111,7 +111,7 @@ def break_the_rules(pair: Pair, random: Random) -> None:
         codes=[random.getrandbits(16)] * random.choice([spec.codes_per_packet] * 5 + [0]),
         words=[random.getrandbits(32) for _ in range(count)],
     )
-    pair.deliver(packet.to_bytes(), address(worker))
+    pair.deliver(pair.bench.bytes_of(packet), address(worker))
 
 
 def replay(pair: Pair, random: Random) -> None:
@@ -139,7 +139,7 @@ def greet(pair: Pair, random: Random) -> None:
             pair.bench.bye(worker),
         ]
     )
-    pair.deliver(packet.to_bytes(), random.choice([address(worker)] * 3 + [7]))
+    pair.deliver(pair.bench.bytes_of(packet), random.choice([address(worker)] * 3 + [7]))
 
 
 def control(pair: Pair, random: Random) -> None:

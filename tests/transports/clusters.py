@@ -139,7 +139,7 @@ def _in_memory(
         for flow, switch in enumerate(switches):
             transport = MemoryTransport()
             switch.connect(transport)
-            machine = worker_type(spec, worker, switch=SWITCH, token=token, flow=flow, flow_count=flows)
+            machine = worker_type(spec.for_flow(flow), worker, switch=SWITCH, token=token, flow=flow, flow_count=flows)
             pairs.append((machine, FaultyTransport(transport, plan, f"{worker}/{flow}")))
         engine = PumpEngine(pairs, description=scheme)
         opened.callback(engine.close)

@@ -38,27 +38,29 @@ def reference() -> npt.NDArray[np.float32]:
 
 
 @native_or_twin
+@pytest.mark.parametrize("data_key", [b"", bytes(range(16))], ids=["bare", "tagged"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_transport_and_machine_gives_the_same_bits(
-    scheme: Scheme, native: bool, reference: npt.NDArray[np.float32]
+    scheme: Scheme, native: bool, data_key: bytes, reference: npt.NDArray[np.float32]
 ) -> None:
-    with cluster(scheme, make_spec(WORKERS), native=native) as running:
+    with cluster(scheme, make_spec(WORKERS, data_key=data_key), native=native) as running:
         for _ in range(2):
             for result in running.all_reduce(_tensors()):
                 assert result.tobytes() == reference.tobytes()
 
 
 @native_or_twin
+@pytest.mark.parametrize("guard", [{"checksum": True}, {"data_key": bytes(range(16))}], ids=["checksum", "tag"])
 @pytest.mark.parametrize("scheme", ["udp", "zmq", "memory"])
 def test_loss_duplicates_reordering_and_corruption_change_no_bit(
-    scheme: Scheme, native: bool, reference: npt.NDArray[np.float32]
+    scheme: Scheme, native: bool, guard: dict[str, object], reference: npt.NDArray[np.float32]
 ) -> None:
-    spec = make_spec(WORKERS, checksum=True, slots=64)
+    spec = make_spec(WORKERS, slots=64, **guard)
     with cluster(scheme, spec, native=native, options=Options(faults=FAULTS)) as running:
         for result in running.all_reduce(_tensors()):
             assert result.tobytes() == reference.tobytes()
         assert sum(engine.counters()["retransmissions"] for engine in running.engines) > 0
-        assert running.server.counters()["dropped_checksum"] > 0
+        assert running.server.counters()["dropped_checksum" if spec.checksum else "dropped_tag"] > 0
 
 
 @native_or_twin
@@ -66,7 +68,8 @@ def test_loss_duplicates_reordering_and_corruption_change_no_bit(
 def test_flows_share_the_work_and_give_the_same_bits(
     scheme: Scheme, native: bool, reference: npt.NDArray[np.float32]
 ) -> None:
-    with cluster(scheme, make_spec(WORKERS), native=native, flows=3) as running:
+    spec = make_spec(WORKERS, data_key=bytes(16))  # each flow tags under a key of its own
+    with cluster(scheme, spec, native=native, flows=3) as running:
         for result in running.all_reduce(_tensors()):
             assert result.tobytes() == reference.tobytes()
         assert running.server.members(running.spec.job) == (0b111, 0, 0)

@@ -24,13 +24,14 @@ pytestmark = pytest.mark.skipif(WORKER_MACHINES["native"] is None, reason="the n
 def specs(draw: st.DrawFn) -> JobSpec:
     workers = draw(st.integers(1, 3))
     codes = draw(st.sampled_from([1, 2, 3]))
+    guard: dict[str, Any] = draw(st.sampled_from([{}, {"checksum": True}, {"data_key": bytes(range(16))}]))
     return job(
         survives_loss=draw(st.booleans()),
         workers=workers,
         slots=draw(st.integers(1, 6)),
         codes_per_packet=codes,
         words_per_packet=8 * codes * draw(st.integers(1, 2)),
-        checksum=draw(st.booleans()),
+        **guard,
         liveness_timeout_s=draw(st.sampled_from([1.0, 5.0])),
     )
 
@@ -79,7 +80,7 @@ def test_through_a_hostile_network(spec: JobSpec, wanted: list[Any], data: st.Da
         loss=data.draw(chance),
         duplicate=data.draw(chance),
         reorder=data.draw(chance),
-        corrupt=data.draw(chance) if spec.checksum else 0.0,
+        corrupt=data.draw(chance) if spec.checksum or spec.data_key else 0.0,
     )
     cluster = Cluster.joined("lockstep", spec=spec, seed=data.draw(st.integers(0, 1 << 16)))
     cluster.network.link = link

@@ -76,6 +76,8 @@ class Capacity:
 
     def check(self, spec: JobSpec, *, at_leaf: bool) -> None:
         """ConfigurationError for a job that this program can never take."""
+        if spec.data_key:
+            raise ConfigurationError("this program computes no keyed tags: leave FANIN_AUTHENTICATE unset")
         if spec.checksum and not self.checksums:
             raise ConfigurationError("this program computes no checksums over payloads: FANIN_CHECKSUM=0")
         if spec.survives_loss:

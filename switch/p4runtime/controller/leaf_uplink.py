@@ -37,7 +37,7 @@ class LeafUplink:
         self.end = Endpoint(mac_of(address) if parent_port.mac is None else parent_port.mac, address, route.ports[0])
         """The parent."""
         self.port = parent_port.port
-        self.presence = UplinkPresence(route.uplink(0), spec)
+        self.presence = UplinkPresence(route.uplink(0, 0), spec)
         self.news: Reason | None = None
         """BRANCH_LEFT or BRANCH_LOST, once there is a reason to tell the workers."""
         self._spec = spec
