@@ -97,7 +97,7 @@ def network(
         typer.Option(
             min=0,
             max=64,
-            help="TCP flows from host to host that share the links; with --shared-link beside the workers.",
+            help="TCP flows from host to host, or with --shared-link beside the workers.",
         ),
     ] = 0,
     rate: Annotated[str, typer.Option(help="Of every link, each way: 100mbit, 1gbit, none.")] = "1gbit",

@@ -143,6 +143,30 @@ def test_the_timer_knows_what_has_arrived() -> None:
     assert recovery.expire(2 * INITIAL_TIMEOUT_S, NO_SLOT) == (1, False)
 
 
+def test_the_timer_sends_the_lowest_item_and_the_oldest_transmission_in_turn() -> None:
+    recovery = LossRecovery()
+    sent(recovery, 0, 1, 2, 3, 4, 5)
+    now, slots = 0.0, []
+    for _ in range(4):
+        deadline = recovery.deadline()
+        assert deadline is not None
+        now = deadline
+        found = recovery.expire(now, 3)
+        assert found is not None
+        slots.append(found[0])
+        sent(recovery, found[0], now=now)
+    assert slots == [3, 0, 3, 1]
+
+
+def test_patience_is_the_path_s_and_not_what_peers_made_of_round_trips() -> None:
+    timer = RetransmissionTimer()
+    timer.sample(0.100)
+    assert timer.patience_s(0.0) == pytest.approx(0.200)
+    timer.path_s = 0.002
+    assert timer.patience_s(0.0) == pytest.approx(0.0025)
+    assert timer.patience_s(3.0) == pytest.approx(0.0085)
+
+
 @pytest.mark.parametrize("round_trip_s", [1e-6, 1e-4, 1e-2, 0.2, 5.0])
 def test_the_timeout_stays_within_its_bounds(round_trip_s: float) -> None:
     timer = RetransmissionTimer()
