@@ -17,7 +17,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from fanin.benchmarks.network import ETHERNET_IP_UDP_BYTES, TCP_HEADERS_BYTES
+from fanin.benchmarks.ideal import ETHERNET_IP_UDP_BYTES, TCP_HEADERS_BYTES
 from fanin.emulation.network.commands import in_namespace
 from fanin.emulation.network.fabric import Fabric
 from fanin.emulation.network.topology import Link, Topology
