@@ -2,7 +2,8 @@
 `p4/shared/constants.p4`.
 
 The Python modules are the source: offsets, kinds, flags, reasons and limits of fanin.protocol.wire, the liveness times
-of fanin.protocol.job, the retransmission timer of fanin.protocol.timers. Nobody copies a number by hand;
+of fanin.protocol.job, the retransmission timer of fanin.protocol.timers, the window and pace of fanin.protocol.pace.
+Nobody copies a number by hand;
 tests/wire/test_constants.py fails when a committed file and the modules drift apart.
 """
 
@@ -13,13 +14,15 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from fanin.protocol import job, timers, wire
+from fanin.protocol import job, pace, timers, wire
 
 ENUM_TYPES: dict[type[enum.IntEnum], str] = {wire.Kind: "std::uint8_t", wire.Reason: "std::uint16_t"}
 """Enumerations that are shared, with their width on the wire (a Reason travels in the contributors field)."""
 
 P4_REASONS = [reason for reason in wire.Reason if reason < wire.Reason.WORKER_JOINED]
 """What a pipeline may have to say: only software switches take newcomers in, or are leaves of trees."""
+P4_KINDS = [kind for kind in wire.Kind if kind is not wire.Kind.RECEIPT]
+"""What a pipeline may have to read or say: only software switches give receipts."""
 P4_WIDTHS = {
     "MAGIC": 16, "VERSION": 8, "HEADER_BYTES": 16, "MAX_CODES": 8, "MAX_WORKERS": 8, "MAX_BASE": 32, "SWITCH_WORKER": 8,
 }  # fmt: skip
@@ -39,7 +42,7 @@ def shared_constants(module: ModuleType) -> dict[str, int | float]:
 def cpp_header() -> str:
     """The text of native/wire_constants.hpp."""
     parts = [
-        "// Generated from fanin/{wire,job,timers}.py by `python -m fanin.constants native/wire_constants.hpp`.",
+        "// Generated from fanin/{wire,job,timers,pace}.py by `python -m fanin.constants native/wire_constants.hpp`.",
         "#pragma once",
         "",
         "#include <array>",
@@ -48,7 +51,7 @@ def cpp_header() -> str:
         "",
         "namespace fanin {",
     ]
-    for module in (wire, job, timers):
+    for module in (wire, job, timers, pace):
         parts += ["", f"// {module.__name__}"]
         parts += [_cpp_constant(name, value) for name, value in shared_constants(module).items()]
     parts += ["", "// Bits of the flags field."]
@@ -81,7 +84,7 @@ def p4_header() -> str:
         "",
         *(f'@noWarn("unused") const bit<{width}> {name} = {shared[name]:#x};' for name, width in P4_WIDTHS.items()),
         "",
-        *(f'@noWarn("unused") const bit<8> KIND_{kind.name} = {kind.value};' for kind in wire.Kind),
+        *(f'@noWarn("unused") const bit<8> KIND_{kind.name} = {kind.value};' for kind in P4_KINDS),
         "",
         *(f'@noWarn("unused") const bit<8> FLAG_{flag.name} = {flag.value};' for flag in wire.Flag),
         f"const bit<8> KNOWN_FLAGS = {sum(flag.value for flag in wire.Flag)};",

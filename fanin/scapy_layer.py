@@ -36,6 +36,7 @@ _FLAG_NAMES = [flag.name or "" for flag in Flag]
 _ANSWERS = {
     Kind.RESULT: Kind.CONTRIBUTION,
     Kind.ANSWER: Kind.CONTRIBUTION,
+    Kind.RECEIPT: Kind.CONTRIBUTION,
     Kind.WELCOME: Kind.HELLO,
     Kind.BYE: Kind.BYE,
     Kind.ECHO: Kind.PROBE,

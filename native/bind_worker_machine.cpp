@@ -95,6 +95,12 @@ class BoundWorkerMachine {
     result["unacknowledged"] = counters.unacknowledged;
     result["forecasts"] = counters.forecasts;
     result["forecasts_missed"] = counters.forecasts_missed;
+    result["receipts"] = counters.receipts;
+    result["losses"] = counters.losses;
+    result["spurious"] = counters.spurious;
+    result["paced"] = counters.paced;
+    result["cuts"] = counters.cuts;
+    result["window"] = counters.window;
     result["srtt_us"] = counters.srtt_us;
     for (std::size_t reason = 1; reason < REASON_NAMES.size(); ++reason)
       result[py::str(std::string("dropped_") + REASON_NAMES[reason])] = counters.dropped[reason];

@@ -1,6 +1,7 @@
 #include "item_stream.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <stdexcept>
 
 #include "packet.hpp"
@@ -9,10 +10,11 @@ namespace fanin {
 
 ItemStream::ItemStream(std::uint32_t slots, std::uint64_t window, std::uint32_t codes_per_packet)
     : window_(window),
-      queue_(slots),
+      again_(slots),
       codes_per_packet_(codes_per_packet),
       agreed_for_(window_ + slots),
       agreed_((window_ + slots) * codes_per_packet) {
+  queue_.reserve(slots);
   slots_.reserve(slots);
   for (std::uint32_t slot = 0; slot < slots; ++slot) slots_.push_back({.item = slot});
 }
@@ -40,20 +42,37 @@ void ItemStream::release(std::uint32_t slot) {
 }
 
 std::optional<std::uint32_t> ItemStream::next() {
-  while (queue_size_ != 0) {
-    const std::uint32_t slot = queue_[queue_front_];
+  while (!again_.empty()) {
+    if (slots_[again_.front()].state == State::again) return again_.front();
+    slots_[again_.pop()].in_again = false;
+  }
+  while (!queue_.empty()) {
+    const std::uint32_t slot = queue_.front().second;
     if (slots_[slot].state == State::queued) return slot;
-    take();
+    pop();
   }
   return std::nullopt;
 }
 
 void ItemStream::take() {
-  Slot& slot = slots_[queue_[queue_front_]];
-  queue_front_ = queue_front_ + 1 == queue_.size() ? 0 : queue_front_ + 1;
-  --queue_size_;
-  slot.in_queue = false;
-  if (slot.state == State::queued) slot.state = State::flying;
+  const std::optional<std::uint32_t> next_slot = next();
+  if (!next_slot) return;
+  Slot& slot = slots_[*next_slot];
+  if (slot.state == State::again) {
+    again_.pop();
+    slot.in_again = false;
+  } else {
+    pop();
+  }
+  slot.state = State::flying;
+}
+
+void ItemStream::send_again(std::uint32_t index) {
+  Slot& slot = slots_[index];
+  slot.state = State::again;
+  if (slot.in_again) return;
+  slot.in_again = true;
+  again_.push(index);
 }
 
 std::uint64_t ItemStream::finish(std::uint32_t slot_index, const std::uint8_t* codes_be) {
@@ -119,13 +138,18 @@ void ItemStream::enqueue(std::uint32_t index) {
   slot.state = State::queued;
   if (slot.in_queue) return;
   slot.in_queue = true;
-  const std::size_t end = queue_front_ + queue_size_;
-  queue_[end < queue_.size() ? end : end - queue_.size()] = index;
-  ++queue_size_;
+  queue_.emplace_back(slot.item, index);
+  std::ranges::push_heap(queue_, std::ranges::greater{});
+}
+
+void ItemStream::pop() {
+  slots_[queue_.front().second].in_queue = false;
+  std::ranges::pop_heap(queue_, std::ranges::greater{});
+  queue_.pop_back();
 }
 
 std::size_t ItemStream::buffer_bytes() const {
-  return slots_.capacity() * sizeof(Slot) + operations_.capacity_bytes() + queue_.capacity() * sizeof(std::uint32_t) +
+  return slots_.capacity() * sizeof(Slot) + operations_.capacity_bytes() + queue_.capacity() * sizeof(queue_[0]) + again_.ring.capacity() * sizeof(std::uint32_t) +
          agreed_for_.capacity() * sizeof(std::uint64_t) + agreed_.capacity() * sizeof(std::uint16_t);
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "growing_ring.hpp"
@@ -17,6 +18,7 @@ class ItemStream {
   ItemStream(std::uint32_t slots, std::uint64_t window, std::uint32_t codes_per_packet);
 
   std::uint64_t end_item() const { return end_item_; }
+  std::uint64_t oldest_item() const { return oldest_item_; }
   std::uint64_t oldest_base() const { return oldest_item_ / slots_.size(); }
   bool unfinished() const { return oldest_item_ < end_item_; }
   // The slot's current item, submitted or not.
@@ -36,10 +38,10 @@ class ItemStream {
   // Starts with `base` instead of 0, and with no slot: those of a catch-up come with `release`, one by one.
   void begin(std::uint32_t base);
   void release(std::uint32_t slot);
-  // The slot whose current item is to be sent next; it stays so until `take`.
+  // The slot whose current item is to be sent next, what is sent again first; it stays so until `take`.
   std::optional<std::uint32_t> next();
   void take();
-  void send_again(std::uint32_t slot) { enqueue(slot); }
+  void send_again(std::uint32_t slot);
   // The slot's item has its result, and is stored; codes_be are the codes that came with it, in wire order.
   // Returns the ticket of an operation that is now done, or 0.
   std::uint64_t finish(std::uint32_t slot, const std::uint8_t* codes_be);
@@ -47,14 +49,35 @@ class ItemStream {
   std::size_t buffer_bytes() const;
 
  private:
-  enum class State : std::uint8_t { idle, queued, flying };
+  enum class State : std::uint8_t { idle, queued, flying, again };
   struct Slot {
     std::uint64_t item;
     std::uint64_t operation = 0;  // its number in operations_; valid unless idle
     State state = State::idle;
     bool in_queue = false;
+    bool in_again = false;
     bool held = false;  // native/catch_up.hpp still has it
     std::uint64_t repeats = 0;  // items that took another round
+  };
+
+  // A ring of slots, each in it once at most.
+  struct Queue {
+    explicit Queue(std::uint32_t slots) : ring(slots) {}
+    bool empty() const { return size == 0; }
+    std::uint32_t front() const { return ring[first]; }
+    void push(std::uint32_t slot) {
+      const std::size_t end = first + size++;
+      ring[end < ring.size() ? end : end - ring.size()] = slot;
+    }
+    std::uint32_t pop() {
+      const std::uint32_t slot = ring[first];
+      first = first + 1 == ring.size() ? 0 : first + 1;
+      --size;
+      return slot;
+    }
+    std::vector<std::uint32_t> ring;
+    std::size_t first = 0;
+    std::size_t size = 0;
   };
 
   bool knows_codes(std::uint64_t item) const { return agreed_for_[entry(item)] == item + 1; }
@@ -66,6 +89,7 @@ class ItemStream {
   void offer(std::uint64_t item, std::uint64_t hint);
   void advance(std::uint64_t hint);
   void enqueue(std::uint32_t slot);
+  void pop();
 
   std::vector<Slot> slots_;
   GrowingRing<Operation> operations_;
@@ -74,9 +98,8 @@ class ItemStream {
   std::uint64_t window_;
   std::uint64_t most_repeats_ = 0;  // of any slot
 
-  std::vector<std::uint32_t> queue_;  // a ring of slots, each in it once at most
-  std::size_t queue_front_ = 0;
-  std::size_t queue_size_ = 0;
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> queue_;  // a heap of (item, slot), the lowest item on top
+  Queue again_;
 
   // Agreed codes by the item that carries their words. An item's codes come at most a pool after it entered the window,
   // so a window and a pool of entries never collide.

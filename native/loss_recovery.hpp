@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "retransmission_timer.hpp"
@@ -18,23 +19,33 @@ class LossRecovery {
 
   std::uint32_t timeouts_in_a_row() const { return timeouts_in_a_row_; }
   bool was_sent(std::uint32_t slot) const { return transmissions_[slot].count != 0; }
-  // Whether nothing waits for its result.
+  // The order of the latest transmission of the slot's current item, which was sent.
+  std::uint64_t order(std::uint32_t slot) const { return transmissions_[slot].order; }
+  // Of the next transmission. The lower 32 bits are on the wire, where 0 would be none.
+  std::uint64_t next_order() const { return next_order_; }
+  // How many items were sent and wait for their results.
+  std::uint32_t waiting() const { return waiting_; }
+  // How many transmissions load the path, as far as is known: neither arrived, nor lost, nor overdue.
+  std::uint32_t in_flight() const { return flying_.size - landed_; }
   bool idle() const { return waiting_ == 0; }
+  // How many results are overdue.
+  std::uint32_t overdue() const { return doubtful_.size; }
 
   // The slot's current item was sent; true if for the first time.
   bool sent(std::uint32_t slot, double now) {
     Transmission& transmission = transmissions_[slot];
+    withdraw(slot);
     transmission.order = next_order_++;
     transmission.sent_at = now;
-    append(slot);
+    transmission.arrived = false;
+    append(flying_, slot);
     if (transmission.count++ != 0) return false;
     ++waiting_;
     return true;
   }
 
-  // The slot's result came. Calls send_again(slot) for those that it shows to be overdue.
-  template <typename SendAgain>
-  void finished(std::uint32_t slot, double now, SendAgain send_again) {
+  // The slot's result came. Returns the round trip, if it measures one; see `take_late` for what it shows.
+  std::optional<double> finished(std::uint32_t slot, double now) {
     Transmission& transmission = transmissions_[slot];
     withdraw(slot);
     restarted_at_ = now;
@@ -44,82 +55,178 @@ class LossRecovery {
     transmission.count = 0;
     --waiting_;
     if (!once) {
-      const std::uint32_t oldest = oldest_;
-      if (oldest == NONE || transmissions_[oldest].sent_at + timer.timeout_s() > now) return;
-      withdraw(oldest);
-      send_again(oldest);
-      return;
+      doubt_oldest_if_late(now);
+      return std::nullopt;
     }
-    if (transmission.sent_at >= expired_at_) timer.sample(now - transmission.sent_at);
+    std::optional<double> round_trip_s;
+    if (transmission.sent_at >= expired_at_) {
+      round_trip_s = now - transmission.sent_at;
+      timer.sample(*round_trip_s);
+    }
     const std::uint32_t threshold = thin() ? THIN_REORDER_THRESHOLD : REORDER_THRESHOLD;
-    while (oldest_ != NONE && transmissions_[oldest_].order + threshold <= transmission.order) {
-      const std::uint32_t overdue = oldest_;
+    while (flying_.oldest != NONE && transmissions_[flying_.oldest].order + threshold <= transmission.order) {
+      const std::uint32_t overdue = flying_.oldest;
       withdraw(overdue);
-      send_again(overdue);
+      transmissions_[overdue].doubtful_until = now + timer.patience_s(patience_);
+      append(doubtful_, overdue);
     }
+    if (thin())
+      for (std::uint32_t other = doubtful_.oldest; other != NONE; other = transmissions_[other].newer)
+        transmissions_[other].doubtful_until = now;
+    return round_trip_s;
+  }
+
+  // Something that was sent again turned out to have been missing, or not to have been.
+  void repetition_was(bool needed) {
+    patience_ = needed ? std::max(patience_ - LESS_PATIENCE, 0.0) : std::min(patience_ + MORE_PATIENCE, MAX_PATIENCE);
+  }
+
+  // Calls send_again(slot) for those whose results have been in doubt for long enough.
+  template <typename SendAgain>
+  void take_late(double now, SendAgain send_again) {
+    while (doubtful_.oldest != NONE && transmissions_[doubtful_.oldest].doubtful_until <= now) {
+      const std::uint32_t slot = doubtful_.oldest;
+      withdraw(slot);
+      send_again(slot);
+    }
+  }
+
+  // The switch says which orders have arrived. Calls lost(slot) for those that are lost; returns the round trip of the
+  // path, if this measures one.
+  template <typename Lost>
+  std::optional<double> receipt(std::uint32_t told, std::uint32_t highest, std::uint32_t received, double now, Lost lost) {
+    const auto last = static_cast<std::int64_t>(next_order_ - 1);
+    const std::int64_t top = last - (static_cast<std::uint32_t>(last) - highest);
+    const std::int64_t answered = last - (static_cast<std::uint32_t>(last) - told);
+    std::optional<double> round_trip_s, top_sent_at;
+    missing_.clear();
+    const auto look = [&](std::uint32_t slot) {
+      Transmission& transmission = transmissions_[slot];
+      const auto order = static_cast<std::int64_t>(transmission.order);
+      const std::int64_t behind = top - order;
+      if (order == answered) round_trip_s = now - transmission.sent_at;
+      if (behind == 0) top_sent_at = transmission.sent_at;
+      if (behind == 0 || (0 < behind && behind <= 32 && (received >> (behind - 1) & 1) != 0)) {
+        landed_ += transmission.place == Place::flying && !transmission.arrived;
+        transmission.arrived = true;
+      } else if (0 < behind && behind <= 32) {
+        missing_.push_back(slot);
+      }
+    };
+    for (std::uint32_t slot = doubtful_.oldest; slot != NONE; slot = transmissions_[slot].newer) look(slot);
+    for (std::uint32_t slot = flying_.oldest; slot != NONE; slot = transmissions_[slot].newer) look(slot);
+    const double earlier_s = timer.smoothed_s * REORDER_SHARE;
+    for (const std::uint32_t slot : missing_) {
+      const Transmission& transmission = transmissions_[slot];
+      const bool far = top - static_cast<std::int64_t>(transmission.order) >= std::int64_t{REORDER_THRESHOLD};
+      if (!far && !(top_sent_at && transmission.sent_at + earlier_s < *top_sent_at)) continue;
+      withdraw(slot);
+      lost(slot);
+    }
+    return round_trip_s;
   }
 
   // The slot's item will be sent again for another reason.
   void withdraw(std::uint32_t slot) {
     Transmission& transmission = transmissions_[slot];
-    if (!transmission.flying) return;
-    transmission.flying = false;
-    --flying_;
-    (transmission.older == NONE ? oldest_ : transmissions_[transmission.older].newer) = transmission.newer;
-    (transmission.newer == NONE ? newest_ : transmissions_[transmission.newer].older) = transmission.older;
+    if (transmission.place == Place::nowhere) return;
+    Chain& chain = transmission.place == Place::flying ? flying_ : doubtful_;
+    landed_ -= transmission.place == Place::flying && transmission.arrived;
+    transmission.place = Place::nowhere;
+    --chain.size;
+    (transmission.older == NONE ? chain.oldest : transmissions_[transmission.older].newer) = transmission.newer;
+    (transmission.newer == NONE ? chain.newest : transmissions_[transmission.newer].older) = transmission.older;
   }
 
-  // When the timer expires; none while nothing flies.
+  // When something is to be sent again; none while nothing flies.
   std::optional<double> deadline() const {
-    if (oldest_ == NONE) return std::nullopt;
-    return std::max(transmissions_[oldest_].sent_at, restarted_at_) + timer.timeout_s();
+    std::optional<double> first;
+    if (doubtful_.oldest != NONE) first = transmissions_[doubtful_.oldest].doubtful_until;
+    if (flying_.oldest != NONE) first = std::min(expires_at(), first.value_or(expires_at()));
+    return first;
   }
 
-  // The timer has expired. Returns the slot to send again: the oldest.
-  std::uint32_t expire(double now) {
+  // If the timer has expired: the slot to send again, and whether that is known to have arrived. `lowest` is the slot of
+  // the lowest unfinished item.
+  std::optional<std::pair<std::uint32_t, bool>> expire(double now, std::uint32_t lowest) {
+    if (flying_.oldest == NONE || expires_at() > now) return std::nullopt;
+    const bool takes_lowest = timeouts_in_a_row_ % 2 == 0 && transmissions_[lowest].place == Place::flying &&
+                              transmissions_[lowest].sent_at <= now - timer.patience_s(0.0);
+    const std::uint32_t oldest = takes_lowest ? lowest : flying_.oldest;
     if (!thin() || timeouts_in_a_row_ >= LINEAR_TIMEOUTS) timer.expired();
     ++timeouts_in_a_row_;
-    const std::uint32_t oldest = oldest_;
     withdraw(oldest);
     restarted_at_ = expired_at_ = now;
-    return oldest;
+    return std::pair{oldest, transmissions_[oldest].arrived};
   }
 
-  std::size_t buffer_bytes() const { return transmissions_.capacity() * sizeof(Transmission); }
+  std::size_t buffer_bytes() const {
+    return transmissions_.capacity() * sizeof(Transmission) + missing_.capacity() * sizeof(std::uint32_t);
+  }
 
  private:
   static constexpr std::uint32_t NONE = 0xFFFFFFFF;
 
-  // The last transmission of a slot's current item. Those that fly are chained, oldest first.
+  enum class Place : std::uint8_t { nowhere, flying, doubtful };
+
+  // Slots, oldest first: those that fly, by order, and those whose results are overdue.
+  struct Chain {
+    std::uint32_t oldest = NONE;
+    std::uint32_t newest = NONE;
+    std::uint32_t size = 0;
+  };
+
+  // The last transmission of a slot's current item.
   struct Transmission {
     std::uint64_t order = 0;
     double sent_at = 0.0;
+    double doubtful_until = 0.0;
     std::uint32_t count = 0;  // how often the item was sent
     std::uint32_t older = NONE;
     std::uint32_t newer = NONE;
-    bool flying = false;
+    Place place = Place::nowhere;
+    bool arrived = false;  // the switch is known to have it
   };
 
-  bool thin() const { return flying_ <= REORDER_THRESHOLD; }
+  bool thin() const { return flying_.size + doubtful_.size <= REORDER_THRESHOLD; }
 
-  void append(std::uint32_t slot) {
-    withdraw(slot);
+  double expires_at() const {
+    return std::max(transmissions_[flying_.oldest].sent_at, restarted_at_) + timer.timeout_s();
+  }
+
+  void doubt_oldest_if_late(double now) {
+    const std::uint32_t oldest = flying_.oldest;
+    if (oldest == NONE || transmissions_[oldest].sent_at + timer.timeout_s() > now) return;
+    withdraw(oldest);
+    Transmission& transmission = transmissions_[oldest];
+    transmission.doubtful_until = now;
+    transmission.place = Place::doubtful;
+    ++doubtful_.size;
+    transmission.older = NONE;
+    transmission.newer = doubtful_.oldest;
+    (doubtful_.oldest == NONE ? doubtful_.newest : transmissions_[doubtful_.oldest].older) = oldest;
+    doubtful_.oldest = oldest;
+  }
+
+  void append(Chain& chain, std::uint32_t slot) {
     Transmission& transmission = transmissions_[slot];
-    transmission.flying = true;
-    ++flying_;
-    transmission.older = newest_;
+    transmission.place = &chain == &flying_ ? Place::flying : Place::doubtful;
+    ++chain.size;
+    transmission.older = chain.newest;
     transmission.newer = NONE;
-    (newest_ == NONE ? oldest_ : transmissions_[newest_].newer) = slot;
-    newest_ = slot;
+    (chain.newest == NONE ? chain.oldest : transmissions_[chain.newest].newer) = slot;
+    chain.newest = slot;
   }
 
   std::vector<Transmission> transmissions_;
-  std::uint64_t next_order_ = 0;
-  std::uint32_t oldest_ = NONE;
-  std::uint32_t newest_ = NONE;
-  std::uint32_t flying_ = 0;
-  std::uint32_t waiting_ = 0;
+  std::vector<std::uint32_t> missing_;  // of a receipt, while it is read
+  std::uint64_t next_order_ = 1;
+  Chain flying_;
+  Chain doubtful_;
+  std::uint32_t landed_ = 0;  // of those that fly: known to have arrived
+  std::uint32_t waiting_ = 0;  // items that were sent and wait for their results
   std::uint32_t timeouts_in_a_row_ = 0;
+  double patience_ = 0.0;  // round trips more than timer.patience_s()
   double restarted_at_ = 0.0;
   double expired_at_ = 0.0;
 };

@@ -113,7 +113,7 @@ inline Parsed parse(std::span<const std::uint8_t> datagram) {
   parsed.header = load_header(head);
   if (head[OFFSET_VERSION] != VERSION) return refused(Reason::version);
   if (head[OFFSET_KIND] < static_cast<std::uint8_t>(Kind::contribution) ||
-      head[OFFSET_KIND] > static_cast<std::uint8_t>(Kind::echo))
+      head[OFFSET_KIND] > static_cast<std::uint8_t>(Kind::receipt))
     return refused(Reason::kind);
   const std::size_t words_at = HEADER_BYTES + codes_bytes(parsed.header.code_count);
   if (datagram.size() > MAX_DATAGRAM_BYTES || parsed.header.code_count > MAX_CODES || datagram.size() < words_at ||

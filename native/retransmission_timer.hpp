@@ -11,6 +11,7 @@ namespace fanin {
 class RetransmissionTimer {
  public:
   double smoothed_s = 0.0;
+  double path_s = 0.0;  // a round trip that no peer has a part in; 0: not known
 
   void sample(double round_trip_s) {
     if (smoothed_s == 0.0) {
@@ -27,6 +28,17 @@ class RetransmissionTimer {
   }
 
   void progressed() { backoff_ = 0; }
+
+  double patience_s(double more) const {
+    if (smoothed_s == 0.0) return timeout_s();
+    double wait_s = smoothed_s + std::max(smoothed_s * PATIENCE_SHARE, 2 * variation_s_);
+    double trip_s = smoothed_s;
+    if (path_s > 0.0) {
+      wait_s = std::min(wait_s, path_s + path_s * PATIENCE_SHARE);
+      trip_s = std::min(trip_s, path_s);
+    }
+    return std::min(wait_s + more * trip_s, MAX_TIMEOUT_S);
+  }
 
   double timeout_s() const {
     const double timeout_s = smoothed_s == 0.0

@@ -10,6 +10,7 @@
 
 #include "packet.hpp"
 #include "packet_tag.hpp"
+#include "receipts.hpp"
 #include "sinks.hpp"
 #include "slot_ring.hpp"
 #include "switch_tally.hpp"
@@ -103,6 +104,7 @@ struct SwitchJob {
   std::array<std::optional<double>, MAX_WORKERS> suspected{};  // when something else than silence spoke for its death
   std::array<double, MAX_WORKERS> excused;     // what that was after the last stop of the switch itself
   std::array<std::uint64_t, MAX_WORKERS> last_arrivals{};  // rounds that this worker was the last to contribute to
+  std::array<Arrivals, MAX_WORKERS> arrivals{};  // which transmissions of each worker have come
   std::array<Address, MAX_WORKERS> listeners{};
   std::size_t listener_count = 0;
 };

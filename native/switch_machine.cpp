@@ -305,6 +305,11 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
     case Verdict::mismatch:
       return refuse(job.tally, &job, Reason::mismatch, header, source);
   }
+  if (header.bitmap != 0) {  // the transmission's order
+    const bool repeated = outcome.verdict == Verdict::duplicate;
+    const bool uncovers = job.arrivals[header.worker].take(header.bitmap);
+    if (!outcome.answered && !outcome.ascends && (uncovers || repeated)) receipt(job, header, repeated, source);
+  }
   if (outcome.closed) {
     ++job.last_arrivals[header.worker];
     multicast(job, header.slot, outcome.number);
@@ -317,6 +322,7 @@ void SwitchMachine::State::register_source(SwitchJob& job, std::uint32_t worker,
   const bool enters = job.has(job.expected, worker);
   if (enters) job.enter(worker);
   job.sources[worker] = source;
+  job.arrivals[worker] = {};
   job.registered |= std::uint32_t{1} << worker;
   job.update_audience();
   if (enters) tell(job, Reason::worker_joined, SWITCH_WORKER, job.audience());

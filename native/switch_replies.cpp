@@ -102,6 +102,23 @@ void SwitchMachine::State::answer(SwitchJob& job, const Header& header, std::siz
   job.keys.finish(datagram);
 }
 
+// Which of the worker's transmissions have come, this one being the last.
+void SwitchMachine::State::receipt(SwitchJob& job, const Header& header, bool repeated, Address source) {
+  ++job.tally.receipts;
+  if (!takes(job.tally, HEADER_BYTES, 1)) return;
+  const Arrivals& arrivals = job.arrivals[header.worker];
+  Header told = reply_to(header, Kind::receipt);
+  told.slot = header.bitmap;
+  told.base = 0;
+  told.signature = arrivals.highest();
+  told.bitmap = arrivals.received();
+  told.contributors = repeated ? 1 : 0;
+  const std::span<std::uint8_t> datagram = queue.push(HEADER_BYTES, {&source, 1});
+  store_header(datagram.data(), told);
+  finish(datagram);
+  job.keys.finish(datagram);
+}
+
 // The base that the worker has to contribute next, as a bare answer that acknowledges nothing.
 void SwitchMachine::State::tell_where(SwitchJob& job, const Header& header, Address source) {
   ++job.tally.answers;

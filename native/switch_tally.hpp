@@ -23,6 +23,7 @@ struct SwitchTally {
   std::uint64_t passes = 0;
   std::uint64_t duplicates = 0;
   std::uint64_t answers = 0;
+  std::uint64_t receipts = 0;
   std::uint64_t rounds = 0;
   std::uint64_t notices = 0;
   std::uint64_t unsent = 0;
@@ -49,7 +50,7 @@ struct SwitchTally {
   static constexpr auto FIRST_NEWS = static_cast<std::size_t>(Reason::worker_lost);
   static constexpr auto LAST_NEWS = static_cast<std::size_t>(Reason::branch_left);
 
-  static constexpr std::array<std::pair<const char*, std::uint64_t SwitchTally::*>, 11> COUNTS = {{
+  static constexpr std::array<std::pair<const char*, std::uint64_t SwitchTally::*>, 12> COUNTS = {{
       {"packets_in", &SwitchTally::packets_in},
       {"packets_out", &SwitchTally::packets_out},
       {"bytes_in", &SwitchTally::bytes_in},
@@ -58,6 +59,7 @@ struct SwitchTally {
       {"passes", &SwitchTally::passes},
       {"duplicates", &SwitchTally::duplicates},
       {"answers", &SwitchTally::answers},
+      {"receipts", &SwitchTally::receipts},
       {"rounds", &SwitchTally::rounds},
       {"notices", &SwitchTally::notices},
       {"unsent", &SwitchTally::unsent},

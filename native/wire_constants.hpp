@@ -1,4 +1,4 @@
-// Generated from fanin/{wire,job,timers}.py by `python -m fanin.constants native/wire_constants.hpp`.
+// Generated from fanin/{wire,job,timers,pace}.py by `python -m fanin.constants native/wire_constants.hpp`.
 #pragma once
 
 #include <array>
@@ -32,6 +32,7 @@ inline constexpr std::uint32_t MAX_WORKERS = 32;
 inline constexpr std::uint32_t MAX_CODES = 64;
 inline constexpr std::size_t MAX_DATAGRAM_BYTES = 65507;
 inline constexpr std::uint32_t MAX_BASE = 4294967295;
+inline constexpr std::uint32_t ORDER_MASK = 4294967295;
 inline constexpr std::uint32_t SWITCH_WORKER = 255;
 
 // fanin.protocol.job
@@ -67,7 +68,31 @@ inline constexpr double MIN_TIMEOUT_S = 0.01;
 inline constexpr double MAX_TIMEOUT_S = 1.0;
 inline constexpr std::uint32_t REORDER_THRESHOLD = 3;
 inline constexpr std::uint32_t THIN_REORDER_THRESHOLD = 1;
+inline constexpr double REORDER_SHARE = 0.25;
+inline constexpr double PATIENCE_SHARE = 0.25;
+inline constexpr double MORE_PATIENCE = 0.5;
+inline constexpr double LESS_PATIENCE = 0.25;
+inline constexpr double MAX_PATIENCE = 3.0;
 inline constexpr std::uint32_t LINEAR_TIMEOUTS = 6;
+
+// fanin.protocol.pace
+inline constexpr double INITIAL_WINDOW = 10.0;
+inline constexpr std::size_t INITIAL_WINDOW_BYTES = 14600;
+inline constexpr std::size_t LONGEST_FRAME_BYTES = 9216;
+inline constexpr double MIN_WINDOW = 2.0;
+inline constexpr double DECREASE = 0.7;
+inline constexpr double QUEUED_PACKETS = 3.0;
+inline constexpr double WINDOWS_WAITING = 1.5;
+inline constexpr std::uint32_t DOUBTS_PER_WINDOW = 3;
+inline constexpr double SHORTEST_FOR_S = 10.0;
+inline constexpr std::uint32_t SILENT_TIMEOUTS = 3;
+inline constexpr double PACING_GAIN_SLOW_START = 2.0;
+inline constexpr double PACING_GAIN = 1.25;
+inline constexpr double MIN_PACED_ROUND_TRIP_S = 0.001;
+inline constexpr double MAX_PACED_ROUND_TRIP_S = 0.1;
+inline constexpr double PATH_DECAY = 0.875;
+inline constexpr double BURST_S = 0.001;
+inline constexpr double BURST_PACKETS = 4.0;
 
 // Bits of the flags field.
 inline constexpr std::uint8_t FLAG_PASS = 1;
@@ -85,6 +110,7 @@ enum class Kind : std::uint8_t {
   bye = 7,
   probe = 8,
   echo = 9,
+  receipt = 10,
 };
 
 enum class Reason : std::uint16_t {

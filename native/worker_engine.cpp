@@ -24,6 +24,12 @@ std::vector<std::pair<std::string, std::uint64_t>> named(const WorkerCounters& c
       {"unacknowledged", counters.unacknowledged},
       {"forecasts", counters.forecasts},
       {"forecasts_missed", counters.forecasts_missed},
+      {"receipts", counters.receipts},
+      {"losses", counters.losses},
+      {"spurious", counters.spurious},
+      {"paced", counters.paced},
+      {"cuts", counters.cuts},
+      {"window", counters.window},
       {"srtt_us", counters.srtt_us},
   };
   for (std::size_t reason = 1; reason < REASON_NAMES.size(); ++reason)

@@ -9,6 +9,7 @@
 
 #include "catch_up.hpp"
 #include "checksum.hpp"
+#include "congestion.hpp"
 #include "growing_ring.hpp"
 #include "item_stream.hpp"
 #include "loss_recovery.hpp"
@@ -40,6 +41,7 @@ class WorkerMachine::State {
         presence_(spec_, connect_timeout_s, events_),
         stream_(spec_.slots, spec_.window_items, spec_.codes_per_packet),
         recovery_(spec_.slots),
+        congestion_(spec_.slots, packet_bytes_),
         accepted_(spec_.slots),
         closed_(spec_.slots) {
     if (worker >= spec_.workers || flow >= flow_count) throw std::invalid_argument("no such worker or flow");
@@ -49,7 +51,7 @@ class WorkerMachine::State {
   std::uint64_t submit(const Reduction& reduction);
   void receive(std::span<const std::uint8_t> datagram, Address source, double now);
   void send(double now, WorkerSink& sink);
-  std::optional<double> next_timer() const;
+  std::optional<double> next_timer();
   void handle_timer(double now);
   std::optional<WorkerEvent> next_event();
   void leave(double now) { presence_.leave(now); }
@@ -57,8 +59,14 @@ class WorkerMachine::State {
 
   Phase phase() const { return presence_.phase(); }
   std::size_t outstanding() const { return outstanding_; }
+  // What the next contribution carries. Within one machine none: rings and sockets overtake each other, nothing is lost.
+  std::uint32_t order() const {
+    return congestion_.shares() ? static_cast<std::uint32_t>(recovery_.next_order()) : 0;
+  }
   WorkerCounters counters() const {
     WorkerCounters counters = counters_;
+    counters.cuts = congestion_.cuts();
+    counters.window = static_cast<std::uint64_t>(congestion_.window());
     counters.srtt_us = static_cast<std::uint64_t>(recovery_.timer.smoothed_s * 1e6);
     return counters;
   }
@@ -77,6 +85,7 @@ class WorkerMachine::State {
   void dispatch(const Parsed& packet, std::size_t bytes, double now);
   void welcome(const Parsed& packet, std::size_t bytes, double now);
   void notice(const Parsed& packet, double now);
+  void receipt(const Header& header, double now);
   void result(const Parsed& packet, double now);
   void caught(const Header& header, double now);
   void end_catch_up() {
@@ -84,6 +93,13 @@ class WorkerMachine::State {
   }
   void send_again(std::uint32_t slot);
   bool send_pass(WorkerSink& sink, std::uint32_t slot);
+  void path_round_trip(double round_trip_s, double now) {
+    congestion_.path_round_trip(round_trip_s, now);
+    recovery_.timer.path_s = congestion_.path_s();
+  }
+  void finished(std::uint32_t slot, double now);
+  bool sendable(std::uint32_t slot) const;
+  bool sendable();
   void hear(std::uint32_t slot, std::uint64_t base);
   void count_result(std::uint32_t slot, double now);
   bool forecast_held(Operation& operation, const Parsed& packet, const std::uint8_t* age_sums);
@@ -121,7 +137,9 @@ class WorkerMachine::State {
   Presence presence_;
   ItemStream stream_;
   LossRecovery recovery_;
+  Congestion congestion_;
   ScaleForecast scales_;
+  std::vector<std::uint32_t> lost_;  // of a receipt, while it is read
   std::optional<CatchUp> catch_up_;     // of a newcomer, until it is in step
   bool begun_ = false;
   std::vector<std::uint8_t> accepted_;  // by slot: a bare ANSWER has acknowledged the current contribution
@@ -184,21 +202,43 @@ void WorkerMachine::State::send(double now, WorkerSink& sink) {
     catch_up_->take();
     if (!recovery_.sent(*slot, now)) ++counters_.retransmissions;
   }
-  while (const std::optional<std::uint32_t> slot = stream_.next()) {
+  const double round_trip_s = congestion_.paced_round_trip(recovery_.timer.smoothed_s);
+  std::optional<std::uint32_t> slot;
+  while ((slot = stream_.next()) && sendable(*slot)) {
+    if (!recovery_.was_sent(*slot) && !congestion_.may_send(round_trip_s, now)) {
+      ++counters_.paced;
+      break;
+    }
     if (!send_contribution(sink, *slot)) return;
     stream_.take();
+    congestion_.sent(round_trip_s, now);
     if (recovery_.idle()) moved_at_ = now;
     if (!recovery_.sent(*slot, now)) ++counters_.retransmissions;
   }
+  congestion_.limited = slot.has_value();
 }
 
-std::optional<double> WorkerMachine::State::next_timer() const {
+// What is sent again needs no room in the window.
+bool WorkerMachine::State::sendable(std::uint32_t slot) const {
+  // The oldest item may always go: workers whose windows were full of different items would wait for each other.
+  const bool oldest = stream_.current(slot) == stream_.oldest_item();
+  return oldest || recovery_.was_sent(slot) || congestion_.has_room(recovery_.in_flight(), recovery_.waiting());
+}
+
+// Whether there is an item to send and the window has room for it.
+bool WorkerMachine::State::sendable() {
+  const std::optional<std::uint32_t> slot = stream_.next();
+  return slot && sendable(*slot);
+}
+
+std::optional<double> WorkerMachine::State::next_timer() {
   std::optional<double> earliest = presence_.next_timer();
   const auto consider = [&earliest](std::optional<double> deadline) {
     if (deadline && (!earliest || *deadline < *earliest)) earliest = deadline;
   };
   if (phase() == Phase::member) {
     consider(recovery_.deadline());
+    if (sendable()) consider(congestion_.held_until());  // the pace did not allow it
     if (waits_for_departed()) consider(presence_.left_deadline(moved_at_));
   }
   return earliest;
@@ -207,8 +247,15 @@ std::optional<double> WorkerMachine::State::next_timer() const {
 void WorkerMachine::State::handle_timer(double now) {
   const std::optional<double> deadline = recovery_.deadline();
   if (phase() == Phase::member && deadline && now >= *deadline) {
-    send_again(recovery_.expire(now));
-    ++counters_.timeouts;
+    recovery_.take_late(now, [this](std::uint32_t slot) {
+      ++counters_.gaps;
+      send_again(slot);
+    });
+    if (const auto expired = recovery_.expire(now, static_cast<std::uint32_t>(stream_.oldest_item() % spec_.slots))) {
+      ++counters_.timeouts;
+      congestion_.expired(expired->second, recovery_.next_order());
+      send_again(expired->first);
+    }
   }
   presence_.handle_timer(now);
   if (waits_for_departed()) presence_.peers_hold_up(moved_at_, now);
@@ -229,6 +276,10 @@ void WorkerMachine::State::dispatch(const Parsed& packet, std::size_t bytes, dou
     case Kind::answer:
       hear_switch(now);
       if (phase() == Phase::member) result(packet, now);
+      return;
+    case Kind::receipt:
+      hear_switch(now);
+      if (phase() == Phase::member) receipt(packet.header, now);
       return;
     case Kind::welcome:
       return welcome(packet, bytes, now);
@@ -251,7 +302,9 @@ void WorkerMachine::State::welcome(const Parsed& packet, std::size_t bytes, doub
   presence_.members_are(packet.header.signature, packet.header.bitmap, stream_.oldest_base());
   const auto news = static_cast<Reason>(packet.header.contributors);
   if (news == Reason::branch_lost || news == Reason::branch_left) presence_.branch(news, now);
-  if (round_trip_s) recovery_.timer.sample(*round_trip_s);
+  if (!round_trip_s) return;
+  recovery_.timer.sample(*round_trip_s);
+  path_round_trip(*round_trip_s, now);
 }
 
 void WorkerMachine::State::notice(const Parsed& packet, double now) {
@@ -273,6 +326,25 @@ void WorkerMachine::State::notice(const Parsed& packet, double now) {
   presence_.members_are(packet.header.signature, packet.header.bitmap, stream_.oldest_base());
 }
 
+// The switch says which transmissions have arrived. `contributors`: whether the one that it answers was needless.
+void WorkerMachine::State::receipt(const Header& header, double now) {
+  ++counters_.receipts;
+  if (header.contributors != 0) {
+    ++counters_.spurious;
+    recovery_.repetition_was(false);
+  }
+  congestion_.heard();
+  const std::optional<double> round_trip_s = recovery_.receipt(
+      header.slot, header.signature, header.bitmap, now, [this](std::uint32_t slot) { lost_.push_back(slot); });
+  if (round_trip_s) path_round_trip(*round_trip_s, now);
+  counters_.losses += lost_.size();
+  for (const std::uint32_t slot : lost_) {
+    congestion_.lost(recovery_.order(slot), recovery_.next_order());
+    send_again(slot);
+  }
+  lost_.clear();
+}
+
 void WorkerMachine::State::result(const Parsed& packet, double now) {
   const Header& header = packet.header;
   const std::uint32_t slot = header.slot;
@@ -282,6 +354,7 @@ void WorkerMachine::State::result(const Parsed& packet, double now) {
   const std::uint64_t base = stream_.base(slot);
   if (header.base < base) {
     ++counters_.duplicates;
+    counters_.spurious += header.kind == Kind::answer;
     return;
   }
   if (header.base > base || !recovery_.was_sent(slot)) {
@@ -312,6 +385,11 @@ void WorkerMachine::State::result(const Parsed& packet, double now) {
   const std::size_t words = operation.word_count(item);
   const bool fits = header.code_count == operation.code_count && packet.word_count == words + forecasts * AGE_WORDS;
   if (!fits && !of_passes_only) return drop(Reason::length);
+  if (header.kind == Kind::answer && spec_.history() == SYNCHRONOUS_HISTORY) {
+    ++counters_.losses;
+    recovery_.repetition_was(true);
+    congestion_.lost(recovery_.order(slot), recovery_.next_order());
+  }
   count_result(slot, now);
   if (forecasts && !forecast_held(operation, packet, packet.words + words * WORD_BYTES))
     return stream_.repeat(slot, packet.codes);
@@ -345,7 +423,7 @@ void WorkerMachine::State::caught(const Header& header, double now) {
   if (step == CatchUp::Step::ignored) {
     ++counters_.duplicates;
   } else {
-    recovery_.finished(slot, now, [this](std::uint32_t overdue) { send_again(overdue); });
+    finished(slot, now);
     if (!catch_up_->holds(slot)) stream_.release(slot);
   }
   if (!knew && catch_up_->first_base()) events_.push_back(Stands{.base = *catch_up_->first_base()});
@@ -375,10 +453,15 @@ void WorkerMachine::State::count_result(std::uint32_t slot, double now) {
   presence_.heard(now);
   ++counters_.results;
   moved_at_ = now;
-  recovery_.finished(slot, now, [this](std::uint32_t overdue) {
-    ++counters_.gaps;
-    send_again(overdue);
-  });
+  finished(slot, now);
+}
+
+// What was sent for the slot is answered.
+void WorkerMachine::State::finished(std::uint32_t slot, double now) {
+  const std::uint64_t order = recovery_.order(slot);
+  const std::optional<double> round_trip_s = recovery_.finished(slot, now);
+  if (round_trip_s) congestion_.round_trip(*round_trip_s, now);
+  congestion_.result(order, recovery_.next_order(), recovery_.overdue());
 }
 
 // Whether the words of this result are what words with the agreed codes would have come to.
@@ -416,6 +499,7 @@ bool WorkerMachine::State::send_pass(WorkerSink& sink, std::uint32_t slot) {
   pass.flags |= FLAG_PASS;
   pass.slot = slot;
   pass.base = catch_up_->base_to_pass(slot);
+  pass.bitmap = order();
   store_header(datagram.data(), pass);
   commit(sink, datagram.first(HEADER_BYTES));
   return true;
@@ -435,6 +519,7 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
 
   Header contribution = header(Kind::contribution);
   contribution.slot = slot;
+  contribution.bitmap = order();
   contribution.base = static_cast<std::uint32_t>(base);
   if (passes)
     contribution.flags |= static_cast<std::uint8_t>(closed_[slot] > base ? FLAG_PASS | FLAG_LATE : FLAG_PASS);

@@ -106,6 +106,18 @@ class Pipe:
         return arrivals
 
 
+class SharedLink:
+    """A link that several addresses are behind: what they send meets in one queue, what they get in another."""
+
+    __slots__ = ("down", "link", "up")
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.up = Pipe()
+        """Away from them."""
+        self.down = Pipe()
+
+
 def damaged(data: bytes, dice: random.Random) -> bytes:
     """The packet with some bits flipped, or cut short."""
     if dice.random() < CUT_SHORT:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from fanin.emulation.simulator.event_queue import EventQueue
-from fanin.emulation.simulator.links import Link, Pipe
+from fanin.emulation.simulator.links import Link, Pipe, SharedLink
 from fanin.protocol.machine import Machine
 
 BACKLOG_PACKETS = 4096
@@ -58,6 +58,8 @@ class Network:
         self.queue = queue
         self.link = link
         self.links: dict[tuple[int, int], Link] = {}
+        self.behind: dict[int, SharedLink] = {}
+        """By address, the link that it shares with others instead of having its own pipes."""
         self.watchers: list[Watcher] = []
         self.packets = 0
         self.bytes = 0
@@ -104,6 +106,11 @@ class Network:
         if found is None:
             found = self._pipes[source, destination] = Pipe()
         return found
+
+    @property
+    def lost(self) -> int:
+        """Packets that pipes lost by chance, shared links apart."""
+        return sum(pipe.lost for pipe in self._pipes.values())
 
     def speak(self, node: Node) -> None:
         """Let a machine send and report, after it was given something to do."""
@@ -158,6 +165,10 @@ class Network:
         if pipe.blocked:
             return
         link = self.links.get(ends(source, destination), self.link)
+        if (shared := self.behind.get(source)) is not None:
+            pipe, link = shared.up, shared.link
+        elif (shared := self.behind.get(destination)) is not None:
+            pipe, link = shared.down, shared.link
         for at, copy in pipe.carry(data, self.queue.now, link, self._dice):
             self.queue.at(at, self.arrive, source, destination, copy)
 

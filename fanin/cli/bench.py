@@ -13,6 +13,8 @@ from fanin.cli.epilogs import epilog
 MAX_BYTES = 1 << 34
 """Per worker: more fits no machine that these benchmarks are for."""
 MAX_SAMPLES = 1_000_000
+MAX_SHARERS = 32
+MAX_SHARED_S = 3600.0
 
 app = typer.Typer(no_args_is_help=True, help="Measure against other backends.")
 
@@ -91,7 +93,12 @@ def network(
     ] = None,
     queue: Annotated[str, typer.Option(help="At either end of every link: 512kib.")] = "1mib",
     tcp_flows: Annotated[
-        int, typer.Option(min=0, max=64, help="TCP flows from host to host that share the links.")
+        int,
+        typer.Option(
+            min=0,
+            max=64,
+            help="TCP flows from host to host, or with --shared-link beside the workers.",
+        ),
     ] = 0,
     rate: Annotated[str, typer.Option(help="Of every link, each way: 100mbit, 1gbit, none.")] = "1gbit",
     delay: Annotated[str, typer.Option(help="Of every link, one way.")] = "0us",
@@ -106,6 +113,13 @@ def network(
     steps: Annotated[
         int, typer.Option(min=0, max=MAX_SAMPLES, help="Training steps to time as well (DDP, text transformer).")
     ] = 0,
+    shared_link: Annotated[
+        bool, typer.Option("--shared-link", help="All workers behind one link, without gloo and torch: who gets what.")
+    ] = False,
+    jobs: Annotated[
+        int, typer.Option(min=1, max=MAX_SHARERS, help="With --shared-link: jobs of so many workers each.")
+    ] = 1,
+    seconds: Annotated[float, typer.Option(min=1.0, max=MAX_SHARED_S, help="With --shared-link: how long.")] = 10.0,
     json: output.JsonFile = None,
     record: output.RecordFile = None,
     html: output.HtmlFile = None,
@@ -125,6 +139,15 @@ def network(
         uplink=None if uplink is None else scenario.uplink(uplink),
     )  # fmt: skip
     link = described.topology.link
+    if shared_link:
+        from fanin.benchmarks import shared_link as sharing
+
+        shared = sharing.Plan(
+            workers=workers, jobs=jobs, tcp_flows=tcp_flows, size=_numbers("bytes", bytes_)[0], link=link,
+            seconds=seconds,
+        )  # fmt: skip
+        sharing.bench(shared, json_file=json, console=Console())
+        return
     plan = benchmark.Plan(
         workers=workers,
         ranks_per_host=ranks_per_host,

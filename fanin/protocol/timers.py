@@ -27,6 +27,14 @@ REORDER_THRESHOLD = 3
 THIN_REORDER_THRESHOLD = 1
 """The same where so few fly that three cannot overtake: in a short transfer, or at the end of one. What it sends again
 in vain is at most REORDER_THRESHOLD packets. Early retransmit (RFC 5827) counts almost alike."""
+REORDER_SHARE = 1 / 4
+"""Of a round trip: what was sent that much earlier than something that has arrived is lost (RFC 8985, section 6.2)."""
+PATIENCE_SHARE = 1 / 4
+"""Of a round trip: how much longer than one a result may be overdue before its item is sent again. If it was a peer's
+contribution that was lost, its repetition takes one round trip."""
+MORE_PATIENCE, LESS_PATIENCE, MAX_PATIENCE = 0.5, 0.25, 3.0
+"""Round trips by which a needless repetition prolongs that wait, by which a needed one shortens it, and the most that
+it comes to (RFC 8985, section 6.2, adapts its reordering window by the same evidence)."""
 LINEAR_TIMEOUTS = 6
 """Timeouts in a row that are not doubled where so few fly. One packet per timeout is no load, but doubling makes one
 loss at the end of a transfer cost more than all before it. Linux TCP has this rule and this number for thin streams
@@ -39,6 +47,8 @@ class RetransmissionTimer:
 
     smoothed_s: float = 0.0
     variation_s: float = 0.0
+    path_s: float = 0.0
+    """A round trip that no peer has a part in; 0: not known."""
     backoff: int = 0
     """How many times the timeout has been doubled since the last progress."""
 
@@ -58,6 +68,21 @@ class RetransmissionTimer:
     def progressed(self) -> None:
         """Something new arrived: silence is over, the doubling is undone."""
         self.backoff = 0
+
+    def patience_s(self, more: float) -> float:
+        """How long a result may be overdue, because a peer may be sending again, before the item is sent again.
+
+        A peer's repetition takes a round trip of the path; round trips that peers have a part in would drive each
+        other's patience up. `more`: round trips on top.
+        """
+        if self.smoothed_s == 0.0:
+            return self.timeout_s()
+        wait_s = self.smoothed_s + max(self.smoothed_s * PATIENCE_SHARE, 2 * self.variation_s)
+        trip_s = self.smoothed_s
+        if self.path_s > 0.0:
+            wait_s = min(wait_s, self.path_s + self.path_s * PATIENCE_SHARE)
+            trip_s = min(trip_s, self.path_s)
+        return min(wait_s + more * trip_s, MAX_TIMEOUT_S)
 
     def timeout_s(self) -> float:
         """How long to wait for a result before the contribution is sent again."""

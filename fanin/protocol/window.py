@@ -19,6 +19,7 @@ docs/performance.md has the measurements behind the numbers.
 
 from __future__ import annotations
 
+from fanin.protocol.pace import LONGEST_FRAME_BYTES
 from fanin.protocol.wire import HEADER_BYTES, MAX_DATAGRAM_BYTES, WORD_BYTES, codes_bytes
 
 RECEIVE_BUFFER_REQUEST_BYTES = 4 << 20
@@ -46,8 +47,6 @@ MAX_WINDOW_BYTES = 1 << 20
 MAX_FRAMES_WINDOW_BYTES = 1 << 19
 """The same where packets are frames of a network: 4 ms at 1 Gbit/s, which covers a host that is slow to wake up. Where
 the link is the limit, a window waits in the sender's own queue; one of 1 MiB overflowed a queue of that size."""
-LONGEST_FRAME_BYTES = 9216
-"""Longest jumbo frame that switches carry; only loopback has longer packets."""
 MAX_SLOTS = 1024
 BLOCK_WORDS = 1024
 """Words that share a scale code, about. Smaller blocks lose less precision and cost two bytes each."""

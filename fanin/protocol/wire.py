@@ -75,6 +75,8 @@ MAX_DATAGRAM_BYTES = 65_507
 """Largest UDP payload over IPv4: 65,535 less 20 (RFC 791) and 8 (RFC 768)."""
 MAX_BASE = 2**32 - 1
 """Rounds that one slot can count. A job that gets there must be joined anew."""
+ORDER_MASK = 0xFFFFFFFF
+"""Orders of transmissions (the bitmap field of a contribution) are 32 bits wide and wrap around."""
 SWITCH_WORKER = 0xFF
 """The `worker` field of packets that a switch originates for everybody."""
 
@@ -103,6 +105,8 @@ class Kind(enum.IntEnum):
     """Anybody to switch: is the data path open at this length? For `fanin doctor`."""
     ECHO = 9
     """Switch to the prober: the PROBE's own bytes, with this kind."""
+    RECEIPT = 10
+    """Switch to one worker: which of its transmissions have arrived. Only to contributions that carry an order."""
 
 
 class Flag(enum.IntFlag):

@@ -13,8 +13,10 @@ Rules of this file
   |--------|-------------------------------|--------------------------------------------------------------|
   | idle   | not submitted, or it may not  | queued, when the item exists, is less than `window` items     |
   |        | be sent yet                   | ahead of the oldest unfinished one, and has its agreed codes  |
-  | queued | to be sent, or sent again     | flying, when `take` hands it out                              |
-  | flying | sent; the result may come     | queued, by `send_again`; the next item, idle, by `finish`     |
+  | queued | to be sent                    | flying, when `take` hands it out, the lowest number first     |
+  | flying | sent; the result may come     | again, by `send_again`; the next item, idle, by `finish`      |
+  | again  | to be sent again              | flying, when `take` hands it out, before what is queued; the  |
+  |        |                               | next item, idle, by `finish`                                  |
 
 * An item whose forecast of scale codes was wrong (host/machine/scale_forecast.py) takes another round of its slot,
   `repeat`; from there on the slot's bases are one ahead of its items. All workers see the same results, so they agree
@@ -26,6 +28,7 @@ Rules of this file
 from __future__ import annotations
 
 import enum
+import heapq
 from collections import deque
 
 import numpy as np
@@ -43,6 +46,7 @@ class SlotState(enum.Enum):
     IDLE = enum.auto()
     QUEUED = enum.auto()
     FLYING = enum.auto()
+    AGAIN = enum.auto()
 
 
 class ItemStream:
@@ -59,8 +63,11 @@ class ItemStream:
         self._operations: deque[Operation] = deque()
         self._current = list(range(slots))
         self._state = [SlotState.IDLE] * slots
-        self._queue: deque[int] = deque()
+        self._queue: list[int] = []
+        """A heap of items: workers that send the lowest first have the same items under way, however small a window."""
+        self._again: deque[int] = deque()
         self._is_in_queue = [False] * slots
+        self._is_in_again = [False] * slots
         self._repeats = [0] * slots
         """By slot: items that took another round."""
         self._agreed: dict[int, Codes] = {}
@@ -124,20 +131,41 @@ class ItemStream:
         self._repeats[slot] += 1
         self._enqueue(slot)
 
+    def next(self) -> int | None:
+        """The slot whose item is to be sent next, what is sent again first; it stays so until `take`."""
+        while self._again:
+            if self._state[self._again[0]] is SlotState.AGAIN:
+                return self._again[0]
+            self._is_in_again[self._again.popleft()] = False
+        while self._queue:
+            slot = self._queue[0] % self.slots
+            if self._state[slot] is SlotState.QUEUED:
+                return slot
+            self._pop()
+        return None
+
+    def _pop(self) -> None:
+        self._is_in_queue[heapq.heappop(self._queue) % self.slots] = False
+
     def take(self) -> int | None:
         """The next item to send, which is flying from now on; None when there is none."""
-        while self._queue:
-            slot = self._queue.popleft()
-            self._is_in_queue[slot] = False
-            if self._state[slot] is SlotState.QUEUED:
-                self._state[slot] = SlotState.FLYING
-                return self._current[slot]
-        return None
+        slot = self.next()
+        if slot is None:
+            return None
+        if self._state[slot] is SlotState.AGAIN:
+            self._is_in_again[self._again.popleft()] = False
+        else:
+            self._pop()
+        self._state[slot] = SlotState.FLYING
+        return self._current[slot]
 
     def send_again(self, slot: int) -> None:
         """Queue the slot's current item, which was sent before, once more."""
-        assert self._state[slot] is not SlotState.IDLE
-        self._enqueue(slot)
+        assert self._state[slot] in (SlotState.FLYING, SlotState.AGAIN)
+        self._state[slot] = SlotState.AGAIN
+        if not self._is_in_again[slot]:
+            self._is_in_again[slot] = True
+            self._again.append(slot)
 
     def finish(self, item: int, brought: Codes) -> Operation | None:
         """The item's result, which brought these codes, is stored. Returns its operation if that is now done."""
@@ -182,4 +210,4 @@ class ItemStream:
         self._state[slot] = SlotState.QUEUED
         if not self._is_in_queue[slot]:
             self._is_in_queue[slot] = True
-            self._queue.append(slot)
+            heapq.heappush(self._queue, self._current[slot])

@@ -1,32 +1,52 @@
-"""When a contribution is sent again.
+"""When a contribution is sent again: when it is missing, and not because a peer's is.
 
 Rules of this file
 ------------------
-* Every transmission gets a higher order number than the one before, whether it is the first of its item or not.
-* A result that comes for order o says that what was sent REORDER_THRESHOLD or more before it is overdue: it is sent
-  again at once (a gap). If the item of that result was sent more than once, nobody knows which transmission it is the
-  result of (Karn). Then only the oldest is sent again, if it has waited for a whole timeout: the common reason for a
-  timeout is a peer that is late, and a window that is sent again when it has caught up would arrive on top of the one
-  that lies in the switch's socket buffer, and overflow it.
+* Every transmission gets a higher order number than the one before, whether it is the first of its item or not. The
+  contribution carries it, and a RECEIPT of the switch says which orders have arrived (switch/machine/receipts.py).
+* What a receipt shows not to have arrived is lost, and sent again at once: an order at least REORDER_THRESHOLD below
+  the highest that has arrived (RFC 9002, section 6.1.1), or one that was sent more than REORDER_SHARE of a round trip
+  before it (RFC 8985, section 6.2).
+* A result that comes for order o says that results for what was sent REORDER_THRESHOLD or more before it are overdue (a
+  gap). Either a contribution was lost, and then the switch has told the worker whose it was, and the result will come
+  one round trip later; or the result was lost on its way here. So what is overdue is in doubt, and sent again after
+  `RetransmissionTimer.patience_s`, if neither its result nor a receipt has come by then. Where repetitions prove
+  needless, since peers have been held up for longer, the wait grows by MORE_PATIENCE round trips each.
+* The result of an item that was sent more than once shows no gap: nobody knows which transmission it is the result of
+  (Karn). Then the oldest is sent again, if it has waited for a whole timeout: the common reason for a timeout is a peer
+  that is late, and a window that is sent again when it has caught up would arrive on top of the one that lies in the
+  switch's socket buffer, and overflow it.
 * If nothing comes, a timer (fanin/protocol/timers.py; RFC 6298, section 5) sends the oldest one again, alone, and
-  doubles. One is enough: its result has the next one sent, or makes room for an item whose result uncovers all the
-  others.
+  doubles. One is enough: its receipt says what else is missing. Where the switch had it already, a peer is late.
+  Every other time it is the lowest item instead: of all workers' items the lowest one waits for none, so that workers
+  which wait for each other's results go on however many transmissions there are to try.
 * The flight is thin where no more than REORDER_THRESHOLD others fly: in a short transfer, and at the end of each. Three
-  later results will not come there, so that one is evidence enough (THIN_REORDER_THRESHOLD); and for the last packet
-  there is none but the timer, which does not double for the first LINEAR_TIMEOUTS in a row.
+  later results will not come there, so that one is evidence enough (THIN_REORDER_THRESHOLD), and what is in doubt is
+  sent again at once: at most REORDER_THRESHOLD packets. For the last packet there is none but the timer, which does not
+  double for the first LINEAR_TIMEOUTS in a row.
 * A round trip is measured with items that were sent once, and since the timer last expired: one that was under way then
   measures how long somebody waited to send again. Workers that learned their timeouts from each other's timeouts would
   drive them up together. (HELLO measures the path alone: host/machine/worker_machine.py.)
-* Single contributions that are sent again in vain, because a peer is late, do no harm: the switch knows them.
+* A switch that gives no receipts (hardware) leaves doubt and the timer, which find every loss.
 
-Both are bounded: a gap resends an item at most once per round trip, the timer one item per timeout.
+All are bounded: a transmission is sent again at most once, whatever says that it is lost.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fanin.protocol.timers import LINEAR_TIMEOUTS, REORDER_THRESHOLD, THIN_REORDER_THRESHOLD, RetransmissionTimer
+from fanin.protocol.timers import (
+    LESS_PATIENCE,
+    LINEAR_TIMEOUTS,
+    MAX_PATIENCE,
+    MORE_PATIENCE,
+    REORDER_SHARE,
+    REORDER_THRESHOLD,
+    THIN_REORDER_THRESHOLD,
+    RetransmissionTimer,
+)
+from fanin.protocol.wire import ORDER_MASK
 
 
 @dataclass(slots=True)
@@ -37,6 +57,8 @@ class Transmission:
     sent_at: float
     count: int = 1
     """How often it was sent."""
+    arrived: bool = False
+    """Whether the switch is known to have it."""
 
 
 class LossRecovery:
@@ -46,83 +68,178 @@ class LossRecovery:
         self.timer = RetransmissionTimer()
         self.timeouts_in_a_row = 0
         """Since the last result."""
-        self._next_order = 0
+        self.next_order = 1
+        """Of the next transmission. The lower 32 bits are on the wire, where 0 would be none."""
         self._restarted_at = 0.0
         self._expired_at = 0.0
         self._transmissions: dict[int, Transmission] = {}
         self._flying: dict[int, None] = {}
-        """Slots in order of their last transmission; those that wait to be sent again are not in it."""
+        """Slots in order of their last transmission; those in doubt or waiting to be sent again are not in it."""
+        self._landed = 0
+        """How many of those that fly are known to have arrived."""
+        self._patience = 0.0
+        """Round trips more than `patience_s`."""
+        self._doubtful: dict[int, float] = {}
+        """Slots whose results are overdue, with the time until which they may still come."""
 
     def sent(self, slot: int, now: float) -> bool:
         """The slot's current item was sent; True if for the first time."""
-        order, self._next_order = self._next_order, self._next_order + 1
+        order, self.next_order = self.next_order, self.next_order + 1
+        self.withdraw(slot)
         self._flying[slot] = None
         known = self._transmissions.get(slot)
         if known is None:
             self._transmissions[slot] = Transmission(order, now)
             return True
-        known.order, known.sent_at, known.count = order, now, known.count + 1
+        known.order, known.sent_at, known.count, known.arrived = order, now, known.count + 1, False
         return False
 
     def was_sent(self, slot: int) -> bool:
         """Whether the slot's current item was ever sent."""
         return slot in self._transmissions
 
+    def order(self, slot: int) -> int:
+        """The order of the latest transmission of the slot's current item, which was sent."""
+        return self._transmissions[slot].order
+
+    @property
+    def waiting(self) -> int:
+        """How many items were sent and wait for their results."""
+        return len(self._transmissions)
+
+    @property
+    def in_flight(self) -> int:
+        """How many transmissions load the path, as far as is known: neither arrived, nor lost, nor overdue."""
+        return len(self._flying) - self._landed
+
+    @property
+    def overdue(self) -> int:
+        """How many results are."""
+        return len(self._doubtful)
+
     @property
     def _thin(self) -> bool:
-        return len(self._flying) <= REORDER_THRESHOLD
+        return len(self._flying) + len(self._doubtful) <= REORDER_THRESHOLD
 
     @property
     def idle(self) -> bool:
         """Whether nothing waits for its result."""
         return not self._transmissions
 
-    def finished(self, slot: int, now: float) -> list[int]:
-        """The slot's result came. Returns the slots that it shows to be overdue: they are to be sent again."""
+    def finished(self, slot: int, now: float) -> float | None:
+        """The slot's result came. Returns the round trip, if it measures one; see `take_late` for what it shows."""
+        self.withdraw(slot)
         transmission = self._transmissions.pop(slot)
-        self._flying.pop(slot, None)
         self._restarted_at = now
         self.timeouts_in_a_row = 0
         self.timer.progressed()
         if transmission.count > 1:
-            return self._oldest_if_late(now)
+            self._doubt_oldest_if_late(now)
+            return None
+        round_trip_s = None
         if transmission.sent_at >= self._expired_at:
-            self.timer.sample(now - transmission.sent_at)
+            round_trip_s = now - transmission.sent_at
+            self.timer.sample(round_trip_s)
         threshold = THIN_REORDER_THRESHOLD if self._thin else REORDER_THRESHOLD
         overdue = []
         for other in self._flying:
-            candidate = self._transmissions[other]
-            if candidate.order + threshold > transmission.order:
+            if self._transmissions[other].order + threshold > transmission.order:
                 break
             overdue.append(other)
         for other in overdue:
-            del self._flying[other]
-        return overdue
+            self.withdraw(other)
+            self._doubtful[other] = now + self.timer.patience_s(self._patience)
+        if self._thin:
+            self._doubtful = dict.fromkeys(self._doubtful, now)
+        return round_trip_s
 
-    def _oldest_if_late(self, now: float) -> list[int]:
+    def _doubt_oldest_if_late(self, now: float) -> None:
         oldest = next(iter(self._flying), None)
-        if oldest is None or self._transmissions[oldest].sent_at + self.timer.timeout_s() > now:
-            return []
-        del self._flying[oldest]
-        return [oldest]
+        if oldest is not None and self._transmissions[oldest].sent_at + self.timer.timeout_s() <= now:
+            self.withdraw(oldest)
+            self._doubtful = {oldest: now, **self._doubtful}
+
+    def repetition_was(self, *, needed: bool) -> None:
+        """Something that was sent again turned out to have been missing, or not to have been."""
+        if needed:
+            self._patience = max(self._patience - LESS_PATIENCE, 0.0)
+        else:
+            self._patience = min(self._patience + MORE_PATIENCE, MAX_PATIENCE)
+
+    def take_late(self, now: float) -> list[int]:
+        """The slots whose results have been in doubt for long enough: they are to be sent again."""
+        late = []
+        for slot, until in self._doubtful.items():
+            if until > now:
+                break
+            late.append(slot)
+        for slot in late:
+            del self._doubtful[slot]
+        return late
+
+    def receipt(self, told: int, highest: int, received: int, now: float) -> tuple[list[int], float | None]:
+        """The switch says which orders have arrived: the one that it answers, the highest, and those before it.
+
+        Returns the slots whose transmissions are lost, and the round trip of the path, if this measures one.
+        """
+        top = self.next_order - 1 - (self.next_order - 1 - highest & ORDER_MASK)
+        answered = self.next_order - 1 - (self.next_order - 1 - told & ORDER_MASK)
+        missing: list[int] = []
+        top_sent_at = round_trip_s = None
+        for slot in (*self._doubtful, *self._flying):
+            transmission = self._transmissions[slot]
+            behind = top - transmission.order
+            if transmission.order == answered:
+                round_trip_s = now - transmission.sent_at
+            if behind == 0:
+                top_sent_at = transmission.sent_at
+            if behind == 0 or (0 < behind <= 32 and received >> (behind - 1) & 1):
+                self._landed += slot in self._flying and not transmission.arrived
+                transmission.arrived = True
+            elif 0 < behind <= 32:
+                missing.append(slot)
+        earlier_s = self.timer.smoothed_s * REORDER_SHARE
+        lost = []
+        for slot in missing:
+            transmission = self._transmissions[slot]
+            far = top - transmission.order >= REORDER_THRESHOLD
+            if far or (top_sent_at is not None and transmission.sent_at + earlier_s < top_sent_at):
+                lost.append(slot)
+                self.withdraw(slot)
+        return lost, round_trip_s
 
     def withdraw(self, slot: int) -> None:
         """The slot's item will be sent again for another reason."""
-        self._flying.pop(slot, None)
+        if slot in self._flying:
+            del self._flying[slot]
+            self._landed -= self._transmissions[slot].arrived
+        self._doubtful.pop(slot, None)
 
     def deadline(self) -> float | None:
-        """When the timer expires; None while nothing flies."""
+        """When something is to be sent again; None while nothing flies."""
+        times = [*self._doubtful.values()][:1]
+        oldest = next(iter(self._flying), None)
+        if oldest is not None:
+            times.append(max(self._transmissions[oldest].sent_at, self._restarted_at) + self.timer.timeout_s())
+        return min(times, default=None)
+
+    def expire(self, now: float, lowest: int) -> tuple[int, bool] | None:
+        """If the timer has expired: the slot to send again, and whether that is known to have arrived.
+
+        `lowest` is the slot of the lowest unfinished item.
+        """
         oldest = next(iter(self._flying), None)
         if oldest is None:
             return None
-        return max(self._transmissions[oldest].sent_at, self._restarted_at) + self.timer.timeout_s()
-
-    def expire(self, now: float) -> int:
-        """The timer has expired. Returns the slot to send again: the oldest."""
+        transmission = self._transmissions[oldest]
+        if max(transmission.sent_at, self._restarted_at) + self.timer.timeout_s() > now:
+            return None
+        due = now - self.timer.patience_s(0.0)
+        if self.timeouts_in_a_row % 2 == 0 and lowest in self._flying and self._transmissions[lowest].sent_at <= due:
+            oldest, transmission = lowest, self._transmissions[lowest]
         if not self._thin or self.timeouts_in_a_row >= LINEAR_TIMEOUTS:
             self.timer.expired()
         self.timeouts_in_a_row += 1
-        oldest = next(iter(self._flying))
-        del self._flying[oldest]
+        self.withdraw(oldest)
         self._restarted_at = self._expired_at = now
-        return oldest
+        return oldest, transmission.arrived

@@ -45,6 +45,7 @@ from collections import Counter, deque
 import numpy as np
 
 from fanin.host.machine.catch_up import CatchUp, Step
+from fanin.host.machine.congestion import Congestion
 from fanin.host.machine.item_stream import ItemStream
 from fanin.host.machine.loss_recovery import LossRecovery
 from fanin.host.machine.operation import Operation
@@ -56,7 +57,18 @@ from fanin.numerics.reduction import Reduction
 from fanin.protocol.events import ReductionDone, RoundHeard, Stands, WorkerEvent
 from fanin.protocol.job import LEFT_MIN_TIMEOUTS, JobSpec
 from fanin.protocol.packet_tag import MemberKeys
-from fanin.protocol.wire import HEADER_BYTES, SWITCH_WORKER, WORD_BYTES, Flag, Kind, Packet, Reason, WireError, parse
+from fanin.protocol.wire import (
+    HEADER_BYTES,
+    ORDER_MASK,
+    SWITCH_WORKER,
+    WORD_BYTES,
+    Flag,
+    Kind,
+    Packet,
+    Reason,
+    WireError,
+    parse,
+)
 
 NO_FLAGS = Flag(0)
 
@@ -64,7 +76,7 @@ SYNCHRONOUS_HISTORY = 2
 """H of a job without staleness."""
 COUNTERS = (
     "packets_out", "packets_in", "bytes_out", "bytes_in", "retransmissions", "gaps", "timeouts", "results",
-    "duplicates", "unacknowledged", "forecasts", "forecasts_missed",
+    "duplicates", "unacknowledged", "forecasts", "forecasts_missed", "receipts", "losses", "spurious", "paced",
 )  # fmt: skip
 
 
@@ -98,6 +110,7 @@ class WorkerMachine:
         self._stream = ItemStream(spec.slots, spec.window_items)
         self._catch_up = CatchUp(spec.slots) if newcomer else None
         self._recovery = LossRecovery()
+        self._congestion = Congestion(spec.slots, spec.packet_bytes)
         self._scales = ScaleForecast()
         self._accepted: set[int] = set()
         """Slots whose current contribution a bare ANSWER acknowledged."""
@@ -153,6 +166,11 @@ class WorkerMachine:
         return self._outstanding
 
     @property
+    def _order(self) -> int:
+        """What the next contribution carries. Within one machine none: rings and sockets overtake each other there."""
+        return self._recovery.next_order & ORDER_MASK if self._congestion.shares else 0
+
+    @property
     def ready(self) -> bool:
         """Whether the switch has welcomed this worker."""
         return self._presence.phase is Phase.MEMBER
@@ -165,6 +183,8 @@ class WorkerMachine:
     def counters(self) -> dict[str, int]:
         """Totals since the start; srtt_us is the smoothed round trip in microseconds."""
         counts = {name: self._counters[name] for name in COUNTERS}
+        counts["cuts"] = self._congestion.cuts
+        counts["window"] = int(self._congestion.window)
         counts["srtt_us"] = int(self._recovery.timer.smoothed_s * 1e6)
         for reason in Reason:
             counts[f"dropped_{reason.name.lower()}"] = self._counters[f"dropped_{reason.name.lower()}"]
@@ -191,15 +211,25 @@ class WorkerMachine:
             self._presence.bye_sent(now)
         while self._catching_up() and (slot := self._catch_up.take()) is not None:  # type: ignore[union-attr]
             base = self._catch_up.base_to_pass(slot)  # type: ignore[union-attr]
-            datagrams.append(self._packet(Kind.CONTRIBUTION, flags=Flag.PASS, slot=slot, base=base))
+            datagrams.append(self._packet(Kind.CONTRIBUTION, flags=Flag.PASS, slot=slot, base=base, bitmap=self._order))
             if not self._recovery.sent(slot, now):
                 self._counters["retransmissions"] += 1
-        while self._presence.phase is Phase.MEMBER and (item := self._stream.take()) is not None:
+        while self._presence.phase is Phase.MEMBER and self._sendable():
+            round_trip_s = self._congestion.paced_round_trip(self._recovery.timer.smoothed_s)
+            slot = self._stream.next()
+            assert slot is not None
+            if not self._recovery.was_sent(slot) and not self._congestion.may_send(round_trip_s, now):
+                self._counters["paced"] += 1
+                break
+            item = self._stream.take()
+            assert item is not None
             datagrams.append(self._contribution(item))
+            self._congestion.sent(round_trip_s, now)
             if self._recovery.idle:
                 self._moved_at = now
             if not self._recovery.sent(item % self._spec.slots, now):
                 self._counters["retransmissions"] += 1
+        self._congestion.limited = self._stream.next() is not None
         self._counters["packets_out"] += len(datagrams)
         self._counters["bytes_out"] += sum(map(len, datagrams))
         return [(datagram, self._switch) for datagram in datagrams]
@@ -209,6 +239,8 @@ class WorkerMachine:
         deadlines = [self._presence.next_timer()]
         if self._presence.phase is Phase.MEMBER:
             deadlines.append(self._recovery.deadline())
+            if self._sendable():  # and the pace did not allow it
+                deadlines.append(self._congestion.held_until)
             if self._waits_for_departed():
                 deadlines.append(self._presence.left_deadline(self._moved_at))
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
@@ -217,8 +249,15 @@ class WorkerMachine:
         """Do what is due; nothing, when it is early."""
         deadline = self._recovery.deadline()
         if self._presence.phase is Phase.MEMBER and deadline is not None and now >= deadline:
-            self._send_again(self._recovery.expire(now))
-            self._counters["timeouts"] += 1
+            for slot in self._recovery.take_late(now):
+                self._counters["gaps"] += 1
+                self._send_again(slot)
+            expired = self._recovery.expire(now, self._stream.oldest_item % self._spec.slots)
+            if expired is not None:
+                slot, arrived = expired
+                self._counters["timeouts"] += 1
+                self._congestion.expired(arrived, self._recovery.next_order)
+                self._send_again(slot)
         self._presence.handle_timer(now)
         if self._waits_for_departed():
             self._presence.peers_hold_up(self._moved_at, now)
@@ -252,6 +291,11 @@ class WorkerMachine:
             case Kind.RESULT | Kind.ANSWER:
                 self._hear_switch(now)
                 return self._result(packet, now) if self._presence.phase is Phase.MEMBER else None
+            case Kind.RECEIPT:
+                self._hear_switch(now)
+                if self._presence.phase is Phase.MEMBER:
+                    self._receipt(packet, now)
+                return None
             case Kind.WELCOME:
                 return self._welcome(packet, len(data), now)
             case Kind.NOTICE:
@@ -282,6 +326,7 @@ class WorkerMachine:
             self._presence.branch(Reason(packet.contributors), now)
         if round_trip_s is not None:
             self._recovery.timer.sample(round_trip_s)
+            self._path_round_trip(round_trip_s, now)
         return None
 
     def _notice(self, packet: Packet, now: float) -> Reason | None:
@@ -304,6 +349,25 @@ class WorkerMachine:
             self._presence.members_are(packet.signature, packet.bitmap, self._stream.oldest_item // self._spec.slots)
         return None
 
+    def _path_round_trip(self, round_trip_s: float, now: float) -> None:
+        self._congestion.path_round_trip(round_trip_s, now)
+        self._recovery.timer.path_s = self._congestion.path_s
+
+    def _receipt(self, packet: Packet, now: float) -> None:
+        """The switch says which transmissions have arrived. `contributors`: whether the one it answers was needless."""
+        lost, round_trip_s = self._recovery.receipt(packet.slot, packet.signature, packet.bitmap, now)
+        self._congestion.heard()
+        if round_trip_s is not None:
+            self._path_round_trip(round_trip_s, now)
+        self._counters["receipts"] += 1
+        if packet.contributors:
+            self._counters["spurious"] += 1
+            self._recovery.repetition_was(needed=False)
+        self._counters["losses"] += len(lost)
+        for slot in lost:
+            self._congestion.lost(self._recovery.order(slot), self._recovery.next_order)
+            self._send_again(slot)
+
     def _result(self, packet: Packet, now: float) -> Reason | None:
         """A result, or an answer: the table of this file, line by line."""
         slot = packet.slot
@@ -315,6 +379,7 @@ class WorkerMachine:
         item, base = self._stream.current(slot), self._stream.base(slot)
         if packet.base < base:
             self._counters["duplicates"] += 1
+            self._counters["spurious"] += packet.kind is Kind.ANSWER
             return None
         if packet.base > base or not self._recovery.was_sent(slot):
             if packet.kind is Kind.RESULT:
@@ -343,6 +408,10 @@ class WorkerMachine:
         words = operation.word_count(item) + AGE_WORDS * forecasts
         if shape != (operation.code_count, words) and not of_passes_only:
             return Reason.LENGTH
+        if packet.kind is Kind.ANSWER and self._spec.history == SYNCHRONOUS_HISTORY:
+            self._counters["losses"] += 1
+            self._recovery.repetition_was(needed=True)
+            self._congestion.lost(self._recovery.order(slot), self._recovery.next_order)
         self._count_result(slot, now)
         if forecasts and not self._forecast_held(operation, packet):
             self._stream.repeat(item, np.array(packet.codes, np.uint16))
@@ -360,8 +429,7 @@ class WorkerMachine:
         if step is Step.IGNORED:
             self._counters["duplicates"] += 1
         else:
-            for other in self._recovery.finished(slot, now):
-                self._send_again(other)
+            self._finished(slot, now)
             if not catch_up.holds(slot):
                 self._stream.release(slot)
         if not knew and catch_up.first_base is not None:
@@ -398,10 +466,26 @@ class WorkerMachine:
         self._presence.heard(now)
         self._counters["results"] += 1
         self._moved_at = now
-        overdue = self._recovery.finished(slot, now)
-        self._counters["gaps"] += len(overdue)
-        for other in overdue:
-            self._send_again(other)
+        self._finished(slot, now)
+
+    def _finished(self, slot: int, now: float) -> None:
+        """What was sent for the slot is answered."""
+        order = self._recovery.order(slot)
+        round_trip_s = self._recovery.finished(slot, now)
+        if round_trip_s is not None:
+            self._congestion.round_trip(round_trip_s, now)
+        self._congestion.result(order, self._recovery.next_order, self._recovery.overdue)
+
+    def _sendable(self) -> bool:
+        """Whether there is an item to send and the window has room for it; what is sent again needs none."""
+        slot = self._stream.next()
+        if slot is None:
+            return False
+        # The oldest item may always go: workers whose windows were full of different items would wait for each other.
+        oldest = self._stream.current(slot) == self._stream.oldest_item
+        if oldest or self._recovery.was_sent(slot):
+            return True
+        return self._congestion.has_room(self._recovery.in_flight, self._recovery.waiting)
 
     def _forecast_held(self, operation: Operation, packet: Packet) -> bool:
         """Whether the words of this result are what words with the agreed codes would have come to."""
@@ -461,7 +545,8 @@ class WorkerMachine:
             flags = Flag.PASS | Flag.LATE if self._closed[slot] > base else Flag.PASS
         return self._packet(
             Kind.CONTRIBUTION,
-            slot=slot, base=base, signature=operation.signature, codes=tuple(codes.tolist()), words=words, flags=flags,
+            slot=slot, base=base, signature=operation.signature, bitmap=self._order,
+            codes=tuple(codes.tolist()), words=words, flags=flags,
         )  # fmt: skip
 
     def _in_turn(self, operation: Operation, item: int) -> tuple[Codes, Words]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fanin.protocol.job import HEARTBEATS_TO_SILENCE, JobSpec, Uplink
 from fanin.protocol.packet_tag import MemberKeys, PacketKeys
 from fanin.protocol.wire import Reason
+from fanin.switch.machine.receipts import Arrivals
 from fanin.switch.machine.slot_machine import Membership, Slot
 from fanin.switch.machine.suspicion import silent_at, stands
 from fanin.switch.machine.tally import Tally
@@ -54,6 +55,8 @@ class SwitchJob:
         """When something else than silence spoke for a worker's death, if it did."""
         self._excused = [float("-inf")] * spec.workers
         """What `heard` was after the last stop of the switch: only who has spoken since gets heartbeats' time again."""
+        self.arrivals = [Arrivals() for _ in range(spec.workers)]
+        """By worker, which of its transmissions have come."""
         self.lost = 0
         self.left = 0
 

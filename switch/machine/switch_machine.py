@@ -70,6 +70,7 @@ from fanin.protocol.job import SWITCH_QUEUE_BYTES, SWITCH_QUEUE_DATAGRAMS, JobSp
 from fanin.protocol.own_stops import OwnStops
 from fanin.protocol.wire import MAX_BASE, SWITCH_WORKER, Flag, Kind, Packet, Reason, WireError
 from fanin.switch.machine.leaf_side import LeafSide
+from fanin.switch.machine.receipts import Arrivals
 from fanin.switch.machine.slot_machine import Answer, Contribution, Round, Verdict
 from fanin.switch.machine.suspicion import stands
 from fanin.switch.machine.switch_job import SwitchJob
@@ -310,6 +311,7 @@ class SwitchMachine:
         enters = joined and bool(job.expected >> worker & 1)
         if joined:
             job.sources[worker] = source
+            job.arrivals[worker] = Arrivals()
             self._events.append(WorkerJoined(job.spec.job, worker))
         if enters:
             job.enter(worker)
@@ -394,6 +396,12 @@ class SwitchMachine:
             tally.duplicates += 1
         else:
             self._refuse(tally, job, REFUSALS[outcome.verdict], packet, source)
+        order = packet.bitmap
+        if order and outcome.verdict in (Verdict.ACCEPTED, Verdict.DUPLICATE):
+            repeated = outcome.verdict is Verdict.DUPLICATE
+            uncovers = job.arrivals[packet.worker].take(order)
+            if outcome.answer is None and not outcome.ascends and (uncovers or repeated):
+                self._receipt(job, packet, repeated, source)
         if outcome.closed is not None:
             job.last_arrivals[packet.worker] += 1
             self._multicast(job, packet.slot, *outcome.closed)
@@ -427,6 +435,16 @@ class SwitchMachine:
             self._send(job.tally, job.keys.finish(bare.to_bytes()), (source,))
             return
         self._send(job.tally, job.keys.finish(full.to_bytes()), (source,))
+
+    def _receipt(self, job: SwitchJob, packet: Packet, repeated: bool, source: int) -> None:
+        """Which of the worker's transmissions have come, this one being the last."""
+        job.tally.receipts += 1
+        arrivals = job.arrivals[packet.worker]
+        receipt = packet.reply(
+            Kind.RECEIPT, signature=arrivals.highest, bitmap=arrivals.received, contributors=int(repeated)
+        )
+        receipt = dataclasses.replace(receipt, slot=packet.bitmap, base=0)
+        self._send(job.tally, job.keys.finish(receipt.to_bytes()), (source,))
 
     def _tell_where(self, job: SwitchJob, packet: Packet, source: int) -> None:
         """The base that the worker has to contribute next, as a bare answer that acknowledges nothing."""

@@ -31,6 +31,8 @@ class Tally:
     """Contributions that were there already, whether they had to be answered or not."""
     answers: int = 0
     """Results sent to one worker: to a duplicate or a late contribution."""
+    receipts: int = 0
+    """RECEIPT packets sent: news for one worker of what has arrived and what has not."""
     rounds: int = 0
     """Rounds closed."""
     notices: int = 0

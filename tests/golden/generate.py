@@ -138,6 +138,12 @@ def wire_packets() -> dict[str, Packet]:
         "welcome": Packet(kind=Kind.WELCOME, worker=2, slot=9, bitmap=0b0111, words=masks, **job),
         "contribution": Packet(kind=Kind.CONTRIBUTION, worker=1, codes=(0x7FE0,), words=words, **aggregate),
         "contribution_codes_only": Packet(kind=Kind.CONTRIBUTION, worker=1, codes=(1, 2, 0xFFFF), **aggregate),
+        "contribution_with_order": Packet(
+            kind=Kind.CONTRIBUTION, worker=1, bitmap=0xFEDCBA98, words=words, **aggregate
+        ),
+        "receipt": Packet(
+            kind=Kind.RECEIPT, worker=1, slot=0xFEDCBA98, signature=0xFEDCBA99, bitmap=0xFFFFFFFB, contributors=1, **job
+        ),
         "contribution_of_integers": Packet(kind=Kind.CONTRIBUTION, worker=1, words=words, **aggregate),
         "pass": Packet(kind=Kind.CONTRIBUTION, worker=1, flags=Flag.PASS, **aggregate),
         "late_pass": Packet(kind=Kind.CONTRIBUTION, worker=1, flags=Flag.PASS | Flag.LATE, **aggregate),

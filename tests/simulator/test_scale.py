@@ -18,6 +18,7 @@ def machines_s(kind: str, workers: int, window: int, dtype: type[np.generic], el
     """Virtual seconds that the machines take, packet by packet, from the submission to the last result."""
     spec = job(workers=workers, slots=window, words_per_packet=words)
     cluster = Cluster.joined(kind, spec=spec, switch=kind, link=Link(delay_s=DELAY_S, bytes_per_s=BYTES_PER_S))
+    cluster.all_reduce([np.ones(8 * window * words, np.int32)] * workers)  # opens the congestion windows
     begun = cluster.network.now
     cluster.all_reduce([np.ones(elements, dtype)] * workers)
     assert cluster.total("retransmissions") == 0
@@ -54,6 +55,7 @@ def test_the_model_of_two_levels_ends_when_root_and_leaf_machines_do(
         link=Link(delay_s=DELAY_S, bytes_per_s=BYTES_PER_S),
     )  # fmt: skip
     tree.run_for(0.25)  # between two heartbeats
+    tree.all_reduce([np.ones(8 * window * words, np.int32)] * (leaves * per_leaf))  # opens the congestion windows
     begun = tree.now
     tree.all_reduce([np.ones(elements, dtype)] * (leaves * per_leaf))
     assert sum(worker.counters()["retransmissions"] for worker in tree.workers) == 0

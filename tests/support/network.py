@@ -17,6 +17,7 @@ from typing import Any
 from fanin.emulation.simulator import network
 from fanin.emulation.simulator.event_queue import EventQueue
 from fanin.emulation.simulator.links import Link as Link
+from fanin.emulation.simulator.links import SharedLink as SharedLink
 from fanin.emulation.simulator.machines import Switch as Switch
 from fanin.emulation.simulator.machines import Worker as Worker
 from fanin.protocol.events import WorkerEvent
@@ -94,6 +95,17 @@ class Playground:
     def _listen(self, address: int, machine: Any) -> None:
         while (event := machine.next_event()) is not None:
             self.events[address].append(event)
+
+    def share(self, addresses: Sequence[int], link: Link) -> SharedLink:
+        """From now on these addresses are behind one link, whose queues are as long as it says."""
+        shared = SharedLink(link)
+        self._wires.behind.update(dict.fromkeys(addresses, shared))
+        return shared
+
+    @property
+    def lost(self) -> int:
+        """Packets that links lost by chance."""
+        return self._wires.lost
 
     # --- faults ---
 

@@ -137,6 +137,7 @@ class Bench:
         slot: int = 0,
         base: int = 0,
         signature: int = 0,
+        bitmap: int = 0,
         codes: Sequence[int] = (),
         words: Sequence[int] = (),
     ) -> Packet:
@@ -149,6 +150,7 @@ class Bench:
             slot=slot,
             base=base,
             signature=signature,
+            bitmap=bitmap,
             codes=tuple(codes),
             words=words_of(*words),
         )

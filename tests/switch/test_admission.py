@@ -113,12 +113,12 @@ def test_a_job_admitted_again_starts_from_nothing(machine_type: MachineType) -> 
 
 def test_counters_have_the_same_names_in_the_same_order_always(machine_type: MachineType) -> None:
     names = list(machine_type(PLENTY).counters())
-    assert names[:11] == [
+    assert names[:12] == [
         "packets_in", "packets_out", "bytes_in", "bytes_out", "contributions", "passes", "duplicates", "answers",
-        "rounds", "notices", "unsent",
+        "receipts", "rounds", "notices", "unsent",
     ]  # fmt: skip
-    assert all(name.startswith("dropped_") for name in names[11:])
-    assert len(names) == 11 + 17
+    assert all(name.startswith("dropped_") for name in names[12:])
+    assert len(names) == 12 + 17
     bench = Bench(machine_type)
     assert list(bench.machine.counters()) == names
     last = [f"last_arrivals_{worker}" for worker in range(bench.spec.workers)]

@@ -376,11 +376,11 @@ def test_golden_packets(kind: str) -> None:
     machine.submit(reduction(np.array([1, -2, 3], np.int32), signature=0x51))
     machine.submit(reduction(np.array([1.0, -0.5], np.float32), signature=0x52))
     sent = [data.hex() for data, _ in machine.datagrams_to_send(0.0)]
-    rest = "{slot:08x}{base:08x}{signature:08x}" + "00000000" + "0000" + "{codes:02x}" + "00" + "00000000"
+    rest = "{slot:08x}{base:08x}{signature:08x}{order:08x}" + "0000" + "{codes:02x}" + "00" + "00000000"
     contribution = header.format(kind="01") + rest
-    assert sent[0] == contribution.format(slot=0, base=0, signature=0x51, codes=0) + "00000001fffffffe00000003"
+    assert sent[0] == contribution.format(slot=0, base=0, signature=0x51, order=1, codes=0) + "00000001fffffffe00000003"
     own_codes_no_forecast = struct.pack("!HHiiII", 1023 << 5, 0, 0, 0, 0, 0).hex()
-    assert sent[1] == contribution.format(slot=1, base=0, signature=0x52, codes=1) + own_codes_no_forecast
+    assert sent[1] == contribution.format(slot=1, base=0, signature=0x52, order=2, codes=1) + own_codes_no_forecast
     assert len(sent) == 2
     result: dict[str, Any] = {"worker": 0xFF, "signature": 0x51, "bitmap": 3, "contributors": 2}
     machine.receive_datagram(packet(Kind.RESULT, words=(2, 0, 6), **result), SWITCH, 0.0)
@@ -389,7 +389,7 @@ def test_golden_packets(kind: str) -> None:
     machine.receive_datagram(packet(Kind.RESULT, **codes), SWITCH, 0.0)
     [words] = [data.hex() for data, _ in machine.datagrams_to_send(0.0)]
     scaled = struct.pack("!HHii", 0, 0, 1 << 28, -(1 << 27)).hex()
-    assert words == contribution.format(slot=1, base=1, signature=0x52, codes=1) + scaled
+    assert words == contribution.format(slot=1, base=1, signature=0x52, order=3, codes=1) + scaled
     machine.leave(0.0)
     assert [data.hex() for data, _ in machine.datagrams_to_send(0.0)] == [header.format(kind="07") + "00" * 24 + token]
 

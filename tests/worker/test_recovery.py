@@ -14,10 +14,20 @@ from fanin.protocol.timers import (
     RetransmissionTimer,
 )
 
+NO_SLOT = 99
+"""A slot that nothing was sent for."""
+
 
 def sent(recovery: LossRecovery, *slots: int, now: float = 0.0) -> None:
     for slot in slots:
         recovery.sent(slot, now)
+
+
+def expired(recovery: LossRecovery, now: float) -> int:
+    """The slot that the timer sends again."""
+    found = recovery.expire(now, NO_SLOT)
+    assert found is not None
+    return found[0]
 
 
 def waits(recovery: LossRecovery, count: int) -> list[float]:
@@ -28,56 +38,133 @@ def waits(recovery: LossRecovery, count: int) -> list[float]:
         assert deadline is not None
         found.append(deadline - now)
         now = deadline
-        sent(recovery, recovery.expire(now), now=now)
+        sent(recovery, expired(recovery, now), now=now)
     return found
 
 
-def test_a_result_that_is_overtaken_by_three_is_missed() -> None:
+def finish(recovery: LossRecovery, slot: int, now: float) -> list[int]:
+    """Take in a result; what is to be sent again at once."""
+    recovery.finished(slot, now)
+    return recovery.take_late(now)
+
+
+def test_a_result_that_is_overtaken_by_three_is_in_doubt_until_a_peer_could_have_sent_again() -> None:
     recovery = LossRecovery()
     sent(recovery, *range(9))
-    assert recovery.finished(1, 0.001) == []
-    assert recovery.finished(2, 0.001) == []
-    assert recovery.finished(REORDER_THRESHOLD, 0.001) == [0]
-    assert recovery.finished(7, 0.001) == [4]
+    for slot in (1, 2, REORDER_THRESHOLD):
+        assert finish(recovery, slot, 0.001) == []
+    assert recovery.overdue == 1
+    due = recovery.deadline()
+    assert due == 0.001 + recovery.timer.patience_s(0.0) < 0.001 + recovery.timer.timeout_s()
+    assert recovery.take_late(due - 1e-6) == []
+    assert recovery.take_late(due) == [0]
+    assert recovery.overdue == 0
 
 
-def test_where_three_cannot_overtake_one_is_enough() -> None:
+def test_what_was_in_doubt_and_comes_is_not_sent_again() -> None:
+    recovery = LossRecovery()
+    sent(recovery, *range(9))
+    assert finish(recovery, REORDER_THRESHOLD, 0.001) == []
+    assert recovery.overdue == 1
+    assert finish(recovery, 0, 0.0015) == []
+    assert recovery.overdue == 0
+    assert recovery.take_late(1.0) == []
+
+
+def test_where_three_cannot_overtake_one_is_enough_and_nobody_is_waited_for() -> None:
     recovery = LossRecovery()
     sent(recovery, 0, 1, 2, 3, 4)
-    assert recovery.finished(2, 0.001) == []
-    assert recovery.finished(1, 0.001) == [0]
-    assert recovery.finished(4, 0.001) == [3]
+    assert finish(recovery, 2, 0.001) == []
+    assert finish(recovery, 1, 0.001) == [0]
+    assert finish(recovery, 4, 0.001) == [3]
 
 
-def test_a_gap_is_resent_once_per_round_trip() -> None:
+def test_a_receipt_has_what_is_missing_sent_again_at_once_and_nothing_else() -> None:
     recovery = LossRecovery()
-    sent(recovery, *range(10))
-    assert recovery.finished(3, 0.001) == [0]
-    assert recovery.sent(0, 0.001) is False
-    assert recovery.finished(4, 0.001) == [1]
-    assert recovery.finished(5, 0.001) == [2]
+    recovery.timer.sample(0.001)
+    sent(recovery, *range(9))  # orders 1 to 9
+    assert recovery.receipt(9, 9, 0xFFFFFFFF & ~(1 << 4), 0.001) == ([3], 0.001)
+    assert recovery.sent(3, 0.001) is False
+    assert recovery.receipt(9, 9, 0xFFFFFFFF & ~(1 << 4), 0.001) == ([], 0.001), "sent again since: order 10"
+    assert recovery.receipt(10, 10, 0xFFFFFFFF & ~(1 << 3), 0.001) == ([5], 0.0)
 
 
-def test_what_was_sent_after_the_resent_one_uncovers_it_again() -> None:
+def test_what_was_sent_long_before_something_that_has_arrived_is_lost_too() -> None:
     recovery = LossRecovery()
-    sent(recovery, *range(7))
-    assert recovery.finished(3, 0.001) == [0]
-    sent(recovery, 0, 7, 8, 9, now=0.001)
-    assert recovery.finished(9, 0.002) == [1, 2, 4, 5, 6, 0]
+    recovery.timer.sample(0.004)
+    sent(recovery, 0, now=0.0)
+    sent(recovery, 1, now=0.0005)
+    sent(recovery, 2, now=0.0012)
+    assert recovery.receipt(3, 3, 0xFFFFFFFC, 0.004) == ([0], 0.004 - 0.0012)
+
+
+def test_receipts_of_no_transmission_change_nothing() -> None:
+    recovery = LossRecovery()
+    sent(recovery, *range(9))
+    for highest in (0, 10, 500, 0x80000000, 0xFFFFFFFF):
+        assert recovery.receipt(77, highest, 0, 0.001) == ([], None)
 
 
 def test_the_result_of_a_repeated_item_has_one_sent_again_that_waited_for_a_timeout() -> None:
     recovery = LossRecovery()
     recovery.timer.sample(0.001)
-    sent(recovery, 0, 1, 2, 3)
-    assert recovery.expire(0.010) == 0
-    sent(recovery, 0, 4, 5, now=0.010)
-    assert recovery.finished(0, 0.011) == [1]
+    sent(recovery, 0, 1, 2, 3, 4, 5)
+    assert recovery.expire(0.010, NO_SLOT) == (0, False)
+    sent(recovery, 0, 6, 7, now=0.010)
+    assert finish(recovery, 0, 0.011) == [1]
     sent(recovery, 1, now=0.011)
-    assert recovery.finished(1, 0.012) == [2]
-    sent(recovery, 2, now=0.012)
-    assert recovery.finished(5, 0.012) == [3, 4]
-    assert recovery.finished(2, 0.013) == []
+    assert finish(recovery, 1, 0.012) == [2]
+
+
+def test_what_has_arrived_is_lost_or_is_overdue_is_not_in_flight() -> None:
+    recovery = LossRecovery()
+    recovery.timer.sample(0.001)
+    sent(recovery, *range(9))  # orders 1 to 9
+    assert (recovery.in_flight, recovery.waiting) == (9, 9)
+    recovery.receipt(5, 5, 0xFFFFFFFF & ~(1 << 3), 0.001)
+    assert (recovery.in_flight, recovery.waiting) == (4, 9), "order 1 is lost, 2 to 5 have arrived"
+    recovery.receipt(6, 6, 0xFFFFFFFF & ~(1 << 4), 0.001)
+    assert recovery.in_flight == 3
+    recovery.finished(7, 0.002)
+    assert (recovery.in_flight, recovery.waiting) == (2, 8), "up to order 5 they are overdue, 6 has arrived"
+    sent(recovery, 0, 2, now=0.002)
+    assert (recovery.in_flight, recovery.waiting) == (4, 8)
+    for slot in (0, 1, 2, 3, 4, 5, 6, 8):
+        recovery.finished(slot, 0.003)
+    assert (recovery.in_flight, recovery.waiting) == (0, 0)
+
+
+def test_the_timer_knows_what_has_arrived() -> None:
+    recovery = LossRecovery()
+    sent(recovery, 0, 1)
+    recovery.receipt(1, 1, 0xFFFFFFFF, 0.001)
+    assert recovery.expire(INITIAL_TIMEOUT_S, NO_SLOT) == (0, True)
+    sent(recovery, 0, now=INITIAL_TIMEOUT_S)
+    assert recovery.expire(2 * INITIAL_TIMEOUT_S, NO_SLOT) == (1, False)
+
+
+def test_the_timer_sends_the_lowest_item_and_the_oldest_transmission_in_turn() -> None:
+    recovery = LossRecovery()
+    sent(recovery, 0, 1, 2, 3, 4, 5)
+    now, slots = 0.0, []
+    for _ in range(4):
+        deadline = recovery.deadline()
+        assert deadline is not None
+        now = deadline
+        found = recovery.expire(now, 3)
+        assert found is not None
+        slots.append(found[0])
+        sent(recovery, found[0], now=now)
+    assert slots == [3, 0, 3, 1]
+
+
+def test_patience_is_the_path_s_and_not_what_peers_made_of_round_trips() -> None:
+    timer = RetransmissionTimer()
+    timer.sample(0.100)
+    assert timer.patience_s(0.0) == pytest.approx(0.200)
+    timer.path_s = 0.002
+    assert timer.patience_s(0.0) == pytest.approx(0.0025)
+    assert timer.patience_s(3.0) == pytest.approx(0.0085)
 
 
 @pytest.mark.parametrize("round_trip_s", [1e-6, 1e-4, 1e-2, 0.2, 5.0])
@@ -98,6 +185,7 @@ def test_the_timer_doubles_up_to_its_bound_and_progress_undoes_it() -> None:
     assert recovery.timeouts_in_a_row == 12
     recovery.finished(0, 7.0)
     assert recovery.timeouts_in_a_row == 0
+    assert recovery.take_late(7.0) == [1], "it has waited for a whole timeout"
     assert recovery.deadline() == pytest.approx(7.0 + MIN_TIMEOUT_S)
 
 
@@ -117,14 +205,14 @@ def test_the_timer_sends_the_oldest_and_nothing_flies_without_it() -> None:
     sent(recovery, 5, now=1.0)
     sent(recovery, 6, now=2.0)
     assert recovery.deadline() == 1.0 + INITIAL_TIMEOUT_S
-    assert recovery.expire(1.1) == 5
+    assert expired(recovery, 1.1) == 5
     assert recovery.deadline() == 2.0 + INITIAL_TIMEOUT_S
 
 
 def test_neither_repeated_items_nor_those_under_way_when_the_timer_expired_measure_round_trips() -> None:
     recovery = LossRecovery()
     sent(recovery, 0, 1, now=0.0)
-    recovery.expire(0.1)
+    recovery.expire(0.1, NO_SLOT)
     sent(recovery, 0, 2, now=0.1)
     recovery.finished(0, 0.15)
     recovery.finished(1, 0.15)
@@ -143,7 +231,7 @@ def test_timeouts_of_peers_do_not_drive_each_other_up() -> None:
             deadline = recovery.deadline()
             assert deadline is not None
             now = deadline
-            sent(recovery, recovery.expire(now), now=now)
+            sent(recovery, expired(recovery, now), now=now)
         now += 0.001
         recovery.finished(0, now)
     assert recovery.timer.timeout_s() == MIN_TIMEOUT_S

@@ -1,0 +1,187 @@
+"""`fanin bench network --shared-link`: workers, jobs and TCP flows behind one link (root; docs/emulation.md).
+
+One namespace holds every worker and every TCP sender, the other the switch and the receivers; between them is one link
+with a rate and a queue. Nothing but the engine and the switch runs: no torch, no controller. Sums are checked. Rates
+are of the second half of the run, in frames with all headers, first transmissions only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from fanin.benchmarks.ideal import ETHERNET_IP_UDP_BYTES, TCP_HEADERS_BYTES
+from fanin.emulation.network.commands import in_namespace
+from fanin.emulation.network.fabric import Fabric
+from fanin.emulation.network.topology import Link, Topology
+from fanin.emulation.processes import LocalJob
+from fanin.errors import ConfigurationError
+from fanin.protocol.window import packet_shape
+from fanin.protocol.wire import HEADER_BYTES, WORD_BYTES
+
+MIN_SECONDS = 2.0
+MAX_PROCESSES = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What shares the link, and for how long."""
+
+    workers: int
+    """Of each job."""
+    jobs: int
+    tcp_flows: int
+    """CUBIC, in the direction of contributions."""
+    size: int
+    """Bytes of int32 per reduction."""
+    link: Link
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.workers <= 32 or self.jobs < 1 or self.tcp_flows < 0:
+            raise ConfigurationError("workers must be in 1..32, jobs at least 1, tcp-flows at least 0")
+        if 1 + self.workers * self.jobs + 2 * self.tcp_flows > MAX_PROCESSES:
+            raise ConfigurationError(f"more than {MAX_PROCESSES} processes; fewer workers, jobs or TCP flows, please")
+        if self.link.rate_bit_s is None:
+            raise ConfigurationError("a link without a rate is not shared; name one with --rate")
+        if self.size < 8 or self.size % 4 or self.seconds < MIN_SECONDS:
+            raise ConfigurationError(f"bytes must be a multiple of 4, seconds at least {MIN_SECONDS:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """What came of it. Shares are of the link's rate, in the direction of contributions."""
+
+    workers: int
+    jobs: int
+    tcp_flows: int
+    rate_bit_s: float
+    queue_bytes: int
+    job_shares: tuple[float, ...]
+    """By job, of the link."""
+    tcp_shares: tuple[float, ...]
+    """By flow, of the link."""
+    fair_share: float
+    """1 / (workers + TCP flows): what each would have if all were alike."""
+    jain: float
+    """Jain's index over jobs: 1 where all get the same."""
+    packets: int
+    resent: int
+    lost: int
+    """Contributions and results that were found to be lost."""
+    cuts: int
+    timeouts: int
+
+    @property
+    def together(self) -> float:
+        """Of the link, jobs and TCP flows."""
+        return sum(self.job_shares) + sum(self.tcp_shares)
+
+    @property
+    def worker_to_fair(self) -> tuple[float, ...]:
+        """By job: a worker's share of its fair share."""
+        return tuple(share / self.workers / self.fair_share for share in self.job_shares)
+
+    @property
+    def tcp_to_fair(self) -> tuple[float, ...]:
+        """By flow."""
+        return tuple(share / self.fair_share for share in self.tcp_shares)
+
+
+def bench(plan: Plan, *, json_file: Path | None, console: Console) -> Shares:
+    """Measure, check, print."""
+    topology = Topology(workers=1, link=plan.link)
+    words, _ = packet_shape(plan.link.mtu)
+    members = plan.workers * plan.jobs
+    arguments = [
+        "--address", topology.root_address, "--workers", str(plan.workers), "--jobs", str(plan.jobs),
+        "--bytes", str(plan.size), "--mtu", str(plan.link.mtu), "--seconds", str(plan.seconds),
+    ]  # fmt: skip
+    with Fabric(topology) as fabric, console.status(f"{members} workers and {plan.tcp_flows} TCP flows share a link"):
+        inner, outer = fabric.worker_namespace(0), fabric.switch_namespace()
+
+        def place(rank: int, command: list[str]) -> list[str]:
+            receiver = rank == 0 or (rank > members and (rank - 1 - members) % 2 == 0)
+            return in_namespace(outer if receiver else inner, command)
+
+        processes = 1 + members + 2 * plan.tcp_flows
+        with LocalJob("fanin.benchmarks.shared_link_worker", arguments, processes, {}, place) as job:
+            reports: dict[int, dict[str, Any]] = dict(job.reports())
+    workers = [reports[1 + number] for number in range(members)]
+    packets = -(-plan.size // WORD_BYTES // words)
+    frame_bytes = packets * (ETHERNET_IP_UDP_BYTES + HEADER_BYTES) + plan.size
+    segment_bytes = plan.link.mtu - (TCP_HEADERS_BYTES - 14)
+    rate = plan.link.rate_bit_s
+    assert rate is not None
+    jobs = [
+        plan.workers * frame_bytes * 8 * _rate(workers[number * plan.workers]["marks"]) / rate
+        for number in range(plan.jobs)
+    ]
+    flows = [reports[1 + members + 2 * flow] for flow in range(plan.tcp_flows)]
+    tcp = [8 * _rate(each["marks"]) * (1 + TCP_HEADERS_BYTES / segment_bytes) / rate for each in flows]
+    shares = Shares(
+        workers=plan.workers,
+        jobs=plan.jobs,
+        tcp_flows=plan.tcp_flows,
+        rate_bit_s=rate,
+        queue_bytes=plan.link.queue_bytes,
+        job_shares=tuple(jobs),
+        tcp_shares=tuple(tcp),
+        fair_share=1 / (members + plan.tcp_flows),
+        jain=sum(jobs) ** 2 / (len(jobs) * sum(share**2 for share in jobs)),
+        packets=_total(workers, "packets_out"),
+        resent=_total(workers, "retransmissions"),
+        lost=_total(workers, "losses"),
+        cuts=_total(workers, "cuts"),
+        timeouts=_total(workers, "timeouts"),
+    )
+    console.print(table_of(shares))
+    if json_file:
+        json_file.write_text(json.dumps(asdict(shares), indent=2) + "\n", encoding="utf-8")
+    return shares
+
+
+def _rate(marks: Sequence[tuple[float, int]]) -> float:
+    """Per second, over the second half of the time."""
+    (first, _), (last, total) = marks[0], marks[-1]
+    half, before = next(((at, count) for at, count in marks if at >= (first + last) / 2), marks[0])
+    if last <= half:
+        raise ConfigurationError("too few reductions to tell a rate: more --seconds, or fewer --bytes")
+    return (total - before) / (last - half)
+
+
+def _total(workers: Sequence[dict[str, Any]], counter: str) -> int:
+    return sum(worker["counters"][counter] for worker in workers)
+
+
+def table_of(shares: Shares) -> Table:
+    """For people."""
+    title = f"{shares.workers} workers, {shares.jobs} jobs, {shares.tcp_flows} TCP flows behind one link of "
+    title += f"{shares.rate_bit_s / 1e6:g} Mbit/s with a queue of {shares.queue_bytes >> 10} KiB"
+    table = Table(title=title, box=box.SIMPLE)
+    table.add_column("what")
+    table.add_column("value", justify="right")
+    rows = [("of the link, together", f"{shares.together:.3f}")]
+    rows += [(f"job {number}, of the link", f"{share:.3f}") for number, share in enumerate(shares.job_shares)]
+    rows += [("Jain's index over jobs", f"{shares.jain:.3f}")] if shares.jobs > 1 else []
+    if shares.tcp_flows:
+        rows += [
+            (f"worker of job {job}, of its fair share", f"{each:.2f}") for job, each in enumerate(shares.worker_to_fair)
+        ]
+        rows += [(f"TCP flow {flow}, of its fair share", f"{each:.2f}") for flow, each in enumerate(shares.tcp_to_fair)]
+    rows += [
+        ("packets sent again", f"{shares.resent:,} of {shares.packets:,}"),
+        ("known to be lost", f"{shares.lost:,}"),
+        ("windows cut; timers expired", f"{shares.cuts:,}; {shares.timeouts:,}"),
+    ]
+    for row in rows:
+        table.add_row(*row)
+    table.caption = "second half of the run; frames with all headers, each counted once"
+    return table

@@ -1,0 +1,36 @@
+"""Numbers of the congestion window and the pace (host/machine/congestion.py has the rules); C++ shares them."""
+
+from __future__ import annotations
+
+INITIAL_WINDOW = 10.0
+"""Packets (RFC 6928), or more where they are small: INITIAL_WINDOW_BYTES."""
+INITIAL_WINDOW_BYTES = 14_600
+"""What small packets may come to before anything is known of the path: ten frames (RFC 6928, section 2)."""
+LONGEST_FRAME_BYTES = 9216
+"""Of jumbo frames, as switches count them; longer packets are loopback's, or messages over TCP."""
+MIN_WINDOW = 2.0
+"""Packets, after a cut; so that one loss can be told from silence."""
+DECREASE = 0.7
+"""Of the window, after a loss, at least (RFC 9438, section 4.6)."""
+QUEUED_PACKETS = 3.0
+"""Of this flow, in queues: with fewer a loss is by chance (beta of TCP Veno)."""
+WINDOWS_WAITING = 1.5
+"""Windows that may wait for their results, whatever of that is no longer in flight."""
+DOUBTS_PER_WINDOW = 3
+"""The window does not grow while more than one in so many of its packets is overdue."""
+SHORTEST_FOR_S = 10.0
+"""How long a shortest round trip counts at least, and half of how long at most: paths change."""
+SILENT_TIMEOUTS = 3
+"""Timers in a row without any answer after which nothing more is known of the path. Fewer may be a peer's fault."""
+PACING_GAIN_SLOW_START = 2.0
+PACING_GAIN = 1.25
+"""Of window per round trip, so that pacing alone never limits (Linux: tcp_pacing_ss_ratio, tcp_pacing_ca_ratio)."""
+MIN_PACED_ROUND_TRIP_S = 0.001
+MAX_PACED_ROUND_TRIP_S = 0.1
+"""Longer ones are a process that was stopped."""
+PATH_DECAY = 7 / 8
+"""By which the longest round trip of the path fades with each that is measured."""
+BURST_S = 0.001
+"""What goes out at once, in time at the rate (Linux's TCP makes its trains that long, too)."""
+BURST_PACKETS = 4.0
+"""What may go out at once however slow the rate is."""

@@ -1,0 +1,47 @@
+"""Which transmissions of a worker have arrived, and when the worker is told. Twin of native/receipts.hpp.
+
+Rules of this file
+------------------
+* A worker numbers its transmissions 1, 2, ... (`order`, 32 bits, wrapping around; host/machine/loss_recovery.py). The
+  switch keeps the highest one that it has seen, and which of the 32 before that one have come.
+* An order that has not come once REORDER_THRESHOLD later ones have (RFC 9002, section 6.1.1; RFC 5681, section 3.2) is
+  a hole. A contribution that uncovers one is answered by a RECEIPT, so that the worker, and no other, sends again.
+* So is one that was here already while its round is open: nothing of this worker is missing, a peer is late.
+* One contribution has one receipt at most, of 36 bytes, and none where an ANSWER goes out: a switch never sends
+  more bytes than came in.
+* A worker that says order 0 gets no receipts.
+"""
+
+from __future__ import annotations
+
+from fanin.protocol.timers import REORDER_THRESHOLD
+from fanin.protocol.wire import ORDER_MASK
+
+TRACKED = 32
+"""Orders before the highest one that are told apart."""
+
+
+class Arrivals:
+    """What has arrived from one worker."""
+
+    __slots__ = ("highest", "received")
+
+    def __init__(self) -> None:
+        self.highest = 0
+        self.received = ORDER_MASK
+        """Bit i: whether order `highest` - 1 - i has come."""
+
+    def take(self, order: int) -> bool:
+        """A transmission has arrived; whether it uncovers a hole that the worker has not been told of."""
+        ahead = (order - self.highest) & ORDER_MASK
+        if ahead == 0:
+            return False
+        if ahead > ORDER_MASK // 2:
+            behind = ORDER_MASK + 1 - ahead
+            if behind <= TRACKED:
+                self.received |= 1 << (behind - 1)
+            return False
+        self.received = (self.received << ahead | 1 << (ahead - 1)) & ORDER_MASK if ahead <= TRACKED else 0
+        self.highest = order
+        newly_due = (1 << min(ahead, TRACKED)) - 1 << (REORDER_THRESHOLD - 1) & ORDER_MASK
+        return self.received & newly_due != newly_due

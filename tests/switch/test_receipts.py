@@ -1,0 +1,115 @@
+"""Which transmissions have arrived, and when their worker is told (switch/machine/receipts.py)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fanin.protocol.wire import Flag, Kind, Packet
+from fanin.switch.machine.receipts import Arrivals
+from fanin.switch.machine.switch_machine import SwitchMachine
+from tests.switch.harness import Bench, MachineType, address, make_spec
+
+
+def told(orders: list[int], arrivals: Arrivals | None = None) -> list[int]:
+    """The orders whose arrival uncovers a hole."""
+    arrivals = arrivals or Arrivals()
+    return [order for order in orders if arrivals.take(order)]
+
+
+def test_nothing_is_told_while_everything_comes_in_order() -> None:
+    assert told([*range(1, 100)]) == []
+
+
+def test_a_hole_is_told_once_when_three_later_ones_have_come() -> None:
+    assert told([1, 2, 4, 5, 6, 7, 8, 9]) == [6]
+
+
+def test_what_is_overtaken_by_two_is_no_hole() -> None:
+    assert told([1, 3, 4, 2, 5, 6, 7]) == []
+
+
+def test_every_hole_is_told_wherever_the_next_one_is() -> None:
+    arrivals = Arrivals()
+    assert told([1, 3, 4, 6, 7, 8, 9], arrivals) == [6, 8]
+    assert (arrivals.highest, arrivals.received & 0xFF) == (9, 0b11110111 & ~(1 << 6))
+
+
+def test_a_burst_of_losses_longer_than_what_is_tracked_is_told() -> None:
+    arrivals = Arrivals()
+    assert told([1, 50], arrivals) == [50]
+    assert (arrivals.highest, arrivals.received) == (50, 0)
+
+
+def test_orders_wrap_around() -> None:
+    arrivals = Arrivals()
+    arrivals.highest = 0xFFFFFFFE
+    assert told([0xFFFFFFFF, 1, 2, 3], arrivals) == [3]
+    assert arrivals.highest == 3
+
+
+def with_order(bench: Bench, worker: int, base: int, order: int) -> list[Packet]:
+    """What a contribution with an order brings its sender, results apart."""
+    packet = bench.packet(Kind.CONTRIBUTION, worker, base=base, bitmap=order, words=(1,))
+    sent = bench.say(packet.to_bytes(), address(worker))
+    return [each for each, to in sent if each.kind is not Kind.RESULT and to == address(worker)]
+
+
+def test_who_repeats_into_an_open_round_is_told_that_nothing_is_missing(machine_type: MachineType) -> None:
+    bench = Bench(machine_type)
+    assert with_order(bench, 0, 0, 1) == []
+    [receipt] = with_order(bench, 0, 0, 2)
+    assert (receipt.kind, receipt.slot, receipt.signature, receipt.contributors) == (Kind.RECEIPT, 2, 2, 1)
+    assert receipt.bitmap == 0xFFFFFFFF
+    assert len(receipt.to_bytes()) == 36
+    assert bench.counter("receipts") == 1
+
+
+def test_who_says_no_order_is_told_nothing(machine_type: MachineType) -> None:
+    bench = Bench(machine_type)
+    assert with_order(bench, 0, 0, 0) == with_order(bench, 0, 0, 0) == []
+
+
+def test_a_closed_round_is_answered_with_its_result_and_no_receipt(machine_type: MachineType) -> None:
+    bench = Bench(machine_type)
+    with_order(bench, 0, 0, 1)
+    with_order(bench, 1, 0, 1)
+    assert [packet.kind for packet in with_order(bench, 0, 0, 2)] == [Kind.ANSWER]
+
+
+def test_a_repeated_pass_is_answered_bare_and_has_no_receipt(machine_type: MachineType) -> None:
+    bench = Bench(machine_type)
+    for worker in range(2):
+        with_order(bench, worker, 0, 1)
+    repeated = bench.packet(Kind.CONTRIBUTION, 0, flags=Flag.PASS, base=0, bitmap=5)
+    sent = bench.say(repeated.to_bytes(), address(0))
+    [(answer, _)] = sent
+    assert (answer.kind, Flag.BARE in answer.flags, len(answer.to_bytes())) == (Kind.ANSWER, True, 36)
+
+
+def test_only_the_worker_whose_contribution_is_lost_is_told(machine_type: MachineType) -> None:
+    bench = Bench(machine_type, make_spec(slots=8))
+    receipts: list[tuple[int, Packet]] = []
+    for slot in range(6):
+        for worker in range(2):
+            if (worker, slot) == (1, 1):
+                continue
+            packet = bench.packet(Kind.CONTRIBUTION, worker, slot=slot, bitmap=slot + 1, words=(1,))
+            sent = bench.say(packet.to_bytes(), address(worker))
+            receipts += [(to, each) for each, to in sent if each.kind is Kind.RECEIPT]
+    [(to, receipt)] = receipts
+    assert to == address(1)
+    assert (receipt.signature, receipt.bitmap, receipt.contributors) == (5, 0xFFFFFFFF & ~(1 << 2), 0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_native_and_twin_tell_the_same(seed: int, machine_type: MachineType) -> None:
+    dice = np.random.default_rng(seed)
+    benches = [Bench(kind, make_spec(slots=64)) for kind in (machine_type, SwitchMachine)]
+    order = 1
+    for _ in range(300):
+        order += int(dice.choice([-2, 0, 1, 1, 1, 1, 1, 2, 3, 40]))
+        slot = int(dice.integers(64))
+        packet = benches[0].packet(Kind.CONTRIBUTION, 0, slot=slot, bitmap=order & 0xFFFFFFFF, words=(1,))
+        said = [[(each.to_bytes(), to) for each, to in bench.say(packet, address(0))] for bench in benches]
+        assert said[0] == said[1]
