@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -11,7 +10,8 @@ import numpy as np
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import Flag, Kind, Packet, Reason, datagram_bytes, parse
 from fanin.switch.machine.interface import AnySwitchMachine
-from fanin.switch.machine.switch_machine import SwitchMachine as Twin
+from tests.support.builders import job_spec
+from tests.support.machines import SWITCH_MACHINES
 
 GENERATION = 0xABCD1234
 NO_FLAGS = Flag(0)
@@ -29,16 +29,7 @@ class MachineType(Protocol):
     def __call__(self, memory_bytes: int) -> Machine: ...
 
 
-def native() -> MachineType | None:
-    """The native machine's class, or None where the extension is not built."""
-    try:
-        machine: MachineType = importlib.import_module("fanin._native").SwitchMachine
-    except ImportError:
-        return None
-    return machine
-
-
-MACHINES: dict[str, MachineType | None] = {"twin": Twin, "native": native()}
+MACHINES: dict[str, MachineType | None] = SWITCH_MACHINES  # type: ignore[assignment]
 
 
 def make_spec(
@@ -53,7 +44,7 @@ def make_spec(
     checksum: bool = False,
     generation: int = GENERATION,
 ) -> JobSpec:
-    return JobSpec(
+    return job_spec(
         job=job,
         generation=generation,
         workers=workers,
