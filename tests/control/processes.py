@@ -22,14 +22,15 @@ import numpy as np
 import numpy.typing as npt
 
 from fanin.host.session.session import Session
-from fanin.numerics.reduction import Element, Reduction
+from fanin.numerics.reduction import Reduction
 from fanin.options import Options, SwitchAddress
+from tests.support import builders
 
 DEADLINE_S = 30.0
 """Far more than anything here takes; only a test that fails waits for it."""
 LIVENESS_S = 2.0
 """Of the switches here, so that tests are quick."""
-WORKER_PROGRAM = Path(__file__).with_name("worker_program.py")
+WORKER_PROGRAM = Path(builders.__file__).with_name("summing_rank.py")
 
 Mode = Literal["native-udp", "native-shared-memory", "twin-udp", "native-zmq"]
 MODES: tuple[Mode, ...] = ("native-udp", "native-shared-memory", "twin-udp", "native-zmq")
@@ -100,7 +101,7 @@ def a_switch(mode: Mode, *arguments: str) -> Iterator[SwitchProcess]:
 
 
 class WorkerProcess:
-    """A process that joins a job and reduces without end: see worker_program.py."""
+    """A process that joins a job and reduces without end: see tests/support/summing_rank.py."""
 
     def __init__(self, address: SwitchAddress, job: str, rank: int, size: int, given: Options, habit: str) -> None:
         engine = {"native": given.native, "shared_memory": given.shared_memory}
@@ -130,7 +131,7 @@ class WorkerProcess:
 def a_worker(
     address: SwitchAddress, job: str, rank: int, size: int, given: Options, *, habit: str = ""
 ) -> Iterator[WorkerProcess]:
-    """A worker process that is gone afterwards; `habit`, what else it does, is among those of worker_program.py."""
+    """A worker process that is gone afterwards; `habit`, what else it does, is among those of summing_rank.py."""
     worker = WorkerProcess(address, job, rank, size, given, habit)
     try:
         yield worker
@@ -176,16 +177,7 @@ def join_all(address: SwitchAddress, job: str, size: int, given: Options, ranks:
 def reduction(values: npt.NDArray[np.float32]) -> tuple[Reduction, npt.NDArray[np.float32]]:
     """A sum of `values` over all ranks, and the array that receives it."""
     result = np.zeros_like(values)
-    return (
-        Reduction(
-            source=values.ctypes.data,
-            destination=result.ctypes.data,
-            count=values.size,
-            element=Element.FLOAT32,
-            owner=(values, result),
-        ),
-        result,
-    )
+    return builders.reduction(values, result), result
 
 
 def reduce_until_it_fails(session: Session, count: int = 20_000) -> BaseException:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import HEADER_BYTES
 from fanin.switch.controller.job_shape import SwitchBuffers, choose_shape
 from tests.control.fakes import join
+from tests.support.builders import job_spec
 
 OWN = SwitchBuffers(receive_buffer_bytes=425_984, shared=False)
 SHARED = SwitchBuffers(receive_buffer_bytes=425_984, shared=True)
@@ -32,10 +32,9 @@ SHARED = SwitchBuffers(receive_buffer_bytes=425_984, shared=True)
 )
 def test_every_choice_is_a_legal_job_whose_packets_fit_every_path(joins: list[object], shared: bool) -> None:
     shape = choose_shape(joins, SHARED if shared else OWN)  # type: ignore[arg-type]
-    spec = JobSpec(
-        job=0, generation=0, workers=1, quorum=1, slots=shape.slots, words_per_packet=shape.words_per_packet,
-        codes_per_packet=shape.codes_per_packet, tokens=(0,),
-    )  # fmt: skip
+    spec = job_spec(
+        workers=1, slots=shape.slots, words_per_packet=shape.words_per_packet, codes_per_packet=shape.codes_per_packet
+    )
     assert HEADER_BYTES < spec.packet_bytes <= min(one.path_mtu for one in joins) - 28  # type: ignore[attr-defined]
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from fanin.errors import AdmissionError
 from fanin.host.session.session import Session
-from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
 from tests.control.processes import DEADLINE_S, join_all, until
 from tests.control.services import a_service, address_of
+from tests.support.builders import reduction
 
 SIZE, COUNT = 3, 2000
 LIVENESS_S = 1.0
@@ -25,11 +25,7 @@ def join(address: SwitchAddress, rank: int, options: Options) -> Session:
 
 def mean(session: Session, value: float) -> tuple[int, np.ndarray[tuple[int], np.dtype[np.float32]]]:
     array = np.full(COUNT, value, np.float32)
-    reduction = Reduction(
-        source=array.ctypes.data, destination=array.ctypes.data, count=COUNT, element=Element.FLOAT32, divisor=0.0,
-        signature=9, owner=array,
-    )  # fmt: skip
-    return session.submit(reduction), array
+    return session.submit(reduction(array, divisor=0.0, signature=9)), array
 
 
 @pytest.mark.parametrize("native", [True, False], ids=["native", "twin"])

@@ -15,7 +15,6 @@ from fanin.errors import AdmissionError, WorkerLostError
 from fanin.host.session.control import ask
 from fanin.host.session.session import Session
 from fanin.key_file import operator_credentials
-from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
 from fanin.protocol import control
 from fanin.protocol.job import SUSPICION_SETTLES_S, SUSPICION_TIMEOUT_S
@@ -29,6 +28,7 @@ from tests.control.processes import (
     reduce_until_it_fails,
     until,
 )
+from tests.support.builders import reduction
 
 pytestmark = pytest.mark.processes
 
@@ -59,11 +59,7 @@ def join(address: SwitchAddress, job: str, rank: int, given: Options, size: int 
 
 def all_reduce(session: Session, values: np.ndarray[tuple[int], np.dtype[np.float32]], lanes: int) -> bytes:
     result = np.zeros_like(values)
-    request = Reduction(
-        source=values.ctypes.data, destination=result.ctypes.data, count=values.size, element=Element.FLOAT32,
-        lanes=lanes, divisor=SIZE, owner=(values, result),
-    )  # fmt: skip
-    session.wait(session.submit(request), DEADLINE_S)
+    session.wait(session.submit(reduction(values, result, lanes=lanes, divisor=SIZE)), DEADLINE_S)
     return result.tobytes()
 
 

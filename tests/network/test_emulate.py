@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import subprocess
@@ -17,12 +18,13 @@ from fanin.emulation.network.emulate import emulate
 from fanin.emulation.network.scenario import Scenario
 from fanin.emulation.record import RunRecord
 from fanin.errors import UnsupportedError
+from tests.house.repository import ROOT
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("namespaces")]
 
 LIMIT_S = 60.0
 TRAINING = str(Path(__file__).with_name("training_program.py"))
-PROGRAM = str(Path(__file__).with_name("worker_program.py"))
+PROGRAM = str(ROOT / "tests/support/summing_rank.py")
 
 
 def run(scenario: Scenario, *command: str, tmp_path: Path) -> RunRecord:
@@ -37,16 +39,17 @@ def plain(*arguments: str) -> tuple[str, ...]:
     return ("env", sys.executable, *arguments)
 
 
-def reductions(*arguments: str) -> tuple[str, ...]:
-    """The command line of a worker that sums tensors over fanin without torch."""
-    return ("env", f"PYTHONPATH={os.pathsep.join(sys.path)}", sys.executable, "-c", _RUN, *arguments)
+def reductions(steps: int) -> tuple[str, ...]:
+    """The command line of a worker that sums 100,000 integers so often over fanin, without torch."""
+    facts = json.dumps({"steps": steps, "count": 100_000, "element": "int32"})
+    return ("env", f"PYTHONPATH={os.pathsep.join(sys.path)}", sys.executable, "-c", _RUN, facts)
 
 
 _RUN = f"import runpy, sys; sys.argv[0] = {PROGRAM!r}; runpy.run_path({PROGRAM!r}, run_name='__main__')"
 
 
 def test_workers_sum_over_their_links_and_all_of_it_is_recorded(tmp_path: Path) -> None:
-    record = run(Scenario(workers=2, rate="100mbit", mtu=1400), *reductions("4"), tmp_path=tmp_path)
+    record = run(Scenario(workers=2, rate="100mbit", mtu=1400), *reductions(4), tmp_path=tmp_path)
     assert record.outcome == "finished", record
     assert [worker.outcome for worker in record.workers] == ["finished", "finished"]
     assert {progress.loss for progress in record.progress} == {0.0}
@@ -58,14 +61,14 @@ def test_workers_sum_over_their_links_and_all_of_it_is_recorded(tmp_path: Path) 
 
 def test_delay_and_loss_on_the_way_change_no_result(tmp_path: Path) -> None:
     scenario = Scenario(workers=2, rate="100mbit", delay="500us", loss="0.5%", seed=5)
-    record = run(scenario, *reductions("4"), tmp_path=tmp_path)
+    record = run(scenario, *reductions(4), tmp_path=tmp_path)
     assert record.outcome == "finished", record
     assert sum(link.samples[-1].dropped for link in record.links) > 0
 
 
 def test_a_link_that_is_down_for_two_seconds_is_survived(tmp_path: Path) -> None:
     scenario = Scenario(workers=2, rate="20mbit", faults=("down=link:1@1s+2s",))
-    record = run(scenario, *reductions("30"), tmp_path=tmp_path)
+    record = run(scenario, *reductions(30), tmp_path=tmp_path)
     assert record.outcome == "finished", record
     assert {progress.loss for progress in record.progress} == {0.0}
     assert [event.text for event in record.events] == ["down=link:1@1s+2s", "end of down=link:1@1s+2s"]
@@ -90,7 +93,7 @@ def test_training_ends_with_the_promised_error_when_the_switch_dies_at_a_step(fa
 
 def test_a_worker_that_is_killed_is_named_by_the_others(tmp_path: Path) -> None:
     scenario = Scenario(workers=2, rate="20mbit", faults=("kill=worker:1@2s",))
-    record = run(scenario, *reductions("1000"), tmp_path=tmp_path)
+    record = run(scenario, *reductions(1000), tmp_path=tmp_path)
     assert record.outcome == "failed"
     assert "WorkerLostError" in record.workers[0].outcome
     assert "rank 1" in record.workers[0].outcome or "1" in record.workers[0].outcome
@@ -99,7 +102,7 @@ def test_a_worker_that_is_killed_is_named_by_the_others(tmp_path: Path) -> None:
 
 def test_a_switch_that_is_restarted_is_reported_as_lost(tmp_path: Path) -> None:
     scenario = Scenario(workers=2, rate="20mbit", faults=("restart=switch@2s",))
-    record = run(scenario, *reductions("1000"), tmp_path=tmp_path)
+    record = run(scenario, *reductions(1000), tmp_path=tmp_path)
     assert record.outcome == "failed"
     assert all("SwitchLostError" in worker.outcome for worker in record.workers)
 
@@ -107,7 +110,7 @@ def test_a_switch_that_is_restarted_is_reported_as_lost(tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", ["native", "python"])
 def test_racks_of_workers_get_one_switchs_sums(target: str, tmp_path: Path) -> None:
     scenario = Scenario(workers=4, racks=2, target=target, rate="100mbit")
-    record = run(scenario, *reductions("3"), tmp_path=tmp_path)
+    record = run(scenario, *reductions(3), tmp_path=tmp_path)
     assert record.outcome == "finished", record
     assert {progress.loss for progress in record.progress} == {0.0}
     assert {"rack 0", "rack 1"} < {link.name for link in record.links}
@@ -115,7 +118,7 @@ def test_racks_of_workers_get_one_switchs_sums(target: str, tmp_path: Path) -> N
 
 def test_ranks_that_share_hosts_sum_at_a_spare_one_beside_tcp(tmp_path: Path) -> None:
     scenario = Scenario(workers=4, ranks_per_host=2, switch_at="spare:1", rate="100mbit", tcp_flows=1)
-    record = run(scenario, *reductions("3"), tmp_path=tmp_path)
+    record = run(scenario, *reductions(3), tmp_path=tmp_path)
     assert record.outcome == "finished", record
     assert {progress.loss for progress in record.progress} == {0.0}
     carried = {link.name: link.samples[-1] for link in record.links}
@@ -126,7 +129,7 @@ def test_ranks_that_share_hosts_sum_at_a_spare_one_beside_tcp(tmp_path: Path) ->
 
 def test_one_of_two_ranks_on_a_host_can_be_killed(tmp_path: Path) -> None:
     scenario = Scenario(workers=2, ranks_per_host=2, switch_at="spare:1", rate="20mbit", faults=("kill=worker:1@2s",))
-    record = run(scenario, *reductions("1000"), tmp_path=tmp_path)
+    record = run(scenario, *reductions(1000), tmp_path=tmp_path)
     assert record.outcome == "failed"
     assert "SIGKILL" in record.workers[1].outcome
     assert "WorkerLostError" in record.workers[0].outcome
@@ -167,7 +170,7 @@ def test_workers_that_are_started_again_find_the_switch_that_was(target: str, tm
 @pytest.mark.parametrize("target", ["p4", "bmv2"])
 def test_the_compiled_program_sums_over_links(target: str, tmp_path: Path) -> None:
     require(target)
-    record = run(Scenario(workers=2, target=target, rate="20mbit"), *reductions("1"), tmp_path=tmp_path)
+    record = run(Scenario(workers=2, target=target, rate="20mbit"), *reductions(1), tmp_path=tmp_path)
     assert record.outcome == "finished", record
     assert {progress.loss for progress in record.progress} == {0.0}
 

@@ -15,7 +15,6 @@ pytest.importorskip("p4.v1.p4runtime_pb2", reason="needs p4runtime: pip install 
 from fanin.errors import AdmissionError, SwitchLostError
 from fanin.host.session.control import ask
 from fanin.host.session.session import Session
-from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Rounds, SwitchAddress
 from fanin.protocol import control
 from fanin.switch.controller.data_plane import DataPlane
@@ -31,6 +30,7 @@ from fanin.switch.p4runtime.opening import (
 from tests.control.processes import a_switch, in_thread, join_all, options, reduce_together, until
 from tests.control.services import OPERATOR, a_service, address_of
 from tests.control.test_tree import reduced
+from tests.support.builders import reduction
 
 pytestmark = pytest.mark.processes
 GIVEN = options("native-udp")
@@ -116,10 +116,7 @@ def add_up(sessions: list[Session]) -> None:
     values = [np.arange(500, dtype=np.int32) * (1 + session.rank) for session in sessions]
     tickets = []
     for session, array in zip(sessions, values, strict=True):
-        request = Reduction(
-            source=array.ctypes.data, destination=array.ctypes.data, count=500, element=Element.INT32, owner=array
-        )
-        tickets.append(session.submit(request))
+        tickets.append(session.submit(reduction(array)))
     for session, ticket, array in zip(sessions, tickets, values, strict=True):
         session.wait(ticket, LIVENESS_S)
         assert (array == 3 * np.arange(500)).all()

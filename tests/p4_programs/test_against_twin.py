@@ -7,13 +7,13 @@ from random import Random
 import numpy as np
 import pytest
 
-from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import Kind, Packet, parse
 from fanin.switch.machine.switch_machine import SwitchMachine
 from tests.p4_programs.conftest import OpenSubject
 from tests.p4_programs.frames import Place
 from tests.p4_programs.histories import History, random_spec
 from tests.p4_programs.sides import ProgramSides
+from tests.support.builders import job_spec
 from tests.switch.harness import Bench
 
 WORDS = {"v1model-64": 64, "v1model-256": 256}
@@ -30,7 +30,7 @@ def test_a_random_history_has_the_twins_results(open_subject: OpenSubject, confi
 
 @pytest.mark.parametrize("words", [0, 1, 2, 3, 31, 63, 64, 65, 127, 128, 191, 192, 255, 256])
 def test_words_of_every_length_add_and_wrap_around(open_subject: OpenSubject, words: int) -> None:
-    spec = JobSpec(job=1, generation=5, workers=2, quorum=2, slots=1, words_per_packet=256, tokens=(1, 2))
+    spec = job_spec(job=1, generation=5, slots=1, words_per_packet=256)
     sides, random = ProgramSides(open_subject("v1model-256"), spec), Random(words)
     for worker in range(2):
         drawn = np.array([random.choice([0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]) for _ in range(words)], np.uint32)
@@ -41,10 +41,7 @@ def test_words_of_every_length_add_and_wrap_around(open_subject: OpenSubject, wo
 
 @pytest.mark.parametrize("codes", [1, 2, 3, 4, 7, 8, 63, 64])
 def test_the_larger_of_each_code_wins_whatever_its_top_bit(open_subject: OpenSubject, codes: int) -> None:
-    spec = JobSpec(
-        job=1, generation=5, workers=3, quorum=3, slots=1, words_per_packet=8 * codes, codes_per_packet=codes,
-        tokens=(1, 2, 3),
-    )  # fmt: skip
+    spec = job_spec(job=1, generation=5, workers=3, slots=1, words_per_packet=8 * codes, codes_per_packet=codes)
     sides, random = ProgramSides(open_subject("v1model-256"), spec), Random(codes)
     for worker in range(3):
         drawn = tuple(random.choice([0, 1, 0x7FFF, 0x8000, 0xFFFF, random.getrandbits(16)]) for _ in range(codes))

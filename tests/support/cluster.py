@@ -2,53 +2,26 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from fanin.emulation.simulator.oracle import expected as expected
-from fanin.host.machine.worker_machine import WorkerMachine
-from fanin.numerics.fixed_point import DTYPES
 from fanin.numerics.reduction import Reduction
 from fanin.protocol.events import Ready, ReductionDone, WorkerEvent
 from fanin.protocol.job import JobSpec
-from fanin.switch.machine.switch_machine import SwitchMachine
+from tests.support.builders import Array as Array
+from tests.support.builders import job_spec
+from tests.support.builders import reduction as reduction
 from tests.support.lockstep import Lockstep
+from tests.support.machines import SWITCH_MACHINES as SWITCH_MACHINES
+from tests.support.machines import WORKER_MACHINES as WORKER_MACHINES
 from tests.support.network import SWITCH, Link, Network, Switch, Worker
 
-Array = npt.NDArray[Any]
 MEMORY_BYTES = 1 << 30
-
-
-def native(name: str) -> Any:
-    """A class of the extension, or None where it is not built."""
-    try:
-        return getattr(importlib.import_module("fanin._native"), name, None)
-    except ImportError:
-        return None
-
-
-WORKER_MACHINES: dict[str, Callable[..., Worker]] = {"twin": WorkerMachine, "native": native("WorkerMachine")}
-SWITCH_MACHINES: dict[str, Callable[[int], Any]] = {"twin": SwitchMachine, "native": native("SwitchMachine")}
-
-
-def job(**given: Any) -> JobSpec:
-    """A small job; `given` fields win."""
-    workers = given.get("workers", 2)
-    fields: dict[str, Any] = {
-        "job": 7,
-        "generation": 0xABCD0123,
-        "workers": workers,
-        "quorum": workers,
-        "slots": 4,
-        "words_per_packet": 16,
-        "tokens": tuple(0x1234_5678_9ABC_DE00 + worker for worker in range(workers)),
-    }
-    return JobSpec(**{**fields, **given})
+job = job_spec
 
 
 def worker_machine(kind: str, spec: JobSpec, worker: int, **given: Any) -> Worker:
@@ -59,23 +32,6 @@ def worker_machine(kind: str, spec: JobSpec, worker: int, **given: Any) -> Worke
     if kind == "mixed":
         kind = ("twin", "native")[worker % 2]
     return WORKER_MACHINES[kind](spec, worker, switch=SWITCH, token=spec.tokens[worker], **given)
-
-
-def reduction(source: Array, destination: Array | None = None, **given: Any) -> Reduction:
-    """A reduction of an array, in place unless there is a destination. bfloat16 and keep ranges by `given` fields."""
-    if destination is None:
-        destination = source
-    element = given.pop("element", None) or next(e for e, dtype in DTYPES.items() if np.dtype(dtype) == source.dtype)
-    residual = given.pop("residual", None)
-    return Reduction(
-        source=source.ctypes.data,
-        destination=destination.ctypes.data,
-        count=len(source),
-        element=element,
-        residual=0 if residual is None else residual.ctypes.data,
-        owner=(source, destination, residual),
-        **given,
-    )
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -12,7 +11,8 @@ from fanin.protocol.job import JobSpec
 from fanin.protocol.packet_tag import MemberKeys
 from fanin.protocol.wire import Flag, Kind, Packet, Reason, datagram_bytes, parse
 from fanin.switch.machine.interface import AnySwitchMachine
-from fanin.switch.machine.switch_machine import SwitchMachine as Twin
+from tests.support.builders import job_spec
+from tests.support.machines import SWITCH_MACHINES
 
 GENERATION = 0xABCD1234
 NO_FLAGS = Flag(0)
@@ -30,16 +30,7 @@ class MachineType(Protocol):
     def __call__(self, memory_bytes: int) -> Machine: ...
 
 
-def native() -> MachineType | None:
-    """The native machine's class, or None where the extension is not built."""
-    try:
-        machine: MachineType = importlib.import_module("fanin._native").SwitchMachine
-    except ImportError:
-        return None
-    return machine
-
-
-MACHINES: dict[str, MachineType | None] = {"twin": Twin, "native": native()}
+MACHINES: dict[str, MachineType | None] = SWITCH_MACHINES  # type: ignore[assignment]
 
 
 def make_spec(
@@ -55,7 +46,7 @@ def make_spec(
     generation: int = GENERATION,
     data_key: bytes = b"",
 ) -> JobSpec:
-    return JobSpec(
+    return job_spec(
         job=job,
         generation=generation,
         workers=workers,

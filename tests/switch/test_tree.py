@@ -14,8 +14,8 @@ import pytest
 from fanin.errors import ConfigurationError
 from fanin.numerics.reduction import EXACT, Element
 from fanin.protocol.events import PacketRefused, SwitchSilent, WorkersGone
-from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import Reason
+from tests.support.builders import job_spec
 from tests.support.cluster import expected
 from tests.support.network import Link
 from tests.support.tree import LEAF, Tree
@@ -44,9 +44,7 @@ def test_a_tree_computes_what_one_switch_computes_to_the_bit(
     for _ in range(3):
         inputs = [random.normal(size=137).astype(np.float32) for _ in range(4)]
         results = tree.all_reduce(inputs, lanes=lanes)
-        flat = JobSpec(
-            job=1, generation=1, workers=4, quorum=4, slots=4, words_per_packet=16, tokens=(0, 1, 2, 3)
-        )  # one switch with all of them
+        flat = job_spec(workers=4)  # one switch with all of them
         one_switch = expected(flat, inputs, Element.FLOAT32, lanes)
         for result in results:
             assert result.tobytes() == one_switch.tobytes()

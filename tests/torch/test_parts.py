@@ -21,7 +21,7 @@ from fanin.host.torch.collectives.request import Request, tag_of
 from fanin.host.torch.collectives.staging import overlap
 from fanin.numerics.reduction import Element
 from fanin.options import Options
-from fanin.protocol.job import JobSpec
+from tests.support.builders import job_spec
 
 TIMEOUT_S = 20.0
 
@@ -71,9 +71,7 @@ def test_collectives_have_tags_of_their_own() -> None:
     ("flows", "expected"), [(1, [5]), (2, [3, 2]), (4, [2, 1, 1, 1]), (8, [1, 1, 1, 1, 1, 0, 0, 0])]
 )
 def test_chunks_are_dealt_to_flows_in_turn(flows: int, expected: list[int]) -> None:
-    spec = JobSpec(
-        job=1, generation=1, workers=2, quorum=2, slots=8, words_per_packet=64, codes_per_packet=1, tokens=(1, 2)
-    )
+    spec = job_spec(slots=8, words_per_packet=64, codes_per_packet=1)
     request = Request(
         name="all_reduce", source=torch.empty(64 * 4 + 1), kept=None, element=Element.FLOAT32, timeout_s=1.0
     )

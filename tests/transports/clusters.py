@@ -18,7 +18,7 @@ from fanin.host.engines.engine import Engine, SwitchEndpoint, make_engine
 from fanin.host.engines.pump import PumpEngine
 from fanin.host.machine.worker_machine import WorkerMachine
 from fanin.host.transports import FaultyTransport, MemoryTransport
-from fanin.numerics.reduction import Element, Reduction
+from fanin.numerics.reduction import Reduction
 from fanin.options import Options
 from fanin.protocol.job import JobSpec
 from fanin.switch.machine.switch_machine import SwitchMachine
@@ -26,6 +26,7 @@ from fanin.switch.server.interface import Server
 from fanin.switch.server.pump import PumpServer
 from fanin.switch.server.server import make_server
 from fanin.transports.transport import SWITCH, Transport
+from tests.support.builders import job_spec, reduction
 
 DEADLINE_S = 20.0
 """Far more than loopback needs; only a test that fails waits for it."""
@@ -37,16 +38,8 @@ SCHEMES: tuple[Scheme, ...] = ("udp", "zmq", "zmq+curve", "memory")
 
 def make_spec(workers: int, **changed: object) -> JobSpec:
     """A small job: a window of 8 packets of 64 words."""
-    fields: dict[str, object] = {
-        "job": 5,
-        "generation": 0x5EED,
-        "workers": workers,
-        "quorum": workers,
-        "slots": 8,
-        "words_per_packet": 64,
-        "tokens": tuple(0xABC0 + worker for worker in range(workers)),
-    }
-    return JobSpec(**{**fields, **changed})  # type: ignore[arg-type]
+    fields: dict[str, object] = {"job": 5, "slots": 8, "words_per_packet": 64}
+    return job_spec(workers=workers, **{**fields, **changed})
 
 
 @dataclass
@@ -71,14 +64,7 @@ class Cluster:
 
 def reduction_of(source: npt.NDArray[Any], destination: npt.NDArray[Any], lanes: int = 32) -> Reduction:
     """A plain sum of an array of float32 or int32."""
-    return Reduction(
-        source=source.ctypes.data,
-        destination=destination.ctypes.data,
-        count=source.size,
-        element=Element.FLOAT32 if source.dtype == np.float32 else Element.INT32,
-        lanes=lanes,
-        owner=(source, destination),
-    )
+    return reduction(source, destination, lanes=lanes)
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from fanin.protocol.events import (
 from fanin.protocol.wire import Reason
 from fanin.switch.transports import UdpServerTransport
 from fanin.transports.transport import Datagram
+from tests.support.builders import reduction
 from tests.transports.clusters import DEADLINE_S, Scheme, cluster, make_spec, reduction_of
 from tests.transports.scripted import ScriptedWorker
 
@@ -158,9 +159,7 @@ def test_what_a_machine_refuses_takes_no_ticket(native: bool) -> None:
     with cluster("memory", spec, native=native, flows=2) as running:
         engine = running.engines[0]
         source, result = _ones()
-        too_narrow = Reduction(
-            source=source.ctypes.data, destination=result.ctypes.data, count=8, element=Element.FLOAT32, lanes=4
-        )
+        too_narrow = reduction(source, result, count=8, lanes=4)
         with pytest.raises(ConfigurationError):
             engine.submit(too_narrow)
         assert engine.submit(reduction_of(source, result)) == 1
@@ -171,10 +170,7 @@ def test_a_sum_in_place_is_done_when_the_call_returns(scheme: Scheme, native: bo
     with cluster(scheme, make_spec(2), native=native) as running:
         arrays = [np.full(3_000, rank + 1, np.int32) for rank in range(2)]
         here, there = running.engines
-        asked = Reduction(
-            source=arrays[1].ctypes.data, destination=arrays[1].ctypes.data, count=3_000, element=Element.INT32, tag=9
-        )
-        other = there.submit(asked)
+        other = there.submit(reduction(arrays[1], tag=9))
         assert here.sum_in_place(arrays[0].ctypes.data, 3_000, Element.INT32, 32, 9, DEADLINE_S, arrays[0]) == 0
         np.testing.assert_array_equal(arrays[0], 3)
         assert there.wait(other, DEADLINE_S)
@@ -221,9 +217,7 @@ def test_the_memory_is_kept_alive_until_the_reduction_is_done(native: bool) -> N
     with cluster("memory", make_spec(2), native=native) as running:
         pairs = [_ones(), _ones()]
         engine = running.engines[0]
-        plain = reduction_of(*pairs[0])
-        fields = {name: getattr(plain, name) for name in ("source", "destination", "count", "element")}
-        ticket = engine.submit(Reduction(**fields, owner=Owner(released)))
+        ticket = engine.submit(reduction(*pairs[0], owner=Owner(released)))
         assert not engine.wait(ticket, 0.01)
         assert not released.is_set()
         running.engines[1].submit(reduction_of(*pairs[1]))

@@ -17,6 +17,8 @@ from fanin.protocol.events import Ready
 from fanin.protocol.job import JobSpec
 from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES, slots_for
 from fanin.protocol.wire import datagram_bytes
+from tests.support import builders
+from tests.support.builders import job_spec
 
 native = pytest.importorskip("fanin._native", reason="the native extension is not built")
 
@@ -32,9 +34,9 @@ Array = npt.NDArray[Any]
 def spec_of(workers: int, *, words: int = 256, codes: int = 1, slots: int | None = None, job: int = 3) -> JobSpec:
     """A job whose window fits an ordinary user's buffers."""
     fitting = slots_for(DEFAULT_RECEIVE_BUFFER_BYTES, datagram_bytes(codes, words))
-    return JobSpec(
-        job=job, generation=1000 + job, workers=workers, quorum=workers, slots=slots or fitting,
-        words_per_packet=words, codes_per_packet=codes, tokens=tuple(range(500, 500 + workers)),
+    return job_spec(
+        job=job, generation=1000 + job, workers=workers, slots=slots or fitting, words_per_packet=words,
+        codes_per_packet=codes, tokens=tuple(range(500, 500 + workers)),
     )  # fmt: skip
 
 
@@ -45,8 +47,7 @@ def impatient(spec: JobSpec) -> JobSpec:
 
 def reduction(array: Array, element: Element = Element.FLOAT32, **fields: Any) -> Reduction:
     """Sum `array` in place."""
-    address = array.ctypes.data
-    return Reduction(source=address, destination=address, count=array.size, element=element, owner=array, **fields)
+    return builders.reduction(array, element=element, **fields)
 
 
 @dataclass
@@ -89,12 +90,15 @@ def cluster(
 
 
 @contextlib.contextmanager
-def joined(server: Any, spec: JobSpec, *, host: str = "127.0.0.1", **options: Any) -> Iterator[list[Any]]:
-    """All workers of one job, welcomed."""
+def joined(
+    server: Any, spec: JobSpec, *, host: str = "127.0.0.1", paths: Sequence[Sequence[str]] = (), **options: Any
+) -> Iterator[list[Any]]:
+    """All workers of one job, welcomed. `paths`: of shared memory, where ranks are not told the same."""
     engines: list[Any] = []
     try:
         for rank in range(spec.workers):
-            engines.append(native.WorkerEngine(spec, rank, spec.tokens[rank], host, server.ports, **options))
+            own = {"shared_memory": list(paths[rank])} if paths else {}
+            engines.append(native.WorkerEngine(spec, rank, spec.tokens[rank], host, server.ports, **options, **own))
             engines[-1].start()
         for engine in engines:
             assert engine.next_event(WAIT_S) == Ready(), engine.trouble

@@ -4,52 +4,32 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from fanin.numerics.reduction import Element, Reduction
-from fanin.protocol.events import Ready
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import datagram_bytes
+from tests.udp.cluster import WAIT_S, joined, reduction, serving
+from tests.udp.cluster import spec_of as any_spec_of
 
-native = pytest.importorskip("fanin._native", reason="the native extension is not built")
-WAIT_S = 30.0
 Floats = npt.NDArray[np.float32]
-
-
-def spec_of(workers: int, *, slots: int = 8, words: int = 256) -> JobSpec:
-    return JobSpec(
-        job=3, generation=77, workers=workers, quorum=workers, slots=slots, words_per_packet=words,
-        tokens=tuple(range(1000, 1000 + workers)),
-    )  # fmt: skip
+spec_of = partial(any_spec_of, slots=8)
 
 
 @contextlib.contextmanager
 def cluster(spec: JobSpec, *, flows: int = 1, shared: Sequence[Sequence[str] | None] = ()) -> Iterator[Any]:
     """A server and its engines; `shared[rank]` replaces the paths that a rank is told, None keeps them."""
-    server = native.SwitchServer("127.0.0.1", 0, flows, 1 << 26)
-    engines: list[Any] = []
-    try:
-        server.start()
+    with serving(flows=flows) as server:
         server.admit(spec)
-        for rank in range(spec.workers):
-            told = shared[rank] if rank < len(shared) else None
-            paths = server.shared_memory(spec.job) if told is None else told
-            engine = native.WorkerEngine(
-                spec, rank, spec.tokens[rank], "127.0.0.1", server.ports, shared_memory=list(paths)
-            )
-            engines.append(engine)
-            engine.start()
-        for engine in engines:
-            assert engine.next_event(WAIT_S) == Ready()
-        yield server, engines
-    finally:
-        for engine in engines:
-            engine.close()
-        server.close()
+        usual = server.shared_memory(spec.job)
+        paths = [usual if told is None else told for told in shared] or [usual] * spec.workers
+        with joined(server, spec, paths=paths) as engines:
+            yield server, engines
 
 
 def add_up(engines: Sequence[Any], count: int, *, lanes: int = 32, seed: int = 5) -> list[Floats]:
@@ -57,15 +37,7 @@ def add_up(engines: Sequence[Any], count: int, *, lanes: int = 32, seed: int = 5
     arrays = [
         np.random.default_rng((seed, rank)).standard_normal(count).astype(np.float32) for rank in range(len(engines))
     ]
-    tickets = [
-        engine.submit(
-            Reduction(
-                source=array.ctypes.data, destination=array.ctypes.data, count=count, element=Element.FLOAT32,
-                lanes=lanes, owner=array,
-            )
-        )
-        for engine, array in zip(engines, arrays, strict=True)
-    ]  # fmt: skip
+    tickets = [engine.submit(reduction(array, lanes=lanes)) for engine, array in zip(engines, arrays, strict=True)]
     for engine, ticket in zip(engines, tickets, strict=True):
         assert engine.wait(ticket, WAIT_S), (engine.next_event(0), engine.counters())
     return arrays
@@ -102,22 +74,17 @@ def test_a_path_that_is_no_memory_of_ours_means_udp(path: str) -> None:
 
 
 def test_memory_of_another_job_is_not_used() -> None:
-    other = JobSpec(
-        job=4, generation=78, workers=2, quorum=2, slots=8, words_per_packet=256, tokens=(2000, 2001)
-    )  # fmt: skip
-    server = native.SwitchServer("127.0.0.1", 0, 1, 1 << 26)
-    try:
+    other = replace(spec_of(2, job=4), tokens=(2000, 2001))
+    with serving() as server:
         server.admit(other)
         wrong = server.shared_memory(other.job)
         with cluster(spec_of(2), shared=[wrong, wrong]) as (_, engines):
             assert not any(engine.shares_memory for engine in engines)
-    finally:
-        server.close()
 
 
 def test_packets_that_find_no_room_go_by_udp() -> None:
     """A ring holds two windows at most, less what is lost where it wraps."""
-    spec = spec_of(2, slots=16, words=16_352)
+    spec = any_spec_of(2, slots=16, words=16_352)
     assert datagram_bytes(1, spec.words_per_packet) > 65_000
     with cluster(spec) as (_, engines):
         for seed in range(3):
@@ -126,16 +93,13 @@ def test_packets_that_find_no_room_go_by_udp() -> None:
 
 def test_a_job_that_is_removed_gives_its_memory_up() -> None:
     spec = spec_of(2)
-    server = native.SwitchServer("127.0.0.1", 0, 1, 1 << 26)
-    try:
+    with serving() as server:
         server.admit(spec)
         assert len(server.shared_memory(spec.job)) == 1
         server.remove(spec.job)
         assert server.shared_memory(spec.job) == ()
         server.admit(spec, share_memory=False)
         assert server.shared_memory(spec.job) == ()
-    finally:
-        server.close()
 
 
 def test_a_worker_that_closes_does_not_hold_up_the_others() -> None:

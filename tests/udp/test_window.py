@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanin.protocol.job import JobSpec
 from fanin.protocol.window import (
     DEFAULT_RECEIVE_BUFFER_BYTES,
     IP_UDP_HEADER_BYTES,
@@ -18,14 +17,13 @@ from fanin.protocol.window import (
     truesize,
 )
 from fanin.protocol.wire import datagram_bytes
+from tests.support.builders import job_spec
 
 
 @given(st.integers(128, 1 << 17))
 def test_a_packet_fits_its_path_and_makes_a_legal_job(mtu: int) -> None:
     words, codes = packet_shape(mtu)
-    spec = JobSpec(
-        job=0, generation=1, workers=1, quorum=1, slots=1, words_per_packet=words, codes_per_packet=codes, tokens=(1,)
-    )
+    spec = job_spec(workers=1, slots=1, words_per_packet=words, codes_per_packet=codes)
     assert spec.packet_bytes <= mtu - IP_UDP_HEADER_BYTES
 
 

@@ -1,0 +1,48 @@
+"""The two records that nearly every test needs: a job, and a reduction of an array."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fanin.numerics.fixed_point import DTYPES
+from fanin.numerics.reduction import Reduction
+from fanin.protocol.job import JobSpec
+
+Array = npt.NDArray[Any]
+
+
+def job_spec(**given: Any) -> JobSpec:
+    """A small job of two workers that all must contribute, with a token for each; `given` fields win."""
+    workers = given.get("workers", 2)
+    fields: dict[str, Any] = {
+        "job": 7,
+        "generation": 0xABCD0123,
+        "workers": workers,
+        "quorum": workers,
+        "slots": 4,
+        "words_per_packet": 16,
+        "tokens": tuple(0x1234_5678_9ABC_DE00 + worker for worker in range(workers)),
+    }
+    return JobSpec(**{**fields, **given})
+
+
+def reduction(source: Array, destination: Array | None = None, **given: Any) -> Reduction:
+    """A reduction of an array, in place unless there is a destination. bfloat16 and keep ranges by `given` fields.
+
+    It keeps its arrays alive, unless an `owner` is given.
+    """
+    if destination is None:
+        destination = source
+    element = given.pop("element", None) or next(e for e, dtype in DTYPES.items() if np.dtype(dtype) == source.dtype)
+    residual = given.pop("residual", None)
+    fields: dict[str, Any] = {"count": len(source), "owner": (source, destination, residual), **given}
+    return Reduction(
+        source=source.ctypes.data,
+        destination=destination.ctypes.data,
+        element=element,
+        residual=0 if residual is None else residual.ctypes.data,
+        **fields,
+    )
