@@ -87,11 +87,13 @@ IN_NETWORK = (
         "Jobs are isolated, and a job that finds no memory is refused with the bytes needed and free; with "
         '`fallback="gloo"` it warns once and trains over gloo. The fallback is tested with a switch that is absent, '
         "not with one that is full. Pools are fixed: slots are not shared by jobs as in ATP. "
-        "Windows do not react to congestion yet.",
+        "Each flow has a congestion window and pacing; losses are its signal, ECN is not used.",
         (
             "tests/switch/test_admission.py::test_jobs_do_not_see_each_other",
             "tests/control/test_joining.py::test_a_job_too_large_for_the_pool_is_refused_with_needed_and_free",
             "tests/torch/test_failures.py::test_without_a_switch_the_fallback_starts_on_gloo_and_says_so",
+            "tests/simulator/test_shared_links.py::test_eight_workers_behind_one_link_use_nine_tenths_of_it",
+            "tests/worker/test_congestion.py::test_a_loss_cuts_the_window_once_per_round_trip",
             "fanin bench fairness --rate 100mbit",
         ),
     ),
