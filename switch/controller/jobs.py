@@ -186,8 +186,8 @@ class Job:
 
     @property
     def survives_loss(self) -> bool:
-        """Whether it goes on without a rank that is lost or has left."""
-        return self.first.on_worker_loss == "continue"
+        """Whether it goes on without a rank that is lost or has left. At a leaf the parent decides, not the first rank."""
+        return self.first.on_worker_loss == "continue" if self.spec is None else self.spec.survives_loss
 
     def worker_of(self, rank: int) -> int | None:
         """Behind which worker the rank is; None for one that is not of the job here."""
