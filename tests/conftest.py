@@ -33,11 +33,12 @@ settings.register_profile("soak", settings.get_profile("default"), derandomize=F
 settings.load_profile(os.environ.get("FANIN_TEST_PROFILE", "default"))
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist's own hook, which reads the groups, comes before a conftest's otherwise
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put every test that starts processes into one group of xdist's loadgroup distribution."""
+    """Keep the tests of a file that starts processes on one worker of xdist: they share what they started."""
     for item in items:
         if item.get_closest_marker("processes"):
-            item.add_marker(pytest.mark.xdist_group("processes"))
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.house.repository import ROOT, project, tracked
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
