@@ -186,7 +186,7 @@ class Job:
 
     @property
     def survives_loss(self) -> bool:
-        """Whether it goes on without a rank that is lost or has left. At a leaf the parent decides, not the first rank."""
+        """Whether it goes on without a rank that is lost or has left. A leaf asks the parent's spec."""
         return self.first.on_worker_loss == "continue" if self.spec is None else self.spec.survives_loss
 
     def worker_of(self, rank: int) -> int | None:
