@@ -25,7 +25,7 @@ from fanin.emulation.simulator.scenario import (
     Scenario,
 )
 from fanin.host.machine.scale_forecast import AGE_WORDS
-from fanin.host.stale.policy import Policy
+from fanin.host.stale.policies import POLICIES
 from fanin.protocol.control import OnWorkerLoss
 
 MAX_FAULTS = 6
@@ -108,7 +108,7 @@ def _job(dice: random.Random, chaos: Chaos, *, tree: bool) -> JobPlan:
     small = element == "float32" and dice.random() < SMALL_SHARE
     think_s = dice.choice((0.0, 1e-3, 0.02))
     staleness = dice.randint(0, chaos.staleness) if stale else 0
-    policy: Policy | None = dice.choice((None, "wait", "skip", "fold")) if stale else None
+    policy = dice.choice((None, *POLICIES)) if stale else None
     on_worker_loss: OnWorkerLoss = dice.choice(LOSS_CHOICES) if stale else "raise"
     return JobPlan(
         workers=workers,

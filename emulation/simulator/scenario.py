@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 from fanin.emulation.dataclass_files import load_toml, read_dataclass
 from fanin.emulation.simulator.links import Link
 from fanin.errors import ConfigurationError
-from fanin.host.stale.policy import POLICIES, Policy
+from fanin.host.stale.policies import POLICIES
 from fanin.protocol import strict
 from fanin.protocol.job import LIVENESS_TIMEOUT_S, MAX_TREE_WORKERS
 from fanin.protocol.wire import MAX_WORKERS
@@ -129,7 +129,7 @@ class JobPlan:
     """By rank, a factor of `think_s`; 1 for ranks that it does not reach."""
     passes: float = 0.0
     """Probability that a worker passes a step of its own accord."""
-    policy: Policy | None = None
+    policy: str | None = None
     """What a stale worker does with gradients that are late (docs/staleness.md): then host/stale decides what each base
     is used for, and a flush of S passes follows the steps. None: one step after another, as in a synchronous job."""
     on_worker_loss: Literal["raise", "continue"] = "raise"
@@ -154,7 +154,8 @@ class JobPlan:
         check(8 <= self.words_per_packet <= 16_000, f"job: words_per_packet = {self.words_per_packet}")
         check(self.on_worker_loss in ("raise", "continue"), f"job: on_worker_loss = {self.on_worker_loss!r}")
         check(self.element in ("int32", "float32"), f"job: element {self.element!r} is neither int32 nor float32")
-        check(self.policy is None or self.policy in POLICIES, f"job: policy {self.policy!r} is none of {POLICIES}")
+        known = ", ".join(map(repr, POLICIES))
+        check(self.policy is None or self.policy in POLICIES, f"job: policy {self.policy!r}; expected one of {known}")
         check(0 <= self.short < self.words_per_packet, f"job: short = {self.short} of {self.words_per_packet} words")
         check(1 <= self.steady_steps <= 100_000, f"job: steady_steps = {self.steady_steps}; must be in 1..100000")
         floating = self.element == "float32"

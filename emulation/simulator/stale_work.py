@@ -15,7 +15,7 @@ import numpy.typing as npt
 from fanin.emulation.simulator.event_queue import EventQueue
 from fanin.emulation.simulator.scenario import JobPlan
 from fanin.host.stale.account import Account
-from fanin.host.stale.policy import passes_for
+from fanin.host.stale.policies import make_policy
 from fanin.host.stale.rounds import StaleRounds, Step
 from fanin.host.stale.scale import ScaleEpochs
 
@@ -54,7 +54,7 @@ class StaleWork:
         staleness = plan.largest_staleness
         self.account = Account(process.rank, plan.chunks)
         self.rounds = StaleRounds(
-            policy=plan.policy,
+            policy=make_policy(plan.policy),
             bound=staleness,
             scale=ScaleEpochs(staleness=staleness, epoch_rounds=EPOCH_BOUNDS * (staleness + 1), power=0),
             account=self.account,
@@ -63,7 +63,7 @@ class StaleWork:
         )
         self._process = process
         self._queue = queue
-        self._computes_ahead = passes_for(plan.policy)
+        self._computes_ahead = self.rounds.policy.passes_over
         self._computing = False
         self._computed: int | None = None
         """The version that a gradient was computed on, while the one before it still waits to be contributed."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fanin.errors import ConfigurationError
+from fanin.host.codecs.words import codec_for
 from fanin.host.stale.scale import TALLY_BINS
-from fanin.numerics.fixed_point import Codec
 from fanin.numerics.reduction import Element
+from fanin.protocol.job import JobSpec
 
 MAX_SLOTS = 65_536
 """What fanin.Options takes."""
@@ -27,8 +28,10 @@ class Layout:
     words_per_packet: int
     flows: int
     lanes: int = 32
-    contributions: int = 1
-    """M = N (S + 1), of the job."""
+    workers: int = 1
+    """N."""
+    staleness: int = 0
+    """The largest S that may be in force: lanes are sized for N (S + 1) contributions."""
     chunk_elements: int = field(init=False)
     slots: int = field(init=False)
     """P, per flow."""
@@ -36,9 +39,14 @@ class Layout:
     def __post_init__(self) -> None:
         if self.elements < 1:
             raise ConfigurationError("a model without parameters has nothing to contribute")
-        codec = Codec(Element.FLOAT32, self.lanes, self.contributions)  # refuses lanes that hold no level
-        object.__setattr__(self, "chunk_elements", codec.elements_per_packet(self.words_per_packet))
-        chunks = -(-(TALLY_BINS + self.elements) // self.chunk_elements)
+        spec = JobSpec(  # of the job as far as codecs know it: there may be none yet
+            job=0, generation=0, workers=self.workers, quorum=self.workers, staleness=self.staleness, slots=1,
+            words_per_packet=self.words_per_packet, tokens=(0,) * self.workers,
+        )  # fmt: skip
+        # Raises for lanes that hold no level of so many contributions.
+        codec = codec_for(Element.FLOAT32, self.lanes, TALLY_BINS + self.elements, spec)
+        object.__setattr__(self, "chunk_elements", codec.packet_elements)
+        chunks = codec.packets
         object.__setattr__(self, "slots", -(-chunks // self.flows))
         if self.slots > MAX_SLOTS:
             raise ConfigurationError(

@@ -6,7 +6,7 @@ Rules of this file
   result has come (the host rules of docs/slot-machine.md: in order, when the last one is known to be accepted).
 * `next_action` takes the first of these rows that holds. It returns None while one is under way.
 
-  | base b                                        | a gradient is ready                     | action                |
+  | base b                                        | a gradient is ready, whose fate is ...  | action                |
   |-----------------------------------------------|-----------------------------------------|-----------------------|
   | is S beyond the end                           |                                         | none: done            |
   | is in a drain, or at or beyond the end        |                                         | pass, at once         |
@@ -14,20 +14,17 @@ Rules of this file
   | heard of, or is before `known_from`, or       |                                         |                       |
   | rounds wait for everybody                     |                                         |                       |
   | any other of such a newcomer                  |                                         | none: wait            |
-  | round b was heard of, `wait`                  | yes, and the one before was not folded  | fold it; pass, late   |
-  |                                               | yes, and it is not too old, or `wait`   | contribute            |
-  |                                               | yes, too old, `skip`                    | drop it; look again   |
-  |                                               | yes, too old, `fold`                    | fold it; look again   |
-  | round b was heard of, and not `wait`          | no                                      | pass, late            |
+  | any                                           | CONTRIBUTE                              | contribute            |
+  |                                               | DROP                                    | drop it; look again   |
+  |                                               | FOLD                                    | fold it; look again   |
+  |                                               | FOLD_AND_PASS                           | fold it; pass, late   |
+  | round b was heard of, and `passes_over`       | (none is ready)                         | pass, late            |
   |                                               |                                         | none: wait            |
 
-* Why `wait` folds: N contributions come per iteration, and K < N of them close a round. If all workers always
-  contributed, rounds would run ahead of all workers as far as the bound lets them, and each gradient would land S
-  rounds late, even with equally fast workers. A late pass closes nothing, so late workers slow the rounds down again.
-  There are never two in a row: a worker that stays behind contributes every other time, late if need be.
+* The policy (policies/policy.py) decides a gradient's fate, and whether a base that is over is passed without one.
 * The end is the first base without gradients; the S passes from there on are the *flush*: whatever is late has landed
   once they are through, and every worker has the same results. All workers must have the same end. Where it is not
-  known beforehand, all have come equally far, and there is one base more before it, for what `wait` has folded.
+  known beforehand, all have come equally far, and a policy that `lands_folded` has one base more before the end.
 * The version is the number of results applied: it is b as soon as result b - 1 has come.
 * A newcomer begins at some base and is *absent* until it has the weights. Where rounds close without it, it passes
   late, so that K remains the number of gradients in a step. Its state includes the results before `known_from`.
@@ -46,7 +43,7 @@ from fanin.host.stale.account import (
     PASSED_LATE,
     Account,
 )
-from fanin.host.stale.policy import Fate, Policy, fate, passes_for
+from fanin.host.stale.policies.policy import Fate, RoundPolicy
 from fanin.host.stale.scale import ScaleEpochs
 
 
@@ -65,9 +62,9 @@ class Step(enum.Enum):
 class StaleRounds:
     """One worker's rounds."""
 
-    policy: Policy
+    policy: RoundPolicy
     bound: int
-    """Largest age that a gradient may have under `skip` and `fold`."""
+    """Largest age that a gradient may have, for policies that have a bound."""
     scale: ScaleEpochs
     account: Account
     base: int = 0
@@ -87,10 +84,10 @@ class StaleRounds:
     _ready_version: int | None = None
     _ready_gradients: int = 0
     _folded_gradients: int = 0
-    _held_back: bool = False
-    """Under `wait`: whether the last gradient was folded."""
+    _lands_folded: bool = False
+    """Whether what is ready is what was folded before the flush: its last chance, so no policy is asked."""
     _passes_next: bool = False
-    """Under `wait`: whether this base is to be passed, since its gradient was folded."""
+    """Whether this base is passed: its gradient was folded, or a flush has one more base and nothing was folded."""
 
     @property
     def ready(self) -> bool:
@@ -133,7 +130,7 @@ class StaleRounds:
         if self.end is not None:
             return
         self.end = here = self.base + self.under_way
-        if self.policy != "wait":
+        if not self.policy.lands_folded:
             return
         # A drain takes no gradient, so the base for what was folded comes after it.
         while self.scale.drains(self.end):
@@ -141,9 +138,9 @@ class StaleRounds:
         self.end += 1
         if self._folded_gradients:
             self._ready_version = here
-            self._held_back = True
+            self._lands_folded = True
         else:
-            self._passes_next = True
+            self._passes_next = True  # at once: others may have folded, and their round needs this worker
 
     def next_action(self) -> Step | None:
         """What to do now; do it, then ask again."""
@@ -163,7 +160,7 @@ class StaleRounds:
         if self._passes_next:
             self._passes_next = False
             return self._decide(PASSED_FLUSH if self.end is not None else PASSED_LATE)
-        if self._heard > self.base and passes_for(self.policy):
+        if self._heard > self.base and self.policy.passes_over:
             return self._decide(PASSED_LATE)
         return None
 
@@ -174,14 +171,13 @@ class StaleRounds:
         self.base += 1
 
     def _judge(self, age: int) -> Step:
-        verdict = fate(self.policy, age, self.bound)
-        if self.policy == "wait":
-            # Not twice in a row: a worker that is always late would otherwise never contribute.
-            late = self._heard > self.base and not self._held_back
-            self._held_back = self._passes_next = late
-            verdict = Fate.FOLD if late else Fate.CONTRIBUTE
+        assert age >= 0, f"age {age}"
+        fate = Fate.CONTRIBUTE
+        if not self._lands_folded:
+            fate = self.policy.fate(age, self.bound, over=self._heard > self.base)
+        self._passes_next = fate is Fate.FOLD_AND_PASS
         self.age = age
-        if verdict is Fate.FOLD:
+        if fate in (Fate.FOLD, Fate.FOLD_AND_PASS):
             self._ready_version = None
             self._folded_gradients += self._ready_gradients
             self._ready_gradients = 0
@@ -189,7 +185,7 @@ class StaleRounds:
             return Step.FOLD
         gradients = self._ready_gradients
         self._settle_ready()
-        if verdict is Fate.DROP:
+        if fate is Fate.DROP:
             self.account.dropped["too old"] += gradients
             return Step.DROP
         self.account.contributed += gradients + self._folded_gradients

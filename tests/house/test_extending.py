@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-import types
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fanin.emulation.simulator import scenario, simulation
 from fanin.host.codecs import words
 from fanin.host.codecs.words import codec
-from fanin.host.stale import policy, rounds
+from fanin.host.stale import policies, rounds
 from fanin.host.stale.account import Account
+from fanin.host.stale.policies import policy
 from fanin.host.stale.scale import ScaleEpochs
 from fanin.switch.machine.switch_machine import SwitchMachine
 from tests.house.repository import ROOT
@@ -28,29 +29,16 @@ def blocks(section: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", found[1], re.MULTILINE | re.DOTALL)
 
 
-def changed(diff: str) -> str:
-    """The file that a diff without line numbers names, with its changes."""
-    name = re.search(r"^\+\+\+ b/(.*)$", diff, re.MULTILINE)
-    assert name
-    text = (ROOT / name[1]).read_text()
-    for hunk in re.split(r"^@@\n", diff, flags=re.MULTILINE)[1:]:
-        lines = hunk.splitlines()
-        before = "\n".join(line[1:] for line in lines if line[0] != "+")
-        after = "\n".join(line[1:] for line in lines if line[0] != "-")
-        assert text.count(before) == 1, f"{name[1]} has no such place:\n{before}"
-        text = text.replace(before, after)
-    return text
-
-
 def test_a_policy(monkeypatch: pytest.MonkeyPatch) -> None:
-    (diff,), (use,) = blocks("A policy", "diff"), blocks("A policy", "python")
-    module = types.ModuleType(policy.__name__)
-    exec(compile(changed(diff), "policy.py", "exec"), module.__dict__)
-    module.check_policy("strict")
-    for name in ("fate", "passes_for", "Fate"):
-        monkeypatch.setattr(rounds, name, getattr(module, name))
-    names = {"StaleRounds": rounds.StaleRounds, "Step": rounds.Step, "ScaleEpochs": ScaleEpochs, "Account": Account}
-    exec(use, names)
+    code, use, run = blocks("A policy", "python")
+    known = dict(policies.POLICIES)
+    for module in (policies, scenario):
+        monkeypatch.setattr(module, "POLICIES", known)
+    names: dict[str, Any] = vars(policy) | vars(policies) | vars(rounds) | vars(scenario) | vars(simulation)
+    names |= {"ScaleEpochs": ScaleEpochs, "Account": Account}
+    for text in (code, use, run):
+        exec(text, names)
+    assert [*known][-1] == "strict"
 
 
 def test_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,8 +86,3 @@ def test_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
 
             assert on_every_rank(broadcast) == [list(range(0, 2000, 2))] * SIZE
             assert all(group.counters()["switch.broadcast"] == 1 for group in groups)
-
-
-def test_a_change_that_does_not_fit_is_found() -> None:
-    with pytest.raises(AssertionError, match="no such place"):
-        changed("--- a/fanin/protocol/wire.py\n+++ b/fanin/protocol/wire.py\n@@\n-nothing of it\n+something\n")

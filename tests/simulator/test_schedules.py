@@ -25,7 +25,7 @@ from fanin.emulation.simulator.search import search
 from fanin.emulation.simulator.simulation import simulate
 from fanin.emulation.simulator.violations import ViolationError
 from fanin.host.machine.scale_forecast import AGE_WORDS, Forecast
-from fanin.host.stale.policy import POLICIES
+from fanin.host.stale.policies import POLICIES
 from tests.support.cluster import WORKER_MACHINES
 
 SHIPPED = sorted(path.stem for path in SCENARIO_FOLDER.glob("*.toml"))

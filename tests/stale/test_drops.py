@@ -9,6 +9,7 @@ import pytest
 
 from fanin.host.stale.account import Account
 from fanin.host.stale.drops import CALM_LOOKS, MOST, WARNING_INTERVAL_S, WINDOW_GRADIENTS, DropWatch, QuorumFloor
+from fanin.host.stale.policies import make_policy
 from fanin.host.stale.rounds import StaleRounds, Step
 from fanin.host.stale.scale import ScaleEpochs
 
@@ -18,7 +19,7 @@ WORKERS, BOUND = 8, 2
 def rounds_that_overtake(rounds_per_gradient: int, gradients: int) -> Account:
     """Of a worker under `skip`, while whose every gradient so many rounds close."""
     account = Account(rank=0, chunks=1)
-    rounds = StaleRounds("skip", BOUND, ScaleEpochs(BOUND, 1 << 20, 0), account)
+    rounds = StaleRounds(make_policy("skip"), BOUND, ScaleEpochs(BOUND, 1 << 20, 0), account)
     heard = 0
     for _ in range(gradients):
         version = rounds.base
@@ -132,7 +133,9 @@ def test_the_warning_names_rank_share_and_remedy(caplog: pytest.LogCaptureFixtur
 
     class Runner(runner_module.StaleRunner):
         def __init__(self) -> None:
-            self._rounds = StaleRounds("skip", BOUND, ScaleEpochs(BOUND, 1 << 20, 0), Account(rank=3, chunks=1))
+            self._rounds = StaleRounds(
+                make_policy("skip"), BOUND, ScaleEpochs(BOUND, 1 << 20, 0), Account(rank=3, chunks=1)
+            )
             self._drops = DropWatch()
             self._clock = lambda: 0.0
 

@@ -7,15 +7,16 @@ import pytest
 
 from fanin.errors import ConfigurationError
 from fanin.host.stale.account import Account, UnbalancedError, check_balance
-from fanin.host.stale.policy import Policy, check_policy, staleness_factor
+from fanin.host.stale.policies import make_policy
 from fanin.host.stale.rounds import StaleRounds, Step
 from fanin.host.stale.scale import ScaleEpochs
+from fanin.host.stale.staleness_rate import staleness_factor
 
 
 def make(
-    policy: Policy = "skip", *, staleness: int = 2, bound: int = 2, end: int | None = None, epoch: int = 99
+    policy: str = "skip", *, staleness: int = 2, bound: int = 2, end: int | None = None, epoch: int = 99
 ) -> StaleRounds:
-    return StaleRounds(policy, bound, ScaleEpochs(staleness, epoch, power=0), Account(0, 1), end=end)
+    return StaleRounds(make_policy(policy), bound, ScaleEpochs(staleness, epoch, power=0), Account(0, 1), end=end)
 
 
 def contribute(rounds: StaleRounds, version: int) -> None:
@@ -38,7 +39,7 @@ def test_one_base_is_under_way_at_a_time() -> None:
 
 
 @pytest.mark.parametrize(("policy", "step"), [("wait", None), ("skip", Step.PASS), ("fold", Step.PASS)])
-def test_a_round_that_is_over_is_passed_unless_the_policy_is_wait(policy: Policy, step: Step | None) -> None:
+def test_a_round_that_is_over_is_passed_unless_the_policy_is_wait(policy: str, step: Step | None) -> None:
     rounds = make(policy)
     rounds.hear(0)
     assert rounds.next_action() is step
@@ -238,7 +239,7 @@ def test_a_gradient_that_vanished_is_noticed() -> None:
 
 def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="one of wait, skip, fold"):
-        check_policy("hurry")
+        make_policy("hurry")
 
 
 def test_the_rate_is_divided_by_the_staleness() -> None:

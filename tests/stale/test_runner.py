@@ -17,7 +17,7 @@ from fanin.host.engines.engine import Engine, SwitchEndpoint, make_engine
 from fanin.host.stale import runner as runner_module
 from fanin.host.stale.account import CONTRIBUTED, PASSED_FLUSH, Account, UnbalancedError, check_balance
 from fanin.host.stale.layout import Layout
-from fanin.host.stale.policy import Policy
+from fanin.host.stale.policies import make_policy
 from fanin.host.stale.rounds import StaleRounds
 from fanin.host.stale.runner import Result, StaleRunner
 from fanin.host.stale.scale import ScaleEpochs
@@ -110,20 +110,20 @@ class Job(list[Member]):
 
 @contextmanager
 def members(
-    policy: Policy, *, native: bool, quorum: int, end: int | None = None, patience_s: float = DEADLINE_S,
+    policy: str, *, native: bool, quorum: int, end: int | None = None, patience_s: float = DEADLINE_S,
     survives_loss: bool = False, scheme: Scheme = "memory",
 ) -> Iterator[Job]:  # fmt: skip
     """Runners of one job; packets of 64 words, so that a gradient is several."""
     shape = make_spec(WORKERS, quorum=quorum, staleness=STALENESS)
     layout = Layout(
-        elements=ELEMENTS, words_per_packet=shape.words_per_packet, flows=FLOWS, contributions=shape.contributions
+        elements=ELEMENTS, words_per_packet=shape.words_per_packet, flows=FLOWS, workers=WORKERS, staleness=STALENESS
     )
     spec = make_spec(WORKERS, quorum=quorum, staleness=STALENESS, slots=layout.slots, survives_loss=survives_loss)
     with ExitStack() as opened, cluster(scheme, spec, native=native, flows=FLOWS) as running:
         made = Job(running, layout, native)
         for rank, engine in enumerate(running.engines):
             scale = ScaleEpochs(STALENESS, EPOCH_ROUNDS, power=POWER)
-            rounds = StaleRounds(policy, STALENESS, scale, Account(rank, layout.chunks), end=end)
+            rounds = StaleRounds(make_policy(policy), STALENESS, scale, Account(rank, layout.chunks), end=end)
             member = Member()
             member.runner = StaleRunner(EngineSession(engine), layout, rounds, member.deliver, patience_s=patience_s)
             opened.callback(member.runner.close)
@@ -272,7 +272,15 @@ def test_a_newcomer_without_weights_holds_nobody_up_and_has_what_the_others_have
         account.accepted_chunks += chunks
         scale = ScaleEpochs(STALENESS, EPOCH_ROUNDS, power=POWER)
         rounds = StaleRounds(
-            "skip", STALENESS, scale, account, base=first, end=12, absent=True, known_from=version, waited_for=True
+            make_policy("skip"),
+            STALENESS,
+            scale,
+            account,
+            base=first,
+            end=12,
+            absent=True,
+            known_from=version,
+            waited_for=True,
         )
         newcomer = Member()
         newcomer.runner = StaleRunner(

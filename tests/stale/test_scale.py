@@ -104,7 +104,7 @@ def test_an_epoch_shorter_than_its_drain_is_refused() -> None:
 
 @given(st.integers(1, 10_000), st.sampled_from([8, 64, 352]), st.integers(1, 5), st.sampled_from([32, 16, 8]))
 def test_every_round_has_as_many_chunks_in_every_flow(elements: int, words: int, flows: int, lanes: int) -> None:
-    layout = Layout(elements=elements, words_per_packet=words, flows=flows, lanes=lanes, contributions=4)
+    layout = Layout(elements=elements, words_per_packet=words, flows=flows, lanes=lanes, workers=2, staleness=1)
     assert layout.padded == layout.slots * flows * layout.chunk_elements
     assert TALLY_BINS + elements <= layout.padded < TALLY_BINS + elements + flows * layout.chunk_elements
 

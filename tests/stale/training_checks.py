@@ -12,7 +12,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fanin.errors import ConfigurationError
 from fanin.host.stale.bound import DynamicBound
-from fanin.host.stale.policy import Policy
 from fanin.host.stale.quorum import SemiAsynchronousQuorum
 from fanin.host.torch import AsynchronousOptimizer, StaleOptions, StaleSynchronousState, stale_synchronous_hook
 
@@ -94,7 +93,7 @@ def check_staleness_zero_is_synchronous_training(rank: int, size: int) -> None:
 
 
 def train_asynchronously(
-    rank: int, size: int, rounds: int, policy: Policy, slow: int = 1, **given: Any
+    rank: int, size: int, rounds: int, policy: str, slow: int = 1, **given: Any
 ) -> AsynchronousOptimizer:
     model = make_model()
     torch.manual_seed(rank)

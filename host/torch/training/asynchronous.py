@@ -31,9 +31,9 @@ from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import ConfigurationError
 from fanin.host.stale.account import Account
-from fanin.host.stale.policy import Policy, staleness_factor
 from fanin.host.stale.prediction import LossPredictor
 from fanin.host.stale.runner import Result
+from fanin.host.stale.staleness_rate import staleness_factor
 from fanin.host.torch.training.newcomer import Welcome, come_in, parameter_facts
 from fanin.host.torch.training.stale import StaleJob, StaleOptions, fanin_group
 
@@ -42,9 +42,10 @@ class AsynchronousOptimizer:
     """Drives an optimizer by the rounds of a stale job.
 
     `model`: its parameters are made those of rank 0. `rounds`: results that training takes, the same on every rank.
-    `policy`: what becomes of late gradients. `schedule` gives the factor of the learning rate for a version, so that it
-    is the same everywhere. `staleness_rate`: divide a gradient by its age (staleness-aware SGD). `predict_loss`: weigh
-    a gradient by the loss that is predicted for when it lands over the loss that it was computed at.
+    `policy`: what becomes of late gradients, a name of fanin.host.stale.policies. `schedule` gives the factor of the
+    learning rate for a version, so that it is the same everywhere. `staleness_rate`: divide a gradient by its age
+    (staleness-aware SGD). `predict_loss`: weigh a gradient by the loss that is predicted for when it lands over the
+    loss that it was computed at.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class AsynchronousOptimizer:
         model: torch.nn.Module,
         *,
         rounds: int,
-        policy: Policy = "skip",
+        policy: str = "skip",
         options: StaleOptions | None = None,
         schedule: Callable[[int], float] | None = None,
         staleness_rate: bool = False,
@@ -68,7 +69,7 @@ class AsynchronousOptimizer:
         self.rounds = rounds
         self.options = options or StaleOptions(staleness=4)
         self.group = fanin_group(group, newcomers=True)
-        self._policy: Policy = policy
+        self._policy = policy
         self._schedule = schedule
         self._staleness_rate = staleness_rate
         self._predictor = LossPredictor() if predict_loss else None

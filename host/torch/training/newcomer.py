@@ -33,7 +33,7 @@ from fanin.host.session.control import RUNNING, job_state
 from fanin.host.session.handover import PURPOSE, Giver, GiverAddress, Source
 from fanin.host.session.session import Session
 from fanin.host.stale.account import PASSED_ABSENT, Account
-from fanin.host.stale.policy import Policy, check_policy
+from fanin.host.stale.policies import make_policy
 from fanin.host.stale.rounds import StaleRounds
 from fanin.host.stale.runner import Result
 from fanin.host.stale.scale import ScaleEpochs
@@ -100,7 +100,7 @@ _SCALE_STATE = ("power", "largest", "changes", "began", "power_before")
 
 def come_in(
     group: FaninProcessGroup,
-    policy: Policy,
+    policy: str,
     options: StaleOptions,
     training: Training,
     *,
@@ -114,7 +114,7 @@ def come_in(
     Raises ConfigurationError naming what differs from what the others train, AdmissionError when the job is over or the
     place stays taken for join_timeout_s, HandoverError when nobody gives the weights.
     """
-    check_policy(policy)
+    decides = make_policy(policy)
     name, started_s = next_job_name(group), time.monotonic()
     compare(group, name, training.facts())
     session = _take_place(group, policy, options, name)
@@ -131,7 +131,7 @@ def come_in(
         account.contributors += standing["contributors"]
         account.accepted_chunks += standing["accepted_chunks"].numpy()
         rounds = StaleRounds(
-            policy, options.oldest, ScaleEpochs(*scale_options, **standing["scale"]), account,
+            decides, options.oldest, ScaleEpochs(*scale_options, **standing["scale"]), account,
             base=first, end=end, absent=True, known_from=standing["version"], waited_for=everyone,
         )  # fmt: skip
         job = StaleJob(group, session, layout, rounds, options, on_result=on_result, weigh=weigh)
@@ -195,7 +195,7 @@ def _over(group: FaninProcessGroup, name: str) -> AdmissionError:
     )
 
 
-def _take_place(group: FaninProcessGroup, policy: Policy, options: StaleOptions, name: str) -> Session:
+def _take_place(group: FaninProcessGroup, policy: str, options: StaleOptions, name: str) -> Session:
     """Join the running job as soon as the switch has given the predecessor up."""
     given, size = group.options, dist.get_world_size(group)
     deadline = time.monotonic() + given.join_timeout_s

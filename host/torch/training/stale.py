@@ -21,7 +21,7 @@ from fanin.host.session.session import Session
 from fanin.host.stale.account import Account, check_balance
 from fanin.host.stale.bound import DynamicBound
 from fanin.host.stale.layout import Layout
-from fanin.host.stale.policy import Policy, check_policy
+from fanin.host.stale.policies import make_policy, policy_class
 from fanin.host.stale.rounds import StaleRounds
 from fanin.host.stale.runner import Result, StaleRunner
 from fanin.host.stale.scale import HEADROOM, ScaleEpochs, power_of
@@ -42,11 +42,11 @@ class StaleOptions:
     """S, 0..1024: rounds by which a contribution may land late. Each costs the switch another copy of the gradient, and
     lanes a part of a bit."""
     quorum: int | None = None
-    """K, 1..N: contributions that close a round. None: all but one under `wait`, so that a round is nearly what a
-    synchronous one is, and half of the workers under `skip` and `fold`."""
+    """K, 1..N: contributions that close a round. None: the policy's (`RoundPolicy.default_quorum`): all but one under
+    `wait`, half of the workers under `skip` and `fold`."""
     bound: int | None = None
-    """Largest age of a gradient under `skip` and `fold`: rounds between the weights that it was computed on and the
-    round that it is contributed to. None: S."""
+    """Largest age of a gradient, which `skip` and `fold` observe: rounds between the weights that it was computed on
+    and the round that it is contributed to. None: S."""
     epoch_rounds: int = 1024
     """Rounds from one change of scale to the next, more than S. Each change costs one meeting of all workers."""
     lanes: int | None = None
@@ -80,9 +80,9 @@ class StaleOptions:
         """The largest age that a gradient may have."""
         return self.largest_staleness if self.bound is None else self.bound
 
-    def quorum_for(self, policy: Policy, workers: int) -> int:
-        """K where none is given."""
-        return self.quorum or max(workers - 1 if policy == "wait" else workers // 2, 1)
+    def quorum_for(self, policy: str, workers: int) -> int:
+        """K: the one that is given, or the policy's."""
+        return self.quorum or policy_class(policy).default_quorum(workers)
 
 
 def fanin_group(group: c10d.ProcessGroup | None, *, newcomers: bool = False) -> FaninProcessGroup:
@@ -124,7 +124,8 @@ def layout_for(
         words_per_packet=words_per_packet,
         flows=flows,
         lanes=options.lanes or group.options.lanes,
-        contributions=dist.get_world_size(group) * (options.largest_staleness + 1),
+        workers=dist.get_world_size(group),
+        staleness=options.largest_staleness,
     )
 
 
@@ -171,7 +172,7 @@ class StaleJob:
     def found(
         cls,
         group: FaninProcessGroup,
-        policy: Policy,
+        policy: str,
         options: StaleOptions,
         *,
         elements: int,
@@ -185,7 +186,7 @@ class StaleJob:
         `largest` is this rank's largest gradient element, from which the ranks agree on the first scale; `end` the
         first base without gradients. Raises what Session.join raises.
         """
-        check_policy(policy)
+        decides = make_policy(policy)  # raises for an unknown one before anything is opened
         present = group.session
         assert present is not None
         size = dist.get_world_size(group)
@@ -209,7 +210,7 @@ class StaleJob:
         except ConfigurationError:
             session.close()
             raise
-        rounds = StaleRounds(policy, options.oldest, scale, Account(session.rank, layout.chunks), end=end)
+        rounds = StaleRounds(decides, options.oldest, scale, Account(session.rank, layout.chunks), end=end)
         return cls(group, session, layout, rounds, options, on_result=on_result, weigh=weigh)
 
     @property
