@@ -190,7 +190,7 @@ def _versions(answer: control.Stats) -> Check:
 
 
 def _settled(client: ControlClient, timeout_s: float) -> control.Reply:
-    """What the switch says of itself; a leaf that has just started, or just lost its parent, finds that out first."""
+    """The switch's statistics; a leaf that has just started, or just lost its parent, finds that out first."""
     answer = client.ask(control.Ask(), timeout_s)
     for _ in range(SETTLING_ATTEMPTS):
         parent = answer.parent if isinstance(answer, control.Stats) else None

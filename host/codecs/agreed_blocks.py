@@ -33,7 +33,7 @@ class AgreedBlocks(Codec):
 
     lanes: str = "32"
     share: float = 0.01
-    """Of the blocks that travel in each step, above 0 and at most 1; one at least."""
+    """Share of the blocks that travel in each step, above 0 and at most 1; one at least."""
 
     def __post_init__(self) -> None:
         Codec.__post_init__(self)

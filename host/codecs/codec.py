@@ -1,4 +1,4 @@
-"""What a gradient codec is: what becomes of a flat float32 array before and after the switch's sum.
+"""Gradient codecs: how a flat float32 array is transformed before and after the switch's sum.
 
     q_w = Q(A x_w + e_w)        at worker w; A is the same linear map at all workers, e_w what earlier steps still owe
     s   = sum of q_w            at the switch, in any order
@@ -13,7 +13,7 @@ Rules
   encoders with the same codec, layout, place and history do the same.
 * Steps of one encoder follow each other; those of one without memory (`without_memory`) may overlap.
 * All that a later step depends on is in `state()`: what `load` brings back goes on as if nothing had happened.
-* What a worker's contribution lost is in its residual, or is lost: `lost` and `energy` say how much it was.
+* The part of a contribution that encoding loses is in the residual, or is lost: `lost` and `energy` say how much.
 * An element that is not finite makes at least itself NaN at every worker, and no residual.
 * A new codec is a module here with a subclass of `Codec`; `codecs.make` finds it by its name.
 """
@@ -85,9 +85,9 @@ class Encoder(ABC):
         self.place = place
         self.random = Randomness(seed, place.bucket)
         self.energy = 0.0
-        """Of the last step: the squared norm of what this worker's contribution was to be, residual included."""
+        """Squared norm of this worker's contribution in the last step, residual included, before it was encoded."""
         self.lost = 0.0
-        """Of the last step: the squared norm of what is missing from it."""
+        """Squared norm of the part of it that encoding lost."""
 
     @abstractmethod
     def reduce(self, x: Floats, step: int) -> Stages:
@@ -105,7 +105,7 @@ class Encoder(ABC):
         self._load(state)
 
     def _load(self, state: State) -> None:
-        """Of the layout that `state` has; an encoder without state has nothing to take over."""
+        """Take over a state of this encoder's own layout; an encoder without state has nothing to take over."""
         assert not state
 
     @property
@@ -115,7 +115,7 @@ class Encoder(ABC):
 
     @property
     def nmse(self) -> float:
-        """Of the last step: what was lost of this worker's contribution, of all that it was; 0 of nothing."""
+        """Share of this worker's contribution that encoding lost in the last step; 0 where there was none."""
         return self.lost / self.energy if self.energy else 0.0
 
 
@@ -124,7 +124,7 @@ class Codec(ABC):
     """A codec's parameters; the same on every rank."""
 
     name: ClassVar[str] = ""
-    """What it is found by; empty for classes that are no codec themselves."""
+    """The name that it is found by; empty for abstract classes."""
     single_stage: ClassVar[bool] = True
     """Whether one sum is all it needs."""
 

@@ -3,8 +3,9 @@ SC 2011), a function of a key and a counter, without state.
 
     word i = Philox(key, {counter[0] + i / 4, counter[1], counter[2], counter[3]})[i mod 4]
 
-The key is (seed, stream). What workers must agree in (signs, coordinates) comes from a stream without a rank; what must
-differ between them (rounding) from a stream with one. The counter holds the step, so a step can be replayed alone.
+The key is (seed, stream). Numbers that workers must agree in (signs, coordinates) come from a stream without a rank,
+those that must differ between them (rounding) from a stream with one.
+The counter holds the step, so a step can be replayed alone.
 The fast twin is native/gradient_kernels.cpp; the vectors of Random123 hold both.
 """
 
@@ -29,7 +30,7 @@ _HIGH = np.uint64(32)
 
 
 class Purpose(enum.IntEnum):
-    """What numbers are for: each has streams of its own."""
+    """Uses of random numbers: each has streams of its own."""
 
     SIGNS = 1
     COORDINATES = 2

@@ -31,7 +31,7 @@ class RandomCoordinates(Codec):
 
     lanes: str = "32"
     share: float = 0.01
-    """Of the runs that travel in each step, above 0 and at most 1; one at least."""
+    """Share of the runs that travel in each step, above 0 and at most 1; one at least."""
     feedback: bool = True
     """Whether what does not travel is added to the next step; otherwise what travels is scaled up, without bias."""
 

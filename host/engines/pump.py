@@ -89,7 +89,7 @@ class PumpEngine:
 
     @property
     def description(self) -> str:
-        """What drives what over what."""
+        """Machine, loop and transport, in words."""
         return self._description
 
     @property
@@ -113,7 +113,7 @@ class PumpEngine:
             try:
                 self._submit_to_machines(ticket, reduction)
             except BaseException:
-                # What the first machine refuses, all would: they are of one kind and one spec. So none has it.
+                # All machines refuse what the first refuses, since they are of one kind and one spec. So none has it.
                 with self._changed:
                     del self._unfinished[ticket], self._owners[ticket]
                 raise
@@ -207,7 +207,7 @@ class PumpEngine:
     def _submit_to_machines(self, ticket: int, reduction: Reduction) -> None:
         for machine, pump in zip(self._machines, self._pumps, strict=True):
             with pump.lock:
-                if self._failed or machine.failed:
+                if self._failed or machine.failed:  # the ticket is never done, and the failure's event says why
                     return
                 given = machine.submit(reduction)
                 assert given == ticket, f"a machine gave ticket {given} for {ticket}"
@@ -222,7 +222,7 @@ class PumpEngine:
                     if self._subscribed:
                         self._events.append(event)
                     self._changed.notify_all()
-        elif isinstance(event, MembersChanged):
+        elif isinstance(event, MembersChanged):  # every flow reports each change, in any order
             with self._changed:
                 if event.change > self._change:
                     self._change = event.change
@@ -231,6 +231,7 @@ class PumpEngine:
         elif isinstance(event, Stands):
             with self._changed:
                 self._stands.append(event.base)
+                # Reductions begin with one base in all slots of all flows: the flow that is furthest decides.
                 if len(self._stands) == len(self._pumps):
                     self._events.append(Stands(max(self._stands)))
                     self._changed.notify_all()
@@ -269,6 +270,6 @@ class PumpEngine:
             pump.halt()
         with self._changed:
             first, self._failed = not self._failed, True
-            self._owners = dict.fromkeys(self._unfinished)
+            self._owners = dict.fromkeys(self._unfinished)  # no machine touches their memory any more
             self._changed.notify_all()
         return first

@@ -5,7 +5,7 @@ Rules of this file
 * Slots of a job may stand at different bases. The newcomer asks for each (a pass of base MAX_BASE, which the switch
   answers with a bare ANSWER that acknowledges nothing); once it knows all, it can be told at which base, the same for
   every slot, its reductions begin. Up to there it passes, so that nobody waits for it.
-* A slot is in one of these states; what does not stand here is dropped and counted.
+* A slot is in one of these states; any other packet is dropped and counted.
 
   | state    | what happens                                           | becomes                                       |
   |----------|--------------------------------------------------------|-----------------------------------------------|
@@ -34,7 +34,7 @@ class Step(enum.Enum):
 
     IGNORED = enum.auto()
     MOVED = enum.auto()
-    """What was sent last is answered."""
+    """The slot's last packet is answered."""
 
 
 class CatchUp:
@@ -78,7 +78,7 @@ class CatchUp:
         while self._queue:
             slot = self._queue.popleft()
             self._queued.discard(slot)
-            if slot in self._base:
+            if slot in self._base:  # it may have been done while its repetition waited here
                 return slot
         return None
 
@@ -98,6 +98,7 @@ class CatchUp:
         slot, base = packet.slot, self._base[packet.slot]
         bare = packet.kind is Kind.ANSWER and Flag.BARE in packet.flags
         if base is None:
+            # A result is the others', and an answer with this worker's bit is for a predecessor in this place.
             if not bare or own:
                 return Step.IGNORED
             self._base[slot] = packet.base
@@ -106,6 +107,7 @@ class CatchUp:
                 self.first_base = max(stands for stands in self._base.values() if stands is not None)
             self._ask_one_more()
             return Step.MOVED
+        # Without the bit the round has closed without this pass, which is not accepted yet: its ANSWER will say so.
         if packet.base != base or self._begin is None or not own:
             return Step.IGNORED
         self._base[slot] = base + 1

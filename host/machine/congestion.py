@@ -80,7 +80,7 @@ class Congestion:
         self._silent = 0
         """Timers since anything was heard of a transmission."""
         self._shortest_s = self._shortest_before_s = float("inf")
-        """Of the time since `_shortest_since`, and of the SHORTEST_FOR_S or more before."""
+        """Shortest round trips: since `_shortest_since`, and in the SHORTEST_FOR_S or more before that."""
         self._shortest_since = 0.0
         self._recent_s = self._recent_before_s = float("inf")
         """Shortest of this window of packets, and of the one before."""
@@ -119,7 +119,7 @@ class Congestion:
     def result(self, order: int, next_order: int, overdue: int) -> None:
         """A result came for that transmission; how many others are overdue."""
         self._silent = 0
-        if order >= self._window_ends:
+        if order >= self._window_ends:  # sent after the window began: a window of packets is over
             self._recent_before_s, self._recent_s = self._recent_s, float("inf")
             self._window_ends = next_order
         if DOUBTS_PER_WINDOW * overdue > self.window or order < self._recover or not self.limited:
@@ -131,6 +131,8 @@ class Congestion:
 
     def lost(self, order: int, next_order: int) -> None:
         """That transmission, or its result, was lost."""
+        # Sent before the last cut, it belongs to the congestion that was answered by it; lost with empty queues, it was
+        # lost to noise.
         if not self.shares or order < self._recover or not self._queues():
             return
         self._recover = next_order
@@ -145,7 +147,7 @@ class Congestion:
         self._silent += 1
         if self._silent < SILENT_TIMEOUTS:
             return
-        if self._silent == SILENT_TIMEOUTS:
+        if self._silent == SILENT_TIMEOUTS:  # once: each later timer would halve the threshold again
             self._threshold = max(self.window / 2.0, min(MIN_WINDOW, self._pool))
             self.cuts += 1
         self._recover = next_order

@@ -1,4 +1,4 @@
-"""What a worker machine is to those who drive it: the twin (worker_machine.py) or `_native.WorkerMachine`."""
+"""The interface of a worker machine to its drivers: of the twin (worker_machine.py) and of `_native.WorkerMachine`."""
 
 from __future__ import annotations
 

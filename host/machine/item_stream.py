@@ -53,7 +53,7 @@ class ItemStream:
     """The items of one flow."""
 
     def __init__(self, slots: int, window: int) -> None:
-        """`window`: of JobSpec.window_items."""
+        """`window`: JobSpec.window_items, how far an item may be ahead of the oldest unfinished one."""
         self.slots = slots
         self.window = window
         self.end_item = 0
@@ -92,7 +92,7 @@ class ItemStream:
         repeats = max(self._repeats) + len(self._operations) + 1
         if (self.end_item + operation.items) // self.slots + repeats > MAX_BASE:
             raise OverflowError(f"a slot counts {MAX_BASE} rounds, and this job has used them up: join a new one")
-        if not operation.chunks:
+        if not operation.chunks:  # it has no item here; one in `_operations` would never be finished
             return
         self._operations.append(operation)
         self.end_item += operation.items
@@ -133,6 +133,8 @@ class ItemStream:
 
     def next(self) -> int | None:
         """The slot whose item is to be sent next, what is sent again first; it stays so until `take`."""
+        # Both queues are cleaned up only here: a result may come while its slot is queued, and removing it from the
+        # middle would cost more than skipping it when it is first.
         while self._again:
             if self._state[self._again[0]] is SlotState.AGAIN:
                 return self._again[0]
@@ -163,7 +165,7 @@ class ItemStream:
         """Queue the slot's current item, which was sent before, once more."""
         assert self._state[slot] in (SlotState.FLYING, SlotState.AGAIN)
         self._state[slot] = SlotState.AGAIN
-        if not self._is_in_again[slot]:
+        if not self._is_in_again[slot]:  # it may be there from before, when a result came while it waited
             self._is_in_again[slot] = True
             self._again.append(slot)
 
@@ -182,6 +184,7 @@ class ItemStream:
         if operation.words_chunk(item) is None:
             return None
         operation.unfinished_chunks -= 1
+        # Operations finish out of order where slots do; `operation` still has to find the items of those before.
         while self._operations and self._operations[0].unfinished_chunks == 0:
             self._operations.popleft()
         return operation if operation.unfinished_chunks == 0 else None
@@ -203,7 +206,7 @@ class ItemStream:
             return
         operation = self.operation(item)
         if operation.lead and operation.words_chunk(item) is not None and item not in self._agreed:
-            return
+            return  # its codes travel in an earlier item, whose `finish` offers this one
         self._enqueue(slot)
 
     def _enqueue(self, slot: int) -> None:

@@ -4,9 +4,9 @@ Rules of this file
 ------------------
 * Every transmission gets a higher order number than the one before, whether it is the first of its item or not. The
   contribution carries it, and a RECEIPT of the switch says which orders have arrived (switch/machine/receipts.py).
-* What a receipt shows not to have arrived is lost, and sent again at once: an order at least REORDER_THRESHOLD below
-  the highest that has arrived (RFC 9002, section 6.1.1), or one that was sent more than REORDER_SHARE of a round trip
-  before it (RFC 8985, section 6.2).
+* A transmission that a receipt shows not to have arrived is lost, and sent again at once, if its order is at least
+  REORDER_THRESHOLD below the highest that has arrived (RFC 9002, section 6.1.1), or if it was sent more than
+  REORDER_SHARE of a round trip before that one (RFC 8985, section 6.2).
 * A result that comes for order o says that results for what was sent REORDER_THRESHOLD or more before it are overdue (a
   gap). Either a contribution was lost, and then the switch has told the worker whose it was, and the result will come
   one round trip later; or the result was lost on its way here. So what is overdue is in doubt, and sent again after
@@ -51,7 +51,7 @@ from fanin.protocol.wire import ORDER_MASK
 
 @dataclass(slots=True)
 class Transmission:
-    """What is known of the current item of a slot, once it was sent."""
+    """The latest transmission of a slot's current item."""
 
     order: int
     sent_at: float
@@ -69,7 +69,7 @@ class LossRecovery:
         self.timeouts_in_a_row = 0
         """Since the last result."""
         self.next_order = 1
-        """Of the next transmission. The lower 32 bits are on the wire, where 0 would be none."""
+        """The order number of the next transmission. Its lower 32 bits are on the wire, where 0 means none."""
         self._restarted_at = 0.0
         self._expired_at = 0.0
         self._transmissions: dict[int, Transmission] = {}
@@ -133,10 +133,11 @@ class LossRecovery:
         self._restarted_at = now
         self.timeouts_in_a_row = 0
         self.timer.progressed()
-        if transmission.count > 1:
+        if transmission.count > 1:  # Karn: whichever transmission this answers, it neither times nor orders anything
             self._doubt_oldest_if_late(now)
             return None
         round_trip_s = None
+        # Sent before the timer expired, it would time how long some worker waited before it sent again.
         if transmission.sent_at >= self._expired_at:
             round_trip_s = now - transmission.sent_at
             self.timer.sample(round_trip_s)
@@ -146,10 +147,11 @@ class LossRecovery:
             if self._transmissions[other].order + threshold > transmission.order:
                 break
             overdue.append(other)
+        # In doubt, not lost: the switch may have it, and be waiting for a peer whose packet was lost.
         for other in overdue:
             self.withdraw(other)
             self._doubtful[other] = now + self.timer.patience_s(self._patience)
-        if self._thin:
+        if self._thin:  # too few others fly to bring more evidence, and sending so few again costs little
             self._doubtful = dict.fromkeys(self._doubtful, now)
         return round_trip_s
 
@@ -157,6 +159,7 @@ class LossRecovery:
         oldest = next(iter(self._flying), None)
         if oldest is not None and self._transmissions[oldest].sent_at + self.timer.timeout_s() <= now:
             self.withdraw(oldest)
+            # At the front: `take_late` and `deadline` rely on doubts being in the order of their times.
             self._doubtful = {oldest: now, **self._doubtful}
 
     def repetition_was(self, *, needed: bool) -> None:
@@ -182,6 +185,7 @@ class LossRecovery:
 
         Returns the slots whose transmissions are lost, and the round trip of the path, if this measures one.
         """
+        # Orders on the wire are 32 bits: both are taken as the latest ones, up to what was sent, that end in these.
         top = self.next_order - 1 - (self.next_order - 1 - highest & ORDER_MASK)
         answered = self.next_order - 1 - (self.next_order - 1 - told & ORDER_MASK)
         missing: list[int] = []
@@ -193,6 +197,7 @@ class LossRecovery:
                 round_trip_s = now - transmission.sent_at
             if behind == 0:
                 top_sent_at = transmission.sent_at
+            # Below 0 it was sent after the highest that has arrived: the receipt says nothing of it.
             if behind == 0 or (0 < behind <= 32 and received >> (behind - 1) & 1):
                 self._landed += slot in self._flying and not transmission.arrived
                 transmission.arrived = True
@@ -200,7 +205,7 @@ class LossRecovery:
                 missing.append(slot)
         earlier_s = self.timer.smoothed_s * REORDER_SHARE
         lost = []
-        for slot in missing:
+        for slot in missing:  # missing may also mean reordered: only distance in orders or time makes it lost
             transmission = self._transmissions[slot]
             far = top - transmission.order >= REORDER_THRESHOLD
             if far or (top_sent_at is not None and transmission.sent_at + earlier_s < top_sent_at):
@@ -209,7 +214,7 @@ class LossRecovery:
         return lost, round_trip_s
 
     def withdraw(self, slot: int) -> None:
-        """The slot's item will be sent again for another reason."""
+        """The slot's item no longer flies, or is to be sent again for another reason."""
         if slot in self._flying:
             del self._flying[slot]
             self._landed -= self._transmissions[slot].arrived
@@ -234,9 +239,11 @@ class LossRecovery:
         transmission = self._transmissions[oldest]
         if max(transmission.sent_at, self._restarted_at) + self.timer.timeout_s() > now:
             return None
+        # Not if it was sent so recently that its result cannot be overdue.
         due = now - self.timer.patience_s(0.0)
         if self.timeouts_in_a_row % 2 == 0 and lowest in self._flying and self._transmissions[lowest].sent_at <= due:
             oldest, transmission = lowest, self._transmissions[lowest]
+        # A thin flight has nothing but the timer to show a loss, so the timer stays short for a while.
         if not self._thin or self.timeouts_in_a_row >= LINEAR_TIMEOUTS:
             self.timer.expired()
         self.timeouts_in_a_row += 1

@@ -42,7 +42,7 @@ from fanin.numerics.reduction import Reduction
 from fanin.protocol.job import JobSpec
 
 AGREED = struct.Struct("!QQBBB")
-"""What ranks must agree in, for the signature: ticket, count, element, the codec's number, tag."""
+"""Facts that must be alike on every rank, hashed into the signature: ticket, count, element, codec's number, tag."""
 
 _NO_CODES: Codes = np.empty(0, np.uint16)
 
@@ -90,7 +90,7 @@ class Operation:
     unfinished_chunks: int = field(init=False)
     forecasts: bool = field(init=False)
     forecast: Forecast | None = field(init=False, default=None)
-    """What the words of the first round were quantized with, once they were; they may have to be sent again."""
+    """The forecast that the words of the first round were quantized with, once they were: they may be sent again."""
 
     def __post_init__(self) -> None:
         asked, spec = self.reduction, self.spec
@@ -103,7 +103,7 @@ class Operation:
             and self.codec.word_count(0) + AGE_WORDS <= spec.words_per_packet
             and spec.synchronous
         )
-        if self.codec.in_one_flow:
+        if self.codec.in_one_flow:  # its packets are decoded together, and flows share nothing
             packets *= self.flow == 0
             self.flow, self.flow_count = 0, 1
         self.chunks = max(0, -(-(packets - self.flow) // self.flow_count))
@@ -148,7 +148,7 @@ class Operation:
 
     @property
     def shape(self) -> Shape:
-        """What reductions have in common that are likely to have the same scales."""
+        """Reductions with the same shape are likely to have the same scales."""
         return self.reduction.count, self.reduction.element, self.codec.number
 
     # --- numbers ---
@@ -176,6 +176,7 @@ class Operation:
         start, count = self.codec.span(packet)
         codes = self._codes(chunk, agreed)
         x, residual = self._inputs(chunk)
+        # Before the result is written: in place, that overwrites x.
         if residual is not None:
             residual[:] = self.codec.residual_after(x, codes, asked.factor, residual)
         if max(start, asked.keep_first) < min(start + count, asked.keep_first + asked.kept):

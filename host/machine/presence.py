@@ -25,7 +25,7 @@ Rules of this file, as a table; a phase that is not named ignores what happens.
 * Any legal packet of the job is a sign of life; with keyed tags, one that cannot be a repetition. Silence counts
   from the last one, and only if HEARTBEATS_TO_SILENCE HELLOs went unanswered: a process that was stopped must not take
   its own sleep for silence.
-* Leaving, BYE goes out every BYE_RETRY_S. Who has failed or left sends nothing.
+* Leaving, BYE goes out every BYE_RETRY_S. A worker that has failed or left sends nothing.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Presence:
         self._heard_at: float | None = None
         """When the switch was last heard; before that, when the machine started; None before that."""
         self._unanswered = 0
-        """HELLOs since then."""
+        """HELLOs since the switch was last heard."""
         self._say_at = 0.0
         """When the next HELLO or BYE is due; the first at once."""
         self._leave_by = 0.0
@@ -125,7 +125,7 @@ class Presence:
             return min(self._say_at, self._leave_by)
         if not self.joined or self._heard_at is None:
             return None
-        if self._unanswered < HEARTBEATS_TO_SILENCE:
+        if self._unanswered < HEARTBEATS_TO_SILENCE:  # it cannot count as silent before the next HELLO
             return self._say_at
         return min(self._say_at, self._heard_at + self._silence_limit_s)
 
@@ -134,6 +134,8 @@ class Presence:
         if self.phase is Phase.LEAVING and now >= self._leave_by:
             self.phase = Phase.LEFT
             self._events.append(Departed(confirmed=False))
+        # A process that was stopped wakes up with the limit long past, and its answers unread: only HELLOs that it has
+        # sent since then, and that stay unanswered, show silence.
         elif self.joined and self._heard_at is not None and self._unanswered >= HEARTBEATS_TO_SILENCE:
             silent_s = now - self._heard_at
             if now >= self._heard_at + self._silence_limit_s:
@@ -154,20 +156,22 @@ class Presence:
             self._say_at = now + self._heartbeat_s
             self._events.append(Ready())
         self.peers_gone(lost, left, now)
+        # An answer to an earlier HELLO would measure the time since the later one.
         return now - self._hello_sent_at if sequence == (self.hello_sequence - 1) & 0xFFFFFFFF else None
 
     def peers_gone(self, lost: int, left: int, now: float) -> None:
         """WELCOME or NOTICE names peers that are lost or have left."""
         if not self.joined or self._survives_loss:
             return
-        if left and not self._left:
+        if left and not self._left:  # the first of them starts the grace; every WELCOME repeats the mask
             self._left_at = now
         self._left = left
         if lost:
             self._fail(WorkersGone(lost, left))
 
     def members_are(self, change: int, members: int, base: int) -> None:
-        """WELCOME or NOTICE says who the members are after `change` changes; one that is overtaken is no news."""
+        """WELCOME or NOTICE says who the members are after `change` changes."""
+        # Only a higher count is news: packets overtake each other, and WELCOME repeats what a NOTICE has said.
         if self.joined and self._survives_loss and change > self._change:
             gone, come = self._members & ~members, members & ~self._members
             self._change, self._members = change, members
@@ -183,13 +187,15 @@ class Presence:
 
     def refused(self, reason: Reason) -> None:
         """NOTICE came: the switch will not act on this worker's packets."""
-        if self.phase is Phase.LEAVING:
+        if self.phase is Phase.LEAVING:  # the echo of BYE was lost, and the switch does not know this worker any more
             self.departed()
         elif self.joined:
             self._fail(PacketRefused(reason))
 
     def other_version(self) -> None:
         """One side or the other does not understand the protocol version of the other's packets."""
+        # Later a peer of another version cannot be the switch; and in a job with checksums or tags, whose version byte
+        # nothing has protected yet, the packet may be damaged, or anybody's.
         if self.phase is Phase.CONNECTING and not self._protected:
             self._fail(PacketRefused(Reason.VERSION))
 

@@ -43,7 +43,7 @@ class Forecast:
     codes: Codes
 
     def age_words(self) -> Words:
-        """What is sent of the age, shape (AGE_WORDS,)."""
+        """The words that carry the age, shape (AGE_WORDS,)."""
         return np.array([self.age, self.age**2], np.uint32)
 
     def holds(self, agreed: Codes, age_sums: Words, contributors: int) -> bool:
@@ -71,7 +71,7 @@ class ScaleForecast:
     def learn(self, shape: Shape, ticket: int, agreed: Codes) -> None:
         """These codes were agreed on; results may come in another order than tickets."""
         known = self._last.get(shape)
-        if known is None or ticket > known[0]:
+        if known is None or ticket > known[0]:  # an older ticket's codes must not replace a newer one's
             self._last[shape] = ticket, agreed
         self._last.move_to_end(shape)
         if len(self._last) > MAX_SHAPES:

@@ -144,7 +144,7 @@ class WorkerMachine:
         self._stream.append(operation)
         self._tickets += 1
         self._outstanding += 1
-        if not operation.chunks:
+        if not operation.chunks:  # more flows than packets: this flow has no part in it, and no result will end it
             self._done(operation)
         return operation.ticket
 
@@ -218,6 +218,7 @@ class WorkerMachine:
             round_trip_s = self._congestion.paced_round_trip(self._recovery.timer.smoothed_s)
             slot = self._stream.next()
             assert slot is not None
+            # Repetitions are not paced: peers wait for them, and they replace packets that have left the path.
             if not self._recovery.was_sent(slot) and not self._congestion.may_send(round_trip_s, now):
                 self._counters["paced"] += 1
                 break
@@ -225,7 +226,7 @@ class WorkerMachine:
             assert item is not None
             datagrams.append(self._contribution(item))
             self._congestion.sent(round_trip_s, now)
-            if self._recovery.idle:
+            if self._recovery.idle:  # waiting begins here: the pause before it counts against no departed peer
                 self._moved_at = now
             if not self._recovery.sent(item % self._spec.slots, now):
                 self._counters["retransmissions"] += 1
@@ -277,11 +278,12 @@ class WorkerMachine:
             if error.reason is Reason.VERSION:
                 self._presence.other_version()
             return error.reason
+        # The job's checksum is required, not only checked where present: damage may also clear the flag.
         if self._spec.checksum and not packet.flags & Flag.CHECKSUM:
             return Reason.CHECKSUM
         if packet.job != self._spec.job:
             return Reason.UNKNOWN_JOB
-        if packet.generation != self._spec.generation:
+        if packet.generation != self._spec.generation:  # a packet of an earlier job that had the same index
             return Reason.GENERATION
         if packet.worker not in (self._worker, SWITCH_WORKER):
             return Reason.WORKER_RANGE
@@ -313,10 +315,11 @@ class WorkerMachine:
 
     def _welcome(self, packet: Packet, size_bytes: int, now: float) -> Reason | None:
         connecting = self._presence.phase is Phase.CONNECTING
+        # Connecting, only a WELCOME of full length counts: a shorter one does not show that the path carries results.
         if len(packet.words) < 2 or (connecting and size_bytes != self._spec.packet_bytes):
             return Reason.LENGTH
         if self._spec.data_key:
-            if packet.slot < self._welcomes:
+            if packet.slot < self._welcomes:  # repeated by somebody, or overtaken: its tag holds all the same
                 return Reason.ANCIENT
             self._welcomes = packet.slot + 1
         self._presence.heard(now)
@@ -330,9 +333,10 @@ class WorkerMachine:
         return None
 
     def _notice(self, packet: Packet, now: float) -> Reason | None:
-        if packet.contributors not in Reason._value2member_map_:
+        try:
+            reason = Reason(packet.contributors)
+        except ValueError:
             return Reason.KIND
-        reason = Reason(packet.contributors)
         if reason is Reason.VERSION:
             self._presence.other_version()
             return Reason.VERSION
@@ -377,16 +381,18 @@ class WorkerMachine:
             self._catch(self._catch_up, packet, now)
             return None
         item, base = self._stream.current(slot), self._stream.base(slot)
-        if packet.base < base:
+        if packet.base < base:  # RESULT and an ANSWER to a repetition have both arrived, or the network duplicated one
             self._counters["duplicates"] += 1
             self._counters["spurious"] += packet.kind is Kind.ANSWER
             return None
+        # With a quorum below N rounds close without this worker, so a result may be of a base that it has not reached.
         if packet.base > base or not self._recovery.was_sent(slot):
             if packet.kind is Kind.RESULT:
                 self._hear(slot, packet.base)
             return Reason.FUTURE
         operation = self._stream.operation(item)
         shape = len(packet.codes), len(packet.words)
+        # A round of passes alone has neither words nor a signature: the switch adds nothing of a pass.
         of_passes_only = packet.contributors == 0 and shape == (0, 0) and not operation.code_count
         if packet.signature != operation.signature and not of_passes_only:
             return Reason.MISMATCH
@@ -401,6 +407,7 @@ class WorkerMachine:
             self._stream.send_again(slot)
             return None
         if packet.kind is Kind.RESULT and not packet.bitmap >> self._worker & 1 and slot not in self._accepted:
+            # Storing it would overwrite the source of an in-place reduction, which a retransmission may still need.
             self._counters["unacknowledged"] += 1
             self._closed[slot] = max(self._closed[slot], packet.base + 1)  # later ones may have come before it
             return None
@@ -408,6 +415,7 @@ class WorkerMachine:
         words = operation.word_count(item) + AGE_WORDS * forecasts
         if shape != (operation.code_count, words) and not of_passes_only:
             return Reason.LENGTH
+        # With staleness a late contribution is answered as well; without, an ANSWER means that the RESULT was lost.
         if packet.kind is Kind.ANSWER and self._spec.history == SYNCHRONOUS_HISTORY:
             self._counters["losses"] += 1
             self._recovery.repetition_was(needed=True)
@@ -424,7 +432,7 @@ class WorkerMachine:
         slot = packet.slot
         knew = catch_up.first_base is not None
         step = Step.IGNORED
-        if self._recovery.was_sent(slot):
+        if self._recovery.was_sent(slot):  # otherwise it is a result for others, or answers a predecessor in this place
             step = catch_up.receive(packet, bool(packet.bitmap >> self._worker & 1))
         if step is Step.IGNORED:
             self._counters["duplicates"] += 1
@@ -469,8 +477,8 @@ class WorkerMachine:
         self._finished(slot, now)
 
     def _finished(self, slot: int, now: float) -> None:
-        """What was sent for the slot is answered."""
-        order = self._recovery.order(slot)
+        """The slot's transmission is answered."""
+        order = self._recovery.order(slot)  # before `finished`, which forgets it
         round_trip_s = self._recovery.finished(slot, now)
         if round_trip_s is not None:
             self._congestion.round_trip(round_trip_s, now)
@@ -502,6 +510,7 @@ class WorkerMachine:
         words_chunk = operation.words_chunk(item)
         if words_chunk is not None:
             count = operation.word_count(item)
+            # No words: a round of passes alone, whose sum is zero.
             words = packet.words[:count] if len(packet.words) else np.zeros(count, np.uint32)
             agreed = brought if by_forecast else self._stream.agreed_codes(item)
             operation.store(words_chunk, agreed, words, packet.contributors)
@@ -526,7 +535,7 @@ class WorkerMachine:
 
     def _hello(self) -> bytes:
         words = self._token
-        if self._presence.phase is Phase.CONNECTING:
+        if self._presence.phase is Phase.CONNECTING:  # as long as a result, to try the path both ways
             words = np.pad(words, (0, (self._spec.packet_bytes - HEADER_BYTES) // WORD_BYTES - len(words)))
         return self._packet(Kind.HELLO, slot=self._presence.hello_sequence, words=words)
 
@@ -561,7 +570,7 @@ class WorkerMachine:
 
     def _by_forecast(self, operation: Operation) -> tuple[Codes, Words]:
         """The codes of the only chunk, its words with the forecast's codes, and the forecast's age."""
-        if operation.forecast is None:
+        if operation.forecast is None:  # taken once: repetitions must carry the same bits, whatever was learned since
             operation.forecast = self._scales.of(operation.shape, operation.ticket)
         forecast = operation.forecast
         words = np.zeros(operation.word_count(operation.first_item), np.uint32)

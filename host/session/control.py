@@ -66,12 +66,12 @@ class ControlClient:
             raise
 
     def send(self, request: control.Request) -> None:
-        """Send without waiting. What the queue does not take is lost: who asks, asks again."""
+        """Send without waiting. A request that the queue does not take is lost: callers repeat theirs."""
         self._last = request
         self._send(self._conversation.outgoing(request, self._credentials))
 
     def receive(self, timeout_s: float) -> control.Reply | None:
-        """The next reply that counts, or None. AdmissionError for bytes that are no reply of this version."""
+        """The next reply that counts, or None. AdmissionError for bytes that are not a reply of this version."""
         deadline = time.monotonic() + timeout_s
         while self._socket.poll(ceil(max(deadline - time.monotonic(), 0.0) * 1000)):
             data = self._socket.recv(zmq.NOBLOCK)
@@ -122,8 +122,8 @@ class ControlClient:
         key = "its key is not FANIN_CURVE_SERVER_KEY" if self._encrypted else "it wants FANIN_CURVE_SERVER_KEY"
         return SwitchUnreachableError(
             str(self.address),
-            f"{self.address} accepts TCP connections but did not answer for {waited_s:.1f} s: it is no fanin switch, "
-            f"it hangs, or {key}. {start_hint(self.address)}",
+            f"{self.address} accepts TCP connections but did not answer for {waited_s:.1f} s: it is not a fanin "
+            f"switch, it hangs, or {key}. {start_hint(self.address)}",
         )
 
     def close(self) -> None:
@@ -152,7 +152,7 @@ class ControlClient:
         try:
             self._socket.setsockopt(zmq.CURVE_SERVERKEY, curve_server_key.encode())
         except (zmq.ZMQError, UnicodeError) as error:
-            raise ConfigurationError(f"curve_server_key is no Z85 key: {error}") from error
+            raise ConfigurationError(f"curve_server_key is not a Z85 key: {error}") from error
         self._socket.setsockopt(zmq.CURVE_PUBLICKEY, own.public.encode())
         self._socket.setsockopt(zmq.CURVE_SECRETKEY, own.secret.encode())
 
@@ -165,7 +165,7 @@ def job_state(address: SwitchAddress, job_name: str, options: Options, credentia
     key, timeout_s = options.curve_server_key, options.connect_timeout_s
     answer = ask(address, control.Ask(), curve_server_key=key, timeout_s=timeout_s, credentials=credentials)
     if not isinstance(answer, control.Stats):
-        raise AdmissionError(f"{address} answered {type(answer).__name__} to Ask: it is no fanin switch")
+        raise AdmissionError(f"{address} answered {type(answer).__name__} to Ask: it is not a fanin switch")
     return next((job.state for job in answer.jobs if job.name == job_name), None)
 
 

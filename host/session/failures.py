@@ -25,7 +25,7 @@ FAILURES = (WorkersGone, SwitchSilent, PacketRefused)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """Who this worker is, for texts."""
+    """The names of this worker, for texts: job, rank, processes."""
 
     address: SwitchAddress
     job_name: str

@@ -9,11 +9,11 @@
 
 Rules of this file
 ------------------
-* A frame is its length in LENGTH bytes, then as many bytes, then, unless it is empty, its tag. What is in it is its
-  users' business.
+* A frame is its length in LENGTH bytes, then as many bytes, then, unless it is empty, its tag. Its users decide what
+  is in it.
 * A tag is a keyed hash (fanin/protocol/seal.py) with a key that the job's secret gives, over both challenges and what
-  is tagged: who does not know the secret is not answered, and what such a one answers is not believed, nor replayed to
-  anybody.
+  is tagged: a peer that does not know the secret gets no answer, its answers are not believed, and a recorded tag holds
+  for no other connection.
 * Silence of a whole timeout, and a connection that ends early, are an OSError or an EOFError at the newcomer, which
   then asks somebody else. The giver gives up on the same, and nobody hears of it.
 """
@@ -168,7 +168,7 @@ class Source:
 
 
 def _tagged(giver: bytes, newcomer: bytes, number: int, frame: bytes) -> bytes:
-    """What a frame's tag is over."""
+    """The bytes that a frame's tag covers."""
     return giver + newcomer + LENGTH.pack(number) + hashlib.blake2b(frame).digest()
 
 

@@ -57,7 +57,7 @@ class Joined:
     flows: int
     """Sockets that the job is spread over."""
     nonce: str
-    """With which to say Leave."""
+    """Named in Leave, to show that it comes from this session."""
     line: Line | None = None
     """The control connection, open for as long as the session is. None only in tests that bring their own engine."""
     newcomer: bool = False
@@ -65,7 +65,7 @@ class Joined:
     first_base: int = 0
     """The base of every slot with which this worker's reductions begin."""
     events: Sequence[WorkerEvent] = ()
-    """What the engine has reported meanwhile."""
+    """Events that the engine has reported meanwhile."""
 
 
 def join(

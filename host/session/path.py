@@ -24,7 +24,7 @@ IPV6_MTU = 24
 DEFAULT_MTU = 1500
 """Ethernet's, where the system does not say."""
 STREAM_MTU = 65_536
-"""What a path over TCP counts as: messages have no packet size there, so the longest datagram is fine."""
+"""The path MTU that TCP counts as: messages have no packet size there, so the longest datagram is fine."""
 RETRY_INTERVAL_S = 0.1
 """Between two attempts to connect."""
 
@@ -68,7 +68,7 @@ def resolve(address: SwitchAddress, timeout_s: float) -> list[str]:
         return found
     why = f"no answer for {timeout_s:.1f} s"
     if failures:
-        why = getattr(failures[0], "strerror", None) or "it is no name of a host"
+        why = getattr(failures[0], "strerror", None) or "it is not the name of a host"
     raise SwitchUnreachableError(
         str(address),
         f"the name {address.host!r} of switch {address} does not resolve ({why}). Correct FANIN_SWITCH, or this "
@@ -111,7 +111,7 @@ def reach(address: SwitchAddress, timeout_s: float, *, patient: bool) -> str:
 
 
 def route_remedy(host: str) -> str:
-    """What to do where no network leads to `host`, a numeric address."""
+    """The remedy where no network leads to `host`, a numeric address."""
     if ipaddress.ip_address(host.partition("%")[0]).is_loopback:
         return "Remedy: bring the loopback interface up, `ip link set lo up`"
     return f"Remedy: see `ip address` and `ip route get {host}`"

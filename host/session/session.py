@@ -106,7 +106,7 @@ class Session:
     def __init__(self, joined: joining.Joined, options: Options, credentials: Credentials | None = None) -> None:
         """For `join`, and for tests that bring their own engine."""
         self.credentials = credentials or Credentials.of_job(options.secret)
-        """With which this rank speaks to the controller."""
+        """The keys of this rank's requests to the controller."""
         self._engine: Engine = joined.engine
         self._who: Membership = joined.who
         self._nonce = joined.nonce
@@ -232,7 +232,7 @@ class Session:
         0 when it is done; otherwise, after WAIT_SLICE_S or a failure, its ticket, for `wait`. `owner` keeps the memory
         alive till it is done.
         """
-        if self.observer is not None:
+        if self.observer is not None:  # it is told of tickets, and the engine gives none to a sum that is done at once
             return self.submit(Reduction.in_place(address, count, element, lanes, tag, owner))
         return self._engine.sum_in_place(address, count, element, lanes, tag, WAIT_SLICE_S, owner)
 
@@ -255,7 +255,7 @@ class Session:
                 if self._finished:
                     return self._finished.popleft()
             left_s = deadline - time.monotonic()
-            if self._over.is_set():
+            if self._over.is_set():  # nothing more comes: a caller's loop must not spin until `close`
                 self._shut.wait(max(left_s, 0.0))
                 return None
             # In slices: another thread may take the event that ends this wait.
@@ -320,7 +320,7 @@ class Session:
         if isinstance(answer, control.Refused):
             raise join_refused(self._who, answer)
         if not isinstance(answer, control.Tuned):
-            raise AdmissionError(f"{self.address} answered {type(answer).__name__} to Tune: it is no fanin switch")
+            raise AdmissionError(f"{self.address} answered {type(answer).__name__} to Tune: it is not a fanin switch")
         return Rounds(quorum=answer.quorum, staleness=answer.staleness, max_staleness=answer.max_staleness)
 
     @property
@@ -330,7 +330,7 @@ class Session:
         return self._members
 
     def take_changes(self) -> list[MembershipChange]:
-        """Who has come and gone since the last call, oldest first (the last MAX_CHANGES); on_worker_loss="continue"."""
+        """Changes of membership since the last call, oldest first (the last MAX_CHANGES); on_worker_loss="continue"."""
         self._read_events()
         with self._lock:
             changes = list(self._changes)

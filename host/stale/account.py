@@ -20,7 +20,7 @@ import numpy.typing as npt
 from fanin.errors import FaninError
 
 CONTRIBUTED, PASSED_LATE, PASSED_DRAIN, PASSED_FLUSH, PASSED_ABSENT = "C", "P", "D", "F", "A"
-"""What a base was used for: a letter each in `Account.bases`."""
+"""Uses of a base: a letter each in `Account.bases`."""
 
 
 class UnbalancedError(FaninError):
@@ -44,7 +44,7 @@ class Account:
     folded: int = 0
     """How often a gradient was folded into a later one."""
     clipped_elements: int = 0
-    """Elements beyond the bound, of all contributions. What was cut off is in the error feedback."""
+    """Elements beyond the bound, of all contributions. The parts cut off are in the error feedback."""
     ages: Counter[int] = field(default_factory=Counter)
     """Contributions by age: the base they were made for less the version that they were computed on."""
     bases: list[str] = field(default_factory=list)

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 
 MEMORY = 0.95
-"""What a loss weighs after one more has come: about twenty count."""
+"""The weight of a loss after one more has come: about twenty count."""
 MIN_RATIO, MAX_RATIO = 0.25, 1.0
 """A prediction never turns a gradient up, and never switches it off."""
 MIN_OBSERVATIONS = 5

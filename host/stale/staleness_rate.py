@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def staleness_factor(age: int) -> float:
-    """What a gradient is multiplied by (equation 6): 1 / age, 1 if fresh."""
+    """The factor of a gradient of that age (equation 6): 1 / age, 1 if fresh."""
     return 1.0 / max(age, 1)

@@ -34,7 +34,7 @@ class FaultyTransport:
         self._inner.send(self._outgoing.suffer(datagrams))
 
     def receive(self, timeout_s: float) -> list[Datagram]:
-        """What survives of what came; on a silence, what was held back."""
+        """Datagrams that came and survive; on a silence, those that were held back."""
         arrived = self._inner.receive(timeout_s)
         return self._incoming.suffer(arrived) if arrived else self._incoming.release()
 

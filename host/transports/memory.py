@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from fanin.transports.transport import MAX_BATCH, Datagram
 
 QUEUED_DATAGRAMS = 4096
-"""What one end holds unread; beyond it datagrams are lost, as in a socket buffer."""
+"""Datagrams that one end holds unread; beyond it they are lost, as in a socket buffer."""
 
 
 class MemoryTransport:
@@ -53,7 +53,7 @@ class MemoryTransport:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """What comes from now on is lost."""
+        """Lose what comes from now on."""
         with self._changed:
             self._closed = True
             self._inbox.clear()

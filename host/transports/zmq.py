@@ -113,7 +113,7 @@ class ZmqTransport:
             try:
                 self._socket.setsockopt(zmq.CURVE_SERVERKEY, curve_server_key.encode())
             except (zmq.ZMQError, UnicodeError) as error:
-                raise ConfigurationError(f"curve_server_key is no key in Z85: {error}") from error
+                raise ConfigurationError(f"curve_server_key is not a key in Z85: {error}") from error
             self._socket.setsockopt(zmq.CURVE_PUBLICKEY, own.public.encode())
             self._socket.setsockopt(zmq.CURVE_SECRETKEY, own.secret.encode())
 
@@ -136,7 +136,7 @@ class ZmqTransport:
                     key = (
                         "curve_server_key is not its public key" if encrypted else "it wants curve_server_key to be set"
                     )
-                    raise self._unreachable(f"the switch refused the handshake: {key}, or it is no fanin switch")
+                    raise self._unreachable(f"the switch refused the handshake: {key}, or it is not a fanin switch")
                 refused = True
         except zmq.ZMQError as error:
             raise self._unreachable(f"{error}: check the switch's address") from error

@@ -1,4 +1,4 @@
-"""What a word codec is: how the elements of one reduction become words that a switch adds, and their sum elements.
+"""Word codecs: how the elements of one reduction become words that a switch adds, and sums of words elements.
 
 Rules
 -----
@@ -28,16 +28,16 @@ class WordCodec(ABC):
     """The codec of one reduction. Arrays are one-dimensional; words and codes are in host order."""
 
     name: ClassVar[str] = ""
-    """What it is found by, in both engines; empty for classes that are no codec themselves."""
+    """The name that it is found by, in both engines; empty for abstract classes."""
     numbers: ClassVar[tuple[int, ...]]
-    """What `Reduction.lanes` asks for it with: bits per lane, EXACT, or from FIRST_NAMED_CODEC on."""
+    """Values of `Reduction.lanes` that ask for it: bits per lane, EXACT, or from FIRST_NAMED_CODEC on."""
     elements: ClassVar[frozenset[Element]]
     """Element types that it carries."""
     divisible: ClassVar[bool] = True
     """Whether a reduction may be cut between packets into reductions of their own, to the same bits."""
 
     number: int
-    """What ranks must agree in, 0..255: part of the signature that is in every packet."""
+    """Must be alike on all ranks, 0..255: part of the signature that is in every packet."""
     packets: int
     """Packets of the reduction, over all flows."""
     packet_elements: int

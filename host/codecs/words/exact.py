@@ -65,12 +65,12 @@ class Exact(WordCodec):
             )
         self.packets = self._missing = -(-total // self._room)
         self._present = exact.EVERYBODY
-        """Who was in all packets so far."""
+        """Bitmap of the workers that were in all packets so far."""
         self._row: Words = np.zeros(total, np.uint32)
-        """What has come."""
+        """The words that have come, shape (words of all ranks,)."""
 
     def span(self, packet: int) -> tuple[int, int]:
-        """The packet's elements, or all where packets are no whole elements."""
+        """The packet's elements, or all where packets do not hold whole elements."""
         if self._spread:
             return 0, self._count
         start = packet * self.packet_elements
@@ -120,7 +120,7 @@ class Exact(WordCodec):
         return exact.residual_after(x, self._element, factor, residual)
 
     def _marked(self, words: Words) -> int:
-        """Who has contributed to a packet."""
+        """Bitmap of the workers that have contributed to a packet."""
         return int(words[0]) if self._marks else exact.EVERYBODY
 
 

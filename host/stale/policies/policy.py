@@ -1,4 +1,4 @@
-"""What a policy decides: what a worker does with a gradient that is late (docs/staleness.md, *Policies*).
+"""A round policy decides what a worker does with a gradient that is late (docs/staleness.md, *Policies*).
 
 A gradient was computed on the weights of version a (the results applied by then) and is ready when its worker's next
 base is b. Its *age* is b - a. Its round is *over* when the worker has heard so before contributing to it.
@@ -18,7 +18,7 @@ from typing import ClassVar
 
 
 class Fate(enum.Enum):
-    """What becomes of a gradient that is ready."""
+    """The decision on a gradient that is ready."""
 
     CONTRIBUTE = enum.auto()
     DROP = enum.auto()
@@ -33,7 +33,7 @@ class RoundPolicy(ABC):
     """The policy of one worker."""
 
     name: ClassVar[str]
-    """What it is found by in `fanin.host.stale.policies.POLICIES`, where its class is entered."""
+    """The name that it is found by in `fanin.host.stale.policies.POLICIES`, where its class is entered."""
     passes_over: ClassVar[bool]
     """Whether a worker without a gradient passes a base whose round is over. If not, it waits for its gradient."""
     lands_folded: ClassVar[bool] = False

@@ -117,7 +117,7 @@ class AsynchronousOptimizer:
 
     @property
     def choices(self) -> list[int]:
-        """What `tune` has set so far, at rank 0."""
+        """Values that `tune` has set so far, at rank 0."""
         return self._job.choices if self._job is not None else []
 
     @property
@@ -170,7 +170,7 @@ class AsynchronousOptimizer:
     # --- for newcomers ---
 
     def facts(self) -> dict[str, Any]:
-        """What a newcomer must have in common with the others."""
+        """Facts that a newcomer must share with the others."""
         return {
             "rounds": self.rounds,
             "epoch_rounds": self.options.epoch_rounds,

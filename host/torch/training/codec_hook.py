@@ -47,7 +47,7 @@ class Row:
     payload_bytes: int
     """In words of contributions, without headers: what this rank sent, and about what it received."""
     nmse: float
-    """What was lost of this rank's contribution (residual included), relative to it."""
+    """Share of this rank's contribution (residual included) that encoding lost."""
     residual_norm: float
     encode_ms: float
     """In the codec's own arithmetic before sums, and after them."""
@@ -110,7 +110,7 @@ class _Flight:
             self.work = None
             self._gradients.copy_(torch.from_numpy(self._x).view_as(self._gradients))
             if self._gradients.is_cuda:
-                # Whoever waits for the future does not wait for this thread's stream.
+                # A thread that waits for the future does not wait for this thread's stream.
                 torch.cuda.current_stream(self._gradients.device).synchronize()
             return
         self._bucket.payload_bytes += payload_bytes(self._state.group, asked)

@@ -37,7 +37,7 @@ class LanesState:
         self._residuals: dict[int, tuple[tuple[int, ...], torch.Tensor]] = {}
 
     def residual(self, bucket: c10d.GradBucket) -> torch.Tensor | None:
-        """What the bucket still owes; starts at zero, and again when DDP has put other parameters into the bucket."""
+        """The bucket's residual; it starts at zero, and again when DDP has put other parameters into the bucket."""
         gradients = bucket.buffer()
         if not self.error_feedback or gradients.dtype == torch.float64:
             return None

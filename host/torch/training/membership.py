@@ -38,7 +38,7 @@ POLL_S = 0.02
 
 
 class Membership:
-    """Who takes part in synchronous training with on_worker_loss="continue"."""
+    """The ranks that take part in synchronous training with on_worker_loss="continue"."""
 
     def __init__(
         self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, *, group: c10d.ProcessGroup | None = None

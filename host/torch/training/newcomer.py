@@ -2,8 +2,8 @@
 
 Rules of this file
 ------------------
-* What is trained is compared first, from what the ranks have posted in the group's store: nobody is troubled for a
-  process that does not fit.
+* The process first compares what it trains with what the ranks have posted in the group's store: nobody is troubled
+  for a process that does not fit.
 * Then it joins the stale job at the switch, as soon as its place is free, and asks a peer for its state, from the base
   on with which it begins. Ranks below its own are asked first, so rank 0, which everybody else needs, comes late.
 * A peer first says where it stands. From then on rounds are under way here too, and hold nobody up. When the peer's
@@ -53,13 +53,13 @@ log = logging.getLogger("fanin.stale")
 
 
 class Training(Protocol):
-    """What newcomers are given, and what they are measured by."""
+    """State that newcomers are given, and facts that they must share."""
 
     def facts(self) -> dict[str, Any]:
-        """What must be the same at every rank, as JSON takes it; `parameters`: name, shape and type of each."""
+        """Facts that must be the same at every rank, as JSON takes them; `parameters`: name, shape and type of each."""
 
     def state(self) -> dict[str, Any]:
-        """What every replica has the same bits of, and what belongs to it; rounds wait meanwhile."""
+        """State that has the same bits at every replica, and what belongs to it; rounds wait meanwhile."""
 
     def load(self, state: dict[str, Any], version: int) -> None:
         """Become as the rank was that has said this."""
@@ -235,7 +235,7 @@ class _Peers:
         self._left = [(session.rank - distance) % size for distance in range(1, size)]
         self._told: list[str] = []
         self.gave = -1
-        """Who was asked last."""
+        """The rank that was asked last."""
 
     def ask(self, base: int) -> tuple[Source, dict[str, Any]]:
         """The next one who answers, and where it stands: at `base` or later."""

@@ -1,6 +1,6 @@
 """Choosing S and K while a job runs: ranks post their pace in the group's store, rank 0 chooses and tells the switch.
 
-The store is there anyway, a post takes a fraction of a millisecond, and nobody waits for anybody. What was chosen is in
+The store is there anyway, a post takes a fraction of a millisecond, and nobody waits for anybody. Choices are in
 `fanin stats` and in `choices`.
 """
 
@@ -43,7 +43,7 @@ class Pacing:
         self._dropped_share = dropped_share
         self._floor = QuorumFloor(session.size)
         self.choices: list[int] = []
-        """What rank 0 has set, oldest first."""
+        """Values that rank 0 has set, oldest first."""
         self._store = store
         self._session = session
         self._chooser = chooser

@@ -1,4 +1,4 @@
-"""What stale training over torch has in common: its options, and how a group opens a second, stale job.
+"""The common part of stale training over torch: its options, and how a group opens a second, stale job.
 
 The group's own job stays synchronous. The stale job is another one at the same switch, with the same ranks, in which
 each chunk of the model owns a slot (docs/staleness.md).
@@ -52,7 +52,7 @@ class StaleOptions:
     lanes: int | None = None
     """Bits per lane, 32, 16, 8 or 4. None: the group's."""
     tune: Chooser | None = None
-    """Who chooses S (DynamicBound, whose range then stands for `staleness`) or K (SemiAsynchronousQuorum,
+    """Chooser of S (DynamicBound, whose range then stands for `staleness`) or of K (SemiAsynchronousQuorum,
     AdaptiveQuorum) while the job runs, from what rank 0 sees. None: nobody."""
     patience_s: float = 600.0
     """How long a rank waits for the others before it raises CollectiveTimeoutError."""
@@ -86,7 +86,7 @@ class StaleOptions:
 
 
 def fanin_group(group: c10d.ProcessGroup | None, *, newcomers: bool = False) -> FaninProcessGroup:
-    """The group, or the world's; ConfigurationError when it is no fanin group with a switch.
+    """The group, or the world's; ConfigurationError when it is not a fanin group with a switch.
 
     UnsupportedError for a process that came into a running job, unless `newcomers` are welcome.
     """
@@ -220,7 +220,7 @@ class StaleJob:
 
     @property
     def choices(self) -> list[int]:
-        """What rank 0 has chosen for S or K, oldest first; the other ranks' is empty."""
+        """Values that rank 0 has chosen for S or K, oldest first; empty on the other ranks."""
         return list(self._pacing.choices) if self._pacing is not None else []
 
     def stepped(self, loss: float | None = None) -> None:

@@ -56,7 +56,7 @@ class StaleSynchronousState:
 
     @property
     def choices(self) -> list[int]:
-        """What `tune` has set so far, at rank 0."""
+        """Values that `tune` has set so far, at rank 0."""
         return self._job.choices if self._job is not None else []
 
     def warm_up(self, bucket: c10d.GradBucket) -> Future[torch.Tensor]:
@@ -130,7 +130,7 @@ class StaleSynchronousState:
         )
 
     def _share(self, age: int) -> float:
-        """What a gradient counts, by who is there; its sender decides, so it is the same for every replica."""
+        """The weight of a gradient, by who is there; its sender decides, so it is the same for every replica."""
         assert self._job is not None
         return 1.0 / len(self._job.session.members)
 
@@ -144,7 +144,7 @@ class StaleSynchronousState:
         self._landed = self._landed or not result.empty
 
     def _take(self) -> npt.NDArray[np.float32]:
-        """What has landed since it was last asked: the mean over all workers, since each sends its share."""
+        """The sum that has landed since the last call: the mean over all workers, since each sends its share."""
         taken = self._sum.copy()
         self._sum[:] = 0.0
         self._landed = False
