@@ -14,7 +14,9 @@ Rules of this file
   | heard of, or is before `known_from`, or       |                                         |                       |
   | rounds wait for everybody                     |                                         |                       |
   | any other of such a newcomer                  |                                         | none: wait            |
-  | any                                           | CONTRIBUTE                              | contribute            |
+  | is before those heard of when the gradient    | (any: not asked yet)                    | pass, late            |
+  | was first looked at, and `passes_over`        |                                         |                       |
+  | any other                                     | CONTRIBUTE                              | contribute            |
   |                                               | DROP                                    | drop it; look again   |
   |                                               | FOLD                                    | fold it; look again   |
   |                                               | FOLD_AND_PASS                           | fold it; pass, late   |
@@ -22,6 +24,11 @@ Rules of this file
   |                                               |                                         | none: wait            |
 
 * The policy (policies/policy.py) decides a gradient's fate, and whether a base that is over is passed without one.
+* A worker that is behind catches up before it contributes: wherever its gradient goes, it lands in the round that is
+  open at the switch, and a worker that answered every base it lags by with a whole gradient would stay S rounds behind
+  for ever, each of its gradients S rounds older than need be. That happens to all workers at once where links are slow.
+  A gradient waits for S passes at most, since no worker is further behind; after one that got too old meanwhile, the
+  next is passed on only as far as the bound allows, so that a slow link's worker is heard as well.
 * The end is the first base without gradients; the S passes from there on are the *flush*: whatever is late has landed
   once they are through, and every worker has the same results. All workers must have the same end. Where it is not
   known beforehand, all have come equally far, and a policy that `lands_folded` has one base more before the end.
@@ -83,6 +90,10 @@ class StaleRounds:
     _heard: int = 0
     _ready_version: int | None = None
     _ready_gradients: int = 0
+    _catch_up_to: int | None = None
+    """The base that the ready gradient is held for; None until it is first looked at."""
+    _was_too_old: bool = False
+    """Whether the gradient before this one was dropped or folded."""
     _folded_gradients: int = 0
     _lands_folded: bool = False
     """Whether what is ready is what was folded before the flush: its last chance, so no policy is asked."""
@@ -111,7 +122,7 @@ class StaleRounds:
             self.refuse("at the end")
             return
         assert 0 <= version <= self.base + self.under_way, f"version {version} at base {self.base}"
-        self._ready_version = version
+        self._ready_version, self._catch_up_to = version, None
         self._ready_gradients = 1
         self.account.handed_in += 1
         self.account.in_hand += 1
@@ -156,7 +167,8 @@ class StaleRounds:
             over = self.base < max(self.known_from, self._heard)
             return self._decide(PASSED_ABSENT) if over or self.waited_for else None
         if self._ready_version is not None:
-            return self._judge(self.base - self._ready_version)
+            age = self.base - self._ready_version
+            return self._decide(PASSED_LATE) if self._catches_up(age) else self._judge(age)
         if self._passes_next:
             self._passes_next = False
             return self._decide(PASSED_FLUSH if self.end is not None else PASSED_LATE)
@@ -170,12 +182,21 @@ class StaleRounds:
         self.under_way = False
         self.base += 1
 
+    def _catches_up(self, age: int) -> bool:
+        if not self.policy.passes_over or self._lands_folded:
+            return False
+        if self._catch_up_to is None:
+            # Not what is heard of later: rounds may close as fast as passes are answered, and it would never be sent.
+            self._catch_up_to = self._heard
+        return self.base < self._catch_up_to and (age < self.bound or not self._was_too_old)
+
     def _judge(self, age: int) -> Step:
         assert age >= 0, f"age {age}"
         fate = Fate.CONTRIBUTE
         if not self._lands_folded:
             fate = self.policy.fate(age, self.bound, over=self._heard > self.base)
         self._passes_next = fate is Fate.FOLD_AND_PASS
+        self._was_too_old = fate in (Fate.DROP, Fate.FOLD)
         self.age = age
         if fate in (Fate.FOLD, Fate.FOLD_AND_PASS):
             self._ready_version = None

@@ -45,11 +45,41 @@ def test_a_round_that_is_over_is_passed_unless_the_policy_is_wait(policy: str, s
     assert rounds.next_action() is step
 
 
-def test_a_gradient_that_is_ready_goes_before_a_pass() -> None:
-    rounds = make()
+def test_a_gradient_waits_until_its_worker_has_caught_up_with_the_rounds_that_it_knew_to_be_over() -> None:
+    rounds = make(bound=6)
+    for base in range(3):
+        rounds.hear(base)
     rounds.hand_in(0)
-    rounds.hear(0)
+    for base in range(3):
+        assert rounds.next_action() is Step.PASS
+        rounds.hear(3 + base)  # they close as fast as it passes them
+        rounds.finished()
+    assert rounds.next_action() is Step.CONTRIBUTE, "later rounds are no reason to hold it longer"
+    assert (rounds.base, rounds.age) == (3, 3)
+
+
+@pytest.mark.parametrize(("policy", "first"), [("skip", Step.DROP), ("fold", Step.FOLD)])
+def test_after_a_gradient_that_got_too_old_on_the_way_the_next_one_goes_within_the_bound(
+    policy: str, first: Step
+) -> None:
+    rounds = make(policy, bound=2)
+    for base in range(3):
+        rounds.hear(base)
+    rounds.hand_in(0)
+    for _ in range(3):
+        assert rounds.next_action() is Step.PASS
+        rounds.finished()
+    assert rounds.next_action() is first
+    for base in range(3, 6):
+        rounds.hear(base)
+    rounds.hand_in(3)
+    for _ in range(2):
+        assert rounds.next_action() is Step.PASS
+        rounds.finished()
     assert rounds.next_action() is Step.CONTRIBUTE
+    assert rounds.age == 2
+    rounds.finished()
+    rounds.account.check()
 
 
 def passed(rounds: StaleRounds, count: int) -> None:
