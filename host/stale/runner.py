@@ -114,6 +114,7 @@ class StaleRunner:
         self._applying = False
         """Whether a result is between `on_result` and the next base."""
         self._kept: list[Result] = []
+        self._arrived_version = 0
         """Results that a newcomer without weights has yet to apply."""
         self._keeps = max(KEPT_BYTES // self._result.nbytes, 1)
         session.follow()
@@ -160,11 +161,19 @@ class StaleRunner:
             return look(self._rounds) if self._stands_at(base) else None
 
     def arrive(self, version: int) -> None:
-        """A newcomer has the weights of this version, `known_from` or later: apply what came since, and join in."""
+        """A newcomer has the weights of this version, `known_from` or later: apply what came since, and join in.
+
+        Waits until its own rounds are there: a loaded process follows them later than the peer that gave the weights,
+        and what those include must not be applied again. Raises as `hand_in` does.
+        """
+        with self._changed:
+            self._arrived_version = version
+            self._kept = [result for result in self._kept if result.index >= version]
+            self._changed.notify_all()  # there may be room for results again
+        self._wait_until(lambda: self._rounds.base >= version, f"the rounds before version {version} have not come")
         with self._changed:
             for result in self._kept:
-                if result.index >= version:
-                    self._on_result(result)
+                self._on_result(result)
             self._kept.clear()
             self._rounds.absent = False
             self._advance()
@@ -255,7 +264,7 @@ class StaleRunner:
     def _keep(self, result: Result) -> bool:
         """With the lock: whether it is put aside, since the weights that it applies to are not there yet."""
         self._changed.wait_for(lambda: not self._rounds.absent or len(self._kept) < self._keeps or self._closing)
-        if self._rounds.absent:
+        if self._rounds.absent and result.index >= self._arrived_version:
             self._kept.append(replace(result, gradient=result.gradient.copy(), contributors=result.contributors.copy()))
         return self._rounds.absent
 

@@ -39,6 +39,9 @@ class EngineSession:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self.hears = threading.Event()
+        """Unset: its thread hears of nothing, as that of a process that the scheduler leaves waiting."""
+        self.hears.set()
 
     def submit(self, reduction: Reduction) -> int:
         return self.engine.submit(reduction)
@@ -47,6 +50,8 @@ class EngineSession:
         self.engine.subscribe()
 
     def next_progress(self, timeout_s: float) -> ReductionDone | RoundHeard | None:
+        if not self.hears.wait(timeout_s):
+            return None
         event = self.engine.next_event(timeout_s)
         return event if isinstance(event, ReductionDone | RoundHeard) else None
 
@@ -302,3 +307,52 @@ def test_a_newcomer_without_weights_holds_nobody_up_and_has_what_the_others_have
         assert newcomer.account.contributors == survivors[0].account.contributors
         with pytest.raises(UnbalancedError, match="contributions"):
             check_balance([member.account for member in everybody])
+
+
+@native_or_twin
+def test_a_newcomer_that_follows_later_than_its_giver_applies_no_result_twice(native: bool) -> None:
+    with (
+        members("skip", native=native, quorum=WORKERS, end=12, survives_loss=True, scheme="udp") as job,
+        ExitStack() as opened,
+    ):
+        train(job, (1.0, 2.0, 4.0))
+        job.lose(2)
+        survivors, giver = job[:2], job[0]
+        train(survivors, (1.0, 2.0))
+        engine, first = job.take_in(2, opened)
+        while giver.runner.rounds.base < first:
+            train(survivors, (1.0, 2.0))
+        newcomer, session = Member(), EngineSession(engine)
+        session.hears.clear()
+        account = Account(2, job.layout.chunks, bases=["A"] * first, contributors=list(giver.account.contributors))
+        account.accepted_chunks += giver.account.accepted_chunks
+        scale = ScaleEpochs(STALENESS, EPOCH_ROUNDS, power=POWER)
+        newcomer.runner = StaleRunner(
+            session,
+            job.layout,
+            StaleRounds(
+                make_policy("skip"),
+                STALENESS,
+                scale,
+                account,
+                base=first,
+                end=12,
+                absent=True,
+                known_from=first,
+                waited_for=True,
+            ),
+            newcomer.deliver,
+            patience_s=DEADLINE_S,
+        )
+        opened.callback(newcomer.runner.close)
+        train(survivors, (1.0, 2.0))  # it passes at once, and hears nothing of the result
+        newcomer.total += giver.total
+        threading.Timer(0.05, session.hears.set).start()
+        newcomer.runner.arrive(first + 1)
+        while giver.runner.rounds.base < 12:
+            newcomer.hand_in(8.0)
+            train(survivors, (1.0, 2.0))
+        everybody = [*survivors, newcomer]
+        flush(everybody, lost=1)
+        assert [member.total.tolist() for member in everybody] == [giver.total.tolist()] * 3
+        assert newcomer.account.contributors == giver.account.contributors
