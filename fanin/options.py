@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from fanin.errors import ConfigurationError
 from fanin.faults import FaultPlan, FaultSchedule
 from fanin.numerics.reduction import LANES
+from fanin.schemes import DEFAULT, SCHEMES, either
 
 ENVIRONMENT_PREFIX = "FANIN_"
 PLACEMENTS = ("rank0", "hosts")
@@ -32,6 +33,7 @@ EXACT_WORDS = 4096
 MAX_EXACT_ELEMENTS = 1 << 31
 """A limit for the option; what it costs is N times the bytes."""
 MIN_JOIN_TIMEOUT_S = 0.01
+_FORM = "{}://host:port"
 
 
 def check_brackets(what: str, text: str, before: str = "") -> None:
@@ -43,9 +45,9 @@ def check_brackets(what: str, text: str, before: str = "") -> None:
 
 @dataclass(frozen=True, slots=True)
 class SwitchAddress:
-    """Where a switch is: `udp://host:port` or `zmq://host:port`. Control is TCP at the same port either way."""
+    """Where a switch is: `udp://host:port` or another of fanin/schemes.py. Control is TCP at the same port."""
 
-    scheme: Literal["udp", "zmq"]
+    scheme: str
     host: str
     port: int
 
@@ -58,11 +60,11 @@ class SwitchAddress:
             url = urlsplit(text)
             port = url.port
         except ValueError as error:
-            raise ConfigurationError(f"switch address {text!r}: {error}. Remedy: udp://host:port") from None
-        legal = url.scheme in ("udp", "zmq") and url.hostname and port is not None and url.path in ("", "/")
+            raise ConfigurationError(f"switch address {text!r}: {error}. Remedy: {_FORM.format(DEFAULT)}") from None
+        legal = url.scheme in SCHEMES and url.hostname and port is not None and url.path in ("", "/")
         if not legal or not text.isprintable() or url.hostname is None or port is None:
-            raise ConfigurationError(f"switch address {text!r}: expected udp://host:port or zmq://host:port")
-        return cls("udp" if url.scheme == "udp" else "zmq", url.hostname, port)
+            raise ConfigurationError(f"switch address {text!r}: expected {either(_FORM)}")
+        return cls(url.scheme, url.hostname, port)
 
     @property
     def is_loopback(self) -> bool:

@@ -18,8 +18,7 @@ from fanin.errors import FaninError
 from fanin.extension import native_extension
 from fanin.host.session.control import ControlClient
 from fanin.host.session.path import discover, exposed, reach, resolve, route_remedy
-from fanin.host.transports.udp import UdpTransport
-from fanin.host.transports.zmq import ZmqTransport
+from fanin.host.transports.stack import open_bare
 from fanin.key_file import operator_credentials
 from fanin.options import Options, SwitchAddress
 from fanin.protocol import control
@@ -27,6 +26,7 @@ from fanin.protocol.seal import OPEN
 from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES, packet_shape, slots_for
 from fanin.protocol.wire import HEADER_BYTES, WORD_BYTES, Kind, Packet, WireError, datagram_bytes, parse
 from fanin.protocol.wire import VERSION as WIRE_VERSION
+from fanin.schemes import DEFAULT, SCHEMES, scheme_of
 from fanin.transports.transport import SWITCH, Transport
 
 SOL_UDP, UDP_SEGMENT, UDP_GRO = 17, 103, 104
@@ -153,7 +153,7 @@ def _offload() -> Check:
 
 
 def _buffers() -> Check:
-    granted = discover("udp", "127.0.0.1", control.DEFAULT_PORT).receive_buffer_bytes
+    granted = discover(DEFAULT, "127.0.0.1", control.DEFAULT_PORT).receive_buffer_bytes
     gains = []
     for path, mtu in (("loopback", 65_536), ("Ethernet", 1500)):
         words, codes = packet_shape(mtu)
@@ -233,18 +233,19 @@ def _examine_data(data: control.DataReport, host: str, options: Options, wanted:
     full = datagram_bytes(codes, words)
     for port in data.ports:
         name = f"{data.scheme} port {port}"
-        protocol = "UDP" if data.scheme == "udp" else "TCP"
+        protocol = scheme_of(data.scheme).protocol
         closed: Literal["failure", "warning"] = "failure" if wanted else "warning"
         firewall = f"open {protocol} port {port} in the firewalls of both machines (answers come back from it)"
         try:
-            transport = _open(data.scheme, host, port, options)
+            transport = open_bare(options, data.scheme, host, port)
         except FaninError as error:
             yield Check(name=name, state=closed, result=str(error), remedy=firewall)
             continue
         try:
             if not probe(transport, HEADER_BYTES):
                 trouble = transport.trouble or "no answer to the shortest packet"
-                other = "" if data.scheme == "zmq" else ", or use zmq://"
+                streams = [row.name for row in SCHEMES.values() if not row.packets_are_datagrams]
+                other = "" if data.scheme in streams else f", or use {' or '.join(streams)}://"
                 yield Check(name=name, state=closed, result=trouble, remedy=firewall + other)
             elif probe(transport, full):
                 yield Check(name=name, result=f"answers packets of {HEADER_BYTES} and of {full} bytes (MTU {mtu})")
@@ -259,14 +260,6 @@ def _examine_data(data: control.DataReport, host: str, options: Options, wanted:
                 )
         finally:
             transport.close()
-
-
-def _open(scheme: control.Scheme, host: str, port: int, options: Options) -> Transport:
-    if scheme == "udp":
-        return UdpTransport(host, port)
-    return ZmqTransport(
-        host, port, curve_server_key=options.curve_server_key, connect_timeout_s=options.connect_timeout_s
-    )
 
 
 def probe(transport: Transport, length: int) -> bool:

@@ -26,25 +26,16 @@ class AddressBook {
   static constexpr double STRANGER_DATAGRAMS_PER_S = 1000.0;
   static constexpr double STRANGER_DATAGRAMS_AT_ONCE = 1024.0;
 
-  struct Membership {
-    std::uint16_t job;
-    std::uint32_t sharing = 0;  // as which workers it has mapped the job's shared memory, as a bit mask
-  };
-
   struct Peer {
     SocketAddress remote;
     std::optional<SocketAddress> local;  // where it sent to, if the server listens on a wildcard
     bool pinned = false;                 // never forgotten: the parent of a leaf
-    std::vector<Membership> memberships;
+    std::vector<std::uint16_t> jobs;     // that it is a member of
     UdpSocket socket;  // of a member, if one could be had: connected, on the server's port
     Allowance allowance{STRANGER_DATAGRAMS_PER_S, STRANGER_DATAGRAMS_AT_ONCE};  // of a stranger
 
-    bool is_member() const { return !memberships.empty(); }
-    // Null where it is no member of the job.
-    const Membership* membership(std::uint16_t job) const {
-      const auto found = std::ranges::find(memberships, job, &Membership::job);
-      return found == memberships.end() ? nullptr : &*found;
-    }
+    bool is_member() const { return !jobs.empty(); }
+    bool is_member_of(std::uint16_t job) const { return std::ranges::find(jobs, job) != jobs.end(); }
   };
 
   Address number(const SocketAddress& remote, const SocketAddress* local) {
@@ -71,7 +62,7 @@ class AddressBook {
   // Its members are strangers from now on, without sockets, but for those that another job has, too.
   void forget_job(std::uint16_t job) {
     for (auto& [number, peer] : peers_) {
-      if (std::erase_if(peer.memberships, [job](const Membership& of) { return of.job == job; }) == 0) continue;
+      if (std::erase(peer.jobs, job) == 0) continue;
       if (peer.is_member()) continue;
       peer.socket.close();
       strangers_.push_back(number);

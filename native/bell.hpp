@@ -9,6 +9,9 @@
 
 namespace fanin {
 
+// How a thread sleeps that others may have to wake, if it does: on descriptors, or on a bell.
+enum class Sleep : std::uint32_t { awake, in_poll, on_bell };
+
 class Bell {
  public:
   Bell() = default;

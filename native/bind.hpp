@@ -16,6 +16,7 @@ void bind_kernels(pybind11::module_& module);
 void bind_switch_machine(pybind11::module_& module);
 void bind_worker_machine(pybind11::module_& module);
 void bind_udp(pybind11::module_& module);
+void bind_carriers(pybind11::module_& module);
 void bind_wires(pybind11::module_& module);
 
 inline DataKey data_key_from_python(const pybind11::handle& given) {

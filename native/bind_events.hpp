@@ -23,7 +23,7 @@ struct WorkerEventToPython {
   pybind11::object operator()(const RoundHeard& event) const { return events.attr("RoundHeard")(event.base); }
   pybind11::object operator()(const WorkersGone& event) const { return events.attr("WorkersGone")(event.lost, event.left); }
   pybind11::object operator()(const SwitchSilent& event) const { return events.attr("SwitchSilent")(event.silent_s); }
-  pybind11::object operator()(const Refused& event) const {
+  pybind11::object operator()(const PacketRefused& event) const {
     return events.attr("PacketRefused")(pybind11::module_::import("fanin.protocol.wire").attr("Reason")(event.reason));
   }
   pybind11::object operator()(const Departed& event) const { return events.attr("Departed")(event.confirmed); }

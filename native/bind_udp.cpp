@@ -197,7 +197,7 @@ void bind_server(py::module_& module) {
             without_gil([&, server = &self.server()] { server->admit(job, share_memory, parent); });
           }, py::arg("spec"), py::arg("parent"), py::kw_only(), py::arg("share_memory") = true)
       .def("shared_memory", [](Bound& self, std::uint16_t job) {
-            return py::tuple(py::cast(verb(&SwitchServer::shared_memory)(self, job)));
+            return py::tuple(py::cast(verb(&SwitchServer::offers)(self, job)));
           }, py::arg("job"))
       .def("ring_bytes", [](Bound& self, std::uint16_t job) {
             const RingBytes rings = verb(&SwitchServer::ring_bytes)(self, job);
@@ -237,9 +237,9 @@ void bind_engine(py::module_& module) {
            py::arg("receive_buffer_bytes") = UdpOptions{}.receive_buffer_bytes, py::arg("offload") = true,
            py::arg("shared_memory") = std::vector<std::string>{}, py::arg("newcomer") = false)
       .def_property_readonly("description", [](Bound& self) {
-            return std::string(DESCRIPTION) + (self.engine().shares_memory() ? " and shared memory" : "");
+            return std::string(DESCRIPTION) + (self.engine().has_bypass() ? " and shared memory" : "");
           })
-      .def_property_readonly("shares_memory", [](Bound& self) { return self.engine().shares_memory(); })
+      .def_property_readonly("shares_memory", [](Bound& self) { return self.engine().has_bypass(); })
       .def_property_readonly("receive_buffer_bytes", [](Bound& self) { return self.engine().receive_buffer_bytes(); })
       .def_property_readonly("failed", [](Bound& self) { return self.engine().failed(); })
       .def_property_readonly("trouble", [](Bound& self) { return self.engine().trouble(); })

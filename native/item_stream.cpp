@@ -42,6 +42,8 @@ void ItemStream::release(std::uint32_t slot) {
 }
 
 std::optional<std::uint32_t> ItemStream::next() {
+  // An entry may be out of date: its slot was answered, or finished, after it was put here. It is dropped when it is met, which
+  // is cheaper than finding it then.
   while (!again_.empty()) {
     if (slots_[again_.front()].state == State::again) return again_.front();
     slots_[again_.pop()].in_again = false;
@@ -70,7 +72,7 @@ void ItemStream::take() {
 void ItemStream::send_again(std::uint32_t index) {
   Slot& slot = slots_[index];
   slot.state = State::again;
-  if (slot.in_again) return;
+  if (slot.in_again) return;  // from an earlier time: the ring has room for each slot once
   slot.in_again = true;
   again_.push(index);
 }
@@ -89,6 +91,7 @@ std::uint64_t ItemStream::finish(std::uint32_t slot_index, const std::uint8_t* c
   advance(number);
   if (!operation.carries_words(item)) return 0;
   const std::uint64_t done = --operation.unfinished_chunks == 0 ? operation.ticket : 0;
+  // In order only: a later operation may be done first, and `find` counts on numbers without gaps.
   while (!operations_.empty() && operations_.front().unfinished_chunks == 0) operations_.pop_front();
   return done;
 }

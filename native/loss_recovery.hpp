@@ -51,6 +51,7 @@ class LossRecovery {
     restarted_at_ = now;
     timeouts_in_a_row_ = 0;
     timer.progressed();
+    // Karn: of an item that was sent twice, nobody knows which transmission the result belongs to. It measures nothing.
     const bool once = transmission.count == 1;
     transmission.count = 0;
     --waiting_;
@@ -59,6 +60,7 @@ class LossRecovery {
       return std::nullopt;
     }
     std::optional<double> round_trip_s;
+    // What was under way when the timer expired measures how long somebody waited to send again, not the path.
     if (transmission.sent_at >= expired_at_) {
       round_trip_s = now - transmission.sent_at;
       timer.sample(*round_trip_s);
@@ -95,6 +97,7 @@ class LossRecovery {
   // path, if this measures one.
   template <typename Lost>
   std::optional<double> receipt(std::uint32_t told, std::uint32_t highest, std::uint32_t received, double now, Lost lost) {
+    // The wire has the lower 32 bits: the order meant is the latest one with those bits that was ever sent.
     const auto last = static_cast<std::int64_t>(next_order_ - 1);
     const std::int64_t top = last - (static_cast<std::uint32_t>(last) - highest);
     const std::int64_t answered = last - (static_cast<std::uint32_t>(last) - told);
@@ -118,6 +121,7 @@ class LossRecovery {
     const double earlier_s = timer.smoothed_s * REORDER_SHARE;
     for (const std::uint32_t slot : missing_) {
       const Transmission& transmission = transmissions_[slot];
+      // Packets overtake each other: a few orders, or a moment, behind the highest that has arrived is not lost yet.
       const bool far = top - static_cast<std::int64_t>(transmission.order) >= std::int64_t{REORDER_THRESHOLD};
       if (!far && !(top_sent_at && transmission.sent_at + earlier_s < *top_sent_at)) continue;
       withdraw(slot);
@@ -150,9 +154,13 @@ class LossRecovery {
   // the lowest unfinished item.
   std::optional<std::pair<std::uint32_t, bool>> expire(double now, std::uint32_t lowest) {
     if (flying_.oldest == NONE || expires_at() > now) return std::nullopt;
+    // The lowest item of all workers' waits for none of them: taken every other time, it breaks a circle of workers that each
+    // send again what the others are not waiting for.
     const bool takes_lowest = timeouts_in_a_row_ % 2 == 0 && transmissions_[lowest].place == Place::flying &&
                               transmissions_[lowest].sent_at <= now - timer.patience_s(0.0);
     const std::uint32_t oldest = takes_lowest ? lowest : flying_.oldest;
+    // The last packets of a transfer have no later ones whose results show that they are lost: the timer is all there is,
+    // and does not double at once.
     if (!thin() || timeouts_in_a_row_ >= LINEAR_TIMEOUTS) timer.expired();
     ++timeouts_in_a_row_;
     withdraw(oldest);

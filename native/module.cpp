@@ -6,5 +6,6 @@ PYBIND11_MODULE(_native, module) {
   fanin::bind_switch_machine(module);
   fanin::bind_worker_machine(module);
   fanin::bind_udp(module);
+  fanin::bind_carriers(module);
   fanin::bind_wires(module);
 }

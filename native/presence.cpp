@@ -5,62 +5,25 @@
 namespace fanin {
 
 Presence::Presence(const JobSpec& spec, double connect_timeout_s, GrowingRing<WorkerEvent>& events)
-    : events_(events),
+    : Keepalive(spec, Phase::connecting, connect_timeout_s),
+      events_(events),
       protected_(spec.checksum || spec.data_key),
       survives_loss_(spec.survives_loss),
-      members_(spec.full_mask()),
-      silence_limit_s_(connect_timeout_s),
-      liveness_timeout_s_(spec.liveness_timeout_s),
-      heartbeat_s_(std::min(HEARTBEAT_INTERVAL_S, spec.liveness_timeout_s / LIVENESS_HEARTBEATS)) {}
-
-bool Presence::hello_due(double now) {
-  if (!started_) {
-    started_ = true;
-    heard_at_ = now;
-    say_at_ = now;
-  }
-  return joined() && now >= say_at_;
-}
-
-void Presence::hello_sent(double now) {
-  say_at_ = now + (phase_ == Phase::connecting ? HELLO_RETRY_S : heartbeat_s_);
-  hello_sent_at_ = now;
-  ++unanswered_;
-  ++hello_sequence_;
-}
-
-void Presence::leave(double now) {
-  if (!joined()) return;
-  phase_ = Phase::leaving;
-  say_at_ = now;
-  leave_by_ = now + LEAVE_TIMEOUT_S;
-}
-
-std::optional<double> Presence::next_timer() const {
-  if (phase_ == Phase::leaving) return std::min(say_at_, leave_by_);
-  if (!joined() || !started_) return std::nullopt;
-  if (unanswered_ < HEARTBEATS_TO_SILENCE) return say_at_;
-  return std::min(say_at_, heard_at_ + silence_limit_s_);
-}
+      members_(spec.full_mask()) {}
 
 void Presence::handle_timer(double now) {
-  if (phase_ == Phase::leaving && now >= leave_by_) {
+  if (left_unconfirmed(now)) {
     phase_ = Phase::left;
     events_.push_back(Departed{.confirmed = false});
-  } else if (joined() && unanswered_ >= HEARTBEATS_TO_SILENCE && now >= heard_at_ + silence_limit_s_) {
-    fail(SwitchSilent{.silent_s = now - heard_at_});
+  } else if (const std::optional<double> silent = silent_s(now)) {
+    fail(SwitchSilent{.silent_s = *silent});
   }
 }
 
 std::optional<double> Presence::welcome(std::uint32_t sequence, std::uint32_t lost, std::uint32_t left, double now) {
-  if (phase_ == Phase::connecting) {
-    phase_ = Phase::member;
-    silence_limit_s_ = liveness_timeout_s_;
-    say_at_ = now + heartbeat_s_;
-    events_.push_back(Ready{});
-  }
+  if (welcomed(now)) events_.push_back(Ready{});
   peers_gone(lost, left, now);
-  if (sequence != hello_sequence_ - 1) return std::nullopt;
+  if (sequence != hello_sequence() - 1) return std::nullopt;
   return now - hello_sent_at_;
 }
 
@@ -89,11 +52,12 @@ void Presence::refused(Reason reason) {
   if (phase_ == Phase::leaving)
     departed();
   else if (joined())
-    fail(Refused{.reason = static_cast<std::uint16_t>(reason)});
+    fail(PacketRefused{.reason = static_cast<std::uint16_t>(reason)});
 }
 
 void Presence::other_version() {
-  if (phase_ == Phase::connecting && !protected_) fail(Refused{.reason = static_cast<std::uint16_t>(Reason::version)});
+  if (phase_ == Phase::connecting && !protected_)
+    fail(PacketRefused{.reason = static_cast<std::uint16_t>(Reason::version)});
 }
 
 void Presence::departed() {
@@ -113,7 +77,7 @@ void Presence::peers_hold_up(double moved_at, double now) {
   if (left_ != 0)
     fail(WorkersGone{.lost = 0, .left = left_});
   else
-    fail(Refused{.reason = static_cast<std::uint16_t>(Reason::branch_left)});
+    fail(PacketRefused{.reason = static_cast<std::uint16_t>(Reason::branch_left)});
 }
 
 void Presence::fail(WorkerEvent event) {

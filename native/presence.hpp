@@ -1,5 +1,5 @@
-// A worker's membership in its job: HELLO, heartbeats, whether the switch and the peers are there, BYE. The rules and
-// the table of phases stand in host/machine/presence.py.
+// A worker's membership in its job: keepalive.hpp, and what it hears of its peers. The rules and the table of phases stand in
+// host/machine/presence.py.
 #pragma once
 
 #include <cstdint>
@@ -7,38 +7,28 @@
 
 #include "growing_ring.hpp"
 #include "job.hpp"
+#include "keepalive.hpp"
 #include "wire_constants.hpp"
 #include "worker_events.hpp"
 
 namespace fanin {
 
-enum class Phase : std::uint8_t { connecting, member, leaving, left, failed };
-
-class Presence {
+class Presence : public Keepalive {
  public:
   Presence(const JobSpec& spec, double connect_timeout_s, GrowingRing<WorkerEvent>& events);
 
-  Phase phase() const { return phase_; }
-  // Whether the job still runs for this worker.
-  bool joined() const { return phase_ == Phase::connecting || phase_ == Phase::member; }
-
-  // --- what to say, and when ---
-
-  std::uint32_t hello_sequence() const { return hello_sequence_; }
-  bool hello_due(double now);  // the first call starts the clock
-  void hello_sent(double now);
-  bool bye_due(double now) const { return phase_ == Phase::leaving && now >= say_at_; }
-  void bye_sent(double now) { say_at_ = now + BYE_RETRY_S; }
-  void leave(double now);
-  std::optional<double> next_timer() const;
+  bool hello_due(double now) {  // the first call starts the clock
+    start(now);
+    return Keepalive::hello_due(now);
+  }
+  void hello_sent(double now) {
+    hello_sent_at_ = now;
+    Keepalive::hello_sent(now);
+  }
   void handle_timer(double now);
 
   // --- what is heard ---
 
-  void heard(double now) {
-    heard_at_ = now;
-    unanswered_ = 0;
-  }
   // Returns the round trip in seconds if it answers the last HELLO.
   std::optional<double> welcome(std::uint32_t sequence, std::uint32_t lost, std::uint32_t left, double now);
   void peers_gone(std::uint32_t lost, std::uint32_t left, double now);
@@ -62,18 +52,8 @@ class Presence {
   bool branch_left_ = false;
   std::uint32_t members_;
   std::uint32_t change_ = 0;
-  Phase phase_ = Phase::connecting;
-  bool started_ = false;
-  std::uint32_t hello_sequence_ = 0;
-  std::uint32_t unanswered_ = 0;  // HELLOs since heard_at_
   std::uint32_t left_ = 0;
-  double silence_limit_s_;
-  double liveness_timeout_s_;
-  double heartbeat_s_;
-  double heard_at_ = 0.0;  // when the switch was last heard; before that, when the machine started
-  double say_at_ = 0.0;    // when the next HELLO or BYE is due
   double hello_sent_at_ = 0.0;
-  double leave_by_ = 0.0;
   double left_at_ = 0.0;
 };
 

@@ -65,7 +65,7 @@ std::uint64_t fingerprint(std::uint64_t token, std::uint32_t worker) {
 
 // --- rings ---
 
-std::span<const std::uint8_t> RingReader::front(std::uint32_t mask) {
+std::span<const std::uint8_t> RingReader::next(std::uint32_t mask) {
   if (broken_) return {};
   const std::uint64_t end = written_->load(std::memory_order_acquire);
   broken_ = end - position_ > bytes_;
@@ -82,17 +82,14 @@ std::span<const std::uint8_t> RingReader::front(std::uint32_t mask) {
       broken_ = true;
       return {};
     }
-    next_ = position_ + length;
+    position_ += length;
     if (!wraps && (record.mask & mask) != 0) return {ring_ + place + sizeof record, record.datagram_bytes};
-    pop();
   }
   return {};
 }
 
-void RingReader::pop() {
-  position_ = next_;
-  read_->store(position_, std::memory_order_release);
-}
+// Release order: the writer must not see the position, and write over a record, before it was read.
+void RingReader::release() { read_->store(position_, std::memory_order_release); }
 
 std::span<std::uint8_t> RingWriter::reserve(std::size_t datagram_bytes, std::uint64_t slowest) {
   const std::size_t needed = record_bytes(datagram_bytes);

@@ -61,10 +61,11 @@ class RingReader {
              std::atomic<std::uint64_t>* read)
       : ring_(ring), bytes_(bytes), written_(written), read_(read), position_(aligned(read->load(std::memory_order_relaxed))) {}
 
-  // The oldest datagram for anybody in `mask` that is not popped yet; empty when there is none. It is at most
-  // MAX_DATAGRAM_BYTES long.
-  std::span<const std::uint8_t> front(std::uint32_t mask);
-  void pop();
+  // The next datagram for anybody in `mask`; empty when there is none. It is at most MAX_DATAGRAM_BYTES long, and stays until
+  // `release`.
+  std::span<const std::uint8_t> next(std::uint32_t mask);
+  // The writer may use again whatever `next` has passed.
+  void release();
   bool has_more() const { return unread_bytes() != 0; }
   std::uint64_t unread_bytes() const { return broken_ ? 0 : written_->load(std::memory_order_acquire) - position_; }
   bool broken() const { return broken_; }
@@ -74,8 +75,7 @@ class RingReader {
   std::size_t bytes_ = 0;
   const std::atomic<std::uint64_t>* written_ = nullptr;
   std::atomic<std::uint64_t>* read_ = nullptr;
-  std::uint64_t position_ = 0;
-  std::uint64_t next_ = 0;  // the position behind `front`
+  std::uint64_t position_ = 0;  // of the next record; `read_` is behind it until `release`
   bool broken_ = false;
 };
 
@@ -99,9 +99,6 @@ class RingWriter {
   std::uint64_t position_ = 0;
   std::uint64_t start_ = 0;  // of the record last reserved
 };
-
-// How a worker sleeps, if it does.
-enum class Sleep : std::uint32_t { awake, in_poll, on_bell };
 
 class SharedMemory {
  public:

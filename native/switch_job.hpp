@@ -93,7 +93,6 @@ struct SwitchJob {
   std::uint64_t held_bytes = 0;  // of the switch's memory, beside the ring's
   SwitchTally tally;
   std::optional<UplinkPresence> uplink;  // of a leaf: how it is present at its parent
-  Reason branch_news{};                  // branch_left or branch_lost, once there is a reason to tell the workers
   std::uint32_t registered = 0;  // and not evicted; so too the next two
   std::uint32_t lost = 0;
   std::uint32_t left = 0;

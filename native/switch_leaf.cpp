@@ -41,7 +41,7 @@ void SwitchMachine::State::speak_to_parent(SwitchJob& job, double now) {
   UplinkPresence& presence = *job.uplink;
   const std::size_t longest = datagram_bytes(job.spec.codes_per_packet, job.spec.words_per_packet);
   if (presence.hello_due(now)) {
-    const bool connecting = presence.phase() == UplinkPresence::Phase::connecting;
+    const bool connecting = presence.phase() == Phase::connecting;
     send_token_up(job, Kind::hello, presence.hello_sequence(), connecting ? longest : datagram_bytes(0, TOKEN_WORDS));
     presence.hello_sent(now);
   }
@@ -80,7 +80,7 @@ void SwitchMachine::State::receive_from_parent(SwitchJob& job, const Parsed& pac
   ++job.tally.packets_in;
   job.tally.bytes_in += datagram.size();
   const Reason objection = [&] {
-    const bool connecting = presence.phase() == UplinkPresence::Phase::connecting;
+    const bool connecting = presence.phase() == Phase::connecting;
     if (job.spec.checksum && (header.flags & FLAG_CHECKSUM) == 0) return Reason::checksum;
     if (header.generation != presence.uplink().generation) return Reason::generation;
     if (header.worker != presence.uplink().worker && header.worker != SWITCH_WORKER) return Reason::worker_range;
@@ -120,12 +120,12 @@ void SwitchMachine::State::receive_from_parent(SwitchJob& job, const Parsed& pac
   if (header.kind == Kind::welcome) {
     job.parent_welcomes = std::uint64_t{header.slot} + 1;
     presence.welcome(now);
-    return tell_of_branches(job, gone());
+    return tell_news(job, gone());
   }
   const auto reason = static_cast<Reason>(header.contributors);
-  if (reason == Reason::worker_lost || reason == Reason::worker_left) return tell_of_branches(job, gone());
+  if (reason == Reason::worker_lost || reason == Reason::worker_left) return tell_news(job, gone());
   if (reason == Reason::mismatch) return tell(job, Reason::mismatch, SWITCH_WORKER, job.audience());
-  tell_of_branches(job, presence.refused());
+  tell_news(job, presence.refused());
 }
 
 // The parent's result of a round, or its answer to a contribution that was sent again.
@@ -151,11 +151,8 @@ void SwitchMachine::State::descend(SwitchJob& job, const Parsed& packet, double 
     job.tally.drop(Reason::future);
 }
 
-// Once for each kind of news; the worse one stays.
-void SwitchMachine::State::tell_of_branches(SwitchJob& job, Reason news) {
-  if (news == Reason{} || job.branch_news == news || job.branch_news == Reason::branch_lost) return;
-  job.branch_news = news;
-  tell(job, news, SWITCH_WORKER, job.audience());
+void SwitchMachine::State::tell_news(SwitchJob& job, Reason news) {
+  if (news != Reason{}) tell(job, news, SWITCH_WORKER, job.audience());
 }
 
 }  // namespace fanin

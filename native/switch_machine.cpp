@@ -240,7 +240,7 @@ void SwitchMachine::handle_timer(double now) {
     if (job->lost != lost_before) state_->tell(*job, Reason::worker_lost, SWITCH_WORKER, job->audience());
     if (!job->uplink) continue;
     if (job->lost != lost_before) job->uplink->leave(now);
-    state_->tell_of_branches(*job, job->uplink->handle_timer(now));
+    state_->tell_news(*job, job->uplink->handle_timer(now));
   }
 }
 
@@ -305,7 +305,9 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
     case Verdict::mismatch:
       return refuse(job.tally, &job, Reason::mismatch, header, source);
   }
-  if (header.bitmap != 0) {  // the transmission's order
+  // The transmission's order. A result or an answer says as much as a receipt, and a contribution that came in order says
+  // nothing new: so a receipt goes out only for a gap, or for what was sent in vain.
+  if (header.bitmap != 0) {
     const bool repeated = outcome.verdict == Verdict::duplicate;
     const bool uncovers = job.arrivals[header.worker].take(header.bitmap);
     if (!outcome.answered && !outcome.ascends && (uncovers || repeated)) receipt(job, header, repeated, source);

@@ -48,7 +48,7 @@ struct SwitchMachine::State {
   void send_token_up(SwitchJob& job, Kind kind, std::uint32_t sequence, std::size_t bytes);
   void receive_from_parent(SwitchJob& job, const Parsed& packet, std::span<const std::uint8_t> datagram, double now);
   void descend(SwitchJob& job, const Parsed& packet, double now);
-  void tell_of_branches(SwitchJob& job, Reason news);
+  void tell_news(SwitchJob& job, Reason news);
 
   bool takes(SwitchTally& tally, std::size_t bytes, std::size_t destinations);
   void echo_bye(SwitchJob& job, std::span<const std::uint8_t> bye, Address source);

@@ -87,7 +87,7 @@ class SwitchQueue {
   std::uint32_t take(std::size_t bytes) {
     const std::size_t at = used_;
     used_ += bytes;
-    if (copies_.size() < used_) copies_.resize(2 * used_);
+    if (copies_.size() < used_) copies_.resize(2 * used_);  // places are offsets: this moves what earlier ones point to
     return static_cast<std::uint32_t>(at);
   }
 

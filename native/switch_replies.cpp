@@ -178,7 +178,7 @@ void SwitchMachine::State::welcome(SwitchJob& job, const Parsed& hello, Address 
   if (!takes(job.tally, bytes, 1)) return;
   Header header = reply_to(hello.header, Kind::welcome);
   header.signature = job.changes;
-  header.contributors = static_cast<std::uint16_t>(job.branch_news);
+  header.contributors = static_cast<std::uint16_t>(job.uplink ? job.uplink->news() : Reason{});
   header.bitmap = job.registered;
   const std::span<std::uint8_t> datagram = queue.push(bytes, {&source, 1});
   write_news(datagram, header, job.lost, job.left);

@@ -7,18 +7,6 @@
 
 namespace fanin {
 
-namespace {
-
-void add_to(CounterList& total, const CounterList& more) {
-  if (total.empty()) {
-    total = more;
-    return;
-  }
-  for (std::size_t i = 0; i < total.size(); ++i) total[i].second += more[i].second;
-}
-
-}  // namespace
-
 SwitchServer::SwitchServer(const std::string& host, std::uint16_t port, std::uint32_t flows, std::uint64_t memory_bytes,
                            const UdpOptions& options, bool share_memory)
     : share_memory_(share_memory) {
@@ -74,34 +62,34 @@ void SwitchServer::admit(const JobSpec& spec, bool share_memory, const std::opti
     throw;
   }
   if (!share_memory || !share_memory_ || spec.branches) return;  // switches below this one use sockets
-  Sharing sharing;
-  sharing.rings.wanted = SwitchFlow::ring_bytes(spec) * flows_.size();
-  for (const auto& flow : flows_) sharing.paths.push_back(flow->share_memory(spec));
-  if (std::ranges::none_of(sharing.paths, &std::string::empty)) {
-    sharing.rings.held = sharing.rings.wanted;
-  } else {
-    sharing.paths.clear();
-    for (const auto& flow : flows_) flow->stop_sharing(spec.job);
+  Offer offer;
+  offer.bytes.wanted = flows_.front()->offer_bytes(spec) * flows_.size();
+  for (const auto& flow : flows_) offer.texts.push_back(flow->offer_bypass(spec));
+  if (std::ranges::none_of(offer.texts, &std::string::empty)) {
+    offer.bytes.held = offer.bytes.wanted;
+  } else {  // on every flow or on none: a worker maps all or none
+    offer.texts.clear();
+    for (const auto& flow : flows_) flow->withdraw_bypass(spec.job);
   }
-  shared_memory_[spec.job] = std::move(sharing);
+  offers_[spec.job] = std::move(offer);
 }
 
-std::vector<std::string> SwitchServer::shared_memory(std::uint16_t job) {
+std::vector<std::string> SwitchServer::offers(std::uint16_t job) {
   const std::lock_guard control(control_);
-  const auto found = shared_memory_.find(job);
-  return found == shared_memory_.end() ? std::vector<std::string>{} : found->second.paths;
+  const auto found = offers_.find(job);
+  return found == offers_.end() ? std::vector<std::string>{} : found->second.texts;
 }
 
 RingBytes SwitchServer::ring_bytes(std::uint16_t job) {
   const std::lock_guard control(control_);
-  const auto found = shared_memory_.find(job);
-  return found == shared_memory_.end() ? RingBytes{} : found->second.rings;
+  const auto found = offers_.find(job);
+  return found == offers_.end() ? RingBytes{} : found->second.bytes;
 }
 
 void SwitchServer::remove(std::uint16_t job) {
   const std::lock_guard control(control_);
   for (const auto& flow : flows_) flow->remove(job);
-  shared_memory_.erase(job);
+  offers_.erase(job);
   const std::lock_guard lock(events_lock_);
   std::erase_if(seen_, [job](const auto& entry) { return entry.first >> 8 == job; });
 }
@@ -163,17 +151,16 @@ Members SwitchServer::members(std::uint16_t job) {
 
 CounterList SwitchServer::counters() {
   CounterList total;
-  UdpCounters sockets;
+  CarrierCounters carriers;
   std::uint64_t overflows = 0;
   std::uint64_t flooded = 0;
   for (const auto& flow : flows_) {
     flooded += flow->flooded();
-    add_to(total, flow->with_machine([](SwitchMachine& machine, double) { return machine.counters(); }));
-    const auto [counters, drops] = flow->socket_counters();
-    sockets += counters;
-    overflows += drops;
+    add_counters(total, flow->with_machine([](SwitchMachine& machine, double) { return machine.counters(); }));
+    add_counters(carriers, flow->carrier_counters());
+    overflows += flow->overflows();
   }
-  for (const auto& [name, value] : named(sockets)) total.emplace_back(name, value);
+  total.insert(total.end(), carriers.begin(), carriers.end());
   total.emplace_back("socket_overflows", overflows);
   total.emplace_back("dropped_flood", flooded);
   return total;
@@ -182,7 +169,7 @@ CounterList SwitchServer::counters() {
 CounterList SwitchServer::job_counters(std::uint16_t job) {
   CounterList total;
   for (const auto& flow : flows_)
-    add_to(total, flow->with_machine([job](SwitchMachine& machine, double) { return machine.job_counters(job); }));
+    add_counters(total, flow->with_machine([job](SwitchMachine& machine, double) { return machine.job_counters(job); }));
   return total;
 }
 

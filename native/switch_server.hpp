@@ -19,7 +19,7 @@
 
 namespace fanin {
 
-// Of shared memory: what a job's rings take, on all flows.
+// What the bypass that a job is offered takes, on all flows: rings in shared memory.
 struct RingBytes {
   std::uint64_t held = 0;
   std::uint64_t wanted = 0;  // the same, or more than was free: then it has none; 0 where none were asked for
@@ -30,7 +30,7 @@ class SwitchServer {
   static constexpr std::size_t MAX_EVENTS = 4096;
 
   // Flow 0 listens at `port`; further flows, and all if it is 0, at any free one. `memory_bytes` is for all flows together.
-  // Without `share_memory` no job is offered any: everything goes through sockets.
+  // Without `share_memory` no job is offered a bypass: everything goes through sockets.
   // Throws std::system_error.
   SwitchServer(const std::string& host, std::uint16_t port, std::uint32_t flows, std::uint64_t memory_bytes,
                const UdpOptions& options, bool share_memory = true);
@@ -51,8 +51,9 @@ class SwitchServer {
   // JobRefused: then it is on no flow. `share_memory`: offer it beside the sockets, for workers on this machine, if there
   // is room for its rings beside the slots of all jobs; otherwise all of this job goes through the sockets.
   void admit(const JobSpec& spec, bool share_memory = true, const std::optional<Parent>& parent = std::nullopt);
-  // Where the job's workers on this machine find shared memory, one path per flow; empty if there is none.
-  std::vector<std::string> shared_memory(std::uint16_t job);
+  // Where the job's workers on this machine find the bypass (a path of shared memory), one text per flow; empty if there is
+  // none.
+  std::vector<std::string> offers(std::uint16_t job);
   RingBytes ring_bytes(std::uint16_t job);
   void remove(std::uint16_t job);   // this and the following throw NoSuchJob
   void evict(std::uint16_t job, std::uint32_t worker);
@@ -62,7 +63,7 @@ class SwitchServer {
   void admit_worker(std::uint16_t job, std::uint32_t worker, std::uint64_t token);
   std::vector<std::uint16_t> jobs();
   Members members(std::uint16_t job);  // registered on every flow, lost on any, left on any
-  CounterList counters();              // of the machines, added up, then of the sockets
+  CounterList counters();              // of the machines, added up, then of the carriers
   CounterList job_counters(std::uint16_t job);
 
   // Joined: once on every flow. Silent, left: at the first flow that says so.
@@ -82,11 +83,11 @@ class SwitchServer {
 
   const bool share_memory_;
   std::vector<std::unique_ptr<SwitchFlow>> flows_;
-  struct Sharing {
-    std::vector<std::string> paths;
-    RingBytes rings;
+  struct Offer {
+    std::vector<std::string> texts;  // by flow
+    RingBytes bytes;
   };
-  std::unordered_map<std::uint16_t, Sharing> shared_memory_;  // by job; guarded by control_
+  std::unordered_map<std::uint16_t, Offer> offers_;  // by job; guarded by control_
   std::mutex control_;  // one control verb at a time, so that all flows see them in one order
   std::mutex events_lock_;
   std::condition_variable events_changed_;

@@ -34,31 +34,11 @@ bool set_option(int fd, int level, int name, int value) {
 
 }  // namespace
 
-UdpCounters& UdpCounters::operator+=(const UdpCounters& other) {
-  system_calls += other.system_calls;
-  trains += other.trains;
-  coalesced += other.coalesced;
-  truncated += other.truncated;
-  refused += other.refused;
-  send_waits += other.send_waits;
-  send_dropped += other.send_dropped;
-  shared_out += other.shared_out;
-  shared_in += other.shared_in;
-  shared_broken += other.shared_broken;
-  send_ns += other.send_ns;
-  doorbells += other.doorbells;
-  if (other.last_error != 0) last_error = other.last_error;
-  return *this;
-}
-
 std::vector<std::pair<std::string, std::uint64_t>> named(const UdpCounters& counters) {
   return {{"socket_system_calls", counters.system_calls}, {"socket_trains", counters.trains},
           {"socket_coalesced", counters.coalesced},       {"socket_truncated", counters.truncated},
           {"socket_refused", counters.refused},           {"socket_send_waits", counters.send_waits},
-          {"socket_send_dropped", counters.send_dropped}, {"socket_send_us", counters.send_ns / 1000},
-          {"shared_memory_out", counters.shared_out},
-          {"shared_memory_in", counters.shared_in},       {"shared_memory_doorbells", counters.doorbells},
-          {"shared_memory_broken", counters.shared_broken}};
+          {"socket_send_dropped", counters.send_dropped}, {"socket_send_us", counters.send_ns / 1000}};
 }
 
 UdpSocket::UdpSocket(int family, const UdpOptions& options)

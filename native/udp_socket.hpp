@@ -24,14 +24,8 @@ struct UdpCounters {
   std::uint64_t refused = 0;          // ICMP: nobody listens there
   std::uint64_t send_waits = 0;       // the send buffer was full; waited for room
   std::uint64_t send_dropped = 0;     // datagrams that the kernel did not take; resent by whoever misses them
-  std::uint64_t shared_out = 0;       // datagrams that went through shared memory instead
-  std::uint64_t shared_in = 0;        // that came that way
-  std::uint64_t shared_broken = 0;    // rings that did not keep the rules, and are not read any more
-  std::uint64_t send_ns = 0;  // spent in system calls that send
-  std::uint64_t doorbells = 0;        // empty datagrams sent to wake who sleeps beside shared memory
+  std::uint64_t send_ns = 0;          // spent in system calls that send
   int last_error = 0;                 // errno of the last complaint, 0 for none
-
-  UdpCounters& operator+=(const UdpCounters& other);
 };
 
 // All but last_error, as `socket_system_calls` and so on.

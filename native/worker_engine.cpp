@@ -41,21 +41,22 @@ std::vector<std::pair<std::string, std::uint64_t>> named(const WorkerCounters& c
 
 WorkerEngine::WorkerEngine(const JobSpec& spec, std::uint32_t worker, std::uint64_t token, const std::string& host,
                            const std::vector<std::uint16_t>& ports, double connect_timeout_s,
-                           const UdpOptions& options, const std::vector<std::string>& shared_memory,
-                           bool newcomer) {
+                           const UdpOptions& options, const std::vector<std::string>& offers, bool newcomer) {
   if (ports.empty()) throw std::invalid_argument("an engine needs at least one port of the switch");
   const auto flow_count = static_cast<std::uint32_t>(ports.size());
   heard_.resize(flow_count);
   for (std::uint32_t flow = 0; flow < flow_count; ++flow) {
     WorkerFlow::Listener listener{[this, flow](const WorkerEvent& event) { take_event(flow, event); },
                                   [this](const WorkerEvent& event) { fail(event); }};
-    std::optional<SharedMemory> shared =
-        flow < shared_memory.size() ? SharedMemory::open(shared_memory[flow], worker, token) : std::nullopt;
     JobSpec of_this_flow = spec;
     of_this_flow.data_key = of_flow(spec.data_key, flow);
-    flows_.push_back(std::make_unique<WorkerFlow>(of_this_flow, worker, token, flow, flow_count,
-                                                  resolve(host, ports[flow], false), options, connect_timeout_s,
-                                                  std::move(shared), newcomer, std::move(listener)));
+    const WorkerPath path = {.address = resolve(host, ports[flow], false),
+                             .options = options,
+                             .worker = worker,
+                             .token = token,
+                             .offer = flow < offers.size() ? offers[flow] : ""};
+    flows_.push_back(std::make_unique<WorkerFlow>(of_this_flow, path, flow, flow_count, connect_timeout_s, newcomer,
+                                                  std::move(listener)));
   }
 }
 
@@ -97,6 +98,7 @@ bool WorkerEngine::is_done(std::uint64_t ticket) const {
 
 bool WorkerEngine::wait(std::uint64_t ticket, double timeout_s) {
   const auto over = [&] { return done(ticket) || failed(); };
+  // With several flows no thread can move the packets of one and sleep on all of them: their own threads do.
   if (flows_.size() == 1 && flows_.front()->drive(over, monotonic_now() + timeout_s)) return done(ticket);
   std::unique_lock lock(state_lock_);
   progress_.wait_for(lock, Seconds(timeout_s), [&] { return is_done(ticket) || failed() || closed_; });
@@ -166,6 +168,7 @@ void WorkerEngine::take_event(std::uint32_t flow, const WorkerEvent& event) {
 
 void WorkerEngine::fail(const WorkerEvent& event) {
   if (failing_.exchange(true)) return;  // told once
+  // Before anybody hears of it: whoever does may free the memory that a flow would write to.
   for (const auto& flow : flows_) flow->halt();
   {
     const std::lock_guard lock(state_lock_);
@@ -204,23 +207,22 @@ bool WorkerEngine::closed() {
 
 std::vector<std::pair<std::string, std::uint64_t>> WorkerEngine::counters() {
   std::vector<std::pair<std::string, std::uint64_t>> total;
-  UdpCounters sockets;
+  CarrierCounters carriers;
   std::uint64_t overflows = 0;
   std::uint64_t packing_us = 0;
   for (const auto& flow : flows_) {
-    const auto [machine, socket] = flow->counters();
-    const auto list = named(machine);
+    const auto list = named(flow->counters());
     if (total.empty()) total.resize(list.size());
     for (std::size_t i = 0; i < list.size(); ++i) {
       total[i].first = list[i].first;
       total[i].second = list[i].first == "srtt_us" ? std::max(total[i].second, list[i].second)
                                                    : total[i].second + list[i].second;
     }
-    sockets += socket;
-    overflows += flow->socket_overflows();
+    add_counters(carriers, flow->carrier_counters());
+    overflows += flow->overflows();
     packing_us += flow->packing_us();
   }
-  for (const auto& entry : fanin::named(sockets)) total.push_back(entry);
+  total.insert(total.end(), carriers.begin(), carriers.end());
   total.emplace_back("socket_overflows", overflows);
   total.emplace_back("packing_us", packing_us);
   return total;
@@ -234,8 +236,8 @@ std::size_t WorkerEngine::buffer_bytes() {
 
 int WorkerEngine::receive_buffer_bytes() const { return flows_.front()->receive_buffer_bytes(); }
 
-bool WorkerEngine::shares_memory() const {
-  return std::ranges::all_of(flows_, [](const auto& flow) { return flow->shares_memory(); });
+bool WorkerEngine::has_bypass() const {
+  return std::ranges::all_of(flows_, [](const auto& flow) { return flow->has_bypass(); });
 }
 
 std::string WorkerEngine::trouble() {

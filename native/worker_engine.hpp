@@ -23,11 +23,11 @@ class WorkerEngine {
  public:
   static constexpr std::size_t MAX_EVENTS = 1 << 16;  // kept for a reader that does not come
 
-  // `shared_memory` is a path per port, as SwitchServer::shared_memory says, or empty; used where it can be mapped.
+  // `offers` has a text per port, as SwitchServer::offers says, or is empty; taken where a bypass reaches the switch.
   // Throws std::system_error when the host does not resolve or has no route.
   WorkerEngine(const JobSpec& spec, std::uint32_t worker, std::uint64_t token, const std::string& host,
                const std::vector<std::uint16_t>& ports, double connect_timeout_s, const UdpOptions& options,
-               const std::vector<std::string>& shared_memory = {}, bool newcomer = false);
+               const std::vector<std::string>& offers = {}, bool newcomer = false);
   ~WorkerEngine();
 
   void start();
@@ -47,7 +47,7 @@ class WorkerEngine {
   std::vector<std::pair<std::string, std::uint64_t>> counters();
   std::size_t buffer_bytes();
   int receive_buffer_bytes() const;
-  bool shares_memory() const;  // on every flow
+  bool has_bypass() const;  // that works, on every flow
   std::string trouble();
 
  private:

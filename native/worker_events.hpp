@@ -30,13 +30,13 @@ struct WorkersGone {
 struct SwitchSilent {
   double silent_s;
 };
-struct Refused {
+struct PacketRefused {
   std::uint16_t reason;  // fanin.protocol.wire.Reason
 };
 struct Departed {
   bool confirmed;
 };
 
-using WorkerEvent = std::variant<Ready, MembersChanged, Stands, ReductionDone, RoundHeard, WorkersGone, SwitchSilent, Refused, Departed>;
+using WorkerEvent = std::variant<Ready, MembersChanged, Stands, ReductionDone, RoundHeard, WorkersGone, SwitchSilent, PacketRefused, Departed>;
 
 }  // namespace fanin

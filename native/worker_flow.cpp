@@ -6,103 +6,100 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstring>
-
-#include "wire_constants.hpp"
 
 namespace fanin {
 
-// The machine quantizes into this buffer; the kernel copies from it. That is all the copying there is.
+// Where the machine writes its packets: the first carrier that has room.
 class WorkerFlow::Outbox final : public WorkerSink {
  public:
   explicit Outbox(WorkerFlow& flow) : flow_(flow) {}
 
+  // By the base carrier alone: what has waited, as that wakes the switch and depends on nothing that others may have done
+  // to a bypass; and everything until the switch has answered a HELLO, which has to prove the path.
+  void begin(bool overdue) { bypassing_ = !overdue && flow_.machine_.ready(); }
+
   std::span<std::uint8_t> reserve(std::size_t bytes) override {
-    if (flow_.shared_ && !by_socket_ && flow_.machine_.ready()) {  // before that, HELLO has to prove the path
-      const std::span<std::uint8_t> room = flow_.shared_->reserve_uplink(flow_.worker_, bytes);
-      in_shared_memory_ = !room.empty();
-      if (in_shared_memory_) return room;
+    if (bypassing_) {
+      for (WorkerCarrier* const bypass : flow_.bypasses_) {
+        const std::span<std::uint8_t> room = bypass->reserve(bytes);
+        if (room.empty()) continue;
+        reserved_ = bypass;
+        return room;
+      }
     }
-    if (used_ + bytes > capacity() || count_ == MAX_TRAIN_PACKETS) flush();
-    return {buffer_.data() + used_, bytes};
+    reserved_ = flow_.base_.get();
+    return reserved_->reserve(bytes);
   }
 
-  void commit(std::size_t bytes) override {
-    if (in_shared_memory_) {
-      flow_.shared_->commit_uplink(bytes);
-      ++flow_.counters_.shared_out;
-      unannounced_bytes_ += bytes;
-      in_shared_memory_ = false;
-      return;
-    }
-    datagrams_[count_++] = {buffer_.data() + used_, bytes};
-    used_ += bytes;
-  }
-
-  // From here on, whether everything goes through the socket.
-  void use_socket(bool only) { by_socket_ = only; }
+  void commit(std::size_t bytes) override { reserved_->commit(bytes); }
 
   void flush() {
-    if (count_ > 0) send_datagrams(flow_.socket_, std::span(datagrams_).first(count_), flow_.counters_);
-    used_ = 0;
-    count_ = 0;
-    if (unannounced_bytes_ == 0) return;
-    if (flow_.shared_->rouses_switch(flow_.worker_, unannounced_bytes_ >= SharedMemory::MUCH_BYTES)) {
-      flow_.socket_.send_empty();
-      ++flow_.counters_.doorbells;
+    flow_.base_->flush();
+    for (WorkerCarrier* const bypass : flow_.bypasses_) {
+      if (bypass->flush()) flow_.base_->ring();
     }
-    unannounced_bytes_ = 0;
   }
 
  private:
-  std::size_t capacity() const {
-    return flow_.socket_.train_bytes() > 0 ? flow_.socket_.train_bytes() : MAX_DATAGRAM_BYTES;
+  WorkerFlow& flow_;
+  WorkerCarrier* reserved_ = nullptr;
+  bool bypassing_ = false;
+};
+
+// What comes in goes to the machine. Answers go out whenever about a train's worth has come.
+class WorkerFlow::Intake final : public Inbox {
+ public:
+  explicit Intake(WorkerFlow& flow) : flow_(flow) {}
+
+  void take(std::span<const Arrival> batch) override {
+    const double now = monotonic_now();
+    for (const Arrival& arrival : batch) {
+      if (arrival.bytes.empty() && !flow_.bypasses_.empty()) continue;  // a doorbell: it has done its work
+      flow_.machine_.receive_datagram(arrival.bytes, arrival.source, now);
+      unanswered_bytes_ += arrival.bytes.size();
+    }
   }
 
+  void skip(std::span<const Arrival>) override {}
+
+  void respond() override {
+    if (unanswered_bytes_ < RESPOND_AFTER_BYTES) return;
+    flow_.send(monotonic_now());
+    unanswered_bytes_ = 0;
+  }
+
+  void begin() { unanswered_bytes_ = 0; }
+
+ private:
   WorkerFlow& flow_;
-  std::vector<std::uint8_t> buffer_ = std::vector<std::uint8_t>(MAX_DATAGRAM_BYTES);
-  std::array<iovec, MAX_TRAIN_PACKETS> datagrams_{};
-  std::size_t used_ = 0;
-  std::size_t count_ = 0;
-  bool in_shared_memory_ = false;  // where the span last reserved is
-  bool by_socket_ = false;
-  std::size_t unannounced_bytes_ = 0;  // written there, that the switch may be asleep to
+  std::size_t unanswered_bytes_ = 0;
 };
 
 namespace {
 
-UdpSocket connected_socket(const SocketAddress& address, const UdpOptions& options) {
-  UdpSocket socket(address.family(), options);
-  socket.connect(address);
-  return socket;
-}
-
 bool ends_the_flow(const WorkerEvent& event) {
   return std::holds_alternative<WorkersGone>(event) || std::holds_alternative<SwitchSilent>(event) ||
-         std::holds_alternative<Refused>(event);
+         std::holds_alternative<PacketRefused>(event);
 }
 
 }  // namespace
 
-WorkerFlow::WorkerFlow(const JobSpec& spec, std::uint32_t worker, std::uint64_t token, std::uint32_t flow,
-                       std::uint32_t flow_count, const SocketAddress& address, const UdpOptions& options,
-                       double connect_timeout_s, std::optional<SharedMemory> shared, bool newcomer,
-                       Listener listener)
-    : address_(address),
-      listener_(std::move(listener)),
-      socket_(connected_socket(address, options)),
-      receive_buffer_bytes_(socket_.receive_buffer_bytes()),
-      machine_(spec, worker, SWITCH, token, flow, flow_count, connect_timeout_s, newcomer),
-      worker_(worker),
-      shared_(std::move(shared)),
-      outbox_(std::make_unique<Outbox>(*this)) {
-  poller_.watch(socket_.fd(), SWITCH);
-  if (shared_) {
-    shared_->attach(worker_);
-    downlink_ = shared_->downlink(worker_);
-    bell_ = shared_->bell();
+WorkerFlow::WorkerFlow(const JobSpec& spec, const WorkerPath& path, std::uint32_t flow, std::uint32_t flow_count,
+                       double connect_timeout_s, bool newcomer, Listener listener)
+    : listener_(std::move(listener)),
+      base_(BASE.open_worker(path)),
+      machine_(spec, path.worker, SWITCH, path.token, flow, flow_count, connect_timeout_s, newcomer),
+      outbox_(std::make_unique<Outbox>(*this)),
+      intake_(std::make_unique<Intake>(*this)),
+      my_bit_(std::uint32_t{1} << path.worker) {
+  poller_.watch(base_->fd(), SWITCH);
+  for (const BypassRow& row : fanin::bypasses()) {
+    opened_.push_back(row.open_worker(path));
+    WorkerCarrier* const bypass = opened_.back().get();
+    if (bypass == nullptr) continue;
+    bypasses_.push_back(bypass);
+    if (!bell_) bell_ = bypass->bell();
   }
 }
 
@@ -122,27 +119,30 @@ void WorkerFlow::run() {
   while (!closing_.load()) {
     if (drained) sleep();
     drained = pump(true);
-    if (driven_.load()) ring_driver();  // what it waits for may have come in here, or it may count as awake by mistake
+    if (driven_.load()) wake_driver();  // what it waits for may have come in here, or it may count as awake by mistake
   }
 }
 
-void WorkerFlow::ring_driver() {
-  if (bell_) return bell_.ring(std::uint32_t{1} << worker_);
+void WorkerFlow::wake_driver() {
+  if (bell_) return bell_.ring(my_bit_);
   driver_bell_.ring();
 }
 
-// `reads_socket`: whether the socket is the calling thread's, too.
-bool WorkerFlow::pump(bool reads_socket) {
+// `reads_base`: whether the base carrier is the calling thread's, too.
+bool WorkerFlow::pump(bool reads_base) {
   bool drained = true;
   std::optional<WorkerEvent> failure;
   {
     const std::lock_guard lock(turnstile_);
-    if (!socket_.is_open()) {  // halted: only the bell rings now
-      give_up_sharing();
+    if (!base_->works()) {  // halted: only the bell rings now
+      bypasses_.clear();
       return true;
     }
-    if (reads_socket) drained = receive();
-    if (shared_) drained = receive_shared() && drained;
+    intake_->begin();
+    if (reads_base) drained = base_->receive(*intake_);
+    intake_->begin();
+    for (WorkerCarrier* const bypass : bypasses_) drained = bypass->receive(*intake_) && drained;
+    drop_broken_bypasses();
     const double now = monotonic_now();
     const std::optional<double> timer = machine_.next_timer();
     const bool overdue = timer && *timer <= now;
@@ -159,32 +159,36 @@ bool WorkerFlow::drive(const std::function<bool()>& finished, double deadline_s)
   const std::unique_lock driving(driver_, std::try_to_lock);
   if (!driving.owns_lock()) return false;
   driven_.store(true);  // before finished() is asked: see run()
-  watch_socket(false);
+  watch_base(false);
   count_as_awake();  // the thread may go on sleeping: results need not wake it
   bool drained = true;
   while (!finished() && !closing_.load() && monotonic_now() < deadline_s) {
-    if (drained && !linger()) drowse(finished, deadline_s);
+    if (drained && !linger()) wait_for_packets(finished, deadline_s);
     drained = pump(!bell_);
   }
   driven_.store(false);
-  watch_socket(true);
+  watch_base(true);
   if (!may_sleep(Sleep::in_poll)) poller_.ring();  // there is more already, for the thread
   return true;
 }
 
-// With shared memory the thread keeps the socket, through which little comes then. Without, whoever drives watches it.
-void WorkerFlow::watch_socket(bool by_thread) {
+// Level-triggered, the thread would wake for every packet that the driver is about to read; so the poller leaves the
+// descriptor to the driver for as long.
+void WorkerFlow::watch_base(bool by_thread) {
   if (bell_) return;
   const std::lock_guard lock(turnstile_);
-  if (socket_.is_open()) poller_.set_watched(socket_.fd(), SWITCH, by_thread);
-  driver_fd_ = socket_.fd();
+  if (base_->works()) poller_.set_watched(base_->fd(), SWITCH, by_thread);
+  driver_fd_ = base_->fd();
 }
 
-// Sleeps until something has come. The thread minds the timers, and wakes the driver after whatever it has done itself.
-void WorkerFlow::drowse(const std::function<bool()>& finished, double deadline_s) {
+// The driver sleeps until something has come. The thread minds the timers, and wakes the driver after whatever it has done
+// itself.
+void WorkerFlow::wait_for_packets(const std::function<bool()>& finished, double deadline_s) {
   if (bell_) {
+    // Read before `finished` is asked: if the thread finishes it and rings in between, the word has changed, and the wait
+    // returns at once.
     const std::uint32_t seen = bell_.read();
-    if (!finished() && may_sleep(Sleep::on_bell)) bell_.wait(seen, std::uint32_t{1} << worker_, deadline_s);
+    if (!finished() && may_sleep(Sleep::on_bell)) bell_.wait(seen, my_bit_, deadline_s);
   } else {
     const double left_s = std::max(deadline_s - monotonic_now(), 0.0);
     pollfd waiting[] = {{driver_fd_, POLLIN, 0}, {driver_bell_.fd(), POLLIN, 0}};
@@ -194,75 +198,30 @@ void WorkerFlow::drowse(const std::function<bool()>& finished, double deadline_s
   count_as_awake();
 }
 
-bool WorkerFlow::receive() {
-  std::size_t bytes = 0;
-  for (int i = 0; i < BATCHES_PER_WAKE; ++i) {
-    const std::span<const Received> batch = batch_.fill(socket_, counters_);
-    const double now = monotonic_now();
-    for (const Received& received : batch) {
-      if (shared_ && received.bytes.empty()) continue;  // a doorbell: it has done its work
-      machine_.receive_datagram(received.bytes, SWITCH, now);
-      bytes += received.bytes.size();
-    }
-    if (!batch_.may_have_more()) return true;
-    if (bytes < SEND_AFTER_BYTES) continue;
-    send(now);
-    bytes = 0;
-  }
-  return false;
-}
-
-bool WorkerFlow::receive_shared() {
-  std::size_t bytes = 0;
-  const std::uint32_t mine = std::uint32_t{1} << worker_;
-  for (int i = 0; i < SHARED_DATAGRAMS_PER_WAKE; ++i) {
-    const std::span<const std::uint8_t> datagram = downlink_.front(mine);
-    if (datagram.empty()) {
-      if (downlink_.broken()) {  // from here on everything goes by UDP; what is missing is resent
-        ++counters_.shared_broken;
-        shared_->detach(worker_);
-        give_up_sharing();
-      }
-      return true;
-    }
-    const double now = monotonic_now();
-    machine_.receive_datagram(datagram, SWITCH, now);
-    bytes += datagram.size();
-    downlink_.pop();
-    ++counters_.shared_in;
-    if (bytes < SEND_AFTER_BYTES) continue;
-    send(now);
-    bytes = 0;
-  }
-  return false;
-}
-
 // Gives the processor to others for a moment, on the chance that the result comes meanwhile: where a round trip takes
-// less than going to sleep and being woken, that is the quicker way.
+// less than going to sleep and being woken, that is the quicker way. Only bypasses can be looked at without a system call.
 bool WorkerFlow::linger() {
   const double until = monotonic_now() + LINGER_S;
   do {
     sched_yield();
     const std::lock_guard lock(turnstile_);
-    if (!shared_) return false;
-    if (downlink_.has_more()) return true;
+    if (bypasses_.empty()) return false;
+    if (std::ranges::any_of(bypasses_, [](const WorkerCarrier* bypass) { return bypass->has_more(); })) return true;
   } while (monotonic_now() < until);
   return false;
 }
 
-// Says that this worker sleeps and looks once more: see native/shared_memory.hpp.
 bool WorkerFlow::may_sleep(Sleep how) {
   const std::lock_guard lock(turnstile_);
-  if (!shared_) return true;
-  shared_->worker_sleeps(worker_, how);
-  if (!downlink_.has_more()) return true;
-  shared_->worker_sleeps(worker_, Sleep::awake);
+  if (std::ranges::all_of(bypasses_, [how](WorkerCarrier* bypass) { return bypass->may_sleep(how); })) return true;
+  // One has more. Those before it in the list were told that this worker sleeps.
+  for (WorkerCarrier* const bypass : bypasses_) bypass->awake();
   return false;
 }
 
 void WorkerFlow::count_as_awake() {
   const std::lock_guard lock(turnstile_);
-  if (shared_) shared_->worker_sleeps(worker_, Sleep::awake);
+  for (WorkerCarrier* const bypass : bypasses_) bypass->awake();
 }
 
 // While somebody drives, that thread says who sleeps. Waking too many does no harm.
@@ -272,24 +231,24 @@ void WorkerFlow::sleep() {
   if (!driven_.load()) count_as_awake();
 }
 
-// The memory stays mapped: somebody may be about to wait on the bell in it.
-void WorkerFlow::give_up_sharing() {
-  if (!shared_) return;
-  retired_.emplace(std::move(*shared_));
-  shared_.reset();
+void WorkerFlow::drop_broken_bypasses() {
+  std::erase_if(bypasses_, [](const WorkerCarrier* bypass) { return !bypass->works(); });
 }
 
-// `overdue`: what is sent has waited. It goes through the socket, which wakes the switch, and does not depend on what others
-// may have written to shared memory.
 void WorkerFlow::send(double now, bool overdue) {
   const double began_s = monotonic_now();
-  const std::uint64_t sending_ns = counters_.send_ns;
-  outbox_->use_socket(overdue);
+  const std::uint64_t sending_ns = send_ns();
+  outbox_->begin(overdue);
   machine_.datagrams_to_send(now, *outbox_);
   outbox_->flush();
-  outbox_->use_socket(false);
   const auto took_ns = static_cast<std::uint64_t>((monotonic_now() - began_s) * 1e9);
-  packing_ns_ += took_ns - std::min(took_ns, counters_.send_ns - sending_ns);
+  packing_ns_ += took_ns - std::min(took_ns, send_ns() - sending_ns);
+}
+
+std::uint64_t WorkerFlow::send_ns() const {
+  std::uint64_t ns = base_->send_ns();
+  for (const WorkerCarrier* const bypass : bypasses_) ns += bypass->send_ns();
+  return ns;
 }
 
 std::optional<WorkerEvent> WorkerFlow::report() {
@@ -309,7 +268,7 @@ void WorkerFlow::submit(const Reduction& reduction) {
     const std::lock_guard lock(turnstile_);
     if (machine_.failed()) return;  // the listener knows, or is about to
     machine_.submit(reduction);
-    if (socket_.is_open()) {
+    if (base_->works()) {
       send(monotonic_now());
       failure = report();
       poller_.alarm_at(machine_.next_timer());
@@ -320,7 +279,7 @@ void WorkerFlow::submit(const Reduction& reduction) {
 
 void WorkerFlow::leave() {
   const std::lock_guard lock(turnstile_);
-  if (!socket_.is_open()) return;
+  if (!base_->works()) return;
   const double now = monotonic_now();
   machine_.leave(now);
   send(now);
@@ -329,7 +288,7 @@ void WorkerFlow::leave() {
 
 void WorkerFlow::begin(std::uint32_t base) {
   const std::lock_guard lock(turnstile_);
-  if (!socket_.is_open()) return;
+  if (!base_->works()) return;
   machine_.begin(base);
   send(monotonic_now());
   poller_.alarm_at(machine_.next_timer());
@@ -337,23 +296,33 @@ void WorkerFlow::begin(std::uint32_t base) {
 
 void WorkerFlow::halt() {
   const std::lock_guard lock(turnstile_);
-  if (!socket_.is_open()) return;
-  overflows_at_halt_ = socket_.dropped_by_kernel();
-  socket_.close();
-  if (shared_) shared_->detach(worker_);  // others need not leave room for what it does not read
+  if (!base_->works()) return;
+  base_->close();
+  for (WorkerCarrier* const bypass : bypasses_) bypass->close();  // others need not leave room for what it does not read
 }
 
 void WorkerFlow::close() {
   closing_.store(true);
   halt();
   poller_.ring();
-  if (driven_.load()) ring_driver();
+  if (driven_.load()) wake_driver();
   thread_.join();
 }
 
-std::pair<WorkerCounters, UdpCounters> WorkerFlow::counters() {
+WorkerCounters WorkerFlow::counters() {
   const std::lock_guard lock(turnstile_);
-  return {machine_.counters(), counters_};
+  return machine_.counters();
+}
+
+CarrierCounters WorkerFlow::carrier_counters() {
+  const std::lock_guard lock(turnstile_);
+  CarrierCounters all = base_->counters();
+  const std::span<const BypassRow> rows = fanin::bypasses();
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const CarrierCounters its = opened_[i] ? opened_[i]->counters() : rows[i].no_counters();
+    all.insert(all.end(), its.begin(), its.end());
+  }
+  return all;
 }
 
 std::uint64_t WorkerFlow::packing_us() {
@@ -361,26 +330,26 @@ std::uint64_t WorkerFlow::packing_us() {
   return packing_ns_ / 1000;
 }
 
-std::uint64_t WorkerFlow::socket_overflows() {
+std::uint64_t WorkerFlow::overflows() {
   const std::lock_guard lock(turnstile_);
-  return socket_.is_open() ? socket_.dropped_by_kernel() : overflows_at_halt_;
+  return base_->overflows();
 }
 
-bool WorkerFlow::shares_memory() {
+bool WorkerFlow::has_bypass() {
   const std::lock_guard lock(turnstile_);
-  return shared_.has_value();
+  return !bypasses_.empty();
 }
 
 std::size_t WorkerFlow::buffer_bytes() {
   const std::lock_guard lock(turnstile_);
-  return machine_.buffer_bytes() + RECEIVE_SLOTS * RECEIVE_SLOT_BYTES + MAX_DATAGRAM_BYTES;
+  std::size_t bytes = machine_.buffer_bytes() + base_->buffer_bytes();
+  for (const WorkerCarrier* const bypass : bypasses_) bytes += bypass->buffer_bytes();
+  return bytes;
 }
 
 std::string WorkerFlow::trouble() {
   const std::lock_guard lock(turnstile_);
-  if (counters_.last_error == 0) return "";
-  if (counters_.last_error == ECONNREFUSED) return "nobody listens at UDP " + address_.text() + " (connection refused)";
-  return "UDP " + address_.text() + ": " + std::strerror(counters_.last_error);
+  return base_->trouble();
 }
 
 }  // namespace fanin

@@ -175,6 +175,7 @@ void WorkerMachine::State::receive(std::span<const std::uint8_t> datagram, Addre
     return drop(packet.reason);
   }
   const bool unprotected = spec_.checksum && (packet.header.flags & FLAG_CHECKSUM) == 0;
+  // A packet without a checksum counts as damaged: the bit that says whether it has one is among those that get damaged.
   if (unprotected || !checksum_holds(datagram)) return drop(Reason::checksum);
   if (packet.header.job != spec_.job) return drop(Reason::unknown_job);
   if (packet.header.generation != spec_.generation) return drop(Reason::generation);
@@ -195,6 +196,7 @@ void WorkerMachine::State::send(double now, WorkerSink& sink) {
     presence_.bye_sent(now);
   }
   if (phase() != Phase::member) return;
+  // Before contributions: a newcomer's slots take none until they are in step.
   while (catch_up_) {
     const std::optional<std::uint32_t> slot = catch_up_->next();
     if (!slot) break;
@@ -212,6 +214,7 @@ void WorkerMachine::State::send(double now, WorkerSink& sink) {
     if (!send_contribution(sink, *slot)) return;
     stream_.take();
     congestion_.sent(round_trip_s, now);
+    // Departed peers are given their grace from here: before, nothing was waited for, however long that was.
     if (recovery_.idle()) moved_at_ = now;
     if (!recovery_.sent(*slot, now)) ++counters_.retransmissions;
   }
@@ -294,6 +297,7 @@ void WorkerMachine::State::dispatch(const Parsed& packet, std::size_t bytes, dou
 
 void WorkerMachine::State::welcome(const Parsed& packet, std::size_t bytes, double now) {
   if (packet.word_count < 2 || (phase() == Phase::connecting && bytes != packet_bytes_)) return drop(Reason::length);
+  // Its tag would hold for ever: a WELCOME that somebody repeats must not show a switch that is gone as alive.
   if (keys_.tags() && packet.header.slot < welcomes_) return drop(Reason::ancient);
   welcomes_ = std::uint64_t{packet.header.slot} + 1;
   presence_.heard(now);
@@ -302,7 +306,7 @@ void WorkerMachine::State::welcome(const Parsed& packet, std::size_t bytes, doub
   presence_.members_are(packet.header.signature, packet.header.bitmap, stream_.oldest_base());
   const auto news = static_cast<Reason>(packet.header.contributors);
   if (news == Reason::branch_lost || news == Reason::branch_left) presence_.branch(news, now);
-  if (!round_trip_s) return;
+  if (!round_trip_s) return;  // it answers an earlier HELLO, and nobody knows how long that took
   recovery_.timer.sample(*round_trip_s);
   path_round_trip(*round_trip_s, now);
 }
@@ -352,11 +356,13 @@ void WorkerMachine::State::result(const Parsed& packet, double now) {
   if (catch_up_ && catch_up_->holds(slot)) return caught(header, now);
   const std::uint64_t item = stream_.current(slot);
   const std::uint64_t base = stream_.base(slot);
+  // The multicast of a round and the answer to a retransmission overtake each other; whichever is second comes here.
   if (header.base < base) {
     ++counters_.duplicates;
     counters_.spurious += header.kind == Kind::answer;
     return;
   }
+  // With a quorum, rounds close that this worker has not contributed to: news, but no result that it could store.
   if (header.base > base || !recovery_.was_sent(slot)) {
     if (header.kind == Kind::result) hear(slot, header.base);
     return drop(Reason::future);
@@ -372,10 +378,13 @@ void WorkerMachine::State::result(const Parsed& packet, double now) {
       ++counters_.duplicates;
       return;
     }
+    // The result is longer than what was sent, so the switch answered bare: a retransmission as long fetches it, at once.
     accepted_[slot] = 1;
     recovery_.withdraw(slot);
     return stream_.send_again(slot);
   }
+  // The round closed without this worker's contribution, which may have been lost, or be on its way to a later round. If
+  // the result were stored now, an in-place reduction would have nothing to send again; the retransmission's answer tells.
   if (header.kind == Kind::result && (header.bitmap >> worker_ & 1) == 0 && accepted_[slot] == 0) {
     ++counters_.unacknowledged;
     closed_[slot] = std::max(closed_[slot], std::uint64_t{header.base} + 1);  // later ones may have come before it
@@ -385,12 +394,15 @@ void WorkerMachine::State::result(const Parsed& packet, double now) {
   const std::size_t words = operation.word_count(item);
   const bool fits = header.code_count == operation.code_count && packet.word_count == words + forecasts * AGE_WORDS;
   if (!fits && !of_passes_only) return drop(Reason::length);
+  // Of one round at a time, an answer with the result shows that the round had closed: so the multicast of it was lost. With
+  // more history the answer may be about a round that others closed long ago.
   if (header.kind == Kind::answer && spec_.history() == SYNCHRONOUS_HISTORY) {
     ++counters_.losses;
     recovery_.repetition_was(true);
     congestion_.lost(recovery_.order(slot), recovery_.next_order());
   }
   count_result(slot, now);
+  // The round is over all the same: the words, quantized again with the codes that it has agreed on, go into the next one.
   if (forecasts && !forecast_held(operation, packet, packet.words + words * WORD_BYTES))
     return stream_.repeat(slot, packet.codes);
   if (operation.carries_words(item)) {

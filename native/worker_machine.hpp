@@ -67,7 +67,7 @@ class WorkerMachine {
 
   std::size_t outstanding() const;  // reductions submitted and not done
   bool ready() const;               // the switch has welcomed this worker
-  bool failed() const;              // WorkersGone, SwitchSilent or Refused was reported: nothing is sent any more
+  bool failed() const;              // WorkersGone, SwitchSilent or PacketRefused was reported: nothing is sent any more
   WorkerCounters counters() const;
   std::size_t buffer_bytes() const;  // heap memory that the machine holds
 

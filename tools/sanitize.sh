@@ -9,7 +9,7 @@ shift
 name=${sanitizer/,/-}
 python=$PWD/.venv/bin/python
 # the exploration of the slot machine's states is long, and the twin's alone
-[ $# -gt 0 ] || set -- tests/numerics tests/switch tests/worker tests/udp tests/hostile/test_shared_memory.py --ignore tests/switch/test_exploration.py
+[ $# -gt 0 ] || set -- tests/numerics tests/switch tests/worker tests/udp tests/carriers tests/hostile/test_shared_memory.py --ignore tests/switch/test_exploration.py
 
 FANIN_SANITIZE=$sanitizer "$python" setup.py --quiet build_ext --build-lib "build/lib-$name"
 extensions=("build/lib-$name"/fanin/_native*.so)

@@ -25,6 +25,7 @@ from fanin.errors import ConfigurationError
 from fanin.options import SwitchAddress
 from fanin.protocol.control import DEFAULT_PORT
 from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S
+from fanin.schemes import DEFAULT
 
 if TYPE_CHECKING:
     from fanin.switch.controller.data_plane import DataPlane
@@ -90,7 +91,7 @@ def controller(
         host=host,
         port=port,
         memory_bytes=MEMORY_BYTES,
-        schemes=("udp",),
+        schemes=(DEFAULT,),
         data=data,
         liveness_timeout_s=liveness(liveness_timeout),
         operator_key=operator_key(key_file, quiet),

@@ -17,6 +17,7 @@ from fanin.key_file import VARIABLE, operator_credentials
 from fanin.options import Options, SwitchAddress
 from fanin.protocol import control
 from fanin.protocol.seal import OPEN
+from fanin.schemes import DEFAULT
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -48,7 +49,7 @@ def stats(
     from fanin.host.session.control import ControlClient
 
     options = Options.from_environment(os.environ)
-    address = SwitchAddress.parse(switch or options.switch or f"udp://127.0.0.1:{control.DEFAULT_PORT}")
+    address = SwitchAddress.parse(switch or options.switch or f"{DEFAULT}://127.0.0.1:{control.DEFAULT_PORT}")
     client = ControlClient(
         address,
         curve_server_key=options.curve_server_key,

@@ -23,6 +23,7 @@ from fanin.options import Options, SwitchAddress, check_brackets
 from fanin.protocol.control import DEFAULT_PORT, Scheme
 from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S
 from fanin.protocol.seal import KEY_BYTES, key_from_text
+from fanin.schemes import DEFAULT, SCHEMES, either, tree_scheme
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -66,7 +67,7 @@ def switch(
     native: Annotated[
         bool | None, typer.Option("--native/--twin", help="The C++ engine or an error, or the Python twin.")
     ] = None,
-    data: Annotated[str, typer.Option(help="What carries data: udp, zmq, or both with a comma.")] = "udp",
+    data: Annotated[str, typer.Option(help=f"What carries data: {either()}, or several with commas.")] = DEFAULT,
     curve_keys: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Encrypt control and zmq data; the file is made if need be.")
     ] = None,
@@ -127,7 +128,9 @@ def switch(
             memory_bytes=_memory_bytes(memory, slots),
             flows=_flows(flows),
             native=native if native is not None else Options.from_environment(os.environ, switch=None).native,
-            schemes=_schemes(data) if artefacts is None and parent is None else ("udp",),
+            schemes=_schemes(data)
+            if artefacts is None and parent is None
+            else (DEFAULT if parent is None else tree_scheme(),),
             data=None if artefacts is None else _emulated(artefacts),
             curve=_keys(curve_keys),
             curve_clients=_clients(curve_clients, curve_keys),
@@ -290,10 +293,9 @@ def _flows(flows: int | None) -> int:
 
 def _schemes(data: str) -> tuple[Scheme, ...]:
     wanted = {part.strip() for part in data.split(",")}
-    schemes: tuple[Scheme, ...] = ("udp", "zmq")
-    if not wanted or wanted - set(schemes):
-        raise ConfigurationError(f"--data {data!r}: must be udp, zmq or udp,zmq")
-    return tuple(scheme for scheme in schemes if scheme in wanted)
+    if not wanted or wanted - set(SCHEMES):
+        raise ConfigurationError(f"--data {data!r}: must be {either(joint=', ')} or {either(joint=',')}")
+    return tuple(scheme for scheme in SCHEMES if scheme in wanted)
 
 
 def _keys(path: Path | None) -> CurveKeys | None:

@@ -39,7 +39,7 @@ import json
 import re
 import typing
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from fanin.errors import FaninError
 from fanin.protocol import strict
@@ -59,7 +59,8 @@ MAX_MESSAGE_BYTES = 1 << 16
 MAX_REPLY_BYTES = 1 << 24
 """Longest message a client reads: Stats of a switch with very many jobs."""
 
-Scheme = Literal["udp", "zmq"]
+Scheme: TypeAlias = str
+"""The name of a row of fanin/schemes.py. A controller refuses one that it does not serve."""
 OnWorkerLoss = Literal["raise", "continue"]
 """What a job does when a worker is lost or leaves: fail, or go on without it."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Literal, Protocol, cast
+from typing import Protocol, cast
 
 from fanin.errors import SwitchUnreachableError
 from fanin.extension import native_extension
@@ -22,6 +22,7 @@ from fanin.numerics.reduction import Reduction
 from fanin.options import Options
 from fanin.protocol.events import WorkerEvent
 from fanin.protocol.job import JobSpec
+from fanin.schemes import scheme_of
 from fanin.transports.transport import SWITCH, Transport
 
 
@@ -29,7 +30,8 @@ from fanin.transports.transport import SWITCH, Transport
 class SwitchEndpoint:
     """Where a job's data goes: one port per flow."""
 
-    scheme: Literal["udp", "zmq"]
+    scheme: str
+    """A row of fanin/schemes.py."""
     host: str
     ports: tuple[int, ...]
     shared_memory: tuple[str, ...] = ()
@@ -102,8 +104,8 @@ def make_engine(
     """Start the engine that `options` ask for; `description` of what comes back says which one it is.
 
     A `newcomer` comes into a job that runs: see `Engine.begin`.
-    Native loop and machine: scheme udp, and neither faults, pcap nor trace asked for. Otherwise a thread that pumps
-    packets between a transport and the native machine, or, with options.native=False, its Python twin.
+    Native loop and machine: a scheme that they carry, and neither faults, pcap nor trace asked for. Otherwise a thread
+    that pumps packets between a transport and the native machine, or, with options.native=False, its Python twin.
     Raises ConfigurationError when native=True and the extension is not built, SwitchUnreachableError when the address
     does not resolve, has no route or refuses the connection.
     """
@@ -111,7 +113,7 @@ def make_engine(
     machine_type: Callable[..., AnyWorkerMachine] = WorkerMachine if extension is None else extension.WorkerMachine
     asked_for = {"faults": options.packet_faults, "pcap": options.pcap, "trace": options.trace}
     instruments = [name for name, value in asked_for.items() if value is not None]
-    if extension is not None and endpoint.scheme == "udp" and not instruments:
+    if extension is not None and scheme_of(endpoint.scheme).native_loops and not instruments:
         return _native_engine(extension, options, spec, worker, token, endpoint, newcomer)
     with ExitStack() as opened:
         flows: list[tuple[AnyWorkerMachine, Transport]] = []

@@ -20,63 +20,29 @@ Rules of this file, as a table; a phase that is not named ignores what happens.
 | leaving    | BYE, or NOTICE that this worker is not known (any more)  | left    | Departed                  |
 | leaving    | LEAVE_TIMEOUT_S pass                                     | left    | Departed(confirmed=False) |
 
-* Connecting, HELLO is as long as the longest packet of the job and goes out every HELLO_RETRY_S; so a path that does
-  not carry such packets shows at once. A member says HELLO once per heartbeat, busy or idle.
-* Any legal packet of the job is a sign of life; with keyed tags, one that cannot be a repetition. Silence counts
-  from the last one, and only if HEARTBEATS_TO_SILENCE HELLOs went unanswered: a process that was stopped must not take
-  its own sleep for silence.
-* Leaving, BYE goes out every BYE_RETRY_S. A worker that has failed or left sends nothing.
+* Connecting, HELLO is as long as the longest packet of the job; so a path that does not carry such packets shows at
+  once. When HELLO and BYE go out, and what counts as silence, is in fanin/protocol/keepalive.py.
+* Any legal packet of the job is a sign of life; with keyed tags, one that cannot be a repetition.
 """
 
 from __future__ import annotations
 
-import enum
 from collections import deque
 
 from fanin.protocol.events import Departed, MembersChanged, PacketRefused, Ready, SwitchSilent, WorkerEvent, WorkersGone
-from fanin.protocol.job import (
-    BYE_RETRY_S,
-    HEARTBEAT_INTERVAL_S,
-    HEARTBEATS_TO_SILENCE,
-    HELLO_RETRY_S,
-    LEAVE_TIMEOUT_S,
-    LEFT_GRACE_S,
-    LIVENESS_HEARTBEATS,
-    JobSpec,
-)
+from fanin.protocol.job import LEFT_GRACE_S, JobSpec
+from fanin.protocol.keepalive import Keepalive, Phase
 from fanin.protocol.wire import Reason
 
 
-class Phase(enum.Enum):
-    """See the table of this file."""
-
-    CONNECTING = enum.auto()
-    MEMBER = enum.auto()
-    LEAVING = enum.auto()
-    LEFT = enum.auto()
-    FAILED = enum.auto()
-
-
-class Presence:
+class Presence(Keepalive):
     """Phase, timers and masks of one worker. Events go to the queue that it shares with the machine."""
 
     def __init__(self, spec: JobSpec, connect_timeout_s: float, events: deque[WorkerEvent]) -> None:
-        self.phase = Phase.CONNECTING
-        self.hello_sequence = 0
-        """Number of the next HELLO."""
+        super().__init__(spec, Phase.CONNECTING, connect_timeout_s)
         self._hello_sent_at = 0.0
-        self._silence_limit_s = connect_timeout_s
         self._protected = spec.checksum or bool(spec.data_key)
-        self._liveness_timeout_s = spec.liveness_timeout_s
-        self._heartbeat_s = min(HEARTBEAT_INTERVAL_S, spec.liveness_timeout_s / LIVENESS_HEARTBEATS)
         self._events = events
-        self._heard_at: float | None = None
-        """When the switch was last heard; before that, when the machine started; None before that."""
-        self._unanswered = 0
-        """HELLOs since the switch was last heard."""
-        self._say_at = 0.0
-        """When the next HELLO or BYE is due; the first at once."""
-        self._leave_by = 0.0
         self._left = 0
         self._left_at = 0.0
         self._branch_left = False
@@ -84,76 +50,29 @@ class Presence:
         self._members = spec.full_mask
         self._change = 0
 
-    @property
-    def joined(self) -> bool:
-        """Whether the job still runs for this worker: connecting or member."""
-        return self.phase in (Phase.CONNECTING, Phase.MEMBER)
-
-    # --- what to say, and when ---
-
     def hello_due(self, now: float) -> bool:
         """Whether a HELLO is to be sent; the first call starts the clock."""
-        if self._heard_at is None:
-            self._heard_at = self._say_at = now
-        return self.joined and now >= self._say_at
+        self.start(now)
+        return super().hello_due(now)
 
     def hello_sent(self, now: float) -> None:
         """HELLO number `hello_sequence` was sent."""
-        self._say_at = now + (HELLO_RETRY_S if self.phase is Phase.CONNECTING else self._heartbeat_s)
         self._hello_sent_at = now
-        self._unanswered += 1
-        self.hello_sequence = (self.hello_sequence + 1) & 0xFFFFFFFF
-
-    def bye_due(self, now: float) -> bool:
-        """Whether a BYE is to be sent."""
-        return self.phase is Phase.LEAVING and now >= self._say_at
-
-    def bye_sent(self, now: float) -> None:
-        """BYE was sent."""
-        self._say_at = now + BYE_RETRY_S
-
-    def leave(self, now: float) -> None:
-        """Begin to leave; the first BYE is due at once."""
-        if self.joined:
-            self.phase = Phase.LEAVING
-            self._say_at = now
-            self._leave_by = now + LEAVE_TIMEOUT_S
-
-    def next_timer(self) -> float | None:
-        """When `hello_due`, `bye_due` or `handle_timer` has something to do."""
-        if self.phase is Phase.LEAVING:
-            return min(self._say_at, self._leave_by)
-        if not self.joined or self._heard_at is None:
-            return None
-        if self._unanswered < HEARTBEATS_TO_SILENCE:  # it cannot count as silent before the next HELLO
-            return self._say_at
-        return min(self._say_at, self._heard_at + self._silence_limit_s)
+        super().hello_sent(now)
 
     def handle_timer(self, now: float) -> None:
         """Notice silence, and that leaving has taken long enough."""
-        if self.phase is Phase.LEAVING and now >= self._leave_by:
+        if self._left_unconfirmed(now):
             self.phase = Phase.LEFT
             self._events.append(Departed(confirmed=False))
-        # A process that was stopped wakes up with the limit long past, and its answers unread: only HELLOs that it has
-        # sent since then, and that stay unanswered, show silence.
-        elif self.joined and self._heard_at is not None and self._unanswered >= HEARTBEATS_TO_SILENCE:
-            silent_s = now - self._heard_at
-            if now >= self._heard_at + self._silence_limit_s:
-                self._fail(SwitchSilent(silent_s))
+        elif (silent_s := self._silent_s(now)) is not None:
+            self._fail(SwitchSilent(silent_s))
 
     # --- what is heard ---
 
-    def heard(self, now: float) -> None:
-        """A legal packet of this job came from the switch."""
-        self._heard_at = now
-        self._unanswered = 0
-
     def welcome(self, sequence: int, lost: int, left: int, now: float) -> float | None:
         """WELCOME came. Returns the round trip in seconds if it answers the last HELLO."""
-        if self.phase is Phase.CONNECTING:
-            self.phase = Phase.MEMBER
-            self._silence_limit_s = self._liveness_timeout_s
-            self._say_at = now + self._heartbeat_s
+        if self._welcomed(now):
             self._events.append(Ready())
         self.peers_gone(lost, left, now)
         # An answer to an earlier HELLO would measure the time since the later one.

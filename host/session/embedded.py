@@ -27,6 +27,7 @@ from fanin import files
 from fanin.errors import SwitchUnreachableError
 from fanin.options import ENVIRONMENT_PREFIX, Options, SwitchAddress
 from fanin.protocol.seal import Credentials
+from fanin.schemes import DEFAULT
 
 START_TIMEOUT_S = 60.0
 """Longest wait for the child to be ready: a Python start on a machine that is busy starting all ranks at once."""
@@ -80,7 +81,7 @@ def start_switch(
     host: str,
     options: Options,
     *,
-    scheme: str = "udp",
+    scheme: str = DEFAULT,
     liveness_timeout_s: float | None = None,
     credentials: Credentials | None = None,
     parents: Sequence[SwitchAddress] = (),
@@ -93,7 +94,7 @@ def start_switch(
     `options` decide flows, native and, where `liveness_timeout_s` is None, that. Raises SwitchUnreachableError with the
     child's own words when it does not come up.
     """
-    wanted = SwitchAddress("zmq" if scheme == "zmq" else "udp", host, 0)
+    wanted = SwitchAddress(scheme, host, 0)
     command = [sys.executable, "-m", "fanin", "switch", "--embedded", "--bind", _bound(host), "--data", wanted.scheme]
     if options.flows is not None:
         command += ["--flows", str(options.flows)]

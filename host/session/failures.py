@@ -18,6 +18,7 @@ from fanin.options import SwitchAddress
 from fanin.protocol.control import Admitted, Explanation, Refusal, Refused
 from fanin.protocol.events import PacketRefused, SwitchSilent, WorkersGone
 from fanin.protocol.wire import Reason
+from fanin.schemes import scheme_of
 
 FAILURES = (WorkersGone, SwitchSilent, PacketRefused)
 """Events after which an engine does nothing any more."""
@@ -116,7 +117,7 @@ def data_path_closed(who: Membership, admitted: Admitted, silent_s: float, troub
     """The controller answers and the data ports do not."""
     ports = ", ".join(map(str, admitted.ports))
     noted = f" (the system says: {trouble})" if trouble else ""
-    protocol = "UDP" if admitted.scheme == "udp" else "TCP"
+    protocol = scheme_of(admitted.scheme).protocol
     return SwitchUnreachableError(
         str(who.address),
         f"switch {who.address} answers on its control port, but nothing came back from its {protocol} port {ports} for "

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from fanin.errors import SwitchUnreachableError
 from fanin.options import SwitchAddress
 from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES
+from fanin.schemes import scheme_of
 
 IP_MTU = 14
 """Linux, ip(7): the known MTU of a connected socket's path. The socket module does not name it."""
@@ -129,12 +130,15 @@ def discover(scheme: str, host: str, port: int) -> PathFacts:
             probe.connect((host, port))
             local = probe.getsockname()[0] == host
             mtu = probe.getsockopt(level, option)
-    return PathFacts(path_mtu=mtu if scheme == "udp" else STREAM_MTU, receive_buffer_bytes=buffer_bytes, local=local)
+    if not scheme_of(scheme).packets_are_datagrams:
+        mtu = STREAM_MTU
+    return PathFacts(path_mtu=mtu, receive_buffer_bytes=buffer_bytes, local=local)
 
 
 def exposed(facts: PathFacts, scheme: str, *, curve: bool) -> bool:
     """Whether somebody elsewhere may see packets on this way, and forge them if they carry no keyed tag."""
-    return not facts.local and not (scheme == "zmq" and curve)
+    row = scheme_of(scheme)
+    return row.leaves_machine and not facts.local and not (row.curve_protects and curve)
 
 
 def os_error_text(error: OSError) -> str:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Literal
+from typing import Protocol, runtime_checkable
 
 from fanin.errors import ConfigurationError
 from fanin.formats.capture import SocketAddress
 from fanin.host.transports.faulty import FaultyTransport
 from fanin.host.transports.pcap import PcapTransport, PcapWriter
 from fanin.host.transports.tracer import TracingTransport
-from fanin.host.transports.udp import UdpTransport
-from fanin.host.transports.zmq import ZmqTransport
 from fanin.options import Options
 from fanin.protocol.job import JobSpec
+from fanin.schemes import WorkerEnd, scheme_of
 from fanin.transports.transport import Transport
 
 _NO_ADDRESS = "192.0.2.{}"
@@ -23,7 +22,7 @@ _NO_PORT = 49_152
 
 
 def open_transport(
-    options: Options, spec: JobSpec, worker: int, scheme: Literal["udp", "zmq"], host: str, port: int, flow: int
+    options: Options, spec: JobSpec, worker: int, scheme: str, host: str, port: int, flow: int
 ) -> Transport:
     """Open one flow's transport. Raises SwitchUnreachableError, and ConfigurationError for faults, pcap and trace."""
     with ExitStack() as opened:
@@ -45,18 +44,35 @@ def open_transport(
     return transport
 
 
+@runtime_checkable
+class HasAddresses(Protocol):
+    """A transport between two socket addresses."""
+
+    local: tuple[str, int]
+    peer: tuple[str, int]
+
+
+def open_bare(options: Options, scheme: str, host: str, port: int) -> Transport:
+    """The scheme's own transport. Raises SwitchUnreachableError."""
+    end = WorkerEnd(
+        host=host,
+        port=port,
+        curve_server_key=options.curve_server_key,
+        connect_timeout_s=options.connect_timeout_s,
+    )
+    opened: Transport = scheme_of(scheme).open_worker(end)
+    return opened
+
+
 def _open(
-    options: Options, worker: int, scheme: Literal["udp", "zmq"], host: str, port: int, flow: int
+    options: Options, worker: int, scheme: str, host: str, port: int, flow: int
 ) -> tuple[Transport, SocketAddress, SocketAddress]:
     """The transport, and the two addresses that a capture shows."""
-    if scheme == "udp":
-        udp = UdpTransport(host, port)
-        return udp, SocketAddress(*udp.local), SocketAddress(*udp.peer)
-    zmq = ZmqTransport(
-        host, port, curve_server_key=options.curve_server_key, connect_timeout_s=options.connect_timeout_s
-    )
+    transport = open_bare(options, scheme, host, port)
+    if isinstance(transport, HasAddresses):
+        return transport, SocketAddress(*transport.local), SocketAddress(*transport.peer)
     here = SocketAddress(_NO_ADDRESS.format(2 + worker), _NO_PORT + flow)
-    return zmq, here, SocketAddress(_NO_ADDRESS.format(1), port)
+    return transport, here, SocketAddress(_NO_ADDRESS.format(1), port)
 
 
 def _of_rank(path: str, worker: int) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 
 from fanin.errors import SwitchUnreachableError
 from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES
+from fanin.schemes import WorkerEnd
 from fanin.transports.transport import MAX_BATCH, SWITCH, Datagram
 from fanin.transports.waker import Waker
 
@@ -124,6 +125,11 @@ class UdpTransport:
                 self._trouble = f"{self._address}: {_explain(error)}"
                 return
             self._trouble = ""
+
+
+def open_worker(end: WorkerEnd) -> UdpTransport:
+    """As the table of schemes asks for it."""
+    return UdpTransport(end.host, end.port)
 
 
 def _numeric(address: tuple[str, int]) -> tuple[str, int]:

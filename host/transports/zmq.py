@@ -19,6 +19,7 @@ from fanin.curve import client_keys
 from fanin.errors import ConfigurationError, SwitchUnreachableError
 from fanin.host.transports.forking import OwnConnection
 from fanin.protocol.wire import MAX_DATAGRAM_BYTES
+from fanin.schemes import WorkerEnd
 from fanin.transports.batching import DATAGRAMS_PER_MESSAGE, LINGER_MS, QUEUED_MESSAGES
 from fanin.transports.transport import MAX_BATCH, SWITCH, Datagram
 from fanin.transports.waker import Waker
@@ -33,6 +34,13 @@ _WATCHED = (
     | zmq.EVENT_CLOSED
     | zmq.EVENT_CONNECT_RETRIED
 )
+
+
+def open_worker(end: WorkerEnd) -> ZmqTransport:
+    """As the table of schemes asks for it."""
+    return ZmqTransport(
+        end.host, end.port, curve_server_key=end.curve_server_key, connect_timeout_s=end.connect_timeout_s
+    )
 
 
 class ZmqTransport:

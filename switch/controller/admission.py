@@ -14,6 +14,7 @@ from fanin.protocol.strict import MAX_TEXT_CHARACTERS
 from fanin.protocol.window import IP_UDP_HEADER_BYTES
 from fanin.protocol.wire import MAX_WORKERS
 from fanin.protocol.wire import VERSION as WIRE_VERSION
+from fanin.schemes import either, scheme_of
 
 MAX_STALENESS = 1024
 """S that fanin.protocol.job.JobSpec takes."""
@@ -25,6 +26,9 @@ MAX_JOIN_TIMEOUT_S = 86_400.0
 MAX_NAME_CHARACTERS = 200
 """A job's name appears in messages that are bounded themselves."""
 assert 2 * MAX_NAME_CHARACTERS < MAX_TEXT_CHARACTERS
+
+ADD_DATA = f"start the switch with --data {either(joint=',')}"
+"""The remedy where a scheme is not served."""
 
 
 def refuse(code: Refusal, reason: str, remedy: str, ranks: Collection[int] = ()) -> Refused:
@@ -90,7 +94,7 @@ def judge_alone(join: Join, schemes: Collection[str], *, tree: bool = False) -> 
         return refuse(
             Refusal.SCHEME,
             f"this switch does not serve {join.scheme}://",
-            f"use an address that begins with {served}, or start the switch with --data udp,zmq",
+            f"use an address that begins with {served}, or {ADD_DATA}",
         )
     words, slots = join.words_per_packet, join.slots
     if (words is not None and (words < 8 or words % 8)) or (slots is not None and slots < MIN_SLOTS):
@@ -158,7 +162,7 @@ def judge_beside(join: Join, first: Join) -> Refused | None:
 def judge_newcomer(join: Join, spec: JobSpec) -> Refused | None:
     """What is wrong with a Join, of a rank whose place is free, to the running job that `spec` describes."""
     needed = spec.packet_bytes + IP_UDP_HEADER_BYTES
-    if join.scheme == "udp" and join.path_mtu < needed:
+    if scheme_of(join.scheme).packets_are_datagrams and join.path_mtu < needed:
         return refuse(
             Refusal.SHAPE,
             f"the path of rank {join.rank} carries {join.path_mtu} bytes, the running job's packets have {needed}",

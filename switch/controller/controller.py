@@ -23,8 +23,9 @@ from fanin.protocol.control import Join, Refusal, Scheme
 from fanin.protocol.events import SwitchEvent
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import VERSION as WIRE_VERSION
+from fanin.schemes import tree_scheme
 from fanin.switch.controller import direct
-from fanin.switch.controller.admission import refuse
+from fanin.switch.controller.admission import ADD_DATA, refuse
 from fanin.switch.controller.data_plane import DataPlane, Limits
 from fanin.switch.controller.gate import Caller
 from fanin.switch.controller.job_table import JobTable
@@ -169,12 +170,12 @@ class Controller(AnyController):
         engine: str,
         curve: bool = False,
     ) -> None:
-        """As AnyController. Leaves come over udp only."""
+        """As AnyController. Leaves come by one scheme only."""
         super().__init__(
             limits, planes, random_bits=random_bits, started_s=started_s, engine=engine, curve=curve
         )  # fmt: skip
         self._direct = direct.Direct(planes, self._resources)
-        self._leaves = ThroughLeaves(planes["udp"], self._resources) if "udp" in planes else None
+        self._leaves = ThroughLeaves(planes[up], self._resources) if (up := tree_scheme()) in planes else None
 
     def adopt(self, spec: JobSpec, scheme: Scheme, now: float) -> None:
         """Take over a job that an earlier controller has put on the data plane, and that goes on meanwhile."""
@@ -201,7 +202,7 @@ class Controller(AnyController):
         if self._leaves is not None:
             self._jobs.join(self._leaves, Contact(peer, request.leaf, request.address), join, now, caller)
             return
-        refused = refuse(Refusal.DISAGREEMENT, "this switch serves no udp://", "start it with --data udp,zmq")
+        refused = refuse(Refusal.DISAGREEMENT, f"this switch serves no {tree_scheme()}://", ADD_DATA)
         self._outbox.count(refused.code)
         self._outbox.send(peer, control.Relayed(job=join.job, rank=join.rank, refused=refused))
 
@@ -210,5 +211,5 @@ class Controller(AnyController):
         if self._leaves is not None:
             self._outbox.send(peer, control.Attached(leaf=request.leaf))
             return
-        text = "this switch serves no udp://, by which a leaf's data comes"
-        self._outbox.refuse(peer, refuse(Refusal.PARENT, text, "start it with --data udp,zmq"))
+        text = f"this switch serves no {tree_scheme()}://, by which a leaf's data comes"
+        self._outbox.refuse(peer, refuse(Refusal.PARENT, text, ADD_DATA))

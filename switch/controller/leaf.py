@@ -28,6 +28,7 @@ from fanin.protocol import control
 from fanin.protocol.control import Join, Placed, Refusal, Refused, Relayed
 from fanin.protocol.job import JobSpec, ParentRoute
 from fanin.protocol.seal import OPEN, data_key
+from fanin.schemes import tree_scheme
 from fanin.switch.controller.admission import judge_tags, refuse
 from fanin.switch.controller.controller import AnyController
 from fanin.switch.controller.data_plane import DataPlane, Limits
@@ -133,7 +134,7 @@ class Part:
         """The part, and the rank's token there."""
         assert self.placed is not None
         worker = self.placed.ranks.index(rank)
-        admitted = admission(job.name, rank, spec, worker, "udp", self._leaf.server)
+        admitted = admission(job.name, rank, spec, worker, tree_scheme(), self._leaf.server)
         return replace(admitted, ranks=self.placed.ranks, total_workers=self.placed.size)
 
     def started(self, job: Job) -> control.Started:
@@ -176,7 +177,7 @@ class LeafController(AnyController):
         self.plane = DataPlane(server, buffers, tags=tags)
         super().__init__(
             limits,
-            {"udp": self.plane},
+            {tree_scheme(): self.plane},
             random_bits=random_bits,
             started_s=started_s,
             engine=f"{engine}; a leaf of {parent.address}",

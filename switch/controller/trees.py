@@ -18,6 +18,7 @@ from fanin.protocol import control
 from fanin.protocol.control import Join, Refusal, Refused, Relayed, Started, Waiting
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import MAX_WORKERS
+from fanin.schemes import tree_scheme
 from fanin.switch.controller.admission import in_words, judge_alone, judge_tags, refuse
 from fanin.switch.controller.data_plane import DataPlane
 from fanin.switch.controller.direct import all_processes
@@ -44,7 +45,7 @@ class ThroughLeaves:
                 "a tree of switches is synchronous: every round waits for every worker, and a loss ends the job",
                 "leave quorum, staleness and on_worker_loss alone, or use one switch without --parent",
             )
-        return judge_alone(join, ("udp",), tree=True) or judge_tags(join, able=self._plane.tags)
+        return judge_alone(join, (tree_scheme(),), tree=True) or judge_tags(join, able=self._plane.tags)
 
     def judge_all(self, job: Job) -> Refused | None:
         """Neither the root nor a leaf has more workers than a switch can have."""

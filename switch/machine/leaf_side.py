@@ -30,13 +30,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fanin.protocol import wire
 from fanin.protocol.job import Uplink
 from fanin.protocol.wire import SWITCH_WORKER, Flag, Kind, Packet, Reason
 from fanin.switch.machine.slot_machine import Round
 from fanin.switch.machine.switch_job import SwitchJob
 from fanin.switch.machine.tally import Tally
-from fanin.switch.machine.uplink import Phase, UplinkPresence
+from fanin.switch.machine.uplink import UplinkPresence
 
 FROM_PARENT = (Kind.RESULT, Kind.ANSWER, Kind.WELCOME, Kind.NOTICE, Kind.BYE)
 
@@ -76,7 +75,8 @@ class LeafSide:
         """Say HELLO and BYE to parents, when it is time to."""
         for _, job in sorted(self._jobs.items()):
             assert job.uplink is not None
-            self._speak(job, job.uplink, now)
+            for packet in job.uplink.packets_due(now):
+                self._send_up(job, job.uplink.uplink, packet)
 
     def ascend(self, job: SwitchJob, slot: int) -> None:
         """Contribute a complete round to the parent's, for the first time or again."""
@@ -122,20 +122,6 @@ class LeafSide:
         assert job.parent_keys is not None
         self._send(job.tally, job.parent_keys.finish(whole.to_bytes()), (uplink.parent,))
 
-    def _speak(self, job: SwitchJob, presence: UplinkPresence, now: float) -> None:
-        uplink = presence.uplink
-        token = np.array([uplink.token >> 32, uplink.token & 0xFFFFFFFF], np.uint32)
-        if presence.hello_due(now):
-            words = token
-            if presence.phase is Phase.CONNECTING:
-                words = np.zeros((job.spec.packet_bytes - wire.HEADER_BYTES) // wire.WORD_BYTES, np.uint32)
-                words[:2] = token
-            self._send_up(job, uplink, Packet(kind=Kind.HELLO, slot=presence.hello_sequence, words=words))
-            presence.hello_sent(now)
-        if presence.bye_due(now):
-            self._send_up(job, uplink, Packet(kind=Kind.BYE, words=token))
-            presence.bye_sent(now)
-
     def receive(self, job: SwitchJob, packet: Packet, data: bytes, now: float) -> None:
         """Take in a packet, which `data` is, from the parent of a job: the table of this file."""
         tally, presence = job.tally, job.uplink
@@ -150,18 +136,10 @@ class LeafSide:
             presence.heard(now)
         if packet.kind in (Kind.RESULT, Kind.ANSWER):
             self._descend(job, packet, presence, now)
-        elif packet.kind is Kind.BYE:
-            presence.departed()
-        elif packet.kind is Kind.WELCOME:
+            return
+        if packet.kind is Kind.WELCOME:
             job.parent_welcomes = packet.slot + 1
-            presence.welcome(now)
-            self.tell_of_branches(job, presence.branches_gone(int(packet.words[0]), int(packet.words[1])))
-        elif packet.contributors in (Reason.WORKER_LOST, Reason.WORKER_LEFT):
-            self.tell_of_branches(job, presence.branches_gone(int(packet.words[0]), int(packet.words[1])))
-        elif packet.contributors == Reason.MISMATCH:
-            self._tell(job, Reason.MISMATCH, SWITCH_WORKER, job.audience)
-        else:
-            self.tell_of_branches(job, presence.refused())
+        self.tell(job, presence.receive(packet, now))
 
     def _parent_objection(self, job: SwitchJob, presence: UplinkPresence, packet: Packet, data: bytes) -> Reason | None:
         spec, uplink = job.spec, presence.uplink
@@ -181,15 +159,11 @@ class LeafSide:
                 return Reason.SLOT_RANGE
             fits = len(packet.codes) in (0, spec.codes_per_packet) and len(packet.words) <= spec.words_per_packet
             return None if fits else Reason.LENGTH
-        short = len(packet.words) < 2
-        connecting = presence.phase is Phase.CONNECTING
-        narrow = packet.kind is Kind.WELCOME and connecting and len(data) != spec.packet_bytes
-        if short or narrow:
-            return Reason.LENGTH
-        if uplink.data_key and packet.kind is Kind.WELCOME and packet.slot < job.parent_welcomes:
-            return Reason.ANCIENT
-        other_version = packet.kind is Kind.NOTICE and packet.contributors == Reason.VERSION
-        return Reason.VERSION if other_version and (spec.checksum or not connecting) else None
+        objection = presence.objection(packet, len(data))
+        if objection is not None:
+            return objection
+        ancient = uplink.data_key and packet.kind is Kind.WELCOME and packet.slot < job.parent_welcomes
+        return Reason.ANCIENT if ancient else None
 
     def _descend(self, job: SwitchJob, packet: Packet, presence: UplinkPresence, now: float) -> None:
         """The parent's result of a round, or its answer to a contribution that was sent again."""
@@ -208,9 +182,7 @@ class LeafSide:
         else:
             job.tally.dropped[Reason.FUTURE] += 1
 
-    def tell_of_branches(self, job: SwitchJob, news: Reason | None) -> None:
-        """Once for each kind of news; the worse one stays."""
-        if news is None or job.branch_news in (news, Reason.BRANCH_LOST):
-            return
-        job.branch_news = news
-        self._tell(job, news, SWITCH_WORKER, job.audience)
+    def tell(self, job: SwitchJob, news: Reason | None) -> None:
+        """Tell the job's workers what came of a packet or of time, if anything."""
+        if news is not None:
+            self._tell(job, news, SWITCH_WORKER, job.audience)

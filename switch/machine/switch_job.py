@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from fanin.protocol.job import HEARTBEATS_TO_SILENCE, JobSpec, Uplink
 from fanin.protocol.packet_tag import MemberKeys, PacketKeys
-from fanin.protocol.wire import Reason
 from fanin.switch.machine.receipts import Arrivals
 from fanin.switch.machine.slot_machine import Membership, Slot
 from fanin.switch.machine.suspicion import silent_at, stands
@@ -21,8 +20,6 @@ class SwitchJob:
         self.spec = spec
         self.uplink = None if uplink is None else UplinkPresence(uplink, spec)
         """Of a leaf: how it is present at its parent."""
-        self.branch_news: Reason | None = None
-        """BRANCH_LEFT or BRANCH_LOST, once there is a reason to tell the workers."""
         self.tally = Tally()
         self.last_arrivals = [0] * spec.workers
         """By worker: rounds that it was the last to contribute to, and so closed."""

@@ -287,7 +287,7 @@ class SwitchMachine:
             if job.uplink is not None:
                 if silent:
                     job.uplink.leave(now)
-                self._leaf.tell_of_branches(job, job.uplink.handle_timer(now))
+                self._leaf.tell(job, job.uplink.handle_timer(now))
 
     def next_event(self) -> SwitchEvent | None:
         """The oldest event that was not fetched yet, or None."""
@@ -358,7 +358,7 @@ class SwitchMachine:
     def _welcome(self, job: SwitchJob, hello: Packet, source: int) -> None:
         words = np.zeros(len(hello.words), np.uint32)
         words[:2] = job.lost, job.left
-        news = job.branch_news or 0
+        news = (job.uplink.news if job.uplink is not None else None) or 0
         welcome = hello.reply(
             Kind.WELCOME, signature=job.changes, bitmap=job.registered, contributors=news, words=words
         )

@@ -1,4 +1,7 @@
-"""How a leaf is present at its parent, in one job: HELLO, heartbeats, silence, BYE. Twin of native/uplink.hpp.
+"""How a leaf is present at its parent, in one job: what it says there, and what it hears. Twin of native/uplink.hpp.
+
+A software leaf (leaf_side.py) and the controller of a leaf's pipeline (switch/p4runtime/controller/leaf_uplink.py)
+both use it.
 
 Rules
 -----
@@ -9,102 +12,94 @@ A leaf is one worker of the job at its parent. What it contributes there needs n
 |------------|----------------------------------------------------|------------|----------------------|
 | waiting    | all of the leaf's workers are registered           | connecting |                      |
 | connecting | WELCOME as long as a full packet                   | member     |                      |
-| member     | the parent is silent for the liveness timeout, and | over       | BRANCH_LOST          |
+| member     | the parent is silent for the liveness timeout, and | failed     | BRANCH_LOST          |
 |            | HEARTBEATS_TO_SILENCE HELLOs went unanswered       |            |                      |
-| both       | a branch is lost (WELCOME, NOTICE), or the parent  | over       | BRANCH_LOST          |
+| both       | a branch is lost (WELCOME, NOTICE), or the parent  | failed     | BRANCH_LOST          |
 |            | refuses the leaf                                   |            |                      |
 | both       | a branch has left (WELCOME, NOTICE)                |            | BRANCH_LEFT, once    |
 | both       | a worker of the leaf is lost, or all have left     | leaving    |                      |
-| leaving    | the parent echoes BYE, or LEAVE_TIMEOUT_S pass     | over       |                      |
+| leaving    | the parent echoes BYE or refuses the leaf, or      | left       |                      |
+|            | LEAVE_TIMEOUT_S pass                               |            |                      |
 
 * Silence counts while the leaf itself was running (fanin/protocol/own_stops.py).
-* Connecting, HELLO is as long as the longest packet and goes out every HELLO_RETRY_S; a member says it once per
-  heartbeat.
+* Connecting, HELLO is as long as the longest packet. The parent's silence ends nothing then: a worker's does, and its
+  leaf's liveness timeout. The rest is in fanin/protocol/keepalive.py.
+* Each kind of news is told to the workers once; the worse one stays.
 """
 
 from __future__ import annotations
 
-import enum
+import math
+from collections.abc import Iterator
 
-from fanin.protocol.job import (
-    BYE_RETRY_S,
-    HEARTBEATS_TO_SILENCE,
-    HELLO_RETRY_S,
-    LEAVE_TIMEOUT_S,
-    JobSpec,
-    Uplink,
-)
-from fanin.protocol.wire import Reason
+import numpy as np
+import numpy.typing as npt
 
-
-class Phase(enum.Enum):
-    """See the table of this file."""
-
-    WAITING = enum.auto()
-    CONNECTING = enum.auto()
-    MEMBER = enum.auto()
-    LEAVING = enum.auto()
-    OVER = enum.auto()
+from fanin.protocol import wire
+from fanin.protocol.job import JobSpec, Uplink
+from fanin.protocol.keepalive import Keepalive, Phase
+from fanin.protocol.wire import Flag, Kind, Packet, Reason
 
 
-class UplinkPresence:
+class UplinkPresence(Keepalive):
     """Phase and timers of one leaf in one job."""
 
     def __init__(self, uplink: Uplink, spec: JobSpec) -> None:
+        super().__init__(spec, Phase.WAITING, math.inf)
         self.uplink = uplink
-        self.phase = Phase.WAITING
-        self.hello_sequence = 0
-        self._liveness_timeout_s = spec.liveness_timeout_s
-        self._heartbeat_s = spec.heartbeat_s
-        self._say_at = self._heard_at = self._leave_by = 0.0
-        self._unanswered = 0
+        self.news: Reason | None = None
+        """BRANCH_LEFT or BRANCH_LOST, once there is a reason to tell the workers."""
+        self._spec = spec
 
     def start(self, now: float) -> None:
         """All of the leaf's workers are registered."""
         if self.phase is Phase.WAITING:
             self.phase = Phase.CONNECTING
-            self._say_at = self._heard_at = now
+            super().start(now)
 
-    def leave(self, now: float) -> None:
-        """The leaf has no more part in the job."""
-        if self.phase in (Phase.CONNECTING, Phase.MEMBER):
-            self.phase = Phase.LEAVING
-            self._say_at, self._leave_by = now, now + LEAVE_TIMEOUT_S
+    def packets_due(self, now: float) -> Iterator[Packet]:
+        """HELLO or BYE, when it is time to say so; without a tag."""
+        token = np.array([self.uplink.token >> 32, self.uplink.token & 0xFFFFFFFF], np.uint32)
+        if self.hello_due(now):
+            words = token
+            if self.phase is Phase.CONNECTING:
+                words = np.zeros((self._spec.packet_bytes - wire.HEADER_BYTES) // wire.WORD_BYTES, np.uint32)
+                words[:2] = token
+            yield self._packet(Kind.HELLO, words, self.hello_sequence)
+            self.hello_sent(now)
+        if self.bye_due(now):
+            yield self._packet(Kind.BYE, token, 0)
+            self.bye_sent(now)
 
-    def hello_due(self, now: float) -> bool:
-        """Whether a HELLO is to be sent."""
-        return self.phase in (Phase.CONNECTING, Phase.MEMBER) and now >= self._say_at
+    def objection(self, packet: Packet, length: int) -> Reason | None:
+        """Why WELCOME, NOTICE or BYE, of `length` bytes, is dropped: rows LENGTH and VERSION of leaf_side.py."""
+        connecting = self.phase is Phase.CONNECTING
+        narrow = packet.kind is Kind.WELCOME and connecting and length != self._spec.packet_bytes
+        if len(packet.words) < 2 or narrow:
+            return Reason.LENGTH
+        other_version = packet.kind is Kind.NOTICE and packet.contributors == Reason.VERSION
+        return Reason.VERSION if other_version and (self._spec.checksum or not connecting) else None
 
-    def hello_sent(self, now: float) -> None:
-        """HELLO number `hello_sequence` was sent."""
-        self._say_at = now + (HELLO_RETRY_S if self.phase is Phase.CONNECTING else self._heartbeat_s)
-        self._unanswered += 1
-        self.hello_sequence = (self.hello_sequence + 1) & 0xFFFFFFFF
-
-    def bye_due(self, now: float) -> bool:
-        """Whether a BYE is to be sent."""
-        return self.phase is Phase.LEAVING and now >= self._say_at
-
-    def bye_sent(self, now: float) -> None:
-        """BYE was sent."""
-        self._say_at = now + BYE_RETRY_S
-
-    def next_timer(self) -> float | None:
-        """When something is due."""
-        if self.phase is Phase.LEAVING:
-            return min(self._say_at, self._leave_by)
-        if self.phase is Phase.MEMBER and self._unanswered >= HEARTBEATS_TO_SILENCE:
-            return min(self._say_at, self._heard_at + self._liveness_timeout_s)
-        return self._say_at if self.phase in (Phase.CONNECTING, Phase.MEMBER) else None
+    def receive(self, packet: Packet, now: float) -> Reason | None:
+        """WELCOME, NOTICE or BYE came that has no objection; what the leaf's workers are to be told, if anything."""
+        if packet.kind is Kind.BYE:
+            self._departed()
+            return None
+        if packet.kind is Kind.WELCOME:
+            self._welcomed(now)
+        elif packet.contributors == Reason.MISMATCH:
+            return Reason.MISMATCH
+        elif packet.contributors not in (Reason.WORKER_LOST, Reason.WORKER_LEFT):
+            return self._once(self._refused())
+        return self._once(self._branches_gone(int(packet.words[0]), int(packet.words[1])))
 
     def handle_timer(self, now: float) -> Reason | None:
         """What time makes true; what the leaf's workers are to be told, if anything."""
-        if self.phase is Phase.LEAVING and now >= self._leave_by:
-            self.phase = Phase.OVER
-        silent = self._unanswered >= HEARTBEATS_TO_SILENCE and now >= self._heard_at + self._liveness_timeout_s
-        if self.phase is Phase.MEMBER and silent:
-            self.phase = Phase.OVER
-            return Reason.BRANCH_LOST
+        if self._left_unconfirmed(now):
+            self.phase = Phase.LEFT
+        elif self._silent_s(now) is not None:
+            self.phase = Phase.FAILED
+            return self._once(Reason.BRANCH_LOST)
         return None
 
     def was_stopped(self, seconds: float) -> None:
@@ -112,34 +107,37 @@ class UplinkPresence:
         self._heard_at += seconds
         self._leave_by += seconds
 
-    def heard(self, now: float) -> None:
-        """A legal packet of the job came from the parent."""
-        self._heard_at = now
-        self._unanswered = 0
-
-    def welcome(self, now: float) -> None:
-        """WELCOME came."""
-        if self.phase is Phase.CONNECTING:
-            self.phase = Phase.MEMBER
-            self._say_at = now + self._heartbeat_s
-
-    def branches_gone(self, lost: int, left: int) -> Reason | None:
-        """WELCOME or NOTICE names branches that are lost or have left; what the leaf's workers are to be told."""
-        if self.phase not in (Phase.CONNECTING, Phase.MEMBER):
+    def _branches_gone(self, lost: int, left: int) -> Reason | None:
+        if not self.joined:
             return None
         if lost:
-            return self.refused()
+            return self._refused()
         return Reason.BRANCH_LEFT if left else None
 
-    def refused(self) -> Reason | None:
-        """The parent will not act on the leaf's packets."""
-        if self.phase in (Phase.LEAVING, Phase.OVER):
-            self.phase = Phase.OVER
+    def _refused(self) -> Reason | None:
+        if self.phase in (Phase.LEAVING, Phase.LEFT, Phase.FAILED):
+            self.phase = Phase.LEFT
             return None
-        self.phase = Phase.OVER
+        self.phase = Phase.FAILED
         return Reason.BRANCH_LOST
 
-    def departed(self) -> None:
-        """The parent has echoed BYE."""
+    def _departed(self) -> None:
         if self.phase is Phase.LEAVING:
-            self.phase = Phase.OVER
+            self.phase = Phase.LEFT
+
+    def _once(self, news: Reason | None) -> Reason | None:
+        if news is None or self.news in (news, Reason.BRANCH_LOST):
+            return None
+        self.news = news
+        return news
+
+    def _packet(self, kind: Kind, words: npt.NDArray[np.uint32], slot: int) -> Packet:
+        return Packet(
+            kind=kind,
+            job=self.uplink.job,
+            worker=self.uplink.worker,
+            flags=Flag.CHECKSUM if self._spec.checksum else Flag(0),
+            generation=self.uplink.generation,
+            slot=slot,
+            words=words,
+        )

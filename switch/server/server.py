@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import ExitStack
-from typing import Literal, cast
+from typing import Protocol, cast
 
 from fanin.errors import ConfigurationError
 from fanin.extension import native_extension
 from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S
+from fanin.schemes import SwitchEnd, scheme_of
 from fanin.switch.machine.switch_machine import SwitchMachine
 from fanin.switch.server import pump
 from fanin.switch.server.interface import Server
-from fanin.switch.transports import UdpServerTransport, ZmqServerTransport
+from fanin.transports.transport import Transport
+
+
+class PortTransport(Transport, Protocol):
+    """A switch's transport."""
+
+    port: int
+    """That workers send to."""
 
 
 def make_server(
-    scheme: Literal["udp", "zmq"],
+    scheme: str,
     host: str,
     port: int,
     *,
@@ -31,34 +39,32 @@ def make_server(
     """Open the data ports and start to serve them; `description` of what comes back says how.
 
     `port` is flow 0's; 0, and further flows, take any free one: see `ports`. `memory_bytes` is the switch's in all.
-    `curve_secret_key` (Z85) encrypts zmq data, for the clients with these public keys (None: any). `share_memory`:
-    native udp offers it to workers on this machine. `liveness_timeout_s`: of the jobs to come. Raises
-    ConfigurationError for a port that cannot be had, or when native=True and the extension is not built.
+    `curve_secret_key` (Z85) encrypts data of schemes that CURVE protects, for the clients with these public keys (None:
+    any). `share_memory`: native udp offers it to workers on this machine. `liveness_timeout_s`: of the jobs to come.
+    Raises ConfigurationError for a port that cannot be had, or when native=True and the extension is not built.
     """
-    extension = native_extension(native)
-    if extension is not None and scheme == "udp":
+    row, extension = scheme_of(scheme), native_extension(native)
+    if extension is not None and row.native_loops:
         try:
             server = extension.SwitchServer(host, port, flows, memory_bytes, share_memory=share_memory)
             server.start()
         except OSError as error:
-            raise ConfigurationError(f"udp port {port} of {host!r} cannot be had: {error.strerror or error}") from error
+            raise ConfigurationError(
+                f"{scheme} port {port} of {host!r} cannot be had: {error.strerror or error}"
+            ) from error
         return cast("Server", server)
     machine_type: type[SwitchMachine] = SwitchMachine if extension is None else extension.SwitchMachine
     with ExitStack() as opened:
-        transports: list[UdpServerTransport | ZmqServerTransport] = []
+        transports: list[PortTransport] = []
         for flow in range(flows):
-            flow_port = port if flow == 0 else 0
-            transport = (
-                UdpServerTransport(host, flow_port)
-                if scheme == "udp"
-                else ZmqServerTransport(
-                    host,
-                    flow_port,
-                    curve_secret_key=curve_secret_key,
-                    curve_clients=curve_clients,
-                    liveness_timeout_s=liveness_timeout_s,
-                )
+            end = SwitchEnd(
+                host=host,
+                port=port if flow == 0 else 0,
+                curve_secret_key=curve_secret_key,
+                curve_clients=curve_clients,
+                liveness_timeout_s=liveness_timeout_s,
             )
+            transport: PortTransport = row.open_switch(end)
             opened.callback(transport.close)
             transports.append(transport)
         opened.pop_all()

@@ -16,6 +16,7 @@ from fanin.protocol import control
 from fanin.protocol.conversation import Conversation, Heard
 from fanin.protocol.seal import Credentials
 from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES
+from fanin.schemes import tree_scheme
 from fanin.switch.controller.leaf import ParentPath
 
 REPLIES_PER_TURN = 256
@@ -31,9 +32,10 @@ class ParentLink:
     """Connects when it is made, and again by itself whenever the parent comes back."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: SwitchAddress, curve_key: str | None) -> None:
-        """ConfigurationError for a name that does not resolve, a key that is none, and another scheme than udp."""
-        if address.scheme != "udp":
-            raise ConfigurationError(f"--parent {address}: a leaf's data goes up by UDP. Remedy: udp://host:port")
+        """ConfigurationError for a name that does not resolve, a key that is none, or a scheme without trees."""
+        up = tree_scheme()
+        if address.scheme != up:
+            raise ConfigurationError(f"--parent {address}: a leaf's data goes up by {up}. Remedy: {up}://host:port")
         try:
             found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)[0]
         except OSError as error:

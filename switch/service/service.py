@@ -21,6 +21,7 @@ from math import ceil
 
 import zmq
 
+from fanin import schemes
 from fanin.curve import CurveKeys
 from fanin.errors import ConfigurationError
 from fanin.formats.zmtp import ZmtpLimits
@@ -29,6 +30,7 @@ from fanin.protocol import control
 from fanin.protocol.control import Scheme
 from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S
 from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES, RECEIVE_BUFFER_REQUEST_BYTES
+from fanin.schemes import DEFAULT, scheme_of, tree_scheme
 from fanin.switch.controller.controller import AnyController, Controller
 from fanin.switch.controller.data_plane import DataPlane, Limits
 from fanin.switch.controller.gate import Entered, Gate
@@ -66,14 +68,14 @@ class ServiceOptions:
     host: str = "0.0.0.0"
     """Name or address to listen on."""
     port: int = control.DEFAULT_PORT
-    """TCP for control and UDP for data; zmq data has the next one. 0: any."""
+    """TCP for control; data has the same or one after it (fanin/schemes.py). 0: any."""
     memory_bytes: int
     """Aggregation memory in all."""
     flows: int = 1
     """UDP ports and threads; the first has the port above."""
     native: bool | None = None
     """True: the native engine or an error; False: the twin; None: native where it is built."""
-    schemes: tuple[Scheme, ...] = ("udp",)
+    schemes: tuple[Scheme, ...] = (DEFAULT,)
     """What carries data; each opens ports, so that one which nobody asked for stays closed."""
     curve: CurveKeys | None = None
     curve_clients: tuple[str, ...] | None = None
@@ -90,7 +92,7 @@ class ServiceOptions:
     """That switch's public key in Z85, if it encrypts control."""
     liveness_timeout_s: float = SWITCH_LIVENESS_TIMEOUT_S
     data: Callable[[str, int], DataPlane] | None = None
-    """Opens the data plane for `schemes`, which is then udp alone, at a host and port: a programmable switch. None: the
+    """Opens the data plane for `schemes`, which is then one, at a host and port: a programmable switch. None: the
     software switch."""
     share_memory: bool = True
     """False: workers on this machine use sockets as well, as over emulated links they must."""
@@ -136,16 +138,17 @@ class SwitchService:
         engine = "; ".join(server.description for server in self._servers.values())
         self.controller: AnyController
         if self._parent is not None:
-            path = self._parent.path(f"udp://{self.host}:{self.port}")
+            plane = planes[tree_scheme()]
+            path = self._parent.path(f"{tree_scheme()}://{self.host}:{self.port}")
             self.controller = LeafController(
                 limits,
-                planes["udp"].server,
+                plane.server,
                 path,
-                planes["udp"].buffers,
+                plane.buffers,
                 random_bits=secrets.randbits,
                 started_s=time.monotonic(),
                 engine=engine,
-                tags=planes["udp"].tags,
+                tags=plane.tags,
             )
             return
         controller = self.controller = Controller(
@@ -349,40 +352,34 @@ class SwitchService:
             raise
 
     def _plane(self, scheme: Scheme, server: Server) -> DataPlane:
-        return self._supplied_plane or DataPlane(server, _buffers(scheme, server))
+        return self._supplied_plane or DataPlane(server, _buffers(scheme_of(scheme), server))
 
     def _open_server(self, scheme: Scheme, port: int) -> Server:
         options = self.options
         if options.data is not None:
             self._supplied_plane = options.data(self.host, port)
             return self._supplied_plane.server
-        key = options.curve.secret if options.curve is not None else None
-        if scheme == "udp":
-            return make_server(
-                "udp",
-                self.host,
-                port,
-                flows=options.flows,
-                memory_bytes=options.memory_bytes,
-                native=options.native,
-                share_memory=options.share_memory,
-            )
+        after = scheme_of(scheme).port_after_control
+        if not after:
+            return self._open_at(scheme, port)
         try:
-            return self._open_zmq(port + 1 if options.port else 0, key)
+            return self._open_at(scheme, port + after if options.port else 0)
         except ConfigurationError:
-            return self._open_zmq(0, key)  # workers are told the port anyway; the next one is for firewalls' sake
+            return self._open_at(scheme, 0)  # workers are told the port anyway; that beside is for firewalls' sake
 
-    def _open_zmq(self, port: int, key: str | None) -> Server:
-        options = self.options
+    def _open_at(self, scheme: Scheme, port: int) -> Server:
+        options, row = self.options, scheme_of(scheme)
+        curve = options.curve if row.curve_protects else None
         return make_server(
-            "zmq",
+            scheme,
             self.host,
             port,
-            flows=1,
+            flows=options.flows if row.flows else 1,
             memory_bytes=options.memory_bytes,
             native=options.native,
-            curve_secret_key=key,
+            curve_secret_key=None if curve is None else curve.secret,
             curve_clients=options.curve_clients,
+            share_memory=options.share_memory,
             liveness_timeout_s=options.liveness_timeout_s,
         )
 
@@ -396,11 +393,11 @@ def _resolve(host: str) -> str:
         ) from None
 
 
-def _buffers(scheme: Scheme, server: Server) -> SwitchBuffers:
-    """How a data server receives. Over ZeroMQ, each worker has a connection of its own with a queue of messages."""
+def _buffers(row: schemes.Scheme, server: Server) -> SwitchBuffers:
+    """How a data server receives: in one queue, or in one for each worker's connection."""
+    if not row.shared_queue:
+        return SwitchBuffers(receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, shared=False)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_REQUEST_BYTES)
         granted = probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-    if scheme == "zmq":
-        return SwitchBuffers(receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, shared=False)
     return SwitchBuffers(receive_buffer_bytes=granted, shared=isinstance(server, PumpServer))

@@ -10,6 +10,7 @@ from typing import Any
 
 from fanin.errors import ConfigurationError
 from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES
+from fanin.schemes import SwitchEnd
 from fanin.transports.addresses import AddressBook
 from fanin.transports.transport import MAX_BATCH, Datagram
 from fanin.transports.waker import Waker
@@ -79,6 +80,11 @@ class UdpServerTransport:
         """Close the socket."""
         self._socket.close()
         self._waker.close()
+
+
+def open_switch(end: SwitchEnd) -> UdpServerTransport:
+    """As the table of schemes asks for it."""
+    return UdpServerTransport(end.host, end.port)
 
 
 def _bind(host: str, port: int) -> socket.socket:

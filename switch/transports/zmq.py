@@ -17,6 +17,7 @@ from fanin.errors import ConfigurationError
 from fanin.formats.zmtp import ZmtpLimits
 from fanin.protocol.job import HEARTBEAT_INTERVAL_S, LIVENESS_HEARTBEATS, SWITCH_LIVENESS_TIMEOUT_S
 from fanin.protocol.wire import MAX_DATAGRAM_BYTES
+from fanin.schemes import SwitchEnd
 from fanin.switch.transports.curve_port import CurvePort
 from fanin.switch.transports.listener import Heartbeat, Listener
 from fanin.transports.addresses import AddressBook
@@ -35,6 +36,17 @@ MAX_UNREAD_BYTES = 1 << 23
 """Waiting to be sent to one peer: half of the widest window."""
 PATIENCE_S = 60.0
 """A connection over which nothing comes for this long is closed; a worker that was stopped opens another."""
+
+
+def open_switch(end: SwitchEnd) -> ZmqServerTransport:
+    """As the table of schemes asks for it."""
+    return ZmqServerTransport(
+        end.host,
+        end.port,
+        curve_secret_key=end.curve_secret_key,
+        curve_clients=end.curve_clients,
+        liveness_timeout_s=end.liveness_timeout_s,
+    )
 
 
 class ZmqServerTransport:

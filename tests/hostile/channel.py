@@ -35,7 +35,7 @@ class Channel:
 
     def _make(self, limits: Limits, dice: random.Random) -> AnyController:
         planes = {"udp": DataPlane(self.server, BUFFERS)}
-        return Controller(limits, planes, random_bits=dice.getrandbits, started_s=0.0, engine="fake")  # type: ignore[arg-type]
+        return Controller(limits, planes, random_bits=dice.getrandbits, started_s=0.0, engine="fake")
 
     def bring(self, route: bytes, data: bytes, source: str = "10.0.0.1") -> None:
         """What came over a connection, as fanin.switch.service.service takes it in."""

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import select
+import socket
+import sys
+import types
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fanin import schemes
 from fanin.emulation.simulator import scenario, simulation
 from fanin.host.codecs import words
 from fanin.host.codecs.words import codec
+from fanin.host.session import path
 from fanin.host.stale import policies, rounds
 from fanin.host.stale.account import Account
 from fanin.host.stale.policies import policy
 from fanin.host.stale.scale import ScaleEpochs
+from fanin.options import SwitchAddress
 from fanin.switch.machine.switch_machine import SwitchMachine
+from fanin.transports import transport
+from fanin.transports.addresses import AddressBook
+from fanin.transports.waker import Waker
 from tests.house.repository import ROOT
 from tests.support import cluster
+from tests.transports import clusters
 
 PAGE = (ROOT / "docs/extending.md").read_text()
 
@@ -86,3 +98,14 @@ def test_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
 
             assert on_every_rank(broadcast) == [list(range(0, 2000, 2))] * SIZE
             assert all(group.counters()["switch.broadcast"] == 1 for group in groups)
+
+
+def test_a_carrier(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, use = blocks("A carrier", "python")
+    module = types.ModuleType("worked_carrier")
+    module.__dict__.update(vars(transport) | vars(schemes) | {"AddressBook": AddressBook, "Waker": Waker})
+    module.__dict__.update({"socket": socket, "select": select, "contextlib": contextlib, "__name__": module.__name__})
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(schemes.SCHEMES, "unix", schemes.SCHEMES["udp"])  # removed in the end
+    exec(code, module.__dict__)
+    exec(use, vars(clusters) | vars(path) | {"np": np, "SwitchAddress": SwitchAddress})

@@ -87,7 +87,7 @@ def _over_sockets(
         public_key, secret_key = zmq.curve_keypair()
         secret = secret_key.decode()
         options = dataclasses.replace(options, curve_server_key=public_key.decode())
-    plain: Literal["udp", "zmq"] = "udp" if scheme == "udp" else "zmq"
+    plain = scheme.partition("+")[0]
     server = make_server(
         plain,
         "127.0.0.1",

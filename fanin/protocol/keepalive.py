@@ -1,0 +1,128 @@
+"""What a member of a job says and hears at its switch, whoever it is: HELLO, heartbeats, silence, BYE.
+
+A worker is a member at its switch (host/machine/presence.py), a leaf at its parent (switch/machine/uplink.py). Each
+has the table of its phases; what both do is here. Twin of native/keepalive.hpp.
+
+Rules
+-----
+* Connecting, HELLO goes out every HELLO_RETRY_S; a member says it once per heartbeat, busy or idle.
+* Silence counts from the last packet that was heard, and only if HEARTBEATS_TO_SILENCE HELLOs went unanswered: a
+  process that was stopped must not take its own sleep for silence.
+* Leaving, BYE goes out every BYE_RETRY_S, for LEAVE_TIMEOUT_S at most. A member that has left or failed sends nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from fanin.protocol.job import BYE_RETRY_S, HEARTBEATS_TO_SILENCE, HELLO_RETRY_S, LEAVE_TIMEOUT_S, JobSpec
+
+
+class Phase(enum.Enum):
+    """See the tables of the files that use it."""
+
+    WAITING = enum.auto()
+    """There is nothing to join for yet."""
+    CONNECTING = enum.auto()
+    MEMBER = enum.auto()
+    LEAVING = enum.auto()
+    LEFT = enum.auto()
+    FAILED = enum.auto()
+
+
+class Keepalive:
+    """Phase and timers of one member of one job. Times are in seconds."""
+
+    def __init__(self, spec: JobSpec, phase: Phase, connect_timeout_s: float) -> None:
+        """`connect_timeout_s`: silence that it bears while it connects, from `start` on."""
+        self.phase = phase
+        self.hello_sequence = 0
+        """Number of the next HELLO."""
+        self._silence_limit_s = connect_timeout_s
+        self._liveness_timeout_s = spec.liveness_timeout_s
+        self._heartbeat_s = spec.heartbeat_s
+        self._started = False
+        self._heard_at = 0.0
+        """When the switch was last heard; before that, when this started."""
+        self._unanswered = 0
+        """HELLOs since then."""
+        self._say_at = 0.0
+        """When the next HELLO or BYE is due."""
+        self._leave_by = 0.0
+
+    @property
+    def joined(self) -> bool:
+        """Whether the job goes on for this member: connecting or member."""
+        return self.phase in (Phase.CONNECTING, Phase.MEMBER)
+
+    def start(self, now: float) -> None:
+        """The clock starts, once: the first HELLO is due, and silence counts from here."""
+        if not self._started:
+            self._started = True
+            self._say_at = self._heard_at = now
+
+    # --- what to say, and when ---
+
+    def hello_due(self, now: float) -> bool:
+        """Whether a HELLO is to be sent."""
+        return self.joined and now >= self._say_at
+
+    def hello_sent(self, now: float) -> None:
+        """HELLO number `hello_sequence` was sent."""
+        self._say_at = now + (HELLO_RETRY_S if self.phase is Phase.CONNECTING else self._heartbeat_s)
+        self._unanswered += 1
+        self.hello_sequence = (self.hello_sequence + 1) & 0xFFFFFFFF
+
+    def bye_due(self, now: float) -> bool:
+        """Whether a BYE is to be sent."""
+        return self.phase is Phase.LEAVING and now >= self._say_at
+
+    def bye_sent(self, now: float) -> None:
+        """BYE was sent."""
+        self._say_at = now + BYE_RETRY_S
+
+    def leave(self, now: float) -> None:
+        """Begin to leave; the first BYE is due at once."""
+        if self.joined:
+            self.phase = Phase.LEAVING
+            self._say_at = now
+            self._leave_by = now + LEAVE_TIMEOUT_S
+
+    # --- what is heard ---
+
+    def heard(self, now: float) -> None:
+        """A legal packet of this job came from the switch."""
+        self._heard_at = now
+        self._unanswered = 0
+
+    def _welcomed(self, now: float) -> bool:
+        """WELCOME came. Whether that is news: it makes this a member."""
+        if self.phase is not Phase.CONNECTING:
+            return False
+        self.phase = Phase.MEMBER
+        self._silence_limit_s = self._liveness_timeout_s
+        self._say_at = now + self._heartbeat_s
+        return True
+
+    # --- time ---
+
+    def next_timer(self) -> float | None:
+        """When `hello_due`, `bye_due` or `handle_timer` has something to do."""
+        if self.phase is Phase.LEAVING:
+            return min(self._say_at, self._leave_by)
+        if not self.joined or not self._started:
+            return None
+        if self._unanswered < HEARTBEATS_TO_SILENCE:  # it cannot count as silent before the next HELLO
+            return self._say_at
+        return min(self._say_at, self._heard_at + self._silence_limit_s)
+
+    def _left_unconfirmed(self, now: float) -> bool:
+        """Whether leaving has taken long enough."""
+        return self.phase is Phase.LEAVING and now >= self._leave_by
+
+    def _silent_s(self, now: float) -> float | None:
+        """For how long the switch has been silent, if that is too long."""
+        # A process that was stopped wakes up with the limit long past, and its answers unread: only HELLOs that it has
+        # sent since then, and that stay unanswered, show silence.
+        watched = self.joined and self._started and self._unanswered >= HEARTBEATS_TO_SILENCE
+        return now - self._heard_at if watched and now >= self._heard_at + self._silence_limit_s else None
