@@ -44,7 +44,7 @@ class Plan:
     workers: int
     bytes: int
     """Bytes of float32 per worker; multiples of 4."""
-    lanes: tuple[int, ...]
+    lanes: tuple[int | str, ...]
     against: tuple[str, ...]
     """Rivals: `gloo` and `mpi`."""
     samples: int
@@ -160,8 +160,8 @@ def checked_row(
     max_error = checked_error(rival, reports, plan.workers)
     median_s = statistics.median(seconds)
     return Row(
-        backend=rival.backend + (f"-{rival.transport}" if rival.transport else ""),
-        lanes=rival.lanes,
+        backend=rival.name,
+        lanes=rival.widths[1],
         workers=plan.workers,
         bytes=plan.bytes,
         median_s=median_s,

@@ -53,7 +53,15 @@ class Plan:
     @property
     def texts(self) -> list[str]:
         """The codecs, the baseline first."""
-        rest = ["lanes:16", "lanes:8", "rotated:16", *sorted(set(table()) - {"lanes"})]
+        rest = [
+            "lanes:16",
+            "lanes:8",
+            "lanes:8/8",
+            "rotated:16",
+            "rotated:4/8",
+            "rotated:4/4",
+            *sorted(set(table()) - {"lanes"}),
+        ]
         return list(dict.fromkeys([BASELINE, *(self.codecs or rest)]))
 
 

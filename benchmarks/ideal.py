@@ -5,6 +5,7 @@ from __future__ import annotations
 from fanin.benchmarks.rivals import Rival
 from fanin.emulation.network.topology import Link, Topology
 from fanin.numerics.fixed_point import Codec
+from fanin.numerics.lanes import WORD_BITS
 from fanin.numerics.reduction import Element
 from fanin.protocol.window import packet_shape
 from fanin.protocol.wire import HEADER_BYTES, WORD_BYTES, codes_bytes
@@ -40,11 +41,18 @@ def _tensor_bytes(link: Link, rival: Rival, workers: int, size: int) -> float:
     """A whole tensor on the wire."""
     if rival.backend == "fanin":
         words, codes = packet_shape(link.mtu)
-        elements = Codec(Element.FLOAT32, rival.lanes, workers).elements_per_packet(words)
+        elements = _elements(rival, words, workers)
         packets = -(-size // FLOAT_BYTES // elements)
         return packets * (ETHERNET_IP_UDP_BYTES + HEADER_BYTES + codes_bytes(codes) + words * WORD_BYTES)
     payload = link.mtu - (TCP_HEADERS_BYTES - 14)
     return size * (1 + TCP_HEADERS_BYTES / payload)
+
+
+def _elements(rival: Rival, words: int, workers: int) -> int:
+    """Elements of a packet."""
+    if isinstance(rival.lanes, str):
+        return words * (WORD_BITS // rival.widths[1])
+    return Codec(Element.FLOAT32, rival.lanes, workers).elements_per_packet(words)
 
 
 def _copies(topology: Topology, rival: Rival, host: int) -> float:

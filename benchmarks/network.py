@@ -62,7 +62,7 @@ class Plan:
     sizes: tuple[int, ...]
     """Bytes of float32 per worker, each a multiple of 4."""
     link: Link
-    lanes: tuple[int, ...]
+    lanes: tuple[int | str, ...]
     against: tuple[str, ...]
     """Of `gloo` and `mpi`."""
     samples: int
@@ -207,8 +207,8 @@ class _Cluster:
             seconds = slowest_ranks(reports[rival.label])
             rows.append(
                 Row(
-                    backend=rival.backend,
-                    lanes=rival.lanes,
+                    backend=rival.name,
+                    lanes=rival.widths[1],
                     workers=plan.workers,
                     bytes=reports[rival.label][0]["gradient_bytes"],
                     rate_bit_s=plan.link.rate_bit_s,
@@ -281,8 +281,8 @@ def _row(
     median_s = statistics.median(seconds)
     resent = [report["retransmissions"] for report in reports if report.get("retransmissions") is not None]
     return Row(
-        backend=rival.backend + (f"-{rival.transport}" if rival.transport else ""),
-        lanes=rival.lanes,
+        backend=rival.name,
+        lanes=rival.widths[1],
         workers=plan.workers,
         bytes=size,
         rate_bit_s=plan.link.rate_bit_s,

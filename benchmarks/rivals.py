@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fanin.numerics.reduction import WIDE_SUMS, lanes_number
+from fanin.numerics.wide_sums import largest
 from fanin.options import Options
 
 FLOAT32_EPSILON = 2.0**-23
@@ -16,8 +18,8 @@ class Rival:
 
     backend: str
     """`fanin`, `gloo` or `mpi`."""
-    lanes: int = 32
-    """Bits per element on the wire."""
+    lanes: int | str = 32
+    """Bits per element on the wire; or bits up / bits down, such as "4/8"."""
     transport: str = ""
     """Transport of OpenMPI: `tcp` or `shm`."""
     loss_percent: float | None = None
@@ -36,7 +38,9 @@ class Rival:
         backend, _, detail = label.partition("-")
         if backend == "fanin":
             lanes, _, lossy = detail.partition("-")
-            return cls(backend, lanes=int(lanes), loss_percent=float(lossy) if lossy else None)
+            return cls(
+                backend, lanes=lanes if "/" in lanes else int(lanes), loss_percent=float(lossy) if lossy else None
+            )
         return cls(backend, transport=detail)
 
     def options(self, rank: int, environment: Mapping[str, str]) -> Options:
@@ -48,7 +52,20 @@ class Rival:
 
     def bytes_through_wire(self, workers: int) -> float:
         """Bytes that a worker sends per byte of float32: once through a switch, almost twice around a ring."""
-        return self.lanes / 32 if self.backend == "fanin" else 2 * (workers - 1) / workers
+        return self.widths[0] / 32 if self.backend == "fanin" else 2 * (workers - 1) / workers
+
+    @property
+    def name(self) -> str:
+        """For tables and records, whose rows have a column for packed lanes."""
+        wide = f" {self.lanes}" if isinstance(self.lanes, str) else ""
+        return self.backend + (f"-{self.transport}" if self.transport else wide)
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """Bits up and down."""
+        if isinstance(self.lanes, str):
+            return WIDE_SUMS[lanes_number(self.lanes)]
+        return self.lanes, self.lanes
 
     def tolerated_error(self, workers: int) -> float:
         """Largest acceptable error, relative to the largest contribution of any worker.
@@ -59,6 +76,11 @@ class Rival:
         rounding = workers * workers * FLOAT32_EPSILON
         if self.backend != "fanin":
             return rounding
+        if isinstance(
+            self.lanes, str
+        ):  # half a quantum per worker on the way up, half a narrowed sum's on the way down
+            up, down = map(largest, self.widths)
+            return rounding + workers * (1 + 2**-5) * (1 / (2 * up) + 1 / down)
         largest_lane = (2**31 - 1) // workers if self.lanes == 32 else (2**self.lanes - 1) // (2 * workers)
         slack = 4 if self.lanes == 32 else 1 + 2**-5
         return rounding + workers * slack / (2 * largest_lane)

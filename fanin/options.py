@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from fanin.errors import ConfigurationError
 from fanin.faults import FaultPlan, FaultSchedule
-from fanin.numerics.reduction import LANES
+from fanin.numerics.reduction import WIDE_SUMS, lanes_number
 from fanin.schemes import DEFAULT, SCHEMES, either
 
 ENVIRONMENT_PREFIX = "FANIN_"
@@ -111,8 +111,11 @@ class Options:
     starts; `hosts`: one on each host. None: rank 0's where all ranks are on one host, else one on each host."""
     host: str | None = None
     """Any text: ranks with the same one count as ranks of one host, which share memory. None: as the kernel has it."""
-    lanes: int = 32
-    """Bits per lane for floating point tensors: 32, 16, 8 or 4. Narrow lanes move fewer bytes and round more."""
+    lanes: int | str = 32
+    """Bits per lane for floating point tensors: 32, 16, 8 or 4, packed. Narrow lanes move fewer bytes and round more.
+    Or bits up / bits down, "8/8", "4/8", "4/4", "2/8" or "2/4": lanes that keep their bits with any number of workers,
+    through a software switch (docs/numerics.md, *Wide sums*). "8" and "4" are "8/8" and "4/4"; in the environment,
+    where everything is text, 8 and 4 are packed."""
     codec: str | None = None
     """A gradient codec of one stage, such as `rotated:8` (docs/codecs.md): sums and averages of float32, float16 and
     bfloat16 that are not small go through it, without error feedback, since a tensor's next step cannot be told from
@@ -181,7 +184,7 @@ class Options:
         check(
             self.host is None or (self.host.isprintable() and 0 < len(self.host) <= 200), f"host = {self.host!r}: text"
         )
-        check(self.lanes in LANES, f"lanes = {self.lanes}; must be one of {LANES}")
+        lanes_number(self.lanes)
         codec = self.codec
         check(codec is None or (codec.isprintable() and 0 < len(codec) <= 200), f"codec = {codec!r}: 1..200 characters")
         exact = self.exact_elements
@@ -211,6 +214,17 @@ class Options:
         check(secret is None or MIN_SECRET_CHARACTERS <= len(secret) <= 512, "secret must have 16..512 characters")
         key = self.curve_server_key
         check(key is None or len(key) == 40, "curve_server_key must be 40 characters (Z85)")
+
+    @property
+    def lanes_number(self) -> int:
+        """`lanes` as reductions have them (Reduction.lanes)."""
+        return lanes_number(self.lanes)
+
+    @property
+    def needs_accumulators(self) -> bool:
+        """Whether every large sum is a wide one, which not every switch can make."""
+        codec_lanes = "" if self.codec is None else self.codec.partition(":")[2].partition(":")[0]
+        return self.lanes_number in WIDE_SUMS or "/" in codec_lanes
 
     def largest_exact(self, ranks: int) -> int:
         """The largest count of elements that a group of so many ranks reduces exactly."""
@@ -251,7 +265,7 @@ def _read(name: str, hint: object, text: str) -> object:
         if bool in kinds:
             return {"1": True, "true": True, "0": False, "false": False}[text.lower()]
         if int in kinds:
-            return int(text)
+            return text if str in kinds and "/" in text else int(text)
         return float(text) if float in kinds else text
     except (KeyError, ValueError):
         variable = ENVIRONMENT_PREFIX + name.upper()

@@ -70,7 +70,7 @@ class Fanin(Packet):
         XIntField("bitmap", 0),
         ShortField("contributors", 0),
         FieldLenField("code_count", None, count_of="codes", fmt="B"),
-        ByteField("reserved", 0),
+        ByteField("lanes", 0),
         XIntField("checksum", None),
         PadField(
             FieldListField("codes", [], XShortField("code", 0), count_from=lambda packet: packet.code_count),

@@ -46,6 +46,7 @@ inline JobSpec job_from_python(const pybind11::handle& spec) {
   job.data_key = data_key_from_python(spec.attr("data_key"));
   job.all_workers = spec.attr("all_workers").cast<std::uint32_t>();
   for (const auto& place : spec.attr("places")) job.places.push_back(place.cast<std::uint32_t>());
+  job.accumulators = spec.attr("accumulators").cast<bool>();
   job.branches = spec.attr("branches").cast<bool>();
   job.survives_loss = spec.attr("survives_loss").cast<bool>();
   job.liveness_timeout_s = spec.attr("liveness_timeout_s").cast<double>();

@@ -98,6 +98,24 @@ void on_words(Words& sum, const Bytes& in) {
   add(sum.mutable_data(), in.data(), static_cast<std::size_t>(sum.size()));
 }
 
+// Accumulators of contributions of so many words, as tests see them; `bytes_each` of them is 2 or 4.
+LaneSums lane_sums(Bytes& sums, std::uint32_t bytes_each, std::uint8_t lanes, std::size_t words) {
+  const Header header{.kind = Kind::contribution, .lanes = lanes};
+  require(lanes != 0 && legal_lanes(header) && (bytes_each == 2 || bytes_each == 4), "no lanes that are added up");
+  require(static_cast<std::size_t>(sums.size()) == words * 32 / lane_bits_up(lanes) * bytes_each, "wrong accumulators");
+  return {sums.mutable_data(), bytes_each};
+}
+
+void accumulate(Bytes& sums, std::uint32_t bytes_each, std::uint8_t lanes, const Bytes& words_be, bool first) {
+  const auto bytes = static_cast<std::size_t>(words_be.size());
+  accumulate_lanes(lane_sums(sums, bytes_each, lanes, bytes / 4), lanes, words_be.data(), bytes, first);
+}
+
+std::uint32_t narrow(Bytes& sums, std::uint32_t bytes_each, std::uint8_t lanes, Bytes& out) {
+  const std::size_t bytes = static_cast<std::size_t>(out.size()) * lane_bits_up(lanes) / lane_bits_down(lanes);
+  return narrow_lanes(lane_sums(sums, bytes_each, lanes, bytes / 4), lanes, bytes, out.mutable_data());
+}
+
 void bind_codec(py::module_& module) {
   py::class_<FixedPoint>(module, "Codec")
       .def(py::init([](int element, std::uint32_t lanes, std::uint32_t contributions) {
@@ -194,6 +212,10 @@ void bind_kernels(py::module_& module) {
   module.def("store_words", &on_words<&store_words>, py::arg("sum").noconvert(), py::arg("words_be"));
   module.def("add_words", &on_words<&add_words>, py::arg("sum").noconvert(), py::arg("words_be"));
   module.def("finish_words", &on_words<&finish_words>, py::arg("sum").noconvert(), py::arg("words_be"));
+  module.def("accumulate_lanes", &accumulate, py::arg("sums").noconvert(), py::arg("bytes_each"), py::arg("lanes"),
+             py::arg("words_be"), py::arg("first"));
+  module.def("narrow_lanes", &narrow, py::arg("sums").noconvert(), py::arg("bytes_each"), py::arg("lanes"),
+             py::arg("words_be").noconvert());
   module.def(
       "to_wire", [](Words& sum) { to_wire(sum.mutable_data(), static_cast<std::size_t>(sum.size())); },
       py::arg("sum").noconvert());

@@ -28,12 +28,15 @@ struct JobSpec {
   bool survives_loss = false;
   std::uint32_t all_workers = 0;  // at all switches of a tree; 0: `workers`
   std::vector<std::uint32_t> places;  // by worker, among those of all switches; empty: its number
+  bool accumulators = false;      // the switch keeps one for each lane
   bool branches = false;          // the workers are switches, and each says how many contributions its own holds
 
   std::uint32_t ranks() const { return all_workers != 0 ? all_workers : workers; }
   std::uint32_t place(std::uint32_t worker) const { return places.empty() ? worker : places[worker]; }
   std::uint32_t history() const { return max_staleness + 2; }
   std::uint32_t contributions() const { return ranks() * (max_staleness + 1); }
+  // Of one accumulator, which wraps around.
+  std::uint32_t accumulator_bytes() const { return std::uint64_t{contributions()} << 7 < 1u << 15 ? 2 : 4; }
   bool synchronous() const { return quorum == workers && max_staleness == 0 && !survives_loss; }
   std::uint32_t full_mask() const { return workers == 32 ? 0xFFFFFFFFu : (1u << workers) - 1u; }
 };

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "kernel_exact.hpp"
+#include "kernel_lanes.hpp"
 #include "kernel_loops.hpp"
 
 namespace fanin {
@@ -120,6 +121,12 @@ struct KernelBody : KernelLoops<Simd> {
 
   // ---- dequantize
 
+  // What a lane of 0 holds, and how many steps one more stands for: a power of two.
+  struct Zero {
+    std::int32_t lane;
+    float unit;
+  };
+
   template <bool Divide>
   struct Values {
     Floats first, second, divisor;  // without Divide: its reciprocal, exact
@@ -165,14 +172,16 @@ struct KernelBody : KernelLoops<Simd> {
 
   template <Element E, std::uint32_t L, bool Divide>
   static void dequantize_blocks(const FixedPoint& codec, const std::uint8_t* words_be, Size n, Size block,
-                                const std::uint16_t* codes, std::int32_t offset, float divisor, const Wanted& wanted) {
+                                const std::uint16_t* codes, const Zero& zero, float divisor, const Wanted& wanted) {
     for (Size first = wanted.skip / block * block; first < wanted.end; first += block) {
       const Size last = least(first + block, n);
       const std::uint16_t code = codes[first / block];
       if (code == CODE_ZERO || code == CODE_NOT_FINITE) {
         fill<E>(code, first, last, wanted);
       } else {
-        const Values<Divide> values(block_scale(codec, code), divisor, offset);
+        BlockScale scale = block_scale(codec, code);
+        scale.to_value[0] *= zero.unit;
+        const Values<Divide> values(scale, divisor, zero.lane);
         dequantize_block<E, L, Divide>(codec, words_be, first, last, values, wanted);
       }
     }
@@ -249,27 +258,25 @@ struct KernelBody : KernelLoops<Simd> {
 
   template <Element E, bool Divide>
   static void dequantize_lanes(const FixedPoint& codec, const std::uint8_t* words_be, Size n, Size block,
-                               const std::uint16_t* codes, std::int32_t offset, float divisor, const Wanted& wanted) {
+                               const std::uint16_t* codes, const Zero& zero, float divisor, const Wanted& wanted) {
     switch (codec.lanes) {
-      case 32: return dequantize_blocks<E, 32, Divide>(codec, words_be, n, block, codes, 0, divisor, wanted);
-      case 16: return dequantize_blocks<E, 16, Divide>(codec, words_be, n, block, codes, offset, divisor, wanted);
-      case 8: return dequantize_blocks<E, 8, Divide>(codec, words_be, n, block, codes, offset, divisor, wanted);
-      default: return dequantize_blocks<E, 4, Divide>(codec, words_be, n, block, codes, offset, divisor, wanted);
+      case 32: return dequantize_blocks<E, 32, Divide>(codec, words_be, n, block, codes, {0, 1.0f}, divisor, wanted);
+      case 16: return dequantize_blocks<E, 16, Divide>(codec, words_be, n, block, codes, zero, divisor, wanted);
+      case 8: return dequantize_blocks<E, 8, Divide>(codec, words_be, n, block, codes, zero, divisor, wanted);
+      default: return dequantize_blocks<E, 4, Divide>(codec, words_be, n, block, codes, zero, divisor, wanted);
     }
   }
 
   template <Element E>
   static void dequantize_element(const FixedPoint& codec, const std::uint8_t* words_be, Size n, Size block,
-                                 const std::uint16_t* codes, std::uint32_t contributors, float divisor,
-                                 const Wanted& wanted) {
-    const std::int32_t offset = static_cast<std::int32_t>(contributors * static_cast<std::uint32_t>(codec.bound));
+                                 const std::uint16_t* codes, const Zero& zero, float divisor, const Wanted& wanted) {
     // Dividing by a power of two is multiplying by its reciprocal, to the bit, and several times faster.
     const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, divisor);
     const std::uint32_t exponent = bits >> 23 & 0xFFu;
     if ((bits & 0x7FFFFFu) == 0 && exponent >= 1 && exponent <= 253) {
-      dequantize_lanes<E, false>(codec, words_be, n, block, codes, offset, 1.0f / divisor, wanted);
+      dequantize_lanes<E, false>(codec, words_be, n, block, codes, zero, 1.0f / divisor, wanted);
     } else {
-      dequantize_lanes<E, true>(codec, words_be, n, block, codes, offset, divisor, wanted);
+      dequantize_lanes<E, true>(codec, words_be, n, block, codes, zero, divisor, wanted);
     }
   }
 
@@ -309,16 +316,34 @@ struct KernelBody : KernelLoops<Simd> {
     using enum Element;
     const Wanted wanted{skip, skip + keep, static_cast<std::uint8_t*>(out)};
     const float by = static_cast<float>(divisor);
+    const Zero zero{static_cast<std::int32_t>(contributors * static_cast<std::uint32_t>(codec.bound)), 1.0f};
     switch (codec.element) {
-      case float32: return dequantize_element<float32>(codec, words_be, n, block, codes, contributors, by, wanted);
-      case float16: return dequantize_element<float16>(codec, words_be, n, block, codes, contributors, by, wanted);
-      case bfloat16: return dequantize_element<bfloat16>(codec, words_be, n, block, codes, contributors, by, wanted);
+      case float32: return dequantize_element<float32>(codec, words_be, n, block, codes, zero, by, wanted);
+      case float16: return dequantize_element<float16>(codec, words_be, n, block, codes, zero, by, wanted);
+      case bfloat16: return dequantize_element<bfloat16>(codec, words_be, n, block, codes, zero, by, wanted);
       case float64: return Loops::dequantize_wide(codec, words_be, block, codes, divisor, wanted);
       case int32: return Loops::template narrow<std::int32_t>(words_be, wanted);
       case int16: return Loops::template narrow<std::int16_t>(words_be, wanted);
       case int8: return Loops::template narrow<std::int8_t>(words_be, wanted);
       case uint8: return Loops::template narrow<std::uint8_t>(words_be, wanted);
       case int64: return;
+    }
+  }
+
+  static void dequantize_narrowed(const FixedPoint& given, const Narrowed& narrowed, const std::uint8_t* words_be, Size n,
+                                  Size block, const std::uint16_t* codes, double divisor, Size skip, Size keep,
+                                  void* out) {
+    using enum Element;
+    FixedPoint codec = given;
+    codec.lanes = narrowed.bits;
+    const Wanted wanted{skip, skip + keep, static_cast<std::uint8_t*>(out)};
+    const Zero zero{narrowed.offset, static_cast<float>(1u << narrowed.shift)};
+    const float by = static_cast<float>(divisor);
+    switch (codec.element) {
+      case float32: return dequantize_element<float32>(codec, words_be, n, block, codes, zero, by, wanted);
+      case float16: return dequantize_element<float16>(codec, words_be, n, block, codes, zero, by, wanted);
+      case bfloat16: return dequantize_element<bfloat16>(codec, words_be, n, block, codes, zero, by, wanted);
+      default: return;
     }
   }
 
@@ -342,8 +367,9 @@ struct KernelBody : KernelLoops<Simd> {
   }
 
   static constexpr KernelTable table(const char* name, decltype(&fanin::crc32) crc32) {
-    return {name, scale_codes, quantize, dequantize, update_residual,
+    return {name, scale_codes, quantize, dequantize, dequantize_narrowed, update_residual,
             Loops::store_words, Loops::add_words, Loops::finish_words, Loops::to_wire,
+            LaneLoops<Simd>::accumulate, LaneLoops<Simd>::narrow,
             ExactLoops<Simd>::encode, ExactLoops<Simd>::residual, ExactLoops<Simd>::decode, crc32};
   }
 };

@@ -167,6 +167,13 @@ void dequantize(const FixedPoint& codec, const std::uint8_t* words_be, std::size
   kernels().dequantize(codec, words_be, n, block_elements, codes, contributors, divisor, skip, keep, out);
 }
 
+void dequantize_narrowed(const FixedPoint& codec, const Narrowed& narrowed, const std::uint8_t* words_be, std::size_t n,
+                         std::size_t block_elements, const std::uint16_t* codes, double divisor, std::size_t skip,
+                         std::size_t keep, void* out) {
+  const DefaultFloatingPoint arithmetic;
+  kernels().dequantize_narrowed(codec, narrowed, words_be, n, block_elements, codes, divisor, skip, keep, out);
+}
+
 void update_residual(const FixedPoint& codec, const void* x, std::size_t n, std::size_t block_elements,
                      const std::uint16_t* codes, double factor, float* residual) {
   const DefaultFloatingPoint arithmetic;
@@ -202,6 +209,14 @@ void add_words(std::uint32_t* sum, const std::uint8_t* in, std::size_t n) { kern
 void finish_words(std::uint32_t* sum, const std::uint8_t* in, std::size_t n) { kernels().finish_words(sum, in, n); }
 
 void to_wire(std::uint32_t* sum, std::size_t n) { kernels().to_wire(sum, n); }
+
+void accumulate_lanes(const LaneSums& sums, std::uint8_t lanes, const std::uint8_t* in, std::size_t bytes, bool first) {
+  kernels().accumulate_lanes(sums, lanes, in, bytes, first);
+}
+
+std::uint32_t narrow_lanes(const LaneSums& sums, std::uint8_t lanes, std::size_t bytes, std::uint8_t* out) {
+  return kernels().narrow_lanes(sums, lanes, bytes, out);
+}
 
 std::uint32_t crc32(const void* data, std::size_t bytes, std::uint32_t start) {
   return kernels().crc32(data, bytes, start);

@@ -54,6 +54,17 @@ void dequantize(const FixedPoint& codec, const std::uint8_t* words_be, std::size
                 const std::uint16_t* codes, std::uint32_t contributors, double divisor, std::size_t skip,
                 std::size_t keep, void* out);
 
+// The same of a sum in lanes of `bits` that the switch has narrowed, where the codec's lanes do not count: each stands for
+// 2^shift steps. `offset` is what a lane of 0 holds.
+struct Narrowed {
+  std::uint32_t bits;
+  std::int32_t offset;
+  std::uint32_t shift;
+};
+void dequantize_narrowed(const FixedPoint& codec, const Narrowed& narrowed, const std::uint8_t* words_be, std::size_t n,
+                         std::size_t block_elements, const std::uint16_t* codes, double divisor, std::size_t skip,
+                         std::size_t keep, void* out);
+
 // residual = (x * factor + residual) - what quantize made of it; a block that is not finite keeps its residual.
 // Call it before dequantize when the reduction is in place: it reads x. Not for float64 and integers.
 void update_residual(const FixedPoint& codec, const void* x, std::size_t n, std::size_t block_elements,
@@ -85,6 +96,18 @@ void store_words(std::uint32_t* sum, const std::uint8_t* in, std::size_t n);   /
 void add_words(std::uint32_t* sum, const std::uint8_t* in, std::size_t n);     // sum += in
 void finish_words(std::uint32_t* sum, const std::uint8_t* in, std::size_t n);  // sum += in, left in wire order
 void to_wire(std::uint32_t* sum, std::size_t n);                               // sum from host to wire order
+
+// Accumulators, one for each lane, of 16 or 32 bits, which wrap around. They are in planes: of lanes of U bits, plane p holds
+// lanes p, p + 8/U, p + 16/U, ..., one for each byte of the words.
+struct LaneSums {
+  std::uint8_t* at;
+  std::uint32_t bytes_each;  // 2 or 4
+};
+// sums = (or +=, unless `first`) what `bytes` of words in wire order hold; `lanes` as in a packet's header.
+void accumulate_lanes(const LaneSums& sums, std::uint8_t lanes, const std::uint8_t* in, std::size_t bytes, bool first);
+// Writes the sums of contributions of `bytes` each in lanes of the result, and returns their shift.
+std::uint32_t narrow_lanes(const LaneSums& sums, std::uint8_t lanes, std::size_t bytes, std::uint8_t* out);
+
 void max_codes(std::uint8_t* codes_be, const std::uint8_t* in_be, std::size_t n);  // elementwise, both in wire order
 
 // CRC-32 (IEEE 802.3), as zlib.crc32(data, start).

@@ -59,7 +59,8 @@ Operation::Operation(std::uint64_t ticket_, const Reduction& asked, const JobSpe
   given_codes_.fill(asked.scale_code);
   if (codec_->scaled && asked.scale_code == 0) {
     code_count = spec.codes_per_packet;
-    forecasts = packets == 1 && codec_->word_count(0) + AGE_WORDS <= spec.words_per_packet && spec.synchronous();
+    forecasts = packets == 1 && codec_->word_count(0) + AGE_WORDS <= spec.words_per_packet && spec.synchronous() &&
+                codec_->lanes == 0;  // the age's words are summed as words are
   }
   if (codec_->in_one_flow) {
     packets *= flow_ == 0;
@@ -92,7 +93,7 @@ Kept Operation::kept(const PacketSpan& at) const {
 }
 
 void Operation::store(std::uint64_t chunk, const std::uint16_t* agreed, const std::uint8_t* words,
-                      std::uint32_t contributors) {
+                      std::uint32_t contributors, std::uint32_t shift) {
   const std::uint64_t number = packet(chunk);
   if (asked_.counts != nullptr) asked_.counts[number] = contributors;
   const std::uint8_t* const collected = codec_->collect(number, words);
@@ -100,11 +101,11 @@ void Operation::store(std::uint64_t chunk, const std::uint16_t* agreed, const st
   const PacketSpan at = codec_->span(number);
   if (asked_.residual != nullptr) codec_->update_residual(own(at), codes(agreed));
   const Kept keep = kept(at);
-  if (keep.count != 0) codec_->decode(collected, at.count, codes(agreed), contributors, asked_.divisor, keep);
+  if (keep.count != 0) codec_->decode_narrowed(collected, at.count, codes(agreed), contributors, asked_.divisor, shift, keep);
 }
 
 void Operation::store_zeros(std::uint64_t chunk) {
-  const std::vector<std::uint8_t> nobodys(codec_->word_count(packet(chunk)) * WORD_BYTES);
+  const std::vector<std::uint8_t> nobodys(codec_->result_word_count(packet(chunk)) * WORD_BYTES);
   store(chunk, given_codes_.data(), nobodys.data(), 0);
 }
 

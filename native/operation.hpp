@@ -47,13 +47,20 @@ class Operation {
     return carries_words(item) ? codec_->word_count(packet(words_chunk(item))) : 0;
   }
 
+  std::size_t result_word_count(std::uint64_t item) const {
+    return carries_words(item) ? codec_->result_word_count(packet(words_chunk(item))) : 0;
+  }
+  std::uint8_t lanes() const { return codec_->lanes; }
+
   // --- numbers; codes are in host order, words in wire order ---
 
   // This worker's code_count scale codes of a chunk; what lies past the end of the array is 0.
   void own_codes(std::uint64_t chunk, std::uint16_t* codes) const;
   void quantized(std::uint64_t chunk, const std::uint16_t* agreed, std::uint8_t* words) const;
   // Writes a chunk's result to the destination, and what quantizing lost to the residual.
-  void store(std::uint64_t chunk, const std::uint16_t* agreed, const std::uint8_t* words, std::uint32_t contributors);
+  // `shift`: of a sum that the switch has narrowed.
+  void store(std::uint64_t chunk, const std::uint16_t* agreed, const std::uint8_t* words, std::uint32_t contributors,
+             std::uint32_t shift = 0);
   // The same for a round that nobody contributed to; without agreed codes.
   void store_zeros(std::uint64_t chunk);
 

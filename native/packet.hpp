@@ -48,7 +48,30 @@ struct Header {
   std::uint32_t bitmap = 0;
   std::uint16_t contributors = 0;
   std::uint8_t code_count = 0;
+  std::uint8_t lanes = 0;  // 0: words are added whole
 };
+
+// What the `lanes` field says: fanin.protocol.wire.LaneField.
+constexpr std::uint32_t lane_bits_up(std::uint8_t lanes) { return 1u << (lanes >> LANES_UP & 3); }
+constexpr std::uint32_t lane_bits_down(std::uint8_t lanes) { return 1u << (lanes >> LANES_DOWN & 3); }
+constexpr std::uint32_t lane_shift(std::uint8_t lanes) { return lanes >> LANES_SHIFT; }
+constexpr std::uint8_t without_shift(std::uint8_t lanes) {
+  return static_cast<std::uint8_t>(lanes & ((1u << LANES_SHIFT) - 1));
+}
+// Of the result of contributions that say `lanes`.
+constexpr std::uint8_t lanes_of_result(std::uint8_t lanes, std::uint32_t shift = 0) {
+  const std::uint32_t down = lanes >> LANES_DOWN & 3;
+  return static_cast<std::uint8_t>(lanes == 0 ? 0 : shift << LANES_SHIFT | down << LANES_UP | down << LANES_DOWN);
+}
+constexpr std::size_t words_of_result(std::uint8_t lanes, std::size_t words) {
+  return lanes == 0 ? words : words * lane_bits_down(lanes) / lane_bits_up(lanes);
+}
+constexpr bool legal_lanes(const Header& header) {
+  if (header.lanes == 0) return true;
+  const std::uint32_t up = lane_bits_up(header.lanes), down = lane_bits_down(header.lanes);
+  const bool with_words = header.kind == Kind::contribution || header.kind == Kind::result || header.kind == Kind::answer;
+  return with_words && (header.flags & (FLAG_PASS | FLAG_BARE)) == 0 && up >= 2 && up <= down && down >= 4;
+}
 
 inline Header load_header(const std::uint8_t* at) {
   return {.kind = static_cast<Kind>(at[OFFSET_KIND]),
@@ -61,7 +84,8 @@ inline Header load_header(const std::uint8_t* at) {
           .signature = load_be32(at + OFFSET_SIGNATURE),
           .bitmap = load_be32(at + OFFSET_BITMAP),
           .contributors = load_be16(at + OFFSET_CONTRIBUTORS),
-          .code_count = at[OFFSET_CODE_COUNT]};
+          .code_count = at[OFFSET_CODE_COUNT],
+          .lanes = at[OFFSET_LANES]};
 }
 
 // Writes HEADER_BYTES, with the checksum field zero.
@@ -79,7 +103,7 @@ inline void store_header(std::uint8_t* at, const Header& header) {
   store_be32(at + OFFSET_BITMAP, header.bitmap);
   store_be16(at + OFFSET_CONTRIBUTORS, header.contributors);
   at[OFFSET_CODE_COUNT] = header.code_count;
-  at[OFFSET_RESERVED] = 0;
+  at[OFFSET_LANES] = header.lanes;
   store_be32(at + OFFSET_CHECKSUM, 0);
 }
 
@@ -119,7 +143,7 @@ inline Parsed parse(std::span<const std::uint8_t> datagram) {
   if (datagram.size() > MAX_DATAGRAM_BYTES || parsed.header.code_count > MAX_CODES || datagram.size() < words_at ||
       (datagram.size() - words_at) % WORD_BYTES != 0)
     return refused(Reason::length);
-  if ((parsed.header.flags & ~(FLAG_PASS | FLAG_CHECKSUM | FLAG_BARE | FLAG_LATE)) != 0 || head[OFFSET_RESERVED] != 0)
+  if ((parsed.header.flags & ~(FLAG_PASS | FLAG_CHECKSUM | FLAG_BARE | FLAG_LATE)) != 0 || !legal_lanes(parsed.header))
     return refused(Reason::length);
   parsed.codes = datagram.data() + HEADER_BYTES;
   parsed.words = datagram.data() + words_at;

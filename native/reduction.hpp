@@ -19,6 +19,11 @@ enum class Operator : std::uint8_t { sum, min, max, product, band, bor, bxor };
 
 inline constexpr std::uint32_t EXACT = 0;  // in the place of a lane width
 
+// In the place of a lane width: 96 plus Header.lanes of wide sums, fanin.numerics.reduction.WIDE_SUMS.
+inline bool is_wide_sum(std::uint32_t lanes) {
+  return lanes == 96 + 15 || lanes == 96 + 11 || lanes == 96 + 10 || lanes == 96 + 7 || lanes == 96 + 6;
+}
+
 struct Reduction {
   const std::uint8_t* source = nullptr;
   std::uint8_t* destination = nullptr;

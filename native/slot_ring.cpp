@@ -23,6 +23,12 @@ std::size_t entry_bytes(const JobSpec& spec) {
   return head_bytes(spec) + whole_lines(std::size_t{spec.words_per_packet} * WORD_BYTES);
 }
 
+// Accumulators of one slot: JobSpec.accumulated_bytes.
+std::size_t sums_bytes(const JobSpec& spec) {
+  if (!spec.accumulators) return 0;
+  return whole_lines(std::size_t{spec.words_per_packet} * MAX_LANES_PER_WORD * spec.accumulator_bytes());
+}
+
 }  // namespace
 
 SlotRing::SlotRing(const JobSpec& spec, const std::optional<Uplink>& uplink)
@@ -41,16 +47,22 @@ SlotRing::SlotRing(const JobSpec& spec, const std::optional<Uplink>& uplink)
       slot_words_((SLOT_BYTES + history_ * ARRIVED_BYTES) / sizeof(std::uint32_t)),
       head_bytes_(head_bytes(spec)),
       entry_bytes_(entry_bytes(spec)),
-      slots_(spec.slots * slot_words_) {
+      slots_(spec.slots * slot_words_),
+      accumulator_bytes_(spec.accumulator_bytes()),
+      sums_bytes_(sums_bytes(spec)) {
   set_quorum(spec.quorum);
   const std::size_t entries = std::size_t{spec.slots} * history_;
   entries_.reset(static_cast<std::uint8_t*>(std::aligned_alloc(CACHE_LINE_BYTES, entries * entry_bytes_)));
   if (entries_ == nullptr) throw std::bad_alloc();
+  if (sums_bytes_ != 0) {
+    sums_.reset(static_cast<std::uint8_t*>(std::aligned_alloc(CACHE_LINE_BYTES, spec.slots * sums_bytes_)));
+    if (sums_ == nullptr) throw std::bad_alloc();
+  }
   for (std::size_t entry = 0; entry < entries; ++entry) new (entries_.get() + entry * entry_bytes_) Facts{};
 }
 
 std::uint64_t SlotRing::pool_bytes(const JobSpec& spec) {
-  return spec.slots * (SLOT_BYTES + std::uint64_t{spec.history()} * (ARRIVED_BYTES + entry_bytes(spec)));
+  return spec.slots * (SLOT_BYTES + std::uint64_t{spec.history()} * (ARRIVED_BYTES + entry_bytes(spec)) + sums_bytes(spec));
 }
 
 void SlotRing::set_live(std::uint32_t mask) {
@@ -88,9 +100,7 @@ SlotOutcome SlotRing::contribute(std::uint32_t slot, std::uint32_t worker, std::
   if (stale > history_ - 2) return {.verdict = Verdict::ancient};
   std::uint8_t* const entry = entry_at(slot, open);
   Facts& facts = *reinterpret_cast<Facts*>(entry);
-  if (given != nullptr && state.count != 0 && facts.contributors != 0 &&
-      (facts.signature != given->signature || facts.code_count != given->code_count ||
-       facts.word_count != given->word_count))
+  if (given != nullptr && state.count != 0 && facts.contributors != 0 && !takes(facts, *given))
     return {.verdict = Verdict::mismatch};
 
   arrived = {.tag = base, .bitmap = before | bit};
@@ -102,9 +112,9 @@ SlotOutcome SlotRing::contribute(std::uint32_t slot, std::uint32_t worker, std::
   const std::uint32_t count = state.count + (late && given == nullptr ? 0 : 1);
   const bool closes = due(state, count);
   if (given != nullptr) {
-    add(entry, *given, closes);
+    add(slot, entry, *given, closes);
   } else if (closes) {
-    to_wire(reinterpret_cast<std::uint32_t*>(entry + head_bytes_), facts.word_count);
+    finish_sums(slot, entry);
   }
   state.count = count;
   if (closes && uplink_) {
@@ -115,8 +125,13 @@ SlotOutcome SlotRing::contribute(std::uint32_t slot, std::uint32_t worker, std::
   return {.closed = closes, .answered = stale > 0, .number = open};
 }
 
+bool SlotRing::takes(const Facts& facts, const Contribution& given) const {
+  return facts.signature == given.signature && facts.code_count == given.code_count &&
+         facts.given_words == given.word_count && without_shift(facts.lanes) == without_shift(given.lanes);
+}
+
 // `last`: the round closes with this one, so its words are left in wire order.
-void SlotRing::add(std::uint8_t* entry, const Contribution& given, bool last) const {
+void SlotRing::add(std::uint32_t slot, std::uint8_t* entry, const Contribution& given, bool last) const {
   Facts& facts = *reinterpret_cast<Facts*>(entry);
   auto* const sum = reinterpret_cast<std::uint32_t*>(entry + head_bytes_);
   std::uint8_t* const codes = entry + head_bytes_ - codes_bytes(given.code_count);
@@ -124,10 +139,21 @@ void SlotRing::add(std::uint8_t* entry, const Contribution& given, bool last) co
   facts.contributors += given.contributors;
   if (first) {
     facts.signature = given.signature;
-    facts.code_count = given.code_count;
-    facts.word_count = given.word_count;
+    facts.code_count = static_cast<std::uint16_t>(given.code_count);
+    facts.lanes = without_shift(given.lanes);
+    facts.given_words = given.word_count;
+    facts.word_count = static_cast<std::uint32_t>(words_of_result(given.lanes, given.word_count));
     std::memset(codes, 0, codes_bytes(given.code_count));
     std::memcpy(codes, given.codes, given.code_count * CODE_BYTES);
+  } else {
+    max_codes(codes, given.codes, given.code_count);
+  }
+  if (given.lanes != 0) {
+    accumulate_lanes(sums_at(slot), given.lanes, given.words, given.word_count * WORD_BYTES, first);
+    if (last) finish_sums(slot, entry);
+    return;
+  }
+  if (first) {
     if (last) {
       std::memcpy(sum, given.words, given.word_count * WORD_BYTES);
     } else {
@@ -135,12 +161,20 @@ void SlotRing::add(std::uint8_t* entry, const Contribution& given, bool last) co
     }
     return;
   }
-  max_codes(codes, given.codes, given.code_count);
   if (last) {
     finish_words(sum, given.words, given.word_count);
   } else {
     add_words(sum, given.words, given.word_count);
   }
+}
+
+void SlotRing::finish_sums(std::uint32_t slot, std::uint8_t* entry) const {
+  Facts& facts = *reinterpret_cast<Facts*>(entry);
+  std::uint8_t* const words = entry + head_bytes_;
+  if (facts.lanes == 0) return to_wire(reinterpret_cast<std::uint32_t*>(words), facts.word_count);
+  const std::size_t given_bytes = std::size_t{facts.given_words} * WORD_BYTES;
+  const std::uint32_t shift = narrow_lanes(sums_at(slot), facts.lanes, given_bytes, words);
+  facts.lanes = lanes_of_result(facts.lanes, shift);
 }
 
 // The words are in wire order already.
@@ -158,7 +192,8 @@ void SlotRing::close(std::uint32_t slot, Slot& state, std::uint8_t* entry) const
                        .signature = facts.signature,
                        .bitmap = arrived.tag == state.open ? arrived.bitmap : 0,
                        .contributors = static_cast<std::uint16_t>(facts.contributors),
-                       .code_count = static_cast<std::uint8_t>(facts.code_count)});
+                       .code_count = static_cast<std::uint8_t>(facts.code_count),
+                       .lanes = facts.lanes});
   const std::span datagram(image, datagram_bytes(facts.code_count, facts.word_count));
   if (flags_ != 0) seal(datagram);
   keys_.finish(datagram);
@@ -177,7 +212,7 @@ std::optional<std::uint32_t> SlotRing::poke(std::uint32_t slot) {
   const std::uint32_t number = state.open;
   std::uint8_t* const entry = entry_at(slot, number);
   if (reinterpret_cast<const Facts*>(entry)->in_wire_order != 0) return std::nullopt;  // a leaf's, complete before
-  to_wire(reinterpret_cast<std::uint32_t*>(entry + head_bytes_), reinterpret_cast<const Facts*>(entry)->word_count);
+  finish_sums(slot, entry);
   if (uplink_) {
     make_contribution(slot, state, entry);
     return std::nullopt;
@@ -200,7 +235,8 @@ void SlotRing::make_contribution(std::uint32_t slot, Slot& state, std::uint8_t* 
                        .base = state.open,
                        .signature = facts.signature,
                        .contributors = static_cast<std::uint16_t>(facts.contributors),
-                       .code_count = static_cast<std::uint8_t>(facts.code_count)});
+                       .code_count = static_cast<std::uint8_t>(facts.code_count),
+                       .lanes = facts.lanes});
   const std::span datagram(image, datagram_bytes(facts.code_count, facts.word_count));
   if (flags_ != 0) seal(datagram);
   parent_keys_.finish(datagram);
@@ -214,10 +250,12 @@ bool SlotRing::descend(std::uint32_t slot, std::uint32_t number, const Contribut
   if (facts.queue_mark != 0) queue.copy_out(facts.queue_mark);
   facts = {.signature = given.signature,
            .contributors = given.contributors,
-           .code_count = given.code_count,
+           .code_count = static_cast<std::uint16_t>(given.code_count),
+           .in_wire_order = 0,
+           .lanes = given.lanes,
            .word_count = given.word_count,
            .queue_mark = 0,
-           .in_wire_order = 0};
+           .given_words = 0};
   std::uint8_t* const codes = entry + head_bytes_ - codes_bytes(given.code_count);
   std::memset(codes, 0, codes_bytes(given.code_count));
   if (given.code_count != 0) std::memcpy(codes, given.codes, given.code_count * CODE_BYTES);

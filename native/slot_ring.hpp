@@ -10,6 +10,9 @@
 //     | facts (24) | ... | header (36) | codes | words ............ |
 //     ^ 64-byte line                           ^ 64-byte line
 //
+// A round whose lanes are added up one by one (fanin/numerics/wide_sums.py) has no words while it is open. Its accumulators
+// are the slot's, since a slot has one open round; they are narrowed to where the words stand when it closes or goes up.
+//
 // Words are in host order while the round is open and in wire order once it has closed; codes always in wire order.
 #pragma once
 
@@ -21,6 +24,7 @@
 #include <vector>
 
 #include "job.hpp"
+#include "kernels.hpp"
 #include "packet.hpp"
 #include "packet_tag.hpp"
 #include "switch_queue.hpp"
@@ -37,6 +41,7 @@ struct Contribution {
   const std::uint8_t* words = nullptr;
   std::uint32_t word_count = 0;
   std::uint32_t contributors = 1;  // of a switch in a tree: those of its round
+  std::uint8_t lanes = 0;          // what the words hold, where lanes are added up one by one: Header.lanes
 };
 
 struct SlotOutcome {
@@ -107,10 +112,12 @@ class SlotRing {
   struct Facts {
     std::uint32_t signature;
     std::uint32_t contributors;
-    std::uint32_t code_count;
-    std::uint32_t word_count;
+    std::uint16_t code_count;
+    std::uint8_t in_wire_order;  // the words are, though the round is open: a leaf's, complete
+    std::uint8_t lanes;          // of a round that is closed, or has gone up: its words'; else its contributions', no shift
+    std::uint32_t word_count;    // of the result
     std::uint32_t queue_mark;
-    std::uint32_t in_wire_order;  // the words are, though the round is open: a leaf's, complete
+    std::uint32_t given_words;  // of each contribution
   };
   static_assert(sizeof(Arrived) == ARRIVED_BYTES && sizeof(Slot) == SLOT_BYTES && sizeof(Facts) == ENTRY_FACTS_BYTES);
 
@@ -131,7 +138,13 @@ class SlotRing {
   }
   void close(std::uint32_t slot, Slot& state, std::uint8_t* entry) const;
   void make_contribution(std::uint32_t slot, Slot& state, std::uint8_t* entry) const;
-  void add(std::uint8_t* entry, const Contribution& given, bool last) const;
+  bool takes(const Facts& facts, const Contribution& given) const;
+  void add(std::uint32_t slot, std::uint8_t* entry, const Contribution& given, bool last) const;
+  // The sums as they are sent, where `add` has not left them so.
+  void finish_sums(std::uint32_t slot, std::uint8_t* entry) const;
+  LaneSums sums_at(std::uint32_t slot) const {
+    return {sums_.get() + slot * sums_bytes_, accumulator_bytes_};
+  }
 
   std::optional<Uplink> uplink_;
   std::uint16_t job_;
@@ -151,6 +164,9 @@ class SlotRing {
   std::size_t entry_bytes_;
   std::vector<std::uint32_t> slots_;
   std::unique_ptr<std::uint8_t, Free> entries_;
+  std::uint32_t accumulator_bytes_;
+  std::size_t sums_bytes_;                      // accumulators of one slot; 0: the job has none
+  std::unique_ptr<std::uint8_t, Free> sums_;
 };
 
 }  // namespace fanin

@@ -140,7 +140,8 @@ void SwitchMachine::State::descend(SwitchJob& job, const Parsed& packet, double 
                                .code_count = header.code_count,
                                .words = packet.words,
                                .word_count = static_cast<std::uint32_t>(packet.word_count),
-                               .contributors = header.contributors};
+                               .contributors = header.contributors,
+                               .lanes = header.lanes};
   if (job.ring.descend(header.slot, header.base, result, queue)) {
     job.uplink->heard(now);
     return multicast(job, header.slot, header.base);

@@ -275,8 +275,10 @@ void SwitchMachine::State::receive(SwitchJob& job, const Parsed& packet, std::sp
 void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Address source, double now) {
   const Header& header = packet.header;
   const bool passes = (header.flags & FLAG_PASS) != 0;
-  const bool fits = (header.code_count == 0 || header.code_count == job.spec.codes_per_packet) &&
-                    packet.word_count <= job.spec.words_per_packet;
+  const bool summed = header.lanes == 0 || (job.spec.accumulators && (job.spec.branches || lane_shift(header.lanes) == 0));
+  const bool fits = (header.code_count == 0 || header.code_count == job.spec.codes_per_packet) && summed &&
+                    packet.word_count <= job.spec.words_per_packet &&
+                    words_of_result(header.lanes, packet.word_count) <= job.spec.words_per_packet;
   const bool late = (header.flags & FLAG_LATE) != 0;
   if (!fits || (passes && (header.code_count != 0 || packet.word_count != 0)) || (late && !passes))
     return job.tally.drop(Reason::length);
@@ -287,7 +289,8 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
                               .code_count = header.code_count,
                               .words = packet.words,
                               .word_count = static_cast<std::uint32_t>(packet.word_count),
-                              .contributors = job.spec.branches ? std::max<std::uint32_t>(header.contributors, 1) : 1};
+                              .contributors = job.spec.branches ? std::max<std::uint32_t>(header.contributors, 1) : 1,
+                              .lanes = header.lanes};
   const SlotOutcome outcome =
       job.ring.contribute(header.slot, header.worker, header.base, passes ? nullptr : &given, queue, late);
   switch (outcome.verdict) {

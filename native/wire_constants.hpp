@@ -23,7 +23,7 @@ inline constexpr std::size_t OFFSET_SIGNATURE = 20;
 inline constexpr std::size_t OFFSET_BITMAP = 24;
 inline constexpr std::size_t OFFSET_CONTRIBUTORS = 28;
 inline constexpr std::size_t OFFSET_CODE_COUNT = 30;
-inline constexpr std::size_t OFFSET_RESERVED = 31;
+inline constexpr std::size_t OFFSET_LANES = 31;
 inline constexpr std::size_t OFFSET_CHECKSUM = 32;
 inline constexpr std::size_t HEADER_BYTES = 36;
 inline constexpr std::size_t WORD_BYTES = 4;
@@ -34,6 +34,10 @@ inline constexpr std::size_t MAX_DATAGRAM_BYTES = 65507;
 inline constexpr std::uint32_t MAX_BASE = 4294967295;
 inline constexpr std::uint32_t ORDER_MASK = 4294967295;
 inline constexpr std::uint32_t SWITCH_WORKER = 255;
+inline constexpr std::uint32_t LANES_SHIFT = 4;
+inline constexpr std::uint32_t LANES_UP = 2;
+inline constexpr std::uint32_t LANES_DOWN = 0;
+inline constexpr std::uint32_t MAX_SHIFT = 15;
 
 // fanin.protocol.job
 inline constexpr std::size_t DATA_KEY_BYTES = 16;
@@ -54,6 +58,7 @@ inline constexpr std::size_t CACHE_LINE_BYTES = 64;
 inline constexpr std::size_t ENTRY_FACTS_BYTES = 24;
 inline constexpr std::size_t ARRIVED_BYTES = 8;
 inline constexpr std::size_t SLOT_BYTES = 16;
+inline constexpr std::uint32_t MAX_LANES_PER_WORD = 8;
 inline constexpr std::uint32_t MAX_TREE_WORKERS = 1024;
 inline constexpr std::uint32_t SWITCH_QUEUE_DATAGRAMS = 4096;
 inline constexpr std::size_t SWITCH_QUEUE_BYTES = 33554432;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "job.hpp"
+#include "packet.hpp"
 #include "reduction.hpp"
 
 namespace fanin {
@@ -43,10 +44,12 @@ class WordCodec {
   std::uint64_t packet_elements = 1;
   std::uint64_t block_elements = 1;    // that share a scale code
   bool scaled = false;                 // whether the ranks agree on scale codes
+  std::uint8_t lanes = 0;              // of a codec whose lanes the switch adds up one by one: Header.lanes of contributions
   bool in_one_flow = false;            // whether all packets must travel in the first flow
 
   virtual PacketSpan span(std::uint64_t packet) const = 0;
   virtual std::size_t word_count(std::uint64_t packet) const = 0;
+  std::size_t result_word_count(std::uint64_t packet) const { return words_of_result(lanes, word_count(packet)); }
   // One code for each block; of a scaled codec only.
   virtual void codes(const Contribution& own, std::uint16_t* codes) const;
   virtual void encode(std::uint64_t packet, const Contribution& own, const std::uint16_t* codes,
@@ -56,6 +59,9 @@ class WordCodec {
   // `count` elements in all; divisor 0: by how many contributed.
   virtual void decode(const std::uint8_t* words_be, std::size_t count, const std::uint16_t* codes,
                       std::uint32_t contributors, double divisor, const Kept& kept) = 0;
+  // The same of a sum that the switch has narrowed; of a codec with `lanes`.
+  virtual void decode_narrowed(const std::uint8_t* words_be, std::size_t count, const std::uint16_t* codes,
+                               std::uint32_t contributors, double divisor, std::uint32_t shift, const Kept& kept);
   // residual = x * factor + residual - what encoding made of it; called before decode, which may overwrite x.
   virtual void update_residual(const Contribution& own, const std::uint16_t* codes) const = 0;
 };

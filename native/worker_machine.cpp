@@ -370,8 +370,9 @@ void WorkerMachine::State::result(const Parsed& packet, double now) {
   Operation& operation = stream_.operation(slot);
   const bool of_passes_only =
       header.contributors == 0 && header.code_count == 0 && packet.word_count == 0 && operation.code_count == 0;
-  if (header.signature != operation.signature && !of_passes_only) return drop(Reason::mismatch);
-  if (header.kind == Kind::answer && (header.flags & FLAG_BARE) != 0) {
+  const bool bare = header.kind == Kind::answer && (header.flags & FLAG_BARE) != 0;  // says nothing of what is summed
+  if (header.signature != operation.signature && !of_passes_only && !bare) return drop(Reason::mismatch);
+  if (bare) {
     // Without this worker's bit it says where a newcomer stands (catch_up.hpp), asked before it was in step.
     // Once accepted, what was sent again since, or the timer, brings the result.
     if (accepted_[slot] != 0 || (header.bitmap >> worker_ & 1) == 0) {
@@ -391,8 +392,9 @@ void WorkerMachine::State::result(const Parsed& packet, double now) {
     return;
   }
   const bool forecasts = stream_.forecasts(slot);
-  const std::size_t words = operation.word_count(item);
-  const bool fits = header.code_count == operation.code_count && packet.word_count == words + forecasts * AGE_WORDS;
+  const std::size_t words = operation.result_word_count(item);
+  const bool fits = header.code_count == operation.code_count && packet.word_count == words + forecasts * AGE_WORDS &&
+                    without_shift(header.lanes) == lanes_of_result(operation.lanes());
   if (!fits && !of_passes_only) return drop(Reason::length);
   // Of one round at a time, an answer with the result shows that the round had closed: so the multicast of it was lost. With
   // more history the answer may be about a round that others closed long ago.
@@ -411,7 +413,7 @@ void WorkerMachine::State::result(const Parsed& packet, double now) {
     if (of_passes_only)
       operation.store_zeros(chunk);
     else
-      operation.store(chunk, agreed, packet.words, header.contributors);
+      operation.store(chunk, agreed, packet.words, header.contributors, lane_shift(header.lanes));
   }
   const std::uint64_t ticket = stream_.finish(slot, packet.codes);
   if (ticket != 0) done(ticket);
@@ -523,8 +525,13 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
   const std::uint64_t base = stream_.base(slot);
   const bool forecasts = stream_.forecasts(slot);
   // A pass that is accepted is sent again as zeros of the result's length: see host/machine/worker_machine.py.
+  // So is what is shorter than its result.
   const bool passes = operation.passes() && accepted_[slot] == 0;
-  const std::size_t words = passes ? 0 : operation.word_count(item) + forecasts * AGE_WORDS;
+  const bool asks = accepted_[slot] != 0 &&
+                    (operation.passes() || operation.result_word_count(item) > operation.word_count(item));
+  const std::size_t words = passes ? 0
+                            : asks ? operation.result_word_count(item)
+                                   : operation.word_count(item) + forecasts * AGE_WORDS;
   const std::size_t bytes = datagram_bytes(operation.code_count, words);
   const std::span<std::uint8_t> datagram = sink.reserve(bytes);
   if (datagram.empty()) return false;
@@ -537,6 +544,7 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
     contribution.flags |= static_cast<std::uint8_t>(closed_[slot] > base ? FLAG_PASS | FLAG_LATE : FLAG_PASS);
   contribution.signature = operation.signature;
   contribution.code_count = static_cast<std::uint8_t>(operation.code_count);
+  if (!passes && !asks) contribution.lanes = operation.lanes();
   store_header(datagram.data(), contribution);
 
   std::uint8_t* const codes_at = datagram.data() + HEADER_BYTES;
@@ -549,7 +557,7 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
   }
   if (forecasts)
     store_by_forecast(operation, std::span(words_at, words * WORD_BYTES));
-  else if (operation.passes())
+  else if (passes || asks)
     std::memset(words_at, 0, words * WORD_BYTES);
   else if (operation.carries_words(item))
     operation.quantized(operation.words_chunk(item), stream_.agreed_codes(item), words_at);

@@ -75,6 +75,7 @@ def draw(seed: int, chaos: Chaos | None = None) -> Scenario:
         _job(dice, chaos, tree=leaves > 0 and (position == 0 or dice.random() < 0.5))
         for position in range(dice.choice((1, 1, 1, 2)))
     )
+    jobs = tuple(_widened(random.Random(f"{seed}, lanes of job {index}"), job) for index, job in enumerate(jobs))
     faults = tuple(_fault(dice, chaos, jobs, leaves) for _ in range(dice.randint(0, chaos.faults)))
     for index, job in enumerate(jobs):
         if job.on_worker_loss == "continue":
@@ -129,6 +130,15 @@ def _job(dice: random.Random, chaos: Chaos, *, tree: bool) -> JobPlan:
         on_worker_loss=on_worker_loss,
         tree=tree,
         start_s=dice.choice((0.0, 0.0, 0.01)),
+    )
+
+
+def _widened(dice: random.Random, job: JobPlan) -> JobPlan:
+    """Half of the jobs of floats make wide sums."""
+    if job.element != "float32" or dice.random() < 0.5:
+        return job
+    return dataclasses.replace(
+        job, lanes=dice.choice(("4/8", "2/8") if job.tree else ("8/8", "4/8", "4/4", "2/8", "2/4"))
     )
 
 

@@ -19,7 +19,7 @@ from fanin.emulation.simulator.switch_host import Note, SwitchHost
 from fanin.emulation.simulator.violations import AgreementError, ConservationError
 from fanin.emulation.simulator.worker import RESTART_S, Phase, Process
 from fanin.host.stale.account import Account, UnbalancedError, check_balance
-from fanin.numerics.reduction import Element
+from fanin.numerics.reduction import Element, lanes_number
 from fanin.protocol import control
 
 LAUNCHER_POLL_S = 0.5
@@ -125,7 +125,8 @@ class SimulatedJob:
     def _expected(self, process: Process, step: int) -> Array:
         assert process.spec is not None
         inputs = [self.inputs(rank, step) for rank in range(self.plan.workers)]
-        return oracle.expected(process.spec, inputs, Element[self.plan.element.upper()])
+        lanes = lanes_number(self.plan.lanes or 32)
+        return oracle.expected(process.spec, inputs, Element[self.plan.element.upper()], lanes)
 
     def finished(self, process: Process) -> None:
         """A worker has done all its steps: it leaves."""

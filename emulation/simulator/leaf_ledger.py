@@ -44,12 +44,13 @@ class LeafLedger(JobLedger):
         slot, what = self.slots[packet.slot], f"{self}: slot {packet.slot}, round {packet.base} on its way up"
         if packet.base != slot.open or not self._due(slot):
             raise StalenessError(f"{what}: round {slot.open} is open and holds {slot.arrivals} arrivals")
-        held = (slot.contributors, slot.codes, slot.contributors == 0)
-        facts = (packet.contributors, packet.codes, bool(packet.flags & Flag.PASS))
-        if facts != held or not np.array_equal(packet.words, slot.words):
+        words, lanes = slot.sent
+        held = (slot.contributors, slot.codes, slot.contributors == 0, lanes)
+        facts = (packet.contributors, packet.codes, bool(packet.flags & Flag.PASS), packet.lanes)
+        if facts != held or not np.array_equal(packet.words, words):
             raise ConservationError(
-                f"{what} has contributors, codes, pass {facts} and words {packet.words[:4].tolist()}..., but {held} "
-                f"and {slot.words[:4].tolist()}... were accepted"
+                f"{what} has contributors, codes, pass, lanes {facts} and words {packet.words[:4].tolist()}..., but "
+                f"{held} and {words[:4].tolist()}... were accepted"
             )
         self._ascended[packet.slot] = packet.base
 
@@ -78,13 +79,15 @@ class LeafLedger(JobLedger):
         if packet.base >= len(told):
             raise AgreementError(f"{what}: its parent has closed {len(told)} rounds, so there is no such result")
         right = told[packet.base]
-        facts = (packet.contributors, packet.codes, packet.signature)
-        if facts != (right.contributors, right.codes, right.signature) or not np.array_equal(packet.words, right.words):
+        facts = (packet.contributors, packet.codes, packet.signature, packet.lanes)
+        if facts != (right.contributors, right.codes, right.signature, right.lanes) or not np.array_equal(
+            packet.words, right.words
+        ):
             raise AgreementError(
                 f"{what} is not the parent's: {facts}, {packet.words[:4].tolist()}... instead of "
                 f"{right.contributors, right.codes, right.signature}, {right.words[:4].tolist()}..."
             )
-        slot.close(Closed(packet.words, packet.codes, packet.signature, packet.contributors))
+        slot.close(Closed(packet.words, packet.codes, packet.signature, packet.contributors, packet.lanes))
 
     def _settle_slot(self, index: int, slot: SlotLedger) -> None:
         if slot.arrivals and self._due(slot) and self._ascended[index] != slot.open:

@@ -36,8 +36,9 @@ from fanin.emulation.simulator.violations import (
     StalenessError,
 )
 from fanin.numerics.lanes import Words
+from fanin.numerics.wide_sums import Sums, accumulated, narrowed
 from fanin.protocol.job import JobSpec
-from fanin.protocol.wire import MAX_BASE, Flag, Packet, Reason
+from fanin.protocol.wire import MAX_BASE, Flag, LaneField, Packet, Reason
 
 ACCEPTED = "accepted"
 DUPLICATE = "duplicate"
@@ -54,14 +55,16 @@ class Closed:
     codes: tuple[int, ...]
     signature: int
     contributors: int
+    lanes: LaneField | None = None
 
 
 @dataclass(slots=True)
 class SlotLedger:
     """Everything that happened in one slot."""
 
-    words: Words = field(default_factory=lambda: NO_WORDS)
-    """Words of the open round; the next four fields are about it, too."""
+    words: Sums = field(default_factory=lambda: NO_WORDS)
+    """Words of the open round, or its accumulators where it has lanes; the next five fields are about it, too."""
+    lanes: LaneField | None = None
     codes: tuple[int, ...] = ()
     signature: int = 0
     contributors: int = 0
@@ -79,17 +82,19 @@ class SlotLedger:
         """V, the number of the open round."""
         return len(self.results)
 
-    def add(self, packet: Packet, holds: int) -> None:
+    def add(self, packet: Packet, holds: int, accumulator_bytes: int) -> None:
         """Enter an accepted contribution, which holds that many: of a leaf, those of its round."""
         self.arrivals += not packet.flags & Flag.LATE
         self.accepted[packet.base] = self.accepted.get(packet.base, 0) | 1 << packet.worker
         if packet.flags & Flag.PASS:
             return
         self.given[packet.base] = self.given.get(packet.base, 0) | 1 << packet.worker
+        words = accumulated(packet.words, packet.lanes, accumulator_bytes) if packet.lanes else packet.words
         if self.contributors == 0:
-            self.words, self.codes, self.signature = packet.words, packet.codes, packet.signature
+            self.words, self.codes, self.signature = words, packet.codes, packet.signature
+            self.lanes = packet.lanes and packet.lanes.result
         else:
-            self.words = self.words + packet.words
+            self.words = self.words + words
             self.codes = tuple(map(max, self.codes, packet.codes))
         self.contributors += holds
 
@@ -98,10 +103,19 @@ class SlotLedger:
         bases = (base for base in range(self.full_bases, self.open) if not self.accepted.get(base, 0) >> worker & 1)
         return next(bases, self.open)
 
+    @property
+    def sent(self) -> tuple[Words, LaneField | None]:
+        """What is sent of what the open round holds: its words and what they say of their lanes."""
+        if self.lanes is None:
+            return self.words, None
+        words, shift = narrowed(self.words, self.lanes.down)
+        return words, self.lanes._replace(shift=shift)
+
     def close(self, result: Closed | None = None) -> None:
         """The open round is over; what it came to is what it holds, unless a parent's result is given."""
-        self.results.append(result or Closed(self.words, self.codes, self.signature, self.contributors))
-        self.words, self.codes, self.signature = NO_WORDS, (), 0
+        words, lanes = self.sent
+        self.results.append(result or Closed(words, self.codes, self.signature, self.contributors, lanes))
+        self.words, self.codes, self.signature, self.lanes = NO_WORDS, (), 0, None
         self.contributors = self.arrivals = 0
 
 
@@ -188,7 +202,8 @@ class JobLedger:
                 raise ConservationError(f"{what} was accepted twice")
             if not in_bounds:
                 raise StalenessError(f"{what} landed in round {slot.open}; the bound is {self.spec.largest_staleness}")
-            slot.add(packet, max(packet.contributors, 1) if self.spec.branches else 1)
+            holds = max(packet.contributors, 1) if self.spec.branches else 1
+            slot.add(packet, holds, self.spec.accumulator_bytes)
             self._advance(slot)
         elif verdict == DUPLICATE and not known:
             raise ConservationError(f"{what} is new and was taken for a duplicate; round {slot.open} is open")
@@ -237,12 +252,13 @@ class JobLedger:
                 f"{what} closed with {slot.arrivals} arrivals (quorum {self.quorum}) and {slot.full_bases} full bases "
                 f"(bound {self.staleness}): too early"
             )
-        facts = (slot.contributors, slot.codes, slot.accepted.get(slot.open, 0))
-        if (packet.contributors, packet.codes, packet.bitmap) != facts or not np.array_equal(packet.words, slot.words):
+        words, lanes = slot.sent
+        facts = (slot.contributors, slot.codes, slot.accepted.get(slot.open, 0), lanes)
+        told = (packet.contributors, packet.codes, packet.bitmap, packet.lanes)
+        if told != facts or not np.array_equal(packet.words, words):
             raise ConservationError(
-                f"{what} is not what was accepted: contributors, codes, bitmap {facts} and words "
-                f"{slot.words[:4].tolist()}..., but it has {packet.contributors, packet.codes, packet.bitmap} and "
-                f"{packet.words[:4].tolist()}..."
+                f"{what} is not what was accepted: contributors, codes, bitmap, lanes {facts} and words "
+                f"{words[:4].tolist()}..., but it has {told} and {packet.words[:4].tolist()}..."
             )
         if sorted(destinations) != self._audience():
             raise AgreementError(f"{what} went to {sorted(destinations)} and is for {self._audience()}")
@@ -265,10 +281,11 @@ class JobLedger:
         if packet.flags & Flag.BARE:
             return
         result = slot.results[packet.base]
-        facts = (result.contributors, result.codes)
-        if (packet.contributors, packet.codes) != facts or not np.array_equal(packet.words, result.words):
+        facts = (result.contributors, result.codes, result.lanes)
+        told = (packet.contributors, packet.codes, packet.lanes)
+        if told != facts or not np.array_equal(packet.words, result.words):
             raise AgreementError(
-                f"{what} has contributors, codes {packet.contributors, packet.codes} and words "
+                f"{what} has contributors, codes, lanes {told} and words "
                 f"{packet.words[:4].tolist()}..., but {facts} and {result.words[:4].tolist()}... were multicast"
             )
 

@@ -19,6 +19,7 @@ from fanin.emulation.dataclass_files import load_toml, read_dataclass
 from fanin.emulation.simulator.links import Link
 from fanin.errors import ConfigurationError
 from fanin.host.stale.policies import POLICIES
+from fanin.numerics.reduction import lanes_number
 from fanin.protocol import strict
 from fanin.protocol.job import LIVENESS_TIMEOUT_S, MAX_TREE_WORKERS
 from fanin.protocol.wire import MAX_WORKERS
@@ -118,6 +119,9 @@ class JobPlan:
     short: int = 0
     """Words that the last packet of an array has fewer than the others; float32. In an array of one packet, two free
     words are room for a forecast of its scales (host/machine/scale_forecast.py)."""
+    lanes: str = ""
+    """Bits up / bits down of wide sums; float32. In a tree 4/8 and 2/8, whose leaves lose nothing. Empty: lanes of 32
+    bits."""
     steady_steps: int = 1
     """Steps for which the largest magnitude of a worker's array stays the same; float32. 1: it never does."""
     steps: int = 6
@@ -160,6 +164,10 @@ class JobPlan:
         check(1 <= self.steady_steps <= 100_000, f"job: steady_steps = {self.steady_steps}; must be in 1..100000")
         floating = self.element == "float32"
         check(floating or (self.short, self.steady_steps) == (0, 1), "job: short and steady_steps go with float32")
+        if self.lanes:
+            lanes_number(self.lanes)
+            check(floating, "job: lanes go with float32")
+            check(not self.tree or self.lanes in ("4/8", "2/8"), f"job: lanes = {self.lanes} in a tree lose bits twice")
         check(self.policy is None or not self.passes, "job: with a policy, that decides who passes: passes must be 0")
         if self.every_chunk_has_a_slot:
             check(self.chunks == self.slots, "job: with staleness, quorum or passes, chunks must be slots")

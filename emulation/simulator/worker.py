@@ -30,7 +30,7 @@ from fanin.emulation.simulator.scenario import JobPlan
 from fanin.emulation.simulator.stale_work import StaleWork
 from fanin.emulation.simulator.switch_host import Note, SwitchHost
 from fanin.host.session.joining import ENTRY_MARGIN, spec_of, worker_of
-from fanin.numerics.reduction import Element, Reduction
+from fanin.numerics.reduction import Element, Reduction, lanes_number
 from fanin.protocol import control
 from fanin.protocol.control import JOIN_INTERVAL_S
 from fanin.protocol.events import Departed, MembersChanged, Ready, ReductionDone, RoundHeard, Stands, WorkerEvent
@@ -197,6 +197,7 @@ class Process:
                 wire_version=VERSION, software="simulated", process=f"worker:{self.rank}", scheme="udp",
                 path_mtu=65_536, receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, slots=plan.slots,
                 words_per_packet=plan.words_per_packet, checksum=plan.checksum, quorum=plan.quorum,
+                accumulators=bool(plan.lanes),
                 staleness=plan.staleness, max_staleness=plan.max_staleness, on_worker_loss=plan.on_worker_loss,
             )  # fmt: skip
             self._send(join)
@@ -311,6 +312,7 @@ class Process:
                 destination=array.ctypes.data,
                 count=len(array),
                 element=Element[plan.element.upper()],
+                lanes=lanes_number(plan.lanes or 32),
                 signature=SIGNATURE if plan.every_chunk_has_a_slot else 0,
                 passes=passes,
                 counts=0 if counts is None else counts.ctypes.data,

@@ -30,7 +30,9 @@ def allreduce(
     bytes_: Annotated[
         int, typer.Option("--bytes", min=4, max=MAX_BYTES, help="Bytes of float32 per worker.")
     ] = 26_214_400,
-    lanes: Annotated[str, typer.Option(help="fanin's lane widths in bits, separated by commas.")] = "32,16,8",
+    lanes: Annotated[
+        str, typer.Option(help="fanin's lane widths, separated by commas: 8 (packed), 4/8 (bits up / down).")
+    ] = "32,16,8",
     against: Annotated[str, typer.Option(help="Rivals: gloo, mpi; separated by commas.")] = "gloo",
     samples: Annotated[int, typer.Option(min=11, max=MAX_SAMPLES, help="Samples per rival, at least 11.")] = 11,
     loss: Annotated[
@@ -49,7 +51,7 @@ def allreduce(
 
     rivals = tuple(name for name in against.split(",") if name)
     plan = benchmark.Plan(
-        workers=workers, bytes=bytes_, lanes=_numbers("lanes", lanes), against=rivals, samples=samples,
+        workers=workers, bytes=bytes_, lanes=_lanes(lanes), against=rivals, samples=samples,
         loss_percent=_percentages(loss),
     )  # fmt: skip
     benchmark.bench(
@@ -107,7 +109,9 @@ def network(
     bytes_: Annotated[
         str, typer.Option("--bytes", help="Bytes of float32 per worker, several separated by commas.")
     ] = "26214400",
-    lanes: Annotated[str, typer.Option(help="fanin's lane widths in bits, separated by commas.")] = "32,16,8",
+    lanes: Annotated[
+        str, typer.Option(help="fanin's lane widths, separated by commas: 8 (packed), 4/8 (bits up / down).")
+    ] = "32,16,8",
     against: Annotated[str, typer.Option(help="Rivals: gloo, mpi; separated by commas.")] = "gloo",
     samples: Annotated[int, typer.Option(min=5, max=MAX_SAMPLES, help="Samples per rival and size.")] = 11,
     steps: Annotated[
@@ -157,7 +161,7 @@ def network(
         tcp_flows=tcp_flows,
         sizes=_numbers("bytes", bytes_),
         link=link,
-        lanes=_numbers("lanes", lanes),
+        lanes=_lanes(lanes),
         against=tuple(name for name in against.split(",") if name),
         samples=samples,
         steps=steps,
@@ -255,6 +259,17 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
         return tuple(int(number) for number in text.split(",") if number)
     except ValueError:
         raise ConfigurationError(f"{name} = {text!r}; expected numbers separated by commas") from None
+
+
+def _lanes(text: str) -> tuple[int | str, ...]:
+    """`32,8,4/8`: packed widths, and bits up / bits down."""
+    from fanin.numerics.reduction import lanes_number
+
+    parts = [part for part in text.split(",") if part]
+    widths: tuple[int | str, ...] = tuple(part if "/" in part else _numbers("lanes", part)[0] for part in parts)
+    for width in widths:
+        lanes_number(width)
+    return widths
 
 
 def _percentages(text: str) -> tuple[float, ...]:

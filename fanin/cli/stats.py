@@ -148,6 +148,7 @@ def _jobs_table(answer: control.Stats) -> FigureTable:
         if job.on_worker_loss == "continue":
             shape += ", survives losses"
         shape += ", keyed tags" * job.authenticated
+        shape += ", accumulators" * job.accumulators
         table.add(job.name, job.state, members(job), shape, *counts, drops(job.counters))
     return table
 

@@ -85,6 +85,8 @@ class Codec:
     """Bits per lane that are asked for: 32, 16, 8 or 4; float64 and integers always take 32."""
     contributions: int = 1
     """M = N (S + 1): the most contributions in one sum."""
+    levels: int = 0
+    """B, where `contributions` do not decide it: of lanes that are not added within their words. 0: they do."""
     bound: int = field(init=False)
     """B, derived: the largest |q| of one contribution."""
 
@@ -93,6 +95,8 @@ class Codec:
         if not self.element.floating or self.element is Element.FLOAT64:
             object.__setattr__(self, "lanes", WORD_BITS)
             bound = lane_words.largest_step(WORD_BITS, self.contributions)
+        elif self.levels:
+            bound = self.levels
         object.__setattr__(self, "bound", bound)
 
     @property
@@ -137,6 +141,12 @@ class Codec:
             return self._quantize_wide(values, scale)
         return lane_words.pack(self._steps(values, scale), self.lanes, self.bound)
 
+    def steps(
+        self, x: Array, codes: Codes, block_elements: int, factor: float = 1.0, residual: Residual | None = None
+    ) -> npt.NDArray[np.int32]:
+        """q of every element under the agreed codes, shape (len(x),); for float32, float16 and bfloat16."""
+        return self._steps(self._prepared(x, factor, residual), self._scale(codes, block_elements, len(x)))
+
     def _quantize_wide(self, values: Array, scale: _Scale) -> Words:
         """float64: the steps in one word, what is left in units of 2^-k in the next, and of 2^-2k in the one after."""
         with np.errstate(all="ignore"):
@@ -151,19 +161,24 @@ class Codec:
         self, words: Words, codes: Codes, block_elements: int, count: int, contributors: int, divisor: float = 1.0
     ) -> Array:
         """The `count` elements that the sum of `contributors` contributions stands for, divided by `divisor`."""
-        dtype = DTYPES[self.element]
         if not self.element.floating:
-            return words[:count].astype(dtype)
+            return words[:count].astype(DTYPES[self.element])
+        steps: Array
+        if self.element is Element.FLOAT64:
+            parts = words[: WIDE_WORDS * count].view(np.int32).reshape(-1, WIDE_WORDS).astype(np.float64)
+            unit = 2.0**-self.exponent
+            steps = parts[:, 0] + (parts[:, 1] + parts[:, 2] * unit) * unit
+        else:
+            steps = lane_words.unpack(words, self.lanes, count, self.bound, contributors).astype(np.float32)
+        return self.values(steps, codes, block_elements, divisor)
+
+    def values(self, steps: Array, codes: Codes, block_elements: int, divisor: float, unit: float = 1.0) -> Array:
+        """The elements that sums of q stand for, in units of `unit` (a power of two), shape (len(steps),)."""
+        dtype, count = DTYPES[self.element], len(steps)
         scale = self._scale(codes, block_elements, count)
         with np.errstate(all="ignore"):
-            steps: Array
-            if self.element is Element.FLOAT64:
-                parts = words[: WIDE_WORDS * count].view(np.int32).reshape(-1, WIDE_WORDS).astype(np.float64)
-                unit = 2.0**-self.exponent
-                steps = parts[:, 0] + (parts[:, 1] + parts[:, 2] * unit) * unit
-            else:
-                steps = lane_words.unpack(words, self.lanes, count, self.bound, contributors).astype(np.float32)
-            values: Array = steps / steps.dtype.type(divisor) * scale.to_value[0] * scale.to_value[1]
+            first = scale.to_value[0] * scale.to_value[0].dtype.type(unit)
+            values: Array = steps / steps.dtype.type(divisor) * first * scale.to_value[1]
             code = np.repeat(codes, block_elements)[:count]
             values[code == CODE_ZERO] = 0.0
             values[code == CODE_NOT_FINITE] = np.nan

@@ -21,6 +21,30 @@ FIRST_NAMED_CODEC, LAST_NAMED_CODEC = 64, 127
 """In the place of a lane width: a codec of its own (host/codecs/words), such as integers in narrow lanes."""
 
 
+WIDE_SUMS = {96 + 15: (8, 8), 96 + 11: (4, 8), 96 + 10: (4, 4), 96 + 7: (2, 8), 96 + 6: (2, 4)}
+"""In the place of a lane width: bits up and bits down, of lanes that the switch adds up one by one
+(fanin/numerics/wide_sums.py). Integers and float64 then take 32 bits."""
+
+
+def lanes_number(lanes: int | str) -> int:
+    """What `Reduction.lanes` is for a width as people give it; ConfigurationError for one that is none.
+
+    A number: packed lanes of so many bits. A text: bits up / bits down of wide sums, where "8" and "4" are "8/8" and
+    "4/4"; "32" and "16", which need no accumulators, are packed.
+    """
+    if isinstance(lanes, str):
+        wide = {f"{up}/{down}": number for number, (up, down) in WIDE_SUMS.items()}
+        number = wide.get(lanes if "/" in lanes else f"{lanes}/{lanes}")
+        if number is None and lanes in ("32", "16"):
+            number = int(lanes)
+        if number is not None:
+            return number
+    elif lanes in LANES:
+        return lanes
+    texts = ", ".join(f"'{up}/{down}'" for up, down in WIDE_SUMS.values())
+    raise ConfigurationError(f"lanes = {lanes!r}; must be one of {LANES}, or bits up / bits down: {texts}")
+
+
 class Element(enum.IntEnum):
     """Element types that go through the switch. Values are shared with the native code."""
 

@@ -131,6 +131,9 @@ class Join:
     """Whether packets of this rank leave its machine, and nothing else protects them."""
     taggable: bool = True
     """Of a rank at a leaf: whether that can tag packets."""
+    accumulators: bool | None = False
+    """Whether this rank needs an accumulator for each lane at the switch (JobSpec.accumulators). None: it can use
+    them."""
     quorum: int | None = None
     """K; None: all."""
     staleness: int = 0
@@ -180,6 +183,8 @@ class Admitted:
     """At a leaf of a tree: the ranks at all leaves, which lanes are sized for."""
     running: bool = False
     """The job runs already, and this rank comes into a place that is free."""
+    accumulators: bool = False
+    """Whether the switch keeps one for each lane."""
     authenticate: bool = False
     """Whether packets carry a keyed tag: its key is derived from the one that this message is sealed with."""
     data_host: str = ""
@@ -268,6 +273,8 @@ class Placed:
     liveness_timeout_s: float
     ports: tuple[int, ...]
     """The parent's, one per flow."""
+    accumulators: bool = False
+    """Whether both keep one for each lane."""
     authenticate: bool = False
     """Whether packets between leaf and parent carry a keyed tag."""
 
@@ -391,6 +398,8 @@ class JobReport:
     """Fingerprint of the key that its ranks speak with."""
     authenticated: bool = False
     """Whether its packets carry keyed tags."""
+    accumulators: bool = False
+    """Whether it has an accumulator for each lane, for wide sums."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

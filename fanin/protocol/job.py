@@ -52,6 +52,8 @@ ARRIVED_BYTES = 8
 """One entry of a slot's arrived ring: tag and bitmap."""
 SLOT_BYTES = 16
 """The registers of a slot that are no ring."""
+MAX_LANES_PER_WORD = 8
+"""Lanes of a word of a result, at most."""
 MAX_TREE_WORKERS = 1024
 """Workers of a two-level tree: 32 switches of 32."""
 SWITCH_QUEUE_DATAGRAMS = 4096
@@ -97,6 +99,9 @@ class JobSpec:
     places: tuple[int, ...] = ()
     """By worker: its place among the workers of all switches of a tree. Empty: its own number. Exact reductions
     (fanin/numerics/exact.py) take values in the order of places; a switch does not look at them."""
+    accumulators: bool = False
+    """Whether the switch keeps an accumulator for each lane, so that lanes keep their bits
+    (fanin/numerics/wide_sums.py). Without them it adds whole words."""
     branches: bool = False
     """Whether the workers are switches (the root of a tree): each says how many contributions its own holds."""
 
@@ -200,7 +205,18 @@ class JobSpec:
         """Switch memory that the job takes: per slot its registers, and per ring entry a result's wire image."""
         head = _whole_lines(ENTRY_FACTS_BYTES + HEADER_BYTES + codes_bytes(self.codes_per_packet))
         entry_bytes = head + _whole_lines(self.words_per_packet * WORD_BYTES)
-        return self.slots * (SLOT_BYTES + self.history * (ARRIVED_BYTES + entry_bytes))
+        per_slot = SLOT_BYTES + self.history * (ARRIVED_BYTES + entry_bytes)
+        return self.slots * (per_slot + (self.accumulated_bytes if self.accumulators else 0))
+
+    @property
+    def accumulator_bytes(self) -> int:
+        """Bytes of one accumulator, which wraps around: 2, or 4 where so many lanes of 8 bits might not fit."""
+        return 2 if self.contributions << 7 < 1 << 15 else 4
+
+    @property
+    def accumulated_bytes(self) -> int:
+        """Accumulators of one slot, whose open round alone needs them."""
+        return _whole_lines(self.words_per_packet * MAX_LANES_PER_WORD * self.accumulator_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ Rules of this file
      +---------------------------------------------------------------+
   24 |                            bitmap                             |
      +-------------------------------+---------------+---------------+
-  28 |         contributors          |  code_count   |   reserved    |
+  28 |         contributors          |  code_count   |     lanes     |
      +-------------------------------+---------------+---------------+
   32 |                           checksum                            |
      +---------------------------------------------------------------+
@@ -41,6 +41,7 @@ import enum
 import struct
 import zlib
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -61,7 +62,7 @@ OFFSET_SIGNATURE = 20
 OFFSET_BITMAP = 24
 OFFSET_CONTRIBUTORS = 28
 OFFSET_CODE_COUNT = 30
-OFFSET_RESERVED = 31
+OFFSET_LANES = 31
 OFFSET_CHECKSUM = 32
 HEADER_BYTES = 36
 
@@ -79,6 +80,15 @@ ORDER_MASK = 0xFFFFFFFF
 """Orders of transmissions (the bitmap field of a contribution) are 32 bits wide and wrap around."""
 SWITCH_WORKER = 0xFF
 """The `worker` field of packets that a switch originates for everybody."""
+
+LANES_SHIFT = 4
+"""The `lanes` field, bits 4 to 7: the power of two that these words' lanes are to be multiplied by."""
+LANES_UP = 2
+"""Bits 2 and 3: log2 of the bits of a lane in these words."""
+LANES_DOWN = 0
+"""Bits 0 and 1: log2 of the bits of a lane in the round's result."""
+MAX_SHIFT = 15
+"""Largest shift that the field holds."""
 
 _HEADER = struct.Struct("!HBBHBBIIIIIHBBI")
 assert _HEADER.size == HEADER_BYTES
@@ -166,9 +176,47 @@ class WireError(ValueError):
         self.reason = reason
 
 
+WITH_LANES = (Kind.CONTRIBUTION, Kind.RESULT, Kind.ANSWER)
+"""Kinds whose `lanes` field may say something; in all others, in passes and in bare answers it is 0."""
 _KNOWN_FLAGS = sum(flag.value for flag in Flag)  # an int: ~ of an IntFlag would forget the unknown bits
 _NO_WORDS: npt.NDArray[np.uint32] = np.empty(0, np.uint32)
 _NO_WORDS.flags.writeable = False
+
+
+class LaneField(NamedTuple):
+    """What the `lanes` field says of packets whose lanes a switch adds up one by one: docs/numerics.md, *Wide sums*."""
+
+    up: int
+    """Bits of a lane in these words: 2, 4 or 8."""
+    down: int
+    """Bits of a lane in the round's result: 4 or 8, `up` at least."""
+    shift: int = 0
+    """These words' lanes stand for 2^shift each: of a sum that was narrowed."""
+
+    @property
+    def field(self) -> int:
+        """The byte on the wire, never 0."""
+        widths = (self.up.bit_length() - 1) << LANES_UP | (self.down.bit_length() - 1) << LANES_DOWN
+        return self.shift << LANES_SHIFT | widths
+
+    @property
+    def result(self) -> LaneField:
+        """The same, without a shift, of the round's result."""
+        return LaneField(self.down, self.down)
+
+    def result_words(self, words: int) -> int:
+        """Words of the result of contributions of that many words."""
+        return words * self.down // self.up
+
+    @classmethod
+    def parse(cls, field: int) -> LaneField | None:
+        """What a byte says; None for 0, which is words that are added whole. WireError for what says nothing."""
+        if not field:
+            return None
+        up, down = field >> LANES_UP & 3, field >> LANES_DOWN & 3
+        if not 1 <= up <= down or down < 2:
+            raise WireError(Reason.LENGTH, f"lanes = {field:#04x} is none that a switch adds up")
+        return cls(1 << up, 1 << down, field >> LANES_SHIFT)
 
 
 def codes_bytes(code_count: int) -> int:
@@ -197,12 +245,14 @@ class Packet:
     contributors: int = 0
     codes: tuple[int, ...] = ()
     words: npt.NDArray[np.uint32] = field(default_factory=lambda: _NO_WORDS)
+    lanes: LaneField | None = None
+    """Of a contribution to a round with an accumulator per lane, and of its result; None: words are added whole."""
 
     def to_bytes(self) -> bytes:
         """The datagram. With Flag.CHECKSUM set, the checksum is filled in."""
         head = _HEADER.pack(
             MAGIC, VERSION, self.kind, self.job, self.worker, self.flags, self.generation, self.slot, self.base,
-            self.signature, self.bitmap, self.contributors, len(self.codes), 0, 0,
+            self.signature, self.bitmap, self.contributors, len(self.codes), self.lanes.field if self.lanes else 0, 0,
         )  # fmt: skip
         codes = struct.pack(f"!{len(self.codes)}H", *self.codes).ljust(codes_bytes(len(self.codes)), b"\0")
         data = head + codes + self.words.astype(">u4").tobytes()
@@ -240,7 +290,7 @@ def parse(data: bytes | bytearray | memoryview) -> Packet:
     if len(data) < HEADER_BYTES:
         raise WireError(Reason.TOO_SHORT, f"{len(data)} bytes; a header has {HEADER_BYTES}")
     (magic, version, kind, job, worker, flags, generation, slot, base, signature, bitmap, contributors, code_count,
-     reserved, checksum) = _HEADER.unpack_from(data)  # fmt: skip
+     lanes, checksum) = _HEADER.unpack_from(data)  # fmt: skip
     if magic != MAGIC:
         raise WireError(Reason.BAD_MAGIC, f"magic {magic:#06x}; fanin's is {MAGIC:#06x}")
     if version != VERSION:
@@ -250,8 +300,9 @@ def parse(data: bytes | bytearray | memoryview) -> Packet:
     words_at = HEADER_BYTES + codes_bytes(code_count)
     if len(data) > MAX_DATAGRAM_BYTES or code_count > MAX_CODES or len(data) < words_at or (len(data) - words_at) % 4:
         raise WireError(Reason.LENGTH, f"{len(data)} bytes with {code_count} codes is no legal length")
-    if flags & ~_KNOWN_FLAGS or reserved:
-        raise WireError(Reason.LENGTH, f"reserved bits are set: flags {flags:#x}, reserved {reserved:#x}")
+    if flags & ~_KNOWN_FLAGS or (lanes and (kind not in WITH_LANES or flags & (Flag.PASS | Flag.BARE))):
+        raise WireError(Reason.LENGTH, f"reserved bits are set: flags {flags:#x}, lanes {lanes:#x}")
+    summed = LaneField.parse(lanes)
     if flags & Flag.CHECKSUM:
         zeroed = bytes(data[:OFFSET_CHECKSUM]) + b"\0\0\0\0" + bytes(data[HEADER_BYTES:])
         if zlib.crc32(zeroed) != checksum:
@@ -260,5 +311,5 @@ def parse(data: bytes | bytearray | memoryview) -> Packet:
         kind=Kind(kind), job=job, worker=worker, flags=Flag(flags), generation=generation, slot=slot, base=base,
         signature=signature, bitmap=bitmap, contributors=contributors,
         codes=struct.unpack_from(f"!{code_count}H", data, HEADER_BYTES),
-        words=np.frombuffer(data, ">u4", offset=words_at).astype(np.uint32),
+        words=np.frombuffer(data, ">u4", offset=words_at).astype(np.uint32), lanes=summed,
     )  # fmt: skip

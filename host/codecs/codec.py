@@ -35,7 +35,8 @@ from fanin.host.codecs.philox import Randomness
 from fanin.host.codecs.words.narrow_integers import NARROW
 from fanin.numerics.fixed_point import Array
 from fanin.numerics.lanes import largest_step
-from fanin.numerics.reduction import LANES, Operator
+from fanin.numerics.reduction import LANES, WIDE_SUMS, Operator, lanes_number
+from fanin.numerics.wide_sums import largest
 
 Floats = npt.NDArray[np.float32]
 State = dict[str, Array]
@@ -129,7 +130,8 @@ class Codec(ABC):
     """Whether one sum is all it needs."""
 
     lanes: str = field(default="8")
-    """Bits per lane, as text: "32", "16", "8" or "4". """
+    """Packed bits per lane, as text: "32", "16", "8" or "4"; or bits up / bits down: "8/8", "4/8", "4/4", "2/8" or
+    "2/4"."""
     seed: int = field(default=0, kw_only=True)
     """0..2^32 - 1, for whatever is drawn at random."""
 
@@ -140,15 +142,12 @@ class Codec(ABC):
 
     @property
     def bits(self) -> int:
-        """The lanes' width; ConfigurationError, with what is missing, for one that no switch has."""
+        """The word codec's number of the lanes: their width, where they are packed. ConfigurationError for none."""
         if "/" in self.lanes:
-            raise ConfigurationError(
-                f"lanes = {self.lanes!r}: bits up / bits down need a switch with a wide accumulator for each lane, "
-                "which none has yet (docs/codecs.md). Remedy: one of "
-                f"{', '.join(repr(str(width)) for width in LANES)}"
-            )
+            return lanes_number(self.lanes)
         if not self.lanes.isascii() or not self.lanes.isdigit() or int(self.lanes) not in LANES:
-            raise ConfigurationError(f"lanes = {self.lanes!r}; must be one of {', '.join(map(str, LANES))}")
+            pairs = ", ".join(f"{up}/{down}" for up, down in WIDE_SUMS.values())
+            raise ConfigurationError(f"lanes = {self.lanes!r}; must be one of {', '.join(map(str, LANES))}, {pairs}")
         return int(self.lanes)
 
     @abstractmethod
@@ -185,11 +184,18 @@ class Codec(ABC):
 
 def levels(bits: int, workers: int) -> int:
     """B: the largest step of one contribution in such lanes."""
+    if bits in WIDE_SUMS:
+        return largest(WIDE_SUMS[bits][0])
     return largest_step(bits, workers)
 
 
 def integer_lanes(bits: int, workers: int) -> int:
     """The word codec for small integers in such lanes; 32 bits are the plain one. ConfigurationError: no level."""
+    if bits in WIDE_SUMS:
+        up, down = WIDE_SUMS[bits]
+        raise ConfigurationError(
+            f"lanes = {up}/{down}: small integers are summed without loss, in packed lanes: take lanes = 8 or 4"
+        )
     largest_step(bits, workers)
     return bits if bits == 32 else NARROW + bits
 

@@ -40,6 +40,7 @@ from fanin.numerics.fixed_point import DTYPES, Codes
 from fanin.numerics.lanes import Words
 from fanin.numerics.reduction import Reduction
 from fanin.protocol.job import JobSpec
+from fanin.protocol.wire import LaneField
 
 AGREED = struct.Struct("!QQBBB")
 """Facts that must be alike on every rank, hashed into the signature: ticket, count, element, codec's number, tag."""
@@ -102,6 +103,7 @@ class Operation:
             and packets == 1
             and self.codec.word_count(0) + AGE_WORDS <= spec.words_per_packet
             and spec.synchronous
+            and self.codec.lanes is None  # the age's words are summed as words are
         )
         if self.codec.in_one_flow:  # its packets are decoded together, and flows share nothing
             packets *= self.flow == 0
@@ -146,6 +148,16 @@ class Operation:
             return 0
         return self.codec.word_count(self._packet(chunk))
 
+    def result_word_count(self, item: int) -> int:
+        """Words in the result of the item."""
+        chunk = self.words_chunk(item)
+        return 0 if chunk is None else self.codec.result_word_count(self._packet(chunk))
+
+    @property
+    def lanes(self) -> LaneField | None:
+        """What every contribution of this operation says of its words."""
+        return self.codec.lanes
+
     @property
     def shape(self) -> Shape:
         """Reductions with the same shape are likely to have the same scales."""
@@ -165,8 +177,11 @@ class Operation:
         codes = self._codes(chunk, agreed)
         return self.codec.encode(self._packet(chunk), x, codes, self.reduction.factor, residual)
 
-    def store(self, chunk: int, agreed: Codes, words: Words, contributors: int) -> None:
-        """Write a chunk's result to the destination, and what quantizing lost to the residual."""
+    def store(self, chunk: int, agreed: Codes, words: Words, contributors: int, shift: int = 0) -> None:
+        """Write a chunk's result to the destination, and what quantizing lost to the residual.
+
+        `shift`: of a sum that the switch has narrowed.
+        """
         asked, packet = self.reduction, self._packet(chunk)
         if asked.counts:
             memory(asked.counts + 4 * packet, 1, np.uint32)[:] = contributors
@@ -180,7 +195,8 @@ class Operation:
         if residual is not None:
             residual[:] = self.codec.residual_after(x, codes, asked.factor, residual)
         if max(start, asked.keep_first) < min(start + count, asked.keep_first + asked.kept):
-            self._write(self.codec.decode(collected, count, codes, contributors, asked.divisor), start)
+            y = self.codec.decode_narrowed(collected, count, codes, contributors, asked.divisor, shift)
+            self._write(y, start)
 
     def _write(self, result: npt.NDArray[Any], start: int) -> None:
         """Copy what is kept of elements from `start` on to the destination."""

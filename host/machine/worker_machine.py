@@ -27,6 +27,9 @@ Rules of this file
   | codes and words that were quantized by forecast, wrong  | the words go out again, in the slot's next round       |
   | else                                                    | stored, once; the slot goes on                         |
 
+  A result with accumulators may be longer than the contribution, and is asked for in the same way as one that a worker
+  passed for: once the contribution is known to be accepted, it is sent again as zeros of the result's length.
+
   A worker that passes a base whose round it has heard of, or seen without its own bit, sets LATE. A pass that is
   accepted is sent again with zero words, as long as the result: a switch answers with no more bytes than it received,
   and treats this as a duplicate, so nothing is added.
@@ -395,9 +398,10 @@ class WorkerMachine:
         shape = len(packet.codes), len(packet.words)
         # A round of passes alone has neither words nor a signature: the switch adds nothing of a pass.
         of_passes_only = packet.contributors == 0 and shape == (0, 0) and not operation.code_count
-        if packet.signature != operation.signature and not of_passes_only:
+        bare = packet.kind is Kind.ANSWER and Flag.BARE in packet.flags  # says nothing of what is summed
+        if packet.signature != operation.signature and not (of_passes_only or bare):
             return Reason.MISMATCH
-        if packet.kind is Kind.ANSWER and packet.flags & Flag.BARE:
+        if bare:
             # Without this worker's bit it says where a newcomer stands (catch_up.py), asked before it was in step.
             # Once accepted, what was sent again since, or the timer, brings the result.
             if slot in self._accepted or not packet.bitmap >> self._worker & 1:
@@ -413,8 +417,10 @@ class WorkerMachine:
             self._closed[slot] = max(self._closed[slot], packet.base + 1)  # later ones may have come before it
             return None
         forecasts = self._stream.forecasts(item)
-        words = operation.word_count(item) + AGE_WORDS * forecasts
-        if shape != (operation.code_count, words) and not of_passes_only:
+        words = operation.result_word_count(item) + AGE_WORDS * forecasts
+        lanes = packet.lanes and packet.lanes._replace(shift=0)
+        fits = shape == (operation.code_count, words) and lanes == (operation.lanes and operation.lanes.result)
+        if not fits and not of_passes_only:
             return Reason.LENGTH
         # With staleness a late contribution is answered as well; without, an ANSWER means that the RESULT was lost.
         if packet.kind is Kind.ANSWER and self._spec.history == SYNCHRONOUS_HISTORY:
@@ -510,11 +516,12 @@ class WorkerMachine:
         brought = np.array(packet.codes, np.uint16)
         words_chunk = operation.words_chunk(item)
         if words_chunk is not None:
-            count = operation.word_count(item)
+            count = operation.result_word_count(item)
             # No words: a round of passes alone, whose sum is zero.
             words = packet.words[:count] if len(packet.words) else np.zeros(count, np.uint32)
             agreed = brought if by_forecast else self._stream.agreed_codes(item)
-            operation.store(words_chunk, agreed, words, packet.contributors)
+            shift = packet.lanes.shift if packet.lanes else 0
+            operation.store(words_chunk, agreed, words, packet.contributors, shift)
         done = self._stream.finish(item, brought)
         if done is not None:
             self._done(done)
@@ -548,15 +555,16 @@ class WorkerMachine:
             codes, words = self._in_turn(operation, item)
         slot = item % self._spec.slots
         base = self._stream.base(slot)
-        flags = NO_FLAGS
-        if operation.reduction.passes and slot in self._accepted:
-            words = np.zeros(operation.word_count(item), np.uint32)
+        flags, lanes = NO_FLAGS, operation.lanes
+        longer = operation.result_word_count(item) > len(words)
+        if (operation.reduction.passes or longer) and slot in self._accepted:
+            words, lanes = np.zeros(operation.result_word_count(item), np.uint32), None
         elif operation.reduction.passes:
-            flags = Flag.PASS | Flag.LATE if self._closed[slot] > base else Flag.PASS
+            flags, lanes = Flag.PASS | Flag.LATE if self._closed[slot] > base else Flag.PASS, None
         return self._packet(
             Kind.CONTRIBUTION,
             slot=slot, base=base, signature=operation.signature, bitmap=self._order,
-            codes=tuple(codes.tolist()), words=words, flags=flags,
+            codes=tuple(codes.tolist()), words=words, lanes=lanes, flags=flags,
         )  # fmt: skip
 
     def _in_turn(self, operation: Operation, item: int) -> tuple[Codes, Words]:

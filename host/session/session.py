@@ -122,6 +122,7 @@ class Session:
         self.description = (
             f"job {self.job_name!r} rank {self.rank} of {self.size} at {self.address}: {joined.engine.description}, "
             f"{spec.words_per_packet} words per packet ({spec.packet_bytes} bytes), {spec.slots} slots"
+            f"{', accumulators for wide sums' * spec.accumulators}"
             f"{', checksums' * spec.checksum}{', keyed tags' * bool(spec.data_key)}"
         )
         self.observer: Callable[[int, Reduction], None] | None = None

@@ -40,9 +40,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
 from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError, SwitchLostError
-from fanin.host.codecs.words import codec_class
+from fanin.host.codecs.words import codec_class, codec_for
 from fanin.host.session.session import WAIT_SLICE_S, MembershipChange, Session
-from fanin.numerics.reduction import Element, Operator, Reduction
+from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
 from fanin.protocol.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S, JobSpec
 from fanin.protocol.seal import OPEN, Credentials
@@ -72,8 +72,9 @@ Part = tuple[Session, int]
 
 def elements_per_packet(spec: JobSpec, element: Element, lanes: int) -> int:
     """How many elements share a packet (docs/numerics.md); 0 for what is not cut into parts."""
-    codec = codec_class(element, lanes)
-    return codec(element, lanes, 0, spec, Operator.SUM, 0).packet_elements if codec.divisible else 0
+    if not codec_class(element, lanes).divisible:
+        return 0
+    return codec_for(element, lanes, 0, spec).packet_elements
 
 
 def shares(count: int, packet_elements: int, shards: int, turn: int) -> Iterator[tuple[int, int, int]]:
@@ -135,7 +136,10 @@ class ShardedSession:
         self._sessions = tuple(sessions)
         self.job_name = job_name
         self.address: SwitchAddress = first.address
-        self.rank, self.size, self.spec = first.rank, first.size, first.spec
+        self.rank, self.size = first.rank, first.size
+        # A reduction that one of them cannot make is refused before any of them has a part of it.
+        accumulators = all(each.spec.accumulators for each in sessions)
+        self.spec = dataclasses.replace(first.spec, accumulators=accumulators)
         self.flows = sum(each.flows for each in sessions)
         self.newcomer, self.first_base = False, 0
         self.observer: Callable[[int, Reduction], None] | None = None

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from fanin.errors import ConfigurationError
 from fanin.host.codecs.words import codec_for
 from fanin.host.stale.scale import TALLY_BINS
-from fanin.numerics.reduction import Element
+from fanin.numerics.reduction import WIDE_SUMS, Element
 from fanin.protocol.job import JobSpec
 
+MAX_WIDE_CONTRIBUTIONS = 64
+"""Of a round of wide sums: one worker's entry in the tally (scale.py) is still seen beside all others'."""
 MAX_SLOTS = 65_536
 """What fanin.Options takes."""
 
@@ -41,8 +43,9 @@ class Layout:
             raise ConfigurationError("a model without parameters has nothing to contribute")
         spec = JobSpec(  # of the job as far as codecs know it: there may be none yet
             job=0, generation=0, workers=self.workers, quorum=self.workers, staleness=self.staleness, slots=1,
-            words_per_packet=self.words_per_packet, tokens=(0,) * self.workers,
+            words_per_packet=self.words_per_packet, tokens=(0,) * self.workers, accumulators=True,
         )  # fmt: skip
+        self._check_tally(spec.contributions)
         # Raises for lanes that hold no level of so many contributions.
         codec = codec_for(Element.FLOAT32, self.lanes, TALLY_BINS + self.elements, spec)
         object.__setattr__(self, "chunk_elements", codec.packet_elements)
@@ -52,6 +55,19 @@ class Layout:
             raise ConfigurationError(
                 f"{self.elements} gradient elements need {self.slots} slots per flow, and a job has at most "
                 f"{MAX_SLOTS}: set FANIN_WORDS_PER_PACKET higher, or give the switch more flows"
+            )
+
+    def _check_tally(self, contributions: int) -> None:
+        """ConfigurationError for lanes in which narrowing might lose a worker's entry in the tally."""
+        if self.lanes not in WIDE_SUMS:
+            return
+        up, down = WIDE_SUMS[self.lanes]
+        if down < 8 or contributions > MAX_WIDE_CONTRIBUTIONS:
+            raise ConfigurationError(
+                f"lanes = {up}/{down} in a stale job of {contributions} contributions per round: the workers agree on "
+                "the next scale within the sums, where 8 bits down are needed, and "
+                f"{MAX_WIDE_CONTRIBUTIONS} contributions at most. Remedy: lanes = '8/8' or '4/8', fewer workers, or "
+                "packed lanes"
             )
 
     @property

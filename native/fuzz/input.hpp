@@ -54,6 +54,8 @@ class Input {
     header.bitmap = below(16);
     header.contributors = static_cast<std::uint16_t>(below(20));
     header.code_count = static_cast<std::uint8_t>(below(4));
+    constexpr std::uint8_t LANES[] = {0, 0, 0, 15, 11, 10, 7, 6};  // of wide sums, or words
+    header.lanes = static_cast<std::uint8_t>(LANES[below(8)] | (below(8) ? 0 : below(16) << LANES_SHIFT));
     const std::size_t length = datagram_bytes(header.code_count, below(20)) - (below(8) ? 0 : below(4));
     std::vector<std::uint8_t> bytes(std::max(length, HEADER_BYTES));
     store_header(bytes.data(), header);

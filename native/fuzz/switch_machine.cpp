@@ -37,6 +37,7 @@ JobSpec job(std::uint16_t index, std::uint32_t staleness, Guard guard) {
   spec.words_per_packet = 16;
   spec.codes_per_packet = 2;
   spec.tokens = {1, 2, 3};
+  spec.accumulators = true;
   spec.checksum = guard == Guard::checksums;
   if (guard == Guard::tags) spec.data_key = SipKey{1, 2};
   return spec;

@@ -38,6 +38,7 @@ JobSpec job() {
   spec.words_per_packet = 16;
   spec.codes_per_packet = 2;
   spec.tokens = {TOKEN, 2};
+  spec.accumulators = true;
   return spec;
 }
 
@@ -66,10 +67,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       now += 0.01 * input.byte();
       machine.handle_timer(now);
     } else if (tensors.size() < 4) {
-      constexpr std::uint32_t LANES[] = {32, 16, 8, 4};
+      constexpr std::uint32_t LANES[] = {32, 16, 8, 4, 96 + 15, 96 + 11, 96 + 10, 96 + 7, 96 + 6};
       Reduction reduction;
       reduction.element = static_cast<Element>(input.below(8));
-      reduction.lanes = is_floating(reduction.element) && reduction.element != Element::float64 ? LANES[input.below(4)] : 32;
+      reduction.lanes = is_floating(reduction.element) && reduction.element != Element::float64 ? LANES[input.below(9)] : 32;
       reduction.count = input.byte();
       reduction.keep_count = reduction.count;
       tensors.emplace_back(reduction.count * element_bytes(reduction.element));

@@ -110,6 +110,18 @@ def judge_alone(join: Join, schemes: Collection[str], *, tree: bool = False) -> 
     return None
 
 
+def judge_accumulators(join: Join, *, able: bool) -> Refused | None:
+    """Why a rank that cannot do without an accumulator for each lane has none; None where it has, or can."""
+    if able or not join.accumulators:
+        return None
+    return refuse(
+        Refusal.SHAPE,
+        "lanes of bits up / bits down (or a codec with such lanes): this switch's pipeline adds whole words and keeps "
+        "no accumulator for each lane",
+        "take packed lanes (FANIN_LANES=32, 16, 8 or 4), or a software switch",
+    )
+
+
 def judge_tags(join: Join, *, open_job: bool = False, able: bool = True) -> Refused | None:
     """Why the packets of a rank that insists on keyed tags cannot have them; None where they can, or it does not.
 

@@ -13,7 +13,7 @@ from fanin.errors import ConfigurationError
 from fanin.protocol import control
 from fanin.protocol.control import Join, Refusal, Refused, Scheme, Started, Waiting
 from fanin.protocol.job import JobSpec
-from fanin.switch.controller.admission import judge_alone, judge_tags, judge_tune, refuse
+from fanin.switch.controller.admission import judge_accumulators, judge_alone, judge_tags, judge_tune, refuse
 from fanin.switch.controller.adoption import adopted
 from fanin.switch.controller.data_plane import DataPlane
 from fanin.switch.controller.gate import Caller
@@ -35,7 +35,11 @@ class Direct:
 
     def judge(self, join: Join) -> Refused | None:
         """Sizes, versions, what is served."""
-        return judge_alone(join, self._planes.keys()) or judge_tags(join, able=self._planes[join.scheme].tags)
+        refused = judge_alone(join, self._planes.keys())
+        if refused is not None:
+            return refused
+        plane = self._planes[join.scheme]
+        return judge_tags(join, able=plane.tags) or judge_accumulators(join, able=plane.buffers.accumulators)
 
     def judge_all(self, job: Job) -> Refused | None:
         """A job of one switch has no more to agree on."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fanin.protocol.control import Join
+from fanin.protocol.job import JobSpec
 from fanin.protocol.window import MAX_SLOTS, packet_shape, slots_for
 from fanin.protocol.wire import datagram_bytes
 
@@ -18,6 +19,7 @@ class JobShape:
     words_per_packet: int
     codes_per_packet: int
     checksum: bool
+    accumulators: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,8 @@ class SwitchBuffers:
     """Most scale codes that the switch takes in one packet; None: any."""
     words_beside_passes: int | None = None
     """The same in a job whose workers may pass, where a result can leave in the place of an empty packet."""
+    accumulators: bool = True
+    """Whether it can keep an accumulator for each lane (fanin/numerics/wide_sums.py): a pipeline cannot."""
     slots: int | None = None
     """Widest window that one job gets; None: any that fits the memory."""
 
@@ -74,7 +78,23 @@ def choose_shape(joins: Sequence[Join], buffers: SwitchBuffers) -> JobShape:
         words_per_packet=words,
         codes_per_packet=codes,
         checksum=any(join.checksum for join in joins),
+        accumulators=buffers.accumulators and may_accumulate(joins),
     )
+
+
+def may_accumulate(joins: Sequence[Join]) -> bool:
+    """Whether these ranks, all of one job, can use an accumulator for each lane."""
+    return all(join.accumulators is not False for join in joins)
+
+
+def must_accumulate(joins: Sequence[Join]) -> bool:
+    """Whether one of them cannot do without."""
+    return any(join.accumulators is True for join in joins)
+
+
+def without_accumulators(spec: JobSpec, joins: Sequence[Join]) -> JobSpec:
+    """The same job with less memory, unless one of its ranks cannot do without them."""
+    return spec if must_accumulate(joins) else replace(spec, accumulators=False)
 
 
 def _most_codes(words: int, limit: int) -> int:

@@ -29,7 +29,7 @@ from fanin.protocol.control import Join, Placed, Refusal, Refused, Relayed
 from fanin.protocol.job import JobSpec, ParentRoute
 from fanin.protocol.seal import OPEN, data_key
 from fanin.schemes import tree_scheme
-from fanin.switch.controller.admission import judge_tags, refuse
+from fanin.switch.controller.admission import judge_accumulators, judge_tags, refuse
 from fanin.switch.controller.controller import AnyController
 from fanin.switch.controller.data_plane import DataPlane, Limits
 from fanin.switch.controller.gate import Caller
@@ -96,6 +96,7 @@ class Part:
             words_per_packet=placed.words_per_packet,
             codes_per_packet=placed.codes_per_packet,
             checksum=placed.checksum,
+            accumulators=placed.accumulators,
         )
         tag_key = job.tag_key(able=self._leaf.plane.tags)
         spec = self._leaf.resources.new_spec(shape, len(placed.ranks), tag_key)
@@ -229,11 +230,15 @@ class LeafController(AnyController):
             slots=_least(join.slots, self.plane.buffers.slots),
             exposed=join.exposed or self.parent.exposed,
             taggable=self.plane.tags,
+            accumulators=join.accumulators if self.plane.buffers.accumulators else False,
         )
         self.say_up(job.key, control.Enlist(leaf=self._id, address=self.parent.own_address, join=narrowed))
 
     def _judge_new(self, join: Join, job: Job | None, caller: Caller) -> Refused | None:
         """Whether a rank may be kept here, for the parent to judge; None when it may."""
+        refused = judge_accumulators(join, able=self.plane.buffers.accumulators)
+        if refused is not None:
+            return refused
         if job is not None and job.spec is not None:
             text = f"rank {join.rank} of job {job.name!r} is none of those that it was placed at this leaf with"
             return refuse(Refusal.RANK, text, "give the job another name", [join.rank])

@@ -29,6 +29,7 @@ from fanin.switch.controller.admission import (
     refuse,
 )
 from fanin.switch.controller.gate import Caller
+from fanin.switch.controller.job_shape import without_accumulators
 from fanin.switch.controller.job_table import JobTable
 from fanin.switch.controller.jobs import LIFE, OPEN, Contact, Happening, Job, Member, State, Title, Told, Way, bits
 from fanin.switch.controller.outbox import Outbox
@@ -208,6 +209,9 @@ class Lifecycle:
                 memory_bytes = spec.pool_bytes * len(server.ports)
                 if memory_bytes > self.resources.free_bytes:
                     self._make_room(memory_bytes, now)
+                if way.decides and self.resources.judge_memory(memory_bytes, job.source, spec.slots) is not None:
+                    spec = without_accumulators(spec, [member.join for member in job.members.values()])
+                    memory_bytes = spec.pool_bytes * len(server.ports)
                 refused = self.resources.judge_memory(memory_bytes, job.source, spec.slots)
             if refused is None:
                 way.admit(job, spec)

@@ -28,6 +28,7 @@ def admission(name: str, rank: int, spec: JobSpec, worker: int, scheme: Scheme, 
         words_per_packet=spec.words_per_packet,
         codes_per_packet=spec.codes_per_packet,
         checksum=spec.checksum,
+        accumulators=spec.accumulators,
         authenticate=bool(spec.data_key),
         liveness_timeout_s=spec.liveness_timeout_s,
         on_worker_loss="continue" if spec.survives_loss else "raise",
@@ -65,6 +66,7 @@ def report(job: Job, now: float, ranks: Iterable[int]) -> JobReport:
         counters=server.job_counters(spec.job) if spec else {},
         key=job.key,
         authenticated=bool(spec and spec.data_key),
+        accumulators=bool(spec and spec.accumulators),
     )
 
 

@@ -106,6 +106,7 @@ class Resources:
             codes_per_packet=shape.codes_per_packet,
             tokens=tuple(self.draw_token() for _ in range(workers)),
             checksum=shape.checksum and not control_key,
+            accumulators=shape.accumulators,
             data_key=data_key(control_key, index, generation) if control_key else b"",
             liveness_timeout_s=self.limits.liveness_timeout_s,
         )

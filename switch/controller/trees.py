@@ -19,7 +19,7 @@ from fanin.protocol.control import Join, Refusal, Refused, Relayed, Started, Wai
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import MAX_WORKERS
 from fanin.schemes import tree_scheme
-from fanin.switch.controller.admission import in_words, judge_alone, judge_tags, refuse
+from fanin.switch.controller.admission import in_words, judge_accumulators, judge_alone, judge_tags, refuse
 from fanin.switch.controller.data_plane import DataPlane
 from fanin.switch.controller.direct import all_processes
 from fanin.switch.controller.job_shape import choose_shape
@@ -45,7 +45,11 @@ class ThroughLeaves:
                 "a tree of switches is synchronous: every round waits for every worker, and a loss ends the job",
                 "leave quorum, staleness and on_worker_loss alone, or use one switch without --parent",
             )
-        return judge_alone(join, (tree_scheme(),), tree=True) or judge_tags(join, able=self._plane.tags)
+        return (
+            judge_alone(join, (tree_scheme(),), tree=True)
+            or judge_tags(join, able=self._plane.tags)
+            or judge_accumulators(join, able=self._plane.buffers.accumulators)
+        )
 
     def judge_all(self, job: Job) -> Refused | None:
         """Neither the root nor a leaf has more workers than a switch can have."""
@@ -100,6 +104,7 @@ class ThroughLeaves:
             words_per_packet=spec.words_per_packet,
             codes_per_packet=spec.codes_per_packet,
             checksum=spec.checksum,
+            accumulators=spec.accumulators,
             authenticate=bool(spec.data_key),
             liveness_timeout_s=spec.liveness_timeout_s,
             ports=self._plane.server.ports,

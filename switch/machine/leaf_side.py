@@ -92,6 +92,7 @@ class LeafSide:
             contributors=sums.contributors,
             codes=sums.codes,
             words=sums.words,
+            lanes=sums.lanes,
         )
         self._send_up(job, job.uplink.uplink, packet)
 
@@ -172,7 +173,7 @@ class LeafSide:
             if slot.complete and packet.base == slot.open:
                 self._ask(job, packet.slot)
             return
-        result = Round(packet.words, packet.codes, packet.signature, packet.contributors, 0)
+        result = Round(packet.words, packet.codes, packet.signature, packet.contributors, 0, packet.lanes)
         closed = slot.descend(packet.base, result)
         if closed is not None:
             presence.heard(now)

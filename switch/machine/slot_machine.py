@@ -47,6 +47,11 @@ Trees (synchronous: K = N, S = 0). A slot of a leaf, a switch that has a parent,
       complete                                 bitmap arrived[V], V += 1, count = 0
     result b comes from the parent, b < V      nothing: it came before
 
+Wide sums: a contribution may say that its words hold lanes, which are added up one by one, each in an accumulator
+(fanin/numerics/wide_sums.py). The table stays as it is; step 3 adds lanes instead of words, another `lanes` field is
+another shape, and when round V closes, or goes up, its sums are narrowed: sums[V mod H] is then the result, and no
+answer or late contribution changes it. Only the open round has accumulators.
+
 So a leaf needs no register beyond those of any slot (complete is count >= K and V < floor), and no timer. Each level is
 exactly once by its own bitmap, and words wrap around, so the sum of sums is the sum.
 
@@ -64,9 +69,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fanin.protocol.wire import MAX_BASE
+from fanin.numerics.wide_sums import Sums, accumulated, narrowed
+from fanin.protocol.wire import MAX_BASE, LaneField
 
 Words = npt.NDArray[np.uint32]
+"""Host order."""
 
 
 class Verdict(enum.Enum):
@@ -93,6 +100,8 @@ class Membership:
     """M, the largest that S may be set to."""
     history: int
     """Ring depth H. Anything but M + 2 is for the test which shows that M + 1 is not enough."""
+    accumulator_bytes: int = 4
+    """Of one accumulator of a wide sum: JobSpec.accumulator_bytes."""
     has_parent: bool = False
     """Whether this is a leaf of a tree, whose rounds close at its parent."""
 
@@ -112,6 +121,8 @@ class Contribution(NamedTuple):
     signature: int = 0
     contributors: int = 1
     """Contributions that this one holds: of a switch in a tree, those of its round."""
+    lanes: LaneField | None = None
+    """What the words hold, where lanes are added up one by one; None: words are added whole."""
 
 
 class Arrived(NamedTuple):
@@ -131,6 +142,10 @@ class Round(NamedTuple):
     """Arrivals that were no pass: what a mean divides by."""
     bitmap: int
     """arrived[V] when round V closed; 0 while it is open."""
+    lanes: LaneField | None = None
+    """As the contributions say, without a shift; of a result, as it says itself."""
+    sums: Sums | None = None
+    """Accumulators of an open round with `lanes`, whose `words` are then those of its first contribution."""
 
     def takes(self, given: Contribution) -> bool:
         """Whether `given` has the shape of what is here already."""
@@ -138,14 +153,26 @@ class Round(NamedTuple):
             self.signature == given.signature
             and len(self.codes) == len(given.codes)
             and len(self.words) == len(given.words)
+            and self.lanes == (given.lanes and given.lanes._replace(shift=0))
         )
 
-    def plus(self, given: Contribution) -> Round:
+    def plus(self, given: Contribution, accumulator_bytes: int) -> Round:
         """This round with `given` added."""
+        lanes = given.lanes and given.lanes._replace(shift=0)
+        sums = accumulated(given.words, given.lanes, accumulator_bytes) if given.lanes else None
         if self.contributors == 0:
-            return Round(given.words, given.codes, given.signature, given.contributors, 0)
+            return Round(given.words, given.codes, given.signature, given.contributors, 0, lanes, sums)
         codes = tuple(max(pair) for pair in zip(self.codes, given.codes, strict=True))
-        return Round(self.words + given.words, codes, self.signature, self.contributors + given.contributors, 0)
+        words = self.words if lanes else self.words + given.words
+        sums = None if self.sums is None or sums is None else self.sums + sums
+        return Round(words, codes, self.signature, self.contributors + given.contributors, 0, lanes, sums)
+
+    def narrowed(self) -> Round:
+        """What is sent of this round, down as its result or up as a contribution: wide sums in lanes of `down` bits."""
+        if self.lanes is None or self.sums is None:
+            return self
+        words, shift = narrowed(self.sums, self.lanes.down)
+        return self._replace(words=words, lanes=self.lanes.result._replace(shift=shift), sums=None)
 
 
 EMPTY = Round(np.empty(0, np.uint32), (), 0, 0, 0)
@@ -206,7 +233,7 @@ class Slot:
         if self.count == 0:
             self.sums[at] = EMPTY
         if given is not None:
-            self.sums[at] = self.sums[at].plus(given)
+            self.sums[at] = self.sums[at].plus(given, self.membership.accumulator_bytes)
         # Late passes of workers that compute would otherwise reach the quorum and close empty rounds without end.
         self.count += not (late and given is None)
         closed = self._close_if_due()
@@ -220,7 +247,7 @@ class Slot:
     @property
     def partial(self) -> tuple[int, Round]:
         """At a leaf, of a complete round: its number, and what goes up."""
-        return self.open, self.sums[self.open % self.membership.history]
+        return self.open, self.sums[self.open % self.membership.history].narrowed()
 
     def descend(self, number: int, result: Round) -> tuple[int, Round] | None:
         """At a leaf: the parent's result of a round. Returns what to multicast, or None when nobody waits for it."""
@@ -265,7 +292,7 @@ class Slot:
     def _close(self) -> tuple[int, Round]:
         number, history = self.open, self.membership.history
         tag, bitmap = self.arrived[number % history]
-        result = self.sums[number % history]._replace(bitmap=bitmap if tag == number else 0)
+        result = self.sums[number % history].narrowed()._replace(bitmap=bitmap if tag == number else 0)
         self.sums[number % history] = result
         self.open, self.count = number + 1, 0
         return number, result

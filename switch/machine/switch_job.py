@@ -29,6 +29,7 @@ class SwitchJob:
             staleness=spec.staleness,
             max_staleness=spec.largest_staleness,
             history=spec.history,
+            accumulator_bytes=spec.accumulator_bytes,
             has_parent=uplink is not None,
         )
         self.slots: dict[int, Slot] = {}

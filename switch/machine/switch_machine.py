@@ -23,7 +23,9 @@ and a NOTICE is at most 8 bytes longer than the datagram. All other refused data
     CONTRIBUTION         the source is the worker's address                  STRANGER       yes
     HELLO                in a job with keyed tags: newer than the last one   ANCIENT
     CONTRIBUTION         shape fits the job: codes 0 or all, words that fit  LENGTH
-                         the packet; a pass has neither
+                         the packet; a pass has neither. With lanes: the
+                         job has accumulators, the result fits, and only
+                         of a branch they have a shift
     CONTRIBUTION         slot < slots                                        SLOT_RANGE
     CONTRIBUTION         (a pass of base MAX_BASE asks where its worker
                          stands: answered by a bare ANSWER of that base)
@@ -376,6 +378,9 @@ class SwitchMachine:
         passes = Flag.PASS in packet.flags
         fits = len(packet.codes) in (0, spec.codes_per_packet) and len(packet.words) <= spec.words_per_packet
         late = Flag.LATE in packet.flags
+        if packet.lanes is not None:
+            fits &= spec.accumulators and (spec.branches or not packet.lanes.shift)
+            fits &= packet.lanes.result_words(len(packet.words)) <= spec.words_per_packet
         if not fits or (passes and (packet.codes or len(packet.words))) or (late and not passes):
             tally.dropped[Reason.LENGTH] += 1
             return
@@ -386,7 +391,7 @@ class SwitchMachine:
             self._tell_where(job, packet, source)
             return
         holds = max(packet.contributors, 1) if spec.branches else 1
-        given = None if passes else Contribution(packet.words, packet.codes, packet.signature, holds)
+        given = None if passes else Contribution(packet.words, packet.codes, packet.signature, holds, packet.lanes)
         outcome = job.slot(packet.slot).contribute(packet.worker, packet.base, given, late=late)
         if outcome.verdict is Verdict.ACCEPTED:
             tally.contributions += not passes
@@ -536,4 +541,5 @@ def _result(spec: JobSpec, kind: Kind, worker: int, slot: int, number: int, resu
         contributors=result.contributors,
         codes=result.codes,
         words=result.words,
+        lanes=result.lanes,
     )

@@ -182,6 +182,7 @@ def _plane(
         shared=True,
         words_per_packet=control.capacity.words_per_packet,
         codes_per_packet=control.capacity.codes_per_packet,
+        accumulators=False,
         words_beside_passes=None if adopts_s is None else WORDS_BESIDE_PASSES,
         slots=WINDOW,
     )

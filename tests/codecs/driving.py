@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fanin.emulation.simulator.oracle import summed as summed_words
 from fanin.host.codecs.codec import Codec, Encoder, Floats, Place, Sum
 from fanin.host.codecs.words import codec_for
 from fanin.numerics.fixed_point import DTYPES
@@ -32,7 +33,7 @@ def by_arithmetic(workers: int, words_per_packet: int = 1024) -> Summer:
     """What a switch would make of it, without one."""
     here = min(workers, 32)
     tree = {} if workers == here else {"total_workers": workers, "places": tuple(range(here))}
-    spec = job(workers=here, words_per_packet=words_per_packet, **tree)
+    spec = job(workers=here, words_per_packet=words_per_packet, accumulators=True, **tree)
 
     def summed(stages: Sequence[Sum]) -> None:
         asked = stages[0]
@@ -47,15 +48,17 @@ def by_arithmetic(workers: int, words_per_packet: int = 1024) -> Summer:
             codes = np.max(
                 [c.codes(s.values[here], 1.0, _part(s, here)) for c, s in zip(codecs, stages, strict=True)], 0
             )
-            total = np.zeros(codecs[0].word_count(packet), np.uint32)
+            words = []
             for codec, stage in zip(codecs, stages, strict=True):
-                total += codec.encode(packet, stage.values[here], codes, 1.0, _part(stage, here))
+                words.append(codec.encode(packet, stage.values[here], codes, 1.0, _part(stage, here)))
                 if stage.residual is not None:
                     stage.residual[here] = codec.residual_after(stage.values[here], codes, 1.0, stage.residual[here])
+            total, shift = summed_words(words, codecs[0].lanes, spec.accumulator_bytes)
             for codec, stage in zip(codecs, stages, strict=True):
                 collected = codec.collect(packet, total)
                 if collected is not None:
-                    stage.values[here] = codec.decode(collected, count, codes, workers, given["divisor"])
+                    by = given["divisor"]
+                    stage.values[here] = codec.decode_narrowed(collected, count, codes, workers, by, shift)
 
     return summed
 

@@ -7,8 +7,8 @@ import pytest
 
 from fanin.errors import ConfigurationError
 from fanin.host.codecs import make, table
-from fanin.host.codecs.codec import Codec, Floats
-from tests.codecs.driving import Team, by_cluster, nmse, normal, student
+from fanin.host.codecs.codec import Codec, Floats, Place
+from tests.codecs.driving import Team, by_arithmetic, by_cluster, nmse, normal, student
 from tests.support.cluster import Cluster, job
 from tests.support.network import Link
 
@@ -137,10 +137,23 @@ def test_a_codecs_text_makes_it_again(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("lanes", ["4/8", "8/8", "2/8"])
-def test_widths_that_no_switch_has_are_refused_with_what_is_missing(name: str, lanes: str) -> None:
-    with pytest.raises(ConfigurationError, match="wide accumulator"):
+@pytest.mark.parametrize("lanes", ["8/4", "16/16", "4/", "/8", "a/b"])
+def test_widths_that_no_switch_has_are_refused_with_those_that_there_are(name: str, lanes: str) -> None:
+    with pytest.raises(ConfigurationError, match="bits up / bits down: '8/8', '4/8'"):
         make(f"{name}:{lanes}")
+
+
+def test_indices_that_are_summed_without_loss_have_no_wide_sums() -> None:
+    with pytest.raises(ConfigurationError, match="summed without loss"):
+        make("ternary:2/8").encoder(Place(0, 4, ((9,),)))
+
+
+@pytest.mark.parametrize(("codec", "most"), [("lanes:8/8", 0.0003), ("rotated:4/8", 0.015)])
+@pytest.mark.parametrize("workers", [2, 8, 32, 64])
+def test_wide_sums_lose_the_same_with_any_number_of_workers(codec: str, most: float, workers: int) -> None:
+    inputs = normal(workers, 16384, workers)
+    team = Team(make(codec), workers, ((16384,),), summed=by_arithmetic(workers, words_per_packet=256))
+    assert nmse(team.step(inputs, 0)[0], inputs) <= most, "of blocks of 1,024"
 
 
 @pytest.mark.parametrize(

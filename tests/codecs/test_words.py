@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fanin import _native
+from fanin.emulation.simulator.oracle import summed
 from fanin.errors import ConfigurationError
 from fanin.host.codecs.words import codec_class, codec_for, table
 from fanin.host.session.shards import deal, elements_per_packet
@@ -61,9 +62,12 @@ def by_hand(spec: JobSpec, element: Element, number: int, inputs: list[Array], d
         codes = np.max([codecs[0].codes(part, 1.0, None) for part in parts], axis=0)
         words = [each.encode(packet, part, codes, 1.0, None) for each, part in zip(codecs, parts, strict=True)]
         assert all(len(each) == codecs[0].word_count(packet) for each in words)
-        collected = codecs[0].collect(packet, np.sum(words, axis=0, dtype=np.uint32))
+        total, shift = summed(words, codecs[0].lanes, spec.accumulator_bytes)
+        assert len(total) == codecs[0].result_word_count(packet)
+        collected = codecs[0].collect(packet, total)
         if collected is not None:
-            result[start : start + count] = codecs[0].decode(collected, count, codes, len(inputs), divisor)
+            decoded = codecs[0].decode_narrowed(collected, count, codes, len(inputs), divisor, shift)
+            result[start : start + count] = decoded
     return result
 
 
@@ -80,7 +84,7 @@ def test_no_two_codecs_take_the_same_reduction() -> None:
 @pytest.mark.parametrize("link", [None, HOSTILE], ids=["lossless", "hostile"])
 @pytest.mark.parametrize(("element", "number"), CASES)
 def test_all_workers_of_both_engines_get_what_the_codec_says(element: Element, number: int, link: Link | None) -> None:
-    spec = job(workers=3, words_per_packet=32)
+    spec = job(workers=3, words_per_packet=32, accumulators=True)
     cluster = Cluster.joined("lockstep", spec=spec, link=link)
     for count in COUNTS:
         inputs = arrays(element, count, 3)
@@ -91,7 +95,7 @@ def test_all_workers_of_both_engines_get_what_the_codec_says(element: Element, n
 
 @pytest.mark.parametrize(("element", "number"), FLOATS)
 def test_means_are_by_who_contributed_in_both_engines(element: Element, number: int) -> None:
-    spec = job(workers=3, words_per_packet=32, survives_loss=True)
+    spec = job(workers=3, words_per_packet=32, accumulators=True, survives_loss=True)
     inputs = arrays(element, 40, 3)
     results = Cluster.joined("lockstep", spec=spec).all_reduce(inputs, element=element, lanes=number, divisor=0.0)
     for result in results:
@@ -100,7 +104,7 @@ def test_means_are_by_who_contributed_in_both_engines(element: Element, number: 
 
 @pytest.mark.parametrize(("element", "number"), FEEDBACK)
 def test_the_residual_is_what_the_codec_says_was_lost(element: Element, number: int) -> None:
-    spec = job(workers=2, words_per_packet=32)
+    spec = job(workers=2, words_per_packet=32, accumulators=True)
     inputs = arrays(element, 50, 2)
     codecs = [codec_for(element, number, 50, spec, place=place) for place in range(2)]
     residuals = [np.zeros(50, np.float32) for _ in inputs]
@@ -122,7 +126,7 @@ def test_the_residual_is_what_the_codec_says_was_lost(element: Element, number: 
 
 @pytest.mark.parametrize(("element", "number"), CASES)
 def test_what_a_codec_calls_divisible_shards_sum_to_the_same_bits(element: Element, number: int) -> None:
-    spec = job(workers=2, words_per_packet=16)
+    spec = job(workers=2, words_per_packet=16, accumulators=True)
     per_packet = elements_per_packet(spec, element, number)
     assert (per_packet > 0) is codec_class(element, number).divisible
     inputs = arrays(element, 700, 2)

@@ -111,12 +111,17 @@ def join(rank: int, size: int = 2, **changes: object) -> Join:
 class World:
     """A controller, its clock and what each peer was told. A peer's name is `<nonce>`."""
 
-    def __init__(self, memory_bytes: int = 1 << 28, servers: dict[Scheme, FakeServer] | None = None) -> None:
+    def __init__(
+        self,
+        memory_bytes: int = 1 << 28,
+        servers: dict[Scheme, FakeServer] | None = None,
+        buffers: SwitchBuffers = BUFFERS,
+    ) -> None:
         self.now = 0.0
         self.servers: dict[Scheme, FakeServer] = servers if servers is not None else {"udp": FakeServer()}
         self.controller = Controller(
             Limits(memory_bytes=memory_bytes, liveness_timeout_s=5),
-            {scheme: DataPlane(server, BUFFERS) for scheme, server in self.servers.items()},
+            {scheme: DataPlane(server, buffers) for scheme, server in self.servers.items()},
             random_bits=random.Random(1).getrandbits,
             started_s=0.0,
             engine="none",

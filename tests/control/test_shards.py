@@ -24,7 +24,7 @@ from fanin.errors import (
     WorkerLostError,
 )
 from fanin.host.session.shards import MIN_PACKETS_PER_SHARD, ShardedSession, deal, shares
-from fanin.numerics.reduction import Element, Reduction
+from fanin.numerics.reduction import Element, Reduction, lanes_number
 from fanin.options import Options, SwitchAddress
 from tests.control.processes import DEADLINE_S
 from tests.control.services import a_service, address_of
@@ -124,7 +124,7 @@ def test_several_switches_give_the_bits_of_one(native: bool) -> None:
         one, spread = join_all(alone, native=native), join_all(several, native=native)
         try:
             for count in (1, 64, 300, 64 * 6, 64 * 40 + 17):
-                for lanes in (32, 8):
+                for lanes in (32, 8, lanes_number("8/8"), lanes_number("4/8")):
                     expected = sums(one, count, lanes)
                     for session, result, reference in zip(spread, sums(spread, count, lanes), expected, strict=True):
                         assert result.tobytes() == reference.tobytes()

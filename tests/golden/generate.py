@@ -3,6 +3,7 @@
 tests/golden/numerics.json: for each case the inputs of every worker and what the numerics make of them, as hexadecimal
 bytes: elements little-endian (as in memory), codes and words big-endian (as on the wire).
 tests/golden/exact.json: the same of exact reductions.
+tests/golden/wide_sums.json: the same of wide sums.
 tests/golden/wire.json: a packet of every kind, its bytes and its fields.
 tests/golden/tags.json: those that workers and a switch send each other, with keyed tags.
 
@@ -22,9 +23,10 @@ import numpy.typing as npt
 
 from fanin.numerics import exact
 from fanin.numerics.fixed_point import DTYPES, Array, Codec
-from fanin.numerics.reduction import Element, Operator
+from fanin.numerics.reduction import WIDE_SUMS, Element, Operator
+from fanin.numerics.wide_sums import WideCodec, accumulated, narrowed
 from fanin.protocol.packet_tag import MemberKeys, PacketKeys
-from fanin.protocol.wire import Flag, Kind, Packet, Reason
+from fanin.protocol.wire import Flag, Kind, LaneField, Packet, Reason
 
 HERE = Path(__file__).parent
 BLOCK_ELEMENTS = 16
@@ -115,6 +117,30 @@ def exact_cases() -> list[dict[str, Any]]:
     return cases
 
 
+def wide_cases() -> list[dict[str, Any]]:
+    """Wide sums of four workers at every width: their words, the narrowed sum with its shift, the mean."""
+    cases = []
+    for number, (up, down) in WIDE_SUMS.items():
+        for element in (Element.FLOAT32, Element.FLOAT16, Element.BFLOAT16):
+            generator = np.random.default_rng(1000 * element + number)
+            codec = WideCodec(element, number, 4)
+            inputs = [_input(element, generator) for _ in range(4)]
+            agreed = np.max([codec.fixed.codes(x, BLOCK_ELEMENTS) for x in inputs], axis=0)
+            words = [codec.quantize(x, agreed, BLOCK_ELEMENTS, 1.0, None) for x in inputs]
+            total = np.sum([accumulated(each, codec.lanes, 2) for each in words], axis=0, dtype=np.int16)
+            result, shift = narrowed(total, down)
+            cases.append(
+                {
+                    "element": element.name, "up": up, "down": down, "count": COUNT, "block_elements": BLOCK_ELEMENTS,
+                    "inputs": [_hex(x) for x in inputs], "agreed_codes": _hex(agreed.astype(">u2")),
+                    "words": [_hex(each.astype(">u4")) for each in words], "sums": total.tolist(),
+                    "narrowed": _hex(result.astype(">u4")), "shift": shift,
+                    "mean": _hex(codec.dequantize(result, agreed, BLOCK_ELEMENTS, COUNT, 4, 4.0, shift)),
+                }
+            )  # fmt: skip
+    return cases
+
+
 def _exact_input(element: Element, generator: np.random.Generator) -> Array:
     """Any bits, and among floats those that are special, more than chance would have them."""
     bits = generator.integers(0, 256, COUNT * element.bytes, np.uint8).view(DTYPES[element])
@@ -144,6 +170,13 @@ def wire_packets() -> dict[str, Packet]:
         "receipt": Packet(
             kind=Kind.RECEIPT, worker=1, slot=0xFEDCBA98, signature=0xFEDCBA99, bitmap=0xFFFFFFFB, contributors=1, **job
         ),
+        "contribution_of_lanes": Packet(
+            kind=Kind.CONTRIBUTION, worker=1, codes=(0x7FE0,), words=words, lanes=LaneField(4, 8), **aggregate
+        ),
+        "contribution_of_a_branch": Packet(
+            kind=Kind.CONTRIBUTION, worker=1, contributors=9, words=words, lanes=LaneField(8, 8, 3), **aggregate
+        ),
+        "result_of_lanes": Packet(kind=Kind.RESULT, worker=0xFF, words=words, lanes=LaneField(8, 8, 2), **switch),
         "contribution_of_integers": Packet(kind=Kind.CONTRIBUTION, worker=1, words=words, **aggregate),
         "pass": Packet(kind=Kind.CONTRIBUTION, worker=1, flags=Flag.PASS, **aggregate),
         "late_pass": Packet(kind=Kind.CONTRIBUTION, worker=1, flags=Flag.PASS | Flag.LATE, **aggregate),
@@ -171,6 +204,7 @@ def wire_cases() -> list[dict[str, Any]]:
             "name": name, "kind": packet.kind.name, "job": packet.job, "worker": packet.worker,
             "flags": int(packet.flags), "generation": packet.generation, "slot": packet.slot, "base": packet.base,
             "signature": packet.signature, "bitmap": packet.bitmap, "contributors": int(packet.contributors),
+            "lanes": packet.lanes.field if packet.lanes else 0,
             "codes": list(packet.codes), "words": packet.words.tolist(), "bytes": packet.to_bytes().hex(),
         }
         for name, packet in wire_packets().items()
@@ -207,6 +241,7 @@ def files() -> dict[str, str]:
     """What the golden files should hold, by name."""
     cases = {"numerics.json": numerics_cases(), "exact.json": exact_cases(), "wire.json": wire_cases()}
     cases["tags.json"] = tag_cases()
+    cases["wide_sums.json"] = wide_cases()
     return {name: json.dumps(rows, indent=1) + "\n" for name, rows in cases.items()}
 
 

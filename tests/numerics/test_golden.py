@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fanin import _native
 from fanin.numerics.fixed_point import DTYPES, Array, Codec, Codes, Residual
 from fanin.numerics.lanes import Words
 from fanin.numerics.reduction import Element
+from fanin.protocol.wire import LaneField
 from tests.golden import generate
 from tests.numerics.codecs import AnyCodec, NativeCodec
 
@@ -33,7 +35,7 @@ def residuals_of(case: dict[str, Any], name: str) -> list[Residual | None]:
     return [np.frombuffer(bytes.fromhex(text), np.float32) for text in case[name]] or [None] * case["contributions"]
 
 
-@pytest.mark.parametrize("name", ["numerics.json", "exact.json", "wire.json", "tags.json"])
+@pytest.mark.parametrize("name", ["numerics.json", "exact.json", "wide_sums.json", "wire.json", "tags.json"])
 def test_the_committed_vectors_are_what_the_script_writes(name: str) -> None:
     committed = (generate.HERE / name).read_text(encoding="utf-8")
     assert committed == generate.files()[name], "run: python -m tests.golden.generate"
@@ -62,3 +64,18 @@ def test_every_element_and_lane_width_has_a_vector() -> None:
     floating = {(element, lanes) for element in ("FLOAT32", "FLOAT16", "BFLOAT16") for lanes in (32, 16, 8, 4)}
     rest = {(element, 32) for element in ("FLOAT64", "INT32", "INT16", "INT8", "UINT8")}
     assert {(case["element"], case["lanes"]) for case in CASES} == floating | rest
+
+
+WIDE = json.loads((generate.HERE / "wide_sums.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("case", WIDE, ids=lambda case: f"{case['element']}-{case['up']}-{case['down']}")
+def test_the_native_accumulators_reproduce_the_vector(case: dict[str, Any]) -> None:
+    field = LaneField(case["up"], case["down"]).field
+    words = [np.frombuffer(bytes.fromhex(text), np.uint8) for text in case["words"]]
+    sums = np.empty(2 * len(case["sums"]), np.uint8)
+    for number, each in enumerate(words):
+        _native.accumulate_lanes(sums, 2, field, each, number == 0)
+    out = np.empty(len(case["narrowed"]) // 2, np.uint8)
+    assert _native.narrow_lanes(sums, 2, field, out) == case["shift"]
+    assert out.tobytes().hex() == case["narrowed"]

@@ -84,6 +84,8 @@ def test_a_p4info_without_registers_says_what_is_missing() -> None:
         (STALE, make_spec(words=WORDS, checksum=True), "checksums"),
         (STALE, make_spec(words=WORDS, data_key=bytes(16)), "no keyed tags"),
         ("v1model-64", make_spec(words=WORDS, data_key=bytes(16)), "no keyed tags"),
+        ("v1model-64", make_spec(words=WORDS, accumulators=True), "keeps no accumulators"),
+        (STALE, make_spec(words=WORDS, accumulators=True), "keeps no accumulators"),
         (STALE, make_spec(words=2 * WORDS), "words_per_packet = 16"),
         (STALE, make_spec(words=WORDS, staleness=3), "4 entries take 2"),
         (STALE, make_spec(words=WORDS, max_staleness=1), "for good"),

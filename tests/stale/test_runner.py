@@ -21,7 +21,7 @@ from fanin.host.stale.policies import make_policy
 from fanin.host.stale.rounds import StaleRounds
 from fanin.host.stale.runner import Result, StaleRunner
 from fanin.host.stale.scale import ScaleEpochs
-from fanin.numerics.reduction import Reduction
+from fanin.numerics.reduction import WIDE_SUMS, Reduction, lanes_number
 from fanin.options import Options
 from fanin.protocol.events import ReductionDone, RoundHeard, Stands
 from tests.transports.clusters import DEADLINE_S, Cluster, Scheme, cluster, make_spec
@@ -116,14 +116,18 @@ class Job(list[Member]):
 @contextmanager
 def members(
     policy: str, *, native: bool, quorum: int, end: int | None = None, patience_s: float = DEADLINE_S,
-    survives_loss: bool = False, scheme: Scheme = "memory",
+    survives_loss: bool = False, scheme: Scheme = "memory", lanes: int = 32,
 ) -> Iterator[Job]:  # fmt: skip
     """Runners of one job; packets of 64 words, so that a gradient is several."""
     shape = make_spec(WORKERS, quorum=quorum, staleness=STALENESS)
     layout = Layout(
-        elements=ELEMENTS, words_per_packet=shape.words_per_packet, flows=FLOWS, workers=WORKERS, staleness=STALENESS
-    )
-    spec = make_spec(WORKERS, quorum=quorum, staleness=STALENESS, slots=layout.slots, survives_loss=survives_loss)
+        elements=ELEMENTS, words_per_packet=shape.words_per_packet, flows=FLOWS, workers=WORKERS,
+        staleness=STALENESS, lanes=lanes,
+    )  # fmt: skip
+    spec = make_spec(
+        WORKERS, quorum=quorum, staleness=STALENESS, slots=layout.slots, survives_loss=survives_loss,
+        accumulators=lanes in WIDE_SUMS,
+    )  # fmt: skip
     with ExitStack() as opened, cluster(scheme, spec, native=native, flows=FLOWS) as running:
         made = Job(running, layout, native)
         for rank, engine in enumerate(running.engines):
@@ -157,6 +161,22 @@ def test_who_has_no_gradient_passes_and_all_see_the_same_results(native: bool) -
         assert [member.account.contributions for member in job] == [4, 4, 0]
         assert job[2].account.bases.count(CONTRIBUTED) == 0
         assert job[2].account.bases.count(PASSED_FLUSH) == STALENESS
+
+
+@native_or_twin
+@pytest.mark.parametrize("lanes", ["8/8", "4/8", "2/8"])
+def test_wide_sums_carry_stale_rounds_and_the_tally_that_their_scale_follows(native: bool, lanes: str) -> None:
+    with members("skip", native=native, quorum=2, end=4, lanes=lanes_number(lanes)) as job:
+        for value in (0.5, 1.0, 2.0, 4.0):
+            for member in job[:2]:
+                member.hand_in(value)
+            for member in job[:2]:
+                member.runner.wait_for_results()
+        flush(job)
+        assert all(member.total.tolist() == job[0].total.tolist() for member in job)
+        assert [member.contributors for member in job] == [[2, 2, 2, 2, 0, 0]] * WORKERS
+        tallies = {member.runner.rounds.scale.largest for member in job}
+        assert tallies in ({2}, {3}), "4.0 is within 2^2, and with what few levels cut off before within 2^3"
 
 
 @native_or_twin

@@ -9,7 +9,7 @@ import numpy as np
 
 from fanin.protocol.job import JobSpec
 from fanin.protocol.packet_tag import MemberKeys
-from fanin.protocol.wire import Flag, Kind, Packet, Reason, datagram_bytes, parse
+from fanin.protocol.wire import Flag, Kind, LaneField, Packet, Reason, datagram_bytes, parse
 from fanin.switch.machine.interface import AnySwitchMachine
 from tests.support.builders import job_spec
 from tests.support.machines import SWITCH_MACHINES
@@ -45,6 +45,8 @@ def make_spec(
     checksum: bool = False,
     generation: int = GENERATION,
     data_key: bytes = b"",
+    accumulators: bool = False,
+    branches: bool = False,
 ) -> JobSpec:
     return job_spec(
         job=job,
@@ -59,6 +61,8 @@ def make_spec(
         tokens=tuple((job << 40) + 0x1_0000_0000 * worker + 7 for worker in range(workers)),
         checksum=checksum,
         data_key=data_key,
+        accumulators=accumulators,
+        branches=branches,
     )
 
 
@@ -131,6 +135,7 @@ class Bench:
         bitmap: int = 0,
         codes: Sequence[int] = (),
         words: Sequence[int] = (),
+        lanes: LaneField | None = None,
     ) -> Packet:
         return Packet(
             kind=kind,
@@ -144,6 +149,7 @@ class Bench:
             bitmap=bitmap,
             codes=tuple(codes),
             words=words_of(*words),
+            lanes=lanes,
         )
 
     def hello(self, worker: int, *, padded: bool = True, token: int | None = None, slot: int = 0) -> Packet:
@@ -164,10 +170,11 @@ class Bench:
         slot: int = 0,
         codes: Sequence[int] = (),
         signature: int = 5,
+        lanes: LaneField | None = None,
     ) -> list[tuple[Packet, int]]:
         """A contribution of `worker` from its own address."""
         packet = self.packet(
-            Kind.CONTRIBUTION, worker, slot=slot, base=base, signature=signature, codes=codes, words=words
+            Kind.CONTRIBUTION, worker, slot=slot, base=base, signature=signature, codes=codes, words=words, lanes=lanes
         )
         return self.say(packet, address(worker, self.spec.job))
 
@@ -189,7 +196,14 @@ class Bench:
 def facts(packet: Packet) -> tuple[object, ...]:
     """What two packets can be compared by."""
     head = (packet.kind, packet.job, packet.worker, packet.flags, packet.generation, packet.slot, packet.base)
-    rest = (packet.signature, packet.bitmap, packet.contributors, packet.codes, tuple(packet.words.tolist()))
+    rest = (
+        packet.lanes,
+        packet.signature,
+        packet.bitmap,
+        packet.contributors,
+        packet.codes,
+        tuple(packet.words.tolist()),
+    )
     return head + rest
 
 

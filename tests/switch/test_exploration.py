@@ -17,8 +17,12 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
+from fanin.numerics.lanes import pack, unpack
+from fanin.numerics.wide_sums import largest
+from fanin.protocol.wire import LaneField
 from fanin.switch.machine.slot_machine import EMPTY, Contribution, Membership, Round, Slot, Verdict
 
 
@@ -58,12 +62,15 @@ class Config:
     """Once it is taken out, a new process may come into its place."""
     tuning: tuple[tuple[int, int], ...] = ()
     """(K, S) that the controller may set at any moment."""
+    wide: bool = False
+    """Contributions say that their words are lanes, which are added up one by one and narrowed when a round closes."""
     history: int = 0
 
     def __str__(self) -> str:
         extras = " passing" * self.passing + " late" * self.late
         extras += f" evicting {self.evicting}" if self.evicting is not None else ""
         extras += " joining" * self.joining
+        extras += " wide" * self.wide
         extras += "".join(f" tuning K={quorum} S={staleness}" for quorum, staleness in self.tuning)
         return f"N={self.workers} S={self.staleness} K={self.quorum} bases={self.bases}{extras}"
 
@@ -96,7 +103,17 @@ class State:
 
 
 def _facts(entry: Round) -> object:
-    return entry.words.tobytes(), entry.contributors, entry.bitmap
+    return entry.words.tobytes(), entry.contributors, entry.bitmap, entry.lanes, _amounts(entry).tobytes()
+
+
+def _amounts(entry: Round) -> npt.NDArray[np.int64]:
+    """What a round holds of each contribution: words, accumulators, or the lanes that these were narrowed to."""
+    if entry.sums is not None:
+        return entry.sums.astype(np.int64)
+    if entry.lanes is None:
+        return entry.words.astype(np.int64)
+    steps: npt.NDArray[np.int64] = unpack(entry.words, 8, 4 * len(entry.words), largest(8), 1)
+    return steps << entry.lanes.shift
 
 
 def explore(config: Config) -> tuple[int, int]:
@@ -233,11 +250,11 @@ def _check_conservation(config: Config, state: State) -> None:
     """What is in the results and in the open round is exactly what was accepted."""
     slot = state.slot
     opened = slot.sums[slot.open % slot.membership.history] if slot.count else EMPTY
-    total = np.zeros(config.workers * config.bases, np.uint32)
+    total = np.zeros(_places(config), np.int64)
     contributors = 0
     for entry in (*state.results, opened):
         if entry.contributors:
-            total += entry.words
+            total += _amounts(entry)
             contributors += entry.contributors
     expected = np.zeros_like(total)
     for sent in state.accepted:
@@ -264,9 +281,16 @@ def _arguments(config: Config, sent: Sent) -> tuple[int, int, Contribution | Non
 
 @functools.cache
 def _contribution(config: Config, worker: int, base: int) -> Contribution:
-    words = np.zeros(config.workers * config.bases, np.uint32)
-    words[worker * config.bases + base] = 1
-    return Contribution(words)
+    own = np.zeros(_places(config), np.int32)
+    own[worker * config.bases + base] = 1
+    if config.wide:
+        return Contribution(pack(own, 8, largest(8)), lanes=LaneField(8, 8))
+    return Contribution(own.view(np.uint32))
+
+
+def _places(config: Config) -> int:
+    """Words, or lanes in whole words, that have one for each contribution."""
+    return -(-config.workers * config.bases // 4) * 4
 
 
 def _replaced(hosts: tuple[Host, ...], w: int, host: Host) -> tuple[Host, ...]:
@@ -298,6 +322,9 @@ def _replaced(hosts: tuple[Host, ...], w: int, host: Host) -> tuple[Host, ...]:
         Config(workers=2, staleness=1, quorum=1, bases=3, evicting=1, joining=True),
         Config(workers=2, staleness=2, quorum=1, bases=4, evicting=0, joining=True),
         Config(workers=3, staleness=0, quorum=3, bases=2, evicting=1, joining=True),
+        Config(workers=2, staleness=0, quorum=2, bases=3, passing=True, wide=True),
+        Config(workers=2, staleness=1, quorum=1, bases=3, passing=True, evicting=1, wide=True),
+        Config(workers=3, staleness=1, quorum=2, bases=2, wide=True),
         Config(workers=2, staleness=0, quorum=2, bases=4, tuning=((2, 0), (1, 1))),
         Config(workers=2, staleness=2, quorum=1, bases=4, tuning=((2, 0), (1, 2))),
         Config(workers=3, staleness=0, quorum=3, bases=2, tuning=((1, 1), (3, 0))),

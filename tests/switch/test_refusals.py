@@ -14,8 +14,8 @@ from fanin.protocol.wire import (
     OFFSET_CODE_COUNT,
     OFFSET_FLAGS,
     OFFSET_KIND,
+    OFFSET_LANES,
     OFFSET_MAGIC,
-    OFFSET_RESERVED,
     OFFSET_VERSION,
     Flag,
     Kind,
@@ -81,7 +81,7 @@ def test_lengths_that_are_no_whole_words_or_lack_codes(machine_type: MachineType
 
 
 @pytest.mark.parametrize(
-    ("offset", "value"), [(OFFSET_FLAGS, 8), (OFFSET_FLAGS, 0x80), (OFFSET_RESERVED, 1), (OFFSET_CODE_COUNT, 65)]
+    ("offset", "value"), [(OFFSET_FLAGS, 8), (OFFSET_FLAGS, 0x80), (OFFSET_LANES, 1), (OFFSET_CODE_COUNT, 65)]
 )
 def test_reserved_bits_and_too_many_codes(machine_type: MachineType, offset: int, value: int) -> None:
     bench = Bench(machine_type)

@@ -13,7 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 import fanin
 from fanin.errors import CollectiveMismatchError, ConfigurationError
 from fanin.host.codecs import table
-from fanin.host.torch import CodecState, codec_hook, counters
+from fanin.host.torch import CodecState, LanesState, codec_hook, counters, lanes_hook
+from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from tests.torch.training_checks import identical, make_model, parameters_of, train, train_alone
 
 
@@ -35,6 +36,34 @@ def check_every_codec_keeps_the_replicas_alike_and_accounts_for_what_it_does(ran
         assert all(row.payload_bytes > 0 and row.encode_ms > 0 and row.nmse >= 0 for row in rows)
         assert len(rows) > 1
         assert state.step == 4
+
+
+def check_wide_sums_in_the_hook_and_by_call_and_lanes_hook(rank: int, size: int) -> None:
+    reference, start = parameters_of(train_alone(size, steps=12)), parameters_of(make_model())
+    for codec, share in (("lanes:8/8", 0.1), ("rotated:8/8", 0.1), ("rotated:4/8", 0.4), ("rotated:4/4", 0.8)):
+        model, _ = with_codec(codec, rank, 12)
+        identical(parameters_of(model))
+        assert float((parameters_of(model) - reference).norm() / (start - reference).norm()) < share, codec
+    group = dist.group.WORLD
+    assert isinstance(group, FaninProcessGroup)
+    assert "accumulators for wide sums" in group.describe()
+    for lanes, error in (("8", 0.05), ("4/8", 0.2), ("4", 0.6)):
+        values = torch.linspace(-1, 1, 5000) * (rank + 1)
+        group.all_reduce_lanes(values, lanes=lanes).wait()
+        identical(values)
+        assert float((values - torch.linspace(-1, 1, 5000) * 10).abs().max()) < error * 10, lanes
+    exact = torch.arange(5000, dtype=torch.int32)
+    group.all_reduce_lanes(exact, lanes="4/8").wait()
+    assert torch.equal(exact, torch.arange(5000, dtype=torch.int32) * size)
+    wrapped = DistributedDataParallel(make_model())
+    wrapped.register_comm_hook(LanesState(lanes="4/8", error_feedback=True), lanes_hook)
+    train(wrapped, rank, steps=3)
+    identical(parameters_of(wrapped))
+    for wrong in ("8/4", "16/16", "3"):
+        with pytest.raises(ConfigurationError, match="bits up / bits down"):
+            LanesState(lanes=wrong)
+        with pytest.raises(ConfigurationError, match="bits up / bits down"):
+            group.all_reduce_lanes(torch.ones(3), lanes=wrong)
 
 
 def check_codecs_train_as_well_as_float32_does(rank: int, size: int) -> None:
@@ -112,8 +141,28 @@ def check_a_group_with_a_codec_sums_through_it(rank: int, size: int) -> None:
     dist.destroy_process_group(group)
 
 
+def check_a_group_may_have_wide_sums_as_its_option(rank: int, size: int) -> None:
+    for options, error in (
+        (fanin.Options(codec="rotated:4/8"), 0.02),
+        (fanin.Options(lanes="8"), 0.001),
+        (fanin.Options(lanes="4/8"), 0.1),
+    ):
+        group = dist.new_group(backend="fanin", pg_options=options)
+        values = torch.randn(40_000, generator=torch.Generator().manual_seed(rank))
+        exact = values.double()
+        dist.all_reduce(exact)
+        dist.all_reduce(values, group=group)
+        identical(values)
+        assert float((values - exact).square().sum() / exact.square().sum()) < error, options
+        dist.destroy_process_group(group)
+
+
 def check_a_group_refuses_codecs_that_it_cannot_use(rank: int, size: int) -> None:
-    for codec, wrong in (("low_rank", "several stages"), ("none", "there is no"), ("rotated:4/8", "wide accumulator")):
+    for codec, wrong in (
+        ("low_rank", "several stages"),
+        ("none", "there is no"),
+        ("rotated:8/4", "bits up / bits down"),
+    ):
         with pytest.raises(ConfigurationError, match=wrong):
             dist.new_group(backend="fanin", pg_options=fanin.Options(codec=codec))
 

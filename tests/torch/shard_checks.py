@@ -38,7 +38,7 @@ def check_ranks_of_one_host_meet_at_home_through_shared_memory(rank: int, size: 
 
 def check_sums_are_exact_to_the_lanes_and_the_same_everywhere(rank: int, size: int) -> None:
     for count in (1, 1_000, 300_001):
-        for lanes in (32, 8):
+        for lanes, tolerated in ((32, 1e-6), (8, 0.2), ("8/8", 0.05), ("4/8", 0.4)):
             spread = torch.randn(count, generator=torch.Generator().manual_seed(rank)) * 10.0**rank
             _group().all_reduce_lanes(spread, lanes=lanes).wait()
             everybody = [torch.empty_like(spread) for _ in range(size)]
@@ -47,7 +47,7 @@ def check_sums_are_exact_to_the_lanes_and_the_same_everywhere(rank: int, size: i
             all_of_them = [torch.randn(count, generator=torch.Generator().manual_seed(r)) for r in range(size)]
             exact = torch.stack([each.double() * 10.0**r for r, each in enumerate(all_of_them)]).sum(0)
             error = (spread.double() - exact).abs().max() / exact.abs().max()
-            assert error < (1e-6 if lanes == 32 else 0.2)
+            assert error < tolerated
 
 
 def check_a_group_within_a_host_uses_the_shard_of_that_host_alone(rank: int, size: int) -> None:

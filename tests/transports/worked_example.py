@@ -46,8 +46,8 @@ FIELDS = (
     ("signature", wire.OFFSET_SIGNATURE, wire.OFFSET_BITMAP),
     ("bitmap", wire.OFFSET_BITMAP, wire.OFFSET_CONTRIBUTORS),
     ("contributors", wire.OFFSET_CONTRIBUTORS, wire.OFFSET_CODE_COUNT),
-    ("code_count", wire.OFFSET_CODE_COUNT, wire.OFFSET_RESERVED),
-    ("reserved", wire.OFFSET_RESERVED, wire.OFFSET_CHECKSUM),
+    ("code_count", wire.OFFSET_CODE_COUNT, wire.OFFSET_LANES),
+    ("lanes", wire.OFFSET_LANES, wire.OFFSET_CHECKSUM),
     ("checksum", wire.OFFSET_CHECKSUM, wire.HEADER_BYTES),
 )
 

@@ -35,6 +35,7 @@ def test_the_p4_header_has_its_fields_where_the_wire_format_has_them() -> None:
         at_bits += int(width)
     assert at_bits == wire.HEADER_BYTES * 8
     shared = shared_constants(wire)
+    offsets["lanes"] = offsets.pop("reserved")  # to a pipeline, which adds whole words
     assert offsets == {name: shared[f"OFFSET_{name.upper()}"] * 8 for name in offsets}
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fanin.numerics.reduction import WIDE_SUMS
 from fanin.protocol.wire import (
     HEADER_BYTES,
     MAX_CODES,
@@ -20,11 +21,12 @@ from fanin.protocol.wire import (
     OFFSET_CODE_COUNT,
     OFFSET_FLAGS,
     OFFSET_KIND,
-    OFFSET_RESERVED,
+    OFFSET_LANES,
     OFFSET_VERSION,
     WORD_BYTES,
     Flag,
     Kind,
+    LaneField,
     Packet,
     Reason,
     WireError,
@@ -57,7 +59,14 @@ packets = st.builds(
 
 def fields_of(packet: Packet) -> dict[str, Any]:
     fields = {name: int(getattr(packet, name)) for name in FIELDS}
-    return {**fields, "kind": packet.kind.name, "codes": list(packet.codes), "words": packet.words.tolist()}
+    lanes = packet.lanes.field if packet.lanes else 0
+    return {
+        **fields,
+        "lanes": lanes,
+        "kind": packet.kind.name,
+        "codes": list(packet.codes),
+        "words": packet.words.tolist(),
+    }
 
 
 def reason_of(data: bytes) -> Reason | None:
@@ -67,6 +76,19 @@ def reason_of(data: bytes) -> Reason | None:
     except WireError as error:
         return error.reason
     return None
+
+
+LEGAL_LANES = {LaneField(*widths, shift=shift).field for widths in WIDE_SUMS.values() for shift in range(16)}
+
+
+@pytest.mark.parametrize("kind", [Kind.CONTRIBUTION, Kind.RESULT, Kind.ANSWER, Kind.RECEIPT, Kind.HELLO])
+def test_lanes_that_no_switch_adds_up_are_refused_and_so_are_any_of_packets_without_words(kind: Kind) -> None:
+    data = Packet(kind=kind, words=np.zeros(4, np.uint32)).to_bytes()
+    for field in range(1, 256):
+        legal = field in LEGAL_LANES and kind in (Kind.CONTRIBUTION, Kind.RESULT, Kind.ANSWER)
+        assert reason_of(with_byte(data, OFFSET_LANES, field)) is (None if legal else Reason.LENGTH)
+        for flag in (Flag.PASS, Flag.BARE):
+            assert reason_of(with_byte(with_byte(data, OFFSET_LANES, field), OFFSET_FLAGS, flag)) is Reason.LENGTH
 
 
 def with_byte(data: bytes, offset: int, value: int) -> bytes:
@@ -161,7 +183,7 @@ def test_a_checksum_finds_every_flipped_bit(packet: Packet, bit: int) -> None:
         (OFFSET_FLAGS, 16, Reason.LENGTH),
         (OFFSET_CODE_COUNT, MAX_CODES + 1, Reason.LENGTH),
         (OFFSET_CODE_COUNT, 0xFF, Reason.LENGTH),
-        (OFFSET_RESERVED, 1, Reason.LENGTH),
+        (OFFSET_LANES, 1, Reason.LENGTH),
     ],
 )
 def test_a_field_out_of_range_is_refused_under_its_own_reason(offset: int, value: int, reason: Reason) -> None:

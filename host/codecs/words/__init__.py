@@ -14,7 +14,8 @@ from collections.abc import Mapping
 
 from fanin.errors import ConfigurationError
 from fanin.host.codecs.words.codec import WordCodec
-from fanin.numerics.reduction import Element, Operator
+from fanin.numerics.lanes import WORD_BITS
+from fanin.numerics.reduction import WIDE_SUMS, Element, Operator
 from fanin.protocol.job import JobSpec
 
 
@@ -29,9 +30,16 @@ def table() -> Mapping[str, type[WordCodec]]:
     return found
 
 
+def number_for(element: Element, lanes: int) -> int:
+    """The number to look up: what is no float of at most 32 bits travels in words of 32, as it does in any lanes."""
+    narrow = element.floating and element is not Element.FLOAT64
+    return WORD_BITS if lanes in WIDE_SUMS and not narrow and element is not Element.INT64 else lanes
+
+
 @functools.cache
 def codec_class(element: Element, lanes: int) -> type[WordCodec]:
     """The codec for elements of that type and this number; ConfigurationError where no codec has it."""
+    lanes = number_for(element, lanes)
     for each in table().values():
         if lanes in each.numbers and element in each.elements:
             return each
@@ -46,4 +54,5 @@ def codec_for(
 
     Raises ConfigurationError for what the codec cannot carry: an element type, an operator, so many workers.
     """
-    return codec_class(element, lanes)(element, lanes, count, spec, operator, place)
+    number = number_for(element, lanes)
+    return codec_class(element, number)(element, number, count, spec, operator, place)

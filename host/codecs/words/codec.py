@@ -22,6 +22,7 @@ from fanin.numerics.fixed_point import Array, Codes, Residual
 from fanin.numerics.lanes import Words
 from fanin.numerics.reduction import Element, Operator
 from fanin.protocol.job import JobSpec
+from fanin.protocol.wire import LaneField
 
 
 class WordCodec(ABC):
@@ -46,6 +47,8 @@ class WordCodec(ABC):
     """Elements that share a scale code."""
     scaled: bool = False
     """Whether the ranks agree on scale codes."""
+    lanes: LaneField | None = None
+    """Of a codec whose lanes the switch adds up one by one: what its contributions say they are."""
     in_one_flow: bool = False
     """Whether all packets must travel in the first flow, since only together they are decoded."""
 
@@ -60,6 +63,11 @@ class WordCodec(ABC):
     @abstractmethod
     def word_count(self, packet: int) -> int:
         """Words in that packet."""
+
+    def result_word_count(self, packet: int) -> int:
+        """Words in that packet's result."""
+        words = self.word_count(packet)
+        return self.lanes.result_words(words) if self.lanes else words
 
     def codes(self, x: Array, factor: float, residual: Residual | None) -> Codes:
         """This worker's scale codes of a packet's elements, one per block; of a scaled codec only."""
@@ -76,6 +84,13 @@ class WordCodec(ABC):
     @abstractmethod
     def decode(self, words: Words, count: int, codes: Codes, contributors: int, divisor: float) -> Array:
         """The elements that the sum of `contributors` contributions stands for, divided; divisor 0: by how many."""
+
+    def decode_narrowed(
+        self, words: Words, count: int, codes: Codes, contributors: int, divisor: float, shift: int
+    ) -> Array:
+        """`decode` of a sum that the switch has narrowed: its lanes stand for 2^shift each. Of a codec with `lanes`."""
+        assert not shift, f"{self.name} sums have no shift"
+        return self.decode(words, count, codes, contributors, divisor)
 
     @abstractmethod
     def residual_after(self, x: Array, codes: Codes, factor: float, residual: Residual) -> Residual:

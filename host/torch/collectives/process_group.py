@@ -162,12 +162,13 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return session.description if session is not None else f"group {self._name!r}: no switch in use"
 
     def all_reduce_lanes(
-        self, tensor: torch.Tensor, *, lanes: int | None = None, average: bool = False,
+        self, tensor: torch.Tensor, *, lanes: int | str | None = None, average: bool = False,
         residual: torch.Tensor | None = None, operator: Any = SUM,
     ) -> FaninWork:  # fmt: skip
         """Sum or average in place, with lanes of its own (0: exactly, docs/numerics.md) and error feedback.
 
-        `lanes` may be any word codec's number (docs/codecs.md). `operator`: another reduction, with lanes = 0.
+        `lanes` may be any word codec's number (docs/codecs.md), or bits up / bits down ("4/8": `Options.lanes`).
+        `operator`: another reduction, with lanes = 0.
         `residual`: contiguous float32 on the host with as many elements, read and updated; the same bits need not be
         on every rank. Raises UnsupportedError for element types that do not go through the switch.
         """

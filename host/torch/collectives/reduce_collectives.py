@@ -18,7 +18,7 @@ from fanin.host.torch.collectives.request import Direct, Request
 from fanin.host.torch.collectives.routing import OPERATORS, SUM, SUM_ROUTES, Path, Route, route_of
 from fanin.host.torch.collectives.work import FaninWork, LocalWork, Tensors
 from fanin.numerics.lanes import WORD_BITS
-from fanin.numerics.reduction import EXACT, Element, Operator
+from fanin.numerics.reduction import EXACT, Element, Operator, lanes_number
 
 _BARRIER = torch.zeros(1, dtype=torch.int32)
 """What every barrier adds and nobody reads."""
@@ -30,7 +30,7 @@ class ReduceCollectives:
     def __init__(self, resources: GroupResources, counters: Counter[str]) -> None:
         self._resources = resources
         self._counters = counters
-        self._lanes = resources.options.lanes
+        self._lanes = resources.options.lanes_number
         self._exact = resources.options.largest_exact(resources.size)
         """Sums of up to so many elements are exact."""
         self._rank = resources.rank
@@ -93,12 +93,13 @@ class ReduceCollectives:
             route_of(op.op, tensor.dtype)
 
     def all_reduce_lanes(
-        self, tensor: torch.Tensor, timeout_s: float, *, lanes: int | None, average: bool,
+        self, tensor: torch.Tensor, timeout_s: float, *, lanes: int | str | None, average: bool,
         residual: torch.Tensor | None, operator: Any = SUM,
     ) -> FaninWork:  # fmt: skip
         """A sum, average or other reduction with lanes (or EXACT) and error feedback of the caller's choice (hooks)."""
         op = dist.ReduceOp(dist.ReduceOp.AVG if average else operator)
-        return self._reduce("all_reduce", tensor, tensor, 0, op, timeout_s, lanes=lanes, residual=residual)
+        number = lanes_number(lanes) if isinstance(lanes, str) else lanes
+        return self._reduce("all_reduce", tensor, tensor, 0, op, timeout_s, lanes=number, residual=residual)
 
     def reduce(self, tensor: torch.Tensor, root: int, op: Any, timeout_s: float) -> FaninWork:
         """The root's tensor becomes the result; the others keep theirs."""

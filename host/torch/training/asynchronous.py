@@ -174,7 +174,7 @@ class AsynchronousOptimizer:
         return {
             "rounds": self.rounds,
             "epoch_rounds": self.options.epoch_rounds,
-            "lanes": self.options.lanes or self.group.options.lanes,
+            "lanes": self.group.options.lanes if self.options.lanes is None else self.options.lanes,
             "optimizer": type(self._optimizer).__name__,
             "parameters": parameter_facts(self._model, self._parameters),
         }

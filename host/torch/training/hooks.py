@@ -13,21 +13,21 @@ from torch.futures import Future
 
 from fanin.errors import ConfigurationError
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
-from fanin.numerics.reduction import LANES
+from fanin.numerics.reduction import lanes_number
 
 
 class LanesState:
     """State of `lanes_hook`: which group, how many bits, and what each bucket still owes.
 
-    `lanes`: bits per lane, 32, 16, 8 or 4; None for the group's own. `error_feedback`: keep and add back what was cut
-    off (one float32 per gradient element, in host memory). `group`: a fanin group; None for the world's.
+    `lanes`: as in `Options.lanes`, 8 or "4/8"; None for the group's own. `error_feedback`: keep and add back what was
+    cut off (one float32 per gradient element, in host memory). `group`: a fanin group; None for the world's.
     """
 
     def __init__(
-        self, *, lanes: int | None = None, error_feedback: bool = False, group: c10d.ProcessGroup | None = None
+        self, *, lanes: int | str | None = None, error_feedback: bool = False, group: c10d.ProcessGroup | None = None
     ) -> None:
-        if lanes is not None and lanes not in LANES:
-            raise ConfigurationError(f"lanes = {lanes}; must be one of {LANES}")
+        if lanes is not None:
+            lanes_number(lanes)
         found = group if group is not None else dist.group.WORLD
         if not isinstance(found, FaninProcessGroup):
             raise ConfigurationError("lanes_hook needs a group whose backend is 'fanin'")

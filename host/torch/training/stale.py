@@ -28,6 +28,7 @@ from fanin.host.stale.scale import HEADROOM, ScaleEpochs, power_of
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.training.accounts import gather_accounts
 from fanin.host.torch.training.pacing import Chooser, Pacing
+from fanin.numerics.reduction import WIDE_SUMS, lanes_number
 from fanin.options import Rounds
 
 _JOBS: weakref.WeakKeyDictionary[FaninProcessGroup, Counter[str]] = weakref.WeakKeyDictionary()
@@ -49,8 +50,8 @@ class StaleOptions:
     and the round that it is contributed to. None: S."""
     epoch_rounds: int = 1024
     """Rounds from one change of scale to the next, more than S. Each change costs one meeting of all workers."""
-    lanes: int | None = None
-    """Bits per lane, 32, 16, 8 or 4. None: the group's."""
+    lanes: int | str | None = None
+    """As `Options.lanes`: 8 or "4/8". None: the group's."""
     tune: Chooser | None = None
     """Chooser of S (DynamicBound, whose range then stands for `staleness`) or of K (SemiAsynchronousQuorum,
     AdaptiveQuorum) while the job runs, from what rank 0 sees. None: nobody."""
@@ -58,6 +59,8 @@ class StaleOptions:
     """How long a rank waits for the others before it raises CollectiveTimeoutError."""
 
     def __post_init__(self) -> None:
+        if self.lanes is not None:
+            lanes_number(self.lanes)
         if self.bound is not None and self.bound < 0:
             raise ConfigurationError(f"bound = {self.bound}; must not be negative")
         if self.patience_s <= 0:
@@ -123,7 +126,7 @@ def layout_for(
         elements=elements,
         words_per_packet=words_per_packet,
         flows=flows,
-        lanes=options.lanes or group.options.lanes,
+        lanes=group.options.lanes_number if options.lanes is None else lanes_number(options.lanes),
         workers=dist.get_world_size(group),
         staleness=options.largest_staleness,
     )
@@ -132,6 +135,12 @@ def layout_for(
 def check_shape(session: Session, layout: Layout) -> None:
     """ConfigurationError unless the job is of the model's shape."""
     spec = session.spec
+    if layout.lanes in WIDE_SUMS and not spec.accumulators:
+        up, down = WIDE_SUMS[layout.lanes]
+        raise ConfigurationError(
+            f"lanes = {up}/{down}: the switch gives this job no accumulators for lanes, for it adds whole words or has "
+            "no more memory. Remedy: packed lanes (lanes = 32, 16, 8 or 4), or a software switch with more --memory"
+        )
     if (spec.slots, spec.words_per_packet, session.flows) == (layout.slots, layout.words_per_packet, layout.flows):
         return
     raise ConfigurationError(

@@ -92,6 +92,10 @@ class Capacity:
             )
         if (spec.branches and not self.root) or (at_leaf and not self.leaf):
             raise ConfigurationError("this program takes no part in trees of switches")
+        if spec.accumulators:
+            raise ConfigurationError(
+                "this program adds whole words: it keeps no accumulators for lanes (lanes = 8/8, 4/8 ...)"
+            )
         if spec.words_per_packet > self.words_per_packet:
             raise ConfigurationError(
                 f"words_per_packet = {spec.words_per_packet}; the program parses {self.words_per_packet}"

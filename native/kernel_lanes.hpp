@@ -1,0 +1,155 @@
+// Sums that keep their bits, at the switch: lanes are added up one by one, and narrowed when their round closes. The rules
+// stand in fanin/numerics/wide_sums.py. Plain loops, each over one plane of accumulators (kernels.hpp), that the compiler
+// vectorizes: no lane is moved past another one but where the result interleaves planes.
+//
+// Templates over the group type, though they do not use it, for the reason that kernel_body.hpp gives.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels.hpp"
+#include "packet.hpp"
+
+namespace fanin {
+
+template <class Simd>
+struct LaneLoops {
+  using Size = std::size_t;
+
+  // ---- adding up
+
+  // Plane P of lanes of U bits; Sum is unsigned, since it wraps around.
+  template <class Sum, std::uint32_t U, std::uint32_t P, bool First>
+  static void add_plane(Sum* __restrict__ sums, const std::uint8_t* __restrict__ in, Size bytes, std::uint32_t shift) {
+    constexpr std::uint32_t DOWN = 8 - U * (P + 1), MASK = (1u << U) - 1, BOUND = MASK >> 1;
+    Sum* const plane = sums + P * bytes;
+    if (shift == 0) {
+      for (Size i = 0; i < bytes; ++i) {
+        const Sum lane = static_cast<Sum>((in[i] >> DOWN & MASK) - BOUND);
+        plane[i] = static_cast<Sum>((First ? 0 : plane[i]) + lane);
+      }
+      return;
+    }
+    for (Size i = 0; i < bytes; ++i) {
+      const Sum lane = static_cast<Sum>(((in[i] >> DOWN & MASK) - BOUND) << shift);
+      plane[i] = static_cast<Sum>((First ? 0 : plane[i]) + lane);
+    }
+  }
+
+  template <class Sum, std::uint32_t U, bool First>
+  static void add_planes(Sum* sums, const std::uint8_t* in, Size bytes, std::uint32_t shift) {
+    add_plane<Sum, U, 0, First>(sums, in, bytes, shift);
+    if constexpr (U <= 4) add_plane<Sum, U, 1, First>(sums, in, bytes, shift);
+    if constexpr (U == 2) {
+      add_plane<Sum, U, 2, First>(sums, in, bytes, shift);
+      add_plane<Sum, U, 3, First>(sums, in, bytes, shift);
+    }
+  }
+
+  template <class Sum, bool First>
+  static void add(Sum* sums, std::uint8_t lanes, const std::uint8_t* in, Size bytes) {
+    const std::uint32_t shift = lane_shift(lanes);
+    switch (lane_bits_up(lanes)) {
+      case 8: return add_planes<Sum, 8, First>(sums, in, bytes, shift);
+      case 4: return add_planes<Sum, 4, First>(sums, in, bytes, shift);
+      default: return add_planes<Sum, 2, First>(sums, in, bytes, shift);
+    }
+  }
+
+  static void accumulate(const LaneSums& sums, std::uint8_t lanes, const std::uint8_t* in, Size bytes, bool first) {
+    if (sums.bytes_each == 2) {
+      auto* const at = reinterpret_cast<std::uint16_t*>(sums.at);
+      return first ? add<std::uint16_t, true>(at, lanes, in, bytes) : add<std::uint16_t, false>(at, lanes, in, bytes);
+    }
+    auto* const at = reinterpret_cast<std::uint32_t*>(sums.at);
+    return first ? add<std::uint32_t, true>(at, lanes, in, bytes) : add<std::uint32_t, false>(at, lanes, in, bytes);
+  }
+
+  // ---- narrowing
+
+  // rint(sum / 2^shift) within the bound, plus the bound: what a lane of the result holds. Computed in the width of the
+  // accumulators, where nothing overflows: the remainder is compared with a half instead of adding one.
+  template <class Sum, class Signed, bool Shifts>
+  static std::uint8_t lane(Sum sum, std::uint32_t shift, Signed bound) {
+    Signed rounded = static_cast<Signed>(sum);
+    if constexpr (Shifts) {
+      const Sum half = static_cast<Sum>(Sum{1} << (shift - 1));
+      const Sum rest = static_cast<Sum>(sum & ((Sum{1} << shift) - 1));
+      rounded = static_cast<Signed>(rounded >> shift);
+      const Sum odd = static_cast<Sum>(rounded & 1);
+      rounded = static_cast<Signed>(rounded + (static_cast<Sum>(rest + odd) > half ? 1 : 0));
+    }
+    rounded = rounded < bound ? rounded : bound;
+    rounded = rounded > -bound ? rounded : static_cast<Signed>(-bound);
+    return static_cast<std::uint8_t>(rounded + bound);
+  }
+
+  template <class Sum, class Signed>
+  static std::uint32_t largest(const Sum* sums, Size count) {
+    Sum most = 0;
+    for (Size i = 0; i < count; ++i) {
+      const Sum minus = static_cast<Sum>(0 - sums[i]);
+      const Sum magnitude = static_cast<Signed>(sums[i]) < 0 ? minus : sums[i];
+      most = magnitude > most ? magnitude : most;
+    }
+    return most;
+  }
+
+  static std::uint32_t shift_for(std::uint32_t most, std::uint32_t bound) {
+    if (most <= bound) return 0;
+    for (std::uint32_t shift = 1; shift < MAX_SHIFT; ++shift) {
+      const std::uint32_t quotient = most >> shift, half = (1u << shift) >> 1;
+      if (quotient + ((most & ((1u << shift) - 1)) + (quotient & 1) > half ? 1 : 0) <= bound) return shift;
+    }
+    return MAX_SHIFT;
+  }
+
+  // Bytes of D-bit lanes from so many planes of sums, each of `bytes`.
+  template <class Sum, class Signed, std::uint32_t D, std::uint32_t PLANES, bool Shifts>
+  static void pack(const Sum* __restrict__ sums, Size bytes, std::uint32_t shift, std::uint8_t* __restrict__ out) {
+    constexpr Signed BOUND = D == 8 ? 127 : 7;
+    if constexpr (D == 8) {
+      for (Size i = 0; i < bytes; ++i)
+        for (std::uint32_t plane = 0; plane < PLANES; ++plane) out[i * PLANES + plane] = lane<Sum, Signed, Shifts>(sums[plane * bytes + i], shift, BOUND);
+    } else {
+      for (Size i = 0; i < bytes; ++i)
+        for (std::uint32_t pair = 0; pair < PLANES / 2; ++pair) {
+          const Sum* const two = sums + 2 * pair * bytes + i;
+          out[i * (PLANES / 2) + pair] = static_cast<std::uint8_t>(lane<Sum, Signed, Shifts>(two[0], shift, BOUND) << 4 |
+                                                                   lane<Sum, Signed, Shifts>(two[bytes], shift, BOUND));
+        }
+    }
+  }
+
+  template <class Sum, class Signed, std::uint32_t D, std::uint32_t PLANES>
+  static void pack_planes(const Sum* sums, Size bytes, std::uint32_t shift, std::uint8_t* out) {
+    if (shift == 0) return pack<Sum, Signed, D, PLANES, false>(sums, bytes, shift, out);
+    pack<Sum, Signed, D, PLANES, true>(sums, bytes, shift, out);
+  }
+
+  template <class Sum, class Signed>
+  static std::uint32_t narrow_sums(const Sum* sums, std::uint8_t lanes, Size bytes, std::uint8_t* out) {
+    const std::uint32_t up = lane_bits_up(lanes), down = lane_bits_down(lanes);
+    const std::uint32_t most = largest<Sum, Signed>(sums, bytes * (8 / up));
+    const std::uint32_t shift = shift_for(most, (1u << (down - 1)) - 1);
+    if (down == 8) {
+      if (up == 8) pack_planes<Sum, Signed, 8, 1>(sums, bytes, shift, out);
+      else if (up == 4) pack_planes<Sum, Signed, 8, 2>(sums, bytes, shift, out);
+      else pack_planes<Sum, Signed, 8, 4>(sums, bytes, shift, out);
+    } else if (up == 4) {
+      pack_planes<Sum, Signed, 4, 2>(sums, bytes, shift, out);
+    } else {
+      pack_planes<Sum, Signed, 4, 4>(sums, bytes, shift, out);
+    }
+    return shift;
+  }
+
+  static std::uint32_t narrow(const LaneSums& sums, std::uint8_t lanes, Size bytes, std::uint8_t* out) {
+    if (sums.bytes_each == 2)
+      return narrow_sums<std::uint16_t, std::int16_t>(reinterpret_cast<const std::uint16_t*>(sums.at), lanes, bytes, out);
+    return narrow_sums<std::uint32_t, std::int32_t>(reinterpret_cast<const std::uint32_t*>(sums.at), lanes, bytes, out);
+  }
+};
+
+}  // namespace fanin
