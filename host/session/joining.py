@@ -131,7 +131,7 @@ class _Joining:
             words_per_packet=options.words_per_packet,
             checksum=bool(options.checksum) or (options.checksum is None and options.corrupts),
             authenticate=options.authenticate,
-            accumulators=options.needs_accumulators or None,
+            accumulators=accumulators_wished(options, rounds),
             exposed=exposed(facts, who.address.scheme, curve=options.curve_server_key is not None),
             quorum=rounds.quorum,
             staleness=rounds.staleness,
@@ -276,6 +276,17 @@ class _Joining:
             who, waited_s = self._who, now - self._started_s
             log.warning("rank %d of job %r at %s: %s for %.0f s", who.rank, who.job_name, who.address, what, waited_s)
             self._warn_s = now + waited_s
+
+
+def accumulators_wished(options: Options, rounds: Rounds) -> bool | None:
+    """Whether a rank needs an accumulator for each lane (None: can use them).
+
+    In a job with staleness each chunk of the model owns a slot and all lanes are of one width: what is not needed would
+    take the memory of several copies of the gradient.
+    """
+    if options.needs_accumulators:
+        return True
+    return None if rounds == SYNCHRONOUS else False
 
 
 def worker_of(admitted: control.Admitted) -> int:

@@ -7,9 +7,10 @@ import dataclasses
 import pytest
 
 from fanin.errors import ConfigurationError
+from fanin.host.session.joining import accumulators_wished
 from fanin.host.stale.layout import Layout
 from fanin.numerics.reduction import WIDE_SUMS, lanes_number
-from fanin.options import Options
+from fanin.options import Options, Rounds
 from fanin.protocol import control
 from fanin.protocol.control import Refusal
 from tests.control.fakes import BUFFERS, World, join
@@ -68,6 +69,12 @@ def test_a_pipeline_refuses_by_name_who_cannot_do_without_and_serves_all_others(
 )  # fmt: skip
 def test_options_say_whether_a_job_can_do_without(options: dict[str, str | int], needs: bool) -> None:
     assert Options(**options).needs_accumulators is needs  # type: ignore[arg-type]
+
+
+def test_only_stale_jobs_of_wide_sums_ask_for_accumulators() -> None:
+    stale, wide = Rounds(staleness=2), Options(lanes="8")
+    assert [accumulators_wished(Options(), rounds) for rounds in (Rounds(), stale)] == [None, False]
+    assert [accumulators_wished(wide, rounds) for rounds in (Rounds(), stale)] == [True, True]
 
 
 def test_lanes_are_read_from_the_environment_as_they_are_meant() -> None:

@@ -205,7 +205,12 @@ class StaleJob:
         scale = ScaleEpochs(options.largest_staleness, options.epoch_rounds, power_of(agreed.item()) + HEADROOM)
         session = Session.join(
             options=dataclasses.replace(
-                group.options, slots=layout.slots, words_per_packet=layout.words_per_packet, switch=str(group.switch)
+                group.options,
+                slots=layout.slots,
+                words_per_packet=layout.words_per_packet,
+                switch=str(group.switch),
+                lanes=group.options.lanes if options.lanes is None else options.lanes,
+                codec=None,
             ),
             switch=group.switch,
             job_name=next_job_name(group),
