@@ -62,7 +62,10 @@ class NativeProgram:
 
 def translate(program: Program, operations: Mapping[str, int]) -> NativeProgram:
     """The whole program. NotNative for what the interpreter does not do."""
-    return _Translation(program, operations).run()
+    try:
+        return _Translation(program, operations).run()
+    except RecursionError:
+        raise NotNative("expressions that are nested so deeply") from None
 
 
 @dataclass(slots=True)
