@@ -1,6 +1,7 @@
 """Types of the native extension (native/, C++20). Same names, same verbs and same results as the Python twins."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -321,6 +322,32 @@ class CarrierRig:
     def source_of(self, worker: int) -> int: ...
     def worker_counters(self, worker: int) -> dict[str, int]: ...
     def switch_counters(self) -> dict[str, int]: ...
+
+# --- compiled P4 programs (native/bind_p4.cpp) ---
+
+P4_OPERATIONS: tuple[str, ...]
+
+class P4Machine:
+    def __init__(self, program: dict[str, object]) -> None: ...
+    def put(
+        self,
+        table: int,
+        value: list[int],
+        mask: list[int],
+        ranges: list[tuple[int, int, int, int]],
+        position: int,
+        action: int,
+        next: int,
+        data: list[int],
+        counts: Any,
+    ) -> int: ...
+    def take(self, table: int, number: int) -> None: ...
+    def set_miss(self, table: int, action: int, next: int, data: list[int]) -> None: ...
+    def set_group(self, number: int, replicas: Sequence[tuple[int, int]] | None) -> None: ...
+    def set_mirror(self, number: int, replicas: Sequence[tuple[int, int]] | None, cut: int) -> None: ...
+    def process(
+        self, packets: list[tuple[int, bytes]], now_us: int
+    ) -> tuple[list[tuple[int, bytes]], int, int, int, int, str]: ...
 
 class Wires:
     def __init__(self) -> None: ...

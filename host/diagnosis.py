@@ -295,7 +295,8 @@ def _jobs(answer: control.Stats) -> Iterator[Check]:
     others = f"{len(answer.jobs) - len(waiting)} running, {len(waiting)} waiting"
     if not answer.operator:
         others = f"{answer.job_count} (the switch's key, FANIN_KEY_FILE, shows which)"
-    yield Check(name="jobs", result=f"{others}; {used:,.1f} of {whole:,.0f} MiB used")
+    memory = f"; {used:,.1f} of {whole:,.0f} MiB used" if answer.memory_bytes else ""
+    yield Check(name="jobs", result=f"{others}{memory}")
     for data in answer.data:
         noted = [f"{name} {count:,}" for name, count in data.counters.items() if count and name.startswith(NOTABLE)]
         if noted:

@@ -1,4 +1,5 @@
 #include "bind.hpp"
+#include "bind_p4.hpp"
 
 PYBIND11_MODULE(_native, module) {
   module.doc() = "The hot path of fanin. Every part has a readable Python twin; see native/README.md.";
@@ -8,4 +9,5 @@ PYBIND11_MODULE(_native, module) {
   fanin::bind_udp(module);
   fanin::bind_carriers(module);
   fanin::bind_wires(module);
+  fanin::bind_p4(module);
 }

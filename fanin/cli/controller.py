@@ -30,9 +30,6 @@ from fanin.schemes import DEFAULT
 if TYPE_CHECKING:
     from fanin.switch.controller.data_plane import DataPlane
 
-MEMORY_BYTES = 1 << 40
-"""The controller's own limit is none: the device says when its registers are used up."""
-
 
 def controller(
     p4runtime: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the device serves P4Runtime.")],
@@ -64,6 +61,7 @@ def controller(
 ) -> None:
     """Admit jobs to BMv2, the emulator or a Tofino. Workers find it with FANIN_SWITCH=udp://host:port of --bind."""
     opening = load_p4()
+    from fanin.switch.controller.resources import UNLIMITED_BYTES
     from fanin.switch.p4runtime.controller.links import DeviceAddress
     from fanin.switch.service.service import ServiceOptions, SwitchService
 
@@ -90,7 +88,7 @@ def controller(
     options = ServiceOptions(
         host=host,
         port=port,
-        memory_bytes=MEMORY_BYTES,
+        memory_bytes=UNLIMITED_BYTES,  # the device says when its registers are used up
         schemes=(DEFAULT,),
         data=data,
         liveness_timeout_s=liveness(liveness_timeout),

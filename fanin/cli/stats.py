@@ -99,8 +99,9 @@ def render(answer: control.Stats, address: SwitchAddress) -> Group:
     from rich.text import Text
 
     used, whole = answer.memory_used_bytes / (1 << 20), answer.memory_bytes / (1 << 20)
+    memory = f", memory {used:,.1f} of {whole:,.0f} MiB" if answer.memory_bytes else ""
     head = Text(
-        f"{address}: fanin {answer.software}, up {answer.uptime_s:,.0f} s, memory {used:,.1f} of {whole:,.0f} MiB"
+        f"{address}: fanin {answer.software}, up {answer.uptime_s:,.0f} s{memory}"
         f"{', encrypted' * answer.curve}\n{answer.engine}"
     )
     refused = ", ".join(f"{code} {count}" for code, count in sorted(answer.refused.items()))

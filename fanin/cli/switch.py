@@ -98,6 +98,9 @@ def switch(
             metavar="HOST:PORT", help="With --target p4: serve P4Runtime there; `fanin controller` programs it."
         ),
     ] = None,
+    device_id: Annotated[
+        int | None, typer.Option(min=0, max=2**64 - 1, help="With --p4runtime: the device's number there. Default: 0.")
+    ] = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
     tls_ca: TlsCa = None,
@@ -118,8 +121,10 @@ def switch(
             if parent is not None:
                 raise ConfigurationError("--parent with --p4runtime is for `fanin controller`, which admits the jobs")
             at, tls = where(p4runtime, "--p4runtime"), tls_files(tls_certificate, tls_key, tls_ca)
-            serve_device(artefacts, (host, port), at, tls, quiet)
+            serve_device(artefacts, (host, port), at, tls, quiet, device_id or 0)
             return
+        if device_id is not None:
+            raise ConfigurationError("--device-id is for --p4runtime")
         if tls_certificate or tls_key or tls_ca:
             raise ConfigurationError("--tls-... is for --p4runtime")
         options = ServiceOptions(
@@ -206,10 +211,15 @@ def _emulated(artefacts: Artefacts) -> Callable[[str, int], DataPlane]:
 
 
 def serve_device(
-    artefacts: Artefacts, data: tuple[str, int], control: tuple[str, int], tls: TlsFiles | None, quiet: bool
+    artefacts: Artefacts,
+    data: tuple[str, int],
+    control: tuple[str, int],
+    tls: TlsFiles | None,
+    quiet: bool,
+    device_id: int,
 ) -> None:
     """The emulator as a P4Runtime device, until a signal ends it."""
-    device = load_p4().open_device(artefacts, data, control, tls)
+    device = load_p4().open_device(artefacts, data, control, tls, device_id)
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())

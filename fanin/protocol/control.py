@@ -436,6 +436,7 @@ class Stats:
     """`native`, or `twin` and why."""
     uptime_s: float
     memory_bytes: int
+    """0: no limit of the controller's; the device says when it has room for no more."""
     memory_used_bytes: int
     curve: bool
     data: tuple[DataReport, ...]

@@ -33,7 +33,7 @@ from fanin.switch.controller.jobs import Contact, Job
 from fanin.switch.controller.lifecycle import Lifecycle
 from fanin.switch.controller.outbox import Outbox
 from fanin.switch.controller.reports import report, seen_by
-from fanin.switch.controller.resources import Resources
+from fanin.switch.controller.resources import UNLIMITED_BYTES, Resources
 from fanin.switch.controller.trees import ThroughLeaves
 
 
@@ -110,14 +110,16 @@ class AnyController(abc.ABC):
 
     def stats(self, now: float) -> control.Stats:
         """Everything that `fanin stats` shows."""
-        memory_bytes = self._resources.limits.memory_bytes
+        memory_bytes, used_bytes = self._resources.limits.memory_bytes, self._table.memory_bytes
+        if memory_bytes == UNLIMITED_BYTES:
+            memory_bytes = used_bytes = 0
         return control.Stats(
             software=fanin.__version__,
             wire_version=WIRE_VERSION,
             engine=self.engine,
             uptime_s=now - self._started_s,
             memory_bytes=memory_bytes,
-            memory_used_bytes=memory_bytes - self._resources.free_bytes,
+            memory_used_bytes=used_bytes,
             curve=self._curve,
             data=tuple(
                 control.DataReport(

@@ -17,6 +17,8 @@ from fanin.switch.controller.job_shape import JobShape
 from fanin.switch.controller.job_table import JobTable
 
 MAX_INDEX = 0xFFFF
+UNLIMITED_BYTES = 1 << 40
+"""Memory of a switch whose device says itself when it has room for no more; reported as 0."""
 MAX_JOBS = 4096
 """Jobs at one time, forming ones included."""
 MAX_JOBS_PER_SOURCE = 512

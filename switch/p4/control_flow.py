@@ -128,7 +128,7 @@ class ControlFlow:
             else:
                 self.lines.append(f" e = {handle}_remembered(x) or {handle}.find(x)")
         if counts:
-            self.lines.append(f" if e is not {handle}.miss: e.packets += 1; e.bytes += k.arrived")
+            self.lines.append(f" if e is not {handle}.miss: e.counts[0] += 1; e.counts[1] += k.arrived")
         self.lines.append(" e.run(f, k, e.data)")
         exits = any(self.actions[number].exits for number in actions.values())
         self.lines.append(" return None if k.exit else e.next" if exits else " return e.next")

@@ -3,13 +3,46 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import MutableSequence
+from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass, field
+from typing import Any, overload
 
 from fanin.switch.p4.document import Node
 
 MAX_CELLS = 1 << 26
 """Cells of one array: 64 Mi, as many bytes again times its width."""
+
+
+class WideCells(Sequence[int]):
+    """Cells of more than 64 bits, in memory that the native interpreter shares: 64-bit limbs, the lowest first."""
+
+    def __init__(self, bits: int, size: int) -> None:
+        self._cell_bytes = -(-bits // 64) * 8
+        self._size = size
+        self.memory = bytearray(self._cell_bytes * size)
+        self._view = memoryview(self.memory)
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[int]: ...
+    def __getitem__(self, at: int | slice) -> Any:
+        if isinstance(at, slice):
+            return [self[each] for each in range(*at.indices(self._size))]
+        first = self._first(at)
+        return int.from_bytes(self._view[first : first + self._cell_bytes], "little")
+
+    def __setitem__(self, at: int, value: int) -> None:
+        first = self._first(at)
+        self._view[first : first + self._cell_bytes] = value.to_bytes(self._cell_bytes, "little")
+
+    def _first(self, at: int) -> int:
+        if not 0 <= at < self._size:
+            raise IndexError(f"cell {at} of {self._size}")
+        return at * self._cell_bytes
 
 
 @dataclass(slots=True)
@@ -21,10 +54,13 @@ class Register:
     """What compiled code calls `cells`."""
     bits: int
     size: int
-    cells: MutableSequence[int] = field(init=False)
+    cells: WideCells | MutableSequence[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.cells = [0] * self.size if self.bits > 64 else array("I" if self.bits <= 32 else "Q", [0]) * self.size
+        if self.bits > 64:
+            self.cells = WideCells(self.bits, self.size)
+        else:
+            self.cells = array("I" if self.bits <= 32 else "Q", [0]) * self.size
 
     def reset(self) -> None:
         """All cells are zero again."""
@@ -39,13 +75,13 @@ class Counter:
     name: str
     symbol: str
     size: int
-    packets: list[int] = field(init=False)
-    bytes: list[int] = field(init=False)
+    packets: MutableSequence[int] = field(init=False)
+    bytes: MutableSequence[int] = field(init=False)
     table: str | None = None
     """The table whose entries a direct counter counts; None: an indirect counter."""
 
     def __post_init__(self) -> None:
-        self.packets, self.bytes = [0] * self.size, [0] * self.size
+        self.packets, self.bytes = array("q", [0]) * self.size, array("q", [0]) * self.size
 
 
 def read_registers(root: Node) -> dict[str, Register]:

@@ -53,7 +53,9 @@ class Program:
     actions: Mapping[str, tuple[str, ...]]
     """Names of the parameters of every action of a table."""
     source: str
-    """The Python that runs, for people who look for a fault."""
+    """The Python that runs; the native interpreter's code is made of it."""
+    names: Mapping[str, Any]
+    """What the names in `source` stand for."""
     parser_start: Callable[..., Any] | None
     ingress_start: Callable[..., Any] | None
     egress_start: Callable[..., Any] | None
@@ -133,6 +135,7 @@ def load(text: str | bytes, *, drop_port: int) -> Program:
         field_lists=field_lists,
         actions={action.name: action.parameters for action in flow.actions.values()},
         source=text_source,
+        names=names,
         parser_start=names["parser_start"],
         ingress_start=names.get("ingress_start"),
         egress_start=names.get("egress_start"),

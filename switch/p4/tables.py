@@ -13,9 +13,11 @@ Rules
 from __future__ import annotations
 
 import enum
-from bisect import insort
+from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from fanin.errors import FaninError
 
@@ -88,12 +90,22 @@ class Entry:
     mask: int = 0
     ranges: tuple[tuple[int, int, int, int], ...] = ()
     """(shift, mask, low, high) of each field that is compared with a range."""
-    packets: int = 0
-    bytes: int = 0
+    counts: array[int] = field(default_factory=lambda: array("q", (0, 0)))
+    """Packets and bytes that it was found for; the native interpreter counts in the same memory."""
     constant: bool = False
     """Written in the program; the control plane cannot change it."""
     note: object = None
     """The control plane's own, kept as it is."""
+
+    @property
+    def packets(self) -> int:
+        """Packets that it was found for, where its table counts."""
+        return self.counts[0]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of these packets."""
+        return self.counts[1]
 
     def __lt__(self, other: Entry) -> bool:
         return self.rank < other.rank
@@ -112,6 +124,19 @@ class ActionFacts:
     name: str
     widths: tuple[int, ...]
     run: Callable[..., None]
+
+
+class Watcher(Protocol):
+    """Who keeps a copy of a table's entries (switch/p4/native.py)."""
+
+    def put(self, entry: Entry, position: int) -> None:
+        """An entry was added, as that one in the order in which entries win."""
+
+    def take(self, entry: Entry) -> None:
+        """An entry is gone."""
+
+    def missed(self, entry: Entry) -> None:
+        """What is done on a miss has changed."""
 
 
 @dataclass(slots=True)
@@ -133,6 +158,7 @@ class Table:
     ordered: list[Entry] = field(default_factory=list)
     remembered: dict[int, Entry] = field(default_factory=dict)
     miss: Entry = field(init=False)
+    watcher: Watcher | None = None
     _default: tuple[str, tuple[int, ...]] = ("", ())
 
     @property
@@ -187,7 +213,7 @@ class Table:
         entry = self._made(matches, priority, action, data)
         old = self._existing(entry)
         self._take(old)
-        entry.packets, entry.bytes = old.packets, old.bytes
+        entry.counts[:] = old.counts
         self._put(entry)
         return entry
 
@@ -203,9 +229,8 @@ class Table:
     def clear(self) -> None:
         """Remove every entry that the control plane has made."""
         if not self.immutable:
-            self.exact.clear()
-            self.ordered.clear()
-            self.remembered.clear()
+            for entry in self:
+                self._take(entry)
 
     def set_default(self, action: str | None, data: tuple[int, ...] = ()) -> None:
         """The action on a miss; None: the program's own default."""
@@ -234,6 +259,8 @@ class Table:
         run = self._facts(action, data).run if action else _nothing
         self.miss = Entry(action, data, run, self.after(action, False))
         self.remembered.clear()
+        if self.watcher is not None:
+            self.watcher.missed(self.miss)
 
     def _check_mutable(self) -> None:
         if self.immutable:
@@ -283,9 +310,13 @@ class Table:
     def _put(self, entry: Entry) -> None:
         if self.is_exact:
             self.exact[entry.value] = entry
+            position = 0
         else:
-            insort(self.ordered, entry)
+            position = bisect_right(self.ordered, entry)
+            self.ordered.insert(position, entry)
             self.remembered.clear()
+        if self.watcher is not None:
+            self.watcher.put(entry, position)
 
     def _take(self, entry: Entry) -> None:
         if self.is_exact:
@@ -293,6 +324,8 @@ class Table:
         else:
             self.ordered.remove(entry)
             self.remembered.clear()
+        if self.watcher is not None:
+            self.watcher.take(entry)
 
 
 def _nothing(f: list[int], k: object, p: tuple[int, ...]) -> None:

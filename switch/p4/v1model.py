@@ -22,14 +22,18 @@ Rules
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from fanin.errors import PacketError
+from fanin.errors import PacketError, UnsupportedError
+from fanin.extension import native_extension
+from fanin.switch.p4.native import NativeMachine
+from fanin.switch.p4.native_code import NotNative
 from fanin.switch.p4.packet_state import NO_CUT, PacketState, ParserStop
 from fanin.switch.p4.program import Program, load
-from fanin.switch.p4.replication import MirrorSession, Replica
+from fanin.switch.p4.replication import MirrorSession, Replica, Watched
 
 DROP_PORT = 511
 """simple_switch's default: the highest number that a 9-bit port can have."""
@@ -39,6 +43,8 @@ MAX_PARSE_STATES = 4096
 """Parse states that one packet may go through: a parser that goes in circles without reading ends here."""
 NORMAL, INGRESS_CLONE, EGRESS_CLONE, RECIRCULATED, REPLICATED, RESUBMITTED = 0, 1, 2, 4, 5, 6
 """standard_metadata.instance_type."""
+
+log = logging.getLogger("fanin.switch.p4")
 
 
 @dataclass(slots=True)
@@ -86,10 +92,15 @@ class V1Switch:
     program: Program
     random: Callable[[int], int] = _no_randomness
     """Draws from 0..n-1, for programs that want it."""
-    groups: dict[int, tuple[Replica, ...]] = field(default_factory=dict)
+    native: bool | None = None
+    """Which interpreter runs the program: True: native, False: Python, None: native for whatever it runs."""
+    groups: Watched[tuple[Replica, ...]] = field(default_factory=Watched)
     """Multicast groups by number, from 1 on."""
-    mirrors: dict[int, MirrorSession] = field(default_factory=dict)
+    mirrors: Watched[MirrorSession] = field(default_factory=Watched)
     tally: Tally = field(default_factory=Tally)
+    engine: str = field(init=False, default="Python interpreter")
+    """Which interpreter runs the program, and why, where Python has to."""
+    _machine: NativeMachine | None = field(init=False, default=None)
     _places: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -105,17 +116,76 @@ class V1Switch:
             for name in members:
                 if (found := layout.intrinsic(header, name)) is not None:
                     self._places[name] = found[0]
+        self._choose_interpreter()
 
     @classmethod
-    def from_json(cls, text: str | bytes, *, random: Callable[[int], int] = _no_randomness) -> V1Switch:
-        """Load a program; ProgramError and UnsupportedError as switch/p4/program.py says."""
-        return cls(load(text, drop_port=DROP_PORT), random)
+    def from_json(
+        cls, text: str | bytes, *, random: Callable[[int], int] = _no_randomness, native: bool | None = None
+    ) -> V1Switch:
+        """Load a program; ProgramError and UnsupportedError as switch/p4/program.py says.
+
+        With `native`, UnsupportedError also for what the native interpreter does not run.
+        """
+        return cls(load(text, drop_port=DROP_PORT), random, native)
+
+    def _choose_interpreter(self) -> None:
+        extension = native_extension(self.native)
+        if extension is None:
+            self.engine += ": the native extension is not used"
+            return
+        limits = {"max_states": MAX_PARSE_STATES, "max_passes": MAX_PASSES, "drop_port": DROP_PORT}
+        try:
+            machine = NativeMachine(extension, self.program, self._places, limits)
+        except NotNative as reason:
+            self.engine += f": the native one does not do {reason}"
+            if self.native:
+                raise UnsupportedError(f"the native interpreter does not do {reason}") from None
+            log.warning("this program runs in the %s; it is many times slower there", self.engine)
+            return
+        self._machine, self.engine = machine, "native interpreter"
+        self.groups.changed, self.mirrors.changed = machine.set_group, machine.set_mirror
 
     def process(self, port: int, data: bytes, now: float) -> list[tuple[int, bytes]]:
         """Take in one packet at `port` (0..510), at `now` seconds; returns what leaves, in order, with the ports.
 
         Raises PacketError where the program does something undefined; what it had sent before is lost with it.
         """
+        if self._machine is None:
+            return self._process_here(port, data, now)
+        sent, reason = self._process_natively([(port, data)], now)
+        if reason:
+            raise PacketError(reason)
+        return sent
+
+    def process_batch(self, packets: Sequence[tuple[int, bytes]], now: float) -> tuple[list[tuple[int, bytes]], str]:
+        """Take in packets, with their ports; returns what leaves, in order, and why the last lost one was.
+
+        A packet that is lost (see `process`) is counted as failed, and the others go on.
+        """
+        if self._machine is not None:
+            return self._process_natively(list(packets), now)
+        sent: list[tuple[int, bytes]] = []
+        reason = ""
+        for port, data in packets:
+            try:
+                sent += self._process_here(port, data, now)
+            except PacketError as error:
+                reason = str(error)
+        return sent, reason
+
+    def _process_natively(self, packets: list[tuple[int, bytes]], now: float) -> tuple[list[tuple[int, bytes]], str]:
+        assert self._machine is not None
+        sent, bytes_in, bytes_out, dropped, lost, reason = self._machine.process(packets, int(now * 1e6))
+        tally = self.tally
+        tally.packets_in += len(packets)
+        tally.bytes_in += bytes_in
+        tally.dropped += dropped
+        tally.failed += lost
+        tally.packets_out += len(sent)
+        tally.bytes_out += bytes_out
+        return sent, reason
+
+    def _process_here(self, port: int, data: bytes, now: float) -> list[tuple[int, bytes]]:
         tally = self.tally
         tally.packets_in += 1
         tally.bytes_in += len(data)

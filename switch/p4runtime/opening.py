@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import socket
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from p4.v1 import p4runtime_pb2
 
-from fanin.errors import ConfigurationError, PacketError
+from fanin.errors import ConfigurationError
 from fanin.formats.frames import Endpoint, mac_of
 from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
 from fanin.switch.controller.data_plane import DataPlane
@@ -68,9 +67,12 @@ class Artefacts:
             ) from None
 
 
-def emulated_device(artefacts: Artefacts) -> Device:
-    """The emulator with a program loaded. ConfigurationError for what it refuses."""
-    device = Device(CPU_PORT, secrets.randbelow)
+def emulated_device(artefacts: Artefacts, native: bool | None = None) -> Device:
+    """The emulator with a program loaded. ConfigurationError for what it refuses.
+
+    `native`: which interpreter runs the program, as V1Switch has it.
+    """
+    device = Device(CPU_PORT, secrets.randbelow, native)
     config = p4runtime_pb2.ForwardingPipelineConfig(
         p4info=read_p4info(artefacts.p4info), p4_device_config=artefacts.program
     )
@@ -90,7 +92,7 @@ def open_emulated(artefacts: Artefacts, host: str, port: int) -> DataPlane:
     except BaseException:
         udp.close()
         raise
-    udp.start(link.receive)
+    udp.start(link.receive_batch)
     return plane
 
 
@@ -111,7 +113,11 @@ class ServedDevice:
 
 
 def open_device(
-    artefacts: Artefacts, data: tuple[str, int], control: tuple[str, int], tls: TlsFiles | None
+    artefacts: Artefacts,
+    data: tuple[str, int],
+    control: tuple[str, int],
+    tls: TlsFiles | None,
+    device_id: int = DEVICE_ID,
 ) -> ServedDevice:
     """Serve the emulator at a data and a P4Runtime address, each (host, port). ConfigurationError when that fails."""
     if data[0] in ("", "0.0.0.0"):
@@ -120,19 +126,16 @@ def open_device(
         )
     udp = UdpPort(*data)
     try:
-        service = Service(emulated_device(artefacts), DEVICE_ID, udp.transmit)
+        device = emulated_device(artefacts)
+        engine = "Python interpreter" if device.switch is None else device.switch.engine
+        service = Service(device, device_id, udp.transmit)
         server = GrpcServer(service, *control, tls)
     except BaseException:
         udp.close()
         raise
-
-    def receive(port: int, frame: bytes) -> None:
-        with contextlib.suppress(PacketError):  # counted by the switch
-            service.receive(port, frame)
-
-    udp.start(receive)
-    where = f"data at udp://{data[0]}:{udp.port}, P4Runtime at {control[0]}:{server.port}, device {DEVICE_ID}"
-    return ServedDevice(udp, server, f"P4 program in the Python emulator; {where}{', TLS' * (tls is not None)}")
+    udp.start(service.receive)
+    where = f"data at udp://{data[0]}:{udp.port}, P4Runtime at {control[0]}:{server.port}, device {device_id}"
+    return ServedDevice(udp, server, f"P4 program in the emulator, {engine}; {where}{', TLS' * (tls is not None)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fanin.switch.p4 import V1Switch
+from tests.p4.lockstep import LockstepSwitch
 
 Json = dict[str, Any]
 STANDARD_METADATA = [
@@ -177,7 +178,7 @@ def program(
 
 
 def start(document: Json) -> V1Switch:
-    return V1Switch.from_json(json.dumps(document))
+    return LockstepSwitch.from_json(json.dumps(document))
 
 
 def computing(

@@ -46,7 +46,7 @@ class Bench:
     def packet(self, port: int, data: bytes) -> list[tuple[int, bytes]]:
         """What leaves, other than to the control plane."""
         self.sent.clear()
-        self.service.receive(port, data)
+        self.service.receive([(port, data)])
         return list(self.sent)
 
     def write(self, election_id: int, *updates: Any) -> list[Code]:

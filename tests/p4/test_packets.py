@@ -267,7 +267,8 @@ def test_indirect_counters_count_packets_and_bytes() -> None:
     )
     for packet in (b"\1\0...", b"\1\0", b"\2\0"):
         switch.process(0, packet, 0.0)
-    assert (switch.program.counters["c"].packets, switch.program.counters["c"].bytes) == ([0, 2], [0, 7])
+    counter = switch.program.counters["c"]
+    assert (list(counter.packets), list(counter.bytes)) == ([0, 2], [0, 7])
 
 
 # --- copies ---

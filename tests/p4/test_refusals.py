@@ -127,3 +127,13 @@ def test_any_damage_to_a_document_is_refused_or_harmless() -> None:
             except FaninError:
                 refused += 1
     assert refused > 100
+
+
+def test_what_the_native_interpreter_does_not_do_runs_in_python_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    text = json.dumps(whole(call("log_msg", named("string", "seen"))))
+    switch = V1Switch.from_json(text)
+    assert switch.engine == "Python interpreter: the native one does not do log messages"
+    assert switch.engine in caplog.text
+    with pytest.raises(UnsupportedError, match="log messages"):
+        V1Switch.from_json(text, native=True)
+    assert V1Switch.from_json(text, native=False).engine.startswith("Python interpreter")

@@ -148,7 +148,8 @@ def started(folder: Path, ports: Sequence[int]) -> Iterator[tuple[str, dict[int,
             interfaces += ["-i", f"{port}@{inner}"]
         address = f"127.0.0.1:{free_port()}"
         log = stack.enter_context((folder / "bmv2.log").open("wb"))
-        arguments = ["--no-p4", "--device-id", "1", *interfaces, "--"]
+        # With Thrift, as it is built by default, every switch takes a port for that, too, and all the same one.
+        arguments = ["--no-p4", "--device-id", "1", "--thrift-port", str(free_port()), *interfaces, "--"]
         switch = subprocess.Popen(
             [BINARY, *arguments, "--grpc-server-addr", address, "--cpu-port", str(CPU_PORT)], stdout=log, stderr=log
         )

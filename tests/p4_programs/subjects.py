@@ -55,31 +55,31 @@ class Emulated:
 
     most_words_added = 256
 
-    def __init__(self, configuration: str) -> None:
-        self._switch = V1Switch.from_json((BUILD / f"{configuration}.json").read_bytes())
+    def __init__(self, configuration: str, native: bool | None = None) -> None:
+        self.switch = V1Switch.from_json((BUILD / f"{configuration}.json").read_bytes(), native=native)
         text = (BUILD / f"{configuration}.p4info.txtpb").read_text(encoding="utf-8")
         self._info = text_format.Parse(text, p4info_pb2.P4Info())
 
     def entry(self, table: str, key: Sequence[int], action: str, data: Sequence[int], *, modify: bool = False) -> None:
-        facts = self._switch.program.tables[table]
+        facts = self.switch.program.tables[table]
         matches = tuple(Match(value) for value in key)
         change = facts.modify if modify else facts.insert
         change(matches, 0, action, tuple(data))
 
     def group(self, number: int, replicas: Sequence[tuple[int, int]]) -> None:
-        self._switch.groups[number] = tuple(Replica(port, instance) for port, instance in replicas)
+        self.switch.groups[number] = tuple(Replica(port, instance) for port, instance in replicas)
 
     def exchange(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
-        return self._switch.process(port, frame, 0.0)
+        return self.switch.process(port, frame, 0.0)
 
     def command(self, verb: str, frame: bytes) -> list[tuple[int, bytes]]:
-        return self._switch.process(CPU_PORT, (1 << 6).to_bytes(2, "big") + frame, 0.0)
+        return self.switch.process(CPU_PORT, (1 << 6).to_bytes(2, "big") + frame, 0.0)
 
     def parameters(self, action: str) -> Sequence[str]:
         return parameters(self._info, action)
 
     def counter(self, name: str, index: int) -> int:
-        return int(self._switch.program.counters[name].packets[index])
+        return int(self.switch.program.counters[name].packets[index])
 
 
 def parameters(info: Any, action: str) -> list[str]:

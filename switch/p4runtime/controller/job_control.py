@@ -66,6 +66,8 @@ class JobControl:
         self.jobs: dict[int, PlacedJob] = {}
         self._rows = 1
         """Rows of counters that jobs have had, row 0 included, where what belongs to no job is counted."""
+        self._ended: dict[str, int] = {}
+        """What was counted for jobs that are over, and is in no row any more: totals only grow."""
         self._events: deque[SwitchEvent] = deque()
         self._stops = OwnStops()
         self._channel = ControllerChannel(link, vocabulary, placement.endpoints[0])
@@ -82,6 +84,8 @@ class JobControl:
         job = place(spec, self.jobs.values(), self.capacity)
         if parent is not None:
             job.uplink = LeafUplink(spec, parent, self._placement.parent_port)
+        if job.row < self._rows:
+            self._add_to_ended(read_counters(self._link, self._words, (job.row,), ()))
         updates = reset_counters(self._words, job.row)
         try:
             self._link.write([*updates, job_entry(self._words, INSERT, job), *uplink_entries(self._words, INSERT, job)])
@@ -114,6 +118,7 @@ class JobControl:
     def remove(self, job: int) -> None:
         """Take a job off the device. KeyError for one that is not there."""
         placed = self.jobs.pop(job)
+        self._add_to_ended(read_counters(self._link, self._words, (), (placed,)))
         self._look_at_own_watch()
         updates = [job_entry(self._words, DELETE, placed), *uplink_entries(self._words, DELETE, placed)]
         for rank, worker in enumerate(placed.workers):
@@ -265,7 +270,15 @@ class JobControl:
         """What the pipeline has counted for one job, or, for None, in all; names as the software switch has them."""
         rows = range(self._rows) if row is None else (row,)
         jobs = [job for job in self.jobs.values() if row in (None, job.row)]
-        return read_counters(self._link, self._words, rows, jobs)
+        counts = read_counters(self._link, self._words, rows, jobs)
+        if row is None:
+            for name, count in self._ended.items():
+                counts[name] = counts.get(name, 0) + count
+        return counts
+
+    def _add_to_ended(self, counts: dict[str, int]) -> None:
+        for name, count in counts.items():
+            self._ended[name] = self._ended.get(name, 0) + count
 
     # --- entries ---
 

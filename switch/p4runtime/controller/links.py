@@ -14,7 +14,7 @@ import grpc
 from google.rpc import status_pb2
 from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
-from fanin.errors import ConfigurationError, FaninError, PacketError, SwitchLostError, SwitchUnreachableError
+from fanin.errors import ConfigurationError, FaninError, SwitchLostError, SwitchUnreachableError
 from fanin.switch.p4runtime.server.device import Device
 from fanin.switch.p4runtime.server.server import MAX_MESSAGE_BYTES, TlsFiles
 from fanin.switch.p4runtime.server.status import Code, StatusError
@@ -83,16 +83,20 @@ class LocalLink:
     @property
     def description(self) -> str:
         """What runs."""
-        return "P4 program in the Python emulator"
+        assert self._device.switch is not None
+        return f"P4 program in the emulator, {self._device.switch.engine}"
 
     def receive(self, port: int, data: bytes) -> None:
         """A packet came in at a port."""
+        self.receive_batch([(port, data)])
+
+    def receive_batch(self, packets: Sequence[tuple[int, bytes]]) -> None:
+        """Packets came in, each with its port."""
         with self._lock:
             assert self._device.switch is not None
-            try:
-                self._forward(self._device.switch.process(port, data, time.monotonic()))
-            except PacketError as error:
-                self.failed = str(error)  # counted by the switch as well
+            sent, failed = self._device.switch.process_batch(packets, time.monotonic())
+            self._forward(sent)
+            self.failed = failed or self.failed  # counted by the switch as well
 
     def _forward(self, sent: list[tuple[int, bytes]]) -> None:
         for port, data in sent:

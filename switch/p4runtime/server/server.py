@@ -7,7 +7,7 @@ import queue
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,12 +112,12 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
 
     # --- packets ---
 
-    def receive(self, port: int, data: bytes) -> None:
-        """A packet came in at a port; PacketError when the program does something undefined with it."""
+    def receive(self, packets: Sequence[tuple[int, bytes]]) -> None:
+        """Packets came in, each with its port. One with which the program does something undefined is counted."""
         with self.lock:
-            if self.device.switch is None:
-                return
-            self._send_out(self.device.switch.process(port, data, time.monotonic()))
+            if self.device.switch is not None:
+                sent, _ = self.device.switch.process_batch(packets, time.monotonic())
+                self._send_out(sent)
 
     def _send_out(self, sent: list[tuple[int, bytes]]) -> None:
         for port, data in sent:

@@ -126,7 +126,7 @@ class TableEntries:
     def _set_counts(self, table_id: int, entry: Entry, data: Any) -> None:
         if table_id not in self._described.direct_counters:
             raise StatusError(Code.INVALID_ARGUMENT, f"table {table_id:#x} has no direct counter")
-        entry.packets, entry.bytes = data.packet_count, data.byte_count
+        entry.counts[0], entry.counts[1] = data.packet_count, data.byte_count
 
     # --- reading ---
 

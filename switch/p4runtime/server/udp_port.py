@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fanin.errors import ConfigurationError
 from fanin.formats.frames import Endpoint, Frame, mac_of, read_frame
@@ -17,6 +17,9 @@ from fanin.protocol.wire import MAX_DATAGRAM_BYTES
 
 STAND_IN = "192.0.2.1"
 """The switch's address where the socket listens on all of its machine's (TEST-NET-1, RFC 5737: never a real one)."""
+
+MAX_BATCH = 64
+"""Datagrams that are handed over together: what has arrived when the first of them is looked at, at most so many."""
 
 
 class UdpPort:
@@ -40,8 +43,8 @@ class UdpPort:
         self._thread: threading.Thread | None = None
         self._closing = False
 
-    def start(self, receive: Callable[[int, bytes], None]) -> None:
-        """Hand every datagram to `receive(port, frame)`, in a thread."""
+    def start(self, receive: Callable[[Sequence[tuple[int, bytes]]], None]) -> None:
+        """Hand datagrams to `receive([(port, frame), ...])`, in a thread: whatever has arrived, up to MAX_BATCH."""
         self._thread = threading.Thread(target=self._serve, args=(receive,), name="fanin udp port", daemon=True)
         self._thread.start()
 
@@ -67,11 +70,19 @@ class UdpPort:
             self._thread.join()
         self._socket.close()
 
-    def _serve(self, receive: Callable[[int, bytes], None]) -> None:
+    def _serve(self, receive: Callable[[Sequence[tuple[int, bytes]]], None]) -> None:
         while not self._closing:
-            try:
-                payload, (host, port) = self._socket.recvfrom(MAX_DATAGRAM_BYTES)
-            except OSError:  # an ICMP error of an earlier datagram
-                continue
-            address = int.from_bytes(socket.inet_aton(host), "big")
-            receive(self.NUMBER, Frame(Endpoint(mac_of(address), address, port), self.end, payload).to_bytes())
+            batch: list[tuple[int, bytes]] = []
+            flags = 0  # wait for the first one only
+            while len(batch) < MAX_BATCH:
+                try:
+                    payload, (host, port) = self._socket.recvfrom(MAX_DATAGRAM_BYTES, flags)
+                except BlockingIOError:
+                    break
+                except OSError:  # an ICMP error of an earlier datagram
+                    continue
+                address = int.from_bytes(socket.inet_aton(host), "big")
+                frame = Frame(Endpoint(mac_of(address), address, port), self.end, payload)
+                batch.append((self.NUMBER, frame.to_bytes()))
+                flags = socket.MSG_DONTWAIT
+            receive(batch)

@@ -1,0 +1,98 @@
+#include "p4_code.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "kernels.hpp"
+
+namespace fanin::p4 {
+
+namespace {
+
+std::uint16_t internet_checksum(const std::uint8_t* data, std::size_t bytes) {
+  std::uint64_t sum = 0;
+  for (std::size_t at = 0; at + 1 < bytes; at += 2) sum += static_cast<std::uint64_t>(data[at] << 8 | data[at + 1]);
+  if (bytes % 2) sum += static_cast<std::uint64_t>(data[bytes - 1] << 8);
+  while (sum >> 16) sum = (sum & 0xFFFF) + (sum >> 16);
+  return static_cast<std::uint16_t>(~sum);
+}
+
+std::uint16_t crc16(const std::uint8_t* data, std::size_t bytes) {
+  std::uint16_t remainder = 0;
+  for (std::size_t at = 0; at < bytes; ++at) {
+    remainder = static_cast<std::uint16_t>(remainder ^ data[at]);
+    for (int bit = 0; bit < 8; ++bit)
+      remainder = static_cast<std::uint16_t>(remainder >> 1 ^ (remainder & 1 ? 0xA001 : 0));
+  }
+  return remainder;
+}
+
+std::uint16_t ccitt(const std::uint8_t* data, std::size_t bytes) {
+  std::uint16_t remainder = 0xFFFF;
+  for (std::size_t at = 0; at < bytes; ++at) {
+    remainder = static_cast<std::uint16_t>(remainder ^ data[at] << 8);
+    for (int bit = 0; bit < 8; ++bit)
+      remainder = static_cast<std::uint16_t>(remainder << 1 ^ (remainder & 0x8000 ? 0x1021 : 0));
+  }
+  return remainder;
+}
+
+std::uint64_t identity(const std::uint8_t* data, std::size_t bytes) {
+  std::uint64_t value = 0;
+  for (std::size_t at = 0; at < std::min<std::size_t>(bytes, 8); ++at) value = value << 8 | data[at];
+  return value;
+}
+
+std::uint16_t xor16(const std::uint8_t* data, std::size_t bytes) {
+  std::uint16_t folded = 0;
+  for (std::size_t at = 0; at < bytes; ++at)
+    folded = static_cast<std::uint16_t>(folded ^ (at % 2 ? data[at] : data[at] << 8));
+  return folded;
+}
+
+}  // namespace
+
+std::uint64_t hash_of(Hash algorithm, const std::uint8_t* data, std::size_t bytes) {
+  switch (algorithm) {
+    case Hash::internet: return internet_checksum(data, bytes);
+    case Hash::crc16: return crc16(data, bytes);
+    case Hash::crc32: return fanin::crc32(data, bytes);
+    case Hash::ccitt: return ccitt(data, bytes);
+    case Hash::identity: return identity(data, bytes);
+    case Hash::xor16: return xor16(data, bytes);
+  }
+  return 0;
+}
+
+void BitWriter::put(std::uint64_t value, unsigned bits) {
+  if (rest_bits_ == 0 && bits % 8 == 0) {
+    std::uint64_t swapped = std::endian::native == std::endian::little ? __builtin_bswap64(value) : value;
+    const auto* top = reinterpret_cast<const std::uint8_t*>(&swapped);
+    bytes_.insert(bytes_.end(), top + 8 - bits / 8, top + 8);
+    return;
+  }
+  if (bits > 32) {
+    put(value >> 32, bits - 32);
+    bits = 32;
+  }
+  rest_ = rest_ << bits | (value & ((std::uint64_t{1} << bits) - 1));
+  rest_bits_ += bits;
+  while (rest_bits_ >= 8) {
+    rest_bits_ -= 8;
+    bytes_.push_back(static_cast<std::uint8_t>(rest_ >> rest_bits_));
+  }
+  rest_ &= (std::uint64_t{1} << rest_bits_) - 1;
+}
+
+void BitWriter::put_wide(const std::uint64_t* limbs, unsigned bits) {
+  unsigned limb = bits / 64;
+  if (bits % 64) put(limbs[limb], bits % 64);
+  while (limb-- > 0) put(limbs[limb], 64);
+}
+
+void BitWriter::pad() {
+  if (rest_bits_) put(0, 8 - rest_bits_);
+}
+
+}  // namespace fanin::p4

@@ -1,0 +1,306 @@
+"""Instructions of the native interpreter (native/p4_code.hpp, which has their meaning) and the frame that they work on.
+
+Rules
+-----
+* A frame is one array of 64-bit limbs: state | fields | data of an entry | temporaries | constants.
+* A value takes as many limbs as the interval that it is known to lie in asks for, the lowest limb first, in two's
+  complement where it may be negative. So arithmetic is exact, as Python's is; where only the low bits count (`need`),
+  the upper ones are not computed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fanin.switch.p4.layout import Layout
+
+LIMB_BITS = 64
+MAX_LIMBS = 1 << 9
+"""Widest value: 32,768 bits."""
+MAX_COUNT = 0xFFFF
+"""Largest `n` of an instruction."""
+STATE = {
+    "arrived": 0, "length": 1, "cut": 2, "exit": 3, "clone": 4, "clone_fields": 5, "resubmit": 6, "recirculate": 7,
+    "at": 8, "packet_bytes": 9, "result": 10,
+}  # fmt: skip
+"""Places of what the architecture keeps of a packet."""
+STATE_LIMBS = 16
+CLONE_ASKED = 1 << 15
+INSTRUCTION = struct.Struct("=HHIII")
+SCALAR = {
+    "COPY", "ADD", "SUB", "MUL", "AND", "OR", "XOR", "NOT", "SHL", "SHR", "SHL_VAR", "SHR_VAR", "DIV", "MOD",
+}  # fmt: skip
+"""Operations whose `n` says how many low bits of one limb are kept."""
+REDIRECTABLE = SCALAR | {
+    "COPY_WIDE", "ADD_WIDE", "SUB_WIDE", "AND_WIDE", "OR_WIDE", "XOR_WIDE", "NOT_WIDE", "READ32", "READ64", "READ_WIDE",
+    "LOAD8", "LOAD16", "LOAD32", "LOAD64", "LOAD_BITS", "HASH", "SEXT",
+}  # fmt: skip
+"""Operations that may write into a field at once, even into one that they read."""
+
+
+FINAL = {"HALT", "STOP", "FAIL", "ACTION_END", "RUN"}
+"""Operations that do not go on to the next one."""
+
+
+class NotNative(Exception):  # noqa: N818 (no error: the Python interpreter takes such programs)
+    """What a program does that the native interpreter does not."""
+
+
+class Val(NamedTuple):
+    """A number that instructions have computed, or a constant."""
+
+    at: int
+    """Its place; of a constant, its number among them, negative."""
+    limbs: int
+    low: int
+    high: int
+    """With `low`, an interval that it is known to lie in."""
+    fresh: bool = False
+    """A temporary that nobody else uses."""
+
+    @property
+    def constant(self) -> bool:
+        """Whether its value is known."""
+        return self.low == self.high
+
+
+def limbs_of(low: int, high: int) -> int:
+    """How many limbs an interval asks for; NotNative beyond MAX_LIMBS."""
+    bits = high.bit_length() if low >= 0 else max(high.bit_length(), (-low - 1).bit_length()) + 1
+    if (limbs := max(1, -(-bits // LIMB_BITS))) > MAX_LIMBS:
+        raise NotNative(f"numbers of {bits:,} bits")
+    return limbs
+
+
+def split(value: int, limbs: int) -> list[int]:
+    """A number as limbs, in two's complement."""
+    return [value >> LIMB_BITS * at & (1 << LIMB_BITS) - 1 for at in range(limbs)]
+
+
+class Place(NamedTuple):
+    """Where a field is in a frame."""
+
+    at: int
+    limbs: int
+    bits: int
+    signed: bool
+
+    @property
+    def value(self) -> Val:
+        """What is stored there."""
+        if self.signed:
+            return Val(self.at, self.limbs, -(1 << self.bits - 1), (1 << self.bits - 1) - 1)
+        return Val(self.at, self.limbs, 0, (1 << self.bits) - 1)
+
+
+def field_places(layout: Layout) -> list[Place]:
+    """By place in the list of fields of switch/p4/layout.py."""
+    kinds: dict[int, tuple[int, bool]] = {}
+    for header in layout.headers.values():
+        for each in header.type.fields:
+            if each.variable:
+                raise NotNative("fields of variable length")
+            kinds[header.base + each.offset] = each.bits, each.signed
+        kinds[header.valid] = 1, False
+    for stack in layout.stacks.values():
+        kinds[stack.next] = 32, False
+    places, at = [], STATE_LIMBS
+    for number in range(len(layout.blank)):
+        bits, signed = kinds[number]
+        limbs = -(-bits // LIMB_BITS)
+        places.append(Place(at, limbs, bits, signed))
+        at += limbs
+    return places
+
+
+@dataclass(slots=True)
+class Emitter:
+    """Collects instructions, labels and constants."""
+
+    operations: Mapping[str, int]
+    """Numbers of the native module's operations."""
+    temporaries_at: int
+    """The first limb behind fields and parameters."""
+    code: list[tuple[str, int, int, int, int]] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+    constants: list[int] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    _known: dict[tuple[int, int], int] = field(default_factory=dict)
+    _used: int = 0
+    _most: int = 0
+    _copied: int = -1
+    """How long the code was after a copy that the next one may join."""
+    _last: tuple[int, int] | None = None
+    """What the last instruction wrote: place and limbs; None where somebody may jump to the next one."""
+
+    # --- places ---
+
+    def temporary(self, limbs: int) -> int:
+        """A place for a value, until `forget`."""
+        at = self.temporaries_at + self._used
+        self._used += limbs
+        self._most = max(self._most, self._used)
+        return at
+
+    def forget(self) -> None:
+        """All temporaries are free again: at the beginning of a function."""
+        self._used = 0
+
+    def constant(self, value: int, limbs: int | None = None) -> Val:
+        """A constant, as so many limbs."""
+        count = limbs_of(value, value) if limbs is None else limbs
+        if (value, count) not in self._known:
+            self._known[value, count] = len(self.constants)
+            self.constants += split(value, count)
+        return Val(-1 - self._known[value, count], count, value, value)
+
+    # --- instructions ---
+
+    def emit(self, operation: str, n: int = 0, d: int = 0, a: int = 0, b: int = 0) -> None:
+        """One instruction. Of jumps, `d` is a label."""
+        if n > MAX_COUNT:
+            raise NotNative("headers of more than 65,535 limbs")
+        self.code.append((operation, n, d, a, b))
+        self._last = None
+
+    def compute(self, operation: str, n: int, a: int, b: int, low: int, high: int, limbs: int = 1) -> Val:
+        """An instruction with a result of its own."""
+        at = self.temporary(limbs)
+        self.code.append((operation, n, at, a, b))
+        self._last = at, limbs
+        return Val(at, limbs, low, high, fresh=True)
+
+    def label(self) -> int:
+        """A new label."""
+        self.labels.append(-1)
+        return len(self.labels) - 1
+
+    def place(self, label: int) -> None:
+        """The label stands before the next instruction."""
+        self.labels[label] = len(self.code)
+        self._last, self._copied = None, -1
+
+    def fail(self, text: str) -> None:
+        """The packet is lost."""
+        self.failures.append(text)
+        self.emit("FAIL", d=len(self.failures) - 1)
+
+    def widened(self, value: Val, limbs: int) -> Val:
+        """The same number with at least so many limbs."""
+        if value.limbs >= limbs:
+            return value
+        if value.constant:
+            return self.constant(value.low, limbs)
+        b = value.limbs | (value.low < 0) << 16
+        return self.compute("EXTEND", limbs, value.at, b, value.low, value.high, limbs)
+
+    def trimmed(self, value: Val, bits: int) -> Val:
+        """The low bits of a number."""
+        whole = (1 << bits) - 1
+        if value.low >= 0 and value.high <= whole:
+            return value
+        if value.constant:
+            return self.constant(value.low & whole)
+        limbs = -(-bits // LIMB_BITS)
+        if value.limbs < limbs:
+            value = self.widened(value, limbs)
+        if limbs == 1:
+            if value.fresh and self._last == (value.at, 1) and self.code[-1][0] in SCALAR:
+                operation, n, d, a, b = self.code[-1]
+                self.code[-1] = operation, min(n, bits), d, a, b
+                return Val(value.at, 1, 0, whole, fresh=True)
+            return self.compute("COPY", bits, value.at, 0, 0, whole)
+        if bits % LIMB_BITS == 0:
+            return Val(value.at, limbs, 0, whole, value.fresh and value.limbs == limbs)
+        made = value.at
+        if not value.fresh:
+            made = self.temporary(limbs)
+            self.emit("COPY_WIDE", limbs, made, value.at)
+        self.emit("TRIM", bits % LIMB_BITS, made + limbs - 1)
+        return Val(made, limbs, 0, whole, fresh=True)
+
+    def store(self, value: Val, at: int, limbs: int) -> None:
+        """Put a number where a field, or anything else, has its place."""
+        if value.fresh and self._last == (value.at, limbs) and self.code[-1][0] in REDIRECTABLE:
+            operation, n, _, a, b = self.code[-1]
+            self.code[-1] = operation, n, at, a, b
+            self._last = None
+            return
+        value = self.widened(value, limbs)
+        if value.fresh and self._last == (value.at, limbs) and self.code[-1][0] == "EXTEND":
+            operation, n, _, a, b = self.code[-1]
+            self.code[-1] = operation, n, at, a, b
+            self._last = None
+        else:
+            self._copy(value, at, limbs)
+
+    def _copy(self, value: Val, at: int, limbs: int) -> None:
+        """A copy; one right behind another is made with it."""
+        wide = "ZERO" if value.constant and not value.low else "COPY_WIDE"
+        if self._copied == len(self.code) and at + limbs <= self.temporaries_at:
+            operation, count, first, source, _ = self.code[-1]
+            n = 1 if operation == "COPY" else count
+            if operation == "ZERO" or wide == "ZERO":
+                alike = operation == wide
+            else:
+                alike = value.at == source + n and source >= 0 and abs(first - source) >= n + limbs
+            if alike and first + n == at:
+                self.code[-1] = wide, n + limbs, first, source, 0
+                return
+        if wide == "ZERO":
+            self.emit("ZERO", limbs, at)
+        elif limbs == 1:
+            self.emit("COPY", LIMB_BITS, at, value.at)
+        else:
+            self.emit("COPY_WIDE", limbs, at, value.at)
+        self._copied = len(self.code)
+
+    # --- at the end ---
+
+    @property
+    def constants_at(self) -> int:
+        """The place of the first constant."""
+        return self.temporaries_at + self._most
+
+    def finished(self) -> tuple[bytes, list[int]]:
+        """The code, with constants in place, and where each label is; -1: nowhere, since nothing gets there."""
+        placed, laid = self._laid_out()
+
+        def resolved(at: int) -> int:
+            return at if at >= 0 else self.constants_at - 1 - at
+
+        packed = bytearray()
+        for operation, n, d, a, b in laid:
+            target = placed[d] if operation.startswith("JUMP") else resolved(d)
+            packed += INSTRUCTION.pack(self.operations[operation], n, target, resolved(a), resolved(b))
+        return bytes(packed), [placed.get(at, -1) for at in self.labels]
+
+    def _laid_out(self) -> tuple[dict[int, int], list[tuple[str, int, int, int, int]]]:
+        """The code in an order with few jumps: what a jump leads to follows it, unless it is somewhere already.
+
+        Also, by their places before, the places of all instructions; jumps lead to the places before.
+        """
+        placed: dict[int, int] = {}
+        laid: list[tuple[str, int, int, int, int]] = []
+        waiting = sorted({at for at in self.labels if 0 <= at < len(self.code)}, reverse=True)
+        while waiting:
+            at = waiting.pop()
+            while at not in placed:
+                placed[at] = len(laid)
+                operation, n, d, a, b = self.code[at]
+                if operation == "JUMP":
+                    at = self.labels[d]
+                    if at in placed:
+                        laid.append((operation, n, at, a, b))
+                    continue
+                jumps = operation.startswith("JUMP")
+                laid.append((operation, n, self.labels[d] if jumps else d, a, b))
+                if operation in FINAL:
+                    break
+                at += 1
+                if at in placed:
+                    laid.append(("JUMP", 0, at, 0, 0))
+        return placed, laid

@@ -1,0 +1,504 @@
+"""A loaded program as code of the native interpreter: its functions, statement by statement.
+
+Rules
+-----
+* What is translated is `Program.source`, which Python runs: parser states, actions, tables, conditions, checksums and
+  deparser are functions there, and become stretches of instructions that jump to each other here.
+* An action that is a table's only one for good (p4c makes such tables of plain statements) stands in the table's place.
+* NotNative names what the interpreter cannot carry out; the program is then Python's.
+"""
+
+from __future__ import annotations
+
+import ast
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fanin.switch.p4 import calculations
+from fanin.switch.p4.header_codec import CODES
+from fanin.switch.p4.native_code import (
+    CLONE_ASKED,
+    LIMB_BITS,
+    STATE,
+    STATE_LIMBS,
+    Emitter,
+    NotNative,
+    Place,
+    Val,
+    field_places,
+)
+from fanin.switch.p4.native_values import Values
+from fanin.switch.p4.program import Program
+from fanin.switch.p4.tables import Entry, Table
+
+HASHES: dict[Callable[[bytes], int], tuple[int, int]] = {
+    calculations.internet_checksum: (0, 16), calculations.crc16: (1, 16), zlib.crc32: (2, 32),
+    calculations.crc_ccitt: (3, 16), calculations.identity: (4, 64), calculations.xor16: (5, 16),
+}  # fmt: skip
+"""By algorithm: its number in native/p4_code.hpp, and the width of its result."""
+WIDTHS = {letter: bits for bits, letters in CODES.items() for letter in letters}
+NO_ACTION = "_nothing"
+"""The action of a table without a default one, on a miss (switch/p4/tables.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativeProgram:
+    """Code, and where in it and in a frame things are."""
+
+    code: bytes
+    starts: Mapping[str, int]
+    """The first instruction of every function, by its name in the source; "None": the end of a pipeline."""
+    places: list[Place]
+    parameters_at: int
+    constants: list[int]
+    constants_at: int
+    failures: list[str]
+    tables: list[Table]
+    """In the order of their numbers."""
+
+
+def translate(program: Program, operations: Mapping[str, int]) -> NativeProgram:
+    """The whole program. NotNative for what the interpreter does not do."""
+    try:
+        return _Translation(program, operations).run()
+    except RecursionError:
+        raise NotNative("expressions that are nested so deeply") from None
+
+
+@dataclass(slots=True)
+class _Translation:
+    program: Program
+    operations: Mapping[str, int]
+    functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
+    labels: dict[str, int] = field(default_factory=dict)
+    tables: list[Table] = field(default_factory=list)
+    e: Emitter = field(init=False)
+    v: Values = field(init=False)
+    jumps_to: int = -1
+    """The value of `t`, an action's jump, has its place here."""
+    _finish: Callable[[ast.Return], None] = field(init=False)
+    """What `return` does in the function that is being translated."""
+
+    def run(self) -> NativeProgram:
+        tree = ast.parse(self.program.source)
+        self.functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+        names, places = self.program.names, field_places(self.program.layout)
+        parameters_at = STATE_LIMBS + sum(place.limbs for place in places)
+        widest = max((sum(map(_limbs, facts.widths)) for facts in self._facts().values()), default=0)
+        self.e = Emitter(self.operations, parameters_at + widest)
+        registers = {each.symbol: (at, each) for at, each in enumerate(self.program.registers.values())}
+        self.v = Values(self.e, places, registers, self._hash)
+        for name in ("None", NO_ACTION, *self.functions):
+            self.labels[name] = self.e.label()
+        self.e.place(self.labels["None"])
+        self.e.emit("HALT")
+        self.e.place(self.labels[NO_ACTION])
+        self.e.emit("ACTION_END")
+        for name, function in self.functions.items():
+            self._function(name, function, parameters_at)
+        code, where = self.e.finished()
+        starts = {name: where[label] for name, label in self.labels.items() if where[label] >= 0}
+        for name in ("parser_start", "ingress_start", "egress_start"):
+            first = names.get(name)
+            starts[name] = starts["None" if first is None else first.__name__]
+        return NativeProgram(
+            code=code,
+            starts=starts,
+            places=places,
+            parameters_at=parameters_at,
+            constants=self.e.constants,
+            constants_at=self.e.constants_at,
+            failures=self.e.failures,
+            tables=self.tables,
+        )
+
+    def _facts(self) -> dict[str, Any]:
+        """Of every action of a table, by the name of its function."""
+        return {facts.run.__name__: facts for table in self.program.tables.values() for facts in table.actions.values()}
+
+    # --- functions ---
+
+    def _function(self, name: str, function: ast.FunctionDef, parameters_at: int) -> None:
+        self.e.forget()
+        self.v.names.clear()
+        if name.startswith("K_"):
+            return  # wherever it is called
+        if name.startswith("A_"):
+            facts = self._facts().get(name)
+            if facts is None:
+                return  # the same
+            self.e.place(self.labels[name])
+            self._action(function, parameter_values(facts.widths, parameters_at))
+            self.e.emit("ACTION_END")
+            return
+        self.e.place(self.labels[name])
+        if name.startswith("N_"):
+            table = self.program.names.get(f"T_{name}")
+            if isinstance(table, Table):
+                self._table(function, table)
+                return
+            self._finish = self._to_next_node
+        elif name.startswith("S_"):
+            self._finish = self._to_next_state
+        else:
+            self._finish = self._done
+        self._statements(function.body)
+        self.e.emit("HALT")
+
+    def _done(self, node: ast.Return) -> None:
+        if isinstance(node.value, ast.Constant) and node.value.value is True:
+            self.e.store(self.e.constant(1), STATE["result"], 1)
+        self.e.emit("HALT")
+
+    def _to_next_node(self, node: ast.Return) -> None:
+        value = node.value
+        if isinstance(value, ast.IfExp) and ast.unparse(value.test) == "k.exit":
+            self.e.emit("JUMP_NONZERO", d=self.labels["None"], a=STATE["exit"])
+            value = value.orelse
+        if isinstance(value, ast.IfExp):
+            self.v.branch(value.test, self._label(value.body), self._label(value.orelse))
+        else:
+            self.e.emit("JUMP", d=self._label(value))
+
+    def _to_next_state(self, node: ast.Return) -> None:
+        assert isinstance(node.value, ast.Tuple)
+        self.e.emit("TRANSIT")
+        self.e.emit("JUMP", d=self._label(node.value.elts[0]))
+
+    def _label(self, node: ast.expr | None) -> int:
+        name = "None" if node is None else ast.unparse(node)
+        if name not in self.labels:
+            raise NotNative(f"the way to {name[:60]!r}")
+        return self.labels[name]
+
+    def _action(self, function: ast.FunctionDef, parameters: list[Val]) -> None:
+        """An action's statements, here and now."""
+        kept, self.v.parameters = self.v.parameters, parameters
+        self.v.names.clear()
+        self._statements(function.body)
+        self.v.names.clear()
+        self.v.parameters = kept
+
+    # --- tables ---
+
+    def _table(self, function: ast.FunctionDef, table: Table) -> None:
+        exits = "k.exit" in ast.unparse(function.body[-1])
+        if not table.key and table.fixed_default and table.miss.run.__name__ in self.functions:
+            miss = table.miss
+            data = [self.e.constant(value) for value in miss.data]
+            self._action(self.functions[miss.run.__name__], data)
+            if exits:
+                self.e.emit("JUMP_NONZERO", d=self.labels["None"], a=STATE["exit"])
+            self.e.emit("JUMP", d=self.labels[next_name(miss)])
+            return
+        number = len(self.tables)
+        self.tables.append(table)
+        if not table.key:
+            self.e.emit("MISS", d=number)
+        else:
+            assign = function.body[0]
+            assert isinstance(assign, ast.Assign)
+            key = self.e.widened(self.v.value(assign.value), key_limbs(table))
+            self.e.emit("FIND", d=number, a=key.at)
+        if table.counts:
+            self.e.emit("COUNT_ENTRY")
+        self.e.emit("RUN")
+
+    # --- statements ---
+
+    def _statements(self, body: list[ast.stmt]) -> None:
+        skip = False
+        for at, statement in enumerate(body):
+            if skip:
+                skip = False
+                continue
+            following = body[at + 1] if at + 1 < len(body) else None
+            if (joined := _joined(statement, following)) is not None:
+                skip, statement = True, joined
+            self._statement(statement)
+
+    def _statement(self, node: ast.stmt) -> None:
+        if isinstance(node, ast.Pass):
+            return
+        if isinstance(node, ast.Assign):
+            self._assign(node)
+        elif isinstance(node, ast.AugAssign):
+            self._in_place(node)
+        elif isinstance(node, ast.If):
+            self._if(node)
+        elif isinstance(node, ast.Return):
+            self._finish(node)
+        elif isinstance(node, ast.Raise):
+            self._raise(node)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            self._call(node.value)
+        else:
+            raise NotNative(f"the statement {ast.unparse(node)[:60]!r}")
+
+    def _if(self, node: ast.If) -> None:
+        otherwise = self.e.label()
+        self.v.branch(node.test, None, otherwise)
+        self._statements(node.body)
+        if node.orelse:
+            end = self.e.label()
+            self.e.emit("JUMP", d=end)
+            self.e.place(otherwise)
+            self._statements(node.orelse)
+            self.e.place(end)
+        else:
+            self.e.place(otherwise)
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store) and inner.id != "t":
+                self.v.names.pop(inner.id, None)
+
+    def _raise(self, node: ast.Raise) -> None:
+        error = node.exc
+        assert isinstance(error, ast.Call)
+        if ast.unparse(error.func) == "ParserStop":
+            code = self.v.index(error.args[0])
+            self.e.emit("STOP", a=code.at)
+            return
+        assert isinstance(error.args[0], ast.Constant)
+        self.e.fail(str(error.args[0].value))
+
+    def _call(self, node: ast.Call) -> None:
+        name = ast.unparse(node.func)
+        if name.startswith("A_"):
+            self._action(self.functions[name], [])
+        elif name == "parts.append":
+            self._emitted(node.args[0])
+        else:
+            raise NotNative(_WHAT.get(name, f"the function {name!r}"))
+
+    def _assign(self, node: ast.Assign) -> None:
+        target = node.targets[-1]
+        if isinstance(target, ast.Name):
+            self._name(target.id, node.value)
+        elif isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            for name, value in zip(target.elts, node.value.elts, strict=True):
+                assert isinstance(name, ast.Name)
+                self._name(name.id, value)
+        elif isinstance(target, ast.Attribute):
+            self._state(target, node.value)
+        elif isinstance(target, ast.Subscript):
+            self._element(target, node.value)
+        else:
+            raise NotNative(f"the statement {ast.unparse(node)[:60]!r}")
+
+    def _name(self, name: str, value: ast.expr) -> None:
+        if name == "parts" or (name in ("v", "n") and isinstance(value, ast.Constant)):
+            return  # deparser and checksums begin with nothing
+        if name == "a":
+            self.e.store(self.v.value(value), STATE["at"], 1)
+        elif name == "t":
+            if "t" not in self.v.names:
+                self.v.names["t"] = Val(self.e.temporary(1), 1, 0, 1 << 31)
+            kept = self.v.names["t"]
+            assert isinstance(kept, Val)
+            self.e.store(self.v.value(value), kept.at, 1)
+        elif (window := self.v.window(value)) is not None:
+            self.v.names[name] = window
+        else:
+            # Whoever uses the name may not change what it stands for.
+            self.v.names[name] = self.v.value(value)._replace(fresh=False)
+
+    def _state(self, target: ast.Attribute, value: ast.expr) -> None:
+        if target.attr == "clone" and isinstance(value, ast.Tuple):
+            session = self.v.index(value.elts[0])
+            asked = self.e.constant(CLONE_ASKED)
+            self.e.emit("OR", n=LIMB_BITS, d=STATE["clone"], a=session.at, b=asked.at)
+            self.e.store(self.v.value(value.elts[1]), STATE["clone_fields"], 1)
+        elif target.attr in ("exit", "cut", "resubmit", "recirculate"):
+            self.e.store(self.v.index(value), STATE[target.attr], 1)
+        else:
+            raise NotNative(f"the statement {ast.unparse(target)!r}")
+
+    def _element(self, target: ast.Subscript, value: ast.expr) -> None:
+        name = target.value.id if isinstance(target.value, ast.Name) else ast.unparse(target.value)
+        if name != "f":
+            self._cell(name, target.slice, value)
+        elif isinstance(target.slice, ast.Slice):
+            self._fields(target.slice, value)
+        else:
+            self._field(self.v.places[self.v.integer(target.slice)], self.v.value(value))
+
+    def _field(self, place: Place, value: Val) -> None:
+        bounds = place.value
+        if value.low < bounds.low or value.high > bounds.high:
+            raise NotNative("a value that a field has no room for")
+        self.e.store(value, place.at, place.limbs)
+
+    def _cell(self, name: str, index_node: ast.expr, value_node: ast.expr) -> None:
+        if name not in self.v.registers:
+            raise NotNative(f"an assignment to {name!r}")
+        number, array = self.v.registers[name]
+        index, value = self.v.index(index_node), self.v.value(value_node)
+        if value.low < 0 or value.high >> array.bits:
+            raise NotNative("a value that a register has no room for")
+        value = self.e.widened(value, _limbs(array.bits))
+        operation = "WRITE_WIDE" if array.bits > LIMB_BITS else "WRITE32" if array.bits <= 32 else "WRITE64"
+        self.e.emit(operation, d=number, a=value.at, b=index.at)
+
+    def _fields(self, target: ast.Slice, value: ast.expr) -> None:
+        """A header's fields side by side: read from the packet, cleared, or another header's."""
+        assert target.lower is not None
+        first = self.v.integer(target.lower)
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "unpack_from":
+            offset = 0
+            for at, letter in enumerate(self._form(value.func.value)):
+                loaded = self.v.load(offset, WIDTHS[letter])
+                place = self.v.places[first + at]
+                if place.signed:
+                    bounds = place.value
+                    loaded = self.e.compute("SEXT", place.bits, loaded.at, 0, bounds.low, bounds.high)
+                self._field(place, loaded)
+                offset += WIDTHS[letter]
+            return
+        at, limbs = self.v.extent(target)
+        if isinstance(value, ast.Tuple):  # of zeros
+            self.e.emit("ZERO", n=limbs, d=at)
+        elif isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice):
+            source, count = self.v.extent(value.slice)
+            if count != limbs:
+                raise NotNative("headers of different types")
+            self.e.emit("COPY_WIDE", n=limbs, d=at, a=source)
+        else:
+            raise NotNative(f"the form {ast.unparse(value)[:60]!r}")
+
+    def _form(self, node: ast.expr) -> str:
+        form = self.program.names[ast.unparse(node)]
+        assert isinstance(form, struct.Struct)
+        return form.format.removeprefix("!")
+
+    def _in_place(self, node: ast.AugAssign) -> None:
+        target, text = node.target, ast.unparse(node.target)
+        if isinstance(target, ast.Attribute) and text == "k.length":
+            amount = self.v.value(node.value)
+            operation = "ADD" if isinstance(node.op, ast.Add) else "SUB"
+            self.e.emit(operation, n=LIMB_BITS, d=STATE["length"], a=STATE["length"], b=amount.at)
+        elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Attribute):
+            counters = {each.symbol: at for at, each in enumerate(self.program.counters.values())}
+            symbol, what = ast.unparse(target.value.value), target.value.attr
+            if symbol not in counters:
+                raise NotNative(f"the statement {ast.unparse(node)[:60]!r}")
+            operation = "COUNT_PACKET" if what == "packets" else "COUNT_BYTES"
+            self.e.emit(operation, d=counters[symbol], b=self.v.index(target.slice).at)
+        elif text == "n":
+            return  # a checksum's length follows from what is put into it
+        else:
+            raise NotNative("header stacks" if text.startswith("f[") else f"the statement {ast.unparse(node)[:60]!r}")
+
+    # --- bits one after another: checksums and the deparser ---
+
+    def _hash(self, name: str) -> Val:
+        """Compute a calculation, here and now."""
+        body = self.functions[name].body
+        self.e.emit("HASH_BEGIN")
+        for statement in body[:-1]:
+            self._hashed(statement)
+        result = body[-1]
+        assert isinstance(result, ast.Return)
+        assert isinstance(result.value, ast.Call)
+        payload = isinstance(result.value.args[0], ast.BinOp)
+        algorithm = HASHES.get(self.program.names[ast.unparse(result.value.func)])
+        if algorithm is None:
+            raise NotNative("a hash that is not listed")
+        number, bits = algorithm
+        return self.e.compute("HASH", 0, number, int(payload), 0, (1 << bits) - 1)
+
+    def _hashed(self, node: ast.stmt) -> None:
+        if isinstance(node, ast.If):
+            otherwise = self.e.label()
+            self.v.branch(node.test, None, otherwise)
+            for each in node.body:
+                self._hashed(each)
+            self.e.place(otherwise)
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp):
+            shifted = node.value.left  # v = v << width | value
+            assert isinstance(shifted, ast.BinOp)
+            self._put("HASH_PUT", self.v.value(node.value.right), self.v.integer(shifted.right))
+        elif not isinstance(node, (ast.Assign, ast.AugAssign)):
+            raise NotNative(f"the statement {ast.unparse(node)[:60]!r}")
+
+    def _put(self, operation: str, value: Val, bits: int) -> None:
+        if bits >= 1 << 16:
+            raise NotNative("fields of 65,536 bits or more")
+        if value.high >> bits and value.low >= 0:
+            raise NotNative("a value that a field has no room for")
+        self.e.emit(operation, n=bits, a=self.e.widened(value, _limbs(bits)).at)
+
+    def _emitted(self, node: ast.expr) -> None:
+        """Bytes of a packet that leaves."""
+        if isinstance(node, ast.Attribute):
+            self.e.emit("EMIT_PAYLOAD")
+        elif isinstance(node, ast.Constant) and node.value == b"":
+            return
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "pack":
+            starred = node.args[0]
+            assert isinstance(starred, ast.Starred)
+            assert isinstance(starred.value, ast.Subscript)
+            assert isinstance(starred.value.slice, ast.Slice)
+            assert starred.value.slice.lower is not None
+            first = self.v.integer(starred.value.slice.lower)
+            for at, letter in enumerate(self._form(node.func.value)):
+                self.e.emit("EMIT", n=WIDTHS[letter], a=self.v.places[first + at].at)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "to_bytes":
+            left = self.v.integer(node.args[0]) * 8
+            terms = sorted(_terms(node.func.value, self.v), key=lambda term: -term[1])
+            for part, shift in terms:
+                self._put("EMIT", self.v.value(part), left - shift)
+                left = shift
+        else:
+            raise NotNative(f"the form {ast.unparse(node)[:60]!r}")
+
+
+_WHAT = {"k.log": "log messages", "pushed": "header stacks", "popped": "header stacks"}
+
+
+def _limbs(bits: int) -> int:
+    return max(1, -(-bits // LIMB_BITS))
+
+
+def key_limbs(table: Table) -> int:
+    """Of a table's key."""
+    return _limbs(sum(part.bits for part in table.key))
+
+
+def next_name(entry: Entry) -> str:
+    """The function that comes after an entry's action."""
+    return "None" if entry.next is None else str(getattr(entry.next, "__name__", None))
+
+
+def parameter_values(widths: tuple[int, ...], at: int) -> list[Val]:
+    """Where the data of an entry is when its action runs."""
+    values = []
+    for bits in widths:
+        values.append(Val(at, _limbs(bits), 0, (1 << bits) - 1))
+        at += _limbs(bits)
+    return values
+
+
+def _joined(first: ast.stmt, second: ast.stmt | None) -> ast.Assign | None:
+    """`x = value` and `target = x`, which the source has one after another, as one."""
+    if (
+        isinstance(first, ast.Assign)
+        and isinstance(second, ast.Assign)
+        and isinstance(first.targets[0], ast.Name)
+        and isinstance(second.value, ast.Name)
+        and first.targets[0].id == second.value.id == "x"
+        and isinstance(second.targets[0], ast.Subscript)
+    ):
+        return ast.Assign(targets=second.targets, value=first.value)
+    return None
+
+
+def _terms(node: ast.expr, values: Values) -> list[tuple[ast.expr, int]]:
+    """The parts of `a << 8 | b`, with their places."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return _terms(node.left, values) + _terms(node.right, values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.LShift):
+        return [(node.left, values.integer(node.right))]
+    return [(node, 0)]
