@@ -448,6 +448,22 @@ class Session:
                 trouble = self._engine.trouble or "without saying why"
                 self._fail(FaninError(f"the engine of rank {self.rank} of job {self.job_name!r} stopped: {trouble}"))
 
+    @property
+    def nonce(self) -> str:
+        """With which this rank is known to the controller, besides its number."""
+        return self._nonce
+
+    def stands_for(self, rank: int, ranks: tuple[int, ...], processes: tuple[str, ...]) -> None:
+        """This job is part of a larger one, in which its workers have these numbers: what is said names them so."""
+        with self._lock:
+            self._who = replace(self._who, rank=rank, worker_ranks=ranks, processes=processes)
+            self._members = ranks
+
+    @property
+    def processes(self) -> tuple[str, ...]:
+        """`host:pid` by rank, once known."""
+        return self._who.processes
+
     def abandon(self, failure: FaninError) -> None:
         """Stop without a word to the switch: `failure`, elsewhere, has ended what this session is a part of.
 

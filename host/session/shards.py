@@ -54,6 +54,8 @@ MIN_PACKETS_PER_SHARD = 2
 MAX_UNSEEN_TICKETS = 4096
 """Tickets that nobody has waited for and that are remembered; done ones beyond that are forgotten."""
 
+REJOIN_TIMEOUT_S = 10.0
+"""How long ranks that go on at other shards may take to meet there: all of them have just agreed to."""
 NAMING_GRACE_S = SUSPICION_TIMEOUT_S + 2 * HEARTBEAT_INTERVAL_S
 """How long a lost shard may turn out to be a lost host: as long as the others take to miss its ranks."""
 
@@ -140,8 +142,7 @@ class ShardedSession:
         self.newcomer, self.first_base = False, 0
         self.observer: Callable[[int, Reduction], None] | None = None
         """As Session.observer."""
-        where = ", ".join(str(each.address) for each in sessions)
-        self.description = f"{first.description}; one of {len(sessions)} shards: {where}"
+        self.description = self._described()
         self._lock = threading.Lock()
         """Guards what follows."""
         self._packet_elements = functools.cache(functools.partial(elements_per_packet, self.spec))
@@ -155,6 +156,10 @@ class ShardedSession:
         self._parts: dict[int, tuple[Part, ...]] = {}
         """Of tickets that nobody has seen finished, oldest first."""
 
+    def _described(self) -> str:
+        where = ", ".join(str(each.address) for each in self._sessions)
+        return f"{self._sessions[0].description}; one of {len(self._sessions)} shards: {where}"
+
     @classmethod
     def join(
         cls, *, options: Options, switches: Sequence[SwitchAddress], local: frozenset[SwitchAddress], job_name: str,
@@ -166,21 +171,20 @@ class ShardedSession:
         refuses or cannot be reached; the sessions at the others are closed then.
         """
 
-        def join_one(address: SwitchAddress) -> Session:
-            shared = options.shared_memory if address in local else False
-            return Session.join(
-                options=dataclasses.replace(options, shared_memory=shared),
-                switch=address, job_name=job_name, rank=rank, size=size, credentials=credentials,
-            )  # fmt: skip
+        from fanin.host.session.surviving import SurvivingSession  # that one is made of this one
 
-        # At the same time, since each join waits for the other ranks at that shard.
-        with ThreadPoolExecutor(len(switches), "fanin join") as pool:
-            joins = [pool.submit(join_one, address) for address in switches]
-            wait(joins)
-        joined = [each.result() for each in joins if each.exception() is None]
+        def join_all(addresses: Sequence[SwitchAddress], name: str, number: int, workers: int) -> list[Session]:
+            return _join_all(options, addresses, local, name, number, workers, credentials)
+
+        def rejoin(addresses: Sequence[SwitchAddress], name: str, number: int, workers: int) -> list[Session]:
+            patience_s = min(options.join_timeout_s, REJOIN_TIMEOUT_S)
+            briefly = dataclasses.replace(options, join_timeout_s=patience_s)
+            return _join_all(briefly, addresses, local, name, number, workers, credentials)
+
+        joined = join_all(switches, job_name, rank, size)
         try:
-            for each in joins:
-                each.result()
+            if joined[0].spec.survives_loss:
+                return SurvivingSession(joined, job_name, rejoin, options)
             return cls(joined, job_name)
         except BaseException:
             for session in joined:
@@ -344,16 +348,12 @@ class ShardedSession:
         return tuple(sorted(set.intersection(*found)))
 
     def take_changes(self) -> list[MembershipChange]:
-        """None: a job over several shards does not survive the loss of a rank."""
+        """None: such a job ends with the first rank that it loses. One that does not is in surviving.py."""
         return []
 
     def counters(self) -> dict[str, int | float]:
         """As Session.counters, added up over the shards (srtt_us: the largest)."""
-        total: dict[str, int | float] = {}
-        for each in self._sessions:
-            for name, value in each.counters().items():
-                total[name] = max(total.get(name, 0), value) if name == "srtt_us" else total.get(name, 0) + value
-        return total
+        return added_up([each.counters() for each in self._sessions])
 
     def close(self, timeout_s: float = 10) -> None:
         """As Session.close."""
@@ -363,6 +363,41 @@ class ShardedSession:
     def _forget_done(self) -> None:
         for ticket in [ticket for ticket in self._parts if self._done(ticket)]:
             del self._parts[ticket]
+
+
+def _join_all(
+    options: Options, switches: Sequence[SwitchAddress], local: frozenset[SwitchAddress], job_name: str,
+    rank: int, size: int, credentials: Credentials,
+) -> list[Session]:  # fmt: skip
+    """A session at each; if one cannot be had, none is left open."""
+
+    def join_one(address: SwitchAddress) -> Session:
+        shared = options.shared_memory if address in local else False
+        return Session.join(
+            options=dataclasses.replace(options, shared_memory=shared),
+            switch=address, job_name=job_name, rank=rank, size=size, credentials=credentials,
+        )  # fmt: skip
+
+    # At the same time, since each join waits for the other ranks at that shard.
+    with ThreadPoolExecutor(len(switches), "fanin join") as pool:
+        joins = [pool.submit(join_one, address) for address in switches]
+        wait(joins)
+    try:
+        return [each.result() for each in joins]
+    except BaseException:
+        for each in joins:
+            if each.exception() is None:
+                each.result().close()
+        raise
+
+
+def added_up(counters: Sequence[dict[str, int | float]]) -> dict[str, int | float]:
+    """Counters of several sessions as one's (srtt_us: the largest)."""
+    total: dict[str, int | float] = {}
+    for each in counters:
+        for name, value in each.items():
+            total[name] = max(total.get(name, 0), value) if name == "srtt_us" else total.get(name, 0) + value
+    return total
 
 
 AnySession = Session | ShardedSession

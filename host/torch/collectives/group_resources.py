@@ -10,6 +10,7 @@ anew, on all ranks at once; until then it takes no part in collectives (docs/tor
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import threading
@@ -33,6 +34,7 @@ from fanin.errors import (
 from fanin.host.session.control import ENDING, RUNNING, job_state
 from fanin.host.session.session import Session
 from fanin.host.session.shards import AnySession, ShardedSession
+from fanin.host.session.surviving import SurvivingSession
 from fanin.host.torch.collectives.completion import Completion
 from fanin.host.torch.collectives.failures import WATCH, Failures
 from fanin.host.torch.collectives.fallback import Fallback, warn_once
@@ -98,6 +100,16 @@ class GroupResources:
         return self._meetings[-1]
 
     @property
+    def meeting_now(self) -> Meeting:
+        """The same, with the shards that were lost since marked as such."""
+        meeting, session = self.meeting, self.session
+        if not isinstance(session, SurvivingSession):
+            return meeting
+        left = {each.address for each in session.sessions}
+        lost = frozenset(number for number, address in enumerate(meeting.shards) if address not in left)
+        return replace(meeting, lost=lost, holds_switch=False)
+
+    @property
     def inner(self) -> Inner:
         """The gloo group. UnsupportedError where there is none yet, FaninError where there is none any more."""
         if self._inner is None:
@@ -125,7 +137,7 @@ class GroupResources:
         if self.options.fallback == "gloo":
             raise ConfigurationError("fallback='gloo' takes no newcomers: over gloo nobody could come in")
         meeting = hear(store, self.options, timeout, self.rank)
-        state = job_state(meeting.address, meeting.job_name, self.options, meeting.credentials)
+        state = self._state_of(meeting)
         if state in OVER:
             raise AdmissionError(
                 f"rank {self.rank} was to take the place of another process, but job {meeting.job_name!r} does not run "
@@ -136,6 +148,14 @@ class GroupResources:
         if state == RUNNING:
             self._meetings.append(meeting)
         return state == RUNNING
+
+    def _state_of(self, meeting: Meeting) -> str | None:
+        """The state of the job, as the first of its shards says that is left."""
+        *others, last = meeting.switches
+        for address in others:
+            with contextlib.suppress(SwitchUnreachableError):
+                return job_state(address, meeting.job_name, self.options, meeting.credentials)
+        return job_state(last, meeting.job_name, self.options, meeting.credentials)
 
     def _open(self, store: c10d.Store, group_name: str, timeout: timedelta) -> None:
         """Session, then gloo."""

@@ -14,12 +14,12 @@ numbers, since shared memory is found through them. FANIN_HOST overrides it: any
 Where a host has several ranks, every host has a leaf of each shard as well, at which its ranks meet: one stream leaves
 the host, whatever the number of its ranks.
 
-A job that must survive the loss of ranks is kept at one switch: its rounds and its members are one switch's.
+In a job that must survive the loss of ranks or shards (on_worker_loss="continue") every rank goes to the shards itself:
+a leaf would end with the first of its ranks. Each rank's stream leaves the host then, and 32 ranks are the most.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import platform
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fanin.errors import ConfigurationError, UnsupportedError
+from fanin.errors import UnsupportedError
 from fanin.options import Options
 from fanin.protocol.wire import MAX_WORKERS
 
@@ -37,8 +37,6 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_NAMESPACE = Path("/proc/self/ns/pid")
 UNKNOWN = ""
 """The host of ranks that share one with everybody, as far as anybody asked."""
-
-log = logging.getLogger("fanin")
 
 Where = Literal["hosts", "rank0", "auto"]
 
@@ -81,26 +79,11 @@ def hosts_of(identities: Sequence[str]) -> Hosts:
 def where_to_sum(options: Options, *, one_machine: bool) -> Where:
     """The switch of a job without addresses, or `auto` if that depends on where the ranks are.
 
-    `one_machine`: the ranks can only reach each other on this machine. Raises ConfigurationError for shards that such a
-    job cannot have.
+    `one_machine`: the ranks can only reach each other on this machine.
     """
-    survives = options.on_worker_loss == "continue"
     if options.switch == HOSTS:
-        if survives:
-            raise ConfigurationError(
-                "FANIN_SWITCH=hosts and on_worker_loss='continue' cannot be had together yet: a job over several "
-                "shards ends with the first rank that it loses. Remedy: FANIN_SWITCH=rank0"
-            )
         return "hosts"
-    if options.switch == RANK0 or (one_machine and options.host is None):
-        return "rank0"
-    if survives:
-        log.warning(
-            "on_worker_loss='continue' keeps all sums at rank 0's switch: over several hosts, its link carries "
-            "everybody's"
-        )
-        return "rank0"
-    return "auto"
+    return "rank0" if options.switch == RANK0 or (one_machine and options.host is None) else "auto"
 
 
 def check_size(size: int, *, leaves: bool) -> None:
