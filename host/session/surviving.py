@@ -36,7 +36,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from fanin.errors import (
     AdmissionError,
@@ -49,7 +48,7 @@ from fanin.errors import (
 from fanin.host.session.control import ControlClient
 from fanin.host.session.kept_reductions import KeptReduction, KeptReductions
 from fanin.host.session.session import MAX_CHANGES, WAIT_SLICE_S, MembershipChange, Session
-from fanin.host.session.shards import ShardedSession, added_up, deal, elements_per_packet
+from fanin.host.session.shards import ShardedSession, added_up, deal, elements_per_packet, leave_all
 from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
 from fanin.protocol import control
@@ -264,8 +263,7 @@ class SurvivingSession(ShardedSession):
             else:
                 leaving = before
                 self._go_on(agreed, sessions, failure)
-        with ThreadPoolExecutor(len(leaving), "fanin leave") as pool:
-            list(pool.map(lambda each: each.close(LEAVE_TIMEOUT_S), leaving))
+        leave_all(leaving, LEAVE_TIMEOUT_S)
 
     def _agree(self, failure: FaninError) -> control.Regrouped:
         """What the first shard that is left says, once all ranks that are left have asked it."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -260,3 +262,28 @@ def test_threads_may_submit_and_wait_at_once() -> None:
             thread.join(DEADLINE_S)
         assert not failures
         session.close()
+
+
+LEAVES_AT_EXIT = """
+import atexit, sys
+from fanin.host.session.shards import ShardedSession
+from fanin.options import Options, SwitchAddress
+
+addresses = [SwitchAddress("udp", "127.0.0.1", int(port)) for port in sys.argv[1:]]
+session = ShardedSession.join(
+    options=Options(), switches=addresses, local=frozenset(addresses), job_name="ends", rank=0, size=1
+)
+atexit.register(session.close)
+"""
+
+
+@pytest.mark.processes
+def test_a_program_that_ends_leaves_every_shard_in_order() -> None:
+    """Its peers need not miss it; pools of threads take no more work by then."""
+    with switches(2, native=True) as addresses:
+        ports = [str(each.port) for each in addresses]
+        ended = subprocess.run(
+            [sys.executable, "-c", LEAVES_AT_EXIT, *ports],
+            capture_output=True, text=True, timeout=DEADLINE_S, check=False,
+        )  # fmt: skip
+        assert (ended.returncode, ended.stderr) == (0, "")
