@@ -201,7 +201,7 @@ class SurvivingSession(ShardedSession):
         if not failures:
             return None
         with self._lock:
-            if self._state is not Life.WHOLE or sessions is not self._sessions:
+            if not self._is_whole or sessions is not self._sessions:
                 return self._failure
             told = next((each for each in failures if not isinstance(each, SwitchLostError)), None)
             if told is not None:
@@ -209,6 +209,10 @@ class SurvivingSession(ShardedSession):
             else:
                 self._shard_is_lost(failures[0])
             return self._failure
+
+    @property
+    def _is_whole(self) -> bool:
+        return self._state is Life.WHOLE
 
     def _shard_is_lost(self, failure: FaninError) -> None:
         """Begin to deal anew (called with the lock held)."""
@@ -384,7 +388,7 @@ class SurvivingSession(ShardedSession):
         self._kept.keep_only(agreed.again)
         for ticket, holder in zip(agreed.again, agreed.holders, strict=True):
             kept = self._kept.get(ticket)
-            if self._state is not Life.WHOLE:  # lost another one meanwhile: that is agreed on anew
+            if not self._is_whole:  # lost another one meanwhile: that is agreed on anew
                 return
             if kept is None and ticket <= self._submitted:
                 self._over(FaninError(f"reduction {ticket} is needed by another rank, and rank {self.rank} forgot it"))

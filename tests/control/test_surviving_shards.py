@@ -71,12 +71,13 @@ def cluster() -> Iterator[Cluster]:
         yield found
 
 
-def submit(session: ShardedSession, array: Array, lanes: int = 32, **given: int) -> int:
+def submit(session: ShardedSession, array: Array, lanes: int = 32, residual: int = 0) -> int:
     element = Element.INT32 if array.dtype == np.int32 else Element.FLOAT32
     address = array.ctypes.data
     return session.submit(
         Reduction(
-            source=address, destination=address, count=array.size, element=element, lanes=lanes, owner=array, **given
+            source=address, destination=address, count=array.size, element=element, lanes=lanes, residual=residual,
+            owner=array,
         )
     )  # fmt: skip
 
