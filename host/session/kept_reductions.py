@@ -144,15 +144,20 @@ class KeptReductions:
         self._coming.append(kept)
 
     def forget(self) -> None:
-        """Drop what is done everywhere."""
+        """Finish what has come, whether or not anybody waits for it, and drop what is done everywhere."""
         while self._coming and self._coming[0].has_come:
-            self._come |= self._coming.popleft().ends
+            kept = self._coming.popleft()
+            self._come |= kept.ends
+            if not kept.is_done:
+                kept.finish()
         while self._kept and (oldest := self._kept[0]).is_done and self._is_known_everywhere(oldest):
             self._drop_oldest()
 
     def keep_only(self, tickets: Collection[int]) -> None:
-        """Drop all others: all ranks have done them."""
+        """Drop all others, which all ranks have done; nothing that comes from where these were dealt out counts."""
         self._kept = deque(kept for kept in self._kept if kept.ticket in tickets)
+        for kept in self._kept:
+            kept.parts, kept.ends = (), {}
         self._by_ticket = {kept.ticket: kept for kept in self._kept}
 
     def _drop_oldest(self) -> None:

@@ -183,7 +183,7 @@ class ShardedSession:
 
         joined = join_all(switches, job_name, rank, size)
         try:
-            if joined[0].spec.survives_loss:
+            if joined[0].spec.survives_loss and options.fallback != "gloo":  # that goes on in another way
                 return SurvivingSession(joined, job_name, rejoin, options)
             return cls(joined, job_name)
         except BaseException:

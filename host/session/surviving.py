@@ -112,7 +112,8 @@ class SurvivingSession(ShardedSession):
             kept = KeptReduction.of(ticket, reduction)
             self._kept.append(kept)
             self._deal(kept, kept.summed())
-            self._kept.forget()
+            if self._is_whole:  # what is done does not change while the ranks agree
+                self._kept.forget()
             if self._state is Life.OVER:
                 assert self._failure is not None
                 raise self._failure.with_traceback(None)

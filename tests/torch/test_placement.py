@@ -146,6 +146,16 @@ def test_what_must_survive_has_shards_and_no_leaves() -> None:
     assert [each.local for each in found] == [frozenset({found[0].shards[rank % 2]}) for rank in range(SIZE)]
     given = Options(switch="hosts", on_worker_loss="continue")
     assert where_to_sum(given, one_machine=False) == "hosts"
+    assert where_to_sum(Options(switch="hosts", fallback="gloo"), one_machine=False) == "hosts"
+
+
+def test_who_may_go_on_in_two_ways_stays_at_one_switch_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    found = met(on_hosts("a", "b", "a", "b", on_worker_loss="continue", fallback="gloo"))
+    assert len(found[0].switches) == 1
+    assert not found[0].leaves
+    assert "keep all sums at rank 0's switch" in caplog.text
+    with pytest.raises(ConfigurationError, match="FANIN_SWITCH=rank0"):
+        where_to_sum(Options(switch="hosts", on_worker_loss="continue", fallback="gloo"), one_machine=False)
 
 
 def test_a_shard_that_does_not_start_is_every_ranks_error(monkeypatch: pytest.MonkeyPatch) -> None:

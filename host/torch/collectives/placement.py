@@ -15,11 +15,13 @@ Where a host has several ranks, every host has a leaf of each shard as well, at 
 the host, whatever the number of its ranks.
 
 In a job that must survive the loss of ranks or shards (on_worker_loss="continue") every rank goes to the shards itself:
-a leaf would end with the first of its ranks. Each rank's stream leaves the host then, and 32 ranks are the most.
+a leaf would end with the first of its ranks. Each rank's stream leaves the host then, and 32 ranks are the most. With
+fallback="gloo" as well, which goes on over gloo instead of over the other shards, it is kept at one switch.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 from collections.abc import Sequence
@@ -27,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fanin.errors import UnsupportedError
+from fanin.errors import ConfigurationError, UnsupportedError
 from fanin.options import Options
 from fanin.protocol.wire import MAX_WORKERS
 
@@ -37,6 +39,8 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_NAMESPACE = Path("/proc/self/ns/pid")
 UNKNOWN = ""
 """The host of ranks that share one with everybody, as far as anybody asked."""
+
+log = logging.getLogger("fanin")
 
 Where = Literal["hosts", "rank0", "auto"]
 
@@ -79,11 +83,26 @@ def hosts_of(identities: Sequence[str]) -> Hosts:
 def where_to_sum(options: Options, *, one_machine: bool) -> Where:
     """The switch of a job without addresses, or `auto` if that depends on where the ranks are.
 
-    `one_machine`: the ranks can only reach each other on this machine.
+    `one_machine`: the ranks can only reach each other on this machine. Raises ConfigurationError for shards that such a
+    job cannot have.
     """
+    twice = options.on_worker_loss == "continue" and options.fallback == "gloo"
     if options.switch == HOSTS:
+        if twice:
+            raise ConfigurationError(
+                "FANIN_SWITCH=hosts with on_worker_loss='continue' and fallback='gloo': a job goes on over the shards "
+                "that are left, or over gloo. Remedy: unset FANIN_FALLBACK, or FANIN_SWITCH=rank0"
+            )
         return "hosts"
-    return "rank0" if options.switch == RANK0 or (one_machine and options.host is None) else "auto"
+    if options.switch == RANK0 or (one_machine and options.host is None):
+        return "rank0"
+    if twice:
+        log.warning(
+            "on_worker_loss='continue' and fallback='gloo' together keep all sums at rank 0's switch: over several "
+            "hosts, its link carries everybody's"
+        )
+        return "rank0"
+    return "auto"
 
 
 def check_size(size: int, *, leaves: bool) -> None:
