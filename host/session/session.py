@@ -156,6 +156,7 @@ class Session:
         size: int,
         rounds: Rounds = SYNCHRONOUS,
         credentials: Credentials | None = None,
+        interrupted: Callable[[], None] | None = None,
     ) -> Session:
         """Become rank `rank` of the `size` workers of `job_name`; returns when all of them are reachable.
 
@@ -166,6 +167,8 @@ class Session:
         Raises SwitchUnreachableError (within options.connect_timeout_s), JoinTimeoutError naming the ranks that are
         missing (after options.join_timeout_s), AdmissionError when the controller refuses, WorkerLostError when a rank
         dies meanwhile, ConfigurationError.
+
+        `interrupted` is called about twice per second until then, and may end the join by raising an error.
 
         Where the job runs already with options.on_worker_loss="continue", and has lost or been left by this very rank,
         this process takes its place: `newcomer` is True, and `first_base` says where its reductions begin. It passes
@@ -183,7 +186,7 @@ class Session:
                 f"job {job_name!r} has no secret, from which authenticate=True derives the key of its packets' tags. "
                 "Remedy: give all ranks the same FANIN_SECRET"
             )
-        return cls(joining.join(options, switch, job_name, rank, size, rounds, spoken), options, spoken)
+        return cls(joining.join(options, switch, job_name, rank, size, rounds, spoken, interrupted), options, spoken)
 
     def submit(self, reduction: Reduction) -> int:
         """Start a reduction; returns its ticket (1, 2, ...). Every rank submits the same ones in the same order.

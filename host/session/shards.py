@@ -37,7 +37,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError, SwitchLostError
 from fanin.host.codecs.words import codec_class
@@ -163,18 +163,18 @@ class ShardedSession:
     @classmethod
     def join(
         cls, *, options: Options, switches: Sequence[SwitchAddress], local: frozenset[SwitchAddress], job_name: str,
-        rank: int, size: int, credentials: Credentials = OPEN,
+        rank: int, size: int, credentials: Credentials = OPEN, interrupted: Callable[[], None] | None = None,
     ) -> ShardedSession:  # fmt: skip
         """Become rank `rank` of the `size` workers of `job_name` at every one of `switches`, at the same time.
 
-        `local` are those whose shared memory may be used. Raises what Session.join raises, of the first shard that
-        refuses or cannot be reached; the sessions at the others are closed then.
+        `local` are those whose shared memory may be used; `interrupted` as in Session.join. Raises what Session.join
+        raises, of the first shard that refuses or cannot be reached; the sessions at the others are closed then.
         """
 
         from fanin.host.session.surviving import SurvivingSession  # that one is made of this one
 
         def join_all(addresses: Sequence[SwitchAddress], name: str, number: int, workers: int) -> list[Session]:
-            return _join_all(options, addresses, local, name, number, workers, credentials)
+            return _join_all(options, addresses, local, name, number, workers, credentials, interrupted)
 
         def rejoin(addresses: Sequence[SwitchAddress], name: str, number: int, workers: int) -> list[Session]:
             patience_s = min(options.join_timeout_s, REJOIN_TIMEOUT_S)
@@ -366,28 +366,39 @@ class ShardedSession:
 
 def _join_all(
     options: Options, switches: Sequence[SwitchAddress], local: frozenset[SwitchAddress], job_name: str,
-    rank: int, size: int, credentials: Credentials,
+    rank: int, size: int, credentials: Credentials, interrupted: Callable[[], None] | None = None,
 ) -> list[Session]:  # fmt: skip
-    """A session at each; if one cannot be had, none is left open."""
+    """A session at each; if one cannot be had, none is left open, and none is waited for."""
+    useless = threading.Event()
+
+    def look() -> None:
+        if useless.is_set():
+            raise FaninError(f"rank {rank} of job {job_name!r} has failed to join another of its shards")
+        if interrupted is not None:
+            interrupted()
 
     def join_one(address: SwitchAddress) -> Session:
         shared = options.shared_memory if address in local else False
         return Session.join(
             options=dataclasses.replace(options, shared_memory=shared),
-            switch=address, job_name=job_name, rank=rank, size=size, credentials=credentials,
+            switch=address, job_name=job_name, rank=rank, size=size, credentials=credentials, interrupted=look,
         )  # fmt: skip
 
     # At the same time, since each join waits for the other ranks at that shard.
     with ThreadPoolExecutor(len(switches), "fanin join") as pool:
         joins = [pool.submit(join_one, address) for address in switches]
+        try:
+            first, _ = wait(joins, return_when=FIRST_EXCEPTION)
+        finally:
+            useless.set()
+        failed = next((error for each in joins if each in first and (error := each.exception()) is not None), None)
         wait(joins)
-    try:
+    if failed is None:
         return [each.result() for each in joins]
-    except BaseException:
-        for each in joins:
-            if each.exception() is None:
-                each.result().close()
-        raise
+    for each in joins:
+        if each.exception() is None:
+            each.result().close()
+    raise failed
 
 
 def leave_all(sessions: Sequence[Session], timeout_s: float) -> None:

@@ -170,6 +170,24 @@ def test_a_shard_that_is_not_there_is_named_and_the_others_are_left() -> None:
         assert addresses
 
 
+def test_a_join_ends_at_all_shards_when_it_fails_at_one_or_is_interrupted() -> None:
+    """The others need not come for that: rank 1 never does."""
+    said = SwitchUnreachableError("udp://10.0.0.1:1", "rank 1 cannot reach it")
+
+    def interrupted() -> None:
+        raise said
+
+    with switches(1, native=True) as addresses:
+        join = partial(
+            ShardedSession.join, options=Options(connect_timeout_s=0.3, join_timeout_s=DEADLINE_S),
+            local=frozenset[SwitchAddress](), job_name="j", rank=0, size=2,
+        )  # fmt: skip
+        with pytest.raises(SwitchUnreachableError, match=r"127\.0\.0\.1:1\b"):
+            join(switches=[*addresses, SwitchAddress("udp", "127.0.0.1", 1)])
+        with pytest.raises(SwitchUnreachableError, match="rank 1 cannot"):
+            join(switches=addresses, interrupted=interrupted)
+
+
 def test_shards_of_unlike_packets_are_refused_with_the_remedy() -> None:
     class Shaped:
         def __init__(self, words: int) -> None:

@@ -176,6 +176,17 @@ def test_a_shard_that_does_not_start_is_every_ranks_error(monkeypatch: pytest.Mo
     assert all("no port is free" in text for text in told)
 
 
+def test_a_switch_that_one_rank_cannot_reach_is_told_to_all_others_with_the_pair() -> None:
+    store = c10d.HashStore()
+    meeting = Meeting("j", "secret", True, (SwitchAddress.parse(A), SwitchAddress.parse(B)))
+    rendezvous.raise_if_unreachable(store, meeting, 0)
+    rendezvous.tell_unreachable(store, meeting, 2, SwitchUnreachableError(B, "nothing answers there"))
+    with pytest.raises(SwitchUnreachableError, match=f"rank 2 cannot reach switch {B}: nothing answers") as caught:
+        rendezvous.raise_if_unreachable(store, meeting, 0)
+    assert caught.value.address == B
+    rendezvous.raise_if_unreachable(store, meeting, 2)
+
+
 def test_ranks_that_do_not_come_are_named() -> None:
     store = c10d.HashStore()
     store.set_timeout(TIMEOUT)

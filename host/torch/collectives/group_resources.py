@@ -15,6 +15,7 @@ import dataclasses
 import logging
 import threading
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -39,7 +40,15 @@ from fanin.host.torch.collectives.completion import Completion
 from fanin.host.torch.collectives.failures import WATCH, Failures
 from fanin.host.torch.collectives.fallback import Fallback, warn_once
 from fanin.host.torch.collectives.inner import Inner
-from fanin.host.torch.collectives.rendezvous import Meeting, find_incarnation, hear, meet, renewed_store
+from fanin.host.torch.collectives.rendezvous import (
+    Meeting,
+    find_incarnation,
+    hear,
+    meet,
+    raise_if_unreachable,
+    renewed_store,
+    tell_unreachable,
+)
 from fanin.host.torch.collectives.request import Direct, Request
 from fanin.host.torch.collectives.staging import Staging
 from fanin.host.torch.collectives.timeline import Timeline, timeline_for
@@ -181,23 +190,27 @@ class GroupResources:
         meeting = meet(store, self.rank, self.size, job_prefix, self.options, timeout, self._global_ranks, self._world)
         self._meetings.append(meeting)
         try:
-            session = self._join_meeting(meeting)
+            session = self._join_meeting(meeting, lambda: raise_if_unreachable(store, meeting, self.rank))
+        except SwitchUnreachableError as error:
+            tell_unreachable(store, meeting, self.rank, error)
+            raise
         except JoinTimeoutError as error:  # in words that torch's programs look for, too
             timeout_ms = self.options.join_timeout_s * 1000
             raise JoinTimeoutError(error.missing, f"timeout after {timeout_ms:.0f}ms: {error}") from error
         log.info("%s", session.description)
         return session
 
-    def _join_meeting(self, meeting: Meeting) -> AnySession:
+    def _join_meeting(self, meeting: Meeting, interrupted: Callable[[], None]) -> AnySession:
         if len(meeting.switches) > 1:
             return ShardedSession.join(
                 options=self.options, switches=meeting.switches, local=meeting.local, job_name=meeting.job_name,
-                rank=self.rank, size=self.size, credentials=meeting.credentials,
+                rank=self.rank, size=self.size, credentials=meeting.credentials, interrupted=interrupted,
             )  # fmt: skip
         shared = self.options.shared_memory if meeting.local else False
         return Session.join(
             options=replace(self.options, shared_memory=shared), switch=meeting.address,
             job_name=meeting.job_name, rank=self.rank, size=self.size, credentials=meeting.credentials,
+            interrupted=interrupted,
         )  # fmt: skip
 
     def _join_or_fall_back(self, store: c10d.Store, group_name: str, timeout: timedelta) -> None:

@@ -447,6 +447,31 @@ def _address_of(store: c10d.Store, key: str, leader: int, patience: timedelta) -
     return tuple(map(SwitchAddress.parse, told["switches"]))
 
 
+def tell_unreachable(store: c10d.Store, meeting: Meeting, rank: int, error: SwitchUnreachableError) -> None:
+    """This rank cannot reach one of the job's switches: the others, which can, need not wait for it there."""
+    told = json.dumps({"rank": rank, "address": error.address, "text": str(error)})
+    with contextlib.suppress(dist.DistError):
+        store.set(_unreachable_key(meeting), told)
+
+
+def raise_if_unreachable(store: c10d.Store, meeting: Meeting, rank: int) -> None:
+    """SwitchUnreachableError that names both, when another rank has said that it cannot reach a switch of the job."""
+    try:
+        if not store.check([_unreachable_key(meeting)]):
+            return
+        told = json.loads(store.get(_unreachable_key(meeting)))
+    except dist.DistError:  # the store's own errors are its next user's
+        return
+    if told["rank"] != rank:
+        raise SwitchUnreachableError(
+            told["address"], f"rank {told['rank']} cannot reach switch {told['address']}: {told['text']}"
+        )
+
+
+def _unreachable_key(meeting: Meeting) -> str:
+    return f"fanin/unreachable/{meeting.job_name}"
+
+
 def _host_key(rank: int) -> str:
     return f"fanin/host/{rank}"
 
