@@ -29,6 +29,8 @@ Rules of this file
     Attach  (a leaf, again and again) -> Attached    (the parent is there and no leaf itself)   | Refused
     Tune                           ->  Tuned         (K and S of a running job: `fanin tune`, Session.tune)  | Refused
     Explain                        ->  Explanation   (a worker whose job is gone asks what became of it)
+    Regroup (again and again)      ->  Waiting: ranks have not said it
+                                   <-  Regrouped: how a job over several shards goes on without some   | Refused
 """
 
 from __future__ import annotations
@@ -56,6 +58,8 @@ JOIN_LEASE_S = 4.0
 """A waiting worker that is silent for this long is forgotten: eight repetitions."""
 MAX_MESSAGE_BYTES = 1 << 16
 """Longest message a controller reads: a Join has about 500 bytes."""
+SUCCESSOR = "~"
+"""Between the name of a job that has gone on without some shards and the number of the job that it goes on as."""
 MAX_REPLY_BYTES = 1 << 24
 """Longest message a client reads: Stats of a switch with very many jobs."""
 
@@ -332,6 +336,43 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Regroup:
+    """My job is spread over several switches, this is one of them, and others are lost: who is left, and how far?"""
+
+    job: str
+    rank: int
+    nonce: str
+    """Of the rank's Join."""
+    lost: tuple[int, ...]
+    """Numbers of the shards that this rank has lost."""
+    first: int
+    """The first reduction that is not done here."""
+    last: int
+    """The last one that was submitted here."""
+    done: tuple[int, ...] = ()
+    """Those between that are done here, as ranges: first, last, first, last, ..."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regrouped:
+    """The ranks go on as the workers of another job, at the shards that none of them has lost."""
+
+    job: str
+    successor: str
+    """The other job's name."""
+    ranks: tuple[int, ...]
+    """Who is left; worker i of the successor is ranks[i]."""
+    lost: tuple[int, ...]
+    """Numbers of the shards that are left out."""
+    first: int
+    """Reductions before this one are done by all."""
+    again: tuple[int, ...] = ()
+    """Those from there on that somebody has not done, and has submitted."""
+    holders: tuple[int, ...] = ()
+    """For each of these, a rank that has done it, and whose result counts; -1: nobody has, so it is summed anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """How are you?"""
 
@@ -451,8 +492,11 @@ class Stats:
     """Whether `jobs` has all of them: with the switch's own key. Otherwise it has those of the key that asks."""
 
 
-Request = Join | Leave | Explain | Ask | Tune | Enlist | Attach
-Reply = Waiting | Admitted | Started | Refused | Left | Explanation | Stats | Tuned | Relayed | Attached | Challenge
+Request = Join | Leave | Explain | Regroup | Ask | Tune | Enlist | Attach
+Reply = (
+    Waiting | Admitted | Started | Refused | Left | Explanation | Regrouped | Stats | Tuned | Relayed | Attached
+    | Challenge
+)  # fmt: skip
 Message = Request | Reply
 
 _TYPES: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in typing.get_args(Message)}

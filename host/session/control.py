@@ -15,6 +15,7 @@ from fanin.errors import AdmissionError, ConfigurationError, SwitchUnreachableEr
 from fanin.host.session.path import reach, start_hint
 from fanin.options import Options, SwitchAddress
 from fanin.protocol import control
+from fanin.protocol.control import SUCCESSOR
 from fanin.protocol.conversation import Conversation, UnknownKey
 from fanin.protocol.seal import OPEN, Credentials
 
@@ -160,13 +161,15 @@ class ControlClient:
 def job_state(address: SwitchAddress, job_name: str, options: Options, credentials: Credentials = OPEN) -> str | None:
     """The state of a job (fanin.protocol.control.JobReport), None when the switch has none of that name and key.
 
+    A job over several shards that goes on without some of them has another name at the others, and still is that job.
     SwitchUnreachableError when there is no answer in connect_timeout_s.
     """
     key, timeout_s = options.curve_server_key, options.connect_timeout_s
     answer = ask(address, control.Ask(), curve_server_key=key, timeout_s=timeout_s, credentials=credentials)
     if not isinstance(answer, control.Stats):
         raise AdmissionError(f"{address} answered {type(answer).__name__} to Ask: it is not a fanin switch")
-    return next((job.state for job in answer.jobs if job.name == job_name), None)
+    states = [job.state for job in answer.jobs if job.name == job_name or job.name.startswith(job_name + SUCCESSOR)]
+    return RUNNING if RUNNING in states else next(iter(states), None)
 
 
 def ask(

@@ -60,6 +60,11 @@ class EmbeddedSwitch:
         """The child's process id."""
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is there."""
+        return self._process.poll() is None
+
     def close(self) -> None:
         """Let go of it: it ends by itself once its last job is gone. Idempotent, never raises, waits for nothing.
 

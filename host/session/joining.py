@@ -12,7 +12,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import fanin
@@ -76,8 +76,12 @@ def join(
     size: int,
     rounds: Rounds = SYNCHRONOUS,
     credentials: Credentials = OPEN,
+    interrupted: Callable[[], None] | None = None,
 ) -> Joined:
-    """Join; raises the errors that Session.join names. Leaves nothing behind when it fails."""
+    """Join; raises the errors that Session.join names. Leaves nothing behind when it fails.
+
+    `interrupted` is called now and then, and raises the error with which the join is to end.
+    """
     who = Membership(address=address, job_name=job_name, rank=rank, size=size)
     connect_by = time.monotonic() + options.connect_timeout_s
     client = ControlClient(
@@ -89,7 +93,7 @@ def join(
     )
     with contextlib.ExitStack() as opened:
         opened.callback(client.close)
-        joining = _Joining(options, rounds, who, client, connect_by, credentials)
+        joining = _Joining(options, rounds, who, client, connect_by, credentials, interrupted)
         try:
             joined = joining.run()
         except BaseException as error:  # KeyboardInterrupt too: the others must not wait for this rank
@@ -110,10 +114,12 @@ class _Joining:
         client: ControlClient,
         connect_by: float,
         credentials: Credentials,
+        interrupted: Callable[[], None] | None,
     ) -> None:
         facts = discover(who.address.scheme, client.host, who.address.port)
         self._options = options
         self._credentials = credentials
+        self._interrupted = interrupted
         self._who = who
         self._client = client
         self._request = control.Join(
@@ -247,6 +253,8 @@ class _Joining:
         """Say Join if it is time to, and take one reply in. Raises for a refusal, and for a silent controller."""
         now = time.monotonic()
         if now >= self._next_join_s:
+            if self._interrupted is not None:
+                self._interrupted()
             self._client.send(self._request)
             self._next_join_s = now + control.JOIN_INTERVAL_S
         reply = self._client.receive(timeout_s)

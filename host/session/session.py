@@ -157,6 +157,7 @@ class Session:
         size: int,
         rounds: Rounds = SYNCHRONOUS,
         credentials: Credentials | None = None,
+        interrupted: Callable[[], None] | None = None,
     ) -> Session:
         """Become rank `rank` of the `size` workers of `job_name`; returns when all of them are reachable.
 
@@ -167,6 +168,8 @@ class Session:
         Raises SwitchUnreachableError (within options.connect_timeout_s), JoinTimeoutError naming the ranks that are
         missing (after options.join_timeout_s), AdmissionError when the controller refuses, WorkerLostError when a rank
         dies meanwhile, ConfigurationError.
+
+        `interrupted` is called about twice per second until then, and may end the join by raising an error.
 
         Where the job runs already with options.on_worker_loss="continue", and has lost or been left by this very rank,
         this process takes its place: `newcomer` is True, and `first_base` says where its reductions begin. It passes
@@ -184,7 +187,7 @@ class Session:
                 f"job {job_name!r} has no secret, from which authenticate=True derives the key of its packets' tags. "
                 "Remedy: give all ranks the same FANIN_SECRET"
             )
-        return cls(joining.join(options, switch, job_name, rank, size, rounds, spoken), options, spoken)
+        return cls(joining.join(options, switch, job_name, rank, size, rounds, spoken, interrupted), options, spoken)
 
     def submit(self, reduction: Reduction) -> int:
         """Start a reduction; returns its ticket (1, 2, ...). Every rank submits the same ones in the same order.
@@ -448,6 +451,22 @@ class Session:
             elif time.monotonic() >= deadline:
                 trouble = self._engine.trouble or "without saying why"
                 self._fail(FaninError(f"the engine of rank {self.rank} of job {self.job_name!r} stopped: {trouble}"))
+
+    @property
+    def nonce(self) -> str:
+        """With which this rank is known to the controller, besides its number."""
+        return self._nonce
+
+    def stands_for(self, rank: int, ranks: tuple[int, ...], processes: tuple[str, ...]) -> None:
+        """This job is part of a larger one, in which its workers have these numbers: what is said names them so."""
+        with self._lock:
+            self._who = replace(self._who, rank=rank, worker_ranks=ranks, processes=processes)
+            self._members = ranks
+
+    @property
+    def processes(self) -> tuple[str, ...]:
+        """`host:pid` by rank, once known."""
+        return self._who.processes
 
     def abandon(self, failure: FaninError) -> None:
         """Stop without a word to the switch: `failure`, elsewhere, has ended what this session is a part of.

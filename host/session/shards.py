@@ -37,7 +37,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError, SwitchLostError
 from fanin.host.codecs.words import codec_class, codec_for
@@ -54,6 +54,8 @@ MIN_PACKETS_PER_SHARD = 2
 MAX_UNSEEN_TICKETS = 4096
 """Tickets that nobody has waited for and that are remembered; done ones beyond that are forgotten."""
 
+REJOIN_TIMEOUT_S = 10.0
+"""How long ranks that go on at other shards may take to meet there: all of them have just agreed to."""
 NAMING_GRACE_S = SUSPICION_TIMEOUT_S + 2 * HEARTBEAT_INTERVAL_S
 """How long a lost shard may turn out to be a lost host: as long as the others take to miss its ranks."""
 
@@ -144,8 +146,7 @@ class ShardedSession:
         self.newcomer, self.first_base = False, 0
         self.observer: Callable[[int, Reduction], None] | None = None
         """As Session.observer."""
-        where = ", ".join(str(each.address) for each in sessions)
-        self.description = f"{first.description}; one of {len(sessions)} shards: {where}"
+        self.description = self._described()
         self._lock = threading.Lock()
         """Guards what follows."""
         self._packet_elements = functools.cache(functools.partial(elements_per_packet, self.spec))
@@ -159,32 +160,35 @@ class ShardedSession:
         self._parts: dict[int, tuple[Part, ...]] = {}
         """Of tickets that nobody has seen finished, oldest first."""
 
+    def _described(self) -> str:
+        where = ", ".join(str(each.address) for each in self._sessions)
+        return f"{self._sessions[0].description}; one of {len(self._sessions)} shards: {where}"
+
     @classmethod
     def join(
         cls, *, options: Options, switches: Sequence[SwitchAddress], local: frozenset[SwitchAddress], job_name: str,
-        rank: int, size: int, credentials: Credentials = OPEN,
+        rank: int, size: int, credentials: Credentials = OPEN, interrupted: Callable[[], None] | None = None,
     ) -> ShardedSession:  # fmt: skip
         """Become rank `rank` of the `size` workers of `job_name` at every one of `switches`, at the same time.
 
-        `local` are those whose shared memory may be used. Raises what Session.join raises, of the first shard that
-        refuses or cannot be reached; the sessions at the others are closed then.
+        `local` are those whose shared memory may be used; `interrupted` as in Session.join. Raises what Session.join
+        raises, of the first shard that refuses or cannot be reached; the sessions at the others are closed then.
         """
 
-        def join_one(address: SwitchAddress) -> Session:
-            shared = options.shared_memory if address in local else False
-            return Session.join(
-                options=dataclasses.replace(options, shared_memory=shared),
-                switch=address, job_name=job_name, rank=rank, size=size, credentials=credentials,
-            )  # fmt: skip
+        from fanin.host.session.surviving import SurvivingSession  # that one is made of this one
 
-        # At the same time, since each join waits for the other ranks at that shard.
-        with ThreadPoolExecutor(len(switches), "fanin join") as pool:
-            joins = [pool.submit(join_one, address) for address in switches]
-            wait(joins)
-        joined = [each.result() for each in joins if each.exception() is None]
+        def join_all(addresses: Sequence[SwitchAddress], name: str, number: int, workers: int) -> list[Session]:
+            return _join_all(options, addresses, local, name, number, workers, credentials, interrupted)
+
+        def rejoin(addresses: Sequence[SwitchAddress], name: str, number: int, workers: int) -> list[Session]:
+            patience_s = min(options.join_timeout_s, REJOIN_TIMEOUT_S)
+            briefly = dataclasses.replace(options, join_timeout_s=patience_s)
+            return _join_all(briefly, addresses, local, name, number, workers, credentials)
+
+        joined = join_all(switches, job_name, rank, size)
         try:
-            for each in joins:
-                each.result()
+            if joined[0].spec.survives_loss and options.fallback != "gloo":  # that goes on in another way
+                return SurvivingSession(joined, job_name, rejoin, options)
             return cls(joined, job_name)
         except BaseException:
             for session in joined:
@@ -348,25 +352,79 @@ class ShardedSession:
         return tuple(sorted(set.intersection(*found)))
 
     def take_changes(self) -> list[MembershipChange]:
-        """None: a job over several shards does not survive the loss of a rank."""
+        """None: such a job ends with the first rank that it loses. One that does not is in surviving.py."""
         return []
 
     def counters(self) -> dict[str, int | float]:
         """As Session.counters, added up over the shards (srtt_us: the largest)."""
-        total: dict[str, int | float] = {}
-        for each in self._sessions:
-            for name, value in each.counters().items():
-                total[name] = max(total.get(name, 0), value) if name == "srtt_us" else total.get(name, 0) + value
-        return total
+        return added_up([each.counters() for each in self._sessions])
 
     def close(self, timeout_s: float = 10) -> None:
         """As Session.close."""
-        with ThreadPoolExecutor(len(self._sessions), "fanin leave") as pool:
-            list(pool.map(lambda each: each.close(timeout_s), self._sessions))
+        leave_all(self._sessions, timeout_s)
 
     def _forget_done(self) -> None:
         for ticket in [ticket for ticket in self._parts if self._done(ticket)]:
             del self._parts[ticket]
+
+
+def _join_all(
+    options: Options, switches: Sequence[SwitchAddress], local: frozenset[SwitchAddress], job_name: str,
+    rank: int, size: int, credentials: Credentials, interrupted: Callable[[], None] | None = None,
+) -> list[Session]:  # fmt: skip
+    """A session at each; if one cannot be had, none is left open, and none is waited for."""
+    useless = threading.Event()
+
+    def look() -> None:
+        if useless.is_set():
+            raise FaninError(f"rank {rank} of job {job_name!r} has failed to join another of its shards")
+        if interrupted is not None:
+            interrupted()
+
+    def join_one(address: SwitchAddress) -> Session:
+        shared = options.shared_memory if address in local else False
+        return Session.join(
+            options=dataclasses.replace(options, shared_memory=shared),
+            switch=address, job_name=job_name, rank=rank, size=size, credentials=credentials, interrupted=look,
+        )  # fmt: skip
+
+    # At the same time, since each join waits for the other ranks at that shard.
+    with ThreadPoolExecutor(len(switches), "fanin join") as pool:
+        joins = [pool.submit(join_one, address) for address in switches]
+        try:
+            first, _ = wait(joins, return_when=FIRST_EXCEPTION)
+        finally:
+            useless.set()
+        failed = next((error for each in joins if each in first and (error := each.exception()) is not None), None)
+        wait(joins)
+    if failed is None:
+        return [each.result() for each in joins]
+    for each in joins:
+        if each.exception() is None:
+            each.result().close()
+    raise failed
+
+
+def leave_all(sessions: Sequence[Session], timeout_s: float) -> None:
+    """Close them at the same time, since each waits for an answer of its switch.
+
+    With plain threads: a program that ends without leaving leaves at its exit, when pools start none any more.
+    """
+    leaving = [threading.Thread(target=each.close, args=(timeout_s,), name="fanin leave") for each in sessions[1:]]
+    for each in leaving:
+        each.start()
+    sessions[0].close(timeout_s)
+    for each in leaving:
+        each.join()
+
+
+def added_up(counters: Sequence[dict[str, int | float]]) -> dict[str, int | float]:
+    """Counters of several sessions as one's (srtt_us: the largest)."""
+    total: dict[str, int | float] = {}
+    for each in counters:
+        for name, value in each.items():
+            total[name] = max(total.get(name, 0), value) if name == "srtt_us" else total.get(name, 0) + value
+    return total
 
 
 AnySession = Session | ShardedSession

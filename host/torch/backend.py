@@ -56,14 +56,17 @@ def create(backend_options: Any, pg_options: Any) -> FaninProcessGroup:
 
 
 def options_for(pg_options: Any, inherited: Options | None) -> Options:
-    """The user's options; else those of the world's group; else the environment's. FANIN_SWITCH fills in a switch."""
+    """The user's options; else those of the world's group; else the environment's.
+
+    FANIN_SWITCH and FANIN_HOST fill in switch and host, which are the launcher's to know rather than the program's.
+    """
     if pg_options is None:
         return inherited or Options.from_environment(os.environ)
     if not isinstance(pg_options, Options):
         raise ConfigurationError(f"pg_options must be a fanin.Options, not {type(pg_options).__name__}")
-    if pg_options.switch is None and os.environ.get("FANIN_SWITCH"):
-        return dataclasses.replace(pg_options, switch=os.environ["FANIN_SWITCH"])
-    return pg_options
+    switch = pg_options.switch or os.environ.get("FANIN_SWITCH") or None
+    host = pg_options.host or os.environ.get("FANIN_HOST") or None
+    return dataclasses.replace(pg_options, switch=switch, host=host)
 
 
 def counters(group: c10d.ProcessGroup | None = None) -> dict[str, int | float]:

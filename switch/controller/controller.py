@@ -32,6 +32,7 @@ from fanin.switch.controller.job_table import JobTable
 from fanin.switch.controller.jobs import Contact, Job
 from fanin.switch.controller.lifecycle import Lifecycle
 from fanin.switch.controller.outbox import Outbox
+from fanin.switch.controller.regroup import regroup
 from fanin.switch.controller.reports import report, seen_by
 from fanin.switch.controller.resources import UNLIMITED_BYTES, Resources
 from fanin.switch.controller.trees import ThroughLeaves
@@ -70,6 +71,8 @@ class AnyController(abc.ABC):
             self._outbox.send(peer, control.Left(job=request.job, rank=request.rank))
         elif isinstance(request, control.Explain):
             self._explain(peer, request, now, caller)
+        elif isinstance(request, control.Regroup):
+            self._regroup(peer, request, now, caller)
         elif isinstance(request, control.Tune):
             self._tune(peer, request, caller)
         elif isinstance(request, control.Enlist):
@@ -150,6 +153,9 @@ class AnyController(abc.ABC):
     def _explain(self, peer: bytes, request: control.Explain, now: float, caller: Caller) -> None: ...
 
     @abc.abstractmethod
+    def _regroup(self, peer: bytes, request: control.Regroup, now: float, caller: Caller) -> None: ...
+
+    @abc.abstractmethod
     def _tune(self, peer: bytes, wish: control.Tune, caller: Caller) -> None: ...
 
     @abc.abstractmethod
@@ -194,6 +200,9 @@ class Controller(AnyController):
         answer = self._jobs.explain((request.job, caller.key), request.generation)
         answer = answer or control.Explanation(known=False, text=unknown)
         self._outbox.send(peer, replace(answer, generation=request.generation))
+
+    def _regroup(self, peer: bytes, request: control.Regroup, now: float, caller: Caller) -> None:
+        regroup(self._jobs, peer, request, now, caller)
 
     def _tune(self, peer: bytes, wish: control.Tune, caller: Caller) -> None:
         direct.tune(self._jobs, peer, wish, caller)

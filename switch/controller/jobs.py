@@ -17,7 +17,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fanin.protocol.control import JOIN_LEASE_S, Explanation, Join, Refused, Reply, Started, Waiting, one_line
+from fanin.protocol.control import (
+    JOIN_LEASE_S,
+    Explanation,
+    Join,
+    Refused,
+    Regroup,
+    Regrouped,
+    Reply,
+    Started,
+    Waiting,
+    one_line,
+)
 from fanin.protocol.job import SUSPICION_TIMEOUT_S, JobSpec
 from fanin.switch.controller.admission import tags_packets
 from fanin.switch.controller.data_plane import DataPlane
@@ -168,6 +179,10 @@ class Job:
     """What first went wrong, or, if nothing did, who left first."""
     forget_s: float = 0.0
     """When it goes off the data plane, once it has ended."""
+    regrouping: dict[int, Regroup] = field(default_factory=dict)
+    """What its ranks have said of shards that are lost, by rank (regroup.py)."""
+    regrouped: Regrouped | None = None
+    """What was decided from that."""
 
     def tag_key(self, *, able: bool) -> bytes:
         """What the key of its packets' tags is derived from; empty without tags. `able`: whether the data plane can."""

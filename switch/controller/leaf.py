@@ -269,6 +269,9 @@ class LeafController(AnyController):
         unknown = "this leaf never had that job, or long ago; it may have been restarted"
         self._outbox.send(peer, control.Explanation(known=False, text=unknown))
 
+    def _regroup(self, peer: bytes, request: control.Regroup, now: float, caller: Caller) -> None:
+        self._outbox.refuse(peer, self._not_here("a job through leaves ends with the first rank that it loses"))
+
     def _tune(self, peer: bytes, wish: control.Tune, caller: Caller) -> None:
         self._outbox.refuse(peer, self._not_here("a tree of switches is synchronous"))
 

@@ -64,6 +64,12 @@ MESSAGES = st.one_of(
     st.builds(control.Left, job=TEXT, rank=NUMBER),
     st.builds(control.Explain, job=TEXT, generation=NUMBER),
     st.builds(control.Explanation, known=st.booleans(), text=TEXT, lost=RANKS, left=RANKS),
+    st.builds(
+        control.Regroup, job=TEXT, rank=NUMBER, nonce=TEXT, lost=RANKS, first=NUMBER, last=NUMBER, done=RANKS
+    ),
+    st.builds(
+        control.Regrouped, job=TEXT, successor=TEXT, ranks=RANKS, lost=RANKS, first=NUMBER, again=RANKS, holders=RANKS
+    ),
     st.builds(control.Ask),
     st.builds(control.Challenge, challenge=TEXT, key=TEXT, known=st.booleans(), closed=st.booleans()),
     st.builds(control.Enlist, leaf=TEXT, address=TEXT, join=JOIN),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -168,6 +170,24 @@ def test_a_shard_that_is_not_there_is_named_and_the_others_are_left() -> None:
         assert addresses
 
 
+def test_a_join_ends_at_all_shards_when_it_fails_at_one_or_is_interrupted() -> None:
+    """The others need not come for that: rank 1 never does."""
+    said = SwitchUnreachableError("udp://10.0.0.1:1", "rank 1 cannot reach it")
+
+    def interrupted() -> None:
+        raise said
+
+    with switches(1, native=True) as addresses:
+        join = partial(
+            ShardedSession.join, options=Options(connect_timeout_s=0.3, join_timeout_s=DEADLINE_S),
+            local=frozenset[SwitchAddress](), job_name="j", rank=0, size=2,
+        )  # fmt: skip
+        with pytest.raises(SwitchUnreachableError, match=r"127\.0\.0\.1:1\b"):
+            join(switches=[*addresses, SwitchAddress("udp", "127.0.0.1", 1)])
+        with pytest.raises(SwitchUnreachableError, match="rank 1 cannot"):
+            join(switches=addresses, interrupted=interrupted)
+
+
 def test_shards_of_unlike_packets_are_refused_with_the_remedy() -> None:
     class Shaped:
         def __init__(self, words: int) -> None:
@@ -260,3 +280,28 @@ def test_threads_may_submit_and_wait_at_once() -> None:
             thread.join(DEADLINE_S)
         assert not failures
         session.close()
+
+
+LEAVES_AT_EXIT = """
+import atexit, sys
+from fanin.host.session.shards import ShardedSession
+from fanin.options import Options, SwitchAddress
+
+addresses = [SwitchAddress("udp", "127.0.0.1", int(port)) for port in sys.argv[1:]]
+session = ShardedSession.join(
+    options=Options(), switches=addresses, local=frozenset(addresses), job_name="ends", rank=0, size=1
+)
+atexit.register(session.close)
+"""
+
+
+@pytest.mark.processes
+def test_a_program_that_ends_leaves_every_shard_in_order() -> None:
+    """Its peers need not miss it; pools of threads take no more work by then."""
+    with switches(2, native=True) as addresses:
+        ports = [str(each.port) for each in addresses]
+        ended = subprocess.run(
+            [sys.executable, "-c", LEAVES_AT_EXIT, *ports],
+            capture_output=True, text=True, timeout=DEADLINE_S, check=False,
+        )  # fmt: skip
+        assert (ended.returncode, ended.stderr) == (0, "")

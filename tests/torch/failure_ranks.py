@@ -87,6 +87,39 @@ def host_killed(rank: int, size: int) -> dict[str, Any]:
     return raised(reduce_for_ever)
 
 
+def the_rest_goes_on(rank: int, size: int) -> dict[str, Any]:
+    """The victim's host dies, or only its shard; sums through the switch go on without what is gone."""
+    init()
+    victim, alone = int(os.environ["VICTIM"]), bool(os.environ.get("SHARD_ALONE"))
+    left = [peer for peer in range(size) if alone or peer != victim]
+    mine = torch.arange(100_000, dtype=torch.int32) * (rank + 1)
+    if rank == victim:
+        kill_the_switch()
+        if not alone:
+            os.kill(os.getpid(), signal.SIGKILL)
+    started_s = time.monotonic()
+    works = []
+    for _ in range(5):  # some are under way when it is noticed
+        tensor = mine.clone()
+        works.append((tensor, dist.all_reduce(tensor, async_op=True)))
+    for _, work in works:
+        assert work is not None
+        work.wait()
+    seconds = time.monotonic() - started_s
+    mean = torch.full((50_000,), float(rank))
+    dist.all_reduce(mean, dist.ReduceOp.AVG)
+    dist.barrier()
+    expected = torch.arange(100_000, dtype=torch.int32) * sum(peer + 1 for peer in left)
+    group = dist.group.WORLD
+    assert isinstance(group, FaninProcessGroup)
+    assert isinstance(group.session, ShardedSession)
+    return {
+        "right": all(torch.equal(tensor, expected) for tensor, _ in works),
+        "mean": mean.unique().tolist(), "expected": sum(left) / len(left), "members": list(group.session.members),
+        "shards": len(group.session.sessions), "seconds": seconds,
+    }  # fmt: skip
+
+
 def shard_killed(rank: int, size: int) -> dict[str, Any]:
     """The shard of the victim's host dies, and no rank does."""
     init()

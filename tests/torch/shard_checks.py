@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fanin.host.session.shards import ShardedSession
-from fanin.host.torch import FaninProcessGroup
+from fanin.host.torch import AsynchronousOptimizer, FaninProcessGroup, StaleOptions
 
 RANK = int(os.environ.get("RANK", "0"))
 os.environ["FANIN_HOST"] = f"host-{RANK % 2}"  # before the group is made
@@ -99,3 +99,26 @@ def check_ddp_replicas_stay_identical(rank: int, size: int) -> None:
         everybody = [torch.empty_like(parameter) for _ in range(size)]
         dist.all_gather(everybody, parameter.detach())
         assert all(torch.equal(each, parameter) for each in everybody)
+
+
+def check_stale_training_is_at_the_first_shard_and_not_at_its_leaves(rank: int, size: int) -> None:
+    """Leaves are synchronous."""
+    torch.manual_seed(3)
+    model = nn.Linear(64, 10)
+    optimizer = AsynchronousOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.01), model, rounds=6, options=StaleOptions(staleness=1, bound=2)
+    )
+    step = 0
+    while not optimizer.finished:
+        optimizer.zero_grad()
+        model(
+            torch.randn(8, 64, generator=torch.Generator().manual_seed(step * size + rank))
+        ).square().mean().backward()
+        optimizer.step()
+        step += 1
+    accounts = optimizer.flush()
+    assert [each.rank for each in accounts] == list(range(size))
+    flat = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+    everybody = [torch.empty_like(flat) for _ in range(size)]
+    dist.all_gather(everybody, flat)
+    assert all(torch.equal(each, flat) for each in everybody)

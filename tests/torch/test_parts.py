@@ -171,6 +171,8 @@ def test_options_come_from_the_caller_then_the_world_then_the_environment(monkey
     assert options_for(Options(lanes=8), None) == Options(switch="udp://env:1", lanes=8)
     assert options_for(None, Options(lanes=4)) == Options(lanes=4)
     assert options_for(Options(switch="udp://own:2"), Options(lanes=4)) == Options(switch="udp://own:2")
+    monkeypatch.setenv("FANIN_HOST", "this one")
+    assert options_for(Options(lanes=8), None) == Options(switch="udp://env:1", host="this one", lanes=8)
     with pytest.raises(ConfigurationError, match=r"fanin\.Options"):
         options_for({"switch": "udp://host:1"}, None)
 

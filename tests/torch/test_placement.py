@@ -126,14 +126,36 @@ def test_a_group_within_the_world_uses_the_shards_of_its_hosts(crowded: bool) ->
         assert {each.switches for each in across} == {across[0].shards}
 
 
-def test_what_must_survive_stays_at_one_switch_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_group_made_after_a_shard_was_lost_does_without_it() -> None:
+    world = met(on_hosts("a", "b", "b", "c", on_worker_loss="continue"))
+    for each in world:
+        each.lost = frozenset({1})
+    across = in_the_world(world, [0, 1])
+    assert {each.shards for each in across} == {world[0].shards[:1]}
+    assert [each.local for each in across] == [frozenset(world[0].shards[:1]), frozenset()]
+    within = in_the_world(world, [1, 2])
+    assert {each.shards for each in within} == {world[0].shards[:1]}
+    assert not any(each.local for each in within), "no shared memory with another host's shard"
+
+
+def test_what_must_survive_has_shards_and_no_leaves() -> None:
+    """A leaf would end with the first of its ranks."""
     found = met(on_hosts("a", "b", "a", "b", on_worker_loss="continue"))
+    assert len(found[0].shards) == 2
+    assert {each.switches for each in found} == {found[0].shards}
+    assert [each.local for each in found] == [frozenset({found[0].shards[rank % 2]}) for rank in range(SIZE)]
+    given = Options(switch="hosts", on_worker_loss="continue")
+    assert where_to_sum(given, one_machine=False) == "hosts"
+    assert where_to_sum(Options(switch="hosts", fallback="gloo"), one_machine=False) == "hosts"
+
+
+def test_who_may_go_on_in_two_ways_stays_at_one_switch_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    found = met(on_hosts("a", "b", "a", "b", on_worker_loss="continue", fallback="gloo"))
     assert len(found[0].switches) == 1
     assert not found[0].leaves
-    assert "on_worker_loss='continue' keeps all sums at rank 0's switch" in caplog.text
-    assert where_to_sum(Options(switch="hosts", fallback="gloo"), one_machine=False) == "hosts"
+    assert "keep all sums at rank 0's switch" in caplog.text
     with pytest.raises(ConfigurationError, match="FANIN_SWITCH=rank0"):
-        where_to_sum(Options(switch="hosts", on_worker_loss="continue"), one_machine=False)
+        where_to_sum(Options(switch="hosts", on_worker_loss="continue", fallback="gloo"), one_machine=False)
 
 
 def test_a_shard_that_does_not_start_is_every_ranks_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,6 +174,17 @@ def test_a_shard_that_does_not_start_is_every_ranks_error(monkeypatch: pytest.Mo
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(of, range(2)))
     assert all("no port is free" in text for text in told)
+
+
+def test_a_switch_that_one_rank_cannot_reach_is_told_to_all_others_with_the_pair() -> None:
+    store = c10d.HashStore()
+    meeting = Meeting("j", "secret", True, (SwitchAddress.parse(A), SwitchAddress.parse(B)))
+    rendezvous.raise_if_unreachable(store, meeting, 0)
+    rendezvous.tell_unreachable(store, meeting, 2, SwitchUnreachableError(B, "nothing answers there"))
+    with pytest.raises(SwitchUnreachableError, match=f"rank 2 cannot reach switch {B}: nothing answers") as caught:
+        rendezvous.raise_if_unreachable(store, meeting, 0)
+    assert caught.value.address == B
+    rendezvous.raise_if_unreachable(store, meeting, 2)
 
 
 def test_ranks_that_do_not_come_are_named() -> None:

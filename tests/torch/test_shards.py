@@ -54,3 +54,19 @@ def test_every_rank_raises_in_time_and_names_the_shard_that_died() -> None:
         assert seen["error"] == "SwitchLostError", seen
         assert seen["seconds"] < PROMISED_S + 1
         assert found[1]["shard"] in seen["text"], "the address of the shard of rank 1's host"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("victim", "alone"), [(0, False), (1, False), (2, True)], ids=["host 0", "host 1", "a shard"])
+def test_sums_go_on_without_a_host_or_a_shard_that_dies(victim: int, alone: bool) -> None:
+    """Rank 0's host has torch's store, and the shard that is asked first; the sums need neither."""
+    environment = EVERY_RANK_ALONE | {"VICTIM": str(victim), "SHARD_ALONE": "1" * alone}
+    environment["FANIN_ON_WORKER_LOSS"] = "continue"
+    silent = () if alone else (victim,)
+    left = [rank for rank in range(3) if rank not in silent]
+    found = play("the_rest_goes_on", silent=silent, environment=environment)
+    for seen in (found[rank] for rank in left):
+        assert seen["right"], seen
+        assert seen["mean"] == [seen["expected"]]
+        assert (seen["members"], seen["shards"]) == (left, 2)
+        assert seen["seconds"] < PROMISED_S

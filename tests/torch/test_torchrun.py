@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -48,3 +49,35 @@ def test_the_same_script_uses_the_switch_that_the_environment_names() -> None:
         stats = ask(switch.address, control.Ask(), timeout_s=5.0)
         assert isinstance(stats, control.Stats)
         assert sum(report.counters["packets_in"] for report in stats.data) > RANKS
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_elastic_agents_start_the_world_anew_when_a_host_dies_with_its_shard(victim: int, tmp_path: Path) -> None:
+    """Ports and secrets are taken anew, on the same hosts; the agent of host 0 serves torch's store."""
+    port = free_port()
+
+    def agent(host: int) -> subprocess.Popen[bytes]:
+        command = [
+            sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=2",
+            "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=elastic", "--local-addr=127.0.0.1",
+            "--monitor-interval=0.2", "-m", "tests.torch.elastic_rank",
+        ]  # fmt: skip
+        given = {
+            "FANIN_HOST": f"host-{host}", "DIES": f"host-{victim}", "BEEN_HERE": str(tmp_path / f"host-{host}"),
+            "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}", "OMP_NUM_THREADS": "1",
+        }  # fmt: skip
+        with (tmp_path / f"{host}.txt").open("w") as output:
+            return subprocess.Popen(command, env={**os.environ, **given}, stdout=output, stderr=subprocess.STDOUT)
+
+    agents = [agent(host) for host in range(2)]
+    try:
+        codes = [each.wait(timeout=120) for each in agents]
+        printed = "".join((tmp_path / f"{host}.txt").read_text() for host in range(2))
+        assert codes == [0, 0], printed[-3000:]
+        for world in range(2):
+            for rank in range(2):
+                assert f"world {world}: rank {rank} of 2: the sum is 3 over 2 shards" in printed
+    finally:
+        for each in agents:
+            each.kill()
+            each.wait()

@@ -10,10 +10,12 @@ anew, on all ranks at once; until then it takes no part in collectives (docs/tor
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import threading
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -33,11 +35,20 @@ from fanin.errors import (
 from fanin.host.session.control import ENDING, RUNNING, job_state
 from fanin.host.session.session import Session
 from fanin.host.session.shards import AnySession, ShardedSession
+from fanin.host.session.surviving import SurvivingSession
 from fanin.host.torch.collectives.completion import Completion
 from fanin.host.torch.collectives.failures import WATCH, Failures
 from fanin.host.torch.collectives.fallback import Fallback, warn_once
 from fanin.host.torch.collectives.inner import Inner
-from fanin.host.torch.collectives.rendezvous import Meeting, find_incarnation, hear, meet, renewed_store
+from fanin.host.torch.collectives.rendezvous import (
+    Meeting,
+    find_incarnation,
+    hear,
+    meet,
+    raise_if_unreachable,
+    renewed_store,
+    tell_unreachable,
+)
 from fanin.host.torch.collectives.request import Direct, Request
 from fanin.host.torch.collectives.staging import Staging
 from fanin.host.torch.collectives.timeline import Timeline, timeline_for
@@ -98,6 +109,16 @@ class GroupResources:
         return self._meetings[-1]
 
     @property
+    def meeting_now(self) -> Meeting:
+        """The same, with the shards that were lost since marked as such."""
+        meeting, session = self.meeting, self.session
+        if not isinstance(session, SurvivingSession):
+            return meeting
+        left = {each.address for each in session.sessions}
+        lost = frozenset(number for number, address in enumerate(meeting.shards) if address not in left)
+        return replace(meeting, lost=lost, holds_switch=False)
+
+    @property
     def inner(self) -> Inner:
         """The gloo group. UnsupportedError where there is none yet, FaninError where there is none any more."""
         if self._inner is None:
@@ -125,7 +146,7 @@ class GroupResources:
         if self.options.fallback == "gloo":
             raise ConfigurationError("fallback='gloo' takes no newcomers: over gloo nobody could come in")
         meeting = hear(store, self.options, timeout, self.rank)
-        state = job_state(meeting.address, meeting.job_name, self.options, meeting.credentials)
+        state = self._state_of(meeting)
         if state in OVER:
             raise AdmissionError(
                 f"rank {self.rank} was to take the place of another process, but job {meeting.job_name!r} does not run "
@@ -136,6 +157,14 @@ class GroupResources:
         if state == RUNNING:
             self._meetings.append(meeting)
         return state == RUNNING
+
+    def _state_of(self, meeting: Meeting) -> str | None:
+        """The state of the job, as the first of its shards says that is left."""
+        *others, last = meeting.switches
+        for address in others:
+            with contextlib.suppress(SwitchUnreachableError):
+                return job_state(address, meeting.job_name, self.options, meeting.credentials)
+        return job_state(last, meeting.job_name, self.options, meeting.credentials)
 
     def _open(self, store: c10d.Store, group_name: str, timeout: timedelta) -> None:
         """Session, then gloo."""
@@ -161,23 +190,27 @@ class GroupResources:
         meeting = meet(store, self.rank, self.size, job_prefix, self.options, timeout, self._global_ranks, self._world)
         self._meetings.append(meeting)
         try:
-            session = self._join_meeting(meeting)
+            session = self._join_meeting(meeting, lambda: raise_if_unreachable(store, meeting, self.rank))
+        except SwitchUnreachableError as error:
+            tell_unreachable(store, meeting, self.rank, error)
+            raise
         except JoinTimeoutError as error:  # in words that torch's programs look for, too
             timeout_ms = self.options.join_timeout_s * 1000
             raise JoinTimeoutError(error.missing, f"timeout after {timeout_ms:.0f}ms: {error}") from error
         log.info("%s", session.description)
         return session
 
-    def _join_meeting(self, meeting: Meeting) -> AnySession:
+    def _join_meeting(self, meeting: Meeting, interrupted: Callable[[], None]) -> AnySession:
         if len(meeting.switches) > 1:
             return ShardedSession.join(
                 options=self.options, switches=meeting.switches, local=meeting.local, job_name=meeting.job_name,
-                rank=self.rank, size=self.size, credentials=meeting.credentials,
+                rank=self.rank, size=self.size, credentials=meeting.credentials, interrupted=interrupted,
             )  # fmt: skip
         shared = self.options.shared_memory if meeting.local else False
         return Session.join(
             options=replace(self.options, shared_memory=shared), switch=meeting.address,
             job_name=meeting.job_name, rank=self.rank, size=self.size, credentials=meeting.credentials,
+            interrupted=interrupted,
         )  # fmt: skip
 
     def _join_or_fall_back(self, store: c10d.Store, group_name: str, timeout: timedelta) -> None:

@@ -14,7 +14,9 @@ numbers, since shared memory is found through them. FANIN_HOST overrides it: any
 Where a host has several ranks, every host has a leaf of each shard as well, at which its ranks meet: one stream leaves
 the host, whatever the number of its ranks.
 
-A job that must survive the loss of ranks is kept at one switch: its rounds and its members are one switch's.
+In a job that must survive the loss of ranks or shards (on_worker_loss="continue") every rank goes to the shards itself:
+a leaf would end with the first of its ranks. Each rank's stream leaves the host then, and 32 ranks are the most. With
+fallback="gloo" as well, which goes on over gloo instead of over the other shards, it is kept at one switch.
 """
 
 from __future__ import annotations
@@ -84,20 +86,20 @@ def where_to_sum(options: Options, *, one_machine: bool) -> Where:
     `one_machine`: the ranks can only reach each other on this machine. Raises ConfigurationError for shards that such a
     job cannot have.
     """
-    survives = options.on_worker_loss == "continue"
+    twice = options.on_worker_loss == "continue" and options.fallback == "gloo"
     if options.switch == HOSTS:
-        if survives:
+        if twice:
             raise ConfigurationError(
-                "FANIN_SWITCH=hosts and on_worker_loss='continue' cannot be had together yet: a job over several "
-                "shards ends with the first rank that it loses. Remedy: FANIN_SWITCH=rank0"
+                "FANIN_SWITCH=hosts with on_worker_loss='continue' and fallback='gloo': a job goes on over the shards "
+                "that are left, or over gloo. Remedy: unset FANIN_FALLBACK, or FANIN_SWITCH=rank0"
             )
         return "hosts"
     if options.switch == RANK0 or (one_machine and options.host is None):
         return "rank0"
-    if survives:
+    if twice:
         log.warning(
-            "on_worker_loss='continue' keeps all sums at rank 0's switch: over several hosts, its link carries "
-            "everybody's"
+            "on_worker_loss='continue' and fallback='gloo' together keep all sums at rank 0's switch: over several "
+            "hosts, its link carries everybody's"
         )
         return "rank0"
     return "auto"

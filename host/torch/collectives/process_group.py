@@ -75,7 +75,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._bound_device: torch.device | None = None
         self._coalescing: list[FaninWork] | None = None
         self._counters: Counter[str] = Counter()
-        shared: Meeting | None = None if world is None or world.session is None else world.meeting
+        shared: Meeting | None = None if world is None or world.session is None else world._resources.meeting_now
         self._resources: GroupResources = GroupResources(
             store, group_name, rank, size, timeout, options or Options(), list(global_ranks), shared
         )
@@ -99,8 +99,9 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     @property
     def switch(self) -> SwitchAddress:
-        """The switch that serves the group."""
-        return self._resources.meeting.address
+        """The switch that serves the group; of several the first that is left, to which every rank may come itself."""
+        meeting = self._resources.meeting_now
+        return next(shard for number, shard in enumerate(meeting.shards) if number not in meeting.lost)
 
     @property
     def secret(self) -> str:

@@ -128,9 +128,10 @@ class SharedSwitch:
         """
         with self._lock:
             started = self._started.get(secret)
-            if started is None:
+            if started is None or not started.switch.is_running:  # it may have died, and the job have gone on without
+                users = 0 if started is None else started.users
                 credentials = Credentials.of_job(secret)
-                started = _Started(start_switch(reachable_host(), options, credentials=credentials))
+                started = _Started(start_switch(reachable_host(), options, credentials=credentials), users=users)
                 self._started[secret] = started
             started.users += 1
             return started.switch.address
@@ -226,6 +227,8 @@ class Meeting:
     leaves: tuple[SwitchAddress, ...] = ()
     """This host's leaf of every shard, where hosts have several ranks: they meet at home first."""
     holds_switch: bool = False
+    lost: frozenset[int] = frozenset()
+    """The numbers of shards that were lost since."""
 
     @property
     def credentials(self) -> Credentials:
@@ -367,17 +370,24 @@ def _decided(
         return _Told(starts=True, hosts=(tuple(range(size)),), secret=drawn)
     hosts = _gathered(store, size, min(options.join_timeout_s, timeout.total_seconds()))
     shards = where == "hosts" or (where == "auto" and len(hosts.ranks) > 1)
-    leaves = shards and 1 < len(hosts.ranks) < size
+    leaves = shards and 1 < len(hosts.ranks) < size and options.on_worker_loss == "raise"
     check_size(size, leaves=leaves)
     return _Told(starts=True, shards=shards, leaves=leaves, hosts=hosts.ranks, secret=drawn)
 
 
 def _of_world(world: Meeting, global_ranks: Sequence[int]) -> _Told:
     """The world's shards, for a group within it: those of the hosts that the group's ranks are on."""
+    left = tuple(number for number in range(len(world.shards)) if number not in world.lost)
     if world.hosts is None:
-        return _Told(of_world=tuple(range(len(world.shards))), secret=world.secret)
+        return _Told(of_world=left, secret=world.secret)
     numbers, ranks = _by_host(world.hosts, global_ranks)
-    return _Told(of_world=(0,) if len(world.shards) == 1 else numbers, hosts=ranks, secret=world.secret)
+    if len(world.shards) == 1:
+        return _Told(of_world=(0,), hosts=ranks, secret=world.secret)
+    own = tuple(number for number in numbers if number in left)
+    if own == numbers:
+        return _Told(of_world=own, hosts=ranks, secret=world.secret)
+    # A shard was lost and its ranks were not: theirs are elsewhere, even if all of them are on one host.
+    return _Told(of_world=own or left[:1], hosts=world.hosts.ranks, secret=world.secret)
 
 
 def _by_host(hosts: Hosts, global_ranks: Sequence[int]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
@@ -435,6 +445,31 @@ def _address_of(store: c10d.Store, key: str, leader: int, patience: timedelta) -
     if "error" in told:
         raise SwitchUnreachableError("", f"rank {leader} could not start a switch: {told['error']}")
     return tuple(map(SwitchAddress.parse, told["switches"]))
+
+
+def tell_unreachable(store: c10d.Store, meeting: Meeting, rank: int, error: SwitchUnreachableError) -> None:
+    """This rank cannot reach one of the job's switches: the others, which can, need not wait for it there."""
+    told = json.dumps({"rank": rank, "address": error.address, "text": str(error)})
+    with contextlib.suppress(dist.DistError):
+        store.set(_unreachable_key(meeting), told)
+
+
+def raise_if_unreachable(store: c10d.Store, meeting: Meeting, rank: int) -> None:
+    """SwitchUnreachableError that names both, when another rank has said that it cannot reach a switch of the job."""
+    try:
+        if not store.check([_unreachable_key(meeting)]):
+            return
+        told = json.loads(store.get(_unreachable_key(meeting)))
+    except dist.DistError:  # the store's own errors are its next user's
+        return
+    if told["rank"] != rank:
+        raise SwitchUnreachableError(
+            told["address"], f"rank {told['rank']} cannot reach switch {told['address']}: {told['text']}"
+        )
+
+
+def _unreachable_key(meeting: Meeting) -> str:
+    return f"fanin/unreachable/{meeting.job_name}"
 
 
 def _host_key(rank: int) -> str:

@@ -1,0 +1,169 @@
+"""What a rank keeps of its reductions so that they can go on elsewhere when a shard is lost: inputs and results.
+
+Rules
+-----
+* The sum goes to memory of our own, and from there to the destination once it is whole. So the input stays as it was
+  until the reduction is done here, and the result can be given to ranks that lack it.
+* What is done here is kept until it is done everywhere. When is that known? A worker sends item g of a flow only when
+  result g - P has come (P: slots). So when the result of item g is here, everybody has the results up to g - P. That
+  bounds what is kept to a window of packets at each shard, and the reductions in flight.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from fanin.host.codecs.words import codec_for
+from fanin.host.session.session import Session
+from fanin.numerics.reduction import Element, Reduction
+
+Part = tuple[Session, int]
+"""A session and the ticket that it gave to a part."""
+Flow = tuple[int, int]
+"""The number of a session, and of a flow there."""
+Words = npt.NDArray[np.int32]
+RESIDUAL_BYTES = 4
+WORD_BYTES = 4
+
+
+@dataclass(slots=True, eq=False)
+class KeptReduction:
+    """One that was submitted."""
+
+    ticket: int
+    given: Reduction | None
+    """As it was submitted; None once it is done here."""
+    result: Words
+    """All elements of the result, as words, of which the last may be beyond the last element."""
+    residual: bytes = b""
+    """The error feedback as it was before."""
+    parts: tuple[Part, ...] = ()
+    ends: dict[Flow, int] = field(default_factory=dict)
+    """Items up to and including its own, on each flow that has some of them."""
+
+    @classmethod
+    def of(cls, ticket: int, given: Reduction) -> KeptReduction:
+        """To be dealt out yet."""
+        words = -(-given.count * given.element.bytes // WORD_BYTES)
+        residual = ctypes.string_at(given.residual, given.count * RESIDUAL_BYTES) if given.residual else b""
+        return cls(ticket, given, np.zeros(words, np.int32), residual)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the result is where the user wants it."""
+        return self.given is None
+
+    @property
+    def has_come(self) -> bool:
+        """Whether it was dealt out and every shard has summed its part."""
+        return bool(self.parts) and all(session.done(ticket) for session, ticket in self.parts)
+
+    def summed(self) -> Reduction:
+        """What is to be dealt out, first or again: into our own memory, from the input as it was."""
+        given = self.given
+        assert given is not None
+        if self.residual:
+            ctypes.memmove(given.residual, self.residual, len(self.residual))
+        return dataclasses.replace(
+            given, destination=self.result.ctypes.data, keep_first=0, keep_count=-1, owner=(given.owner, self.result)
+        )
+
+    def handed_on(self, *, holds: bool) -> Reduction:
+        """What is to be dealt out where one rank has the result: its words, and zeros from the others."""
+        words = self.result if holds else np.zeros_like(self.result)
+        return Reduction(
+            source=words.ctypes.data,
+            destination=0 if self.is_done else self.result.ctypes.data,
+            count=len(words),
+            element=Element.INT32,
+            keep_count=0 if self.is_done else -1,
+            owner=(words, self.result),
+        )
+
+    def finish(self) -> None:
+        """The result has come: copy what the user keeps of it to where it is to be."""
+        given = self.given
+        assert given is not None
+        size = given.element.bytes
+        if given.kept:
+            ctypes.memmove(given.destination, self.result.ctypes.data + given.keep_first * size, given.kept * size)
+        self.given = None
+
+
+class KeptReductions:
+    """Those of one rank, in the order of their tickets."""
+
+    def __init__(self) -> None:
+        self._kept: deque[KeptReduction] = deque()
+        self._by_ticket: dict[int, KeptReduction] = {}
+        self.restart(())
+
+    def restart(self, sessions: Sequence[Session]) -> None:
+        """From here on parts go to these sessions."""
+        self._sessions = sessions
+        self._items: dict[Flow, int] = {}
+        self._come: dict[Flow, int] = {}
+        """Items whose results have come, and those of all items before."""
+        self._coming: deque[KeptReduction] = deque()
+        """Dealt out, and not counted there."""
+
+    def __iter__(self) -> Iterator[KeptReduction]:
+        return iter(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, ticket: int) -> KeptReduction | None:
+        """One that is not forgotten."""
+        return self._by_ticket.get(ticket)
+
+    def append(self, kept: KeptReduction) -> None:
+        """A new one."""
+        self._kept.append(kept)
+        self._by_ticket[kept.ticket] = kept
+
+    def dealt(self, kept: KeptReduction, parts: Sequence[tuple[int, int, Reduction]]) -> None:
+        """It was dealt out: parts of it to sessions, by number, which gave them these tickets."""
+        kept.parts = tuple((self._sessions[number], ticket) for number, ticket, _ in parts)
+        kept.ends = {}
+        for number, _, part in parts:
+            session = self._sessions[number]
+            codec = codec_for(part.element, part.lanes, part.count, session.spec, operator=part.operator)
+            flows = 1 if codec.in_one_flow else session.flows
+            for flow in range(min(flows, codec.packets)):
+                key = (number, flow)
+                items = -(-(codec.packets - flow) // flows)  # those that carry only codes come on top
+                kept.ends[key] = self._items[key] = self._items.get(key, 0) + items
+        self._coming.append(kept)
+
+    def forget(self) -> None:
+        """Finish what has come, whether or not anybody waits for it, and drop what is done everywhere."""
+        while self._coming and self._coming[0].has_come:
+            kept = self._coming.popleft()
+            self._come |= kept.ends
+            if not kept.is_done:
+                kept.finish()
+        while self._kept and (oldest := self._kept[0]).is_done and self._is_known_everywhere(oldest):
+            self._drop_oldest()
+
+    def keep_only(self, tickets: Collection[int]) -> None:
+        """Drop all others, which all ranks have done; nothing that comes from where these were dealt out counts."""
+        self._kept = deque(kept for kept in self._kept if kept.ticket in tickets)
+        for kept in self._kept:
+            kept.parts, kept.ends = (), {}
+        self._by_ticket = {kept.ticket: kept for kept in self._kept}
+
+    def _drop_oldest(self) -> None:
+        del self._by_ticket[self._kept.popleft().ticket]
+
+    def _is_known_everywhere(self, kept: KeptReduction) -> bool:
+        slots = [self._sessions[number].spec.slots for number, _ in kept.ends]
+        ends = zip(kept.ends.items(), slots, strict=True)
+        return all(self._come.get(flow, 0) - end >= window for (flow, end), window in ends)

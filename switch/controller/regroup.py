@@ -1,0 +1,91 @@
+"""How a job over several shards goes on when some are lost: one of the others finds out who is left, and how far.
+
+Rules
+-----
+* Every rank that has lost a shard says so (Regroup) to the first shard that it has not lost, again and again. Here its
+  word is kept until every rank that is neither lost nor has left has said it; then it is decided, once.
+* A shard that any of them has lost is left out. A rank that none of the words came from is left out, since the data
+  plane has lost it; if it asks later, it is refused.
+* A reduction that all ranks have done is over. One that some have done keeps their result, which the lowest of them
+  gives to the others. One that nobody has done is summed anew, over the ranks that are left.
+* The ranks then join another job, the successor, at each of the remaining shards, and leave this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fanin.protocol import control
+from fanin.protocol.control import SUCCESSOR, Refusal, Regroup, Regrouped
+from fanin.switch.controller.admission import refuse
+from fanin.switch.controller.gate import Caller
+from fanin.switch.controller.jobs import State
+from fanin.switch.controller.lifecycle import Lifecycle
+
+MAX_OPEN_REDUCTIONS = 4096
+"""Reductions between the first that somebody has not done and the last that somebody has submitted."""
+NOBODY = -1
+_REMEDY = "see the output of the other ranks, then start the job again"
+
+
+def regroup(jobs: Lifecycle, peer: bytes, request: Regroup, now: float, caller: Caller) -> None:
+    """A rank of a running job says which shards it has lost, and how far it is."""
+    jobs.catch_up((request.job, caller.key), now)
+    job = jobs.table.job_of(request, caller.key)
+    worker = None if job is None else job.worker_of(request.rank)
+    if job is None or worker is None or job.state is not State.RUNNING or job.departed >> worker & 1:
+        text = f"job {request.job!r} goes on without rank {request.rank}, or has ended"
+        jobs.outbox.refuse(peer, refuse(Refusal.MEMBER_LOST, text, _REMEDY, (request.rank,)))
+        return
+    if job.way.tree or not job.survives_loss:
+        text = f"job {request.job!r} ends with the first rank or shard that it loses"
+        jobs.outbox.refuse(peer, refuse(Refusal.DISAGREEMENT, text, "give every rank on_worker_loss='continue'"))
+        return
+    if job.regrouped is None:
+        job.regrouping[request.rank] = request
+        living = job.ranks_at(job.full & ~job.departed)
+        missing = tuple(rank for rank in living if rank not in job.regrouping)
+        if missing:
+            jobs.outbox.send(peer, control.Waiting(job=job.name, missing=missing))
+            return
+        decided = decide(job.name, {rank: job.regrouping[rank] for rank in living})
+        if decided is None:
+            text = f"the ranks of job {job.name!r} are more than {MAX_OPEN_REDUCTIONS:,} reductions apart"
+            jobs.outbox.refuse(peer, refuse(Refusal.DISAGREEMENT, text, "start the job again"))
+            return
+        job.regrouped = decided
+        job.regrouping.clear()
+    if request.rank in job.regrouped.ranks:
+        jobs.outbox.send(peer, job.regrouped)
+        return
+    text = f"job {request.job!r} has gone on without rank {request.rank}"
+    jobs.outbox.refuse(peer, refuse(Refusal.MEMBER_LOST, text, _REMEDY, (request.rank,)))
+
+
+def decide(job: str, said: Mapping[int, Regroup]) -> Regrouped | None:
+    """How the job goes on with the ranks that have said something; None where they are too far apart."""
+    first, last = min(each.first for each in said.values()), max(each.last for each in said.values())
+    if last - first >= MAX_OPEN_REDUCTIONS:
+        return None
+    again: list[int] = []
+    holders: list[int] = []
+    for ticket in range(first, last + 1):
+        done = [rank for rank, each in sorted(said.items()) if _has_done(each, ticket)]
+        if len(done) < len(said):
+            again.append(ticket)
+            holders.append(done[0] if done else NOBODY)
+    name, _, number = job.rpartition(SUCCESSOR)
+    return Regrouped(
+        job=job,
+        successor=f"{name}{SUCCESSOR}{int(number) + 1}" if name and number.isdigit() else f"{job}{SUCCESSOR}1",
+        ranks=tuple(sorted(said)),
+        lost=tuple(sorted({shard for each in said.values() for shard in each.lost})),
+        first=first,
+        again=tuple(again),
+        holders=tuple(holders),
+    )
+
+
+def _has_done(said: Regroup, ticket: int) -> bool:
+    ranges = zip(said.done[::2], said.done[1::2], strict=False)
+    return ticket < said.first or any(first <= ticket <= last for first, last in ranges)
