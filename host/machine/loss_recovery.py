@@ -1,4 +1,4 @@
-"""When a contribution is sent again: when it is missing, and not because a peer's is.
+"""Decides when a contribution is sent again: when it is missing, and not because a peer's is.
 
 Rules of this file
 ------------------
@@ -67,7 +67,7 @@ class LossRecovery:
     def __init__(self) -> None:
         self.timer = RetransmissionTimer()
         self.timeouts_in_a_row = 0
-        """Since the last result."""
+        """Timeouts since the last result."""
         self.next_order = 1
         """The order number of the next transmission. Its lower 32 bits are on the wire, where 0 means none."""
         self._restarted_at = 0.0

@@ -16,7 +16,7 @@ from fanin.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SemiAsynchronousQuorum:
-    """After FedSA (Ma et al., IEEE JSAC 2021): K from the workers' heterogeneity under a staleness threshold.
+    """FedSA (Ma et al., IEEE JSAC 2021): K from the workers' heterogeneity under a staleness threshold.
 
     The smallest K with which nobody's gradients get older than `bound` rounds: below it the slowest would be dropped
     (its data never seen again), above it the fast ones wait for nothing.
@@ -38,7 +38,7 @@ class SemiAsynchronousQuorum:
 
 @dataclass(slots=True)
 class AdaptiveQuorum:
-    """After adaptive asynchronous federated learning (Liu et al., INFOCOM 2021): K from what the last choice brought.
+    """Adaptive asynchronous federated learning (Liu et al., INFOCOM 2021): K from the effect of the last choice.
 
     The paper lets a learned agent choose the fraction of workers per round from the state of the system. Here it is
     hill climbing on one number, the fall of log(loss) per second: keep the direction as long as it gets better, turn

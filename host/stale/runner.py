@@ -262,7 +262,7 @@ class StaleRunner:
             self._changed.notify_all()
 
     def _keep(self, result: Result) -> bool:
-        """With the lock: whether it is put aside, since the weights that it applies to are not there yet."""
+        """Whether it is put aside, since the weights that it applies to are not there yet. Needs the lock."""
         self._changed.wait_for(lambda: not self._rounds.absent or len(self._kept) < self._keeps or self._closing)
         if self._rounds.absent and result.index >= self._arrived_version:
             self._kept.append(replace(result, gradient=result.gradient.copy(), contributors=result.contributors.copy()))

@@ -20,6 +20,7 @@ from fanin.host.torch.collectives import (
     process_group,
     reduce_collectives,
     request,
+    switch_reducer,
     work,
 )
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
@@ -76,7 +77,7 @@ def counters(group: c10d.ProcessGroup | None = None) -> dict[str, int | float]:
     """
     found = group if group is not None else dist.group.WORLD
     if not isinstance(found, FaninProcessGroup):
-        raise TypeError(f"{found!r} is no fanin group")
+        raise TypeError(f"{found!r} is not a fanin group")
     return found.counters()
 
 
@@ -85,7 +86,16 @@ def keep_dynamo_out() -> None:
     dynamo = torch._C._dynamo.eval_frame
     action = dynamo._FrameAction.SKIP
     strategy = dynamo._FrameExecStrategy(action, action)
-    for module in (process_group, reduce_collectives, request, group_resources, inner, work, completion):
+    for module in (
+        process_group,
+        reduce_collectives,
+        request,
+        switch_reducer,
+        group_resources,
+        inner,
+        work,
+        completion,
+    ):
         for holder in [module, *(item for item in vars(module).values() if isinstance(item, type))]:
             if getattr(holder, "__module__", module.__name__) != module.__name__:
                 continue

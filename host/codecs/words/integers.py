@@ -24,7 +24,7 @@ class Integers(Blocks):
     elements = frozenset({Element.INT32, Element.INT16, Element.INT8, Element.UINT8})
 
     def __init__(self, element: Element, lanes: int, count: int, spec: JobSpec, operator: Operator, place: int) -> None:
-        """For any number of workers."""
+        """Any number of workers is legal: sums wrap around."""
         self.number = WORD_BITS
         self._dtype = DTYPES[element]
         self._lay_out(count, spec.words_per_packet // spec.codes_per_packet, spec.codes_per_packet)

@@ -13,7 +13,7 @@ from fanin.host.stale.policies.skip import Skip
 from fanin.host.stale.policies.wait import Wait
 
 POLICIES: dict[str, type[RoundPolicy]] = {each.name: each for each in (Wait, Skip, Fold)}
-"""By name, in the order in which the simulator draws them."""
+"""Policy classes by name, in the order in which the simulator draws them."""
 
 
 def policy_class(name: str) -> type[RoundPolicy]:

@@ -12,5 +12,5 @@ class Fold(RoundPolicy):
     passes_over = True
 
     def fate(self, age: int, bound: int, *, over: bool) -> Fate:
-        """By age alone."""
+        """The age alone decides."""
         return Fate.CONTRIBUTE if age <= bound else Fate.FOLD

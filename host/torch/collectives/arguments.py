@@ -1,4 +1,4 @@
-"""What a collective's arguments must be, looked at before anything is sent: gloo refuses the same.
+"""Checks of a collective's arguments, before anything is sent: gloo refuses the same.
 
 Rules
 -----
@@ -6,7 +6,7 @@ Rules
 * Tensors on the meta device have no memory: collectives of them do nothing, as over gloo. Some of a list there and some
   not is an error.
 * Nothing is converted on the way: what goes in and what comes out have one element type.
-* What is written has its elements in places of their own: not `expand`ed. (gloo writes beyond such a tensor's memory.)
+* Outputs have their elements in places of their own: not `expand`ed. (gloo writes beyond such a tensor's memory.)
 * Sizes are compared as numbers of elements where one tensor holds all ranks' parts, otherwise as shapes.
 """
 
@@ -113,7 +113,7 @@ class Arguments:
 
     def _check_rank(self, name: str, what: str, rank: int) -> None:
         if not 0 <= rank < self._size:
-            raise ArgumentError(f"{name}: {what} {rank} is no rank of a group of {self._size}")
+            raise ArgumentError(f"{name}: {what} {rank} is not a rank of a group of {self._size}")
 
     def _check_types(self, name: str, tensors: Sequence[torch.Tensor]) -> None:
         """One element type throughout."""

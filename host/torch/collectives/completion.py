@@ -32,7 +32,7 @@ IDLE_THREAD_S = 10.0
 
 
 class Pending(Protocol):
-    """What is to be completed: a collective in flight (work.py)."""
+    """A collective in flight that is to be completed (work.py)."""
 
     def wait(self) -> bool:
         """Return once the outputs hold the result; raise when they never will."""

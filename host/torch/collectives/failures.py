@@ -1,4 +1,4 @@
-"""What has gone wrong in a group, in words that name ranks, and the thread that notices while nobody waits.
+"""Failures of a group, in words that name ranks, and the thread that notices them while nobody waits.
 
 Rules
 -----

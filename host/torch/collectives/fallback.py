@@ -45,8 +45,9 @@ from fanin.host.codecs.words import codec_for
 from fanin.host.session.shards import ShardedSession
 from fanin.host.torch.collectives.failures import Failures
 from fanin.host.torch.collectives.host_tensor import copy_back, on_host
-from fanin.host.torch.collectives.request import Direct, Request
+from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.collectives.routing import GLOO_OPERATORS, MIN
+from fanin.host.torch.collectives.switch_reducer import SwitchReducer
 from fanin.host.torch.collectives.work import FaninWork, LocalWork, Once
 from fanin.numerics.reduction import EXACT
 from fanin.protocol.job import JobSpec
@@ -114,7 +115,7 @@ class Fallback:
 
     def __init__(
         self,
-        direct: Direct | None,
+        switch: SwitchReducer | None,
         flows: int,
         store: c10d.Store,
         rank: int,
@@ -123,7 +124,7 @@ class Fallback:
         failures: Failures,
         completion: Completion,
     ) -> None:
-        self._direct = direct
+        self._switch = switch
         self._gloo: Any = c10d.ProcessGroupGloo(store, rank, size, timeout)
         self._rank = rank
         self._size = size
@@ -136,7 +137,7 @@ class Fallback:
         self._finished_items = [0] * flows
         self._finished = 0
         """Operations 0.._finished - 1 are finished here."""
-        self._state = State.GLOO if direct is None else State.LIVE
+        self._state = State.GLOO if switch is None else State.LIVE
         self._broken: FaninError | None = None
         self._lock = threading.Lock()
 
@@ -153,9 +154,9 @@ class Fallback:
         self._gloo.allreduce([flag], options).wait()
         return bool(flag.item())
 
-    def attach(self, direct: Direct, flows: int) -> None:
+    def attach(self, switch: SwitchReducer, flows: int) -> None:
         """Every rank has joined: start on the switch."""
-        self._direct = direct
+        self._switch = switch
         self._items, self._finished_items = [0] * flows, [0] * flows
         self._state = State.LIVE
 
@@ -170,7 +171,7 @@ class Fallback:
 
     # --- one reduction ---
 
-    def start(self, request: Request) -> FaninWork:
+    def submit(self, request: Request) -> FaninWork:
         """Start it wherever reductions go now."""
         if request.source.numel() == 0:
             return LocalWork(self._completion, request.outputs)
@@ -193,7 +194,7 @@ class Fallback:
         return FallbackWork(self, operation, self._completion, request)
 
     def _submit(self, operation: LoggedReduction, request: Request) -> None:
-        assert self._direct is not None
+        assert self._switch is not None
         assert operation.source is not None
         operation.ends = list(self._items)
         whole = Request(
@@ -202,17 +203,17 @@ class Fallback:
             residual=request.residual, timeout_s=request.timeout_s,
         )  # fmt: skip
         try:
-            operation.ticket = self._direct.submit(whole)
+            operation.ticket = self._switch.hand_over(whole)
         except FaninError as error:
-            if not self.survives(self._direct.session.failure or error):
+            if not self.survives(self._switch.session.failure or error):
                 raise
             return
         self._count(operation, request)
 
     def _count(self, operation: LoggedReduction, request: Request) -> None:
         """Which items of which flow end with this operation."""
-        assert self._direct is not None
-        session, count = self._direct.session, request.source.numel()
+        assert self._switch is not None
+        session, count = self._switch.session, request.source.numel()
         if isinstance(session, ShardedSession):
             parts = list(session.items_at(count, request.element, request.lanes, operation.ticket))
         else:
@@ -224,8 +225,8 @@ class Fallback:
 
     def _forget(self) -> None:
         """Drop from the log what is finished everywhere (called with the lock held, in state LIVE)."""
-        assert self._direct is not None
-        session = self._direct.session
+        assert self._switch is not None
+        session = self._switch.session
         for operation in self._log:
             if operation.index < self._finished:
                 continue
@@ -246,7 +247,7 @@ class Fallback:
 
     def transported(self, operation: LoggedReduction) -> bool:
         """Whether `wait` would not block."""
-        if operation.ticket and self._direct is not None and self._direct.session.done(operation.ticket):
+        if operation.ticket and self._switch is not None and self._switch.session.done(operation.ticket):
             return True
         if not operation.issued.is_set():
             return False
@@ -258,9 +259,9 @@ class Fallback:
         name = request.name if request is not None else "all_reduce"
         deadline = time.monotonic() + timeout_s
         try:
-            if operation.ticket and self._direct is not None:
+            if operation.ticket and self._switch is not None:
                 try:
-                    self._direct.session.wait(operation.ticket, timeout_s)
+                    self._switch.session.wait(operation.ticket, timeout_s)
                     return
                 except FaninError as error:
                     if isinstance(error, CollectiveTimeoutError) or not self.survives(error):
@@ -291,13 +292,13 @@ class Fallback:
 
     def recover(self, failure: FaninError) -> None:
         """Agree with the other ranks and go on over gloo; in a thread of its own. Never raises."""
-        assert self._direct is not None
+        assert self._switch is not None
         with self._lock:
             if self._state is not State.LIVE:
                 return
             self._state = State.AGREEING
             log = list(self._log)
-        warn_once(self._direct.session.address, f"rank {self._rank}: {failure}")
+        warn_once(self._switch.session.address, f"rank {self._rank}: {failure}")
         try:
             finished = {operation.index for operation in log if self._finished_here(operation)}
             first, have = self._agree(log, finished)
@@ -317,8 +318,8 @@ class Fallback:
             self._state = State.GLOO
 
     def _finished_here(self, operation: LoggedReduction) -> bool:
-        assert self._direct is not None
-        return bool(operation.ticket) and self._direct.session.done(operation.ticket)
+        assert self._switch is not None
+        return bool(operation.ticket) and self._switch.session.done(operation.ticket)
 
     def _agree(self, log: list[LoggedReduction], finished: set[int]) -> tuple[int, dict[int, list[int]]]:
         """The first operation that somebody has not finished, and for those after it who has finished them."""

@@ -12,7 +12,7 @@ from fanin.host.codecs import make
 from fanin.host.codecs.codec import Encoder, Floats, Place, Stages
 from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.collectives.routing import AVG, SUM
-from fanin.host.torch.collectives.work import FaninWork, Tensors
+from fanin.host.torch.collectives.work import Tensors
 from fanin.numerics.reduction import Element
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class GroupCodec:
                 f"codec = {text!r} sums in several stages, which one collective cannot: use "
                 "model.register_comm_hook(CodecState(...), codec_hook), or a codec of one stage"
             )
-        self._codec, self._resources = codec, resources
+        self._codec, self._rank, self._size = codec, resources.rank, resources.size
         self._smallest = resources.options.largest_exact(resources.size) + 1
         self._encoders: dict[int, Encoder] = {}
         self._step = 0
@@ -53,8 +53,8 @@ class GroupCodec:
             and any(op == each for each in (SUM, AVG))
         )
 
-    def start(self, tensor: torch.Tensor, tensors: Tensors, op: object, timeout_s: float) -> FaninWork:
-        """Start one in place."""
+    def request(self, tensor: torch.Tensor, tensors: Tensors, op: object, timeout_s: float) -> Request:
+        """The request of one in place, to be submitted next: encoders remember the order."""
         x: Floats = np.empty(tensor.numel(), np.float32)
         flat = torch.from_numpy(x)
         flat.copy_(tensor.detach().reshape(-1))
@@ -67,19 +67,24 @@ class GroupCodec:
             next(stages, None)
             tensor.copy_(flat.view(tensor.shape))
 
-        return self._resources.start(
-            Request(
-                name="all_reduce", source=values, kept=values, element=Element.FLOAT32, lanes=asked.lanes,
-                average=op == AVG, residual=None if asked.residual is None else torch.from_numpy(asked.residual),
-                outputs=tensors, timeout_s=timeout_s, finish=finish,
-            )
-        )  # fmt: skip
+        return Request(
+            name="all_reduce",
+            source=values,
+            kept=values,
+            element=Element.FLOAT32,
+            lanes=asked.lanes,
+            average=op == AVG,
+            residual=None if asked.residual is None else torch.from_numpy(asked.residual),
+            outputs=tensors,
+            timeout_s=timeout_s,
+            finish=finish,
+        )
 
     def _encoder(self, count: int) -> Encoder:
         known = self._encoders.get(count)
         if known is None:
             if len(self._encoders) == self.MAX_ENCODERS:
                 self._encoders.pop(next(iter(self._encoders)))
-            place = Place(self._resources.rank, self._resources.size, ((count,),))
+            place = Place(self._rank, self._size, ((count,),))
             known = self._encoders[count] = self._codec.encoder(place)
         return known

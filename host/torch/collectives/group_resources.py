@@ -1,4 +1,4 @@
-"""What one process group is made of: its session with the switch, its inner gloo group, and who reduces.
+"""The parts of one process group: its session with the switch, its inner gloo group, and its reducers.
 
 Made in this order, so that the commonest mistake (no switch there) is told first and within seconds: address and job
 name through the store, session, gloo. A group of one has no session.
@@ -49,8 +49,8 @@ from fanin.host.torch.collectives.rendezvous import (
     renewed_store,
     tell_unreachable,
 )
-from fanin.host.torch.collectives.request import Direct, Request
-from fanin.host.torch.collectives.staging import Staging
+from fanin.host.torch.collectives.request import Request
+from fanin.host.torch.collectives.switch_reducer import SwitchReducer
 from fanin.host.torch.collectives.timeline import Timeline, timeline_for
 from fanin.host.torch.collectives.work import FaninWork
 from fanin.numerics.reduction import EXACT, Element, Operator, Reduction
@@ -80,9 +80,8 @@ class GroupResources:
         self.failures = Failures(group_name, rank, size, global_ranks)
         self.completion = Completion(ordered=options.ordered_futures)
         self.session: AnySession | None = None
-        self.direct: Direct | None = None
+        self._switch_reducer: SwitchReducer | None = None
         self.fallback: Fallback | None = None
-        self.staging: Staging | None = None
         self.outside = False
         """Whether this process has come into a job that runs without it."""
         self._inner: Inner | None = None
@@ -142,7 +141,7 @@ class GroupResources:
         )
 
     def _runs_without_me(self, store: c10d.Store, timeout: timedelta) -> bool:
-        """Of a process that takes another's place: whether the job runs, or still forms. AdmissionError if neither."""
+        """Whether the job of a predecessor in this place runs, or still forms. AdmissionError if neither."""
         if self.options.fallback == "gloo":
             raise ConfigurationError("fallback='gloo' takes no newcomers: over gloo nobody could come in")
         meeting = hear(store, self.options, timeout, self.rank)
@@ -229,8 +228,8 @@ class GroupResources:
         everywhere = self.fallback.joined_everywhere(session is not None)
         if session is not None and everywhere:
             self._use(session)
-            assert self.direct is not None
-            self.fallback.attach(self.direct, session.flows)
+            assert self._switch_reducer is not None
+            self.fallback.attach(self._switch_reducer, session.flows)
             self.failures.survivable = self.fallback.survives
         else:
             if session is not None:
@@ -239,7 +238,7 @@ class GroupResources:
 
     def _use(self, session: AnySession) -> None:
         self.session = self.failures.session = session
-        self.direct = Direct(session, self.failures, self.completion)
+        self._switch_reducer = SwitchReducer(session, self.failures, self.completion)
         if self.options.exact_elements is not None:
             self._agree_on("exact_elements", self.options.exact_elements, self.options.exact_elements)
         if self.options.codec is not None:
@@ -270,17 +269,22 @@ class GroupResources:
                 f"Remedy: the same FANIN_{name.upper()} on every rank"
             )
 
-    def start(self, request: Request) -> FaninWork:
-        """Start a reduction that the switch can do, on host or CUDA memory."""
-        if self.fallback is not None:
-            return self.fallback.start(request)
-        if self.direct is None:
-            raise self._outside_error()
-        if request.source.is_cuda and self.staging is None:
-            self.staging = Staging(self.direct, self.failures, self.completion)
-        if self.staging is not None and (request.source.is_cuda or self.staging.busy):
-            return self.staging.start(request)
-        return self.direct.start(request)
+    @property
+    def submit(self) -> Callable[[Request], FaninWork]:
+        """Start a reduction that the switch can do, on host or CUDA memory: the one way of every collective that sums.
+
+        Which reducer does it is settled until `renew`, so callers may keep what this returns.
+        """
+        reducer = self.fallback or self._switch_reducer
+        return self._refuse if reducer is None else reducer.submit
+
+    @property
+    def quick(self) -> SwitchReducer | None:
+        """The reducer for sums that are waited for at once, where nothing stands between it and the callers."""
+        return self._switch_reducer if self.fallback is None else None
+
+    def _refuse(self, request: Request) -> FaninWork:
+        raise self._outside_error()
 
     def _failed(self, failure: FaninError) -> None:
         """On the watch thread: the session has failed."""
@@ -302,14 +306,13 @@ class GroupResources:
         if self.session is not None:
             WATCH.remove(self.session)
             self.session.close(timeout_s)
-        if self.staging is not None:
-            self.staging.close()
-            self.staging = None
+        if self._switch_reducer is not None:
+            self._switch_reducer.close()
 
     def close(self, timeout_s: float = 10.0, breaking: bool = False) -> None:
         """Leave the job and release everything. Idempotent, bounded, never raises.
 
-        What waits for gloo raises if it is pending, or, `breaking`, whatever gloo says of it.
+        Pending collectives of gloo raise, or, `breaking`, end as gloo decides.
         """
         if self.closed or (self.session is not None and self.session.inherited):
             return

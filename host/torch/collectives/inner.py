@@ -32,7 +32,7 @@ class Inner:
         self._works: weakref.WeakSet[GlooWork] = weakref.WeakSet()
 
     def end(self) -> None:
-        """What is pending raises: gloo's group waits for it where it is given up, and nobody else does any more."""
+        """Make pending collectives raise: gloo's group waits for them where it is given up, and nobody else does."""
         if any(not work.is_over for work in list(self._works)):
             self.break_connections()
 

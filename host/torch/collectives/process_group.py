@@ -115,7 +115,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     @property
     def credentials(self) -> Credentials:
-        """With which they speak to the switch."""
+        """The keys of their requests to the switch."""
         return self._resources.meeting.credentials
 
     @property
@@ -185,11 +185,15 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._sequence += 1
         if isinstance(tensors, torch.Tensor):
             tensors = [tensors]
-        work = self._reduce_collectives.all_reduce(
-            _single(tensors), tensors, _operator(opts), lambda: self._reducing(opts, timeout)[1],
-            waited_for=self._coalescing is None and not getattr(opts, "asyncOp", True),
-        )  # fmt: skip
-        return self._noted(work)
+        tensor = _single(tensors)
+        if self._coalescing is None and not getattr(opts, "asyncOp", True):
+            done = self._reduce_collectives.sum_at_once(
+                tensor, _operator(opts), lambda: self._seconds(getattr(opts, "timeout", timeout))
+            )
+            if done is not None:
+                return done
+        op, timeout_s = self._reducing(opts, timeout)
+        return self._noted(self._reduce_collectives.all_reduce(tensor, tensors, op, timeout_s))
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = _SUM) -> FaninWork:
         """All-reduce several tensors in place, one after the other without waiting in between."""
@@ -198,10 +202,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
             return self._nothing(tensors)
         self._reduce_collectives.check(tensors, op)
         self._sequence += 1
-        works = [
-            self._reduce_collectives.all_reduce(tensor, [tensor], op, lambda: timeout_s, waited_for=False)
-            for tensor in tensors
-        ]
+        works = [self._reduce_collectives.all_reduce(tensor, [tensor], op, timeout_s) for tensor in tensors]
         return self._combined(works, tensors, timeout_s)
 
     def reduce(self, tensors: Any, opts: Any = None, op: Any = _SUM, timeout: timedelta | None = None) -> FaninWork:

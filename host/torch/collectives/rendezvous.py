@@ -7,8 +7,7 @@ Rules
   uses the world's switches: those of the hosts that its ranks are on.
 * Otherwise the lowest rank of every host that is to have a shard starts a switch: one per process, shared by all
   groups, closed when the last of them is, or at exit.
-* What rank 0, or one that starts a shard, fails at is told to the others, who otherwise would wait for the store's
-  timeout.
+* Rank 0, and a rank that starts a shard, tells the others when it fails: they would wait for the store's timeout.
 * A job name is the group's name and a fresh random part, so that two runs never meet at a long-lived switch.
 * A job's secret is drawn by rank 0 and told with the switches, unless the ranks were given one (FANIN_SECRET). A switch
   that a rank has started serves the jobs of one secret only, so groups made later use the world's.
@@ -232,7 +231,7 @@ class Meeting:
 
     @property
     def credentials(self) -> Credentials:
-        """With which ranks of the job speak to its switches."""
+        """The keys of the ranks' requests to the job's switches."""
         return Credentials.of_job(self.secret, discloses=self.discloses)
 
     @property
@@ -313,7 +312,7 @@ def hear(
     store: c10d.Store, options: Options, timeout: timedelta, rank: int, world: Meeting | None = None,
     *, starts: bool = False,
 ) -> Meeting:  # fmt: skip
-    """What rank 0 has said, or says in time. Raises its error. `starts`: start this host's shard, if that is asked."""
+    """Rank 0's meeting. Raises the error that it reports instead. `starts`: start this host's shard, if asked."""
     store.wait([HERE_KEY], timeout)
     # The group's timeout, which is the store's own too, may be shorter than a switch takes to start.
     patience = timedelta(seconds=max(timeout.total_seconds(), START_GRACE * options.connect_timeout_s))

@@ -1,11 +1,11 @@
-"""What goes where: for every reduction operator and element type the path that it takes, as one table.
+"""The path of every reduction, by operator and element type, as one table.
 
 Rules
 -----
 * Sums of what the switch can add go through the switch. Nothing that could go there quietly goes elsewhere.
-* What is small (`Options.largest_exact`) goes through the switch whatever it is, each rank's elements apart, and is
-  reduced by every rank: floats exactly but for one rounding, and what the switch cannot add, too.
-* What it cannot add and is not small (64-bit integers, maxima, products, bits) goes to the group's inner gloo group.
+* Small tensors (`Options.largest_exact`) go through the switch whatever their type, each rank's elements apart, and are
+  reduced by every rank: floats exactly but for one rounding, and operators that the switch has not, too.
+* Larger ones that the switch cannot add (64-bit integers, maxima, products, bits) go to the group's inner gloo group.
 * Where neither knows the element type, the tensor is reinterpreted (`view`: the same bits) or converted without loss
   (`compute`) first. Where nothing exact exists there is no route, and UnsupportedError says so.
 
@@ -15,7 +15,7 @@ Rules
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -58,7 +58,7 @@ GLOO_DTYPES = frozenset(
 
 
 class Path(enum.Enum):
-    """Who does the work; the first word of a counter's name."""
+    """The part that does the work; the first word of a counter's name."""
 
     SWITCH = "switch"
     GLOO = "gloo"
@@ -84,17 +84,16 @@ class Route:
     element: Element | None = None
     """`wire_dtype`'s name at the switch, where the switch adds."""
 
-    @property
-    def exact_element(self) -> Element | None:
-        """`wire_dtype`'s name where it travels exactly; None for what does not, or is exact as it is."""
-        if self.path is Path.SWITCH and not self.wire_dtype.is_floating_point:
-            return None
-        return EXACT_ELEMENTS.get(self.wire_dtype)
+    exact_element: Element | None = field(init=False)
+    """`wire_dtype`'s name where it travels exactly; None for what does not, or is exact as it is."""
+    divide_after: bool = field(init=False)
+    """Whether the average is made here, after the sum: integers (rounded toward zero) and what gloo sums."""
 
-    @property
-    def divide_after(self) -> bool:
-        """Whether the average is made here, after the sum: integers (rounded toward zero) and what gloo sums."""
-        return self.average and (self.path is Path.GLOO or not self.wire_dtype.is_floating_point)
+    def __post_init__(self) -> None:
+        whole = not self.wire_dtype.is_floating_point
+        exact_already = self.path is Path.SWITCH and whole
+        object.__setattr__(self, "exact_element", None if exact_already else EXACT_ELEMENTS.get(self.wire_dtype))
+        object.__setattr__(self, "divide_after", self.average and (self.path is Path.GLOO or whole))
 
 
 @dataclass(frozen=True, slots=True)

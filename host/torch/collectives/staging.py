@@ -14,16 +14,18 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 import torch
 
-from fanin.host.torch.collectives.request import Direct, Request
+from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.collectives.work import FaninWork, LocalWork, QueuedWork
 
 if TYPE_CHECKING:
+    from fanin.host.session.shards import AnySession
     from fanin.host.torch.collectives.completion import Completion
     from fanin.host.torch.collectives.failures import Failures
 
@@ -70,10 +72,17 @@ class _Flight:
 
 
 class Staging:
-    """Carries out requests on CUDA memory; `Direct` does the submitting."""
+    """Carries out requests on CUDA memory. `hand_over` gives the session a request on host memory: its ticket."""
 
-    def __init__(self, direct: Direct, failures: Failures, completion: Completion) -> None:
-        self._direct = direct
+    def __init__(
+        self,
+        session: AnySession,
+        hand_over: Callable[[Request], int],
+        failures: Failures,
+        completion: Completion,
+    ) -> None:
+        self._session = session
+        self._hand_over = hand_over
         self._failures = failures
         self._completion = completion
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -90,7 +99,7 @@ class Staging:
         """Whether requests wait to be submitted, so that later ones must queue behind them."""
         return self._unsubmitted > 0
 
-    def start(self, request: Request) -> FaninWork:
+    def submit(self, request: Request) -> FaninWork:
         """Queue it."""
         if request.source.numel() == 0:
             return LocalWork(self._completion, request.outputs)
@@ -138,7 +147,7 @@ class Staging:
         return self._jobs.get()
 
     def _submit_host(self, job: _Job) -> None:
-        ticket = self._direct.submit(job.request)
+        ticket = self._hand_over(job.request)
         job.pieces_left = 1
         self._flights.append(_Flight(job, ticket, None, None, 0))
 
@@ -172,7 +181,7 @@ class Staging:
                 element=request.element, lanes=request.lanes, operator=request.operator,
                 average=request.average, factor=request.factor, residual=residual, timeout_s=request.timeout_s,
             )  # fmt: skip
-            self._flights.append(_Flight(job, self._direct.submit(piece), buffer, target, first))
+            self._flights.append(_Flight(job, self._hand_over(piece), buffer, target, first))
 
     def _buffer(self) -> torch.Tensor:
         while not self._free and self._buffers == PIECES:
@@ -187,7 +196,7 @@ class Staging:
         flight = self._flights.popleft()
         job = flight.job
         try:
-            self._direct.session.wait(flight.ticket, job.request.timeout_s)
+            self._session.wait(flight.ticket, job.request.timeout_s)
             if flight.target is not None and flight.buffer is not None:
                 size = flight.target.element_size()
                 end = flight.offset + flight.target.numel()

@@ -1,4 +1,4 @@
-"""What this worker did when, a JSON object per line; and the step at which it is to be killed, if any.
+"""A worker's activities in time, a JSON object per line; and the step at which it is to be killed, if any.
 
 Options.timeline names the file. Times are CLOCK_MONOTONIC, in seconds, which all processes of a machine share.
 

@@ -3,8 +3,8 @@
 Rules
 -----
 * `wait` raises the typed error of what went wrong, in the thread that waits; it never hangs past the timeout.
-* What has to happen after the transport is done (copying back into a tensor that could not be used in place, dividing)
-  is `finish`: it runs once, in whichever thread learns first that the transport is done.
+* The steps after the transport is done (copying back into a tensor that could not be used in place, dividing) are
+  `finish`: it runs once, in whichever thread learns first that the transport is done.
 * Futures are made by the group's `Completion`, only when `get_future` is called.
 """
 
@@ -44,11 +44,11 @@ class DefaultTimeout:
         """Change it."""
         self.seconds = seconds
         self.of_collective: float = _Inherited(self)
-        """What a collective without a timeout of its own has."""
+        """The timeout of a collective that comes without one."""
 
 
 class _Inherited(float):
-    """Seconds as they are now, and whose they are."""
+    """A default timeout in seconds that knows its DefaultTimeout, so that later changes hold for it."""
 
     default: DefaultTimeout
 
@@ -235,7 +235,7 @@ class GlooWork(FaninWork):
 
 
 class PeerWork(GlooWork):
-    """A send or receive: gloo has no future for these, and tells of completion only to who waits."""
+    """A send or receive: gloo has no future for these, and only a wait learns that they are complete."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)

@@ -170,7 +170,7 @@ class StaleJob:
         on_result: Callable[[Result], None],
         weigh: Callable[[int], float],
     ) -> None:
-        """With a session in it, whose shape is the layout's: see `found`, and newcomer.come_in."""
+        """`session`: joined, and of the layout's shape: see `found`, and newcomer.come_in."""
         self.group = group
         self.session = session
         self.size = dist.get_world_size(group)

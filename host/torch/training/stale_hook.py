@@ -130,7 +130,7 @@ class StaleSynchronousState:
         )
 
     def _share(self, age: int) -> float:
-        """The weight of a gradient, by who is there; its sender decides, so it is the same for every replica."""
+        """The weight of a gradient, by the members present; its sender decides, so replicas agree on it."""
         assert self._job is not None
         return 1.0 / len(self._job.session.members)
 

@@ -1,0 +1,90 @@
+"""Carries out requests through the session with the switch: host memory as it is, CUDA memory through staging.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from fanin.host.torch.collectives.request import Request, tag_of
+from fanin.host.torch.collectives.staging import Staging
+from fanin.host.torch.collectives.work import FaninWork, LocalWork, SwitchWork
+from fanin.numerics.reduction import Element
+
+if TYPE_CHECKING:
+    from fanin.host.session.shards import AnySession
+    from fanin.host.torch.collectives.completion import Completion
+    from fanin.host.torch.collectives.failures import Failures
+
+_SUM_TAG = tag_of("all_reduce", average=False)
+
+
+class SwitchReducer:
+    """The reducer of a group with a switch. Fallback, where a group has one, hands over through it."""
+
+    def __init__(self, session: AnySession, failures: Failures, completion: Completion) -> None:
+        self.session = session
+        self._failures = failures
+        self._completion = completion
+        self._done = LocalWork(completion, [])
+        self._divisor = 0.0 if session.spec.survives_loss else float(session.size)  # 0: by the number of contributions
+        self.staging: Staging | None = None
+        """Made for the first CUDA request."""
+
+    def submit(self, request: Request) -> FaninWork:
+        """Start it; raise the group's failure when nothing can be started any more."""
+        # Requests on host memory queue behind CUDA's: every rank must submit in the order of the calls.
+        if request.source.is_cuda or (self.staging is not None and self.staging.busy):
+            return self._staged(request)
+        if request.source.numel() == 0:
+            return LocalWork(self._completion, request.outputs)
+        return SwitchWork(
+            self.session,
+            self.hand_over(request),
+            self._failures,
+            request.name,
+            self._completion,
+            request.outputs,
+            request.timeout_s,
+            request.finish,
+        )
+
+    def hand_over(self, request: Request) -> int:
+        """Give it to the session, and return the ticket. The request, and so its memory, lives until that is done."""
+        try:
+            return self.session.submit(request.reduction(self._divisor))
+        except Exception as error:
+            raise self._failures.explain(error, request.name, request.timeout_s) from error
+
+    def sum_at_once(
+        self, tensor: torch.Tensor, element: Element, lanes: int, timeout_s: Callable[[], float]
+    ) -> FaninWork:
+        """A sum of a dense host tensor, in place, that is done, or has raised, when this returns.
+
+        Not while staging is busy. It has neither a request nor a handle of its own, and the timeout is asked for only
+        when a moment has not been enough.
+        ReduceCollectives.sum_at_once has the measurement that keeps this beside `submit`.
+        """
+        count = tensor.numel()
+        if count == 0:
+            return self._done
+        session = self.session
+        try:
+            ticket = session.sum_in_place(tensor.data_ptr(), count, element, lanes, tag=_SUM_TAG, owner=tensor)
+            if ticket:
+                session.wait(ticket, timeout_s())
+        except Exception as error:
+            raise self._failures.explain(error, "all_reduce", timeout_s()) from error
+        return self._done
+
+    def _staged(self, request: Request) -> FaninWork:
+        if self.staging is None:
+            self.staging = Staging(self.session, self.hand_over, self._failures, self._completion)
+        return self.staging.submit(request)
+
+    def close(self) -> None:
+        """End the thread of staging, if there is one. The session is closed by the group."""
+        if self.staging is not None:
+            self.staging.close()
+            self.staging = None
