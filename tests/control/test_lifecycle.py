@@ -19,7 +19,7 @@ from fanin.switch.controller.data_plane import DataPlane, Limits
 from fanin.switch.controller.job_table import LINGER_S
 from fanin.switch.controller.jobs import LIFE, Happening, State
 from fanin.switch.controller.leaf import LeafController, ParentPath
-from tests.control.fakes import BUFFERS, EVERYBODY, FakeServer, join
+from tests.support.controllers import BUFFERS, EVERYBODY, FakeServer, join
 
 WAYS = ("direct", "through leaves", "at a leaf")
 SHAPE: dict[str, object] = {"slots": 100, "words_per_packet": 1024}

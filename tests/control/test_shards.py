@@ -26,8 +26,8 @@ from fanin.errors import (
 from fanin.host.session.shards import MIN_PACKETS_PER_SHARD, ShardedSession, deal, shares
 from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
-from tests.control.processes import DEADLINE_S
-from tests.control.services import a_service, address_of
+from tests.support.processes import DEADLINE_S
+from tests.support.services import a_service, address_of
 
 OPTIONS = Options(words_per_packet=64, slots=8, connect_timeout_s=DEADLINE_S, join_timeout_s=DEADLINE_S)
 Result = TypeVar("Result")

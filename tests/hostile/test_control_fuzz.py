@@ -24,8 +24,8 @@ from fanin.protocol.events import WorkerJoined, WorkerLeft
 from fanin.protocol.seal import OPEN, Credentials, tag
 from fanin.switch.controller import gate, resources
 from fanin.switch.controller.leaf import LeafController
-from tests.control.fakes import join
 from tests.hostile.channel import OPERATOR, Channel, Client, LeafChannel, of_job
+from tests.support.controllers import join
 
 MESSAGES = int(os.environ.get("FANIN_FUZZ_MESSAGES", "100000")) // 2
 """For each kind of switch."""

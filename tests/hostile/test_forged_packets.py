@@ -21,8 +21,8 @@ from fanin.errors import SwitchLostError
 from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options
 from fanin.protocol.wire import Kind, Packet
-from tests.control.processes import DEADLINE_S, join_all, until
-from tests.control.services import a_service, address_of
+from tests.support.processes import DEADLINE_S, join_all, until
+from tests.support.services import a_service, address_of
 
 SECRET = "what the ranks share"
 COUNT = 8

@@ -11,8 +11,8 @@ from fanin.protocol.events import WorkerJoined
 from fanin.protocol.seal import OPEN, Credentials
 from fanin.switch.controller.leaf import LeafController
 from fanin.switch.controller.resources import MAX_FORMING_PER_SOURCE, MAX_WAITING_PER_SOURCE
-from tests.control.fakes import join
 from tests.hostile.channel import OPERATOR, Channel, Client, LeafChannel, of_job
+from tests.support.controllers import join
 
 STRANGERS = [OPEN, of_job("a stranger's secret")]
 

@@ -78,8 +78,8 @@ def test_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="needs torch: pip install 'fanin[torch]'")
     from fanin.host.torch.collectives import reduce_collectives, request
     from fanin.options import Options
-    from tests.control.services import a_service, address_of
-    from tests.torch.test_threads import SIZE, groups_of, on_every_rank
+    from tests.support.services import a_service, address_of
+    from tests.torch.groups import SIZE, groups_of, on_every_rank
 
     (code,) = blocks("A collective", "python")
     monkeypatch.setattr(request, "_COLLECTIVES", dict(request._COLLECTIVES))

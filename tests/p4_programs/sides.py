@@ -10,7 +10,7 @@ from fanin.switch.machine.switch_machine import SwitchMachine
 from tests.p4_programs.frames import Place, frame_to_switch, payload_for
 from tests.p4_programs.histories import History
 from tests.p4_programs.subjects import Subject, program
-from tests.switch.harness import Bench, address
+from tests.support.bench import Bench, address
 
 Sent = dict[int, list[bytes]]
 """Payloads by the address that they go to."""

@@ -17,12 +17,11 @@ import pytest
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import Flag, Kind, Packet, Reason, parse
 from fanin.switch.machine.switch_machine import SwitchMachine
-from tests.p4_programs.conftest import OpenSubject
 from tests.p4_programs.frames import Place, frame_to_switch, payload_for
 from tests.p4_programs.histories import History
 from tests.p4_programs.sides import Sent, Sides, as_short_as, bare
-from tests.p4_programs.subjects import CPU_PORT, REASONS, Subject, write_job
-from tests.switch.harness import Bench, make_spec, words_of
+from tests.p4_programs.subjects import CPU_PORT, REASONS, OpenSubject, Subject, write_job
+from tests.support.bench import Bench, make_spec, words_of
 
 STALE, SYNCHRONOUS = "tna-model", "tna-model-synchronous"
 WORDS = 8

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.control.processes import a_switch
+from tests.support.processes import a_switch
 from tests.support.ranks import Job, running
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]

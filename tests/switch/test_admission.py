@@ -9,7 +9,7 @@ import pytest
 from fanin.errors import AdmissionError
 from fanin.protocol.job import SWITCH_QUEUE_BYTES, SWITCH_QUEUE_DATAGRAMS, JobSpec
 from fanin.protocol.wire import Kind
-from tests.switch.harness import PLENTY, Bench, MachineType, address, make_spec
+from tests.support.bench import PLENTY, Bench, MachineType, address, make_spec
 
 
 def test_a_pool_is_refused_when_memory_is_out_and_fits_again_after_a_removal(machine_type: MachineType) -> None:

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from fanin.protocol.wire import SWITCH_WORKER, Flag, Kind, Packet, Reason
-from tests.switch.harness import MACHINES, Bench, Machine, MachineType, address, make_spec, words_of
-from tests.switch.leaf import PARENT, UPLINK, Leaf, LeafHistory, LeafMachine
+from tests.support.bench import MACHINES, Bench, Machine, MachineType, address, make_spec, words_of
+from tests.support.leaf import PARENT, UPLINK, Leaf, LeafHistory, LeafMachine
 
 
 def test_a_full_round_goes_up_as_one_contribution_and_comes_down_to_all(machine_type: MachineType) -> None:

@@ -17,7 +17,7 @@ from fanin.protocol import packet_tag
 from fanin.protocol.job import Uplink
 from fanin.protocol.packet_tag import Direction, MemberKeys, PacketKeys
 from fanin.protocol.wire import SWITCH_WORKER, Flag, Kind, Packet, Reason, parse
-from tests.switch.harness import PLENTY, Bench, Machine, MachineType, address, make_spec
+from tests.support.bench import PLENTY, Bench, Machine, MachineType, address, make_spec
 
 KEY = bytes(range(16))
 TAGGED = make_spec(data_key=KEY)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.control.processes import a_switch
+from tests.support.processes import a_switch
 from tests.torch.job import running
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]

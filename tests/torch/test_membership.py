@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.control.processes import a_switch
+from tests.support.processes import a_switch
 from tests.support.ranks import running
 
 SIZE = 3

@@ -11,7 +11,8 @@ from fanin.protocol.events import PacketRefused, Ready, WorkerJoined, WorkerLeft
 from fanin.protocol.wire import Reason
 from fanin.switch.server.pump import PumpServer
 from fanin.transports.transport import SWITCH
-from tests.transports.clusters import DEADLINE_S, MEMORY_BYTES, cluster, make_spec, reduction_of
+from tests.support.builders import reduction
+from tests.support.engines import DEADLINE_S, MEMORY_BYTES, cluster, make_spec
 from tests.transports.scripted import ScriptedSwitch
 
 BRIEF_S = 0.2
@@ -52,7 +53,7 @@ def test_rounds_close_without_a_worker_that_the_controller_does_without(
 ) -> None:
     with cluster("memory", make_spec(2, staleness=staleness), native=native, flows=2) as running:
         source, result = np.ones(100, np.int32), np.zeros(100, np.int32)
-        ticket = running.engines[0].submit(reduction_of(source, result))
+        ticket = running.engines[0].submit(reduction(source, result))
         assert not running.engines[0].wait(ticket, 0.01)
         getattr(running.server, verb)(5, 1)
         assert running.engines[0].wait(ticket, DEADLINE_S)

@@ -12,9 +12,8 @@ from fanin.host.codecs.words.exact import MAX_SPREAD_WORDS
 from fanin.numerics.reduction import EXACT, Element, Operator
 from fanin.protocol.events import PacketRefused
 from fanin.protocol.wire import Reason
-from tests.support.cluster import Array, Cluster, expected, job, reduction
+from tests.support.cluster import Array, Cluster, expected, job, normal, reduction, same_bits
 from tests.support.network import SWITCH, Link
-from tests.worker.test_reductions import normal, same_bits
 
 HOSTILE = Link(loss=0.1, duplicate=0.1, reorder=0.2)
 SHAPES = [{"workers": 3, "words_per_packet": 32}, {"workers": 3}, {"workers": 9, "words_per_packet": 8}]

@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 
 from fanin.protocol.job import JobSpec, Uplink
 from fanin.protocol.wire import OFFSET_BASE, OFFSET_KIND, OFFSET_SLOT, SWITCH_WORKER, Flag, Kind, Packet, Reason
-from tests.switch.harness import Bench, Machine, MachineType, address, make_spec, words_of
+from tests.support.bench import Bench, Machine, MachineType, address, make_spec, words_of
 
 PARENT = 5000
 UPLINK = Uplink(parent=PARENT, job=77, generation=0xBEEF, worker=3, token=0x1111_2222_3333_4444)
