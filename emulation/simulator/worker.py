@@ -193,12 +193,24 @@ class Process:
         if self.node is None or not self.node.paused:
             plan = self.job.plan
             join = control.Join(
-                job=self.job.name, rank=self.rank, size=plan.workers, nonce=self._peer.decode(),
-                wire_version=VERSION, software="simulated", process=f"worker:{self.rank}", scheme="udp",
-                path_mtu=65_536, receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, slots=plan.slots,
-                words_per_packet=plan.words_per_packet, checksum=plan.checksum, quorum=plan.quorum,
-                staleness=plan.staleness, max_staleness=plan.max_staleness, on_worker_loss=plan.on_worker_loss,
-            )  # fmt: skip
+                job=self.job.name,
+                rank=self.rank,
+                size=plan.workers,
+                nonce=self._peer.decode(),
+                wire_version=VERSION,
+                software="simulated",
+                process=f"worker:{self.rank}",
+                scheme="udp",
+                path_mtu=65_536,
+                receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES,
+                slots=plan.slots,
+                words_per_packet=plan.words_per_packet,
+                checksum=plan.checksum,
+                quorum=plan.quorum,
+                staleness=plan.staleness,
+                max_staleness=plan.max_staleness,
+                on_worker_loss=plan.on_worker_loss,
+            )
             self._send(join)
         self.job.queue.after(JOIN_INTERVAL_S, self._ask, life)
 

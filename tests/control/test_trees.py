@@ -45,8 +45,10 @@ def test_the_job_starts_once_every_leaf_is_on_the_data_path() -> None:
         assert started.processes == tuple(f"laptop:{1000 + each}" for each in range(4))
     (report,) = grove.root.stats(0.0).jobs
     assert (report.state, report.size, [member.state for member in report.members]) == (
-        "running", 4, ["registered"] * 4,
-    )  # fmt: skip
+        "running",
+        4,
+        ["registered"] * 4,
+    )
 
 
 def test_a_leaf_that_is_lost_is_named_to_who_asks_at_another() -> None:

@@ -104,7 +104,13 @@ def bare(payload: bytes) -> bytes:
     """An answer of the twin without what hardware may leave out (docs/protocol.md)."""
     answer = parse(payload)
     acknowledgement = Packet(
-        kind=Kind.ANSWER, job=answer.job, worker=answer.worker, flags=Flag.BARE | answer.flags & Flag.CHECKSUM,
-        generation=answer.generation, slot=answer.slot, base=answer.base, bitmap=answer.bitmap,
-    )  # fmt: skip
+        kind=Kind.ANSWER,
+        job=answer.job,
+        worker=answer.worker,
+        flags=Flag.BARE | answer.flags & Flag.CHECKSUM,
+        generation=answer.generation,
+        slot=answer.slot,
+        base=answer.base,
+        bitmap=answer.bitmap,
+    )
     return acknowledgement.to_bytes()

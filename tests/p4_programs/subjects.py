@@ -137,5 +137,14 @@ def program(subject: Subject, spec: JobSpec) -> None:
 
 
 __all__ = [
-    "BUILD", "CPU_PORT", "GROUP", "REASONS", "SWITCH_MAC", "Emulated", "Subject", "parameters", "program", "write_job",
-]  # fmt: skip
+    "BUILD",
+    "CPU_PORT",
+    "GROUP",
+    "REASONS",
+    "SWITCH_MAC",
+    "Emulated",
+    "Subject",
+    "parameters",
+    "program",
+    "write_job",
+]

@@ -19,9 +19,14 @@ ARP = "!HHBBH6sI6sI"
 
 def contribution(spec: JobSpec, worker: int, *values: int, slot: int = 0, base: int = 0) -> bytes:
     packet = Packet(
-        kind=Kind.CONTRIBUTION, job=spec.job, generation=spec.generation, worker=worker, slot=slot, base=base,
+        kind=Kind.CONTRIBUTION,
+        job=spec.job,
+        generation=spec.generation,
+        worker=worker,
+        slot=slot,
+        base=base,
         words=words_of(*values),
-    )  # fmt: skip
+    )
     return packet.to_bytes()
 
 

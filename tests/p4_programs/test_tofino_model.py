@@ -90,16 +90,21 @@ def spec_for(random: Random, configuration: str) -> JobSpec:
     workers = random.choice([1, 2, 3, 4])
     staleness = random.choice([0, 1, 2]) if configuration == STALE else 0
     return make_spec(
-        workers=workers, quorum=random.randint(1, workers), staleness=staleness, slots=random.randint(1, 3),
-        words=WORDS,
-    )  # fmt: skip
+        workers=workers, quorum=random.randint(1, workers), staleness=staleness, slots=random.randint(1, 3), words=WORDS
+    )
 
 
 def contribution(spec: JobSpec, worker: int, *values: int, slot: int = 0, base: int = 0, signature: int = 0) -> bytes:
     packet = Packet(
-        kind=Kind.CONTRIBUTION, job=spec.job, generation=spec.generation, worker=worker, slot=slot, base=base,
-        signature=signature, words=words_of(*values),
-    )  # fmt: skip
+        kind=Kind.CONTRIBUTION,
+        job=spec.job,
+        generation=spec.generation,
+        worker=worker,
+        slot=slot,
+        base=base,
+        signature=signature,
+        words=words_of(*values),
+    )
     return packet.to_bytes()
 
 

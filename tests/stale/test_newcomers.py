@@ -25,9 +25,12 @@ def a_job(size: int, quorum: int, **environment: str) -> Iterator[Job]:
     """Founders, of whom the last has died."""
     with a_switch("native-udp") as switch:
         everyones = {
-            "FANIN_SWITCH": str(switch.address), "FANIN_ON_WORKER_LOSS": "continue", "QUORUM": str(quorum), "DIES": "1",
+            "FANIN_SWITCH": str(switch.address),
+            "FANIN_ON_WORKER_LOSS": "continue",
+            "QUORUM": str(quorum),
+            "DIES": "1",
             **environment,
-        }  # fmt: skip
+        }
         with running(["-m", "tests.stale.newcomer_rank"], size, everyones) as job:
             assert job.wait(TIMEOUT_S, [size - 1]) == [-signal.SIGKILL], job.output(size - 1)
             yield job

@@ -115,9 +115,15 @@ class Job(list[Member]):
 
 @contextmanager
 def members(
-    policy: str, *, native: bool, quorum: int, end: int | None = None, patience_s: float = DEADLINE_S,
-    survives_loss: bool = False, scheme: Scheme = "memory",
-) -> Iterator[Job]:  # fmt: skip
+    policy: str,
+    *,
+    native: bool,
+    quorum: int,
+    end: int | None = None,
+    patience_s: float = DEADLINE_S,
+    survives_loss: bool = False,
+    scheme: Scheme = "memory",
+) -> Iterator[Job]:
     """Runners of one job; packets of 64 words, so that a gradient is several."""
     shape = make_spec(WORKERS, quorum=quorum, staleness=STALENESS)
     layout = Layout(

@@ -109,9 +109,15 @@ class FakeServer:
 def join(rank: int, size: int = 2, **changes: object) -> Join:
     """A Join of a worker on loopback."""
     given: dict[str, object] = {
-        "job": "j", "nonce": f"nonce-{rank}", "process": f"laptop:{1000 + rank}", "scheme": "udp", "path_mtu": 65_536,
-        "receive_buffer_bytes": DEFAULT_RECEIVE_BUFFER_BYTES, "wire_version": WIRE_VERSION, "software": "test",
-    }  # fmt: skip
+        "job": "j",
+        "nonce": f"nonce-{rank}",
+        "process": f"laptop:{1000 + rank}",
+        "scheme": "udp",
+        "path_mtu": 65_536,
+        "receive_buffer_bytes": DEFAULT_RECEIVE_BUFFER_BYTES,
+        "wire_version": WIRE_VERSION,
+        "software": "test",
+    }
     return Join(rank=rank, size=size, **{**given, **changes})  # type: ignore[arg-type]
 
 

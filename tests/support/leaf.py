@@ -98,9 +98,15 @@ class LeafHistory:
             flags = random.choice([Flag(0)] * 5 + [Flag.PASS])
             words = () if flags else (random.getrandbits(32), 1)
             packet = leaf.packet(
-                Kind.CONTRIBUTION, random.randrange(2), flags=flags, slot=slot, base=base, signature=5,
-                codes=(3,) * len(words[:1]), words=words,
-            )  # fmt: skip
+                Kind.CONTRIBUTION,
+                random.randrange(2),
+                flags=flags,
+                slot=slot,
+                base=base,
+                signature=5,
+                codes=(3,) * len(words[:1]),
+                words=words,
+            )
             return packet.to_bytes(), address(packet.worker)
         if what < 0.95:
             return parent_packet(random, self._closed[slot]), PARENT

@@ -28,9 +28,14 @@ def spec_of(workers: int, *, words: int = 256, codes: int = 1, slots: int | None
     """A job whose window fits an ordinary user's buffers."""
     fitting = slots_for(DEFAULT_RECEIVE_BUFFER_BYTES, datagram_bytes(codes, words))
     return job_spec(
-        job=job, generation=1000 + job, workers=workers, slots=slots or fitting, words_per_packet=words,
-        codes_per_packet=codes, tokens=tuple(range(500, 500 + workers)),
-    )  # fmt: skip
+        job=job,
+        generation=1000 + job,
+        workers=workers,
+        slots=slots or fitting,
+        words_per_packet=words,
+        codes_per_packet=codes,
+        tokens=tuple(range(500, 500 + workers)),
+    )
 
 
 def impatient(spec: JobSpec) -> JobSpec:

@@ -35,11 +35,18 @@ class Job:
 
     def _start(self, rank: int, more: Mapping[str, str]) -> subprocess.Popen[bytes]:
         env = {
-            **os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self._size),
-            "LOCAL_WORLD_SIZE": str(self._size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self._port,
-            "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
-            **{name: value.replace("%r", str(rank)) for name, value in self._environment.items()}, **more,
-        }  # fmt: skip
+            **os.environ,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(self._size),
+            "LOCAL_WORLD_SIZE": str(self._size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": self._port,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
+            **{name: value.replace("%r", str(rank)) for name, value in self._environment.items()},
+            **more,
+        }
         arguments = [part.replace("%r", str(rank)) for part in self._command]
         with (self.folder / f"rank{rank}.txt").open("wb") as output:
             return subprocess.Popen(

@@ -118,9 +118,14 @@ def test_a_damaged_hello_to_the_parent_is_no_other_version(machine_type: Machine
     for worker in range(2):
         bench.say(bench.hello(worker), address(worker))
     notice = Packet(
-        kind=Kind.NOTICE, job=77, worker=3, generation=0xBEEF, contributors=Reason.VERSION, words=words_of(0, 0),
+        kind=Kind.NOTICE,
+        job=77,
+        worker=3,
+        generation=0xBEEF,
+        contributors=Reason.VERSION,
+        words=words_of(0, 0),
         flags=Flag.CHECKSUM if checksum else Flag(0),
-    )  # fmt: skip
+    )
     told = [packet.contributors for packet, _ in bench.say(notice, PARENT)]
     assert told == ([] if checksum else [Reason.BRANCH_LOST] * 2)
     assert bench.dropped() == ({"version": 1} if checksum else {})

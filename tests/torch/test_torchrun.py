@@ -29,8 +29,12 @@ def torchrun(**variables: str) -> str:
     ]
     done = subprocess.run(
         [*command, str(ROOT / "examples" / "minimal.py")],
-        env={**os.environ, **variables}, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

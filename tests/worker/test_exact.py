@@ -125,9 +125,11 @@ def test_what_cannot_be_exact_is_refused(kind: str) -> None:
     with pytest.raises(ConfigurationError, match=f"too many to be reduced exactly.*at most {many // 9}"):
         short.submit(0, reduction(np.ones(many // 4, np.float32), lanes=EXACT))
     for refused in (
-        {"operator": Operator.MAX}, {"lanes": EXACT, "operator": Operator.BOR}, {"lanes": EXACT, "scale_code": 5},
+        {"operator": Operator.MAX},
+        {"lanes": EXACT, "operator": Operator.BOR},
+        {"lanes": EXACT, "scale_code": 5},
         {"lanes": EXACT, "operator": Operator.MAX, "divisor": 2.0},
-    ):  # fmt: skip
+    ):
         with pytest.raises(ConfigurationError):
             tree.submit(0, reduction(np.ones(5, np.float32), **refused))
     with pytest.raises(ConfigurationError, match="exact"):
