@@ -158,7 +158,7 @@ class AnyController(abc.ABC):
 
 
 class Controller(AnyController):
-    """Of a switch that decides for itself."""
+    """The controller of a switch that has no parent: it decides for itself."""
 
     def __init__(
         self,

@@ -111,11 +111,11 @@ class Contribution(NamedTuple):
     """Scale codes; a round keeps the largest of each."""
     signature: int = 0
     contributors: int = 1
-    """Contributions that this one holds: of a switch in a tree, those of its round."""
+    """Contributions that this one is the sum of: 1 from a worker, those of its round from a leaf."""
 
 
 class Arrived(NamedTuple):
-    """Who has contributed base `tag`; an entry of the first ring."""
+    """Mask of the workers that have contributed base `tag`; an entry of the first ring."""
 
     tag: int
     bitmap: int
@@ -203,7 +203,7 @@ class Slot:
         self.arrived[entry] = Arrived(base, bitmap)
         if bitmap & self.membership.live == self.membership.live:
             self.floor += 1
-        if self.count == 0:
+        if self.count == 0:  # the ring still holds the round of H numbers before
             self.sums[at] = EMPTY
         if given is not None:
             self.sums[at] = self.sums[at].plus(given)
