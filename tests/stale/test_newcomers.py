@@ -31,7 +31,7 @@ def a_job(size: int, quorum: int, **environment: str) -> Iterator[Job]:
             "DIES": "1",
             **environment,
         }
-        with running(["-m", "tests.stale.newcomer_rank"], size, everyones) as job:
+        with running(["tests.stale.newcomer_rank"], size, everyones) as job:
             assert job.wait(TIMEOUT_S, [size - 1]) == [-signal.SIGKILL], job.output(size - 1)
             yield job
 

@@ -19,7 +19,7 @@ def run_checks(
     module: str, size: int, environment: Mapping[str, str] | None = None, timeout_s: float = 240.0
 ) -> Outcomes:
     """Run every check of a module on `size` ranks; what each rank said of each."""
-    with running(["-m", "tests.torch.rank_main", module, "out%r.json"], size, environment) as job:
+    with running(["tests.torch.rank_main", module, "out%r.json"], size, environment) as job:
         codes = job.wait(timeout_s)
         said = []
         for rank in range(size):
@@ -35,7 +35,7 @@ def play(
 
     The silent ones are killed at the end.
     """
-    with running(["-m", "tests.torch.failure_ranks", scenario, "out%r.json"], size, environment) as job:
+    with running(["tests.torch.failure_ranks", scenario, "out%r.json"], size, environment) as job:
         ranks = [rank for rank in range(size) if rank not in silent]
         codes = job.wait(120.0, ranks)
         for rank, code in zip(ranks, codes, strict=True):

@@ -127,7 +127,7 @@ def test_a_program_that_ends_without_destroying_its_group_leaves_nothing_behind(
 
 
 def test_an_interrupt_ends_a_rank_that_waits() -> None:
-    command = ["-m", "tests.torch.failure_ranks", "rank_stopped", "out%r.json"]
+    command = ["tests.torch.failure_ranks", "rank_stopped", "out%r.json"]
     with running(command, 4, BRIEF_SILENCE) as job:
         assert job.wait(60.0, [2]) == [0]  # everybody waits by now, or has raised
         job.processes[0].send_signal(signal.SIGINT)

@@ -136,7 +136,7 @@ def test_over_a_connection_a_worker_that_says_nothing_lives_as_long_as_it_is_ope
     with cluster("zmq", make_spec(1, liveness_timeout_s=BRIEF_S), native=native) as running:
         (engine,) = running.engines
         assert running.server.next_event(DEADLINE_S) == WorkerJoined(5, 0)
-        with engine._pumps[0].lock:  # type: ignore[attr-defined]  # as if another thread held the interpreter
+        with engine._pumps[0].lock:  # as if another thread held the interpreter
             assert running.server.next_event(4 * BRIEF_S) is None
         tensor = np.ones(100, np.float32)
         np.testing.assert_array_equal(running.all_reduce([tensor])[0], tensor)
