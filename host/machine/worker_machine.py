@@ -139,9 +139,14 @@ class WorkerMachine:
         if self._catch_up is not None and not self._begun:
             raise RuntimeError("this worker came into a running job: reductions begin after `begin`")
         operation = Operation(
-            self._tickets + 1, reduction, self._spec, self._flow, self._flow_count, self._stream.end_item,
+            self._tickets + 1,
+            reduction,
+            self._spec,
+            self._flow,
+            self._flow_count,
+            self._stream.end_item,
             self._spec.place(self._worker),
-        )  # fmt: skip
+        )
         self._stream.append(operation)
         self._tickets += 1
         self._outstanding += 1
@@ -555,9 +560,14 @@ class WorkerMachine:
             flags = Flag.PASS | Flag.LATE if self._closed[slot] > base else Flag.PASS
         return self._packet(
             Kind.CONTRIBUTION,
-            slot=slot, base=base, signature=operation.signature, bitmap=self._order,
-            codes=tuple(codes.tolist()), words=words, flags=flags,
-        )  # fmt: skip
+            slot=slot,
+            base=base,
+            signature=operation.signature,
+            bitmap=self._order,
+            codes=tuple(codes.tolist()),
+            words=words,
+            flags=flags,
+        )
 
     def _in_turn(self, operation: Operation, item: int) -> tuple[Codes, Words]:
         """The codes of one chunk and the words of an earlier one, whose codes are agreed on."""

@@ -157,9 +157,16 @@ class ShardedSession:
 
     @classmethod
     def join(
-        cls, *, options: Options, switches: Sequence[SwitchAddress], local: frozenset[SwitchAddress], job_name: str,
-        rank: int, size: int, credentials: Credentials = OPEN,
-    ) -> ShardedSession:  # fmt: skip
+        cls,
+        *,
+        options: Options,
+        switches: Sequence[SwitchAddress],
+        local: frozenset[SwitchAddress],
+        job_name: str,
+        rank: int,
+        size: int,
+        credentials: Credentials = OPEN,
+    ) -> ShardedSession:
         """Become rank `rank` of the `size` workers of `job_name` at every one of `switches`, at the same time.
 
         `local` are those whose shared memory may be used. Raises what Session.join raises, of the first shard that
@@ -170,8 +177,12 @@ class ShardedSession:
             shared = options.shared_memory if address in local else False
             return Session.join(
                 options=dataclasses.replace(options, shared_memory=shared),
-                switch=address, job_name=job_name, rank=rank, size=size, credentials=credentials,
-            )  # fmt: skip
+                switch=address,
+                job_name=job_name,
+                rank=rank,
+                size=size,
+                credentials=credentials,
+            )
 
         # At the same time, since each join waits for the other ranks at that shard.
         with ThreadPoolExecutor(len(switches), "fanin join") as pool:

@@ -40,9 +40,15 @@ class Layout:
         if self.elements < 1:
             raise ConfigurationError("a model without parameters has nothing to contribute")
         spec = JobSpec(  # of the job as far as codecs know it: there may be none yet
-            job=0, generation=0, workers=self.workers, quorum=self.workers, staleness=self.staleness, slots=1,
-            words_per_packet=self.words_per_packet, tokens=(0,) * self.workers,
-        )  # fmt: skip
+            job=0,
+            generation=0,
+            workers=self.workers,
+            quorum=self.workers,
+            staleness=self.staleness,
+            slots=1,
+            words_per_packet=self.words_per_packet,
+            tokens=(0,) * self.workers,
+        )
         # Raises for lanes that hold no level of so many contributions.
         codec = codec_for(Element.FLOAT32, self.lanes, TALLY_BINS + self.elements, spec)
         object.__setattr__(self, "chunk_elements", codec.packet_elements)

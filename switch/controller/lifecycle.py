@@ -112,10 +112,8 @@ class Lifecycle:
             text = f"other ranks of job {join.job!r} came {how}"
             return refuse(Refusal.DISAGREEMENT, text, "let all ranks use leaves, or none")
         return (
-            judge_beside(join, job.first)
-            or self._judge_place(join, job)
-            or self.resources.judge_new_rank(job.source)
-        )  # fmt: skip
+            judge_beside(join, job.first) or self._judge_place(join, job) or self.resources.judge_new_rank(job.source)
+        )
 
     def _judge_place(self, join: Join, job: Job) -> Refused | None:
         if job.place_is_free(join.rank):
@@ -138,9 +136,7 @@ class Lifecycle:
             return
         ranks = tuple(sorted(rank for rank, other in job.members.items() if other.contact is member.contact))
         who = f"leaf switch {member.contact.address}, with {in_words(ranks)},"
-        refused = refuse(
-            Refusal.MEMBER_LOST, f"job {job.name!r}: {who} was restarted", "start the job again", ranks
-        )  # fmt: skip
+        refused = refuse(Refusal.MEMBER_LOST, f"job {job.name!r}: {who} was restarted", "start the job again", ranks)
         self._refuse(job.way, contact, member.join, refused)
         if job.state is State.STARTING:
             self.gone(job, ranks, "was restarted", now, who=who)

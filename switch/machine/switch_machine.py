@@ -77,9 +77,7 @@ from fanin.switch.machine.switch_job import SwitchJob
 from fanin.switch.machine.tally import Tally
 
 FROM_WORKERS = (Kind.CONTRIBUTION, Kind.HELLO, Kind.BYE)
-TOLD = (
-    Reason.UNKNOWN_JOB, Reason.GENERATION, Reason.STRANGER, Reason.TOKEN, Reason.MISMATCH, Reason.EVICTED,
-)  # fmt: skip
+TOLD = (Reason.UNKNOWN_JOB, Reason.GENERATION, Reason.STRANGER, Reason.TOKEN, Reason.MISMATCH, Reason.EVICTED)
 REFUSALS = {Verdict.FUTURE: Reason.FUTURE, Verdict.ANCIENT: Reason.ANCIENT, Verdict.MISMATCH: Reason.MISMATCH}
 
 

@@ -69,11 +69,18 @@ class GroupCodec:
 
         return self._resources.start(
             Request(
-                name="all_reduce", source=values, kept=values, element=Element.FLOAT32, lanes=asked.lanes,
-                average=op == AVG, residual=None if asked.residual is None else torch.from_numpy(asked.residual),
-                outputs=tensors, timeout_s=timeout_s, finish=finish,
+                name="all_reduce",
+                source=values,
+                kept=values,
+                element=Element.FLOAT32,
+                lanes=asked.lanes,
+                average=op == AVG,
+                residual=None if asked.residual is None else torch.from_numpy(asked.residual),
+                outputs=tensors,
+                timeout_s=timeout_s,
+                finish=finish,
             )
-        )  # fmt: skip
+        )
 
     def _encoder(self, count: int) -> Encoder:
         known = self._encoders.get(count)

@@ -56,9 +56,16 @@ class GroupResources:
     """The parts of one group, opened together and closed together."""
 
     def __init__(
-        self, store: c10d.Store, group_name: str, rank: int, size: int, timeout: timedelta, options: Options,
-        global_ranks: list[int], world: Meeting | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        store: c10d.Store,
+        group_name: str,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        options: Options,
+        global_ranks: list[int],
+        world: Meeting | None = None,
+    ) -> None:
         """`world`: where rank 0 goes that is given no switch; None: to one of its own."""
         self.rank = rank
         self.size = size
@@ -171,14 +178,23 @@ class GroupResources:
     def _join_meeting(self, meeting: Meeting) -> AnySession:
         if len(meeting.switches) > 1:
             return ShardedSession.join(
-                options=self.options, switches=meeting.switches, local=meeting.local, job_name=meeting.job_name,
-                rank=self.rank, size=self.size, credentials=meeting.credentials,
-            )  # fmt: skip
+                options=self.options,
+                switches=meeting.switches,
+                local=meeting.local,
+                job_name=meeting.job_name,
+                rank=self.rank,
+                size=self.size,
+                credentials=meeting.credentials,
+            )
         shared = self.options.shared_memory if meeting.local else False
         return Session.join(
-            options=replace(self.options, shared_memory=shared), switch=meeting.address,
-            job_name=meeting.job_name, rank=self.rank, size=self.size, credentials=meeting.credentials,
-        )  # fmt: skip
+            options=replace(self.options, shared_memory=shared),
+            switch=meeting.address,
+            job_name=meeting.job_name,
+            rank=self.rank,
+            size=self.size,
+            credentials=meeting.credentials,
+        )
 
     def _join_or_fall_back(self, store: c10d.Store, group_name: str, timeout: timedelta) -> None:
         """Start on the switch if every rank can, else on gloo from the first reduction on."""
@@ -226,10 +242,16 @@ class GroupResources:
         address = bounds.data_ptr()
         ticket = self.session.submit(
             Reduction(
-                source=address, destination=address, count=2, element=Element.INT64, lanes=EXACT,
-                operator=Operator.MAX, signature=zlib.crc32(name.encode()), owner=bounds,
+                source=address,
+                destination=address,
+                count=2,
+                element=Element.INT64,
+                lanes=EXACT,
+                operator=Operator.MAX,
+                signature=zlib.crc32(name.encode()),
+                owner=bounds,
             )
-        )  # fmt: skip
+        )
         self.session.wait(ticket, self.options.join_timeout_s)
         if int(bounds[0]) != -int(bounds[1]):
             raise CollectiveMismatchError(

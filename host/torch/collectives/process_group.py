@@ -162,9 +162,14 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return session.description if session is not None else f"group {self._name!r}: no switch in use"
 
     def all_reduce_lanes(
-        self, tensor: torch.Tensor, *, lanes: int | None = None, average: bool = False,
-        residual: torch.Tensor | None = None, operator: Any = SUM,
-    ) -> FaninWork:  # fmt: skip
+        self,
+        tensor: torch.Tensor,
+        *,
+        lanes: int | None = None,
+        average: bool = False,
+        residual: torch.Tensor | None = None,
+        operator: Any = SUM,
+    ) -> FaninWork:
         """Sum or average in place, with lanes of its own (0: exactly, docs/numerics.md) and error feedback.
 
         `lanes` may be any word codec's number (docs/codecs.md). `operator`: another reduction, with lanes = 0.
@@ -184,9 +189,12 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         if isinstance(tensors, torch.Tensor):
             tensors = [tensors]
         work = self._reduce_collectives.all_reduce(
-            _single(tensors), tensors, _operator(opts), lambda: self._reducing(opts, timeout)[1],
+            _single(tensors),
+            tensors,
+            _operator(opts),
+            lambda: self._reducing(opts, timeout)[1],
             waited_for=self._coalescing is None and not getattr(opts, "asyncOp", True),
-        )  # fmt: skip
+        )
         return self._noted(work)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = _SUM) -> FaninWork:
@@ -343,9 +351,14 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return self._noted(self._inner.scatter(output, inputs, root, self._seconds(timeout)))
 
     def all_to_all_single(
-        self, output: torch.Tensor, tensor: torch.Tensor, output_splits: Sequence[int], input_splits: Sequence[int],
-        opts: Any = None, timeout: timedelta | None = None,
-    ) -> FaninWork:  # fmt: skip
+        self,
+        output: torch.Tensor,
+        tensor: torch.Tensor,
+        output_splits: Sequence[int],
+        input_splits: Sequence[int],
+        opts: Any = None,
+        timeout: timedelta | None = None,
+    ) -> FaninWork:
         """Rows of one tensor to all ranks."""
         timeout_s = self._seconds(timeout if opts is None else getattr(opts, "timeout", opts))
         if not self._arguments.of_rows("all_to_all_single", output, tensor):

@@ -93,9 +93,15 @@ class ReduceCollectives:
             route_of(op.op, tensor.dtype)
 
     def all_reduce_lanes(
-        self, tensor: torch.Tensor, timeout_s: float, *, lanes: int | None, average: bool,
-        residual: torch.Tensor | None, operator: Any = SUM,
-    ) -> FaninWork:  # fmt: skip
+        self,
+        tensor: torch.Tensor,
+        timeout_s: float,
+        *,
+        lanes: int | None,
+        average: bool,
+        residual: torch.Tensor | None,
+        operator: Any = SUM,
+    ) -> FaninWork:
         """A sum, average or other reduction with lanes (or EXACT) and error feedback of the caller's choice (hooks)."""
         op = dist.ReduceOp(dist.ReduceOp.AVG if average else operator)
         return self._reduce("all_reduce", tensor, tensor, 0, op, timeout_s, lanes=lanes, residual=residual)
@@ -158,12 +164,20 @@ class ReduceCollectives:
         pairs = 2 if tensor.is_complex() else 1
         kept, finish = self._landing(travelling, tensor, output, first * pairs, route)
         request = Request(
-            name=name, source=travelling, kept=kept, keep_first=first * pairs, element=element,
-            lanes=lanes, operator=OPERATORS[route.gloo_op] if lanes == EXACT else Operator.SUM,
+            name=name,
+            source=travelling,
+            kept=kept,
+            keep_first=first * pairs,
+            element=element,
+            lanes=lanes,
+            operator=OPERATORS[route.gloo_op] if lanes == EXACT else Operator.SUM,
             average=route.average and not route.divide_after,
-            factor=factor, residual=residual, outputs=[] if output is None else [output], timeout_s=timeout_s,
+            factor=factor,
+            residual=residual,
+            outputs=[] if output is None else [output],
+            timeout_s=timeout_s,
             finish=finish,
-        )  # fmt: skip
+        )
         return self._resources.start(request)
 
     def _landing(
@@ -189,9 +203,15 @@ class ReduceCollectives:
         return landed, finish
 
     def _by_gloo(
-        self, name: str, travelling: torch.Tensor, tensor: torch.Tensor, output: torch.Tensor | None, first: int,
-        route: Route, timeout_s: float,
-    ) -> FaninWork:  # fmt: skip
+        self,
+        name: str,
+        travelling: torch.Tensor,
+        tensor: torch.Tensor,
+        output: torch.Tensor | None,
+        first: int,
+        route: Route,
+        timeout_s: float,
+    ) -> FaninWork:
         host = on_host(travelling)
         in_place = output is tensor and host.data_ptr() == tensor.data_ptr()
         if not in_place and host.data_ptr() == tensor.data_ptr():

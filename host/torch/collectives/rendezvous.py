@@ -286,9 +286,15 @@ class _Told:
 
 
 def meet(
-    store: c10d.Store, rank: int, size: int, job_prefix: str, options: Options, timeout: timedelta,
-    global_ranks: Sequence[int] = (), world: Meeting | None = None,
-) -> Meeting:  # fmt: skip
+    store: c10d.Store,
+    rank: int,
+    size: int,
+    job_prefix: str,
+    options: Options,
+    timeout: timedelta,
+    global_ranks: Sequence[int] = (),
+    world: Meeting | None = None,
+) -> Meeting:
     """Agree with the group's other ranks. `world`: of the world's group, whose switches this one uses if given none.
 
     Raises the error of rank 0, or of a rank that was to start a shard, on every rank; JoinTimeoutError naming ranks
@@ -307,9 +313,14 @@ def meet(
 
 
 def hear(
-    store: c10d.Store, options: Options, timeout: timedelta, rank: int, world: Meeting | None = None,
-    *, starts: bool = False,
-) -> Meeting:  # fmt: skip
+    store: c10d.Store,
+    options: Options,
+    timeout: timedelta,
+    rank: int,
+    world: Meeting | None = None,
+    *,
+    starts: bool = False,
+) -> Meeting:
     """What rank 0 has said, or says in time. Raises its error. `starts`: start this host's shard, if that is asked."""
     store.wait([HERE_KEY], timeout)
     # The group's timeout, which is the store's own too, may be shorter than a switch takes to start.
@@ -339,9 +350,7 @@ def hear(
         if told.leaves:
             if starts and rank in leaders:
                 leaf_options = replace(options, flows=1)
-                _tell(
-                    store, _leaves_key(rank), lambda: SHARED.start_leaves(meeting.shards, leaf_options, secret)
-                )  # fmt: skip
+                _tell(store, _leaves_key(rank), lambda: SHARED.start_leaves(meeting.shards, leaf_options, secret))
             meeting.leaves = _address_of(store, _leaves_key(leaders[host]), leaders[host], patience)
     except BaseException:
         meeting.close()
@@ -350,9 +359,13 @@ def hear(
 
 
 def _decided(
-    store: c10d.Store, size: int, options: Options, timeout: timedelta, global_ranks: Sequence[int],
+    store: c10d.Store,
+    size: int,
+    options: Options,
+    timeout: timedelta,
+    global_ranks: Sequence[int],
     world: Meeting | None,
-) -> _Told:  # fmt: skip
+) -> _Told:
     """Rank 0's decision."""
     drawn = SHARED.secret() if options.secret is None else None
     if options.switches:

@@ -109,9 +109,15 @@ class Direct:
             return LocalWork(self._completion, request.outputs)
         ticket = self.submit(request)
         return SwitchWork(
-            self.session, ticket, self._failures, request.name, self._completion, request.outputs, request.timeout_s,
+            self.session,
+            ticket,
+            self._failures,
+            request.name,
+            self._completion,
+            request.outputs,
+            request.timeout_s,
             request.finish,
-        )  # fmt: skip
+        )
 
     def all_reduce_in_place(
         self, tensor: torch.Tensor, tensors: Tensors, element: Element, lanes: int, timeout_s: float

@@ -168,10 +168,18 @@ class Staging:
             if residual is not None:
                 residual = residual.reshape(-1)[start : start + part.numel()]
             piece = Request(
-                name=request.name, source=host, kept=host[first : first + kept] if kept else None, keep_first=first,
-                element=request.element, lanes=request.lanes, operator=request.operator,
-                average=request.average, factor=request.factor, residual=residual, timeout_s=request.timeout_s,
-            )  # fmt: skip
+                name=request.name,
+                source=host,
+                kept=host[first : first + kept] if kept else None,
+                keep_first=first,
+                element=request.element,
+                lanes=request.lanes,
+                operator=request.operator,
+                average=request.average,
+                factor=request.factor,
+                residual=residual,
+                timeout_s=request.timeout_s,
+            )
             self._flights.append(_Flight(job, self._direct.submit(piece), buffer, target, first))
 
     def _buffer(self) -> torch.Tensor:
