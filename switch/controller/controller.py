@@ -171,9 +171,7 @@ class Controller(AnyController):
         curve: bool = False,
     ) -> None:
         """As AnyController. Leaves come by one scheme only."""
-        super().__init__(
-            limits, planes, random_bits=random_bits, started_s=started_s, engine=engine, curve=curve
-        )  # fmt: skip
+        super().__init__(limits, planes, random_bits=random_bits, started_s=started_s, engine=engine, curve=curve)
         self._direct = direct.Direct(planes, self._resources)
         self._leaves = ThroughLeaves(planes[up], self._resources) if (up := tree_scheme()) in planes else None
 
