@@ -28,8 +28,7 @@ from fanin.transports import transport
 from fanin.transports.addresses import AddressBook
 from fanin.transports.waker import Waker
 from tests.house.repository import ROOT
-from tests.support import cluster
-from tests.transports import clusters
+from tests.support import cluster, engines
 
 PAGE = (ROOT / "docs/extending.md").read_text()
 
@@ -108,4 +107,4 @@ def test_a_carrier(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setitem(schemes.SCHEMES, "unix", schemes.SCHEMES["udp"])  # removed in the end
     exec(code, module.__dict__)
-    exec(use, vars(clusters) | vars(path) | {"np": np, "SwitchAddress": SwitchAddress})
+    exec(use, vars(engines) | vars(path) | {"np": np, "SwitchAddress": SwitchAddress})
