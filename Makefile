@@ -64,7 +64,7 @@ drift: $(VENV)/dev.stamp ## Generated constants and compiled P4 are current, and
 	cd build/tree && $(CURDIR)/$(PY) -m mypy.stubtest --allowlist $(CURDIR)/tools/stubtest-allowlist.txt fanin._native
 
 wheel: $(VENV)/dev.stamp ## Build dist/*.whl
-	rm -rf build/lib* dist
+	rm -rf build/lib build/lib.* dist
 	@$(WITH_HEADERS) $(PY) -m build --wheel --no-isolation
 
 wheel-smoke: wheel ## Install the wheel into a new environment and reduce something with it

@@ -211,8 +211,18 @@ def record_of(rows: Sequence[Row], command: str, beginning: Beginning, notes: Se
 def _recorded(row: Row) -> RecordedRow:
     behind = "" if row.loss_percent is None else f" at {row.loss_percent:g} % loss"
     return RecordedRow(
-        backend=row.backend + behind, lanes=row.lanes, workers=row.workers, bytes=row.bytes, rate_bit_s=None,
-        measures="allreduce", median_s=row.median_s, fastest_s=row.fastest_s, slowest_s=row.slowest_s,
-        samples=row.samples, ideal_s=None, ratio_to_gloo=row.ratio_to_gloo, max_error=row.max_error,
+        backend=row.backend + behind,
+        lanes=row.lanes,
+        workers=row.workers,
+        bytes=row.bytes,
+        rate_bit_s=None,
+        measures="allreduce",
+        median_s=row.median_s,
+        fastest_s=row.fastest_s,
+        slowest_s=row.slowest_s,
+        samples=row.samples,
+        ideal_s=None,
+        ratio_to_gloo=row.ratio_to_gloo,
+        max_error=row.max_error,
         switch="beside rank 0",
-    )  # fmt: skip
+    )

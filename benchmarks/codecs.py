@@ -128,12 +128,21 @@ def _row(
     )
     busy_s = encode_s + decode_s
     return Row(
-        codec=codec, distribution=distribution, workers=plan.workers, elements=plan.bytes // FLOAT_BYTES,
-        steps=plan.steps, nmse=reports[0]["nmse"], nmse_of_steps=reports[0]["nmse_of_steps"], bytes_out=bytes_out,
-        bytes_in=max(record["bytes_in"] for record in reports), saved=plain / bytes_out, encode_ms=encode_s * 1e3,
-        decode_ms=decode_s * 1e3, gigabytes_per_s=plan.bytes / busy_s / 1e9,
+        codec=codec,
+        distribution=distribution,
+        workers=plan.workers,
+        elements=plan.bytes // FLOAT_BYTES,
+        steps=plan.steps,
+        nmse=reports[0]["nmse"],
+        nmse_of_steps=reports[0]["nmse_of_steps"],
+        bytes_out=bytes_out,
+        bytes_in=max(record["bytes_in"] for record in reports),
+        saved=plain / bytes_out,
+        encode_ms=encode_s * 1e3,
+        decode_ms=decode_s * 1e3,
+        gigabytes_per_s=plan.bytes / busy_s / 1e9,
         break_even_bit_s=max(0.0, plain - bytes_out) * 8 / busy_s,
-    )  # fmt: skip
+    )
 
 
 def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
@@ -142,8 +151,14 @@ def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
     table_ = FigureTable(f"codecs: {plan.bytes:,} bytes of float32, {plan.workers} workers", headings)
     for row in rows:
         table_.add(
-            row.codec, row.distribution, f"{row.nmse:.2g}", f"{row.nmse_of_steps:.2g}", f"{row.bytes_out:,.0f}",
-            f"{row.saved:.1f}", f"{row.encode_ms + row.decode_ms:.1f}", f"{row.break_even_bit_s / 1e6:,.0f}",
-        )  # fmt: skip
+            row.codec,
+            row.distribution,
+            f"{row.nmse:.2g}",
+            f"{row.nmse_of_steps:.2g}",
+            f"{row.bytes_out:,.0f}",
+            f"{row.saved:.1f}",
+            f"{row.encode_ms + row.decode_ms:.1f}",
+            f"{row.break_even_bit_s / 1e6:,.0f}",
+        )
     table_.caption = f"{plan.steps} steps; bytes per step and worker from the engine's counters, headers included"
     return table_

@@ -66,10 +66,14 @@ def measured(
         checksum = zlib.crc32(x.tobytes(), checksum)
     after = group.counters()
     return {
-        "nmse": first, "nmse_of_steps": nmse(applied / steps, mean), "encode_s": encode_s, "decode_s": decode_s,
+        "nmse": first,
+        "nmse_of_steps": nmse(applied / steps, mean),
+        "encode_s": encode_s,
+        "decode_s": decode_s,
         "bytes_out": (after["engine.bytes_out"] - before["engine.bytes_out"]) / steps,
-        "bytes_in": (after["engine.bytes_in"] - before["engine.bytes_in"]) / steps, "checksum": checksum,
-    }  # fmt: skip
+        "bytes_in": (after["engine.bytes_in"] - before["engine.bytes_in"]) / steps,
+        "checksum": checksum,
+    }
 
 
 def nmse(x: np.ndarray[tuple[int], np.dtype[np.floating]], mean: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:

@@ -160,9 +160,17 @@ def _sealed_joins(credentials: Credentials, challenge: str, count: int, first: i
     """Joins with growing numbers. Encoded once: a stranger spends less on a message than who must judge it."""
     mark = 1234567890123456789
     join = Join(
-        job=f"stranger {mark}", rank=0, size=2, nonce="stranger", wire_version=wire.VERSION, software=fanin.__version__,
-        process="stranger", scheme="udp", path_mtu=PATH_MTU, receive_buffer_bytes=RECEIVE_BUFFER_BYTES,
-    )  # fmt: skip
+        job=f"stranger {mark}",
+        rank=0,
+        size=2,
+        nonce="stranger",
+        wire_version=wire.VERSION,
+        software=fanin.__version__,
+        process="stranger",
+        scheme="udp",
+        path_mtu=PATH_MTU,
+        receive_buffer_bytes=RECEIVE_BUFFER_BYTES,
+    )
     seal = Seal(key=credentials.name, challenge=challenge, number=mark, disclosed=credentials.key.hex())
     whole = control.to_bytes(join, seal=seal, key=credentials.key)
     ending = len(b',"tag":""}') + 2 * TAG_BYTES

@@ -63,10 +63,15 @@ class Settings:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.receive_buffer_bytes)
             granted = probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
         return JobSpec(
-            job=1, generation=1, workers=self.workers, quorum=self.workers, words_per_packet=words,
-            slots=self.slots or slots_for(granted, datagram_bytes(codes, words)), codes_per_packet=codes,
+            job=1,
+            generation=1,
+            workers=self.workers,
+            quorum=self.workers,
+            words_per_packet=words,
+            slots=self.slots or slots_for(granted, datagram_bytes(codes, words)),
+            codes_per_packet=codes,
             tokens=tuple(range(100, 100 + self.workers)),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)
@@ -88,9 +93,13 @@ def serve(pipe: Connection, settings: Settings) -> None:
     """The switch process: answers each message with (processor seconds, socket overflows) so far."""
     spec = settings.spec()
     server = SwitchServer(
-        "127.0.0.1", 0, settings.flows, settings.flows * spec.pool_bytes + (8 << 20),
-        receive_buffer_bytes=settings.receive_buffer_bytes, offload=settings.offload,
-    )  # fmt: skip
+        "127.0.0.1",
+        0,
+        settings.flows,
+        settings.flows * spec.pool_bytes + (8 << 20),
+        receive_buffer_bytes=settings.receive_buffer_bytes,
+        offload=settings.offload,
+    )
     server.start()
     server.admit(spec)
     pipe.send((server.ports, server.shared_memory(spec.job) if settings.shared_memory else ()))
@@ -106,10 +115,15 @@ class Worker:
         self.settings = settings
         spec = settings.spec()
         self.engine = WorkerEngine(
-            spec, rank, spec.tokens[rank], "127.0.0.1", ports,
-            receive_buffer_bytes=settings.receive_buffer_bytes, offload=settings.offload,
+            spec,
+            rank,
+            spec.tokens[rank],
+            "127.0.0.1",
+            ports,
+            receive_buffer_bytes=settings.receive_buffer_bytes,
+            offload=settings.offload,
             shared_memory=shared_memory,
-        )  # fmt: skip
+        )
         self.engine.start()
         if not isinstance(event := self.engine.next_event(WAIT_S), Ready):
             raise RuntimeError(f"worker {rank}: {event}, {self.engine.trouble}")
@@ -121,10 +135,14 @@ class Worker:
         address = values.ctypes.data
         ticket = self.engine.submit(
             Reduction(
-                source=address, destination=address, count=values.size, element=Element.FLOAT32, lanes=lanes,
+                source=address,
+                destination=address,
+                count=values.size,
+                element=Element.FLOAT32,
+                lanes=lanes,
                 divisor=divisor,
             )
-        )  # fmt: skip
+        )
         if not self.engine.wait(ticket, WAIT_S):
             raise RuntimeError(f"worker {self.rank}: {self.engine.next_event(0)}, {self.engine.counters()}")
 
@@ -244,12 +262,17 @@ def measure(settings: Settings, lanes: list[int], sizes: list[int], iterations: 
                     raise RuntimeError(f"{width} bits, {size} bytes: error {error[width]}")
                 rows.append(
                     Row(
-                        workers=settings.workers, lanes=width, bytes=size,
-                        median_ms=1e3 * statistics.median(seconds[width]), cpu_ms=1e3 * statistics.median(cpu[width]),
+                        workers=settings.workers,
+                        lanes=width,
+                        bytes=size,
+                        median_ms=1e3 * statistics.median(seconds[width]),
+                        cpu_ms=1e3 * statistics.median(cpu[width]),
                         floor_ms=1e3 * 2 * settings.workers * size * width / 32 * per_byte / cores,
-                        max_error=error[width], resent=resent, overflows=overflows,
+                        max_error=error[width],
+                        resent=resent,
+                        overflows=overflows,
                     )
-                )  # fmt: skip
+                )
     return rows
 
 
@@ -274,9 +297,16 @@ def main() -> None:
     print("workers lanes     bytes  median ms   floor ms     cpu ms  max error  resent overflows")
     for workers in given.workers:
         settings = Settings(
-            workers, given.flows, given.mtu, given.words, given.codes, given.slots, given.receive_buffer,
-            not given.no_offload, given.shared_memory,
-        )  # fmt: skip
+            workers,
+            given.flows,
+            given.mtu,
+            given.words,
+            given.codes,
+            given.slots,
+            given.receive_buffer,
+            not given.no_offload,
+            given.shared_memory,
+        )
         for row in measure(settings, given.lanes, given.bytes, given.iterations):
             rows.append(row)
             print(

@@ -103,19 +103,27 @@ def quantities_of(rows: list[dict[str, Any]], link: Link) -> list[Quantity]:
     return [
         *(
             Quantity(
-                plot="What the first job carries", name=f"second job: {row['second_job']}", unit="bit/s",
-                value=row["bytes_per_s"] * 8, limit=link.rate_bit_s, caption=rate,
+                plot="What the first job carries",
+                name=f"second job: {row['second_job']}",
+                unit="bit/s",
+                value=row["bytes_per_s"] * 8,
+                limit=link.rate_bit_s,
+                caption=rate,
             )
             for row in rows
         ),
         *(
             Quantity(
-                plot="What the first job keeps of its fair rate", name=f"second job: {row['second_job']}", unit="share",
-                value=row["of_fair_rate"], limit=PROMISED_SHARE, caption=share,
+                plot="What the first job keeps of its fair rate",
+                name=f"second job: {row['second_job']}",
+                unit="share",
+                value=row["of_fair_rate"],
+                limit=PROMISED_SHARE,
+                caption=share,
             )
             for row in rows
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _measure(fabric: Fabric, url: str, second: str, seconds: float) -> dict[str, Any]:

@@ -31,10 +31,13 @@ def ideal_s(topology: Topology, rival: Rival, size: int) -> float | None:
         racks = range(topology.racks)
         loads += [(_uplink_copies(topology, rival, rack), topology.uplink) for rack in racks]
     return max(
-        (copies * _tensor_bytes(link, rival, topology.workers, size) * 8 / link.rate_bit_s
-         for copies, link in loads if link.rate_bit_s is not None),
+        (
+            copies * _tensor_bytes(link, rival, topology.workers, size) * 8 / link.rate_bit_s
+            for copies, link in loads
+            if link.rate_bit_s is not None
+        ),
         default=None,
-    )  # fmt: skip
+    )
 
 
 def _tensor_bytes(link: Link, rival: Rival, workers: int, size: int) -> float:

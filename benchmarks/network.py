@@ -81,9 +81,13 @@ class Plan:
     def topology(self) -> Topology:
         """What to build."""
         return Topology(
-            workers=self.workers, link=self.link, ranks_per_host=self.ranks_per_host, switch_at=self.switch_at,
-            racks=self.racks, uplink=self.uplink or self.link,
-        )  # fmt: skip
+            workers=self.workers,
+            link=self.link,
+            ranks_per_host=self.ranks_per_host,
+            switch_at=self.switch_at,
+            racks=self.racks,
+            uplink=self.uplink or self.link,
+        )
 
     def __post_init__(self) -> None:
         if not 2 <= self.workers <= MAX_WORKERS:

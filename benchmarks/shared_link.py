@@ -101,9 +101,19 @@ def bench(plan: Plan, *, json_file: Path | None, console: Console) -> Shares:
     words, _ = packet_shape(plan.link.mtu)
     members = plan.workers * plan.jobs
     arguments = [
-        "--address", topology.root_address, "--workers", str(plan.workers), "--jobs", str(plan.jobs),
-        "--bytes", str(plan.size), "--mtu", str(plan.link.mtu), "--seconds", str(plan.seconds),
-    ]  # fmt: skip
+        "--address",
+        topology.root_address,
+        "--workers",
+        str(plan.workers),
+        "--jobs",
+        str(plan.jobs),
+        "--bytes",
+        str(plan.size),
+        "--mtu",
+        str(plan.link.mtu),
+        "--seconds",
+        str(plan.seconds),
+    ]
     with Fabric(topology) as fabric, console.status(f"{members} workers and {plan.tcp_flows} TCP flows share a link"):
         inner, outer = fabric.worker_namespace(0), fabric.switch_namespace()
 

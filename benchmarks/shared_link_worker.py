@@ -37,10 +37,15 @@ def spec_of(job: int, workers: int, mtu: int) -> JobSpec:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_REQUEST_BYTES)
         granted = probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
     return JobSpec(
-        job=job, generation=1 + job, workers=workers, quorum=workers, words_per_packet=words,
-        slots=slots_for(granted, datagram_bytes(codes, words)), codes_per_packet=codes,
+        job=job,
+        generation=1 + job,
+        workers=workers,
+        quorum=workers,
+        words_per_packet=words,
+        slots=slots_for(granted, datagram_bytes(codes, words)),
+        codes_per_packet=codes,
         tokens=tuple(range(100, 100 + workers)),
-    )  # fmt: skip
+    )
 
 
 def serve(given: argparse.Namespace) -> dict[str, object]:

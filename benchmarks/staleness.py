@@ -105,9 +105,15 @@ Told = dict[tuple[str, int], list[dict[str, Any]]]
 
 
 def bench(
-    plan: Plan, *, json_file: Path | None, plot_file: Path, record_file: Path | None, html: Path | None,
-    console: Console, command: str,
-) -> list[Row]:  # fmt: skip
+    plan: Plan,
+    *,
+    json_file: Path | None,
+    plot_file: Path,
+    record_file: Path | None,
+    html: Path | None,
+    console: Console,
+    command: str,
+) -> list[Row]:
     """Measure, check, print a table; write the curves as PNG, the report, and rows and record where asked to."""
     report.check_available()  # a plot that cannot be made is told of before a run of minutes
     beginning = Beginning()
@@ -185,9 +191,17 @@ def to_target(points: list[tuple[float, int, float, float]], target: float) -> f
 
 def _arguments(plan: Plan, condition: str) -> list[str]:
     return [
-        "--modes", ",".join(plan.modes), "--conditions", condition, "--steps", str(plan.steps),
-        "--step-ms", str(plan.step_ms), "--repeats", str(plan.repeats),
-    ]  # fmt: skip
+        "--modes",
+        ",".join(plan.modes),
+        "--conditions",
+        condition,
+        "--steps",
+        str(plan.steps),
+        "--step-ms",
+        str(plan.step_ms),
+        "--repeats",
+        str(plan.repeats),
+    ]
 
 
 def _run(plan: Plan, condition: str, tell: Tell) -> Told:
@@ -250,13 +264,16 @@ def record_of(plan: Plan, rows: list[Row], command: str, beginning: Beginning) -
         ),
         quantities=tuple(
             record.Quantity(
-                plot=f"Time to {plan.target:.0%} accuracy", name=row.mode, value=row.to_target_s, unit="s",
+                plot=f"Time to {plan.target:.0%} accuracy",
+                name=row.mode,
+                value=row.to_target_s,
+                unit="s",
                 group=CONDITIONS[row.condition],
             )
             for row in rows
         ),
         notes=tuple(map(_in_words, rows)),
-    )  # fmt: skip
+    )
 
 
 def _title(plan: Plan) -> str:
@@ -284,8 +301,11 @@ def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
             "never" if row.to_target_s is None else f"{row.to_target_s:.2f} s",
             "" if row.to_target_s is None else f"{row.fastest_s:.2f}..{row.slowest_s:.2f}",
             "" if row.speed_up is None else f"{row.speed_up:.2f}",
-            f"{row.seconds:.1f} s", f"{row.accuracy:.1%}", f"{row.loss:.2f}", ", ".join(map(str, row.choices[-2:])),
-        )  # fmt: skip
+            f"{row.seconds:.1f} s",
+            f"{row.accuracy:.1%}",
+            f"{row.loss:.2f}",
+            ", ".join(map(str, row.choices[-2:])),
+        )
     return table
 
 

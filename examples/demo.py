@@ -144,9 +144,7 @@ def run_training(plan: Plan, console: Console) -> Run:
         Progress(*columns, console=console, transient=True, refresh_per_second=4) as bar,
     ):
         timeline = Path(folder, "timeline-%r.jsonl")
-        environment = {
-            "FANIN_LANES": str(plan.lanes), "FANIN_FAULTS": plan.faults, "FANIN_TIMELINE": str(timeline),
-        }  # fmt: skip
+        environment = {"FANIN_LANES": str(plan.lanes), "FANIN_FAULTS": plan.faults, "FANIN_TIMELINE": str(timeline)}
         task = bar.add_task("starting workers", total=None)
         origin_s: float | None = None  # training begins; starting processes takes longer than a short run
         with LocalJob("fanin.examples.train", arguments, plan.workers, environment) as job:

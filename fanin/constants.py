@@ -24,8 +24,14 @@ P4_REASONS = [reason for reason in wire.Reason if reason < wire.Reason.WORKER_JO
 P4_KINDS = [kind for kind in wire.Kind if kind is not wire.Kind.RECEIPT]
 """What a pipeline may have to read or say: only software switches give receipts."""
 P4_WIDTHS = {
-    "MAGIC": 16, "VERSION": 8, "HEADER_BYTES": 16, "MAX_CODES": 8, "MAX_WORKERS": 8, "MAX_BASE": 32, "SWITCH_WORKER": 8,
-}  # fmt: skip
+    "MAGIC": 16,
+    "VERSION": 8,
+    "HEADER_BYTES": 16,
+    "MAX_CODES": 8,
+    "MAX_WORKERS": 8,
+    "MAX_BASE": 32,
+    "SWITCH_WORKER": 8,
+}
 """What P4 programs need of fanin.protocol.wire, each with the width in bits of the field it is compared with."""
 
 

@@ -1,7 +1,7 @@
 """What every test shares: one seeded hypothesis profile per way of running, and process tests kept apart.
 
 `make test` runs on as many xdist workers as there are cores. Tests marked `processes` start workers, switches and
-rivals of their own and share one xdist worker, so that they never compete with each other.
+rivals of their own; those of a file share one xdist worker (tests/support/scheduling.py).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -33,12 +34,14 @@ settings.register_profile("soak", settings.get_profile("default"), derandomize=F
 settings.load_profile(os.environ.get("FANIN_TEST_PROFILE", "default"))
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist's own hook, which reads the groups, comes before a conftest's otherwise
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Keep the tests of a file that starts processes on one worker of xdist: they share what they started."""
-    for item in items:
-        if item.get_closest_marker("processes"):
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from tests.support.scheduling import FilesOfProcesses  # xdist need not be installed
+
+    return FilesOfProcesses(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -121,8 +121,9 @@ def _run(
         faults = FaultRunner(scenario.schedule, fabric, switches, workers, first, seen.happened)
         console.print(
             f"fanin emulate: {scenario.workers} workers, run {fabric.name}; {description(scenario)}",
-            markup=False, highlight=False,
-        )  # fmt: skip
+            markup=False,
+            highlight=False,
+        )
         with Live(console=console, auto_refresh=False, transient=True) as live:
             try:
                 for item in workers.lines(TICK_S):

@@ -134,8 +134,11 @@ class Scenario:
         with _at("switch_at"):
             place = SwitchPlace.parse(self.switch_at)
         shape: dict[str, Any] = {
-            "workers": self.workers, "racks": self.racks, "ranks_per_host": self.ranks_per_host, "switch_at": place,
-        }  # fmt: skip
+            "workers": self.workers,
+            "racks": self.racks,
+            "ranks_per_host": self.ranks_per_host,
+            "switch_at": place,
+        }
         try:
             Topology(**shape)
         except ConfigurationError as error:

@@ -90,16 +90,26 @@ def _processes(fabric: Fabric, target: str, logs: Path) -> list[SwitchProcess]:
 
     if place.kind == "spare":
         return [
-            process(f"spare {spare}", fabric.spare_namespace(spare), topology.spare_address(spare),
-                    f"switch-spare{spare}.log", [])
+            process(
+                f"spare {spare}",
+                fabric.spare_namespace(spare),
+                topology.spare_address(spare),
+                f"switch-spare{spare}.log",
+                [],
+            )
             for spare in range(place.spares)
-        ]  # fmt: skip
+        ]
     root = process("root", fabric.switch_namespace(), topology.root_address, "switch.log", [])
     racks = [
-        process(f"rack {rack}", fabric.switch_namespace(rack), topology.rack_address(rack),
-                f"switch-rack{rack}.log", ["--parent", root.url])
+        process(
+            f"rack {rack}",
+            fabric.switch_namespace(rack),
+            topology.rack_address(rack),
+            f"switch-rack{rack}.log",
+            ["--parent", root.url],
+        )
         for rack in range(topology.racks if topology.racks > 1 else 0)
-    ]  # fmt: skip
+    ]
     return [root, *racks]
 
 

@@ -50,10 +50,16 @@ class Canvas:
         handles, labels = axes.get_legend_handles_labels()
         if handles:
             self.figure.legend(
-                handles, labels, loc="outside upper left", frameon=False, borderaxespad=0.1, handlelength=1.6,
-                columnspacing=1.4, ncols=min(len(labels), 2 if self.narrow else columns),
+                handles,
+                labels,
+                loc="outside upper left",
+                frameon=False,
+                borderaxespad=0.1,
+                handlelength=1.6,
+                columnspacing=1.4,
+                ncols=min(len(labels), 2 if self.narrow else columns),
                 labelcolor=self.palette.ink,
-            )  # fmt: skip
+            )
 
     def mark_events(self, axes: Axes, events: tuple[Event, ...]) -> None:
         """A line where a fault was injected or a process ended."""

@@ -57,9 +57,14 @@ def _against_time(
                 marker = MARKERS[index % len(MARKERS)] if len(points) <= MARKED_POINTS else ""
                 times, values = zip(*sorted(points), strict=True)
                 axes.plot(
-                    times, values, color=canvas.palette.of(index), marker=marker, markersize=4, linewidth=1.8,
+                    times,
+                    values,
+                    color=canvas.palette.of(index),
+                    marker=marker,
+                    markersize=4,
+                    linewidth=1.8,
                     label=label,
-                )  # fmt: skip
+                )
             canvas.mark_events(axes, record.events)
             axes.set_xlim(left=0)
             axes.xaxis.set_major_formatter(FuncFormatter(time_label))

@@ -69,9 +69,11 @@ def _over_time(record: RunRecord, switches: Sequence[SwitchRecord]) -> Plot:
                 axes.step(
                     [sample.time_s for sample in switch.samples],
                     [sample.counters.get(name, 0.0) for sample in switch.samples],
-                    where="post", color=canvas.palette.of(index), linewidth=1.6,
+                    where="post",
+                    color=canvas.palette.of(index),
+                    linewidth=1.6,
                     label=label if len(switches) == 1 else f"{switch.name}, {label}",
-                )  # fmt: skip
+                )
                 index += 1
         canvas.mark_events(axes, record.events)
         axes.set_xlabel("seconds")

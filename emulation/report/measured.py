@@ -83,9 +83,16 @@ def _series(canvas: Canvas, axes: Axes, index: int, name: str, rows: list[Row], 
         [row.slowest_s - row.median_s for row in rows],
     ]
     axes.errorbar(
-        places, medians, yerr=spread, color=colour, marker=MARKERS[index % len(MARKERS)], markersize=5,
-        linewidth=1.8, elinewidth=1.0, label=name,
-    )  # fmt: skip
+        places,
+        medians,
+        yerr=spread,
+        color=colour,
+        marker=MARKERS[index % len(MARKERS)],
+        markersize=5,
+        linewidth=1.8,
+        elinewidth=1.0,
+        label=name,
+    )
     limits = [(x(row), row.ideal_s) for row in rows if row.ideal_s is not None]
     if limits:
         axes.plot(*zip(*limits, strict=True), color=colour, linestyle="--", linewidth=1.2)
@@ -128,9 +135,13 @@ def _bar_group(canvas: Canvas, axes: Axes, rows: list[Row]) -> None:
             edges = [place - 0.42, place + 0.42]
             axes.plot([row.ideal_s, row.ideal_s], edges, color=canvas.palette.ink, linestyle="--", linewidth=1.4)
         axes.annotate(
-            time_label(row.median_s), (row.slowest_s, place), xytext=(6, 0), textcoords="offset points",
-            verticalalignment="center", color=canvas.palette.ink,
-        )  # fmt: skip
+            time_label(row.median_s),
+            (row.slowest_s, place),
+            xytext=(6, 0),
+            textcoords="offset points",
+            verticalalignment="center",
+            color=canvas.palette.ink,
+        )
     axes.set_yticks(range(len(rows)), [name_of(row) for row in rows])
     axes.xaxis.set_major_formatter(FuncFormatter(time_label))
     axes.margins(x=0.14)

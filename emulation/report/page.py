@@ -134,33 +134,49 @@ def tables_of(record: RunRecord) -> Iterator[Table]:
         ("worker", "where", "ended", "slowed down", "packets", "sent again", "round trip"),
         tuple(
             (
-                f"rank {worker.rank}", worker.place, worker.outcome, f"{worker.slowdown:g}x",
+                f"rank {worker.rank}",
+                worker.place,
+                worker.outcome,
+                f"{worker.slowdown:g}x",
                 *(_or_dash(worker.counters.get(name), "{:,.0f}".format) for name in ("packets_out", "retransmissions")),
                 _or_dash(worker.counters.get("srtt_us"), lambda value: time_label(value * 1e-6)),
             )
             for worker in record.workers
         ),
-    )  # fmt: skip
+    )
     yield Table(
         "Links",
         ("link", "rate", "delay", "loss", "MTU", "to the switch", "from the switch", "frames lost"),
         tuple(
             (
-                link.name, rate_label(link.rate_bit_s), time_label(link.delay_s), f"{link.loss:.3%}", str(link.mtu),
+                link.name,
+                rate_label(link.rate_bit_s),
+                time_label(link.delay_s),
+                f"{link.loss:.3%}",
+                str(link.mtu),
                 *(
-                    (bytes_label(link.samples[-1].up_bytes), bytes_label(link.samples[-1].down_bytes),
-                     f"{link.samples[-1].dropped:,}") if link.samples else (MISSING,) * 3
+                    (
+                        bytes_label(link.samples[-1].up_bytes),
+                        bytes_label(link.samples[-1].down_bytes),
+                        f"{link.samples[-1].dropped:,}",
+                    )
+                    if link.samples
+                    else (MISSING,) * 3
                 ),
             )
             for link in record.links
         ),
-    )  # fmt: skip
-    yield Table("Switches", ("switch", "target", "what it said"), tuple(
-        (switch.name, switch.target, switch.description) for switch in record.switches
-    ))  # fmt: skip
-    yield Table("Training", ("run", "epoch", "step", "loss", "accuracy", "step time", "communication"), tuple(
-        _progress_line(progress) for progress in last_progress(record)
-    ))  # fmt: skip
+    )
+    yield Table(
+        "Switches",
+        ("switch", "target", "what it said"),
+        tuple((switch.name, switch.target, switch.description) for switch in record.switches),
+    )
+    yield Table(
+        "Training",
+        ("run", "epoch", "step", "loss", "accuracy", "step time", "communication"),
+        tuple(_progress_line(progress) for progress in last_progress(record)),
+    )
 
 
 def last_progress(record: RunRecord) -> list[Progress]:

@@ -89,9 +89,15 @@ def _name_waits(canvas: Canvas, axes: Axes, row: int, spans: list[Span], width_s
         length_s = span.end_s - span.start_s
         if span.activity == "wait" and span.waited_for and length_s > width_s * MIN_LABEL_SHARE * (1 + canvas.narrow):
             axes.text(
-                span.start_s + length_s / 2, row + 0.21, str(span.waited_for[0]), color=canvas.palette.paper,
-                horizontalalignment="center", verticalalignment="center", clip_on=True, fontsize="small",
-            )  # fmt: skip
+                span.start_s + length_s / 2,
+                row + 0.21,
+                str(span.waited_for[0]),
+                color=canvas.palette.paper,
+                horizontalalignment="center",
+                verticalalignment="center",
+                clip_on=True,
+                fontsize="small",
+            )
 
 
 def _shares(workers: list[WorkerRecord]) -> Plot:
@@ -104,9 +110,13 @@ def _shares(workers: list[WorkerRecord]) -> Plot:
                 axes.barh(row, share, left=left, height=0.66, color=colour, label=activity if row == 0 else "")
                 if share > 0.07 * (1 + canvas.narrow):
                     axes.text(
-                        left + share / 2, row, f"{share:.0%}", color=canvas.palette.paper,
-                        horizontalalignment="center", verticalalignment="center",
-                    )  # fmt: skip
+                        left + share / 2,
+                        row,
+                        f"{share:.0%}",
+                        color=canvas.palette.paper,
+                        horizontalalignment="center",
+                        verticalalignment="center",
+                    )
                 left += share
         _rows(axes, workers)
         axes.set_xlim(0, 1)

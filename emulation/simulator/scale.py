@@ -188,8 +188,14 @@ class Row:
 def table(transfer: Transfer, sizes: tuple[int, ...] = SIZES) -> list[Row]:
     """A row for each number of workers."""
     return [
-        Row(size, fabric.leaves, aggregate(fabric, transfer), floor(fabric, transfer), ring(fabric, transfer),
-            halving_doubling(fabric, transfer))
+        Row(
+            size,
+            fabric.leaves,
+            aggregate(fabric, transfer),
+            floor(fabric, transfer),
+            ring(fabric, transfer),
+            halving_doubling(fabric, transfer),
+        )
         for size in sizes
         for fabric in [Fabric(workers=size)]
-    ]  # fmt: skip
+    ]

@@ -121,10 +121,16 @@ class Simulation:
         address = SWITCH_ADDRESS + 1 + scenario.leaves
         for index, plan in enumerate(scenario.jobs):
             job = SimulatedJob(
-                plan, index, address,
-                network=self.network, switches=self.leaves if plan.tree else [self.switch],
-                worker_type=worker_type(kind), dice=dice, seed=seed, note=self.recorder.note,
-            )  # fmt: skip
+                plan,
+                index,
+                address,
+                network=self.network,
+                switches=self.leaves if plan.tree else [self.switch],
+                worker_type=worker_type(kind),
+                dice=dice,
+                seed=seed,
+                note=self.recorder.note,
+            )
             self.jobs.append(job)
             self.queue.at(plan.start_s, job.start)
             address += plan.workers

@@ -27,9 +27,16 @@ from fanin.cli.epilogs import STATUS, epilog
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, epilog=STATUS)
 for command in (
-    demo.demo, emulate.emulate, switch.switch, controller.controller, stats.stats, tune.tune, doctor.doctor,
-    report.report, simulate.simulate,
-):  # fmt: skip
+    demo.demo,
+    emulate.emulate,
+    switch.switch,
+    controller.controller,
+    stats.stats,
+    tune.tune,
+    doctor.doctor,
+    report.report,
+    simulate.simulate,
+):
     app.command(epilog=epilog(command.__name__))(command)
 app.add_typer(bench.app, name="bench")
 

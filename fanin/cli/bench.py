@@ -53,7 +53,7 @@ def allreduce(
     plan = benchmark.Plan(
         workers=workers, bytes=bytes_, lanes=_lanes(lanes), against=rivals, samples=samples,
         loss_percent=_percentages(loss),
-    )  # fmt: skip
+    )
     benchmark.bench(
         plan, json_file=json, record_file=record, html=html, console=Console(), command=output.command_line()
     )
@@ -138,18 +138,30 @@ def network(
     from fanin.emulation.network.switch_place import SwitchPlace
 
     described = scenario.Scenario(
-        workers=workers, ranks_per_host=ranks_per_host, switch_at=switch_at, racks=racks, rate=rate, delay=delay,
-        loss=loss, mtu=mtu, queue=queue, tcp_flows=tcp_flows,
+        workers=workers,
+        ranks_per_host=ranks_per_host,
+        switch_at=switch_at,
+        racks=racks,
+        rate=rate,
+        delay=delay,
+        loss=loss,
+        mtu=mtu,
+        queue=queue,
+        tcp_flows=tcp_flows,
         uplink=None if uplink is None else scenario.uplink(uplink),
-    )  # fmt: skip
+    )
     link = described.topology.link
     if shared_link:
         from fanin.benchmarks import shared_link as sharing
 
         shared = sharing.Plan(
-            workers=workers, jobs=jobs, tcp_flows=tcp_flows, size=_numbers("bytes", bytes_)[0], link=link,
+            workers=workers,
+            jobs=jobs,
+            tcp_flows=tcp_flows,
+            size=_numbers("bytes", bytes_)[0],
+            link=link,
             seconds=seconds,
-        )  # fmt: skip
+        )
         sharing.bench(shared, json_file=json, console=Console())
         return
     plan = benchmark.Plan(
@@ -247,9 +259,15 @@ def fairness(
 
     link = Link(rate_bit_s=units.rate_bit_s(rate))
     benchmark.bench(
-        link, seconds, target=target, json_file=json, record_file=record, html=html, console=Console(),
+        link,
+        seconds,
+        target=target,
+        json_file=json,
+        record_file=record,
+        html=html,
+        console=Console(),
         command=output.command_line(),
-    )  # fmt: skip
+    )
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:

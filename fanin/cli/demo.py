@@ -53,6 +53,11 @@ def demo(
 
     plan = Plan(task=task.value, backend=backend, workers=workers, lanes=lanes, epochs=epochs, seed=seed, faults=faults)
     demonstrate(
-        plan, baseline=baseline, json_file=json, record_file=record, html=html, console=Console(),
+        plan,
+        baseline=baseline,
+        json_file=json,
+        record_file=record,
+        html=html,
+        console=Console(),
         command=output.command_line(),
-    )  # fmt: skip
+    )

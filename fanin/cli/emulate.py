@@ -90,13 +90,26 @@ def emulate(
     extras.require_for(command)
     output.check(record, html)
     given: dict[str, Any] = {
-        "workers": workers, "ranks_per_host": ranks_per_host, "switch_at": switch_at, "racks": racks, "target": target,
-        "uplink": read_uplink(uplink) if uplink is not None else None, "tcp_flows": tcp_flows, "lanes": lanes,
-        "rate": rate, "delay": delay, "loss": loss, "mtu": mtu, "queue": queue, "restarts": restarts,
-        "fallback": fallback, "seed": seed, "faults": tuple(fault) if fault else None,
+        "workers": workers,
+        "ranks_per_host": ranks_per_host,
+        "switch_at": switch_at,
+        "racks": racks,
+        "target": target,
+        "uplink": read_uplink(uplink) if uplink is not None else None,
+        "tcp_flows": tcp_flows,
+        "lanes": lanes,
+        "rate": rate,
+        "delay": delay,
+        "loss": loss,
+        "mtu": mtu,
+        "queue": queue,
+        "restarts": restarts,
+        "fallback": fallback,
+        "seed": seed,
+        "faults": tuple(fault) if fault else None,
         "stragglers": dict(map(read_straggler, straggler)) if straggler else None,
         "links": dict(map(read_link, link)) if link else None,
-    }  # fmt: skip
+    }
     described = compose(scenario, {name: value for name, value in given.items() if value is not None})
     finished = run(described, command, record_file=record, logs=logs, console=console)
     publish(finished, html, console)

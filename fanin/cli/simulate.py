@@ -191,13 +191,15 @@ def _hunt(times: int, seed: int, say: Say) -> Facts:
             found = "NOT FOUND" if catch is None else f"{catch.violation.kind} violated, seed {catch.violation.seed}"
             schedules = MAX_SCHEDULES if catch is None else catch.schedules
             say(f"{defect:22} from seed {first_seed}: {found}, {schedules} schedules")
-            hunts.append({
-                "defect": defect,
-                "first_seed": first_seed,
-                "schedules": schedules,
-                "found": None if catch is None else catch.violation.kind,
-                "seed": None if catch is None else catch.violation.seed,
-            })  # fmt: skip
+            hunts.append(
+                {
+                    "defect": defect,
+                    "first_seed": first_seed,
+                    "schedules": schedules,
+                    "found": None if catch is None else catch.violation.kind,
+                    "seed": None if catch is None else catch.violation.seed,
+                }
+            )
     missed = sum(each["found"] is None for each in hunts)
     if not missed:
         return {"hunts": hunts}

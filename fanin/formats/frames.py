@@ -40,9 +40,17 @@ class Frame:
         """The frame. UDP has no checksum (RFC 768 allows 0 over IPv4), as in what a pipeline sends."""
         length = UDP.size + len(self.payload)
         head = IPV4.pack(
-            0x45, 0, IPV4.size + length, 0, DO_NOT_FRAGMENT, TTL, PROTOCOL_UDP, 0,
-            self.source.address, self.destination.address,
-        )  # fmt: skip
+            0x45,
+            0,
+            IPV4.size + length,
+            0,
+            DO_NOT_FRAGMENT,
+            TTL,
+            PROTOCOL_UDP,
+            0,
+            self.source.address,
+            self.destination.address,
+        )
         return (
             ETHERNET.pack(self.destination.mac, self.source.mac, ETHERTYPE_IPV4)
             + head[:10]

@@ -163,9 +163,14 @@ def _lesser(a: Array, b: Array) -> Array:
 
 def _integers(parts: list[Array], operator: Operator) -> Array:
     functions: dict[Operator, Any] = {
-        Operator.SUM: np.add, Operator.MIN: np.minimum, Operator.MAX: np.maximum, Operator.PRODUCT: np.multiply,
-        Operator.BAND: np.bitwise_and, Operator.BOR: np.bitwise_or, Operator.BXOR: np.bitwise_xor,
-    }  # fmt: skip
+        Operator.SUM: np.add,
+        Operator.MIN: np.minimum,
+        Operator.MAX: np.maximum,
+        Operator.PRODUCT: np.multiply,
+        Operator.BAND: np.bitwise_and,
+        Operator.BOR: np.bitwise_or,
+        Operator.BXOR: np.bitwise_xor,
+    }
     result = parts[0]
     with np.errstate(all="ignore"):
         for part in parts[1:]:

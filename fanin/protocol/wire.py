@@ -308,8 +308,16 @@ def parse(data: bytes | bytearray | memoryview) -> Packet:
         if zlib.crc32(zeroed) != checksum:
             raise WireError(Reason.CHECKSUM, f"checksum {checksum:#010x} does not match the packet")
     return Packet(
-        kind=Kind(kind), job=job, worker=worker, flags=Flag(flags), generation=generation, slot=slot, base=base,
-        signature=signature, bitmap=bitmap, contributors=contributors,
+        kind=Kind(kind),
+        job=job,
+        worker=worker,
+        flags=Flag(flags),
+        generation=generation,
+        slot=slot,
+        base=base,
+        signature=signature,
+        bitmap=bitmap,
+        contributors=contributors,
         codes=struct.unpack_from(f"!{code_count}H", data, HEADER_BYTES),
         words=np.frombuffer(data, ">u4", offset=words_at).astype(np.uint32), lanes=summed,
     )  # fmt: skip

@@ -142,9 +142,14 @@ class WorkerMachine:
         if self._catch_up is not None and not self._begun:
             raise RuntimeError("this worker came into a running job: reductions begin after `begin`")
         operation = Operation(
-            self._tickets + 1, reduction, self._spec, self._flow, self._flow_count, self._stream.end_item,
+            self._tickets + 1,
+            reduction,
+            self._spec,
+            self._flow,
+            self._flow_count,
+            self._stream.end_item,
             self._spec.place(self._worker),
-        )  # fmt: skip
+        )
         self._stream.append(operation)
         self._tickets += 1
         self._outstanding += 1

@@ -168,8 +168,10 @@ class _Joining:
         if liveness_s is not None and liveness_s != admitted.liveness_timeout_s:
             log.warning(
                 "FANIN_LIVENESS_TIMEOUT_S is %g; the switch at %s decides: %g",
-                liveness_s, self._who.address, admitted.liveness_timeout_s,
-            )  # fmt: skip
+                liveness_s,
+                self._who.address,
+                admitted.liveness_timeout_s,
+            )
         shared = () if self._options.shared_memory is False else admitted.shared_memory
         host = admitted.data_host or self._client.host
         endpoint = SwitchEndpoint(admitted.scheme, host, admitted.ports, shared)

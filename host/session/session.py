@@ -179,8 +179,10 @@ class Session:
         if credentials is None and options.secret is None and not switch.is_loopback:
             log.warning(
                 "job %r at %s has no secret: whoever reaches the switch and knows the name may join and end it. "
-                "Remedy: give all ranks the same FANIN_SECRET", job_name, switch,
-            )  # fmt: skip
+                "Remedy: give all ranks the same FANIN_SECRET",
+                job_name,
+                switch,
+            )
         spoken = credentials or Credentials.of_job(options.secret)
         if options.authenticate and spoken.name == OPEN.name:
             raise ConfigurationError(
@@ -431,8 +433,12 @@ class Session:
         told += [f"{self._who.name(change.come)} has come"] if change.come else []
         log.warning(
             "job %r at %s: %s; rounds from about %d on are of %d ranks",
-            self.job_name, self.address, " and ".join(told) or "no change", change.base, len(change.members),
-        )  # fmt: skip
+            self.job_name,
+            self.address,
+            " and ".join(told) or "no change",
+            change.base,
+            len(change.members),
+        )
 
     def _read_events(self) -> None:
         """Take in what the engine has to say, unless a thread of its own does so anyway."""

@@ -301,8 +301,10 @@ class StaleRunner:
                 "rank %d drops %.0f %% of the gradients that it computes: they are older than %d rounds when they are "
                 "ready, since rounds close without them. Remedy: a larger quorum (fanin tune JOB --quorum N, "
                 "StaleOptions(quorum=N), or tune=SemiAsynchronousQuorum(...)), policy='fold', or synchronous training",
-                account.rank, 100 * self._drops.share, self._rounds.bound,
-            )  # fmt: skip
+                account.rank,
+                100 * self._drops.share,
+                self._rounds.bound,
+            )
 
     def _weigh_pending(self) -> None:
         self._pending[self._gradient] *= np.float32(self._weigh(self._rounds.age))

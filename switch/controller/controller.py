@@ -166,7 +166,7 @@ class AnyController(abc.ABC):
 
 
 class Controller(AnyController):
-    """Of a switch that decides for itself."""
+    """The controller of a switch that has no parent: it decides for itself."""
 
     def __init__(
         self,
@@ -179,9 +179,7 @@ class Controller(AnyController):
         curve: bool = False,
     ) -> None:
         """As AnyController. Leaves come by one scheme only."""
-        super().__init__(
-            limits, planes, random_bits=random_bits, started_s=started_s, engine=engine, curve=curve
-        )  # fmt: skip
+        super().__init__(limits, planes, random_bits=random_bits, started_s=started_s, engine=engine, curve=curve)
         self._direct = direct.Direct(planes, self._resources)
         self._leaves = ThroughLeaves(planes[up], self._resources) if (up := tree_scheme()) in planes else None
 

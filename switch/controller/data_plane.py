@@ -16,7 +16,7 @@ class Limits:
     memory_bytes: int
     """Aggregation memory in all; a job that does not fit is refused."""
     source_share: float = 1.0
-    """Of the memory, what jobs opened from one address may hold together."""
+    """Largest part of the memory that all jobs opened from one address may hold together."""
     liveness_timeout_s: float = SWITCH_LIVENESS_TIMEOUT_S
     """Silence after which a worker, or the switch, counts as gone. Longer forgives more, and tells later."""
 
@@ -28,7 +28,7 @@ class DataPlane:
     server: Server
     buffers: SwitchBuffers
     host: str = ""
-    """Where workers send data, if not to the address that they reach the controller at."""
+    """Host that workers send data to; empty: the one at which they reach the controller."""
     tags: bool = True
     """Whether it can tag packets (fanin/protocol/packet_tag.py): a pipeline cannot."""
     running: tuple[JobSpec, ...] = ()

@@ -62,15 +62,15 @@ class Direct:
         )
 
     def admit(self, job: Job, spec: JobSpec) -> None:
-        """As any job."""
+        """Admit the job to its data plane."""
         self.plane(job).server.admit(spec)
 
     def plane(self, job: Job) -> DataPlane:
-        """Of the scheme that its ranks came by."""
+        """The data plane of the scheme that its ranks came by."""
         return self._planes[job.first.scheme]
 
     def said(self, job: str, rank: int, reply: Waiting | Started | Refused) -> control.Reply:
-        """As it stands: the rank itself hears it."""
+        """The reply unchanged: the rank itself receives it."""
         return reply
 
     def admitted(self, job: Job, spec: JobSpec, rank: int) -> control.Admitted:
@@ -95,7 +95,7 @@ class Direct:
 
 
 def all_processes(job: Job) -> Started:
-    """Of a job all of whose ranks are known here."""
+    """What ranks are told when a job starts all of whose ranks are known here."""
     return Started(job=job.name, processes=tuple(job.members[rank].join.process for rank in range(job.first.size)))
 
 

@@ -2,8 +2,8 @@
 
 Rules
 -----
-* Whoever asks speaks with a key (fanin/protocol/seal.py). A request whose keyed hash, challenge or number does not hold
-  is answered here, and the controller never sees it. What the controller sees comes with a `Caller`.
+* Every request is sealed with a key (fanin/protocol/seal.py). A request whose keyed hash, challenge or number is wrong
+  is answered here and never reaches the controller. Those that do reach it come with a `Caller`.
 * A key is the switch's own (an operator's), one that it was started with, or one that a rank has disclosed: a switch
   that serves jobs of many needs no list of them, since a job is known by its name and its key, and so whoever brings a
   key can do nothing but make a job of his own. A `closed` switch, which one rank started for its own job, takes no
@@ -36,12 +36,12 @@ _REMEDY = "give every rank of the job the same secret: through one store, or as 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks, as far as is proved."""
+    """The sender of a request, as far as its seal proves it."""
 
     key: str
     """Fingerprint of the key that the request was sealed with."""
     operator: bool = False
-    """Whether that is the switch's own."""
+    """Whether that key is the switch's own."""
     source: str = ""
     """Numeric address that the connection comes from."""
     control_key: bytes = field(default=b"", repr=False)
@@ -66,9 +66,9 @@ class Entered:
 class _Connection:
     challenge: str
     number: int = -1
-    """Of the last request that was taken."""
+    """Number of the last request that was accepted; numbers below it are replays."""
     peers: dict[bytes, None] = field(default_factory=dict)
-    """Who has asked over it, oldest first: a leaf asks for many ranks, with a key for each job."""
+    """Peers that have asked over it, oldest first: a leaf asks for many ranks, with a key for each job."""
 
 
 class Gate:

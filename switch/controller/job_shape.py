@@ -13,7 +13,7 @@ from fanin.protocol.wire import datagram_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobShape:
-    """What the controller decides for a job that its workers did not fix: see fanin.protocol.job.JobSpec."""
+    """Parts of a job's specification that the controller chooses: see fanin.protocol.job.JobSpec."""
 
     slots: int
     words_per_packet: int
@@ -27,7 +27,7 @@ class SwitchBuffers:
     """How the switch receives what the workers send."""
 
     receive_buffer_bytes: int
-    """Of one socket, as SO_RCVBUF reads."""
+    """Receive buffer of one socket, as SO_RCVBUF reads."""
     shared: bool
     """Whether all workers send to one socket, or each has its own at the switch."""
     words_per_packet: int | None = None

@@ -126,8 +126,8 @@ class Member:
     gone: str = ""
     """How it went, once it has said Leave or fallen silent: BYE may never come."""
     lost: bool = False
-    """Whether others miss it: it is lost, or gave up before anybody else was missed. Who gives up because of that has
-    merely left, and whoever asks late must not be told otherwise."""
+    """Whether the other ranks miss it: it is lost, or gave up before any other was missed. A rank that gives up because
+    another is missed has merely left, and `explanation` must not name it as the cause."""
 
     def hung_up(self, now: float) -> None:
         """Its connection is closed: unless it asks again over another one, it does not wait for long."""
@@ -153,7 +153,7 @@ class Job:
     """Address of the rank that asked first, on whose account its memory goes."""
     way: Way
     first: Join
-    """Of the rank that has waited longest: what the others must agree with."""
+    """The Join of the rank that has waited longest; the others must agree with it."""
     opened_s: float
     deadline_s: float
     """When it must have formed, and, after that, started."""
@@ -161,22 +161,22 @@ class Job:
     members: dict[int, Member] = field(default_factory=dict)
     """By rank."""
     spec: JobSpec | None = None
-    """What the switch holds it to, once it is on the data plane; its K and S are those in force."""
+    """Its specification, once it is on the data plane, with the K and S that are in force."""
     workers: tuple[tuple[int, ...], ...] = ()
     """The ranks behind each worker, once it is on the data plane."""
     placed_s: float = 0.0
     """When it was put there."""
     memory_bytes: int = 0
-    """What it holds of the switch's memory, over all flows, rings included."""
+    """Switch memory that it holds, over all flows, rings included."""
     ring_bytes: int = 0
-    """What its rings in shared memory hold of it; 0 where it has none."""
+    """The part of `memory_bytes` in rings of shared memory; 0 without rings."""
     wanted_ring_bytes: int = 0
-    """The same, or more than was free when it was admitted: then it has none, and goes through sockets."""
+    """Ring memory that it asked for. A job for whose rings there was too little has none and goes through sockets."""
     registered: int = 0
     lost: int = 0
     left: int = 0
     epitaph: str = ""
-    """What first went wrong, or, if nothing did, who left first."""
+    """The first failure in words, or, without one, the first departure."""
     forget_s: float = 0.0
     """When it goes off the data plane, once it has ended."""
     regrouping: dict[int, Regroup] = field(default_factory=dict)

@@ -48,7 +48,7 @@ MAX_QUESTIONS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParentPath:
-    """Where the parent is, and what the way there carries."""
+    """Address of the parent, and the packets that the path to it carries."""
 
     address: SwitchAddress
     host: str
@@ -58,7 +58,7 @@ class ParentPath:
     own_address: str
     """This leaf's, for people."""
     exposed: bool = False
-    """Whether the way there leaves this machine."""
+    """Whether the path to the parent leaves this machine."""
 
 
 class Part:
@@ -188,7 +188,7 @@ class LeafController(AnyController):
         self._upwards: deque[tuple[str, control.Request]] = deque()
         """What to say to the parent, each with the fingerprint of the key to seal it with."""
         self._questions: deque[tuple[bytes, int, float]] = deque()
-        """Who waits for an explanation, of which generation at the parent, and until when; in the order asked."""
+        """Peers that wait for an explanation, with the generation at the parent and the deadline, in order."""
 
     @property
     def resources(self) -> Resources:

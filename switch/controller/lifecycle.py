@@ -40,11 +40,11 @@ START_TIMEOUT_S = 60.0
 """Longest that a job may hold memory before all of its data paths are open: twelve times what a worker waits for its
 own (connect_timeout_s)."""
 HOLD_S = 5.0
-"""As long as this it holds memory that others need before the first one is."""
+"""How long a job may hold memory that another needs before the first of its data paths is open."""
 
 
 class Lifecycle:
-    """What happens to the jobs of one switch, one by one. One thread drives it."""
+    """Moves the jobs of one switch through their lives. One thread drives it."""
 
     def __init__(self, table: JobTable, resources: Resources, outbox: Outbox) -> None:
         self.table, self.resources, self.outbox = table, resources, outbox
@@ -59,12 +59,14 @@ class Lifecycle:
         self.catch_up(title, now)
         job = self.table.open.get(title)
         if job is not None and (member := job.members.get(join.rank)) and member.join.nonce == join.nonce:
+            # The same process again: its first Join, or the answer to it, was lost, or it waits and renews its lease.
             self._renew(job, member, contact, now)
             return
         refused = self._judge(way, join, job, now, caller)
         if refused is not None:
             self._refuse(way, contact, join, refused)
             if job is None or job.state is State.FORMING:
+                # Ranks of one job that disagree all fail. A running job must not: the refused one is a stranger to it.
                 verdict = self._refusals.remember(join, caller.key, refused, now)
                 if verdict is not None and job is not None:
                     self._move(job, Happening.REFUSED, now, verdict)
@@ -111,10 +113,8 @@ class Lifecycle:
             text = f"other ranks of job {join.job!r} came {how}"
             return refuse(Refusal.DISAGREEMENT, text, "let all ranks use leaves, or none")
         return (
-            judge_beside(join, job.first)
-            or self._judge_place(join, job)
-            or self.resources.judge_new_rank(job.source)
-        )  # fmt: skip
+            judge_beside(join, job.first) or self._judge_place(join, job) or self.resources.judge_new_rank(job.source)
+        )
 
     def _judge_place(self, join: Join, job: Job) -> Refused | None:
         if job.place_is_free(join.rank):
@@ -129,7 +129,7 @@ class Lifecycle:
     def _renew(self, job: Job, member: Member, contact: Contact, now: float) -> None:
         """A rank asks again, itself or through the same leaf, or through the successor of a leaf that was restarted."""
         member.renewed_s = now
-        if job.state is State.FORMING:
+        if job.state is State.FORMING:  # afterwards its worker is fixed, and with it the leaf that it must come through
             member.contact = self._shared(job, contact)
         if member.contact.leaf == contact.leaf:
             member.contact.peer, member.contact.address = contact.peer, contact.address
@@ -137,9 +137,7 @@ class Lifecycle:
             return
         ranks = tuple(sorted(rank for rank, other in job.members.items() if other.contact is member.contact))
         who = f"leaf switch {member.contact.address}, with {in_words(ranks)},"
-        refused = refuse(
-            Refusal.MEMBER_LOST, f"job {job.name!r}: {who} was restarted", "start the job again", ranks
-        )  # fmt: skip
+        refused = refuse(Refusal.MEMBER_LOST, f"job {job.name!r}: {who} was restarted", "start the job again", ranks)
         self._refuse(job.way, contact, member.join, refused)
         if job.state is State.STARTING:
             self.gone(job, ranks, "was restarted", now, who=who)
@@ -183,6 +181,7 @@ class Lifecycle:
         """Do what the table says. `refused`: the words, where the ranks are to be told why not."""
         before = job.state
         job.state, told = LIFE[before][happening]
+        # The title is free for a successor at once; the memory is held until the job is forgotten or it is needed.
         if job.state not in OPEN and self.table.open.get(job.title) is job:
             del self.table.open[job.title]
         for rank, member in job.members.items():
@@ -207,6 +206,7 @@ class Lifecycle:
             if refused is None:
                 workers, spec, server = way.workers(job), way.spec(job), way.plane(job).server
                 memory_bytes = spec.pool_bytes * len(server.ports)
+                # Before the quota is judged: what only waits to be forgotten must not refuse a job that is complete.
                 if memory_bytes > self.resources.free_bytes:
                     self._make_room(memory_bytes, now)
                 if way.decides and self.resources.judge_memory(memory_bytes, job.source, spec.slots) is not None:
@@ -228,14 +228,14 @@ class Lifecycle:
         job.memory_bytes = memory_bytes + job.ring_bytes
         job.placed_s = now
         job.deadline_s = now + min(START_TIMEOUT_S, *(patience_s(member.join) for member in job.members.values()))
-        for member in job.members.values():
+        for member in job.members.values():  # the wait for others is over: leases begin anew
             member.renewed_s = now
         self.table.placed[spec.job] = job
         self._move(job, Happening.COMPLETE, now)
         return True
 
     def _make_room(self, needed_bytes: int, now: float) -> None:
-        """Take off the data plane who has ended, and, oldest first, who keeps others waiting for its data path."""
+        """Remove ended jobs, then, oldest first, those that hold memory without having reached the data path."""
         placed = list(self.table.placed.values())
         for ended in [job for job in placed if job.state is State.ENDED]:
             self._move(ended, Happening.DUE, now)
@@ -257,6 +257,7 @@ class Lifecycle:
         token = self.resources.draw_token()
         job.way.plane(job).server.admit_worker(spec.job, worker, token)
         job.spec = replace(spec, tokens=(*spec.tokens[:worker], token, *spec.tokens[worker + 1 :]))
+        # Whatever is known of this worker was of the process before.
         others = ~(1 << worker)
         job.registered, job.lost, job.left = job.registered & others, job.lost & others, job.left & others
 
@@ -275,12 +276,12 @@ class Lifecycle:
         bit, ranks = 1 << event.worker, job.workers[event.worker]
         if isinstance(event, WorkerJoined):
             job.registered |= bit
-            if job.way.decides and job.state is State.RUNNING:  # a newcomer
+            if job.way.decides and job.state is State.RUNNING:  # a newcomer: the others already run, only it is told
                 self.tell(job, ranks[0])
             elif job.way.decides and job.registered == job.full:
                 self.ready(job, now)
             return
-        # Who has given up falls silent, and is not lost.
+        # A rank that gave up also falls silent: the silence is no second failure, and must not replace the cause.
         lost = isinstance(event, WorkerSilent) and not job.departed & bit
         if lost and not job.lost:
             job.epitaph = ""
@@ -338,6 +339,7 @@ class Lifecycle:
             self._move(job, Happening.GONE, now, refuse(Refusal.MEMBER_LOST, reason, remedy, ranks))
             return
         spared = job.survives_loss and job.state is State.RUNNING
+        # A job that goes on is described by its latest loss; one that ends keeps its first, which is the cause.
         if spared or not job.epitaph:
             job.epitaph = f"{who or in_words(ranks)} {how}"
         if spared:
@@ -350,7 +352,7 @@ class Lifecycle:
             self._move(job, Happening.EMPTY, now)
 
     def drop(self, job: Job, rank: int, now: float) -> None:
-        """A rank waits no more, of a job that does without it."""
+        """A rank no longer waits, and the job goes on forming without it."""
         del job.members[rank]
         if not job.members:
             self._move(job, Happening.DESERTED, now)

@@ -14,7 +14,7 @@ from fanin.switch.server.interface import Server
 
 
 def admission(name: str, rank: int, spec: JobSpec, worker: int, scheme: Scheme, server: Server) -> Admitted:
-    """What `rank`, which is that worker of the job, has to know to reach it at `server`."""
+    """The reply that tells `rank`, worker `worker` of the job, how to reach it at `server`."""
     return Admitted(
         job=name,
         rank=rank,
@@ -71,7 +71,7 @@ def report(job: Job, now: float, ranks: Iterable[int]) -> JobReport:
 
 
 def seen_by(caller: Caller, stats: Stats) -> Stats:
-    """What may be told to who asks: to an operator everything, to a rank its own jobs, to anybody else no names."""
+    """The statistics that a caller may see: an operator all of them, a rank its own jobs, anybody else no names."""
     if caller.operator:
         return stats
     own = () if caller.is_open else tuple(job for job in stats.jobs if job.key == caller.key)

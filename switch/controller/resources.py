@@ -22,16 +22,16 @@ UNLIMITED_BYTES = 1 << 40
 MAX_JOBS = 4096
 """Jobs at one time, forming ones included."""
 MAX_JOBS_PER_SOURCE = 512
-"""Of them, opened from one address."""
+"""Jobs at one time that were opened from one address."""
 MAX_FORMING_PER_SOURCE = 128
-"""Of these, not on the data plane."""
+"""Jobs of one address that are not on the data plane yet."""
 MAX_WAITING_PER_SOURCE = 4096
-"""Ranks that wait in those: each holds a Join of up to 4 KB."""
+"""Ranks that wait in the forming jobs of one address: each holds a Join of up to 4 KB."""
 assert MAX_FORMING_PER_SOURCE <= MAX_JOBS_PER_SOURCE <= MAX_JOBS
 
 
 class Resources:
-    """Hands them out to the jobs of `table`."""
+    """Gives memory, indices, generations and tokens to the jobs of `table`."""
 
     def __init__(self, limits: Limits, table: JobTable, random_bits: Callable[[int], int]) -> None:
         """`random_bits(n)` draws generations and tokens."""
@@ -42,11 +42,11 @@ class Resources:
 
     @property
     def free_bytes(self) -> int:
-        """Of the memory, what no job holds."""
+        """Memory that no job holds."""
         return self.limits.memory_bytes - self._table.memory_bytes
 
     def judge_new_job(self, source: str) -> Refused | None:
-        """Whether one job more may form, opened from that address."""
+        """Why no further job may be opened from that address; None when one may."""
         forming, placed = self._table.forming, self._table.placed.values()
         if len(forming) + len(placed) >= MAX_JOBS:
             return refuse(Refusal.TOO_MANY_JOBS, f"{MAX_JOBS} jobs are on this switch", "use another switch")
@@ -62,7 +62,7 @@ class Resources:
         )
 
     def judge_new_rank(self, source: str) -> Refused | None:
-        """Whether one rank more may wait, of a job that was opened from that address."""
+        """Why no further rank may wait in jobs opened from that address; None when one may."""
         waiting = sum(len(job.members) for job in self._table.forming if job.source == source)
         if waiting < MAX_WAITING_PER_SOURCE:
             return None
@@ -73,7 +73,7 @@ class Resources:
         )
 
     def judge_memory(self, needed_bytes: int, source: str, slots: int) -> Refused | None:
-        """Whether a job opened from that address may have so much memory."""
+        """Why a job opened from that address may not have so much memory; None when it may."""
         jobs = self._table.placed.values()
         if needed_bytes > (free_bytes := self.free_bytes):
             return no_memory(needed_bytes, free_bytes, slots, len(jobs))

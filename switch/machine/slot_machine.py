@@ -126,7 +126,7 @@ class Contribution(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """Who has contributed base `tag`; an entry of the first ring."""
+    """Mask of the workers that have contributed base `tag`; an entry of the first ring."""
 
     tag: int
     bitmap: int
@@ -230,7 +230,7 @@ class Slot:
         self.arrived[entry] = Arrived(base, bitmap)
         if bitmap & self.membership.live == self.membership.live:
             self.floor += 1
-        if self.count == 0:
+        if self.count == 0:  # the ring still holds the round of H numbers before
             self.sums[at] = EMPTY
         if given is not None:
             self.sums[at] = self.sums[at].plus(given, self.membership.accumulator_bytes)

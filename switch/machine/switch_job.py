@@ -19,7 +19,7 @@ class SwitchJob:
     def __init__(self, spec: JobSpec, uplink: Uplink | None = None) -> None:
         self.spec = spec
         self.uplink = None if uplink is None else UplinkPresence(uplink, spec)
-        """Of a leaf: how it is present at its parent."""
+        """At a leaf: its registration at the parent; None elsewhere."""
         self.tally = Tally()
         self.last_arrivals = [0] * spec.workers
         """By worker: rounds that it was the last to contribute to, and so closed."""

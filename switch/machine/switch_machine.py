@@ -29,7 +29,7 @@ and a NOTICE is at most 8 bytes longer than the datagram. All other refused data
     CONTRIBUTION         slot < slots                                        SLOT_RANGE
     CONTRIBUTION         (a pass of base MAX_BASE asks where its worker
                          stands: answered by a bare ANSWER of that base)
-    CONTRIBUTION         fanin.switch.machine.slot_machine                           FUTURE, ANCIENT
+    CONTRIBUTION         fanin.switch.machine.slot_machine                   FUTURE, ANCIENT
                                                                              MISMATCH       MISMATCH only
 
 In a job with keyed tags (fanin/protocol/packet_tag.py) what is sent is tagged, too, but for NOTICE(GENERATION), whose
@@ -79,9 +79,7 @@ from fanin.switch.machine.switch_job import SwitchJob
 from fanin.switch.machine.tally import Tally
 
 FROM_WORKERS = (Kind.CONTRIBUTION, Kind.HELLO, Kind.BYE)
-TOLD = (
-    Reason.UNKNOWN_JOB, Reason.GENERATION, Reason.STRANGER, Reason.TOKEN, Reason.MISMATCH, Reason.EVICTED,
-)  # fmt: skip
+TOLD = (Reason.UNKNOWN_JOB, Reason.GENERATION, Reason.STRANGER, Reason.TOKEN, Reason.MISMATCH, Reason.EVICTED)
 REFUSALS = {Verdict.FUTURE: Reason.FUTURE, Verdict.ANCIENT: Reason.ANCIENT, Verdict.MISMATCH: Reason.MISMATCH}
 
 
@@ -139,7 +137,7 @@ class SwitchMachine:
         state = self._jobs[job]
         if not 0 <= worker < state.spec.workers:
             raise KeyError(worker)
-        state.expected &= ~(1 << worker)
+        state.expected &= ~(1 << worker)  # nor may a newcomer still enter whom the controller has given up
         if state.evicted(worker):
             return
         source = state.sources[worker]
@@ -318,10 +316,11 @@ class SwitchMachine:
         if enters:
             job.enter(worker)
             self._tell(job, Reason.WORKER_JOINED, SWITCH_WORKER, job.audience)
+        # A tagged contribution is a sign of life only where it counts (_contribute): anybody can replay an old one.
         if not job.tagged or packet.kind is not Kind.CONTRIBUTION:
             job.heard[worker] = now
         if packet.kind is Kind.HELLO:
-            job.hellos[worker] = packet.slot + 1
+            job.hellos[worker] = packet.slot + 1  # a replay of this HELLO is ANCIENT from here on
             self._welcome(job, packet, source)
             if job.uplink is not None and job.registered == job.spec.full_mask:
                 job.uplink.start(now)
@@ -405,6 +404,7 @@ class SwitchMachine:
         if order and outcome.verdict in (Verdict.ACCEPTED, Verdict.DUPLICATE):
             repeated = outcome.verdict is Verdict.DUPLICATE
             uncovers = job.arrivals[packet.worker].take(order)
+            # An answer acknowledges as well, and so will what the parent sends down: no receipt beside those.
             if outcome.answer is None and not outcome.ascends and (uncovers or repeated):
                 self._receipt(job, packet, repeated, source)
         if outcome.closed is not None:

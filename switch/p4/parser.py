@@ -14,9 +14,14 @@ from fanin.switch.p4.layout import HeaderType
 from fanin.switch.p4.primitives import Compiler
 
 CORE_ERRORS = (
-    "NoError", "PacketTooShort", "NoMatch", "StackOutOfBounds", "HeaderTooShort", "ParserTimeout",
+    "NoError",
+    "PacketTooShort",
+    "NoMatch",
+    "StackOutOfBounds",
+    "HeaderTooShort",
+    "ParserTimeout",
     "ParserInvalidArgument",
-)  # fmt: skip
+)
 """core.p4's, in its order."""
 
 

@@ -71,15 +71,25 @@ class ZmqServerTransport:
         try:
             self._port: Listener | CurvePort = (
                 Listener(
-                    host, port, LIMITS, patience_s=PATIENCE_S, read_bytes=READ_BYTES, max_unread_bytes=MAX_UNREAD_BYTES,
+                    host,
+                    port,
+                    LIMITS,
+                    patience_s=PATIENCE_S,
+                    read_bytes=READ_BYTES,
+                    max_unread_bytes=MAX_UNREAD_BYTES,
                     heartbeat=heartbeat,
                 )
                 if curve_secret_key is None
                 else CurvePort(
-                    host, port, curve_secret_key, curve_clients, queued=QUEUED_MESSAGES, frame_bytes=MAX_DATAGRAM_BYTES,
+                    host,
+                    port,
+                    curve_secret_key,
+                    curve_clients,
+                    queued=QUEUED_MESSAGES,
+                    frame_bytes=MAX_DATAGRAM_BYTES,
                     heartbeat=heartbeat,
                 )
-            )  # fmt: skip
+            )
         except (OSError, ConfigurationError) as error:
             self._waker.close()
             why = getattr(error, "strerror", None) or error

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.hostile.segment import LINE_BYTES, UPLINK_READ_AT, UPLINK_WRITTEN_AT, Segment
-from tests.udp.cluster import native, spec_of
+from tests.support.native_engines import native, spec_of
 
 SPEC = spec_of(3, slots=8)
 """Windows of 8 packets of about 1 KiB."""

@@ -159,12 +159,18 @@ def test_wide_sums_lose_the_same_with_any_number_of_workers(codec: str, most: fl
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        ("nothing", "there is no 'nothing'"), ("rotated:7", "lanes = '7'"), ("rotated:8:red=1", "no field 'red'"),
-        ("low_rank:32:rank=0", "rank = 0"), ("low_rank:32:rank=x", "rank = 'x'"), ("ternary:8:clip=-1", "clip"),
-        ("random_coordinates:32:share=2", "share"), ("agreed_blocks:32:share=0", "share"), ("lanes:8:seed=-1", "seed"),
+        ("nothing", "there is no 'nothing'"),
+        ("rotated:7", "lanes = '7'"),
+        ("rotated:8:red=1", "no field 'red'"),
+        ("low_rank:32:rank=0", "rank = 0"),
+        ("low_rank:32:rank=x", "rank = 'x'"),
+        ("ternary:8:clip=-1", "clip"),
+        ("random_coordinates:32:share=2", "share"),
+        ("agreed_blocks:32:share=0", "share"),
+        ("lanes:8:seed=-1", "seed"),
         ("lanes:8:feedback=perhaps", "feedback"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_with_a_text_is_said(text: str, wrong: str) -> None:
     with pytest.raises(ConfigurationError, match=wrong):
         make(text)

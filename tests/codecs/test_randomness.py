@@ -13,10 +13,11 @@ KNOWN = [
     ((0, 0), (0, 0, 0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
     ((2**32 - 1,) * 2, (2**32 - 1,) * 4, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
     (
-        (0xA4093822, 0x299F31D0), (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+        (0xA4093822, 0x299F31D0),
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
         (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
     ),
-]  # fmt: skip
+]
 """Random123's kat_vectors: philox4x32 with 10 rounds."""
 
 
@@ -36,11 +37,15 @@ def test_native_and_numpy_draw_the_same_words(count: int) -> None:
 def test_streams_differ_by_purpose_rank_bucket_step_and_seed_and_by_nothing_else() -> None:
     random = Randomness(1, 2)
     drawn = [
-        random.words(Purpose.ROUNDING, 8), random.words(Purpose.COORDINATES, 8), random.words(Purpose.ROUNDING, 8, 1),
-        random.words(Purpose.ROUNDING, 8, 1 << 32), random.words(Purpose.ROUNDING, 8, 0, 0),
-        random.words(Purpose.ROUNDING, 8, 0, 1), Randomness(1, 3).words(Purpose.ROUNDING, 8),
+        random.words(Purpose.ROUNDING, 8),
+        random.words(Purpose.COORDINATES, 8),
+        random.words(Purpose.ROUNDING, 8, 1),
+        random.words(Purpose.ROUNDING, 8, 1 << 32),
+        random.words(Purpose.ROUNDING, 8, 0, 0),
+        random.words(Purpose.ROUNDING, 8, 0, 1),
+        Randomness(1, 3).words(Purpose.ROUNDING, 8),
         Randomness(2, 2).words(Purpose.ROUNDING, 8),
-    ]  # fmt: skip
+    ]
     assert len({each.tobytes() for each in drawn}) == len(drawn)
     assert_same_bits(Randomness(1, 2).words(Purpose.ROUNDING, 8), drawn[0])
 

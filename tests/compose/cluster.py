@@ -38,7 +38,7 @@ def run(*command: str, env: dict[str, str] | None = None) -> str:
     return done.stdout
 
 
-class Cluster:
+class ComposeProject:
     """Made of the services that `up` names. A context manager: nothing of it is left behind."""
 
     def __init__(self, **settings: str) -> None:
@@ -48,7 +48,7 @@ class Cluster:
         self.lines: list[str] = []
         """What the job has said so far."""
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> ComposeProject:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from fanin.emulation.record import RunRecord
 from tests.compose import cluster
-from tests.compose.cluster import USER, Cluster, run
+from tests.compose.cluster import USER, ComposeProject, run
 
 FAULTS = "drop=1%,dup=0.5%,reorder=1%@seed=7"
 ENDLESS = "--task digits --epochs 100000"
@@ -42,7 +42,9 @@ def test_the_image_runs_as_an_ordinary_user() -> None:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, RunRecord, str]:
     """What a job of three workers over faulty links said, its record and its page, out of a mounted folder."""
     folder = cluster.results_folder(tmp_path_factory)
-    with Cluster(TRAIN="--task digits --epochs 2", FANIN_FAULTS=FAULTS, RESULTS=str(folder), RUN_AS=USER) as made:
+    with ComposeProject(
+        TRAIN="--task digits --epochs 2", FANIN_FAULTS=FAULTS, RESULTS=str(folder), RUN_AS=USER
+    ) as made:
         done = made.run_to_end("--exit-code-from", "job", "--scale", "worker=3")
         assert done.returncode == 0, done.stdout + done.stderr
     page = (folder / "fanin-report.html").read_text()
@@ -73,7 +75,7 @@ def test_faults_are_injected_as_in_an_emulated_network(trained: tuple[str, RunRe
 
 
 def test_a_worker_that_a_fault_kills_fails_the_job() -> None:
-    with Cluster(TRAIN="--task digits --fault kill=worker:1@step:3", WORKERS="2") as made:
+    with ComposeProject(TRAIN="--task digits --fault kill=worker:1@step:3", WORKERS="2") as made:
         done = made.run_to_end("--exit-code-from", "job", "--scale", "worker=2")
         assert done.returncode == 1, done.stdout + done.stderr
         failures = re.findall(r"job: rank (\d) .*failed: (.*)", done.stdout)
@@ -84,7 +86,7 @@ def test_a_worker_that_a_fault_kills_fails_the_job() -> None:
 def test_workers_of_two_racks_train_through_a_tree_of_switches(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = cluster.results_folder(tmp_path_factory)
     settings = {"TRAIN": "--task digits --epochs 1", "WORKERS": "4", "RESULTS": str(folder), "RUN_AS": USER}
-    with Cluster(COMPOSE_PROFILES="racks", **settings) as made:
+    with ComposeProject(COMPOSE_PROFILES="racks", **settings) as made:
         done = made.run_to_end("--exit-code-from", "job-racks", "job-racks", "worker-rack-1", "worker-rack-2")
         assert done.returncode == 0, done.stdout + done.stderr
         assert "job: 4 workers" in done.stdout
@@ -100,7 +102,7 @@ def test_hosts_with_links_of_their_own_train_through_the_shards_that_they_start(
 ) -> None:
     folder = cluster.results_folder(tmp_path_factory)
     settings = {"TRAIN": "--task digits --epochs 1", "RATE_2": "50mbit", "RESULTS": str(folder), "RUN_AS": USER}
-    with Cluster(COMPOSE_PROFILES="hosts", **settings) as made:
+    with ComposeProject(COMPOSE_PROFILES="hosts", **settings) as made:
         done = made.run_to_end("--exit-code-from", "job-hosts", "job-hosts", *(f"host-{n}" for n in range(1, 5)))
         assert done.returncode == 0, done.stdout + done.stderr
         assert "job: 4 workers" in done.stdout
@@ -112,7 +114,7 @@ def test_hosts_with_links_of_their_own_train_through_the_shards_that_they_start(
 
 def test_a_benchmark_prints_its_table_and_leaves_its_files(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = cluster.results_folder(tmp_path_factory)
-    with Cluster(RESULTS=str(folder), RUN_AS=USER) as made:
+    with ComposeProject(RESULTS=str(folder), RUN_AS=USER) as made:
         said = made.run_service("bench", "--workers", "2", "--bytes", "65536", "--lanes", "32,8")
         assert "all-reduce of 65,536 bytes of float32, 2 workers" in said
     rows = json.loads((folder / "allreduce.json").read_text())
@@ -123,7 +125,7 @@ def test_a_benchmark_prints_its_table_and_leaves_its_files(tmp_path_factory: pyt
 
 def test_datagrams_can_be_replaced_by_zeromq() -> None:
     services = ("job-zmq", "worker-zmq")
-    with Cluster(TRAIN="--task digits --epochs 1", COMPOSE_PROFILES="zmq", WORKERS="2") as cluster:
+    with ComposeProject(TRAIN="--task digits --epochs 1", COMPOSE_PROFILES="zmq", WORKERS="2") as cluster:
         done = cluster.run_to_end("--exit-code-from", "job-zmq", "--scale", "worker-zmq=2", *services)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "the job succeeded" in done.stdout
@@ -131,7 +133,7 @@ def test_datagrams_can_be_replaced_by_zeromq() -> None:
 
 def test_the_compiled_p4_program_trains_with_its_controller_in_a_container_of_its_own() -> None:
     services = ("controller", "job-p4", "worker-p4")
-    with Cluster(TRAIN="--task digits --epochs 1", COMPOSE_PROFILES="p4", WORKERS="2") as cluster:
+    with ComposeProject(TRAIN="--task digits --epochs 1", COMPOSE_PROFILES="p4", WORKERS="2") as cluster:
         done = cluster.run_to_end("--exit-code-from", "job-p4", "--scale", "worker-p4=2", *services)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "the job succeeded" in done.stdout
@@ -139,7 +141,7 @@ def test_the_compiled_p4_program_trains_with_its_controller_in_a_container_of_it
 
 
 def test_a_killed_worker_is_reported_by_name() -> None:
-    with Cluster(TRAIN=ENDLESS) as cluster:
+    with ComposeProject(TRAIN=ENDLESS) as cluster:
         cluster.start(workers=3)
         lines = cluster.follow_job()
         read_until(lines, "epoch   1")
@@ -154,7 +156,7 @@ def test_a_killed_worker_is_reported_by_name() -> None:
 
 
 def test_a_restarted_switch_is_reported_by_every_worker() -> None:
-    with Cluster(TRAIN=ENDLESS) as cluster:
+    with ComposeProject(TRAIN=ENDLESS) as cluster:
         cluster.start(workers=2)
         lines = cluster.follow_job()
         read_until(lines, "epoch   1")
@@ -166,7 +168,7 @@ def test_a_restarted_switch_is_reported_by_every_worker() -> None:
 
 
 def test_a_restarted_switch_is_survived_with_the_fallback_to_gloo() -> None:
-    with Cluster(TRAIN="--task digits --epochs 60", FANIN_FALLBACK="gloo") as cluster:
+    with ComposeProject(TRAIN="--task digits --epochs 60", FANIN_FALLBACK="gloo") as cluster:
         cluster.start(workers=2)
         lines = cluster.follow_job()
         read_until(lines, "epoch   1")
@@ -177,7 +179,7 @@ def test_a_restarted_switch_is_survived_with_the_fallback_to_gloo() -> None:
 
 
 def test_a_short_cut_is_survived_and_a_long_one_reported_by_name() -> None:
-    with Cluster(TRAIN=ENDLESS, LIVENESS_TIMEOUT="10") as cluster:
+    with ComposeProject(TRAIN=ENDLESS, LIVENESS_TIMEOUT="10") as cluster:
         cluster.start(workers=2)
         lines = cluster.follow_job()
         read_until(lines, "epoch   1")

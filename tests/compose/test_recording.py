@@ -21,8 +21,12 @@ def test_a_counter_that_fell_began_anew() -> None:
 
 def test_options_are_settings_and_secrets_are_not() -> None:
     environment = {
-        "FANIN_LANES": "8", "FANIN_FAULTS": "", "FANIN_JOB": "job", "FANIN_CURVE_SERVER_KEY": "k" * 40, "HOME": "/",
-    }  # fmt: skip
+        "FANIN_LANES": "8",
+        "FANIN_FAULTS": "",
+        "FANIN_JOB": "job",
+        "FANIN_CURVE_SERVER_KEY": "k" * 40,
+        "HOME": "/",
+    }
     assert settings_of(environment) == {"FANIN_LANES": "8"}
 
 

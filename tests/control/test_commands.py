@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fanin.cli import run
-from tests.control.processes import DEADLINE_S, SwitchProcess, a_switch, join_all, options, reduce_together
+from tests.support.processes import DEADLINE_S, SwitchProcess, a_switch, join_all, options, reduce_together
 
 pytestmark = pytest.mark.processes
 

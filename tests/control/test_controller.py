@@ -14,7 +14,7 @@ from fanin.protocol.events import WorkerJoined, WorkerLeft, WorkerSilent
 from fanin.protocol.job import SUSPICION_TIMEOUT_S
 from fanin.switch.controller.gate import Gate
 from fanin.switch.controller.job_table import LINGER_S
-from tests.control.fakes import FakeServer, World, join
+from tests.support.controllers import FakeServer, World, join
 
 STARTED = control.Started(job="j", processes=("laptop:1000", "laptop:1001"))
 

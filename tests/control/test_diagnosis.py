@@ -24,9 +24,9 @@ from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
 from fanin.protocol.wire import HEADER_BYTES, OFFSET_KIND, Kind
 from fanin.switch.controller import parent_watch
 from fanin.switch.controller.leaf import LeafController
-from tests.control.fakes import World, join
-from tests.control.processes import DEADLINE_S, in_thread, until
-from tests.control.services import a_service, address_of
+from tests.support.controllers import World, join
+from tests.support.processes import DEADLINE_S, in_thread, until
+from tests.support.services import a_service, address_of
 
 
 def by_name(checks: Iterator[Check]) -> dict[str, Check]:

@@ -16,7 +16,7 @@ import pytest
 from fanin.errors import SwitchUnreachableError
 from fanin.host.session.embedded import start_switch
 from fanin.options import Options
-from tests.control.processes import DEADLINE_S, join_all, options, reduce_together, until
+from tests.support.processes import DEADLINE_S, join_all, options, reduce_together, until
 
 pytestmark = pytest.mark.processes
 

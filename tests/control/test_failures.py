@@ -12,7 +12,7 @@ import pytest
 
 from fanin.errors import CollectiveMismatchError, FaninError, SwitchLostError, WorkerLostError
 from fanin.host.session.session import Session
-from tests.control.processes import (
+from tests.support.processes import (
     DEADLINE_S,
     MODES,
     Mode,

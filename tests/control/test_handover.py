@@ -12,7 +12,7 @@ import pytest
 from fanin.host.session import handover
 from fanin.host.session.handover import CHALLENGE_BYTES, HEAD, LENGTH, Giver, GiverAddress, Source
 from fanin.protocol.seal import tag_holds
-from tests.control.processes import in_thread
+from tests.support.processes import in_thread
 
 HOST = "127.0.0.1"
 PATIENT_S, IMPATIENT_S = 20.0, 0.2

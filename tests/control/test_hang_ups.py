@@ -18,7 +18,7 @@ from fanin.host.session.session import Session
 from fanin.options import Options, SwitchAddress
 from fanin.protocol.job import SUSPICION_TIMEOUT_S
 from fanin.switch.transports.hang_ups import HangUps
-from tests.control.processes import (
+from tests.support.processes import (
     DEADLINE_S,
     MODES,
     Mode,
@@ -31,7 +31,7 @@ from tests.control.processes import (
     reduce_until_it_fails,
     until,
 )
-from tests.control.services import a_service, address_of
+from tests.support.services import a_service, address_of
 
 SILENCE_S = 2 * DEADLINE_S
 """A liveness timeout that no test here lives to see."""

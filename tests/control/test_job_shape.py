@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from fanin.protocol.wire import HEADER_BYTES
 from fanin.switch.controller.job_shape import SwitchBuffers, choose_shape
-from tests.control.fakes import join
 from tests.support.builders import job_spec
+from tests.support.controllers import join
 
 OWN = SwitchBuffers(receive_buffer_bytes=425_984, shared=False)
 SHARED = SwitchBuffers(receive_buffer_bytes=425_984, shared=True)

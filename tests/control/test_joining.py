@@ -29,12 +29,13 @@ from fanin.options import Options, SwitchAddress
 from fanin.protocol import control
 from fanin.switch.controller.gate import Entered, Gate
 from fanin.switch.service.service import SwitchService
-from tests.control.fakes import join as a_join
-from tests.control.processes import DEADLINE_S, in_thread, join_all, reduce_together, until
-from tests.control.services import OPERATOR, a_service, address_of
+from tests.support.controllers import join as a_join
+from tests.support.processes import DEADLINE_S, in_thread, join_all, reduce_together, until
+from tests.support.services import OPERATOR, a_service, address_of
 
 QUICK = Options(connect_timeout_s=0.5)
-PATIENT = Options(connect_timeout_s=10.0)
+"""Where nobody answers."""
+PATIENT = Options(connect_timeout_s=DEADLINE_S)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def service() -> Iterator[SwitchService]:
         yield service
 
 
-def join(address: SwitchAddress, rank: int = 0, size: int = 2, job: str = "j", options: Options = QUICK) -> Session:
+def join(address: SwitchAddress, rank: int = 0, size: int = 2, job: str = "j", options: Options = PATIENT) -> Session:
     return Session.join(options=options, switch=address, job_name=job, rank=rank, size=size)
 
 
@@ -58,7 +59,7 @@ def free_port() -> int:
 def test_no_switch_is_an_error_that_names_address_and_remedy(scheme: str) -> None:
     address = SwitchAddress.parse(f"{scheme}://127.0.0.1:{free_port()}")
     with pytest.raises(SwitchUnreachableError) as caught:
-        join(address)
+        join(address, options=QUICK)
     assert caught.value.address == str(address)
     for words in (str(address), "connection refused", "fanin switch --bind", f"fanin doctor {address}"):
         assert words in str(caught.value)
@@ -66,14 +67,14 @@ def test_no_switch_is_an_error_that_names_address_and_remedy(scheme: str) -> Non
 
 def test_a_name_that_does_not_resolve_is_named() -> None:
     with pytest.raises(SwitchUnreachableError, match=r"the name 'no-such-host\.invalid' .* does not resolve"):
-        join(SwitchAddress("udp", "no-such-host.invalid", 4919))
+        join(SwitchAddress("udp", "no-such-host.invalid", 4919), options=QUICK)
 
 
 def test_a_listener_that_says_nothing_is_no_switch() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = SwitchAddress("udp", "127.0.0.1", listener.getsockname()[1])
         with pytest.raises(SwitchUnreachableError, match="did not answer"):
-            join(address)
+            join(address, options=QUICK)
 
 
 def test_a_switch_that_starts_a_little_later_is_waited_for() -> None:
@@ -113,7 +114,7 @@ def test_a_closed_data_path_is_told_apart_from_a_missing_switch(service: SwitchS
         with pytest.raises(
             SwitchUnreachableError, match="answers on its control port, but nothing came back from its UDP"
         ):
-            join(SwitchAddress("udp", "127.0.0.1", port), 0, 1)
+            join(SwitchAddress("udp", "127.0.0.1", port), 0, 1, options=QUICK)
         answering.join()
         router.close(linger=0)
     (leave,) = [message for message in told if isinstance(message, control.Leave)]

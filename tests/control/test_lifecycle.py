@@ -19,14 +19,17 @@ from fanin.switch.controller.data_plane import DataPlane, Limits
 from fanin.switch.controller.job_table import LINGER_S
 from fanin.switch.controller.jobs import LIFE, Happening, State
 from fanin.switch.controller.leaf import LeafController, ParentPath
-from tests.control.fakes import BUFFERS, EVERYBODY, FakeServer, join
+from tests.support.controllers import BUFFERS, EVERYBODY, FakeServer, join
 
 WAYS = ("direct", "through leaves", "at a leaf")
 SHAPE: dict[str, object] = {"slots": 100, "words_per_packet": 1024}
 PARENT = ParentPath(
-    address=SwitchAddress("udp", "root", 4919), host="10.0.0.1", path_mtu=65_536,
-    receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, own_address="udp://leaf:4919",
-)  # fmt: skip
+    address=SwitchAddress("udp", "root", 4919),
+    host="10.0.0.1",
+    path_mtu=65_536,
+    receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES,
+    own_address="udp://leaf:4919",
+)
 
 
 class Picky(FakeServer):
@@ -87,10 +90,19 @@ class Place:
         for one in (each.join for each in asked if each.join.rank == 1):
             self.generation += 1
             placed = control.Placed(
-                index=self.generation, generation=self.generation, branch=0, token=2, ranks=(0, 1), size=2,
-                slots=one.slots or 4, words_per_packet=one.words_per_packet or 64, codes_per_packet=1,
-                checksum=False, liveness_timeout_s=5.0, ports=(4919,),
-            )  # fmt: skip
+                index=self.generation,
+                generation=self.generation,
+                branch=0,
+                token=2,
+                ranks=(0, 1),
+                size=2,
+                slots=one.slots or 4,
+                words_per_packet=one.words_per_packet or 64,
+                codes_per_packet=1,
+                checksum=False,
+                liveness_timeout_s=5.0,
+                ports=(4919,),
+            )
             for rank in range(2):
                 relayed = control.Relayed(job=one.job, rank=rank, placed=placed)
                 leaf.receive_from_parent(relayed, self.now, EVERYBODY.key)

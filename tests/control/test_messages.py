@@ -24,12 +24,25 @@ RANKS = st.lists(st.integers(0, 31), max_size=5).map(tuple)
 COUNTERS = st.dictionaries(TEXT, NUMBER, max_size=4)
 MEMBER = st.builds(control.MemberReport, rank=st.integers(0, 31), process=TEXT, state=TEXT)
 JOB = st.builds(
-    control.JobReport, name=TEXT, state=TEXT, index=st.none() | NUMBER, generation=st.none() | NUMBER, scheme=SCHEME,
-    size=NUMBER, quorum=NUMBER, staleness=NUMBER, max_staleness=NUMBER,
-    on_worker_loss=LOSS, slots=NUMBER, words_per_packet=NUMBER, flows=NUMBER, memory_bytes=NUMBER,
-    age_s=FRACTION, members=st.lists(MEMBER, max_size=3).map(tuple),
+    control.JobReport,
+    name=TEXT,
+    state=TEXT,
+    index=st.none() | NUMBER,
+    generation=st.none() | NUMBER,
+    scheme=SCHEME,
+    size=NUMBER,
+    quorum=NUMBER,
+    staleness=NUMBER,
+    max_staleness=NUMBER,
+    on_worker_loss=LOSS,
+    slots=NUMBER,
+    words_per_packet=NUMBER,
+    flows=NUMBER,
+    memory_bytes=NUMBER,
+    age_s=FRACTION,
+    members=st.lists(MEMBER, max_size=3).map(tuple),
     counters=COUNTERS,
-)  # fmt: skip
+)
 DATA = st.builds(control.DataReport, scheme=SCHEME, description=TEXT, ports=RANKS, counters=COUNTERS)
 JOIN = st.builds(
     control.Join, job=TEXT, rank=NUMBER, size=NUMBER, nonce=TEXT, wire_version=NUMBER, software=TEXT, process=TEXT,
@@ -42,10 +55,21 @@ JOIN = st.builds(
 WAITING = st.builds(control.Waiting, job=TEXT, missing=RANKS)
 REFUSED = st.builds(control.Refused, code=TEXT, reason=TEXT, remedy=TEXT, ranks=RANKS)
 PLACED = st.builds(
-    control.Placed, index=NUMBER, generation=NUMBER, branch=NUMBER, token=NUMBER, ranks=RANKS, size=NUMBER,
-    slots=NUMBER, words_per_packet=NUMBER, codes_per_packet=NUMBER, checksum=st.booleans(),
-    liveness_timeout_s=FRACTION, ports=RANKS, authenticate=st.booleans(),
-)  # fmt: skip
+    control.Placed,
+    index=NUMBER,
+    generation=NUMBER,
+    branch=NUMBER,
+    token=NUMBER,
+    ranks=RANKS,
+    size=NUMBER,
+    slots=NUMBER,
+    words_per_packet=NUMBER,
+    codes_per_packet=NUMBER,
+    checksum=st.booleans(),
+    liveness_timeout_s=FRACTION,
+    ports=RANKS,
+    authenticate=st.booleans(),
+)
 MESSAGES = st.one_of(
     JOIN,
     WAITING,

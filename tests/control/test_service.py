@@ -13,9 +13,9 @@ from fanin.protocol import control
 from fanin.protocol.events import WorkerJoined, WorkerSilent
 from fanin.switch.controller.data_plane import DataPlane
 from fanin.switch.service.service import ServiceOptions, SwitchService
-from tests.control.fakes import BUFFERS, FakeServer, join
-from tests.control.processes import DEADLINE_S
-from tests.control.services import a_service, address_of
+from tests.support.controllers import BUFFERS, FakeServer, join
+from tests.support.processes import DEADLINE_S
+from tests.support.services import a_service, address_of
 
 
 @pytest.fixture

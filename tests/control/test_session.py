@@ -18,7 +18,7 @@ from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
 from fanin.protocol.events import MembersChanged, ReductionDone, WorkerEvent, WorkersGone
 from fanin.protocol.job import JobSpec
-from tests.control.processes import DEADLINE_S, in_thread
+from tests.support.processes import DEADLINE_S, in_thread
 
 NOWHERE = SwitchAddress("udp", "127.0.0.1", 1)
 """A port where nothing listens: what a session asks of it is refused at once."""

@@ -28,8 +28,8 @@ from fanin.errors import (
 from fanin.host.session.shards import MIN_PACKETS_PER_SHARD, ShardedSession, deal, shares
 from fanin.numerics.reduction import Element, Reduction, lanes_number
 from fanin.options import Options, SwitchAddress
-from tests.control.processes import DEADLINE_S
-from tests.control.services import a_service, address_of
+from tests.support.processes import DEADLINE_S
+from tests.support.services import a_service, address_of
 
 OPTIONS = Options(words_per_packet=64, slots=8, connect_timeout_s=DEADLINE_S, join_timeout_s=DEADLINE_S)
 Result = TypeVar("Result")
@@ -51,9 +51,15 @@ def test_the_parts_are_the_whole_at_packet_boundaries(
     first = data.draw(st.integers(0, count))
     kept = data.draw(st.integers(0, count - first))
     whole = Reduction(
-        source=BASE, destination=2 * BASE, count=count, element=element, residual=RESIDUALS,
-        keep_first=first, keep_count=kept, tag=9,
-    )  # fmt: skip
+        source=BASE,
+        destination=2 * BASE,
+        count=count,
+        element=element,
+        residual=RESIDUALS,
+        keep_first=first,
+        keep_count=kept,
+        tag=9,
+    )
     parts = list(deal(whole, packet, shards, turn))
     numbers = [shard for shard, _ in parts]
     if count < (MIN_PACKETS_PER_SHARD * shards - 1) * packet:
@@ -164,9 +170,7 @@ def test_a_shard_that_is_not_there_is_named_and_the_others_are_left() -> None:
         nowhere = SwitchAddress("udp", "127.0.0.1", 1)
         options = Options(connect_timeout_s=0.2, join_timeout_s=DEADLINE_S)
         with pytest.raises(SwitchUnreachableError, match=r"127\.0\.0\.1:1"):
-            ShardedSession.join(
-                options=options, switches=[nowhere], local=frozenset(), job_name="j", rank=0, size=2
-            )  # fmt: skip
+            ShardedSession.join(options=options, switches=[nowhere], local=frozenset(), job_name="j", rank=0, size=2)
         assert addresses
 
 
@@ -224,9 +228,7 @@ def test_when_a_shard_is_lost_all_sessions_stop_and_what_was_done_stays_done() -
         before = [array.copy() for array in second]
 
         def submit(rank: int, array: npt.NDArray[np.float32]) -> int:
-            return spread[rank].submit(
-                Reduction.in_place(array.ctypes.data, array.size, Element.FLOAT32, 32, 1, array)
-            )  # fmt: skip
+            return spread[rank].submit(Reduction.in_place(array.ctypes.data, array.size, Element.FLOAT32, 32, 1, array))
 
         early = [submit(rank, first[rank]) for rank in range(2)]
         for rank in range(2):

@@ -20,7 +20,7 @@ from fanin.options import Options, SwitchAddress
 from fanin.protocol import control
 from fanin.protocol.events import MembersChanged, Ready, WorkerEvent, WorkersGone
 from fanin.switch.controller.gate import Entered, Gate
-from tests.control.processes import DEADLINE_S, in_thread
+from tests.support.processes import DEADLINE_S, in_thread
 
 ADMITTED = control.Admitted(
     job="j", rank=0, index=0, generation=1, workers=2, quorum=2, staleness=0, slots=4, words_per_packet=64,
@@ -91,7 +91,7 @@ def controller(*replies: tuple[control.Reply, ...]) -> Iterator[SwitchAddress]:
 
 
 def join(address: SwitchAddress) -> Session:
-    return Session.join(options=Options(connect_timeout_s=5.0), switch=address, job_name="j", rank=0, size=2)
+    return Session.join(options=Options(connect_timeout_s=DEADLINE_S), switch=address, job_name="j", rank=0, size=2)
 
 
 @pytest.fixture

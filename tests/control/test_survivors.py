@@ -10,9 +10,9 @@ import pytest
 from fanin.errors import AdmissionError
 from fanin.host.session.session import Session
 from fanin.options import Options, SwitchAddress
-from tests.control.processes import DEADLINE_S, join_all, until
-from tests.control.services import a_service, address_of
 from tests.support.builders import reduction
+from tests.support.processes import DEADLINE_S, join_all, until
+from tests.support.services import a_service, address_of
 
 SIZE, COUNT = 3, 2000
 LIVENESS_S = 1.0

@@ -22,8 +22,8 @@ from fanin.protocol import control
 from fanin.protocol.control import Refusal
 from fanin.protocol.seal import OPEN, Credentials
 from fanin.switch.controller.gate import Caller
-from tests.control.fakes import EVERYBODY, World, join
-from tests.control.processes import (
+from tests.support.controllers import EVERYBODY, Grove, World, join
+from tests.support.processes import (
     DEADLINE_S,
     Mode,
     SwitchProcess,
@@ -33,7 +33,6 @@ from tests.control.processes import (
     options,
     reduction,
 )
-from tests.control.test_trees import Grove
 
 SECRET = "a secret of sixteen characters"
 
@@ -154,7 +153,9 @@ def test_every_software_switch_sums_tagged_packets_and_says_that_it_does(mode: M
             found.append(sums(sessions))
             assert all(("keyed tags" in session.description) == authenticate for session in sessions)
         assert len({*found[0], *found[1]}) == 1
-        answer = ask(switch.address, control.Ask(), credentials=operator_credentials(None) or OPEN, timeout_s=5.0)
+        answer = ask(
+            switch.address, control.Ask(), credentials=operator_credentials(None) or OPEN, timeout_s=DEADLINE_S
+        )
         assert isinstance(answer, control.Stats)
         assert {job.name: job.authenticated for job in answer.jobs} == {"tags False": False, "tags True": True}
         assert sum(job.counters["dropped_tag"] for job in answer.jobs) == 0

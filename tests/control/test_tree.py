@@ -8,7 +8,6 @@ import signal
 from collections.abc import Iterator
 from functools import partial
 
-import numpy as np
 import pytest
 
 from fanin.errors import AdmissionError, WorkerLostError
@@ -18,7 +17,7 @@ from fanin.key_file import operator_credentials
 from fanin.options import Options, SwitchAddress
 from fanin.protocol import control
 from fanin.protocol.job import SUSPICION_SETTLES_S, SUSPICION_TIMEOUT_S
-from tests.control.processes import (
+from tests.support.processes import (
     DEADLINE_S,
     SwitchProcess,
     a_switch,
@@ -26,9 +25,9 @@ from tests.control.processes import (
     in_thread,
     options,
     reduce_until_it_fails,
+    reduced,
     until,
 )
-from tests.support.builders import reduction
 
 pytestmark = pytest.mark.processes
 
@@ -55,27 +54,6 @@ def leaves(mode: str) -> Iterator[list[SwitchProcess]]:
 
 def join(address: SwitchAddress, job: str, rank: int, given: Options, size: int = SIZE) -> Session:
     return Session.join(options=given, switch=address, job_name=job, rank=rank, size=size)
-
-
-def all_reduce(session: Session, values: np.ndarray[tuple[int], np.dtype[np.float32]], lanes: int) -> bytes:
-    result = np.zeros_like(values)
-    session.wait(session.submit(reduction(values, result, lanes=lanes, divisor=SIZE)), DEADLINE_S)
-    return result.tobytes()
-
-
-def reduced(addresses: list[SwitchAddress], job: str, given: Options, lanes: int) -> list[bytes]:
-    """What each of four ranks, each at its switch, gets for arrays that are made from its rank."""
-    with contextlib.ExitStack() as stack:
-        joining = [in_thread(partial(join, address, job, rank, given)) for rank, address in enumerate(addresses)]
-        sessions = [future.result(DEADLINE_S) for future in joining]
-        for session in sessions:
-            stack.callback(session.close)  # type: ignore[attr-defined]
-        arrays = [np.random.default_rng(rank).normal(size=50_000).astype(np.float32) for rank in range(SIZE)]
-        running = [
-            in_thread(partial(all_reduce, session, array, lanes))  # type: ignore[arg-type]
-            for session, array in zip(sessions, arrays, strict=True)
-        ]
-        return [future.result(DEADLINE_S) for future in running]  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("lanes", [32, 8])

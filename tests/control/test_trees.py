@@ -3,94 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
 
 import pytest
 
-from fanin.options import SwitchAddress
 from fanin.protocol import control
-from fanin.protocol.control import JOIN_INTERVAL_S, JOIN_LEASE_S, Join, Refusal
-from fanin.protocol.events import WorkerJoined, WorkerLeft, WorkerSilent
+from fanin.protocol.control import JOIN_LEASE_S, Refusal
+from fanin.protocol.events import WorkerLeft, WorkerSilent
 from fanin.protocol.seal import OPEN
-from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
-from fanin.switch.controller.controller import Controller
-from fanin.switch.controller.data_plane import DataPlane, Limits
-from fanin.switch.controller.leaf import LeafController, ParentPath
-from tests.control.fakes import BUFFERS, EVERYBODY, FakeServer, join
-
-PATH_MTU = 9000
-
-
-class Grove:
-    """A root, leaves 0 and 1, and what each rank was told."""
-
-    def __init__(self, root_flows: int = 1) -> None:
-        self.now = 0.0
-        limits = Limits(memory_bytes=1 << 28, liveness_timeout_s=5)
-        self.root_server = FakeServer(tuple(range(4919, 4919 + root_flows)))
-        bits = random.Random(1).getrandbits
-        self.root = Controller(
-            limits, {"udp": DataPlane(self.root_server, BUFFERS)}, random_bits=bits, started_s=0.0, engine="none"
-        )
-        self.servers = [FakeServer((5000 + leaf,)) for leaf in range(2)]
-        self.leaves = [
-            LeafController(limits, server, self._path(leaf), BUFFERS, random_bits=bits, started_s=0.0, engine="none")
-            for leaf, server in enumerate(self.servers)
-        ]
-        self.told: defaultdict[str, list[control.Reply]] = defaultdict(list)
-        self.cut: set[int] = set()
-        """Leaves that the root cannot talk to."""
-
-    def _path(self, leaf: int) -> ParentPath:
-        return ParentPath(
-            address=SwitchAddress("udp", "root", 4919),
-            host="10.0.0.1",
-            path_mtu=PATH_MTU,
-            receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES,
-            own_address=f"udp://leaf{leaf}:4919",
-        )
-
-    def settle(self) -> None:
-        """Carry messages until there are none."""
-        for _ in range(10):
-            for number, leaf in enumerate(self.leaves):
-                for key, request in leaf.messages_to_parent():
-                    assert key == (OPEN.name if isinstance(request, control.Attach) else EVERYBODY.key)
-                    if number not in self.cut:
-                        self.root.receive(str(number).encode(), request, self.now, EVERYBODY)
-                for peer, reply in leaf.messages_to_send():
-                    self.told[peer.decode()].append(reply)
-            for peer, reply in self.root.messages_to_send():
-                if peer.decode().isdigit():
-                    self.leaves[int(peer)].receive_from_parent(reply, self.now, EVERYBODY.key)
-                else:
-                    self.told[peer.decode()].append(reply)
-
-    def say(self, leaf: int, request: control.Request, peer: str) -> control.Reply:
-        self.leaves[leaf].receive(peer.encode(), request, self.now, EVERYBODY)
-        self.settle()
-        return self.told[peer][-1]
-
-    def join(self, leaf: int, request: Join) -> control.Reply:
-        return self.say(leaf, request, request.nonce)
-
-    def advance(self, seconds: float) -> None:
-        """Time passes, and everybody has turns."""
-        end = self.now + seconds
-        while self.now < end:
-            self.now = min(self.now + JOIN_INTERVAL_S, end)
-            self.root.handle_timer(self.now)
-            for leaf in self.leaves:
-                leaf.handle_timer(self.now)
-            self.settle()
-
-    def running(self) -> None:
-        """A job of four: ranks 0 and 3 at leaf 1, ranks 1 and 2 at leaf 0."""
-        for rank, leaf in ((0, 1), (1, 0), (2, 0), (3, 1)):
-            self.join(leaf, join(rank, 4))
-        for branch in range(2):
-            self.root.handle_event(WorkerJoined(0, branch), self.now)
-        self.settle()
+from fanin.switch.controller.data_plane import Limits
+from fanin.switch.controller.leaf import LeafController
+from tests.support.controllers import BUFFERS, EVERYBODY, PATH_MTU, FakeServer, Grove, join
 
 
 def test_ranks_at_two_leaves_form_one_job() -> None:
@@ -123,8 +45,10 @@ def test_the_job_starts_once_every_leaf_is_on_the_data_path() -> None:
         assert started.processes == tuple(f"laptop:{1000 + each}" for each in range(4))
     (report,) = grove.root.stats(0.0).jobs
     assert (report.state, report.size, [member.state for member in report.members]) == (
-        "running", 4, ["registered"] * 4,
-    )  # fmt: skip
+        "running",
+        4,
+        ["registered"] * 4,
+    )
 
 
 def test_a_leaf_that_is_lost_is_named_to_who_asks_at_another() -> None:

@@ -62,8 +62,14 @@ def _case(element: Element, lanes: int, contributions: int, factor: float, divis
     total = np.array(words).sum(axis=0, dtype=np.uint32)
     after = [codec.residual_after(x, agreed, BLOCK_ELEMENTS, factor, residual) for x, residual in pairs if feedback]
     return {
-        "element": element.name, "lanes": lanes, "contributions": contributions, "count": COUNT,
-        "block_elements": BLOCK_ELEMENTS, "factor": factor, "divisor": divisor, "bound": codec.bound,
+        "element": element.name,
+        "lanes": lanes,
+        "contributions": contributions,
+        "count": COUNT,
+        "block_elements": BLOCK_ELEMENTS,
+        "factor": factor,
+        "divisor": divisor,
+        "bound": codec.bound,
         "inputs": [_hex(x) for x in inputs],
         "residuals": [_hex(residual) for residual in residuals if residual is not None],
         "own_codes": [_hex(codes.astype(">u2")) for codes in own],
@@ -72,7 +78,7 @@ def _case(element: Element, lanes: int, contributions: int, factor: float, divis
         "sum": _hex(total.astype(">u4")),
         "result": _hex(codec.dequantize(total, agreed, BLOCK_ELEMENTS, COUNT, contributions, divisor)),
         "residuals_after": [_hex(each) for each in after],
-    }  # fmt: skip
+    }
 
 
 def _input(element: Element, generator: np.random.Generator) -> Array:
@@ -106,14 +112,17 @@ def exact_cases() -> list[dict[str, Any]]:
             codec = exact.ExactCodec(element, operator, 3)
             cases.append(
                 {
-                    "element": element.name, "operator": operator.name, "count": COUNT, "divisor": divisor,
+                    "element": element.name,
+                    "operator": operator.name,
+                    "count": COUNT,
+                    "divisor": divisor,
                     "inputs": [_hex(x) for x in inputs],
                     "words": [_hex(each.astype(">u4")) for each in words],
                     "result": _hex(codec.decode(row, COUNT)),
                     "mean": _hex(codec.decode(row, COUNT, divisor)),
                     "without_rank_1": _hex(codec.decode(row, COUNT, present=0b101)),
                 }
-            )  # fmt: skip
+            )
     return cases
 
 
@@ -208,7 +217,7 @@ def wire_cases() -> list[dict[str, Any]]:
             "codes": list(packet.codes), "words": packet.words.tolist(), "bytes": packet.to_bytes().hex(),
         }
         for name, packet in wire_packets().items()
-    ]  # fmt: skip
+    ]
 
 
 TAG_KEY = bytes(range(16))

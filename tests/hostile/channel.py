@@ -14,7 +14,7 @@ from fanin.switch.controller.controller import AnyController, Controller
 from fanin.switch.controller.data_plane import DataPlane, Limits
 from fanin.switch.controller.gate import Entered, Gate
 from fanin.switch.controller.leaf import LeafController, ParentPath
-from tests.control.fakes import BUFFERS, FakeServer
+from tests.support.controllers import BUFFERS, FakeServer
 
 OPERATOR = Credentials(bytes(range(32)), discloses=False)
 MEMORY_BYTES = 1 << 26

@@ -24,8 +24,8 @@ from fanin.protocol.events import WorkerJoined, WorkerLeft
 from fanin.protocol.seal import OPEN, Credentials, tag
 from fanin.switch.controller import gate, resources
 from fanin.switch.controller.leaf import LeafController
-from tests.control.fakes import join
 from tests.hostile.channel import OPERATOR, Channel, Client, LeafChannel, of_job
+from tests.support.controllers import join
 
 MESSAGES = int(os.environ.get("FANIN_FUZZ_MESSAGES", "100000")) // 2
 """For each kind of switch."""
@@ -82,9 +82,11 @@ class Fuzzer:
             return control.Explain(job=name, generation=self.number())
         if kind == 10:
             return control.Tune(
-                job=name, quorum=dice.choice([None, self.number()]), staleness=dice.choice([None, self.number()]),
+                job=name,
+                quorum=dice.choice([None, self.number()]),
+                staleness=dice.choice([None, self.number()]),
                 index=dice.choice([None, self.number()]),
-            )  # fmt: skip
+            )
         return control.Ask()
 
     def message(self, route: bytes) -> bytes:
@@ -243,10 +245,19 @@ def leaf_hears(channel: LeafChannel, fuzzer: Fuzzer) -> None:
             continue
         rank, job = request.join.rank, request.join.job
         placed = control.Placed(
-            index=0, generation=fuzzer.dice.randrange(2**32), branch=0, token=1,
-            ranks=fuzzer.dice.choice([(rank,), (0,), (0, 1), (rank, 0, 1)]), size=3, slots=4, words_per_packet=64,
-            codes_per_packet=1, checksum=False, liveness_timeout_s=5.0, ports=(4919,),
-        )  # fmt: skip
+            index=0,
+            generation=fuzzer.dice.randrange(2**32),
+            branch=0,
+            token=1,
+            ranks=fuzzer.dice.choice([(rank,), (0,), (0, 1), (rank, 0, 1)]),
+            size=3,
+            slots=4,
+            words_per_packet=64,
+            codes_per_packet=1,
+            checksum=False,
+            liveness_timeout_s=5.0,
+            ports=(4919,),
+        )
         answer = fuzzer.dice.choice(
             [
                 {"waiting": control.Waiting(job=job, missing=(1,))},

@@ -11,8 +11,8 @@ from fanin.curve import CLIENT_VARIABLE, CurveKeys, load_or_create
 from fanin.errors import AdmissionError, SwitchUnreachableError
 from fanin.host.session.session import Session
 from fanin.options import Options
-from tests.control.processes import join_all, reduce_together
-from tests.control.services import a_service, address_of
+from tests.support.processes import join_all, reduce_together
+from tests.support.services import a_service, address_of
 
 
 @pytest.mark.parametrize("scheme", ["udp", "zmq"])

@@ -18,8 +18,8 @@ from fanin.host.session.session import Session
 from fanin.options import Options
 from fanin.protocol.wire import Flag, Kind, Packet
 from fanin.switch.service.service import SwitchService
-from tests.control.processes import DEADLINE_S, join_all, reduction
-from tests.control.services import a_service, address_of
+from tests.support.processes import DEADLINE_S, join_all, reduction
+from tests.support.services import a_service, address_of
 
 ROUNDS = 30
 DATAGRAMS_PER_ROUND = 400

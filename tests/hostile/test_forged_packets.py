@@ -21,8 +21,8 @@ from fanin.errors import SwitchLostError
 from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options
 from fanin.protocol.wire import Kind, Packet
-from tests.control.processes import DEADLINE_S, join_all, until
-from tests.control.services import a_service, address_of
+from tests.support.processes import DEADLINE_S, join_all, until
+from tests.support.services import a_service, address_of
 
 SECRET = "what the ranks share"
 COUNT = 8
@@ -77,10 +77,15 @@ def test_forged_contributions_change_a_sum_only_without_tags(native: bool, authe
         until(lambda: counters(index)["contributions"] == 1)
         spec = sessions[0].spec
         forged = Packet(
-            kind=Kind.CONTRIBUTION, job=index, worker=1, generation=spec.generation, base=0, slot=0,
+            kind=Kind.CONTRIBUTION,
+            job=index,
+            worker=1,
+            generation=spec.generation,
+            base=0,
+            slot=0,
             signature=zlib.crc32(struct.pack("!QQBBB", 1, COUNT, Element.INT32, 32, 0)),
             words=np.full(COUNT, FORGED, np.uint32),
-        ).to_bytes()  # fmt: skip
+        ).to_bytes()
         sources = ports_towards(port)
         assert len(sources) >= 2
         for source in sources:

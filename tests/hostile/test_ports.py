@@ -20,8 +20,8 @@ from fanin.switch.service.service import ServiceOptions, SwitchService
 from fanin.switch.service.work_budget import CONTROL_BURST_S, CONTROL_SHARE, WorkBudget
 from fanin.switch.transports import listener as listening
 from fanin.switch.transports.listener import Listener
-from tests.control.processes import DEADLINE_S, SwitchProcess, a_switch, join_all, reduce_together
-from tests.control.services import a_service, address_of
+from tests.support.processes import DEADLINE_S, SwitchProcess, a_switch, join_all, reduce_together
+from tests.support.services import a_service, address_of
 
 LIMITS = ZmtpLimits(frame_bytes=1000, frames=2, message_bytes=1500)
 MANY = 1200

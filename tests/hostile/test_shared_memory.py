@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 from fanin.errors import AdmissionError
-from fanin.numerics.reduction import Element
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import Kind, Packet, parse
 from fanin.switch.server.server import make_server
@@ -34,28 +33,30 @@ from tests.hostile.segment import (
     WORKERS_AT,
     Segment,
 )
-from tests.udp.cluster import PLENTY, WAIT_S, Cluster, gradients, joined, native, reduction, serving, spec_of
+from tests.support.builders import reduction
+from tests.support.engines import DEADLINE_S, Engines
+from tests.support.native_engines import PLENTY, gradients, joined, native, serving, spec_of
 
 LOOPBACK = "127.0.0.1"
 NEVER = (1 << 64) - 1
 
 
 @contextmanager
-def sharing(server: Any, spec: JobSpec) -> Iterator[Cluster]:
+def sharing(server: Any, spec: JobSpec) -> Iterator[Engines]:
     """A job whose workers share the server's memory."""
     server.admit(spec)
     with joined(server, spec, shared_memory=server.shared_memory(spec.job)) as engines:
         assert all(engine.shares_memory for engine in engines)
-        yield Cluster(server, engines)
+        yield Engines(spec, server, engines)
 
 
-def right_sums(job: Cluster, seed: int, count: int = 3000) -> None:
+def right_sums(job: Engines, seed: int, count: int = 3000) -> None:
     """One sum of random integers, which must be exact."""
     arrays = [
         np.random.default_rng((seed, rank)).integers(-99, 99, count, np.int32) for rank in range(len(job.engines))
     ]
     expected = np.sum(arrays, axis=0)
-    job.run(arrays, element=Element.INT32)
+    job.run(arrays)
     for array in arrays:
         np.testing.assert_array_equal(array, expected)
 
@@ -171,7 +172,7 @@ def test_scribbling_over_a_jobs_memory_disturbs_no_other_job(seed: int) -> None:
                 tickets = [engine.submit(reduction(array)) for engine, array in zip(job.engines, arrays, strict=True)]
                 scribble(segment, dice)
                 right_sums(others, turn)
-                right_sums(Cluster(server, by_udp), turn)
+                right_sums(Engines(elsewhere, server, by_udp), turn)
                 for engine, ticket in zip(job.engines, tickets, strict=True):
                     engine.wait(ticket, 0.0)
         assert server.counters()["shared_memory_broken"] > 0
@@ -251,7 +252,7 @@ def test_a_socket_in_two_jobs_outlives_either_of_them(kind: str, ends_first: int
     server = make_server("udp", LOOPBACK, 0, flows=1, memory_bytes=PLENTY, native=kind != "twin")
     with closing(server), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.connect((LOOPBACK, server.ports[0]))
-        client.settimeout(WAIT_S)
+        client.settimeout(DEADLINE_S)
         for spec in specs.values():
             server.admit(spec)
             if kind == "native with shared memory" and spec.job == ends_first:
@@ -315,4 +316,4 @@ def test_a_job_whose_rings_do_not_fit_goes_by_udp(flows: int) -> None:
         assert server.shared_memory(spec.job) == ()
         server.admit(spec_of(2, job=4))
         with joined(server, spec) as engines:
-            right_sums(Cluster(server, engines), 1)
+            right_sums(Engines(spec, server, engines), 1)

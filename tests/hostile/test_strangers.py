@@ -11,8 +11,8 @@ from fanin.protocol.events import WorkerJoined
 from fanin.protocol.seal import OPEN, Credentials
 from fanin.switch.controller.leaf import LeafController
 from fanin.switch.controller.resources import MAX_FORMING_PER_SOURCE, MAX_WAITING_PER_SOURCE
-from tests.control.fakes import join
 from tests.hostile.channel import OPERATOR, Channel, Client, LeafChannel, of_job
+from tests.support.controllers import join
 
 STRANGERS = [OPEN, of_job("a stranger's secret")]
 
@@ -277,9 +277,19 @@ def test_a_rank_that_does_not_exist_joins_and_leaves_at_a_leaf_and_harms_nothing
     own = Client(channel, "rank 0", of_job())
     own.say(join(0, 2))
     placed = control.Placed(
-        index=0, generation=1, branch=0, token=2, ranks=(0,), size=2, slots=4, words_per_packet=64, codes_per_packet=1,
-        checksum=False, liveness_timeout_s=5.0, ports=(4919,),
-    )  # fmt: skip
+        index=0,
+        generation=1,
+        branch=0,
+        token=2,
+        ranks=(0,),
+        size=2,
+        slots=4,
+        words_per_packet=64,
+        codes_per_packet=1,
+        checksum=False,
+        liveness_timeout_s=5.0,
+        ports=(4919,),
+    )
     leaf.receive_from_parent(control.Relayed(job="j", rank=0, placed=placed), 0.0, of_job().name)
     channel.collect()
     assert isinstance(own.hear(), control.Admitted)

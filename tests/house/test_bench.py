@@ -32,8 +32,11 @@ def test_rows_have_a_time_a_ratio_and_an_error_for_every_rival(tmp_path: Path) -
     assert "All-reduce of 4 KiB" in (tmp_path / "fanin-report.html").read_text()
     rows = json.loads(file.read_text())
     assert [(row["backend"], row["lanes"], row["loss_percent"]) for row in rows] == [
-        ("fanin", 32, None), ("fanin", 8, None), ("fanin", 32, 1.0), ("gloo", 32, None),
-    ]  # fmt: skip
+        ("fanin", 32, None),
+        ("fanin", 8, None),
+        ("fanin", 32, 1.0),
+        ("gloo", 32, None),
+    ]
     for row in rows:
         assert set(row) >= FIELDS
         assert row["median_s"] > 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.test_processes import has_ended
+from tests.support.processes import has_ended
 
 pytestmark = pytest.mark.processes
 

@@ -28,8 +28,7 @@ from fanin.transports import transport
 from fanin.transports.addresses import AddressBook
 from fanin.transports.waker import Waker
 from tests.house.repository import ROOT
-from tests.support import cluster
-from tests.transports import clusters
+from tests.support import cluster, engines
 
 PAGE = (ROOT / "docs/extending.md").read_text()
 
@@ -78,8 +77,8 @@ def test_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="needs torch: pip install 'fanin[torch]'")
     from fanin.host.torch.collectives import reduce_collectives, request
     from fanin.options import Options
-    from tests.control.services import a_service, address_of
-    from tests.torch.test_threads import SIZE, groups_of, on_every_rank
+    from tests.support.services import a_service, address_of
+    from tests.torch.groups import SIZE, groups_of, on_every_rank
 
     (code,) = blocks("A collective", "python")
     monkeypatch.setattr(request, "_COLLECTIVES", dict(request._COLLECTIVES))
@@ -108,4 +107,4 @@ def test_a_carrier(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setitem(schemes.SCHEMES, "unix", schemes.SCHEMES["udp"])  # removed in the end
     exec(code, module.__dict__)
-    exec(use, vars(clusters) | vars(path) | {"np": np, "SwitchAddress": SwitchAddress})
+    exec(use, vars(engines) | vars(path) | {"np": np, "SwitchAddress": SwitchAddress})

@@ -16,18 +16,40 @@ SETTINGS: dict[str, Scalar] = {"racks": 2, "uplink_bit_s": 1e8, "tcp_flows": 1}
 
 def row(backend: str, lanes: int, median_s: float, **changes: object) -> Row:
     whole = Row(
-        backend=backend, lanes=lanes, workers=16, bytes=26_214_400, rate_bit_s=1e9, measures="allreduce",
-        median_s=median_s, fastest_s=median_s, slowest_s=median_s, samples=5, ideal_s=median_s,
-        ratio_to_gloo=4.0 / median_s, max_error=0.0, switch="a shard on every host", ranks_per_host=4, processor=0.5,
-    )  # fmt: skip
+        backend=backend,
+        lanes=lanes,
+        workers=16,
+        bytes=26_214_400,
+        rate_bit_s=1e9,
+        measures="allreduce",
+        median_s=median_s,
+        fastest_s=median_s,
+        slowest_s=median_s,
+        samples=5,
+        ideal_s=median_s,
+        ratio_to_gloo=4.0 / median_s,
+        max_error=0.0,
+        switch="a shard on every host",
+        ranks_per_host=4,
+        processor=0.5,
+    )
     return dataclasses.replace(whole, **changes)  # type: ignore[arg-type]
 
 
 def record(*rows: Row) -> RunRecord:
     return RunRecord(
-        version=VERSION, kind="bench", title="", command="fanin bench network --workers 16", started="2026-11-22T00:00",
-        duration_s=1.0, outcome="finished", kernel="Linux 6.18", machine="2 cores", settings=SETTINGS, rows=rows,
-    )  # fmt: skip
+        version=VERSION,
+        kind="bench",
+        title="",
+        command="fanin bench network --workers 16",
+        started="2026-11-22T00:00",
+        duration_s=1.0,
+        outcome="finished",
+        kernel="Linux 6.18",
+        machine="2 cores",
+        settings=SETTINGS,
+        rows=rows,
+    )
 
 
 def test_a_row_says_what_the_cluster_was_where_the_switch_and_what_each_took() -> None:

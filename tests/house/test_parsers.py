@@ -26,9 +26,15 @@ from fanin.options import SwitchAddress
 ROOT = Path(__file__).parents[2]
 SCENARIOS = [path.read_text(encoding="utf-8") for path in sorted(simulator_scenario.SCENARIO_FOLDER.glob("*.toml"))]
 VALUES = st.one_of(
-    st.none(), st.booleans(), st.integers(-(1 << 40), 1 << 40), st.floats(), st.text(max_size=6),
-    st.just([]), st.just({}), st.lists(st.integers(), max_size=2),
-)  # fmt: skip
+    st.none(),
+    st.booleans(),
+    st.integers(-(1 << 40), 1 << 40),
+    st.floats(),
+    st.text(max_size=6),
+    st.just([]),
+    st.just({}),
+    st.lists(st.integers(), max_size=2),
+)
 
 
 @st.composite

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -13,18 +12,11 @@ import pytest
 
 from fanin.emulation.processes import LocalJob, WorkerFailedError, cause_in
 from tests.house.repository import ROOT
+from tests.support.processes import has_ended
 
 pytestmark = pytest.mark.processes
 
 STUB = "tests.support.job_stub"
-GONE_LIMIT_MS = 30_000
-
-
-def has_ended(pidfd: int) -> bool:
-    """Wait for a process that is not a child to end."""
-    poller = select.poll()
-    poller.register(pidfd, select.POLLIN)
-    return bool(poller.poll(GONE_LIMIT_MS))
 
 
 def stub_job(what: str, workers: int = 2) -> LocalJob:

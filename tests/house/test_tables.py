@@ -32,9 +32,19 @@ def all_reduces() -> FigureTable:
     """Of `fanin bench allreduce`, with the longest figures that a run has had."""
     plan = allreduce.Plan(workers=8, bytes=26_214_400, lanes=(32,), against=("gloo",), samples=11, loss_percent=(1.5,))
     row = allreduce.Row(
-        backend="mpi-shm", lanes=32, workers=8, bytes=1, median_s=123.4567, ratio_to_gloo=123.45, fastest_s=123.4,
-        ideal_ratio_to_gloo=12.34, max_error=1.2e-12, slowest_s=1234.5, samples=11, loss_percent=1.5,
-    )  # fmt: skip
+        backend="mpi-shm",
+        lanes=32,
+        workers=8,
+        bytes=1,
+        median_s=123.4567,
+        ratio_to_gloo=123.45,
+        fastest_s=123.4,
+        ideal_ratio_to_gloo=12.34,
+        max_error=1.2e-12,
+        slowest_s=1234.5,
+        samples=11,
+        loss_percent=1.5,
+    )
     return allreduce.table_of(plan, [row])
 
 
@@ -42,32 +52,57 @@ def links() -> FigureTable:
     """Of `fanin bench network`."""
     plan = network.Plan(workers=8, sizes=(4,), link=Link(rate_bit_s=1e8), lanes=(32,), against=("gloo",), samples=5)
     row = Row(
-        backend="fanin", lanes=32, workers=8, bytes=26_214_400, rate_bit_s=1e8, measures="allreduce", median_s=12.345,
-        fastest_s=1.0, slowest_s=2.0, samples=5, ideal_s=1.2345, ratio_to_gloo=12.34, max_error=0.0,
-        retransmissions=123_456, processor=1.0,
-    )  # fmt: skip
+        backend="fanin",
+        lanes=32,
+        workers=8,
+        bytes=26_214_400,
+        rate_bit_s=1e8,
+        measures="allreduce",
+        median_s=12.345,
+        fastest_s=1.0,
+        slowest_s=2.0,
+        samples=5,
+        ideal_s=1.2345,
+        ratio_to_gloo=12.34,
+        max_error=0.0,
+        retransmissions=123_456,
+        processor=1.0,
+    )
     return network.table_of(plan, [row])
 
 
 def training() -> FigureTable:
     """Of `fanin bench staleness`."""
     plan = staleness.Plan(
-        workers=4, steps=160, step_ms=30.0, repeats=2, target=0.9, modes=("synchronous",), conditions=("even",),
+        workers=4,
+        steps=160,
+        step_ms=30.0,
+        repeats=2,
+        target=0.9,
+        modes=("synchronous",),
+        conditions=("even",),
         rate_bit_s=4e6,
-    )  # fmt: skip
+    )
     row = staleness.Row(
-        condition="slow-link", mode="synchronous", to_target_s=123.45, fastest_s=123.45, slowest_s=123.45,
-        speed_up=12.34, seconds=123.4, accuracy=0.945, loss=1.23, choices=(3, 4), points=(),
-    )  # fmt: skip
+        condition="slow-link",
+        mode="synchronous",
+        to_target_s=123.45,
+        fastest_s=123.45,
+        slowest_s=123.45,
+        speed_up=12.34,
+        seconds=123.4,
+        accuracy=0.945,
+        loss=1.23,
+        choices=(3, 4),
+        points=(),
+    )
     return staleness.table_of(plan, [row, dataclasses.replace(row, condition="even", mode="gloo")])
 
 
 def comparison() -> FigureTable:
     """Of `fanin demo --task text`."""
     plan = demo.Plan(task="text", backend="fanin", workers=32, lanes=16, epochs=10, seed=0, faults="")
-    said = {
-        "accuracy": 0.9876, "test_loss": 5.0, "step_s": 1.2345, "communication_s": 1.2345, "epoch": 10, "loss": 1.0,
-    }  # fmt: skip
+    said = {"accuracy": 0.9876, "test_loss": 5.0, "step_s": 1.2345, "communication_s": 1.2345, "epoch": 10, "loss": 1.0}
     run = demo.Run(plan, epochs=[said])
     run.ends = {
         rank: {"wire_bytes_sent": 10**9, "wire_bytes_received": 10**9, "replica": str(rank), "gradient_bytes": 1}

@@ -43,10 +43,26 @@ def run(what: str, tmp_path: Path, **scenario: object) -> tuple[RunRecord, str]:
 def test_who_failed_first_is_named_with_its_status_though_the_run_is_interrupted(tmp_path: Path) -> None:
     record = tmp_path / "run.json"
     process = subprocess.Popen(
-        [sys.executable, "-m", "fanin", "emulate", "--workers", "2", "--record", record, "--html", tmp_path / "p.html",
-         "--", "env", sys.executable, PROGRAM, "one-fails"],
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "fanin",
+            "emulate",
+            "--workers",
+            "2",
+            "--record",
+            record,
+            "--html",
+            tmp_path / "p.html",
+            "--",
+            "env",
+            sys.executable,
+            PROGRAM,
+            "one-fails",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     text = ""
     while not ("still here" in text and "failed" in text):  # said at once, while the other goes on
@@ -168,9 +184,12 @@ def test_options_of_the_interpreter_reach_it_and_its_own_status_is_told(tmp_path
     program.write_text("import os, sys\nprint(sys.flags.dev_mode, os.environ['WORLD_SIZE'])\nsys.exit(3)\n")
     shown = io.StringIO()
     record = emulate(
-        Scenario(workers=1), ["python", "-u", "-X", "dev", str(program)], record_file=None, logs=None,
+        Scenario(workers=1),
+        ["python", "-u", "-X", "dev", str(program)],
+        record_file=None,
+        logs=None,
         console=Console(file=shown, width=200),
-    )  # fmt: skip
+    )
     assert "True 1" in shown.getvalue()
     assert record.workers[0].outcome == "failed with status 3: it wrote no message", "the program's, not torchrun's 1"
 

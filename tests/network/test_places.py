@@ -118,10 +118,21 @@ def test_a_ring_needs_the_same_wherever_our_switch_is() -> None:
 
 def row(processors: float | None, ideal_share: float | None) -> Row:
     return Row(
-        backend="fanin", lanes=32, workers=8, bytes=SIZE, rate_bit_s=1e9, measures="allreduce", median_s=1.0,
-        fastest_s=1.0, slowest_s=1.0, samples=5, ideal_s=ideal_share, ratio_to_gloo=1.0, max_error=0.0,
+        backend="fanin",
+        lanes=32,
+        workers=8,
+        bytes=SIZE,
+        rate_bit_s=1e9,
+        measures="allreduce",
+        median_s=1.0,
+        fastest_s=1.0,
+        slowest_s=1.0,
+        samples=5,
+        ideal_s=ideal_share,
+        ratio_to_gloo=1.0,
+        max_error=0.0,
         processor=processors,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,20 @@ def record() -> RunRecord:
     """One with something in every kind of field."""
     span = Span(activity="wait", start_s=0.5, end_s=0.75, step=3, bytes=4096, waited_for=(1, 0))
     row = Row(
-        backend="fanin", lanes=8, workers=8, bytes=1 << 20, rate_bit_s=1e8, measures="allreduce", median_s=0.3,
-        fastest_s=0.2, slowest_s=0.4, samples=11, ideal_s=0.1, ratio_to_gloo=None, max_error=0.25,
-    )  # fmt: skip
+        backend="fanin",
+        lanes=8,
+        workers=8,
+        bytes=1 << 20,
+        rate_bit_s=1e8,
+        measures="allreduce",
+        median_s=0.3,
+        fastest_s=0.2,
+        slowest_s=0.4,
+        samples=11,
+        ideal_s=0.1,
+        ratio_to_gloo=None,
+        max_error=0.25,
+    )
     link = LinkRecord(name="worker 0", rate_bit_s=None, samples=(LinkSample(time_s=0, up_bytes=5, down_bytes=6),))
     return RunRecord(
         version=VERSION,

@@ -13,9 +13,14 @@ from fanin.emulation.network.timelines import Arrivals, counters_in, read_lines,
 def reduction(submitted: float, done: float, packing_s: float = 0.0, sending_s: float = 0.0) -> dict[str, object]:
     """A line of a worker's file."""
     return {
-        "kind": "reduction", "submitted": submitted, "done": done, "bytes": 100, "packing_s": packing_s,
-        "sending_s": sending_s, "step": 1,
-    }  # fmt: skip
+        "kind": "reduction",
+        "submitted": submitted,
+        "done": done,
+        "bytes": 100,
+        "packing_s": packing_s,
+        "sending_s": sending_s,
+        "step": 1,
+    }
 
 
 START = {"kind": "start", "time": 10.0, "rank": 0, "restart": 0}
@@ -40,9 +45,7 @@ def test_processor_time_beyond_the_stretch_leaves_no_wait() -> None:
 
 
 def test_who_came_last_in_between_is_who_was_waited_for() -> None:
-    arrivals = [
-        Arrivals(1.0, {0: 10, 1: 10}), Arrivals(2.0, {0: 12, 1: 90, 2: 5}), Arrivals(3.0, {0: 99, 1: 90, 2: 5})
-    ]  # fmt: skip
+    arrivals = [Arrivals(1.0, {0: 10, 1: 10}), Arrivals(2.0, {0: 12, 1: 90, 2: 5}), Arrivals(3.0, {0: 99, 1: 90, 2: 5})]
     assert waited_for(arrivals, 1.2, 1.9) == (1, 2, 0)
     assert waited_for(arrivals, 2.1, 2.2) == (0,)
     assert waited_for(arrivals, 3.5, 4.0) == ()

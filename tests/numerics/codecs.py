@@ -73,9 +73,16 @@ class NativeCodec:
         return words_be.copy().view(">u4").astype(np.uint32)
 
     def dequantize(
-        self, words: Words, codes: Codes, block_elements: int, count: int, contributors: int, divisor: float = 1.0,
-        skip: int = 0, keep: int | None = None,
-    ) -> Array:  # fmt: skip
+        self,
+        words: Words,
+        codes: Codes,
+        block_elements: int,
+        count: int,
+        contributors: int,
+        divisor: float = 1.0,
+        skip: int = 0,
+        keep: int | None = None,
+    ) -> Array:
         size_bytes = self.element.bytes
         buffer, out = junk((count - skip if keep is None else keep) * size_bytes)
         words_be = misaligned(words.astype(">u4"))

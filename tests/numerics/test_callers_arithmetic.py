@@ -25,8 +25,10 @@ def test_a_thread_that_flushes_subnormals_gets_the_same_bits() -> None:
     try:
         flushes = bool(torch.tensor([1e-39]) * torch.tensor([1.0]) == 0)
         got: tuple[npt.NDArray[Any], ...] = (
-            native.codes(x, 512), native.quantize(x, codes, 512), native.dequantize(words, codes, 512, x.size, 2),
-        )  # fmt: skip
+            native.codes(x, 512),
+            native.quantize(x, codes, 512),
+            native.dequantize(words, codes, 512, x.size, 2),
+        )
         flushes_still = bool(torch.tensor([1e-39]) * torch.tensor([1.0]) == 0)
     finally:
         torch.set_flush_denormal(False)

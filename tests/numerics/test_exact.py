@@ -51,9 +51,16 @@ def native_encode(x: Array, element: Element, factor: float = 1.0, residual: Res
 
 
 def native_decode(
-    element: Element, operator: Operator, words: Words, count: int, ranks: int, divisor: float = 1.0,
-    present: int = exact.EVERYBODY, skip: int = 0, keep: int | None = None,
-) -> Array:  # fmt: skip
+    element: Element,
+    operator: Operator,
+    words: Words,
+    count: int,
+    ranks: int,
+    divisor: float = 1.0,
+    present: int = exact.EVERYBODY,
+    skip: int = 0,
+    keep: int | None = None,
+) -> Array:
     buffer, out = junk((count - skip if keep is None else keep) * element.bytes)
     words_be = misaligned(words.astype(">u4"))
     _native.exact_decode_into(element, operator, ranks, words_be, count, out, divisor, skip, present)
@@ -70,12 +77,16 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     style, seed = draw(st.sampled_from(STYLES)), draw(st.integers(0, 2**32 - 1))
     skip = draw(st.integers(0, count))
     return {
-        "element": element, "operator": operator, "count": count, "ranks": ranks,
+        "element": element,
+        "operator": operator,
+        "count": count,
+        "ranks": ranks,
         "inputs": [random_array(element, count, style, seed + rank) for rank in range(ranks)],
         "divisor": draw(st.sampled_from([1.0, 3.0, 1e-300])) if divided else 1.0,
         "present": draw(st.sampled_from([exact.EVERYBODY, 0, 1, 0b1010])),
-        "skip": skip, "keep": draw(st.integers(0, count - skip)),
-    }  # fmt: skip
+        "skip": skip,
+        "keep": draw(st.integers(0, count - skip)),
+    }
 
 
 @given(cases())

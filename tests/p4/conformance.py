@@ -28,8 +28,8 @@ from fanin.switch.machine.switch_machine import SwitchMachine
 from tests.p4.emulated import ControlledMachine, P4Machine
 from tests.p4.remote import RemoteDevice, RemoteMachine, on_bmv2, served
 from tests.p4_programs.sides import as_short_as, bare
-from tests.switch.harness import MACHINES, Machine, MachineType
-from tests.switch.leaf import PARENT
+from tests.support.bench import MACHINES, Machine, MachineType
+from tests.support.leaf import PARENT
 
 NO_ECHO = "what a PROBE carries is not parsed, so a checksum in it is neither verified nor answered with another"
 COMPARED = ("contributions", "passes", "duplicates", "rounds")

@@ -45,9 +45,13 @@ class ControlledMachine:
     def admit_leaf(self, spec: JobSpec, uplink: Uplink) -> None:
         end = self._end_of(uplink.parent)
         route = ParentRoute(
-            host=socket.inet_ntoa(end.address.to_bytes(4, "big")), ports=(end.port,), job=uplink.job,
-            generation=uplink.generation, worker=uplink.worker, token=uplink.token,
-        )  # fmt: skip
+            host=socket.inet_ntoa(end.address.to_bytes(4, "big")),
+            ports=(end.port,),
+            job=uplink.job,
+            generation=uplink.generation,
+            worker=uplink.worker,
+            token=uplink.token,
+        )
         self.control.admit(spec, route)
 
     def remove(self, job: int) -> None:

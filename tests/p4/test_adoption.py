@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fanin.protocol.wire import Kind
-from tests.switch.harness import Bench, address, make_spec
+from tests.support.bench import Bench, address, make_spec
 
 pytest.importorskip("p4.v1.p4runtime_pb2", reason="needs p4runtime: pip install 'fanin[p4]'")
 

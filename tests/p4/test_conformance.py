@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from fanin.protocol.wire import Kind
 from tests.p4_programs import bmv2
+from tests.support.bench import Bench, MachineType, address, make_spec
 from tests.switch import test_leaf, test_liveness, test_refusals, test_registration, test_rounds
-from tests.switch.harness import Bench, MachineType, address, make_spec
 
 pytest.importorskip("p4.v1.p4runtime_pb2", reason="needs p4runtime: pip install 'fanin[p4]'")
 

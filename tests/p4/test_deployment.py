@@ -70,8 +70,13 @@ def carried_out(steps: list[str], folder: Path) -> list[dict[str, Any]]:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", str(script)],
-        cwd=ROOT, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=2 * TIMEOUT_S, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=2 * TIMEOUT_S,
+        check=False,
+    )
     logs = "".join(f"\n--- {log.name}\n{log.read_text()[-2000:]}" for log in folder.glob("*.log"))
     assert done.returncode == 0, f"{done.stderr[-3000:]}{logs}"
     outputs = [done.stdout, *(out.read_text() for out in sorted(folder.glob("*.out")))]
@@ -120,9 +125,14 @@ def beside_a_bridge(switch: str, environment: str, folder: Path) -> list[dict[st
     url, log = "udp://10.77.0.100:4919", folder / "switch.log"
     command = f"ip netns exec switch fanin switch --bind 10.77.0.100:4919 {PATIENCE} {switch}"
     steps = [
-        network, offloads, bridge, f"{command} > {log} 2>&1 &", until_listening(4919, log),
-        workers(job, url, environment, folder), STATS.format(url=url),
-    ]  # fmt: skip
+        network,
+        offloads,
+        bridge,
+        f"{command} > {log} 2>&1 &",
+        until_listening(4919, log),
+        workers(job, url, environment, folder),
+        STATS.format(url=url),
+    ]
     return carried_out(steps, folder)
 
 
@@ -142,12 +152,15 @@ def test_the_guide_leads_from_nothing_to_a_job_on_bmv2(through_software: set[obj
     (job,) = commands("4. A job")
     url = "udp://10.77.0.100:4919"
     steps = [
-        network, offloads,
-        f"{{ {switch.strip()} ; }} > {tmp_path / 'switch.log'} 2>&1 &", until_listening(9559, tmp_path / "switch.log"),
+        network,
+        offloads,
+        f"{{ {switch.strip()} ; }} > {tmp_path / 'switch.log'} 2>&1 &",
+        until_listening(9559, tmp_path / "switch.log"),
         f"{{ {controller.strip()} {PATIENCE} ; }} > {tmp_path / 'controller.log'} 2>&1 &",
         until_listening(4919, tmp_path / "controller.log"),
-        workers(job, url, LOSSY, tmp_path), STATS.format(url=url),
-    ]  # fmt: skip
+        workers(job, url, LOSSY, tmp_path),
+        STATS.format(url=url),
+    ]
     lines = carried_out(steps, tmp_path)
     say_rate("BMv2", lines)
     assert replicas(lines) == through_software

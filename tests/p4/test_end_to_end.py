@@ -27,10 +27,9 @@ from fanin.switch.p4runtime.opening import (
     open_device,
     open_remote,
 )
-from tests.control.processes import a_switch, in_thread, join_all, options, reduce_together, until
-from tests.control.services import OPERATOR, a_service, address_of
-from tests.control.test_tree import reduced
 from tests.support.builders import reduction
+from tests.support.processes import a_switch, in_thread, join_all, options, reduce_together, reduced, until
+from tests.support.services import OPERATOR, a_service, address_of
 
 pytestmark = pytest.mark.processes
 GIVEN = options("native-udp")

@@ -340,8 +340,11 @@ def test_an_update_that_breaks_the_specification_gets_its_code(programmed: Bench
 def test_each_update_of_a_batch_has_its_own_code_and_the_good_ones_count(programmed: Bench) -> None:
     good = [entry("INSERT", LPM, MARK, at, lpm1=(bytes([at]), 8)) for at in (1, 2, 3)]
     assert programmed.write(1, good[0], good[0], good[1], good[2]) == [
-        Code.OK, Code.ALREADY_EXISTS, Code.OK, Code.RESOURCE_EXHAUSTED,
-    ]  # fmt: skip
+        Code.OK,
+        Code.ALREADY_EXISTS,
+        Code.OK,
+        Code.RESOURCE_EXHAUSTED,
+    ]
     request = p4runtime_pb2.ReadRequest(device_id=7)
     request.entities.add().table_entry.table_id = LPM
     entries = [entity.table_entry for reply in programmed.stub.Read(request) for entity in reply.entities]

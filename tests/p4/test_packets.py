@@ -25,7 +25,7 @@ from tests.p4.bmv2 import (
     state,
     table,
     to_port,
-)  # fmt: skip
+)
 
 BYTE = [["v", 8]]
 INSTANCE = field("standard_metadata", "instance_type")
@@ -388,8 +388,13 @@ def checksummed() -> V1Switch:
     """Verifies and writes the checksum of an IPv4 header; port 2 when it was wrong."""
     inputs = [field("ip", name) for name in ("a", "b", "c")]
     checksum = {
-        "name": "sum", "id": 0, "target": ["ip", "sum"], "type": "generic", "calculation": "calc", "if_cond": None,
-    }  # fmt: skip
+        "name": "sum",
+        "id": 0,
+        "target": ["ip", "sum"],
+        "type": "generic",
+        "calculation": "calc",
+        "if_cond": None,
+    }
     return start(
         program(
             types={"ip_t": [["a", 64], ["b", 16], ["sum", 16], ["c", 64]]},
@@ -422,10 +427,14 @@ def test_ip_checksums_are_verified_and_written() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "expected"),
     [
-        ("crc32", 0xCBF43926), ("crc16", 0xBB3D), ("crcCCITT", 0x29B1), ("identity", 0x3132333435363738),
-        ("csum16", 0xFF ^ 0xF6 | 0x2A00), ("xor16", 0x3908),
+        ("crc32", 0xCBF43926),
+        ("crc16", 0xBB3D),
+        ("crcCCITT", 0x29B1),
+        ("identity", 0x3132333435363738),
+        ("csum16", 0xFF ^ 0xF6 | 0x2A00),
+        ("xor16", 0x3908),
     ],
-)  # fmt: skip
+)
 def test_hashes_of_the_digits_one_to_nine(algorithm: str, expected: int) -> None:
     """The check values of the catalogues of CRCs; the others by hand."""
     digits = {"type": "hexstr", "value": "0x313233343536373839", "bitwidth": 72}
@@ -439,7 +448,10 @@ def test_hashes_of_the_digits_one_to_nine(algorithm: str, expected: int) -> None
                     "a",
                     call(
                         "modify_field_with_hash_based_offset",
-                        field("o", "v"), number(0), named("calculation", "calc"), number(1 << 64),
+                        field("o", "v"),
+                        number(0),
+                        named("calculation", "calc"),
+                        number(1 << 64),
                     ),
                     to_port(1),
                 )
@@ -447,7 +459,7 @@ def test_hashes_of_the_digits_one_to_nine(algorithm: str, expected: int) -> None
             ingress=[table("t", ["a"], default=(0, ()))],
             calculations=[{"name": "calc", "id": 0, "algo": algorithm, "input": [digits]}],
         )
-    )  # fmt: skip
+    )
     ((_, answer),) = switch.process(0, bytes(8), 0.0)
     if algorithm != "csum16":
         assert int.from_bytes(answer, "big") == expected

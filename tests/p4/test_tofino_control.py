@@ -11,10 +11,10 @@ from fanin.errors import ConfigurationError, ProgramError
 from fanin.numerics.reduction import Element
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import Kind
+from tests.support.bench import Bench, address, make_spec
 from tests.support.cluster import SWITCH_MACHINES, Cluster, expected, job
+from tests.support.leaf import UPLINK
 from tests.support.network import Link
-from tests.switch.harness import Bench, address, make_spec
-from tests.switch.leaf import UPLINK
 
 pytest.importorskip("p4.v1.p4runtime_pb2", reason="needs p4runtime: pip install 'fanin[p4]'")
 

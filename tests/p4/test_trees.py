@@ -13,8 +13,8 @@ import pytest
 
 from fanin.protocol.wire import OFFSET_FLAGS, OFFSET_KIND, Flag, Kind
 from tests.support.cluster import SWITCH_MACHINES
+from tests.support.leaf import Leaf, LeafHistory
 from tests.switch import test_tree
-from tests.switch.leaf import Leaf, LeafHistory
 
 pytest.importorskip("p4.v1.p4runtime_pb2", reason="needs p4runtime: pip install 'fanin[p4]'")
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.p4_programs import bmv2
-from tests.p4_programs.subjects import Emulated, Subject
+from tests.p4_programs.subjects import Emulated, OpenSubject, Subject
 
-OpenSubject = Callable[[str], Subject]
 BMV2_SKIP = pytest.mark.skipif(bmv2.missing() is not None, reason=bmv2.missing() or "")
 
 

@@ -10,7 +10,7 @@ from fanin.switch.machine.switch_machine import SwitchMachine
 from tests.p4_programs.frames import Place, frame_to_switch, payload_for
 from tests.p4_programs.histories import History
 from tests.p4_programs.subjects import Subject, program
-from tests.switch.harness import Bench, address
+from tests.support.bench import Bench, address
 
 Sent = dict[int, list[bytes]]
 """Payloads by the address that they go to."""
@@ -104,7 +104,13 @@ def bare(payload: bytes) -> bytes:
     """An answer of the twin without what hardware may leave out (docs/protocol.md)."""
     answer = parse(payload)
     acknowledgement = Packet(
-        kind=Kind.ANSWER, job=answer.job, worker=answer.worker, flags=Flag.BARE | answer.flags & Flag.CHECKSUM,
-        generation=answer.generation, slot=answer.slot, base=answer.base, bitmap=answer.bitmap,
-    )  # fmt: skip
+        kind=Kind.ANSWER,
+        job=answer.job,
+        worker=answer.worker,
+        flags=Flag.BARE | answer.flags & Flag.CHECKSUM,
+        generation=answer.generation,
+        slot=answer.slot,
+        base=answer.base,
+        bitmap=answer.bitmap,
+    )
     return acknowledgement.to_bytes()

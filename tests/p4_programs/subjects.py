@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -48,6 +48,10 @@ class Subject(Protocol):
 
     def counter(self, name: str, index: int) -> int:
         """Packets in one cell of a counter."""
+
+
+OpenSubject = Callable[[str], Subject]
+"""Starts a subject with the configuration of that name."""
 
 
 class Emulated:
@@ -133,5 +137,14 @@ def program(subject: Subject, spec: JobSpec) -> None:
 
 
 __all__ = [
-    "BUILD", "CPU_PORT", "GROUP", "REASONS", "SWITCH_MAC", "Emulated", "Subject", "parameters", "program", "write_job",
-]  # fmt: skip
+    "BUILD",
+    "CPU_PORT",
+    "GROUP",
+    "REASONS",
+    "SWITCH_MAC",
+    "Emulated",
+    "Subject",
+    "parameters",
+    "program",
+    "write_job",
+]

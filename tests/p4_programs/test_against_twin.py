@@ -9,12 +9,12 @@ import pytest
 
 from fanin.protocol.wire import Kind, Packet, parse
 from fanin.switch.machine.switch_machine import SwitchMachine
-from tests.p4_programs.conftest import OpenSubject
 from tests.p4_programs.frames import Place
 from tests.p4_programs.histories import History, random_spec
 from tests.p4_programs.sides import ProgramSides
+from tests.p4_programs.subjects import OpenSubject
+from tests.support.bench import Bench
 from tests.support.builders import job_spec
-from tests.switch.harness import Bench
 
 WORDS = {"v1model-64": 64, "v1model-256": 256}
 PACKETS = 150

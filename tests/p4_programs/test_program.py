@@ -11,7 +11,7 @@ from fanin.switch.machine.switch_machine import SwitchMachine
 from tests.p4_programs.frames import SERVICE_PORT, SWITCH_ADDRESS, SWITCH_MAC, Place, frame_to_switch, payload_for
 from tests.p4_programs.sides import ProgramSides
 from tests.p4_programs.subjects import CPU_PORT, REASONS, Subject, program, write_job
-from tests.switch.harness import Bench, make_spec, words_of
+from tests.support.bench import Bench, make_spec, words_of
 
 CONTROLLER = Place(30)
 ARP = "!HHBBH6sI6sI"
@@ -19,9 +19,14 @@ ARP = "!HHBBH6sI6sI"
 
 def contribution(spec: JobSpec, worker: int, *values: int, slot: int = 0, base: int = 0) -> bytes:
     packet = Packet(
-        kind=Kind.CONTRIBUTION, job=spec.job, generation=spec.generation, worker=worker, slot=slot, base=base,
+        kind=Kind.CONTRIBUTION,
+        job=spec.job,
+        generation=spec.generation,
+        worker=worker,
+        slot=slot,
+        base=base,
         words=words_of(*values),
-    )  # fmt: skip
+    )
     return packet.to_bytes()
 
 

@@ -17,12 +17,11 @@ import pytest
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import Flag, Kind, Packet, Reason, parse
 from fanin.switch.machine.switch_machine import SwitchMachine
-from tests.p4_programs.conftest import OpenSubject
 from tests.p4_programs.frames import Place, frame_to_switch, payload_for
 from tests.p4_programs.histories import History
 from tests.p4_programs.sides import Sent, Sides, as_short_as, bare
-from tests.p4_programs.subjects import CPU_PORT, REASONS, Subject, write_job
-from tests.switch.harness import Bench, make_spec, words_of
+from tests.p4_programs.subjects import CPU_PORT, REASONS, OpenSubject, Subject, write_job
+from tests.support.bench import Bench, make_spec, words_of
 
 STALE, SYNCHRONOUS = "tna-model", "tna-model-synchronous"
 WORDS = 8
@@ -91,16 +90,21 @@ def spec_for(random: Random, configuration: str) -> JobSpec:
     workers = random.choice([1, 2, 3, 4])
     staleness = random.choice([0, 1, 2]) if configuration == STALE else 0
     return make_spec(
-        workers=workers, quorum=random.randint(1, workers), staleness=staleness, slots=random.randint(1, 3),
-        words=WORDS,
-    )  # fmt: skip
+        workers=workers, quorum=random.randint(1, workers), staleness=staleness, slots=random.randint(1, 3), words=WORDS
+    )
 
 
 def contribution(spec: JobSpec, worker: int, *values: int, slot: int = 0, base: int = 0, signature: int = 0) -> bytes:
     packet = Packet(
-        kind=Kind.CONTRIBUTION, job=spec.job, generation=spec.generation, worker=worker, slot=slot, base=base,
-        signature=signature, words=words_of(*values),
-    )  # fmt: skip
+        kind=Kind.CONTRIBUTION,
+        job=spec.job,
+        generation=spec.generation,
+        worker=worker,
+        slot=slot,
+        base=base,
+        signature=signature,
+        words=words_of(*values),
+    )
     return packet.to_bytes()
 
 

@@ -103,17 +103,37 @@ def measured() -> RunRecord:
         for backend, lanes in (("fanin", 32), ("fanin", 16), ("fanin", 8), ("gloo", 32))
     ]
     steps = [
-        Row(backend=backend, lanes=lanes, workers=4, bytes=29_000_000, rate_bit_s=rate, measures="step",
-            median_s=median_s, fastest_s=median_s * 0.97, slowest_s=median_s * 1.1, samples=20, ideal_s=None,
-            ratio_to_gloo=4.9 / median_s, max_error=None)
+        Row(
+            backend=backend,
+            lanes=lanes,
+            workers=4,
+            bytes=29_000_000,
+            rate_bit_s=rate,
+            measures="step",
+            median_s=median_s,
+            fastest_s=median_s * 0.97,
+            slowest_s=median_s * 1.1,
+            samples=20,
+            ideal_s=None,
+            ratio_to_gloo=4.9 / median_s,
+            max_error=None,
+        )
         for rate in rates
         for backend, lanes, median_s in (("fanin", 32, 2.9), ("fanin", 8, 1.1), ("gloo", 32, 4.9))
-    ]  # fmt: skip
+    ]
     return RunRecord(
-        version=VERSION, kind="bench", title="All-reduce on real links", outcome="finished", software="0.1.0",
-        command="fanin bench network --workers 8 --rate 1gbit --lanes 32,16,8 --against gloo", duration_s=412.0,
-        started="2026-11-21T12:00:00Z", kernel="Linux 6.18", machine="2 cores", rows=(*rows, *steps),
-    )  # fmt: skip
+        version=VERSION,
+        kind="bench",
+        title="All-reduce on real links",
+        outcome="finished",
+        software="0.1.0",
+        command="fanin bench network --workers 8 --rate 1gbit --lanes 32,16,8 --against gloo",
+        duration_s=412.0,
+        started="2026-11-21T12:00:00Z",
+        kernel="Linux 6.18",
+        machine="2 cores",
+        rows=(*rows, *steps),
+    )
 
 
 def _row(backend: str, lanes: int, workers: int, size: int, rate: float) -> Row:
@@ -122,29 +142,60 @@ def _row(backend: str, lanes: int, workers: int, size: int, rate: float) -> Row:
     median_s = ideal_s * 1.05 + 4e-4
     gloo_s = size * 2 * (workers - 1) / workers * 8 * 1.04 / rate * 1.05 + 4e-4
     return Row(
-        backend=backend, lanes=lanes, workers=workers, bytes=size, rate_bit_s=rate, measures="allreduce",
-        median_s=median_s, fastest_s=median_s * 0.96, slowest_s=median_s * 1.15, samples=11, ideal_s=ideal_s,
-        ratio_to_gloo=gloo_s / median_s, max_error=3e-7, retransmissions=3 if backend == "fanin" else None,
-    )  # fmt: skip
+        backend=backend,
+        lanes=lanes,
+        workers=workers,
+        bytes=size,
+        rate_bit_s=rate,
+        measures="allreduce",
+        median_s=median_s,
+        fastest_s=median_s * 0.96,
+        slowest_s=median_s * 1.15,
+        samples=11,
+        ideal_s=ideal_s,
+        ratio_to_gloo=gloo_s / median_s,
+        max_error=3e-7,
+        retransmissions=3 if backend == "fanin" else None,
+    )
 
 
 def compared() -> RunRecord:
     """Training in several modes under several conditions, with one that never reached its target."""
     conditions, modes = ("even workers", "one of them 3 times slower, always"), ("synchronous", "stale", "asynchronous")
     return RunRecord(
-        version=VERSION, kind="bench", title="Does staleness pay?", command="fanin bench staleness", duration_s=60.0,
-        started="2026-11-21T12:00:00Z", outcome="finished", software="0.1.0", kernel="Linux 6.18", machine="2 cores",
+        version=VERSION,
+        kind="bench",
+        title="Does staleness pay?",
+        command="fanin bench staleness",
+        duration_s=60.0,
+        started="2026-11-21T12:00:00Z",
+        outcome="finished",
+        software="0.1.0",
+        kernel="Linux 6.18",
+        machine="2 cores",
         quantities=tuple(
-            Quantity(plot="Time to 90 % accuracy", group=condition, name=mode, unit="s",
-                     value=None if mode == "stale" and group else 4.0 + group + index, caption="Smoothed.")
+            Quantity(
+                plot="Time to 90 % accuracy",
+                group=condition,
+                name=mode,
+                unit="s",
+                value=None if mode == "stale" and group else 4.0 + group + index,
+                caption="Smoothed.",
+            )
             for group, condition in enumerate(conditions)
             for index, mode in enumerate(modes)
         ),
         progress=tuple(
-            Progress(time_s=0.5 * point * (1 + index), rank=0, group=condition, label=mode,
-                     accuracy=1 - 0.8 * math.exp(-0.3 * point), loss=2 * math.exp(-0.2 * point))
+            Progress(
+                time_s=0.5 * point * (1 + index),
+                rank=0,
+                group=condition,
+                label=mode,
+                accuracy=1 - 0.8 * math.exp(-0.3 * point),
+                loss=2 * math.exp(-0.2 * point),
+            )
             for condition in conditions
             for index, mode in enumerate(modes)
             for point in range(12)
         ),
-    )  # fmt: skip
+    )

@@ -70,9 +70,14 @@ def test_quantities_have_a_plot_per_kind_and_axes_per_condition() -> None:
 def test_columns_of_numbers_stand_to_the_right_and_words_to_the_left() -> None:
     table = next(table for table in tables_of(emulated(workers=2, steps=10)) if table.title == "Workers")
     assert dict(zip(table.headings, table.numeric, strict=True)) == {
-        "worker": False, "where": False, "ended": False, "slowed down": True, "packets": True, "sent again": True,
+        "worker": False,
+        "where": False,
+        "ended": False,
+        "slowed down": True,
+        "packets": True,
+        "sent again": True,
         "round trip": True,
-    }  # fmt: skip
+    }
 
 
 def test_a_long_table_is_folded_and_a_short_one_is_not() -> None:

@@ -51,18 +51,27 @@ def test_the_model_of_two_levels_ends_when_root_and_leaf_machines_do(
     kind = "twin" if WORKER_MACHINES["native"] is None else "native"
     words, elements = 64, 64 * 50 + 24
     tree = Tree(
-        root=kind, leaf=kind, worker=kind, leaves=leaves, per_leaf=per_leaf, slots=window, words_per_packet=words,
+        root=kind,
+        leaf=kind,
+        worker=kind,
+        leaves=leaves,
+        per_leaf=per_leaf,
+        slots=window,
+        words_per_packet=words,
         link=Link(delay_s=DELAY_S, bytes_per_s=BYTES_PER_S),
-    )  # fmt: skip
+    )
     tree.run_for(0.25)  # between two heartbeats
     tree.all_reduce([np.ones(8 * window * words, np.int32)] * (leaves * per_leaf))  # opens the congestion windows
     begun = tree.now
     tree.all_reduce([np.ones(elements, dtype)] * (leaves * per_leaf))
     assert sum(worker.counters()["retransmissions"] for worker in tree.workers) == 0
     transfer = Transfer(
-        tensor_bytes=elements * 4, words_per_packet=words, codes_per_packet=1 if dtype is np.float32 else 0,
-        window=window, overhead_bytes=0,
-    )  # fmt: skip
+        tensor_bytes=elements * 4,
+        words_per_packet=words,
+        codes_per_packet=1 if dtype is np.float32 else 0,
+        window=window,
+        overhead_bytes=0,
+    )
     fabric = Fabric(workers=leaves * per_leaf, ports=per_leaf, bytes_per_s=BYTES_PER_S, delay_s=DELAY_S, switch_s=0.0)
     assert aggregate(fabric, transfer) == pytest.approx(tree.now - begun, rel=1e-6)
 

@@ -101,9 +101,17 @@ def test_a_worker_that_takes_codes_of_different_ages_for_the_same_is_found(monke
 def test_an_eviction_waits_for_a_switch_that_is_stopped() -> None:
     """What waits in its socket came before: a contribution to the round which the eviction closes."""
     job = JobPlan(
-        workers=4, staleness=1, max_staleness=3, slots=1, chunks=1, steps=1, think_s=0.001, slow=(5.0, 1.0, 5.0, 1.0),
-        policy="wait", on_worker_loss="continue",
-    )  # fmt: skip
+        workers=4,
+        staleness=1,
+        max_staleness=3,
+        slots=1,
+        chunks=1,
+        steps=1,
+        think_s=0.001,
+        slow=(5.0, 1.0, 5.0, 1.0),
+        policy="wait",
+        on_worker_loss="continue",
+    )
     stopped = Fault(kind="pause", at_s=0.009, for_s=0.9)
     evicted = Fault(kind="evict", at_s=0.26, rank=3)
     scenario = Scenario(jobs=(job,), link=Link(stray=0.002), faults=(stopped, evicted), noise_s=0.4)

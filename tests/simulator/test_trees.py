@@ -46,14 +46,21 @@ def test_a_tree_gives_the_bits_of_one_switch_whatever_the_links_and_leaves_do(se
     dice = random.Random(seed)
     leaves = dice.randint(1, 4)
     plan = JobPlan(
-        workers=dice.randint(leaves, 9), slots=dice.randint(1, 4), chunks=dice.randint(1, 8), steps=4,
-        element=dice.choice(("int32", "float32")), ahead=dice.randint(1, 3),
-    )  # fmt: skip
+        workers=dice.randint(leaves, 9),
+        slots=dice.randint(1, 4),
+        chunks=dice.randint(1, 8),
+        steps=4,
+        element=dice.choice(("int32", "float32")),
+        ahead=dice.randint(1, 3),
+    )
     restart = Fault(kind="restart", leaf=dice.randrange(leaves), at_s=0.002, for_s=0.01)
     tree = Scenario(
-        jobs=(dataclasses.replace(plan, tree=True),), leaves=leaves, link=HOSTILE, noise_s=0.5,
+        jobs=(dataclasses.replace(plan, tree=True),),
+        leaves=leaves,
+        link=HOSTILE,
+        noise_s=0.5,
         faults=(restart,) if seed % 2 else (),
-    )  # fmt: skip
+    )
     one_switch = Scenario(jobs=(plan,))
     assert results_of(finished(tree, seed, kind)) == results_of(finished(one_switch, seed, kind))
 
@@ -110,7 +117,9 @@ def test_leaves_are_judged_by_books_of_their_own() -> None:
     plan = JobPlan(tree=True, workers=4, steps=10)
     with pytest.raises(ViolationError, match="on its way up") as caught:
         simulate(
-            Scenario(jobs=(plan,), leaves=2, link=Link(duplicate=0.5), noise_s=1.0), 1,
-            kind="python", switch=machine_of(AddsADuplicate),
-        )  # fmt: skip
+            Scenario(jobs=(plan,), leaves=2, link=Link(duplicate=0.5), noise_s=1.0),
+            1,
+            kind="python",
+            switch=machine_of(AddsADuplicate),
+        )
     assert caught.value.kind == "conservation"

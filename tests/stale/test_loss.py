@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 def ends_of(mode: str) -> list[dict[str, Any]]:
     """What the survivors told at their ends, the last rank having died."""
     environment = {"FANIN_ON_WORKER_LOSS": "continue"}
-    with running(["-m", "tests.stale.loss_rank", mode], SIZE, environment) as job:
+    with running(["tests.stale.loss_rank", mode], SIZE, environment) as job:
         assert job.wait(120, [SIZE - 1]) == [-signal.SIGKILL], job.output(SIZE - 1)
         codes = job.wait(70, range(SIZE - 1))
         assert codes == [0] * (SIZE - 1), [job.output(rank) for rank in range(SIZE - 1)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.control.processes import a_switch
+from tests.support.processes import a_switch
 from tests.support.ranks import Job, running
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
@@ -25,10 +25,13 @@ def a_job(size: int, quorum: int, **environment: str) -> Iterator[Job]:
     """Founders, of whom the last has died."""
     with a_switch("native-udp") as switch:
         everyones = {
-            "FANIN_SWITCH": str(switch.address), "FANIN_ON_WORKER_LOSS": "continue", "QUORUM": str(quorum), "DIES": "1",
+            "FANIN_SWITCH": str(switch.address),
+            "FANIN_ON_WORKER_LOSS": "continue",
+            "QUORUM": str(quorum),
+            "DIES": "1",
             **environment,
-        }  # fmt: skip
-        with running(["-m", "tests.stale.newcomer_rank"], size, everyones) as job:
+        }
+        with running(["tests.stale.newcomer_rank"], size, everyones) as job:
             assert job.wait(TIMEOUT_S, [size - 1]) == [-signal.SIGKILL], job.output(size - 1)
             yield job
 

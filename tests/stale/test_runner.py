@@ -24,7 +24,7 @@ from fanin.host.stale.scale import ScaleEpochs
 from fanin.numerics.reduction import WIDE_SUMS, Reduction, lanes_number
 from fanin.options import Options
 from fanin.protocol.events import ReductionDone, RoundHeard, Stands
-from tests.transports.clusters import DEADLINE_S, Cluster, Scheme, cluster, make_spec
+from tests.support.engines import DEADLINE_S, Engines, Scheme, cluster, make_spec
 
 WORKERS, ELEMENTS, STALENESS, FLOWS = 3, 500, 2, 2
 EPOCH_ROUNDS, POWER = 64, 3
@@ -89,7 +89,7 @@ class Member:
 class Job(list[Member]):
     """The members, and the cluster that carries them."""
 
-    def __init__(self, running: Cluster, layout: Layout, native: bool) -> None:
+    def __init__(self, running: Engines, layout: Layout, native: bool) -> None:
         super().__init__()
         self.running = running
         self.layout = layout

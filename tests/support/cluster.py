@@ -9,7 +9,8 @@ from typing import Any, cast
 import numpy as np
 
 from fanin.emulation.simulator.oracle import expected as expected
-from fanin.numerics.reduction import Reduction
+from fanin.numerics.fixed_point import to_bfloat16
+from fanin.numerics.reduction import Element, Reduction
 from fanin.protocol.events import Ready, ReductionDone, WorkerEvent
 from fanin.protocol.job import JobSpec
 from tests.support.builders import Array as Array
@@ -81,3 +82,17 @@ class Cluster:
     def total(self, counter: str) -> int:
         """A counter, added up over the workers."""
         return sum(worker.counters()[counter] for worker in self.workers)
+
+
+def normal(element: Element, workers: int, count: int, seed: int = 1) -> list[Array]:
+    """One array of normal numbers per worker."""
+    values = np.random.default_rng(seed).standard_normal((workers, count))
+    if element is Element.BFLOAT16:
+        return [to_bfloat16(x.astype(np.float32)) for x in values]
+    dtypes = {Element.FLOAT32: np.float32, Element.FLOAT64: np.float64, Element.FLOAT16: np.float16}
+    return [x.astype(dtypes[element]) for x in values]
+
+
+def same_bits(results: list[Array], want: Array) -> bool:
+    """Whether every rank has exactly this."""
+    return all(result.tobytes() == want.tobytes() for result in results)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fanin.emulation.processes import free_port
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.rank_server import ROOT as ROOT
+from tests.support.rank_server import Rank
 
 
 class Job:
@@ -23,7 +22,7 @@ class Job:
         self._port = str(free_port())
         self._command, self._size, self._environment = command, size, environment
         self.folder = folder
-        self._replaced: list[subprocess.Popen[bytes]] = []
+        self._replaced: list[Rank] = []
         self.processes = [self._start(rank, {}) for rank in range(size)]
 
     def replace(self, rank: int, environment: Mapping[str, str]) -> None:
@@ -33,18 +32,22 @@ class Job:
         self._replaced.append(self.processes[rank])
         self.processes[rank] = self._start(rank, environment)
 
-    def _start(self, rank: int, more: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def _start(self, rank: int, more: Mapping[str, str]) -> Rank:
         env = {
-            **os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self._size),
-            "LOCAL_WORLD_SIZE": str(self._size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self._port,
-            "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
-            **{name: value.replace("%r", str(rank)) for name, value in self._environment.items()}, **more,
-        }  # fmt: skip
+            **os.environ,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(self._size),
+            "LOCAL_WORLD_SIZE": str(self._size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": self._port,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
+            **{name: value.replace("%r", str(rank)) for name, value in self._environment.items()},
+            **more,
+        }
         arguments = [part.replace("%r", str(rank)) for part in self._command]
-        with (self.folder / f"rank{rank}.txt").open("wb") as output:
-            return subprocess.Popen(
-                [sys.executable, *arguments], env=env, cwd=self.folder, stdout=output, stderr=subprocess.STDOUT
-            )
+        return Rank(arguments, env, self.folder, self.folder / f"rank{rank}.txt")
 
     def wait(self, timeout_s: float, ranks: Sequence[int] | None = None) -> list[int | None]:
         """Exit codes of the ranks (all of them by default); None for one that still runs at the end."""
@@ -71,7 +74,7 @@ class Job:
 
 @contextmanager
 def running(command: Sequence[str], size: int, environment: Mapping[str, str] | None = None) -> Iterator[Job]:
-    """A job of `size` ranks running `python COMMAND`; `%r` in it, and in the environment, becomes the rank."""
+    """A job of `size` ranks running `python -m COMMAND`; `%r` in it, and in the environment, becomes the rank."""
     with tempfile.TemporaryDirectory() as name:
         job = Job(command, size, Path(name), environment or {})
         try:

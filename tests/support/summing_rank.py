@@ -11,6 +11,7 @@
 | `steps` | how many sums; errors are raised | without end; the last line is the error |
 | `habit` | `forks`, or `holds the interpreter` after the first sum | neither |
 
+With FANIN_TIMELINE it writes down each sum that it has, as torch's ranks do with their steps.
 The last line of a rank that has taken its steps is `{"loss": ...}`, by how much its sums were wrong.
 """
 
@@ -21,7 +22,8 @@ import itertools
 import json
 import os
 import sys
-from typing import Any
+import time
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -50,7 +52,7 @@ def main(facts: dict[str, Any]) -> None:
             if facts.get("habit") == "forks" and os.fork() == 0:
                 sys.stdin.read()  # until the test lets go of the other end
                 os._exit(0)
-            worst = sums(session, steps, facts)
+            worst = sums(session, steps, facts, options.timeline)
         print(json.dumps({"loss": worst}))
     except FaninError as error:
         if steps is not None:
@@ -58,8 +60,15 @@ def main(facts: dict[str, Any]) -> None:
         print(json.dumps({"error": type(error).__name__, "text": str(error)}), flush=True)
 
 
-def sums(session: Session, steps: int | None, facts: dict[str, Any]) -> float:
+def sums(session: Session, steps: int | None, facts: dict[str, Any], timeline: str | None) -> float:
     """The largest error of any sum."""
+    path = os.devnull if timeline is None else timeline.replace("%r", str(session.rank))
+    with open(path, "a", encoding="utf-8", buffering=1) as lines:
+        return summed(session, steps, facts, lines)
+
+
+def summed(session: Session, steps: int | None, facts: dict[str, Any], lines: TextIO) -> float:
+    """The same, with a line in a file for each sum."""
     element = Element[facts.get("element", "float32").upper()]
     dtype = np.int32 if element is Element.INT32 else np.float32
     size, worst = session.size, 0.0
@@ -79,6 +88,7 @@ def sums(session: Session, steps: int | None, facts: dict[str, Any]) -> float:
         expected = size * (size + 1) // 2 + size * step if element is Element.INT32 else size
         worst = max(worst, float(np.abs(result - expected).max()))
         assert worst == 0
+        lines.write(json.dumps({"kind": "step", "time": time.monotonic(), "step": step + 1}) + "\n")
         if step == 0 and facts.get("habit") == "holds the interpreter":
             ctypes.PyDLL(None).sleep(HELD_S)  # unlike CDLL, with the interpreter's lock
     return worst

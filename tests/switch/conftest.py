@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.switch.harness import MACHINES, MachineType
+from tests.support.bench import MACHINES, MachineType
 
 
 @pytest.fixture(params=sorted(MACHINES, reverse=True))

@@ -9,7 +9,7 @@ import pytest
 from fanin.errors import AdmissionError
 from fanin.protocol.job import SWITCH_QUEUE_BYTES, SWITCH_QUEUE_DATAGRAMS, JobSpec
 from fanin.protocol.wire import Kind
-from tests.switch.harness import PLENTY, Bench, MachineType, address, make_spec
+from tests.support.bench import PLENTY, Bench, MachineType, address, make_spec
 
 
 def test_a_pool_is_refused_when_memory_is_out_and_fits_again_after_a_removal(machine_type: MachineType) -> None:
@@ -114,9 +114,19 @@ def test_a_job_admitted_again_starts_from_nothing(machine_type: MachineType) -> 
 def test_counters_have_the_same_names_in_the_same_order_always(machine_type: MachineType) -> None:
     names = list(machine_type(PLENTY).counters())
     assert names[:12] == [
-        "packets_in", "packets_out", "bytes_in", "bytes_out", "contributions", "passes", "duplicates", "answers",
-        "receipts", "rounds", "notices", "unsent",
-    ]  # fmt: skip
+        "packets_in",
+        "packets_out",
+        "bytes_in",
+        "bytes_out",
+        "contributions",
+        "passes",
+        "duplicates",
+        "answers",
+        "receipts",
+        "rounds",
+        "notices",
+        "unsent",
+    ]
     assert all(name.startswith("dropped_") for name in names[12:])
     assert len(names) == 12 + 17
     bench = Bench(machine_type)
@@ -147,7 +157,7 @@ def test_counters_add_up(machine_type: MachineType) -> None:
         "answers": 1,
         "rounds": 1,
         "last_arrivals_1": 1,
-    }  # fmt: skip
+    }
 
 
 def test_what_nobody_fetches_is_bounded_in_number(machine_type: MachineType) -> None:

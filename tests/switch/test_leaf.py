@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from fanin.protocol.wire import SWITCH_WORKER, Flag, Kind, Packet, Reason
-from tests.switch.harness import MACHINES, Bench, Machine, MachineType, address, make_spec, words_of
-from tests.switch.leaf import PARENT, UPLINK, Leaf, LeafHistory, LeafMachine
+from tests.support.bench import MACHINES, Bench, Machine, MachineType, address, make_spec, words_of
+from tests.support.leaf import PARENT, UPLINK, Leaf, LeafHistory, LeafMachine
 
 
 def test_a_full_round_goes_up_as_one_contribution_and_comes_down_to_all(machine_type: MachineType) -> None:
@@ -118,9 +118,14 @@ def test_a_damaged_hello_to_the_parent_is_no_other_version(machine_type: Machine
     for worker in range(2):
         bench.say(bench.hello(worker), address(worker))
     notice = Packet(
-        kind=Kind.NOTICE, job=77, worker=3, generation=0xBEEF, contributors=Reason.VERSION, words=words_of(0, 0),
+        kind=Kind.NOTICE,
+        job=77,
+        worker=3,
+        generation=0xBEEF,
+        contributors=Reason.VERSION,
+        words=words_of(0, 0),
         flags=Flag.CHECKSUM if checksum else Flag(0),
-    )  # fmt: skip
+    )
     told = [packet.contributors for packet, _ in bench.say(notice, PARENT)]
     assert told == ([] if checksum else [Reason.BRANCH_LOST] * 2)
     assert bench.dropped() == ({"version": 1} if checksum else {})

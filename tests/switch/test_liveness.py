@@ -9,7 +9,7 @@ import pytest
 from fanin.protocol.events import WorkerSilent
 from fanin.protocol.job import SUSPICION_SETTLES_S, SUSPICION_TIMEOUT_S
 from fanin.protocol.wire import Flag, Kind, Reason
-from tests.switch.harness import Bench, MachineType, address, make_spec, reasons
+from tests.support.bench import Bench, MachineType, address, make_spec, reasons
 
 
 def fire(bench: Bench, now: float) -> list[tuple[Reason, int]]:

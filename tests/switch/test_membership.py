@@ -8,7 +8,7 @@ import pytest
 
 from fanin.protocol.events import WorkerJoined
 from fanin.protocol.wire import MAX_BASE, Flag, Kind, Packet, Reason
-from tests.switch.harness import Bench, MachineType, address, make_spec, reasons
+from tests.support.bench import Bench, MachineType, address, make_spec, reasons
 
 NEW_TOKEN = 0x5151_0000_7777
 NEW_ADDRESS = 777

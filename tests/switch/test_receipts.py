@@ -8,7 +8,7 @@ import pytest
 from fanin.protocol.wire import Flag, Kind, Packet
 from fanin.switch.machine.receipts import Arrivals
 from fanin.switch.machine.switch_machine import SwitchMachine
-from tests.switch.harness import Bench, MachineType, address, make_spec
+from tests.support.bench import Bench, MachineType, address, make_spec
 
 
 def told(orders: list[int], arrivals: Arrivals | None = None) -> list[int]:

@@ -23,7 +23,7 @@ from fanin.protocol.wire import (
     Reason,
     datagram_bytes,
 )
-from tests.switch.harness import Bench, MachineType, address, make_spec, reasons
+from tests.support.bench import Bench, MachineType, address, make_spec, reasons
 
 
 def patched(data: bytes, offset: int, *values: int) -> bytes:

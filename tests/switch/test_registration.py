@@ -6,7 +6,7 @@ import pytest
 
 from fanin.protocol.events import WorkerJoined, WorkerLeft
 from fanin.protocol.wire import SWITCH_WORKER, Flag, Kind, Reason, datagram_bytes
-from tests.switch.harness import Bench, MachineType, address, facts, make_spec, reasons
+from tests.support.bench import Bench, MachineType, address, facts, make_spec, reasons
 
 
 def test_hello_registers_and_is_welcomed_in_its_own_length(machine_type: MachineType) -> None:

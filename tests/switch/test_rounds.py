@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fanin.protocol.wire import MAX_BASE, SWITCH_WORKER, Flag, Kind, Packet, Reason
-from tests.switch.harness import GENERATION, Bench, MachineType, address, make_spec, reasons
+from tests.support.bench import GENERATION, Bench, MachineType, address, make_spec, reasons
 
 
 def only(sent: list[tuple[Packet, int]]) -> Packet:

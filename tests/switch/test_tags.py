@@ -17,7 +17,7 @@ from fanin.protocol import packet_tag
 from fanin.protocol.job import Uplink
 from fanin.protocol.packet_tag import Direction, MemberKeys, PacketKeys
 from fanin.protocol.wire import SWITCH_WORKER, Flag, Kind, Packet, Reason, parse
-from tests.switch.harness import PLENTY, Bench, Machine, MachineType, address, make_spec
+from tests.support.bench import PLENTY, Bench, Machine, MachineType, address, make_spec
 
 KEY = bytes(range(16))
 TAGGED = make_spec(data_key=KEY)
@@ -178,8 +178,14 @@ def leaf(machine_type: MachineType) -> tuple[Machine, Bench]:
 def test_a_leaf_speaks_with_its_parent_under_the_keys_of_the_parent_s_job(machine_type: MachineType) -> None:
     machine, bench = leaf(machine_type)
     at_parent = PacketKeys(UP.data_key, [0, 0, 0, UP.token])
-    welcome = Packet(kind=Kind.WELCOME, job=77, worker=3, generation=0xFEED, bitmap=0b1111,
-                   words=np.zeros((TAGGED.packet_bytes - 36) // 4, np.uint32)).to_bytes()  # fmt: skip
+    welcome = Packet(
+        kind=Kind.WELCOME,
+        job=77,
+        worker=3,
+        generation=0xFEED,
+        bitmap=0b1111,
+        words=np.zeros((TAGGED.packet_bytes - 36) // 4, np.uint32),
+    ).to_bytes()
     machine.receive_datagram(welcome, PARENT, bench.now)
     assert bench.dropped()["tag"] == 1, "a forged WELCOME of the parent's"
     machine.receive_datagram(at_parent.finish(welcome), PARENT, bench.now)
@@ -189,8 +195,17 @@ def test_a_leaf_speaks_with_its_parent_under_the_keys_of_the_parent_s_job(machin
     assert parse(up).kind is Kind.CONTRIBUTION
     assert at_parent.holds(up, 3)
     assert not packet_tag.tag_holds(packet_tag.of_worker(KEY, TAGGED.tokens[0]), up, Direction.TO_SWITCH)
-    result = Packet(kind=Kind.RESULT, job=77, worker=SWITCH_WORKER, generation=0xFEED, signature=parse(up).signature,
-                    bitmap=0b1111, contributors=4, codes=(0,), words=np.full(8, 4, np.uint32)).to_bytes()  # fmt: skip
+    result = Packet(
+        kind=Kind.RESULT,
+        job=77,
+        worker=SWITCH_WORKER,
+        generation=0xFEED,
+        signature=parse(up).signature,
+        bitmap=0b1111,
+        contributors=4,
+        codes=(0,),
+        words=np.full(8, 4, np.uint32),
+    ).to_bytes()
     forged = dataclasses.replace(parse(result), words=np.full(8, 666, np.uint32)).to_bytes()
     machine.receive_datagram(forged, PARENT, bench.now)
     assert machine.datagrams_to_send(bench.now) == []

@@ -15,11 +15,11 @@ from fanin.errors import ConfigurationError
 from fanin.numerics.reduction import EXACT, Element
 from fanin.protocol.events import PacketRefused, SwitchSilent, WorkersGone
 from fanin.protocol.wire import Reason
+from tests.support.bench import MACHINES, make_spec
 from tests.support.builders import job_spec
 from tests.support.cluster import expected
 from tests.support.network import Link
 from tests.support.tree import LEAF, Tree
-from tests.switch.harness import MACHINES, make_spec
 
 HOSTILE = Link(loss=0.1, duplicate=0.15, reorder=0.3)
 KINDS = [("twin", "twin"), ("native", "native"), ("twin", "native"), ("native", "twin")]

@@ -20,9 +20,14 @@ UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 FLOATS = {torch.float32: 2e-6, torch.float64: 1e-14, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 """Element types and the error that a sum may have, relative to the largest input."""
 REDUCERS: dict[str, Any] = {
-    "SUM": np.add, "MIN": np.minimum, "MAX": np.maximum, "PRODUCT": np.multiply,
-    "BAND": np.bitwise_and, "BOR": np.bitwise_or, "BXOR": np.bitwise_xor,
-}  # fmt: skip
+    "SUM": np.add,
+    "MIN": np.minimum,
+    "MAX": np.maximum,
+    "PRODUCT": np.multiply,
+    "BAND": np.bitwise_and,
+    "BOR": np.bitwise_or,
+    "BXOR": np.bitwise_xor,
+}
 
 
 def values(dtype: torch.dtype, rank: int, count: int = 1000, seed: int = 1) -> torch.Tensor:
@@ -134,9 +139,14 @@ def check_logic_on_booleans(rank: int, size: int) -> None:
     stacked = torch.stack(inputs)
     parity = stacked.int().sum(0) % 2 == 1
     expected = {
-        "SUM": stacked.any(0), "MAX": stacked.any(0), "BOR": stacked.any(0), "MIN": stacked.all(0),
-        "PRODUCT": stacked.all(0), "BAND": stacked.all(0), "BXOR": parity,
-    }  # fmt: skip
+        "SUM": stacked.any(0),
+        "MAX": stacked.any(0),
+        "BOR": stacked.any(0),
+        "MIN": stacked.all(0),
+        "PRODUCT": stacked.all(0),
+        "BAND": stacked.all(0),
+        "BXOR": parity,
+    }
     for op, result in expected.items():
         tensor = inputs[rank].clone()
         dist.all_reduce(tensor, getattr(dist.ReduceOp, op))
@@ -319,8 +329,14 @@ def check_reduce_scatter_in_every_form(rank: int, size: int) -> None:
 
 def check_gathering_collectives_move_every_element_type(rank: int, size: int) -> None:
     dtypes = (
-        torch.float32, torch.bfloat16, torch.int16, torch.uint16, torch.bool, torch.complex64, torch.float8_e4m3fn,
-    )  # fmt: skip
+        torch.float32,
+        torch.bfloat16,
+        torch.int16,
+        torch.uint16,
+        torch.bool,
+        torch.complex64,
+        torch.float8_e4m3fn,
+    )
     for dtype in dtypes:
         brought = [
             torch.arange(12).remainder(2).add(peer % 2).clamp(max=1).to(dtype).reshape(3, 4) for peer in range(size)

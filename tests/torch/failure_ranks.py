@@ -40,9 +40,12 @@ def raised(call: Callable[[], object]) -> dict[str, Any]:
         call()
     except Exception as error:
         return {
-            "error": type(error).__name__, "text": str(error), "ranks": list(getattr(error, "ranks", ())),
-            "seconds": time.monotonic() - started_s, "fanin": isinstance(error, FaninError),
-        }  # fmt: skip
+            "error": type(error).__name__,
+            "text": str(error),
+            "ranks": list(getattr(error, "ranks", ())),
+            "seconds": time.monotonic() - started_s,
+            "fanin": isinstance(error, FaninError),
+        }
     return {"error": None, "seconds": time.monotonic() - started_s}
 
 

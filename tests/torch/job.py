@@ -5,23 +5,44 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from tests.support.ranks import ROOT as ROOT
 from tests.support.ranks import Job as Job
 from tests.support.ranks import running as running
+
+PROMISED_S = 10.0
+"""Until every survivor of a failure has raised: docs/errors.md."""
 
 
 def run_checks(
     module: str, size: int, environment: Mapping[str, str] | None = None, timeout_s: float = 240.0
 ) -> Outcomes:
     """Run every check of a module on `size` ranks; what each rank said of each."""
-    with running(["-m", "tests.torch.rank_main", module, "out%r.json"], size, environment) as job:
+    with running(["tests.torch.rank_main", module, "out%r.json"], size, environment) as job:
         codes = job.wait(timeout_s)
         said = []
         for rank in range(size):
             path = job.folder / f"out{rank}.json"
             said.append(json.loads(path.read_text()) if path.exists() else {})
         return Outcomes(said, [f"exit code {codes[rank]}:\n{job.output(rank)[-4000:]}" for rank in range(size)])
+
+
+def play(
+    scenario: str, size: int = 3, *, silent: tuple[int, ...] = (), environment: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """What each rank but the silent ones saw of a scenario of tests/torch/failure_ranks.py.
+
+    The silent ones are killed at the end.
+    """
+    with running(["tests.torch.failure_ranks", scenario, "out%r.json"], size, environment) as job:
+        ranks = [rank for rank in range(size) if rank not in silent]
+        codes = job.wait(120.0, ranks)
+        for rank, code in zip(ranks, codes, strict=True):
+            assert code == 0, f"rank {rank}: exit code {code}\n{job.output(rank)[-3000:]}"
+        return [
+            json.loads((job.folder / f"out{rank}.json").read_text()) if rank in ranks else {} for rank in range(size)
+        ]
 
 
 class Outcomes:

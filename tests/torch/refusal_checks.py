@@ -55,7 +55,7 @@ REFUSED: dict[str, Case] = {
     "scatter from nobody": lambda g, r, n: g.scatter(full(4), None, 99),
     "bits of floats": lambda g, r, n: g.all_reduce(full(4), dist.ReduceOp.BAND),
     "several, some without memory": lambda g, r, n: g.all_reduce_coalesced([full(4), meta(4)]),
-}  # fmt: skip
+}
 NOTHING: dict[str, Case] = {
     "all_reduce": lambda g, r, n: g.all_reduce(meta(4)),
     "maximum": lambda g, r, n: g.all_reduce(meta(4), MAX),
@@ -71,7 +71,7 @@ NOTHING: dict[str, Case] = {
     "all_to_all_single": lambda g, r, n: g.all_to_all_single(meta(4 * n), meta(4 * n)),
     "all_to_all": lambda g, r, n: g.all_to_all([meta(4) for _ in range(n)], [meta(4) for _ in range(n)]),
     "send": lambda g, r, n: g.send(meta(4), (r + 1) % n),
-}  # fmt: skip
+}
 EMPTY: dict[str, Case] = {
     "all_reduce": lambda g, r, n: g.all_reduce(full(0)),
     "reduce_scatter_tensor": lambda g, r, n: g.reduce_scatter_tensor(full(0), full(0)),
@@ -79,7 +79,7 @@ EMPTY: dict[str, Case] = {
     "broadcast": lambda g, r, n: g.broadcast(full(0), 0),
     "gather": lambda g, r, n: g.gather(full(0), at_root(r, [full(0) for _ in range(n)]), 0),
     "all_to_all_single": lambda g, r, n: g.all_to_all_single(full(0), full(0)),
-}  # fmt: skip
+}
 
 
 class Collectives:

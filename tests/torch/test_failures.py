@@ -6,39 +6,22 @@ no switch. The numbers are limits of the product, not measurements.
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import signal
-from typing import Any
 
 import pytest
 
-from tests.torch.job import running
+from tests.support.processes import has_ended
+from tests.torch.job import PROMISED_S, play, running
 
 WORLDS = 4
 """As tests/torch/failure_ranks.py makes them; that imports torch, which takes seconds here."""
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
-PROMISED_S = 10.0
 LOADED_MACHINE_S = 5.0
 """What a machine that is busy with other tests may add to a promised time."""
 NO_SWITCH = "udp://127.0.0.1:9"
 """Nothing listens at the discard port."""
-
-
-def play(
-    scenario: str, size: int = 3, *, silent: tuple[int, ...] = (), environment: dict[str, str] | None = None
-) -> list[dict[str, Any]]:
-    """What each rank but the silent ones saw; the silent ones are killed at the end."""
-    with running(["-m", "tests.torch.failure_ranks", scenario, "out%r.json"], size, environment) as job:
-        ranks = [rank for rank in range(size) if rank not in silent]
-        codes = job.wait(120.0, ranks)
-        for rank, code in zip(ranks, codes, strict=True):
-            assert code == 0, f"rank {rank}: exit code {code}\n{job.output(rank)[-3000:]}"
-        return [
-            json.loads((job.folder / f"out{rank}.json").read_text()) if rank in ranks else {} for rank in range(size)
-        ]
 
 
 def ended(pid: int, within_s: float) -> bool:
@@ -48,7 +31,7 @@ def ended(pid: int, within_s: float) -> bool:
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([watched], [], [], within_s)[0])
+        return has_ended(watched, within_s)
     finally:
         os.close(watched)
 
@@ -144,7 +127,7 @@ def test_a_program_that_ends_without_destroying_its_group_leaves_nothing_behind(
 
 
 def test_an_interrupt_ends_a_rank_that_waits() -> None:
-    command = ["-m", "tests.torch.failure_ranks", "rank_stopped", "out%r.json"]
+    command = ["tests.torch.failure_ranks", "rank_stopped", "out%r.json"]
     with running(command, 4, BRIEF_SILENCE) as job:
         assert job.wait(60.0, [2]) == [0]  # everybody waits by now, or has raised
         job.processes[0].send_signal(signal.SIGINT)

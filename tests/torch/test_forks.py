@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.control.processes import a_switch
+from tests.support.processes import a_switch
 from tests.torch.job import running
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
@@ -28,7 +28,7 @@ def carrier(name: str) -> Iterator[dict[str, str]]:
 @pytest.mark.parametrize("name", ["native-shared-memory", "twin-udp", "native-zmq"])
 def test_children_end_and_the_ranks_go_on_reducing(name: str) -> None:
     """With the switch that rank 0 has started, zmq aside."""
-    with carrier(name) as environment, running(["-m", "tests.torch.forking_rank"], RANKS, environment) as job:
+    with carrier(name) as environment, running(["tests.torch.forking_rank"], RANKS, environment) as job:
         codes = job.wait(120.0)
         for rank in range(RANKS):
             assert codes[rank] == 0, job.output(rank)[-3000:]

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.control.processes import a_switch
+from tests.support.processes import a_switch
 from tests.support.ranks import running
 
 SIZE = 3
@@ -21,7 +21,7 @@ TIMEOUT_S = 150.0
 def test_a_new_process_is_let_in_between_two_steps_with_the_weights_of_the_others() -> None:
     with a_switch("native-udp") as switch:
         environment = {"FANIN_SWITCH": str(switch.address), "FANIN_ON_WORKER_LOSS": "continue"}
-        with running(["-m", "tests.torch.membership_rank"], SIZE, environment) as job:
+        with running(["tests.torch.membership_rank"], SIZE, environment) as job:
             assert job.wait(TIMEOUT_S, [SIZE - 1]) == [-signal.SIGKILL], job.output(SIZE - 1)
             job.replace(SIZE - 1, {})
             codes = job.wait(TIMEOUT_S)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.torch.job import Outcomes, checks_of, run_checks
-from tests.torch.test_failures import PROMISED_S, play
+from tests.torch.job import PROMISED_S, Outcomes, checks_of, play, run_checks
 
 pytestmark = pytest.mark.processes
 EVERY_RANK_ALONE = {"FANIN_HOST": "host-%r"}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
-from itertools import count
 
 import pytest
 import torch
@@ -17,15 +15,11 @@ from fanin.errors import CollectiveTimeoutError, FaninError, JoinTimeoutError, W
 from fanin.host.session.session import Session
 from fanin.host.torch import FaninProcessGroup
 from fanin.options import Options
-from tests.control.processes import DEADLINE_S, in_thread, until
-from tests.control.services import a_service, address_of
+from tests.support.processes import DEADLINE_S, in_thread, until
+from tests.support.services import a_service, address_of
+from tests.torch.groups import LONG, SIZE, Groups, groups_of, make_groups, on_every_rank
 
-SIZE = 3
-LONG = timedelta(seconds=2 * DEADLINE_S)
 BRIEF = timedelta(milliseconds=10)
-_names = count()
-
-Groups = list[FaninProcessGroup]
 
 
 @pytest.fixture(scope="module")
@@ -33,31 +27,6 @@ def options() -> Iterator[Options]:
     """For a switch in this process."""
     with a_service(schemes=("udp",), memory_bytes=256 << 20) as service:
         yield Options(switch=str(address_of(service)))
-
-
-def on_every_rank(act: Callable[[int], object], ranks: range = range(SIZE)) -> list[object]:
-    """What each rank's thread returns."""
-    return [future.result(DEADLINE_S) for future in [in_thread(partial(act, rank)) for rank in ranks]]
-
-
-def make_groups(options: Options | None) -> Groups:
-    store = c10d.HashStore()
-    name = f"g{next(_names)}"
-
-    def make(rank: int) -> FaninProcessGroup:
-        return FaninProcessGroup(c10d.PrefixStore(name, store), rank, SIZE, LONG, group_name=name, options=options)
-
-    return on_every_rank(make)  # type: ignore[return-value]
-
-
-@contextlib.contextmanager
-def groups_of(options: Options | None) -> Iterator[Groups]:
-    groups = make_groups(options)
-    try:
-        yield groups
-    finally:
-        for group in groups:
-            group.shutdown()
 
 
 def summed(groups: Groups, dtype: torch.dtype = torch.float32) -> list[float]:

@@ -26,7 +26,7 @@ CHOSEN = (
 @pytest.fixture(scope="module")
 def outcomes() -> list[dict[str, str]]:
     """Per rank: what became of each test."""
-    with running(["-m", "tests.torch.suite_rank", "out%r.jsonl", *CHOSEN], 3) as job:
+    with running(["tests.torch.suite_rank", "out%r.jsonl", *CHOSEN], 3) as job:
         codes = job.wait(240.0)
         assert codes == [0, 0, 0], job.output(0)[-3000:]
         files = [(job.folder / f"out{rank}.jsonl").read_text().splitlines() for rank in range(3)]

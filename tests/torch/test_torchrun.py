@@ -12,7 +12,7 @@ import pytest
 from fanin.emulation.processes import free_port
 from fanin.host.session.control import ask
 from fanin.protocol import control
-from tests.control.processes import a_switch
+from tests.support.processes import DEADLINE_S, a_switch
 from tests.torch.job import ROOT
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
@@ -30,8 +30,12 @@ def torchrun(**variables: str) -> str:
     ]
     done = subprocess.run(
         [*command, str(ROOT / "examples" / "minimal.py")],
-        env={**os.environ, **variables}, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -46,7 +50,7 @@ def test_the_same_script_uses_the_switch_that_the_environment_names() -> None:
     with a_switch("native-udp") as switch:
         printed = torchrun(FANIN_SWITCH=str(switch.address))
         assert printed.count("the sum is 6") == RANKS
-        stats = ask(switch.address, control.Ask(), timeout_s=5.0)
+        stats = ask(switch.address, control.Ask(), timeout_s=DEADLINE_S)
         assert isinstance(stats, control.Stats)
         assert sum(report.counters["packets_in"] for report in stats.data) > RANKS
 

@@ -49,9 +49,12 @@ def batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(
-    model: nn.Module, rank: int, optimizer: torch.optim.Optimizer | None = None, steps: int = STEPS,
+    model: nn.Module,
+    rank: int,
+    optimizer: torch.optim.Optimizer | None = None,
+    steps: int = STEPS,
     after_step: Callable[[], None] = lambda: None,
-) -> nn.Module:  # fmt: skip
+) -> nn.Module:
     """A few steps of SGD."""
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
     for step in range(steps):
@@ -107,9 +110,12 @@ def world() -> FaninProcessGroup:
 def check_ddp_trains_like_one_process(rank: int, size: int) -> None:
     reference = train_alone(size)
     settings: list[dict[str, Any]] = [
-        {}, {"bucket_cap_mb": 0.001}, {"static_graph": True}, {"gradient_as_bucket_view": True, "bucket_cap_mb": 0.01},
+        {},
+        {"bucket_cap_mb": 0.001},
+        {"static_graph": True},
+        {"gradient_as_bucket_view": True, "bucket_cap_mb": 0.01},
         {"find_unused_parameters": True},
-    ]  # fmt: skip
+    ]
     before = counters().get("switch.all_reduce", 0)
     for setting in settings:
         same(train(DistributedDataParallel(make_model(), **setting), rank), reference)

@@ -12,7 +12,7 @@ from fanin.host.transports import MemoryTransport, UdpTransport, ZmqTransport
 from fanin.switch.transports import UdpServerTransport, ZmqServerTransport
 from fanin.transports.transport import Datagram, Transport
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 """Far more than loopback needs; only a test that fails waits for it."""
 
 

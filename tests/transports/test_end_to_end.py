@@ -12,7 +12,8 @@ from fanin.formats.capture import pcap_header
 from fanin.numerics.reduction import EXACT
 from fanin.options import Options
 from fanin.protocol.events import Ready
-from tests.transports.clusters import DEADLINE_S, SCHEMES, Scheme, cluster, make_spec, reduction_of
+from tests.support.builders import reduction
+from tests.support.engines import DEADLINE_S, SCHEMES, Scheme, cluster, make_spec
 
 WORKERS = 3
 COUNT = 64 * 20 + 5
@@ -83,7 +84,7 @@ def test_tickets_count_up_and_many_reductions_are_under_way_at_once(native: bool
         for engine, mine in zip(running.engines, results, strict=True):
             engine.subscribe()
             assert engine.next_event(DEADLINE_S) == Ready()
-            tickets = [engine.submit(reduction_of(*pair)) for pair in zip(sources, mine, strict=True)]
+            tickets = [engine.submit(reduction(*pair)) for pair in zip(sources, mine, strict=True)]
             assert tickets == list(range(1, 21))
         for engine, mine in zip(running.engines, results, strict=True):
             assert engine.wait(20, DEADLINE_S)

@@ -31,7 +31,7 @@ from fanin.protocol.wire import Reason
 from fanin.switch.transports import UdpServerTransport
 from fanin.transports.transport import Datagram
 from tests.support.builders import reduction
-from tests.transports.clusters import DEADLINE_S, Scheme, cluster, make_spec, reduction_of
+from tests.support.engines import DEADLINE_S, Scheme, cluster, make_spec
 from tests.transports.scripted import ScriptedWorker
 
 BRIEF_S = 0.3
@@ -72,10 +72,10 @@ class Scripted:
 def test_wait_gives_up_after_its_timeout_and_the_reduction_goes_on(native: bool) -> None:
     with cluster("memory", make_spec(2), native=native) as running:
         pairs = [_ones(), _ones()]
-        first = running.engines[0].submit(reduction_of(*pairs[0]))
+        first = running.engines[0].submit(reduction(*pairs[0]))
         assert not running.engines[0].wait(first, 0.01)
         assert not running.engines[0].done(first)
-        second = running.engines[1].submit(reduction_of(*pairs[1]))
+        second = running.engines[1].submit(reduction(*pairs[1]))
         for engine, ticket in zip(running.engines, (first, second), strict=True):
             assert engine.wait(ticket, DEADLINE_S)
             assert engine.done(ticket)
@@ -91,7 +91,7 @@ def test_a_switch_that_vanishes_fails_the_engine(scheme: Scheme, native: bool) -
         running.all_reduce([_ones()[0]] * 2)
         running.server.close()
         engine = running.engines[0]
-        ticket = engine.submit(reduction_of(*_ones()))
+        ticket = engine.submit(reduction(*_ones()))
         assert not engine.wait(ticket, DEADLINE_S)
         assert engine.failed
         assert engine.next_event(0.0) == Ready()
@@ -108,7 +108,7 @@ def test_a_worker_that_dies_fails_the_others_by_name(native: bool) -> None:
         running.all_reduce([_ones()[0]] * 3)
         running.engines[1].close()
         for engine in (running.engines[0], running.engines[2]):
-            ticket = engine.submit(reduction_of(*_ones()))
+            ticket = engine.submit(reduction(*_ones()))
             assert not engine.wait(ticket, DEADLINE_S)
             assert engine.next_event(0.0) == Ready()
             assert engine.next_event(0.0) == WorkersGone(lost=0b010, left=0)
@@ -162,7 +162,7 @@ def test_what_a_machine_refuses_takes_no_ticket(native: bool) -> None:
         too_narrow = reduction(source, result, count=8, lanes=4)
         with pytest.raises(ConfigurationError):
             engine.submit(too_narrow)
-        assert engine.submit(reduction_of(source, result)) == 1
+        assert engine.submit(reduction(source, result)) == 1
 
 
 @every_loop
@@ -186,7 +186,7 @@ def test_a_sum_in_place_gives_up_after_its_timeout_and_goes_on(scheme: Scheme, n
         assert ticket == 1
         assert not here.done(ticket)
         assert not released.is_set()
-        there.submit(reduction_of(*pairs[1]))
+        there.submit(reduction(*pairs[1]))
         assert here.wait(ticket, DEADLINE_S)
         assert released.wait(DEADLINE_S)
         np.testing.assert_array_equal(pairs[0][0], 2.0)
@@ -198,7 +198,7 @@ def test_a_sum_in_place_that_is_refused_takes_no_ticket(scheme: Scheme, native: 
         source, result = _ones()
         with pytest.raises(ConfigurationError):
             running.engines[0].sum_in_place(source.ctypes.data, 8, Element.FLOAT32, 4, 0, 0.0, source)
-        assert running.engines[0].submit(reduction_of(source, result)) == 1
+        assert running.engines[0].submit(reduction(source, result)) == 1
 
 
 class Owner:
@@ -220,7 +220,7 @@ def test_the_memory_is_kept_alive_until_the_reduction_is_done(native: bool) -> N
         ticket = engine.submit(reduction(*pairs[0], owner=Owner(released)))
         assert not engine.wait(ticket, 0.01)
         assert not released.is_set()
-        running.engines[1].submit(reduction_of(*pairs[1]))
+        running.engines[1].submit(reduction(*pairs[1]))
         assert engine.wait(ticket, DEADLINE_S)
         assert released.wait(DEADLINE_S)
 
@@ -244,7 +244,7 @@ def test_a_round_is_heard_of_only_when_it_is_over_in_every_flow(scheme: Scheme, 
 def _numbers(chunks: int) -> Reduction:
     """Packets of eight words, and a signature: whoever is late meets rounds that others have opened."""
     ones, sums = np.ones(8 * chunks, np.int32), np.zeros(8 * chunks, np.int32)
-    return dataclasses.replace(reduction_of(ones, sums), signature=9)
+    return dataclasses.replace(reduction(ones, sums), signature=9)
 
 
 # --- over scripted ones ---

@@ -11,7 +11,8 @@ from fanin.protocol.events import PacketRefused, Ready, WorkerJoined, WorkerLeft
 from fanin.protocol.wire import Reason
 from fanin.switch.server.pump import PumpServer
 from fanin.transports.transport import SWITCH
-from tests.transports.clusters import DEADLINE_S, MEMORY_BYTES, cluster, make_spec, reduction_of
+from tests.support.builders import reduction
+from tests.support.engines import DEADLINE_S, MEMORY_BYTES, cluster, make_spec
 from tests.transports.scripted import ScriptedSwitch
 
 BRIEF_S = 0.2
@@ -52,7 +53,7 @@ def test_rounds_close_without_a_worker_that_the_controller_does_without(
 ) -> None:
     with cluster("memory", make_spec(2, staleness=staleness), native=native, flows=2) as running:
         source, result = np.ones(100, np.int32), np.zeros(100, np.int32)
-        ticket = running.engines[0].submit(reduction_of(source, result))
+        ticket = running.engines[0].submit(reduction(source, result))
         assert not running.engines[0].wait(ticket, 0.01)
         getattr(running.server, verb)(5, 1)
         assert running.engines[0].wait(ticket, DEADLINE_S)
@@ -135,7 +136,7 @@ def test_over_a_connection_a_worker_that_says_nothing_lives_as_long_as_it_is_ope
     with cluster("zmq", make_spec(1, liveness_timeout_s=BRIEF_S), native=native) as running:
         (engine,) = running.engines
         assert running.server.next_event(DEADLINE_S) == WorkerJoined(5, 0)
-        with engine._pumps[0].lock:  # type: ignore[attr-defined]  # as if another thread held the interpreter
+        with engine._pumps[0].lock:  # as if another thread held the interpreter
             assert running.server.next_event(4 * BRIEF_S) is None
         tensor = np.ones(100, np.float32)
         np.testing.assert_array_equal(running.all_reduce([tensor])[0], tensor)

@@ -13,7 +13,7 @@ from fanin.host.transports import UdpTransport, ZmqTransport, open_transport
 from fanin.options import Options
 from fanin.switch.transports import UdpServerTransport, ZmqServerTransport
 from fanin.transports.transport import SWITCH
-from tests.transports.clusters import DEADLINE_S, make_spec
+from tests.support.engines import DEADLINE_S, make_spec
 from tests.transports.rigs import opened, receive_exactly
 
 BRIEF_S = 0.2

@@ -13,7 +13,6 @@ import pytest
 
 from fanin.emulation.processes import free_port
 from fanin.errors import AdmissionError
-from fanin.numerics.reduction import Element
 from fanin.protocol.events import (
     Departed,
     PacketRefused,
@@ -26,28 +25,19 @@ from fanin.protocol.events import (
 )
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import Kind, Packet, Reason
-from tests.udp.cluster import (
-    PLENTY,
-    WAIT_S,
-    cluster,
-    gradients,
-    impatient,
-    joined,
-    native,
-    reduction,
-    serving,
-    spec_of,
-)
+from tests.support.builders import reduction
+from tests.support.engines import DEADLINE_S
+from tests.support.native_engines import PLENTY, cluster, gradients, impatient, joined, native, serving, spec_of
 
 
 def next_of(source: Any, kind: type) -> Any:
     """The next event of that type."""
-    while not isinstance(event := source.next_event(WAIT_S), kind):
+    while not isinstance(event := source.next_event(DEADLINE_S), kind):
         assert event is not None, f"no {kind.__name__}"
     return event
 
 
-def alone(spec: JobSpec, ports: tuple[int, ...], token: int, timeout_s: float = 5.0) -> Any:
+def alone(spec: JobSpec, ports: tuple[int, ...], token: int, timeout_s: float = DEADLINE_S) -> Any:
     """One started engine."""
     engine = native.WorkerEngine(spec, 0, token, "127.0.0.1", ports, timeout_s)
     engine.start()
@@ -57,7 +47,7 @@ def alone(spec: JobSpec, ports: tuple[int, ...], token: int, timeout_s: float = 
 def test_a_switch_that_is_not_there_is_said_not_to_be() -> None:
     port = free_port(socket.SOCK_DGRAM)
     engine = alone(spec_of(1), (port,), 500, timeout_s=0.3)
-    assert isinstance(engine.next_event(WAIT_S), SwitchSilent)
+    assert isinstance(engine.next_event(DEADLINE_S), SwitchSilent)
     assert engine.failed
     assert f"127.0.0.1:{port}" in engine.trouble
     assert "nobody listens" in engine.trouble
@@ -69,7 +59,7 @@ def test_a_switch_that_dies_ends_waiting_and_writing(flows: int) -> None:
     with cluster(impatient(spec_of(2)), flows=flows) as job:
         ticket = job.engines[0].submit(reduction(gradients(1, 5_000)[0]))
         job.server.close()
-        assert not job.engines[0].wait(ticket, WAIT_S)
+        assert not job.engines[0].wait(ticket, DEADLINE_S)
         assert isinstance(next_of(job.engines[0], SwitchSilent), SwitchSilent)
         assert job.engines[0].failed
         assert not job.engines[0].leave(0.1)
@@ -84,7 +74,7 @@ def test_a_worker_that_vanishes_is_told_to_the_others(flows: int) -> None:
         job.engines[2].close()
         assert next_of(job.server, WorkerSilent).worker == 2
         for engine, ticket in zip(job.engines[:2], tickets, strict=True):
-            assert not engine.wait(ticket, WAIT_S)
+            assert not engine.wait(ticket, DEADLINE_S)
             assert next_of(engine, WorkersGone).lost == 0b100
         assert job.server.members(3)[1] == 0b100
 
@@ -92,7 +82,7 @@ def test_a_worker_that_vanishes_is_told_to_the_others(flows: int) -> None:
 def test_workers_join_and_leave_once_however_many_flows_there_are() -> None:
     with cluster(spec_of(2), flows=3) as job:
         assert {next_of(job.server, WorkerJoined).worker for _ in range(2)} == {0, 1}
-        assert all(engine.leave(WAIT_S) for engine in job.engines)
+        assert all(engine.leave(DEADLINE_S) for engine in job.engines)
         assert all(next_of(engine, Departed).confirmed for engine in job.engines)
         assert {next_of(job.server, WorkerLeft).worker for _ in range(2)} == {0, 1}
         assert job.server.members(3) == (0b11, 0, 0b11)
@@ -113,7 +103,7 @@ def test_who_has_no_business_here_is_refused_with_the_reason(
     with serving() as server:
         server.admit(spec_of(1))
         engine = alone(dataclasses.replace(spec_of(1), **change), server.ports, token)
-        assert engine.next_event(WAIT_S) == PacketRefused(reason)
+        assert engine.next_event(DEADLINE_S) == PacketRefused(reason)
         engine.close()
 
 
@@ -124,7 +114,7 @@ def test_strangers_are_counted_and_disturb_nobody() -> None:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
                 stranger.sendto((b"", b"x" * 2000, forged.to_bytes())[number % 3], ("127.0.0.1", job.server.ports[0]))
             if number % 100 == 0:
-                job.run([np.ones(500, np.int32), np.ones(500, np.int32)], Element.INT32)
+                job.run([np.ones(500, np.int32), np.ones(500, np.int32)])
         arrays = gradients(2, 10_000)
         expected = arrays[0] + arrays[1]
         job.run(arrays)
@@ -142,7 +132,7 @@ def test_a_stranger_that_floods_is_dropped_unread_and_the_job_goes_on() -> None:
             for _ in range(2000):
                 with contextlib.suppress(BlockingIOError):
                     stranger.send(forged, socket.MSG_DONTWAIT)
-            job.run([np.ones(500, np.int32), np.ones(500, np.int32)], Element.INT32)
+            job.run([np.ones(500, np.int32), np.ones(500, np.int32)])
             counters = job.server.counters()
             if counters["dropped_flood"] > 2000:
                 break
@@ -150,7 +140,7 @@ def test_a_stranger_that_floods_is_dropped_unread_and_the_job_goes_on() -> None:
         assert counters["dropped_stranger"] > 0, "what is within its allowance is looked at"
         job.server.admit(spec_of(1, job=4))
         newcomer = alone(spec_of(1, job=4), job.server.ports, 500)
-        assert newcomer.next_event(WAIT_S) == Ready(), "who comes during a flood is still heard"
+        assert newcomer.next_event(DEADLINE_S) == Ready(), "who comes during a flood is still heard"
         newcomer.close()
 
 
@@ -198,7 +188,7 @@ def test_a_removed_job_makes_room_and_its_workers_are_refused() -> None:
         spec = dataclasses.replace(spec_of(2), generation=77)
         job.server.admit(spec)
         with joined(job.server, spec) as engines:
-            assert all(engine.leave(WAIT_S) for engine in engines)
+            assert all(engine.leave(DEADLINE_S) for engine in engines)
 
 
 def test_nobody_spins_while_nothing_happens() -> None:
@@ -216,7 +206,7 @@ def test_closing_twice_and_asking_afterwards_is_harmless() -> None:
     with cluster(spec_of(1)) as job:
         engine = job.engines[0]
         ticket = engine.submit(reduction(np.ones(10, np.float32)))
-        assert engine.wait(ticket, WAIT_S)
+        assert engine.wait(ticket, DEADLINE_S)
         for _ in range(2):
             engine.close()
             job.server.close()

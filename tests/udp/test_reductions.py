@@ -10,17 +10,9 @@ import pytest
 
 from fanin.errors import ConfigurationError
 from fanin.numerics.reduction import Element
-from tests.udp.cluster import (
-    DEFAULT_LIMIT_BYTES,
-    WAIT_S,
-    Array,
-    cluster,
-    gradients,
-    joined,
-    reduction,
-    serving,
-    spec_of,
-)
+from tests.support.builders import Array, reduction
+from tests.support.engines import DEADLINE_S
+from tests.support.native_engines import DEFAULT_LIMIT_BYTES, cluster, gradients, joined, serving, spec_of
 
 
 def summed(workers: int, count: int, *, lanes: int = 32, flows: int = 1, **options: Any) -> Array:
@@ -51,7 +43,7 @@ def test_integers_are_exact(element: Element, dtype: type) -> None:
     arrays = [random.integers(info.min // 3, info.max // 3, 5_001, dtype=dtype, endpoint=True) for _ in range(3)]
     expected = np.sum(arrays, axis=0, dtype=np.int64)
     with cluster(spec_of(3)) as job:
-        job.run(arrays, element)
+        job.run(arrays, element=element)
     assert (arrays[0] == expected).all()
 
 
@@ -103,7 +95,7 @@ def test_jobs_do_not_hear_of_each_other() -> None:
                 for engines, pair in zip(jobs, arrays, strict=True)
             ]
             for engines, numbers in zip(jobs, tickets, strict=True):
-                assert all(engine.wait(ticket, WAIT_S) for engine, ticket in zip(engines, numbers, strict=True))
+                assert all(engine.wait(ticket, DEADLINE_S) for engine, ticket in zip(engines, numbers, strict=True))
         for pair, total in zip(arrays, expected, strict=True):
             np.testing.assert_allclose(pair[0], total, atol=1e-5)
             assert pair[0].tobytes() == pair[1].tobytes()
@@ -125,7 +117,7 @@ def test_a_wait_ends_with_its_timeout_and_the_reduction_goes_on() -> None:
         assert not first.wait(ticket, 0.01)
         assert not first.done(ticket)
         second.submit(reduction(other))
-        assert first.wait(ticket, WAIT_S)
+        assert first.wait(ticket, DEADLINE_S)
         np.testing.assert_allclose(mine, expected, atol=1e-5)
 
 
@@ -133,16 +125,16 @@ def test_many_threads_may_wait_at_once() -> None:
     count = 6
     with cluster(spec_of(2)) as job:
         arrays = [[np.full(5_000, rank + 1, np.int32) for _ in range(count)] for rank in range(2)]
-        tickets = [job.engines[0].submit(reduction(array, Element.INT32)) for array in arrays[0]]
+        tickets = [job.engines[0].submit(reduction(array)) for array in arrays[0]]
         waited: list[bool] = []
         threads = [
-            threading.Thread(target=lambda ticket=ticket: waited.append(job.engines[0].wait(ticket, WAIT_S)))
+            threading.Thread(target=lambda ticket=ticket: waited.append(job.engines[0].wait(ticket, DEADLINE_S)))
             for ticket in reversed(tickets)
         ]
         for thread in threads:
             thread.start()
         for array in arrays[1]:
-            job.engines[1].submit(reduction(array, Element.INT32))
+            job.engines[1].submit(reduction(array))
         for thread in threads:
             thread.join()
     assert waited == [True] * count
@@ -154,7 +146,7 @@ def test_finished_reductions_are_told_of_in_order_to_who_asks() -> None:
         engine = job.engines[0]
         engine.subscribe()
         tickets = [engine.submit(reduction(np.ones(3_000, np.float32))) for _ in range(5)]
-        assert [engine.next_event(WAIT_S).ticket for _ in tickets] == tickets
+        assert [engine.next_event(DEADLINE_S).ticket for _ in tickets] == tickets
 
 
 def test_the_engine_keeps_an_array_until_its_reduction_is_done() -> None:
@@ -166,7 +158,7 @@ def test_the_engine_keeps_an_array_until_its_reduction_is_done() -> None:
         again = np.ones(1000, np.float32)
         assert again.ctypes.data != address
         job.engines[1].submit(reduction(again))
-        assert job.engines[0].wait(ticket, WAIT_S)
+        assert job.engines[0].wait(ticket, DEADLINE_S)
 
 
 def test_lanes_too_narrow_for_the_workers_are_refused_with_the_remedy() -> None:

@@ -6,40 +6,34 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import datagram_bytes
-from tests.udp.cluster import WAIT_S, joined, reduction, serving
-from tests.udp.cluster import spec_of as any_spec_of
+from tests.support.builders import Array
+from tests.support.engines import DEADLINE_S, Engines
+from tests.support.native_engines import gradients, joined, serving
+from tests.support.native_engines import spec_of as any_spec_of
 
-Floats = npt.NDArray[np.float32]
 spec_of = partial(any_spec_of, slots=8)
 
 
 @contextlib.contextmanager
-def cluster(spec: JobSpec, *, flows: int = 1, shared: Sequence[Sequence[str] | None] = ()) -> Iterator[Any]:
-    """A server and its engines; `shared[rank]` replaces the paths that a rank is told, None keeps them."""
+def cluster(spec: JobSpec, *, flows: int = 1, shared: Sequence[Sequence[str] | None] = ()) -> Iterator[Engines]:
+    """A job; `shared[rank]` replaces the paths that a rank is told, None keeps them."""
     with serving(flows=flows) as server:
         server.admit(spec)
         usual = server.shared_memory(spec.job)
         paths = [usual if told is None else told for told in shared] or [usual] * spec.workers
         with joined(server, spec, paths=paths) as engines:
-            yield server, engines
+            yield Engines(spec, server, engines)
 
 
-def add_up(engines: Sequence[Any], count: int, *, lanes: int = 32, seed: int = 5) -> list[Floats]:
+def add_up(job: Engines, count: int, *, lanes: int = 32, seed: int = 5) -> list[Array]:
     """Every rank's result of summing one random array per rank, in place."""
-    arrays = [
-        np.random.default_rng((seed, rank)).standard_normal(count).astype(np.float32) for rank in range(len(engines))
-    ]
-    tickets = [engine.submit(reduction(array, lanes=lanes)) for engine, array in zip(engines, arrays, strict=True)]
-    for engine, ticket in zip(engines, tickets, strict=True):
-        assert engine.wait(ticket, WAIT_S), (engine.next_event(0), engine.counters())
+    arrays = gradients(len(job.engines), count, seed)
+    job.run(arrays, lanes=lanes)
     return arrays
 
 
@@ -47,30 +41,30 @@ def add_up(engines: Sequence[Any], count: int, *, lanes: int = 32, seed: int = 5
 @pytest.mark.parametrize("lanes", [32, 8])
 def test_the_bits_are_those_that_udp_yields(flows: int, lanes: int) -> None:
     spec = spec_of(3)
-    with cluster(spec, flows=flows) as (server, engines):
-        assert all(engine.shares_memory for engine in engines)
-        shared = add_up(engines, 50_000, lanes=lanes)
-        assert all(engine.counters()["shared_memory_out"] > 0 for engine in engines)
-        assert server.counters()["shared_memory_in"] > 0
-    with cluster(spec, flows=flows, shared=[[]] * 3) as (_, engines):
-        assert not any(engine.shares_memory for engine in engines)
-        sockets = add_up(engines, 50_000, lanes=lanes)
-        assert all(engine.counters()["shared_memory_out"] == 0 for engine in engines)
+    with cluster(spec, flows=flows) as job:
+        assert all(engine.shares_memory for engine in job.engines)
+        shared = add_up(job, 50_000, lanes=lanes)
+        assert all(engine.counters()["shared_memory_out"] > 0 for engine in job.engines)
+        assert job.server.counters()["shared_memory_in"] > 0
+    with cluster(spec, flows=flows, shared=[[]] * 3) as job:
+        assert not any(engine.shares_memory for engine in job.engines)
+        sockets = add_up(job, 50_000, lanes=lanes)
+        assert all(engine.counters()["shared_memory_out"] == 0 for engine in job.engines)
     assert len({array.tobytes() for array in shared + sockets}) == 1
 
 
 def test_workers_here_and_elsewhere_share_a_job() -> None:
-    with cluster(spec_of(3), shared=[None, [], None]) as (_, engines):
-        assert [engine.shares_memory for engine in engines] == [True, False, True]
-        results = add_up(engines, 20_000)
+    with cluster(spec_of(3), shared=[None, [], None]) as job:
+        assert [engine.shares_memory for engine in job.engines] == [True, False, True]
+        results = add_up(job, 20_000)
         assert len({array.tobytes() for array in results}) == 1
 
 
 @pytest.mark.parametrize("path", ["/proc/1/fd/0", "/nonexistent", "/dev/zero", "", "/proc/self/exe"])
 def test_a_path_that_is_no_memory_of_ours_means_udp(path: str) -> None:
-    with cluster(spec_of(2), shared=[[path], [path]]) as (_, engines):
-        assert not any(engine.shares_memory for engine in engines)
-        assert len({array.tobytes() for array in add_up(engines, 5_000)}) == 1
+    with cluster(spec_of(2), shared=[[path], [path]]) as job:
+        assert not any(engine.shares_memory for engine in job.engines)
+        assert len({array.tobytes() for array in add_up(job, 5_000)}) == 1
 
 
 def test_memory_of_another_job_is_not_used() -> None:
@@ -78,17 +72,17 @@ def test_memory_of_another_job_is_not_used() -> None:
     with serving() as server:
         server.admit(other)
         wrong = server.shared_memory(other.job)
-        with cluster(spec_of(2), shared=[wrong, wrong]) as (_, engines):
-            assert not any(engine.shares_memory for engine in engines)
+        with cluster(spec_of(2), shared=[wrong, wrong]) as job:
+            assert not any(engine.shares_memory for engine in job.engines)
 
 
 def test_packets_that_find_no_room_go_by_udp() -> None:
     """A ring holds two windows at most, less what is lost where it wraps."""
     spec = any_spec_of(2, slots=16, words=16_352)
     assert datagram_bytes(1, spec.words_per_packet) > 65_000
-    with cluster(spec) as (_, engines):
+    with cluster(spec) as job:
         for seed in range(3):
-            assert len({array.tobytes() for array in add_up(engines, 600_000, seed=seed)}) == 1
+            assert len({array.tobytes() for array in add_up(job, 600_000, seed=seed)}) == 1
 
 
 def test_a_job_that_is_removed_gives_its_memory_up() -> None:
@@ -105,22 +99,23 @@ def test_a_job_that_is_removed_gives_its_memory_up() -> None:
 def test_a_worker_that_closes_does_not_hold_up_the_others() -> None:
     """Its place in the downlink stands still from then on; evicted, the others fill the ring many times over."""
     spec = spec_of(3)
-    with cluster(spec) as (server, engines):
-        add_up(engines, 10_000)
-        engines[2].leave(5.0)
-        engines[2].close()
-        server.evict(spec.job, 2)
-        before = engines[0].counters()["shared_memory_in"]
+    with cluster(spec) as job:
+        add_up(job, 10_000)
+        job.engines[2].leave(DEADLINE_S)
+        job.engines[2].close()
+        job.server.evict(spec.job, 2)
+        others = replace(job, engines=job.engines[:2])
+        before = job.engines[0].counters()["shared_memory_in"]
         for seed in range(5):
-            assert len({array.tobytes() for array in add_up(engines[:2], 100_000, seed=seed)}) == 1
-        assert engines[0].counters()["shared_memory_in"] - before >= 5 * 100_000 // spec.words_per_packet
+            assert len({array.tobytes() for array in add_up(others, 100_000, seed=seed)}) == 1
+        assert job.engines[0].counters()["shared_memory_in"] - before >= 5 * 100_000 // spec.words_per_packet
 
 
 def test_the_switch_is_woken_at_most_once_for_a_round() -> None:
     """By whoever makes up the number that the round misses; retransmissions wake it always."""
-    with cluster(spec_of(4)) as (_, engines):
+    with cluster(spec_of(4)) as job:
         for _ in range(200):
-            add_up(engines, 100)
-        counters = [engine.counters() for engine in engines]
+            add_up(job, 100)
+        counters = [engine.counters() for engine in job.engines]
     woken, timeouts = (sum(each[name] for each in counters) for name in ("shared_memory_doorbells", "timeouts"))
     assert woken <= counters[0]["results"] + timeouts

@@ -20,7 +20,9 @@ import pytest
 from fanin.errors import ConfigurationError, FaninError
 from fanin.numerics.reduction import Element, Reduction
 from fanin.protocol.job import JobSpec
-from tests.udp.cluster import WAIT_S, Array, cluster, native, reduction, serving, spec_of
+from tests.support.builders import Array, reduction
+from tests.support.engines import DEADLINE_S
+from tests.support.native_engines import cluster, native, serving, spec_of
 
 THREADS = 2
 """Of each kind at one engine."""
@@ -83,7 +85,7 @@ FIELDS = [field for field in dataclasses.fields(Reduction) if field.init]
 def sum_and_wait(engine: Any, count: int = 500) -> None:
     for _ in range(ROUNDS):
         array = np.ones(count, np.float32)
-        assert engine.wait(submit(engine, array), WAIT_S)
+        assert engine.wait(submit(engine, array), DEADLINE_S)
         assert (array == 2).all()
 
 
@@ -102,7 +104,7 @@ def sum_in_place(engine: Any) -> None:
         owner = Owner(array)
         ticket = engine.sum_in_place(array.ctypes.data, array.size, int(Element.FLOAT32), 32, 0, 0.0, owner)
         del owner
-        assert ticket == 0 or engine.wait(ticket, WAIT_S)
+        assert ticket == 0 or engine.wait(ticket, DEADLINE_S)
         assert (array == 2).all()
 
 

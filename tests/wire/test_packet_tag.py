@@ -74,11 +74,12 @@ def test_no_prefix_of_a_packet_and_nothing_appended_to_it_holds(data: bytes, dra
 def test_a_lane_is_siphash_of_its_number_and_its_words(data: bytes) -> None:
     padded = data[:32] + Direction.TO_SWITCH.to_bytes(4, "big") + data[36:] + bytes(-len(data) % 32)
     lanes = [
-        packet_tag.siphash24(TAG_KEY, lane.to_bytes(8, "little") + b"".join(
-            padded[at : at + 8] for at in range(8 * lane, len(padded), 32)
-        ))
+        packet_tag.siphash24(
+            TAG_KEY,
+            lane.to_bytes(8, "little") + b"".join(padded[at : at + 8] for at in range(8 * lane, len(padded), 32)),
+        )
         for lane in range(4)
-    ]  # fmt: skip
+    ]
     whole = b"".join(number.to_bytes(8, "little") for number in (len(data), *lanes))
     assert packet_tag.tag(TAG_KEY, data, Direction.TO_SWITCH) == packet_tag.siphash24(TAG_KEY, whole) & 0xFFFFFFFF
 

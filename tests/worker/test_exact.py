@@ -12,9 +12,8 @@ from fanin.host.codecs.words.exact import MAX_SPREAD_WORDS
 from fanin.numerics.reduction import EXACT, Element, Operator
 from fanin.protocol.events import PacketRefused
 from fanin.protocol.wire import Reason
-from tests.support.cluster import Array, Cluster, expected, job, reduction
+from tests.support.cluster import Array, Cluster, expected, job, normal, reduction, same_bits
 from tests.support.network import SWITCH, Link
-from tests.worker.test_reductions import normal, same_bits
 
 HOSTILE = Link(loss=0.1, duplicate=0.1, reorder=0.2)
 SHAPES = [{"workers": 3, "words_per_packet": 32}, {"workers": 3}, {"workers": 9, "words_per_packet": 8}]
@@ -126,9 +125,11 @@ def test_what_cannot_be_exact_is_refused(kind: str) -> None:
     with pytest.raises(ConfigurationError, match=f"too many to be reduced exactly.*at most {many // 9}"):
         short.submit(0, reduction(np.ones(many // 4, np.float32), lanes=EXACT))
     for refused in (
-        {"operator": Operator.MAX}, {"lanes": EXACT, "operator": Operator.BOR}, {"lanes": EXACT, "scale_code": 5},
+        {"operator": Operator.MAX},
+        {"lanes": EXACT, "operator": Operator.BOR},
+        {"lanes": EXACT, "scale_code": 5},
         {"lanes": EXACT, "operator": Operator.MAX, "divisor": 2.0},
-    ):  # fmt: skip
+    ):
         with pytest.raises(ConfigurationError):
             tree.submit(0, reduction(np.ones(5, np.float32), **refused))
     with pytest.raises(ConfigurationError, match="exact"):

@@ -8,27 +8,13 @@ import numpy as np
 import pytest
 
 from fanin.errors import ConfigurationError
-from fanin.numerics.fixed_point import to_bfloat16
 from fanin.numerics.reduction import Element
 from fanin.protocol.events import ReductionDone
 from fanin.protocol.job import WINDOW_POOLS
-from tests.support.cluster import Array, Cluster, expected, job, reduction
+from tests.support.cluster import Cluster, expected, job, normal, reduction, same_bits
 
 FLOATS = [Element.FLOAT32, Element.FLOAT64, Element.FLOAT16, Element.BFLOAT16]
 INTEGERS = {Element.INT32: np.int32, Element.INT16: np.int16, Element.INT8: np.int8, Element.UINT8: np.uint8}
-
-
-def normal(element: Element, workers: int, count: int, seed: int = 1) -> list[Array]:
-    """One array of normal numbers per worker."""
-    values = np.random.default_rng(seed).standard_normal((workers, count))
-    if element is Element.BFLOAT16:
-        return [to_bfloat16(x.astype(np.float32)) for x in values]
-    dtypes = {Element.FLOAT32: np.float32, Element.FLOAT64: np.float64, Element.FLOAT16: np.float16}
-    return [x.astype(dtypes[element]) for x in values]
-
-
-def same_bits(results: list[Array], want: Array) -> bool:
-    return all(result.tobytes() == want.tobytes() for result in results)
 
 
 @pytest.mark.parametrize("lanes", [32, 16, 8, 4])

@@ -57,18 +57,23 @@ class Arguments:
         return self._has_memory(name, [whole, part], written=[written])
 
     def of_pairs(
-        self, name: str, wholes: Sequence[torch.Tensor], parts: Sequence[torch.Tensor],
-        written: Sequence[torch.Tensor],
-    ) -> list[bool]:  # fmt: skip
+        self, name: str, wholes: Sequence[torch.Tensor], parts: Sequence[torch.Tensor], written: Sequence[torch.Tensor]
+    ) -> list[bool]:
         """Several such pairs, all looked at before the first is started."""
         if len(wholes) != len(parts):
             raise ArgumentError(f"{name}: {len(parts)} tensors and {len(wholes)} of all ranks do not make pairs")
         return [self.of_parts(name, *pair) for pair in zip(wholes, parts, written, strict=True)]
 
     def of_list(
-        self, name: str, tensors: Sequence[torch.Tensor], own: torch.Tensor, *, gathers: bool,
-        root: int | None = None, uneven: bool = False,
-    ) -> bool:  # fmt: skip
+        self,
+        name: str,
+        tensors: Sequence[torch.Tensor],
+        own: torch.Tensor,
+        *,
+        gathers: bool,
+        root: int | None = None,
+        uneven: bool = False,
+    ) -> bool:
         """One tensor per rank (with a `root`: there, and none elsewhere), and one's own.
 
         `gathers`: the list is written; otherwise one's own is. `uneven`: they may differ in size, and one's own is as

@@ -198,10 +198,17 @@ class Fallback:
         assert operation.source is not None
         operation.ends = list(self._items)
         whole = Request(
-            name=request.name, source=operation.source, kept=operation.result, element=request.element,
-            lanes=request.lanes, operator=request.operator, average=request.average, factor=request.factor,
-            residual=request.residual, timeout_s=request.timeout_s,
-        )  # fmt: skip
+            name=request.name,
+            source=operation.source,
+            kept=operation.result,
+            element=request.element,
+            lanes=request.lanes,
+            operator=request.operator,
+            average=request.average,
+            factor=request.factor,
+            residual=request.residual,
+            timeout_s=request.timeout_s,
+        )
         try:
             operation.ticket = self._switch.hand_over(whole)
         except FaninError as error:
@@ -238,10 +245,7 @@ class Fallback:
         window = max(each.spec.slots for each in sessions)
         while self._log and self._log[0].index < self._finished:
             oldest = self._log[0]
-            if any(
-                finished - end < window
-                for finished, end in zip(self._finished_items, oldest.ends, strict=True)
-            ):  # fmt: skip
+            if any(finished - end < window for finished, end in zip(self._finished_items, oldest.ends, strict=True)):
                 break
             self._log.popleft()
 

@@ -67,9 +67,16 @@ class GroupResources:
     """The parts of one group, opened together and closed together."""
 
     def __init__(
-        self, store: c10d.Store, group_name: str, rank: int, size: int, timeout: timedelta, options: Options,
-        global_ranks: list[int], world: Meeting | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        store: c10d.Store,
+        group_name: str,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        options: Options,
+        global_ranks: list[int],
+        world: Meeting | None = None,
+    ) -> None:
         """`world`: where rank 0 goes that is given no switch; None: to one of its own."""
         self.rank = rank
         self.size = size
@@ -258,10 +265,16 @@ class GroupResources:
         address = bounds.data_ptr()
         ticket = self.session.submit(
             Reduction(
-                source=address, destination=address, count=2, element=Element.INT64, lanes=EXACT,
-                operator=Operator.MAX, signature=zlib.crc32(name.encode()), owner=bounds,
+                source=address,
+                destination=address,
+                count=2,
+                element=Element.INT64,
+                lanes=EXACT,
+                operator=Operator.MAX,
+                signature=zlib.crc32(name.encode()),
+                owner=bounds,
             )
-        )  # fmt: skip
+        )
         self.session.wait(ticket, self.options.join_timeout_s)
         if int(bounds[0]) != -int(bounds[1]):
             raise CollectiveMismatchError(

@@ -346,9 +346,14 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return self._noted(self._inner.scatter(output, inputs, root, self._seconds(timeout)))
 
     def all_to_all_single(
-        self, output: torch.Tensor, tensor: torch.Tensor, output_splits: Sequence[int], input_splits: Sequence[int],
-        opts: Any = None, timeout: timedelta | None = None,
-    ) -> FaninWork:  # fmt: skip
+        self,
+        output: torch.Tensor,
+        tensor: torch.Tensor,
+        output_splits: Sequence[int],
+        input_splits: Sequence[int],
+        opts: Any = None,
+        timeout: timedelta | None = None,
+    ) -> FaninWork:
         """Rows of one tensor to all ranks."""
         timeout_s = self._seconds(timeout if opts is None else getattr(opts, "timeout", opts))
         if not self._arguments.of_rows("all_to_all_single", output, tensor):

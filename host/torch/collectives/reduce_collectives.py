@@ -179,10 +179,18 @@ class ReduceCollectives:
         pairs = 2 if tensor.is_complex() else 1
         kept, finish = self._landing(travelling, tensor, output, first * pairs, route)
         request = Request(
-            name=name, source=travelling, kept=kept, keep_first=first * pairs, element=element,
-            lanes=lanes, operator=OPERATORS[route.gloo_op] if lanes == EXACT else Operator.SUM,
+            name=name,
+            source=travelling,
+            kept=kept,
+            keep_first=first * pairs,
+            element=element,
+            lanes=lanes,
+            operator=OPERATORS[route.gloo_op] if lanes == EXACT else Operator.SUM,
             average=route.average and not route.divide_after,
-            factor=factor, residual=residual, outputs=[] if output is None else [output], timeout_s=timeout_s,
+            factor=factor,
+            residual=residual,
+            outputs=[] if output is None else [output],
+            timeout_s=timeout_s,
             finish=finish,
         )  # fmt: skip
         return self._submit(request)
@@ -210,9 +218,15 @@ class ReduceCollectives:
         return landed, finish
 
     def _by_gloo(
-        self, name: str, travelling: torch.Tensor, tensor: torch.Tensor, output: torch.Tensor | None, first: int,
-        route: Route, timeout_s: float,
-    ) -> FaninWork:  # fmt: skip
+        self,
+        name: str,
+        travelling: torch.Tensor,
+        tensor: torch.Tensor,
+        output: torch.Tensor | None,
+        first: int,
+        route: Route,
+        timeout_s: float,
+    ) -> FaninWork:
         host = on_host(travelling)
         in_place = output is tensor and host.data_ptr() == tensor.data_ptr()
         if not in_place and host.data_ptr() == tensor.data_ptr():

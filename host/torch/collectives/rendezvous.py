@@ -288,9 +288,15 @@ class _Told:
 
 
 def meet(
-    store: c10d.Store, rank: int, size: int, job_prefix: str, options: Options, timeout: timedelta,
-    global_ranks: Sequence[int] = (), world: Meeting | None = None,
-) -> Meeting:  # fmt: skip
+    store: c10d.Store,
+    rank: int,
+    size: int,
+    job_prefix: str,
+    options: Options,
+    timeout: timedelta,
+    global_ranks: Sequence[int] = (),
+    world: Meeting | None = None,
+) -> Meeting:
     """Agree with the group's other ranks. `world`: of the world's group, whose switches this one uses if given none.
 
     Raises the error of rank 0, or of a rank that was to start a shard, on every rank; JoinTimeoutError naming ranks
@@ -341,9 +347,7 @@ def hear(
         if told.leaves:
             if starts and rank in leaders:
                 leaf_options = replace(options, flows=1)
-                _tell(
-                    store, _leaves_key(rank), lambda: SHARED.start_leaves(meeting.shards, leaf_options, secret)
-                )  # fmt: skip
+                _tell(store, _leaves_key(rank), lambda: SHARED.start_leaves(meeting.shards, leaf_options, secret))
             meeting.leaves = _address_of(store, _leaves_key(leaders[host]), leaders[host], patience)
     except BaseException:
         meeting.close()
@@ -352,9 +356,13 @@ def hear(
 
 
 def _decided(
-    store: c10d.Store, size: int, options: Options, timeout: timedelta, global_ranks: Sequence[int],
+    store: c10d.Store,
+    size: int,
+    options: Options,
+    timeout: timedelta,
+    global_ranks: Sequence[int],
     world: Meeting | None,
-) -> _Told:  # fmt: skip
+) -> _Told:
     """Rank 0's decision."""
     drawn = SHARED.secret() if options.secret is None else None
     if options.switches:

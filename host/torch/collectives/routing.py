@@ -50,10 +50,17 @@ GLOO_OPERATORS = {operator: op for op, operator in OPERATORS.items()}
 
 GLOO_DTYPES = frozenset(
     {
-        torch.float32, torch.float64, torch.float16, torch.bfloat16,
-        torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool,
+        torch.float32,
+        torch.float64,
+        torch.float16,
+        torch.bfloat16,
+        torch.int8,
+        torch.uint8,
+        torch.int32,
+        torch.int64,
+        torch.bool,
     }
-)  # fmt: skip
+)
 """Element types that gloo reduces (it moves others as bytes)."""
 
 

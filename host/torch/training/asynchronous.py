@@ -92,9 +92,15 @@ class AsynchronousOptimizer:
         self._welcome: Welcome | None = None
         if self.group.outside:
             self._job = come_in(
-                self.group, policy, self.options, self,
-                elements=sum(self._sizes), end=rounds, on_result=self._apply, weigh=self._weigh,
-            )  # fmt: skip
+                self.group,
+                policy,
+                self.options,
+                self,
+                elements=sum(self._sizes),
+                end=rounds,
+                on_result=self._apply,
+                weigh=self._weigh,
+            )
             self._opened(self._job)
             self._take_weights()
 

@@ -255,11 +255,17 @@ class CodecState:
         busy_s = bucket.encode_s + bucket.decode_s
         saved_bits = 8 * max(0, plain - bucket.payload_bytes)
         return Row(
-            bucket=index, codec=str(self.codec), elements=bucket.place.count, float32_bytes=plain,
-            payload_bytes=bucket.payload_bytes, nmse=bucket.encoder.nmse, residual_norm=bucket.encoder.residual_norm,
-            encode_ms=bucket.encode_s * 1e3, decode_ms=bucket.decode_s * 1e3,
+            bucket=index,
+            codec=str(self.codec),
+            elements=bucket.place.count,
+            float32_bytes=plain,
+            payload_bytes=bucket.payload_bytes,
+            nmse=bucket.encoder.nmse,
+            residual_norm=bucket.encoder.residual_norm,
+            encode_ms=bucket.encode_s * 1e3,
+            decode_ms=bucket.decode_s * 1e3,
             break_even_bit_s=saved_bits / busy_s if busy_s else 0.0,
-        )  # fmt: skip
+        )
 
 
 def _done(gradients: torch.Tensor) -> Future[torch.Tensor]:

@@ -131,9 +131,16 @@ def come_in(
         account.contributors += standing["contributors"]
         account.accepted_chunks += standing["accepted_chunks"].numpy()
         rounds = StaleRounds(
-            decides, options.oldest, ScaleEpochs(*scale_options, **standing["scale"]), account,
-            base=first, end=end, absent=True, known_from=standing["version"], waited_for=everyone,
-        )  # fmt: skip
+            decides,
+            options.oldest,
+            ScaleEpochs(*scale_options, **standing["scale"]),
+            account,
+            base=first,
+            end=end,
+            absent=True,
+            known_from=standing["version"],
+            waited_for=everyone,
+        )
         job = StaleJob(group, session, layout, rounds, options, on_result=on_result, weigh=weigh)
     except BaseException:
         session.close()
@@ -147,8 +154,12 @@ def come_in(
         raise
     log.warning(
         "rank %d came into job %r at round %d, with weights from rank %d, within %.1f s",
-        session.rank, name, version, peers.gave, time.monotonic() - started_s,
-    )  # fmt: skip
+        session.rank,
+        name,
+        version,
+        peers.gave,
+        time.monotonic() - started_s,
+    )
     return job
 
 

@@ -92,9 +92,19 @@ def _read_job(index: int, facts: dict[str, int], liveness_timeout_s: float, now:
     except ConfigurationError as error:
         raise ConfigurationError(f"the device has an entry for job {index} that is none of ours: {error}") from None
     return PlacedJob(
-        spec, facts["row"], facts["first_slot"], facts.get("first_entry", 0), facts["live"], facts["quorum"],
-        facts["staleness"], [None] * spec.workers, [now] * spec.workers, facts["lost"], facts["left"], adopted=True,
-    )  # fmt: skip
+        spec,
+        facts["row"],
+        facts["first_slot"],
+        facts.get("first_entry", 0),
+        facts["live"],
+        facts["quorum"],
+        facts["staleness"],
+        [None] * spec.workers,
+        [now] * spec.workers,
+        facts["lost"],
+        facts["left"],
+        adopted=True,
+    )
 
 
 def _groups(link: Link, vocabulary: Vocabulary) -> dict[int, list[tuple[int, int]]]:

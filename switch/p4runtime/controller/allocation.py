@@ -28,9 +28,8 @@ def place(spec: JobSpec, placed: Collection[PlacedJob], capacity: Capacity) -> P
             f"{len(placed)} jobs hold some of it: ask for fewer slots or end another job"
         )
     return PlacedJob(
-        spec, row, slot, entry, spec.full_mask, spec.quorum, spec.staleness,
-        [None] * spec.workers, [0.0] * spec.workers,
-    )  # fmt: skip
+        spec, row, slot, entry, spec.full_mask, spec.quorum, spec.staleness, [None] * spec.workers, [0.0] * spec.workers
+    )
 
 
 def _first_fit(held: list[tuple[int, int]], size: int, total: int) -> int | None:

@@ -62,8 +62,6 @@ class ControllerChannel:
             self._to_slot(job, slot, entry, clean=1)
 
     def _to_slot(self, job: PlacedJob, slot: int, base: int, **metadata: int) -> None:
-        packet = Packet(
-            kind=Kind.CONTRIBUTION, job=job.spec.job, generation=job.spec.generation, slot=slot, base=base
-        )  # fmt: skip
+        packet = Packet(kind=Kind.CONTRIBUTION, job=job.spec.job, generation=job.spec.generation, slot=slot, base=base)
         frame = Frame(self.end, self.end, packet.to_bytes())
         self._link.send(self._words.packet_out(frame.to_bytes(), **metadata))

@@ -156,12 +156,8 @@ def uplink_entries(words: Vocabulary, kind: int, job: PlacedJob) -> list[Any]:
 
 def worker_entries(words: Vocabulary, kind: int, job: PlacedJob, rank: int, worker: Worker) -> list[Any]:
     add = kind != DELETE
-    source = {
-        "job": job.spec.job, "worker": rank, "address": worker.end.address, "port": worker.end.port,
-    }  # fmt: skip
-    ends = {
-        "mac": int.from_bytes(worker.end.mac, "big"), "address": worker.end.address, "port": worker.end.port,
-    }  # fmt: skip
+    source = {"job": job.spec.job, "worker": rank, "address": worker.end.address, "port": worker.end.port}
+    ends = {"mac": int.from_bytes(worker.end.mac, "big"), "address": worker.end.address, "port": worker.end.port}
     updates = [words.entry(kind, "members", source, "registered" if add else "")]
     for instance in (rank + 1, BARE_INSTANCE + rank):
         match = {"job": job.spec.job, "instance": instance}

@@ -1,4 +1,7 @@
-"""A switch and its workers in one process, over any transport and with either machine; no controller."""
+"""A switch and its workers in one process, over any transport and with either machine; no controller.
+
+tests/support/native_engines.py has the native ones with what only they offer.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import zmq
 
 from fanin.extension import native_extension
@@ -26,9 +28,9 @@ from fanin.switch.server.interface import Server
 from fanin.switch.server.pump import PumpServer
 from fanin.switch.server.server import make_server
 from fanin.transports.transport import SWITCH, Transport
-from tests.support.builders import job_spec, reduction
+from tests.support.builders import Array, job_spec, reduction
 
-DEADLINE_S = 20.0
+DEADLINE_S = 30.0
 """Far more than loopback needs; only a test that fails waits for it."""
 MEMORY_BYTES = 64 << 20
 
@@ -43,40 +45,43 @@ def make_spec(workers: int, **changed: object) -> JobSpec:
 
 
 @dataclass
-class Cluster:
-    """What a test talks to."""
+class Engines:
+    """A server, and the engine of every worker of one job of it."""
 
     spec: JobSpec
-    server: Server
-    engines: list[Engine]
+    server: Any
+    """A `Server`; the native one also says what its tests ask for."""
+    engines: list[Any]
 
-    def all_reduce(self, tensors: Sequence[npt.NDArray[np.float32]], lanes: int = 32) -> list[npt.NDArray[np.float32]]:
-        """Sum one tensor per worker; every worker's result."""
-        results = [np.full_like(tensor, np.nan) for tensor in tensors]
-        tickets = [
-            engine.submit(reduction_of(tensor, result, lanes))
-            for engine, tensor, result in zip(self.engines, tensors, results, strict=True)
-        ]
-        for worker, (engine, ticket) in enumerate(zip(self.engines, tickets, strict=True)):
-            assert engine.wait(ticket, DEADLINE_S), f"worker {worker}: {engine.next_event(0.0)} {engine.counters()}"
+    def run(self, arrays: Sequence[Array], **fields: Any) -> None:
+        """Sum one array per worker, in place."""
+        self._finish([self._submit(worker, reduction(array, **fields)) for worker, array in enumerate(arrays)])
+
+    def all_reduce(self, arrays: Sequence[Array], **fields: Any) -> list[Array]:
+        """Sum one array per worker; every worker's result."""
+        results = [np.full_like(array, np.nan) for array in arrays]
+        pairs = zip(arrays, results, strict=True)
+        self._finish([self._submit(worker, reduction(*pair, **fields)) for worker, pair in enumerate(pairs)])
         return results
 
+    def _submit(self, worker: int, what: Reduction) -> int:
+        return int(self.engines[worker].submit(what))
 
-def reduction_of(source: npt.NDArray[Any], destination: npt.NDArray[Any], lanes: int = 32) -> Reduction:
-    """A plain sum of an array of float32 or int32."""
-    return reduction(source, destination, lanes=lanes)
+    def _finish(self, tickets: Sequence[int]) -> None:
+        for worker, (engine, ticket) in enumerate(zip(self.engines, tickets, strict=True)):
+            assert engine.wait(ticket, DEADLINE_S), f"worker {worker}: {engine.next_event(0.0)} {engine.counters()}"
 
 
 @contextmanager
 def cluster(
     scheme: Scheme, spec: JobSpec, *, native: bool, flows: int = 1, options: Options | None = None
-) -> Iterator[Cluster]:
+) -> Iterator[Engines]:
     """Start a switch, admit the job and start every worker; everything is closed afterwards."""
     options = dataclasses.replace(options or Options(), native=native)
     make = _in_memory if scheme == "memory" else _over_sockets
     with ExitStack() as opened:
         server, engines = make(scheme, spec, flows, options, opened)
-        yield Cluster(spec, server, engines)
+        yield Engines(spec, server, engines)
 
 
 def _over_sockets(

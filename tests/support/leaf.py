@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 
 from fanin.protocol.job import JobSpec, Uplink
 from fanin.protocol.wire import OFFSET_BASE, OFFSET_KIND, OFFSET_SLOT, SWITCH_WORKER, Flag, Kind, Packet, Reason
-from tests.switch.harness import Bench, Machine, MachineType, address, make_spec, words_of
+from tests.support.bench import Bench, Machine, MachineType, address, make_spec, words_of
 
 PARENT = 5000
 UPLINK = Uplink(parent=PARENT, job=77, generation=0xBEEF, worker=3, token=0x1111_2222_3333_4444)
@@ -98,9 +98,15 @@ class LeafHistory:
             flags = random.choice([Flag(0)] * 5 + [Flag.PASS])
             words = () if flags else (random.getrandbits(32), 1)
             packet = leaf.packet(
-                Kind.CONTRIBUTION, random.randrange(2), flags=flags, slot=slot, base=base, signature=5,
-                codes=(3,) * len(words[:1]), words=words,
-            )  # fmt: skip
+                Kind.CONTRIBUTION,
+                random.randrange(2),
+                flags=flags,
+                slot=slot,
+                base=base,
+                signature=5,
+                codes=(3,) * len(words[:1]),
+                words=words,
+            )
             return packet.to_bytes(), address(packet.worker)
         if what < 0.95:
             return parent_packet(random, self._closed[slot]), PARENT

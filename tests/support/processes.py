@@ -12,11 +12,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,9 @@ from fanin.host.session.session import Session
 from fanin.numerics.reduction import Reduction
 from fanin.options import Options, SwitchAddress
 from tests.support import builders
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 DEADLINE_S = 30.0
 """Far more than anything here takes; only a test that fails waits for it."""
@@ -139,6 +142,11 @@ def a_worker(
         worker.end()
 
 
+def has_ended(pidfd: int, within_s: float = DEADLINE_S) -> bool:
+    """Wait for a process that is not a child to end; whether it did in time."""
+    return bool(select.select([pidfd], [], [], within_s)[0])
+
+
 def in_thread(call: Callable[[], object]) -> Future[object]:
     """Run in a thread of its own; the future has the result or the error."""
     future: Future[object] = Future()
@@ -161,17 +169,19 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def on_every(act: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """What `act` returns for each of the items, each in a thread of its own."""
+    futures = [in_thread(partial(act, item)) for item in items]
+    return [cast("R", future.result(DEADLINE_S)) for future in futures]
+
+
 def join_all(address: SwitchAddress, job: str, size: int, given: Options, ranks: range | None = None) -> list[Session]:
     """Sessions of several ranks in this process."""
-    ranks = range(size) if ranks is None else ranks
 
     def join(rank: int) -> Session:
         return Session.join(options=given, switch=address, job_name=job, rank=rank, size=size)
 
-    futures = [in_thread(partial(join, rank)) for rank in ranks]
-    sessions = [future.result(DEADLINE_S) for future in futures]
-    assert all(isinstance(session, Session) for session in sessions)
-    return sessions  # type: ignore[return-value]
+    return on_every(join, range(size) if ranks is None else ranks)
 
 
 def reduction(values: npt.NDArray[np.float32]) -> tuple[Reduction, npt.NDArray[np.float32]]:
@@ -202,3 +212,24 @@ def reduce_together(sessions: list[Session], count: int = 1000) -> None:
     for session, ticket, (_, result) in zip(sessions, tickets, requests, strict=True):
         session.wait(ticket, DEADLINE_S)
         assert (result == sum(value[0] for value in values)).all()
+
+
+def reduced(addresses: list[SwitchAddress], job: str, given: Options, lanes: int) -> list[bytes]:
+    """What each rank, each at its switch, gets as the mean of arrays that are made from the ranks."""
+    size = len(addresses)
+
+    def join(rank: int) -> Session:
+        return Session.join(options=given, switch=addresses[rank], job_name=job, rank=rank, size=size)
+
+    def mean(session: Session) -> bytes:
+        values = np.random.default_rng(session.rank).normal(size=50_000).astype(np.float32)
+        result = np.zeros_like(values)
+        request = builders.reduction(values, result, lanes=lanes, divisor=size)
+        session.wait(session.submit(request), DEADLINE_S)
+        return result.tobytes()
+
+    with contextlib.ExitStack() as stack:
+        sessions = on_every(join, range(size))
+        for session in sessions:
+            stack.callback(session.close)
+        return on_every(mean, sessions)

@@ -5,66 +5,42 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
-from fanin.numerics.reduction import Element, Reduction
 from fanin.protocol.events import Ready
 from fanin.protocol.job import JobSpec
 from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES, slots_for
 from fanin.protocol.wire import datagram_bytes
-from tests.support import builders
-from tests.support.builders import job_spec
+from tests.support.builders import Array, job_spec
+from tests.support.engines import DEADLINE_S, Engines
 
 native = pytest.importorskip("fanin._native", reason="the native extension is not built")
 
-WAIT_S = 30.0
-"""Longest wait for what must happen. Only a failing test waits so long."""
 DEFAULT_LIMIT_BYTES = 212_992
 """What an ordinary user may ask for with SO_RCVBUF on Debian 12 (net.core.rmem_max)."""
 PLENTY = 1 << 26
-
-Array = npt.NDArray[Any]
 
 
 def spec_of(workers: int, *, words: int = 256, codes: int = 1, slots: int | None = None, job: int = 3) -> JobSpec:
     """A job whose window fits an ordinary user's buffers."""
     fitting = slots_for(DEFAULT_RECEIVE_BUFFER_BYTES, datagram_bytes(codes, words))
     return job_spec(
-        job=job, generation=1000 + job, workers=workers, slots=slots or fitting, words_per_packet=words,
-        codes_per_packet=codes, tokens=tuple(range(500, 500 + workers)),
-    )  # fmt: skip
+        job=job,
+        generation=1000 + job,
+        workers=workers,
+        slots=slots or fitting,
+        words_per_packet=words,
+        codes_per_packet=codes,
+        tokens=tuple(range(500, 500 + workers)),
+    )
 
 
 def impatient(spec: JobSpec) -> JobSpec:
     """The same job, in which silence is noticed soon."""
     return dataclasses.replace(spec, liveness_timeout_s=0.4)
-
-
-def reduction(array: Array, element: Element = Element.FLOAT32, **fields: Any) -> Reduction:
-    """Sum `array` in place."""
-    return builders.reduction(array, element=element, **fields)
-
-
-@dataclass
-class Cluster:
-    """See the file."""
-
-    server: Any
-    engines: list[Any]
-
-    def run(self, arrays: Sequence[Array], element: Element = Element.FLOAT32, **fields: Any) -> None:
-        """Sum the arrays, one per rank, in place."""
-        tickets = [
-            engine.submit(reduction(array, element, **fields))
-            for engine, array in zip(self.engines, arrays, strict=True)
-        ]
-        for engine, ticket in zip(self.engines, tickets, strict=True):
-            assert engine.wait(ticket, WAIT_S), (engine.next_event(0), engine.counters())
 
 
 @contextlib.contextmanager
@@ -81,12 +57,12 @@ def serving(*, flows: int = 1, host: str = "127.0.0.1", **options: Any) -> Itera
 @contextlib.contextmanager
 def cluster(
     spec: JobSpec, *, flows: int = 1, host: str = "127.0.0.1", listen: str = "127.0.0.1", **options: Any
-) -> Iterator[Cluster]:
+) -> Iterator[Engines]:
     """A server and all workers of one job, welcomed. `options` are for both ends."""
     with serving(flows=flows, host=listen, **options) as server:
         server.admit(spec)
         with joined(server, spec, host=host, **options) as engines:
-            yield Cluster(server, engines)
+            yield Engines(spec, server, engines)
 
 
 @contextlib.contextmanager
@@ -101,7 +77,7 @@ def joined(
             engines.append(native.WorkerEngine(spec, rank, spec.tokens[rank], host, server.ports, **options, **own))
             engines[-1].start()
         for engine in engines:
-            assert engine.next_event(WAIT_S) == Ready(), engine.trouble
+            assert engine.next_event(DEADLINE_S) == Ready(), engine.trouble
         yield engines
     finally:
         for engine in engines:

@@ -1,0 +1,154 @@
+"""Starts ranks that need torch by forking a process that has imported it: an import takes seconds, a fork none.
+
+`RankServer` is for tests; the rest of this file is its other half, run as `python -m tests.support.rank_server`. It
+reads a JSON object per line: `{"run": [MODULE, ARGUMENT...], "environment": {...}, "folder": ..., "output": FILE}` is
+answered by the rank's process id, `{"wait": PID}` by its exit code. A rank is what `python -m MODULE ARGUMENT...` is,
+but for what is imported already: it has its own environment, folder and output, and ends as the interpreter ends.
+
+torch must not have started threads when it is forked; the server refuses to serve when it has.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PRELOADED = ("torch._dynamo", "torch.distributed.fsdp", "torch.nn.parallel", "fanin.host.torch.backend")
+"""What nearly every rank imports, sooner or later."""
+
+
+class RankServer:
+    """The server of this process, started when it is first asked for."""
+
+    _one: RankServer | None = None
+
+    def __init__(self) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.rank_server"],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._asking = threading.Lock()
+        atexit.register(self.close)
+
+    @classmethod
+    def get(cls) -> RankServer:
+        """The one of this process."""
+        if cls._one is None or cls._one._process.poll() is not None:
+            cls._one = cls()
+        return cls._one
+
+    def ask(self, **request: object) -> int:
+        """One question, one number."""
+        asked, told = self._process.stdin, self._process.stdout
+        assert asked is not None
+        assert told is not None
+        with self._asking:
+            asked.write(json.dumps(request) + "\n")
+            asked.flush()
+            answer = told.readline()
+        assert answer, "the server of ranks has ended: see its standard error"
+        return int(answer)
+
+    def close(self) -> None:
+        """End it. Its ranks are ended by whoever started them."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._process.wait()
+
+
+class Rank:
+    """A rank, with as much of subprocess.Popen's interface as jobs use."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], folder: Path, output: Path) -> None:
+        self._server = RankServer.get()
+        self.pid = self._server.ask(
+            run=list(command), environment=dict(environment), folder=str(folder), output=str(output)
+        )
+        self._descriptor = os.pidfd_open(self.pid)  # the server has not waited for it: the id is still its own
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code, if it has ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0.0)
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, once it has ended; TimeoutExpired."""
+        if self.returncode is None:
+            if not select.select([self._descriptor], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(f"rank {self.pid}", timeout or 0.0)
+            os.close(self._descriptor)
+            self.returncode = self._server.ask(wait=self.pid)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Unless it has ended."""
+        if self.poll() is None:
+            signal.pidfd_send_signal(self._descriptor, number)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+def serve() -> dict[str, Any] | None:
+    """Answer until nobody asks any more (None), or until this is a rank that has been forked: what it is to run."""
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "wait" in request:
+            answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
+        elif (answer := os.fork()) == 0:
+            return dict(request)
+        print(answer, flush=True)
+    return None
+
+
+def become(request: dict[str, Any]) -> None:
+    """Have the rank's output, input, folder, environment and arguments."""
+    output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, descriptors in ((nothing, (0,)), (output, (1, 2))):
+        for descriptor in descriptors:
+            os.dup2(source, descriptor)
+        os.close(source)
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.argv = list(request["run"])
+
+
+def main() -> None:
+    """Import what ranks need, then serve; in a rank, run its program."""
+    for name in PRELOADED:
+        importlib.import_module(name)
+    gc.freeze()  # or collections in ranks would touch, and so copy, every object of the server
+    threads = os.listdir("/proc/self/task")
+    assert len(threads) == 1, f"{len(threads)} threads run after the imports: a process with threads cannot be forked"
+    request = serve()
+    if request is not None:
+        become(request)
+        runpy.run_module(request["run"][0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Random histories for a switch: what well-behaved workers send, and everything else that may come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from fanin.protocol.job import JobSpec
+from fanin.protocol.wire import Flag, Kind, Packet, parse
+from tests.support.bench import MACHINES, NO_FLAGS, Bench, Machine, address, make_spec
+
+TWIN = MACHINES["twin"]
+NATIVE = MACHINES["native"]
+
+
+def random_spec(random: Random) -> JobSpec:
+    workers = random.choice([1, 2, 2, 3, 4])
+    staleness = random.choice([0, 0, 1, 1, 2, 3])
+    return make_spec(
+        workers=workers,
+        quorum=random.choice([workers, random.randint(1, workers)]),
+        staleness=staleness,
+        max_staleness=random.choice([None, staleness + 2]),
+        slots=random.randint(1, 2),
+        codes=random.randint(1, 3),
+        words=48,
+        **random.choice([{}, {"checksum": True}, {"data_key": bytes(range(16))}]),  # type: ignore[arg-type]
+    )
+
+
+class Pair:
+    """Both machines side by side, and what an observer of the network knows."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        assert TWIN is not None
+        assert NATIVE is not None
+        self.bench = Bench(TWIN, spec)
+        self.twin, self.native = self.bench.machine, Bench(NATIVE, spec).machine
+        self.spec = spec
+        self.now = 0.0
+        self.seen: list[tuple[bytes, int]] = []
+        self.closed = [0] * spec.slots
+        """Rounds that each slot has closed."""
+        self.next_base = [[0] * spec.slots for _ in range(spec.workers)]
+        """What each worker contributes next if it keeps the host rules."""
+
+    def both(self) -> tuple[Machine, Machine]:
+        return self.twin, self.native
+
+    def deliver(self, data: bytes, source: int) -> None:
+        self.seen.append((data, source))
+        for machine in self.both():
+            machine.receive_datagram(data, source, self.now)
+
+    def compare(self) -> None:
+        expected = self.twin.datagrams_to_send(self.now)
+        assert self.native.datagrams_to_send(self.now) == expected
+        for data, destination in expected:
+            self._observe(parse(data), destination)
+        assert self.native.next_timer() == self.twin.next_timer()
+        assert self.native.members(1) == self.twin.members(1)
+        while (event := self.twin.next_event()) is not None:
+            assert self.native.next_event() == event
+        assert self.native.next_event() is None
+        assert self.native.job_counters(1) == self.twin.job_counters(1)
+        assert self.native.counters() == self.twin.counters()
+
+    def _observe(self, packet: Packet, destination: int) -> None:
+        if packet.kind not in (Kind.RESULT, Kind.ANSWER):
+            return
+        assert packet.contributors <= self.spec.contributions, "lanes would overflow"
+        self.closed[packet.slot] = max(self.closed[packet.slot], packet.base + 1)
+        worker = destination - address(0)
+        if 0 <= worker < self.spec.workers and packet.bitmap >> worker & 1:
+            self.next_base[worker][packet.slot] = max(self.next_base[worker][packet.slot], packet.base + 1)
+
+
+def keep_the_rules(pair: Pair, random: Random) -> None:
+    worker, slot = random.randrange(pair.spec.workers), random.randrange(pair.spec.slots)
+    base = pair.next_base[worker][slot]
+    if random.random() < 0.1:
+        flags = Flag.PASS | Flag.LATE if random.random() < 0.5 else Flag.PASS
+        packet = pair.bench.packet(Kind.CONTRIBUTION, worker, flags=flags, slot=slot, base=base)
+    else:
+        words = [random.getrandbits(32) for _ in range(17)]
+        codes = [random.getrandbits(16) for _ in range(pair.spec.codes_per_packet)]
+        packet = pair.bench.packet(Kind.CONTRIBUTION, worker, slot=slot, base=base, codes=codes, words=words)
+    pair.deliver(pair.bench.bytes_of(packet), address(worker))
+
+
+def break_the_rules(pair: Pair, random: Random) -> None:
+    spec = pair.spec
+    worker, slot = random.randrange(spec.workers), random.randrange(spec.slots)
+    base = max(0, pair.closed[slot] - random.choice([0, 0, 0, 1, 1, 2, 3, 4, -1]))
+    count = random.choice([17] * 9 + [0, 1, 48])
+    packet = pair.bench.packet(
+        Kind.CONTRIBUTION,
+        worker,
+        slot=slot,
+        base=base,
+        signature=random.choice([0] * 9 + [6]),
+        codes=[random.getrandbits(16)] * random.choice([spec.codes_per_packet] * 5 + [0]),
+        words=[random.getrandbits(32) for _ in range(count)],
+    )
+    pair.deliver(pair.bench.bytes_of(packet), address(worker))
+
+
+def replay(pair: Pair, random: Random) -> None:
+    if pair.seen:
+        pair.deliver(*random.choice(pair.seen))
+
+
+def mutate(pair: Pair, random: Random) -> None:
+    if pair.seen:
+        data, source = random.choice(pair.seen)
+        changed = bytearray(data)
+        for _ in range(random.randint(0, 3)):
+            if changed:
+                changed[random.randrange(min(len(changed), 48))] = random.getrandbits(8)
+        length = random.choice([len(changed)] * 3 + [0, 7, 35, 36, 40, max(0, len(changed) - 1), 48])
+        pair.deliver(bytes(changed[:length]).ljust(length, b"\1"), source)
+
+
+def greet(pair: Pair, random: Random) -> None:
+    worker = random.randrange(pair.spec.workers)
+    packet = random.choice(
+        [
+            pair.bench.hello(worker, padded=random.random() < 0.5),
+            pair.bench.packet(Kind.PROBE, 0, flags=random.choice([NO_FLAGS, Flag.CHECKSUM]), words=[1, 2, 3]),
+            pair.bench.bye(worker),
+        ]
+    )
+    pair.deliver(pair.bench.bytes_of(packet), random.choice([address(worker)] * 3 + [7]))
+
+
+def control(pair: Pair, random: Random) -> None:
+    worker = random.randrange(pair.spec.workers)
+    verb = random.choice(["evict", "quorum", "staleness"])
+    staleness = random.randint(0, pair.spec.largest_staleness)
+    for machine in pair.both():
+        if verb == "evict":
+            machine.evict(1, worker, pair.now)
+        elif verb == "quorum":
+            machine.set_quorum(1, worker + 1, pair.now)
+        else:
+            machine.set_staleness(1, staleness, pair.now)
+
+
+def wait(pair: Pair, random: Random) -> None:
+    pair.now += random.choice([0.1, 2.0, 6.0])
+    for machine in pair.both():
+        machine.handle_timer(pair.now)
+
+
+STEPS: dict[Callable[[Pair, Random], None], int] = {
+    keep_the_rules: 30, break_the_rules: 6, replay: 6, mutate: 4, greet: 3, control: 1, wait: 2,
+}  # fmt: skip
+"""What may happen next, with how likely it is."""
