@@ -60,7 +60,7 @@ class AddsADuplicate(Slot):
         outcome = super().contribute(worker, base, given, late=late)
         if outcome.verdict is Verdict.DUPLICATE and given is not None and self.count:
             at = self.open % self.membership.history
-            self.sums[at] = self.sums[at].plus(given)
+            self.sums[at] = self.sums[at].plus(given, self.membership.accumulator_bytes)
         return outcome
 
 

@@ -51,7 +51,11 @@ def allreduce(
 
     rivals = tuple(name for name in against.split(",") if name)
     plan = benchmark.Plan(
-        workers=workers, bytes=bytes_, lanes=_lanes(lanes), against=rivals, samples=samples,
+        workers=workers,
+        bytes=bytes_,
+        lanes=_lanes(lanes),
+        against=rivals,
+        samples=samples,
         loss_percent=_percentages(loss),
     )
     benchmark.bench(

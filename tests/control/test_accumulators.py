@@ -13,7 +13,7 @@ from fanin.numerics.reduction import WIDE_SUMS, lanes_number
 from fanin.options import Options, Rounds
 from fanin.protocol import control
 from fanin.protocol.control import Refusal
-from tests.control.fakes import BUFFERS, World, join
+from tests.support.controllers import BUFFERS, World, join
 
 
 def spec_of(world: World, admitted: control.Admitted) -> bool:

@@ -8,7 +8,7 @@ from fanin.protocol import control
 from fanin.protocol.control import Refusal, Regroup, Regrouped, Waiting
 from fanin.protocol.events import WorkerLeft, WorkerSilent
 from fanin.switch.controller.regroup import MAX_OPEN_REDUCTIONS, decide
-from tests.control.fakes import World, join
+from tests.support.controllers import World, join
 
 SIZE = 3
 

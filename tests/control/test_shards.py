@@ -6,8 +6,7 @@ import contextlib
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from functools import partial
 from typing import TypeVar
 
@@ -30,11 +29,11 @@ from fanin.numerics.reduction import Element, Reduction, lanes_number
 from fanin.options import Options, SwitchAddress
 from tests.support.processes import DEADLINE_S
 from tests.support.services import a_service, address_of
+from tests.support.sharded import join_all, tensors, together
 
 OPTIONS = Options(words_per_packet=64, slots=8, connect_timeout_s=DEADLINE_S, join_timeout_s=DEADLINE_S)
 Result = TypeVar("Result")
 BASE, RESIDUALS = 1 << 20, 1 << 40
-WORKERS = 3
 
 
 @given(
@@ -88,30 +87,6 @@ def test_shares_are_what_is_dealt(count: int, packet: int, shards: int, turn: in
 def switches(count: int, *, native: bool) -> Iterator[list[SwitchAddress]]:
     with contextlib.ExitStack() as stack:
         yield [address_of(stack.enter_context(a_service(native=native or None))) for _ in range(count)]
-
-
-def together(calls: Sequence[Callable[[], Result]]) -> list[Result]:
-    """All of them at once, as ranks are."""
-    with ThreadPoolExecutor(len(calls)) as pool:
-        return [each.result(DEADLINE_S) for each in [pool.submit(call) for call in calls]]
-
-
-def join_all(
-    addresses: list[SwitchAddress], *, native: bool, workers: int = WORKERS, shared: bool = True
-) -> list[ShardedSession]:
-    options = Options(
-        words_per_packet=64, slots=8, connect_timeout_s=DEADLINE_S, join_timeout_s=DEADLINE_S, native=native
-    )
-    local = frozenset(addresses) if shared else frozenset[SwitchAddress]()
-    join = partial(
-        ShardedSession.join, options=options, switches=addresses, local=local, job_name="spread", size=workers
-    )
-    return together([partial(join, rank=rank) for rank in range(workers)])
-
-
-def tensors(count: int, workers: int = WORKERS) -> list[npt.NDArray[np.float32]]:
-    draw = np.random.default_rng(7)
-    return [(draw.normal(size=count) * 10.0 ** (draw.integers(-3, 4))).astype(np.float32) for _ in range(workers)]
 
 
 def sums(sessions: list[ShardedSession], count: int, lanes: int) -> list[npt.NDArray[np.float32]]:

@@ -17,9 +17,9 @@ from fanin.host.session.shards import ShardedSession
 from fanin.host.session.surviving import SurvivingSession
 from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
-from tests.control.processes import DEADLINE_S, until
-from tests.control.services import a_service, address_of
-from tests.control.test_shards import join_all, tensors, together
+from tests.support.processes import DEADLINE_S, until
+from tests.support.services import a_service, address_of
+from tests.support.sharded import join_all, tensors, together
 
 WORKERS = 3
 LARGE = 64 * 40 + 17

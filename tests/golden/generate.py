@@ -136,7 +136,7 @@ def wide_cases() -> list[dict[str, Any]]:
             inputs = [_input(element, generator) for _ in range(4)]
             agreed = np.max([codec.fixed.codes(x, BLOCK_ELEMENTS) for x in inputs], axis=0)
             words = [codec.quantize(x, agreed, BLOCK_ELEMENTS, 1.0, None) for x in inputs]
-            total = np.sum([accumulated(each, codec.lanes, 2) for each in words], axis=0, dtype=np.int16)
+            total = np.asarray(sum(accumulated(each, codec.lanes, 2) for each in words), np.int16)
             result, shift = narrowed(total, down)
             cases.append(
                 {
@@ -210,11 +210,21 @@ def wire_cases() -> list[dict[str, Any]]:
     """The packets as plain data."""
     return [
         {
-            "name": name, "kind": packet.kind.name, "job": packet.job, "worker": packet.worker,
-            "flags": int(packet.flags), "generation": packet.generation, "slot": packet.slot, "base": packet.base,
-            "signature": packet.signature, "bitmap": packet.bitmap, "contributors": int(packet.contributors),
+            "name": name,
+            "kind": packet.kind.name,
+            "job": packet.job,
+            "worker": packet.worker,
+            "flags": int(packet.flags),
+            "generation": packet.generation,
+            "slot": packet.slot,
+            "base": packet.base,
+            "signature": packet.signature,
+            "bitmap": packet.bitmap,
+            "contributors": int(packet.contributors),
             "lanes": packet.lanes.field if packet.lanes else 0,
-            "codes": list(packet.codes), "words": packet.words.tolist(), "bytes": packet.to_bytes().hex(),
+            "codes": list(packet.codes),
+            "words": packet.words.tolist(),
+            "bytes": packet.to_bytes().hex(),
         }
         for name, packet in wire_packets().items()
     ]

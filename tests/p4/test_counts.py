@@ -6,14 +6,14 @@ import dataclasses
 
 import pytest
 
-from tests.switch.harness import Bench, make_spec
+from tests.support.bench import Bench, make_spec
 
 pytest.importorskip("p4.v1.p4runtime_pb2", reason="needs p4runtime: pip install 'fanin[p4]'")
 
 from fanin.switch.controller.resources import UNLIMITED_BYTES
 from fanin.switch.p4runtime.server.udp_port import UdpPort
-from tests.control.fakes import World
 from tests.p4.emulated import P4Machine
+from tests.support.controllers import World
 
 
 def test_totals_go_on_over_jobs_in_the_same_row_and_a_jobs_own_counts_begin_anew() -> None:

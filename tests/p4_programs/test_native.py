@@ -13,8 +13,8 @@ from fanin.errors import PacketError
 from tests.p4_programs.frames import Place, frame_to_switch
 from tests.p4_programs.histories import History, random_spec
 from tests.p4_programs.subjects import CPU_PORT, Emulated, program
+from tests.support.bench import words_of
 from tests.support.builders import job_spec
-from tests.switch.harness import words_of
 
 PROGRAMS = ("v1model-64", "v1model-256", "tna-model", "tna-model-synchronous")
 PACKETS = 150

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from fanin.numerics.reduction import WIDE_SUMS
 from fanin.protocol.job import JobSpec
-from fanin.protocol.wire import Flag, Kind, Packet, parse
+from fanin.protocol.wire import Flag, Kind, LaneField, Packet, parse
 from tests.support.bench import MACHINES, NO_FLAGS, Bench, Machine, address, make_spec
 
+WIDTHS = tuple(WIDE_SUMS.values())
+WORDS = 12
+"""Of a contribution: a result in lanes of four times the bits still fits a packet."""
 TWIN = MACHINES["twin"]
 NATIVE = MACHINES["native"]
 
@@ -24,6 +28,7 @@ def random_spec(random: Random) -> JobSpec:
         slots=random.randint(1, 2),
         codes=random.randint(1, 3),
         words=48,
+        accumulators=random.random() < 0.7,
         **random.choice([{}, {"checksum": True}, {"data_key": bytes(range(16))}]),  # type: ignore[arg-type]
     )
 
@@ -37,6 +42,8 @@ class Pair:
         self.bench = Bench(TWIN, spec)
         self.twin, self.native = self.bench.machine, Bench(NATIVE, spec).machine
         self.spec = spec
+        self.lanes: LaneField | None = None
+        """What those who keep the rules say of their words."""
         self.now = 0.0
         self.seen: list[tuple[bytes, int]] = []
         self.closed = [0] * spec.slots
@@ -82,9 +89,11 @@ def keep_the_rules(pair: Pair, random: Random) -> None:
         flags = Flag.PASS | Flag.LATE if random.random() < 0.5 else Flag.PASS
         packet = pair.bench.packet(Kind.CONTRIBUTION, worker, flags=flags, slot=slot, base=base)
     else:
-        words = [random.getrandbits(32) for _ in range(17)]
+        words = [random.getrandbits(32) for _ in range(WORDS)]
         codes = [random.getrandbits(16) for _ in range(pair.spec.codes_per_packet)]
-        packet = pair.bench.packet(Kind.CONTRIBUTION, worker, slot=slot, base=base, codes=codes, words=words)
+        packet = pair.bench.packet(
+            Kind.CONTRIBUTION, worker, slot=slot, base=base, codes=codes, words=words, lanes=pair.lanes
+        )
     pair.deliver(pair.bench.bytes_of(packet), address(worker))
 
 
@@ -92,7 +101,8 @@ def break_the_rules(pair: Pair, random: Random) -> None:
     spec = pair.spec
     worker, slot = random.randrange(spec.workers), random.randrange(spec.slots)
     base = max(0, pair.closed[slot] - random.choice([0, 0, 0, 1, 1, 2, 3, 4, -1]))
-    count = random.choice([17] * 9 + [0, 1, 48])
+    count = random.choice([WORDS] * 9 + [0, 1, 48])
+    other = LaneField(*random.choice(WIDTHS), shift=random.choice([0, 0, 1, 15]))
     packet = pair.bench.packet(
         Kind.CONTRIBUTION,
         worker,
@@ -101,6 +111,7 @@ def break_the_rules(pair: Pair, random: Random) -> None:
         signature=random.choice([0] * 9 + [6]),
         codes=[random.getrandbits(16)] * random.choice([spec.codes_per_packet] * 5 + [0]),
         words=[random.getrandbits(32) for _ in range(count)],
+        lanes=random.choice([pair.lanes] * 5 + [None, other]),
     )
     pair.deliver(pair.bench.bytes_of(packet), address(worker))
 

@@ -11,8 +11,8 @@ from random import Random
 import pytest
 
 from fanin.protocol.wire import HEADER_BYTES, Flag, Kind, LaneField, Reason, parse
-from tests.switch import test_agreement as histories
-from tests.switch.harness import MACHINES, Bench, MachineType, address, make_spec
+from tests.support.bench import MACHINES, Bench, MachineType, address, make_spec
+from tests.switch import histories
 
 NOTICE_EXCESS_BYTES = 8
 NEWS = (Reason.WORKER_LOST, Reason.WORKER_LEFT, Reason.WORKER_JOINED)

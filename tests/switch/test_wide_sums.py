@@ -13,11 +13,11 @@ from fanin.numerics.lanes import pack, unpack
 from fanin.numerics.reduction import WIDE_SUMS, Element, lanes_number
 from fanin.numerics.wide_sums import accumulated, largest, narrowed
 from fanin.protocol.wire import Flag, Kind, LaneField, Packet, Reason
+from tests.support.bench import Bench, MachineType, address, facts, make_spec, reasons
 from tests.support.builders import job_spec
 from tests.support.cluster import Cluster, expected
 from tests.support.network import Link
 from tests.support.tree import Tree
-from tests.switch.harness import Bench, MachineType, address, facts, make_spec, reasons
 from tests.switch.test_tree import KINDS
 
 WIDTHS = tuple(WIDE_SUMS.values())
