@@ -18,7 +18,6 @@ from tests.support.builders import job_spec
 from tests.support.cluster import Cluster, expected
 from tests.support.network import Link
 from tests.support.tree import Tree
-from tests.switch.test_tree import KINDS
 
 WIDTHS = tuple(WIDE_SUMS.values())
 HOSTILE = Link(loss=0.1, duplicate=0.15, reorder=0.3)
@@ -183,6 +182,9 @@ def test_nan_and_infinity_reach_every_worker() -> None:
     inputs[1][3], inputs[2][69] = np.nan, np.inf
     for result in Cluster.joined("lockstep", spec=spec).all_reduce(inputs, lanes=lanes_number("4/8")):
         assert np.isnan(result).all()
+
+
+KINDS = [("twin", "twin"), ("native", "native"), ("twin", "native"), ("native", "twin")]
 
 
 @pytest.mark.parametrize("kinds", KINDS, ids=["-".join(each) for each in KINDS])
