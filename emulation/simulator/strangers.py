@@ -33,12 +33,15 @@ class Strangers:
         """`switches` are the addresses of switches; `dice` are their own, so that other runs stay as they are."""
         self._network, self._switches, self._dice = network, switches, dice
         self._seen: deque[tuple[bytes, int]] = deque(maxlen=REMEMBERED)
+        self._sent: set[bytes] = set()
 
     def stepped(self, address: int, received: tuple[bytes, int] | None, sent: Datagrams) -> None:
         """See fanin.emulation.simulator.network.Watcher."""
         if received is None or address not in self._switches or received[1] == STRANGER_ADDRESS:
             return
-        if len(received[0]) >= HEADER_BYTES:
+        # Not what strangers sent, nor what was changed on the way: a second change may give such a copy the generation
+        # back, and with the checksum made right it would be a member's packet with other words.
+        if len(received[0]) >= HEADER_BYTES and received[0] not in self._sent and _is_sound(received[0]):
             self._seen.append(received)
 
     def visit(self, for_s: float) -> None:
@@ -49,6 +52,7 @@ class Strangers:
 
     def _knock(self, switch: int) -> None:
         data, source = self._packet()
+        self._sent.add(data)
         self._network.arrive(source, switch, data)
 
     def _packet(self) -> tuple[bytes, int]:
@@ -64,6 +68,10 @@ class Strangers:
             return _with_checksum(copy), STRANGER_ADDRESS
         copy[OFFSET_GENERATION] ^= 1 << self._dice.randrange(8)
         return _with_checksum(copy), source
+
+
+def _is_sound(packet: bytes) -> bool:
+    return _with_checksum(bytearray(packet)) == packet
 
 
 def _with_checksum(packet: bytearray) -> bytes:

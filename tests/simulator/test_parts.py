@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import random
 from pathlib import Path
@@ -17,9 +18,11 @@ from fanin.emulation.simulator.links import Link, Pipe
 from fanin.emulation.simulator.network import Network
 from fanin.emulation.simulator.scenario import Fault, JobPlan, Scenario, load, parse
 from fanin.emulation.simulator.simulation import simulate
+from fanin.emulation.simulator.strangers import Strangers
 from fanin.emulation.simulator.violations import AgreementError, CrashError, ProgressError
 from fanin.errors import ConfigurationError
-from fanin.protocol.wire import Packet
+from fanin.protocol.wire import OFFSET_GENERATION, Flag, Kind, Packet
+from fanin.protocol.wire import parse as parse_packet
 from fanin.switch.machine.switch_job import SwitchJob
 from fanin.switch.machine.switch_machine import SwitchMachine
 
@@ -157,6 +160,31 @@ def test_a_scenario_that_is_not_there_is_an_error_that_names_those_that_are() ->
         load("storm")
     with pytest.raises(ConfigurationError, match="cannot be read"):
         load("storm.toml")
+
+
+def test_strangers_do_not_forge_from_forgeries_or_damage_whose_generation_might_come_back() -> None:
+    network = Network(EventQueue(), Link(), random.Random(1))
+    strangers = Strangers(network, [1], random.Random(2))
+    genuine = Packet(kind=Kind.CONTRIBUTION, job=0, worker=0, generation=0xABCD0123, flags=Flag.CHECKSUM).to_bytes()
+    damaged = bytearray(genuine)
+    damaged[OFFSET_GENERATION] ^= 1
+    strangers.stepped(1, (bytes(damaged), 7), [])
+    strangers.stepped(1, (genuine, 7), [])
+    forged: list[bytes] = []
+
+    class Switch(Echo):
+        def receive_datagram(self, data: bytes, source: int, now: float) -> None:
+            if source == 7:
+                forged.append(data)
+            strangers.stepped(1, (data, source), [])
+
+    network.attach(1, Switch(), lambda: None)
+    for _ in range(20):
+        strangers.visit(0.1)
+        while network.queue.next_at() < math.inf:
+            network.queue.step()
+    assert len(forged) > 100
+    assert all(parse_packet(data).generation != 0xABCD0123 for data in forged)
 
 
 def test_work_that_does_not_end_is_a_violation_that_says_who_waits() -> None:
