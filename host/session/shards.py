@@ -46,9 +46,8 @@ from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
 from fanin.protocol.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S, JobSpec
 from fanin.protocol.seal import OPEN, Credentials
+from fanin.protocol.window import MAX_SHARDS
 
-MAX_SHARDS = 64
-"""Shards of one job: each costs every worker a socket, and a thread for each of its flows."""
 MIN_PACKETS_PER_SHARD = 2
 """A reduction of fewer packets per shard goes to one shard whole: one round trip through one switch is as quick."""
 MAX_UNSEEN_TICKETS = 4096
@@ -386,6 +385,7 @@ def _join_all(
         return Session.join(
             options=dataclasses.replace(options, shared_memory=shared),
             switch=address, job_name=job_name, rank=rank, size=size, credentials=credentials, interrupted=look,
+            shards=len(switches),
         )  # fmt: skip
 
     # At the same time, since each join waits for the other ranks at that shard.
