@@ -4,7 +4,9 @@ Rules of this file
 ------------------
 * Nothing runs by itself. An event of the queue gives one machine one packet or the time; the machine is then asked what
   it sends, what it reports and when it wants to be woken. That is one step, and the watchers see each.
-* A pipe exists for each pair (source, destination) that ever spoke. Packets to an address without a machine are lost.
+* A pipe exists for each pair (source, destination) that ever spoke; addresses of one host share that host's link, and
+  what goes from host to host waits in two queues: where it leaves the one, and where it enters the other. Packets to an
+  address without a machine are lost.
 * A machine may be paused, as SIGSTOP does: what arrives waits, up to BACKLOG_PACKETS as in a socket's receive buffer,
   and its timers wait too.
 """
@@ -22,6 +24,8 @@ from fanin.protocol.machine import Machine
 BACKLOG_PACKETS = 4096
 """Packets that wait for a paused machine; more are lost."""
 NEVER = float("inf")
+AT_HOME = Link(queue_bytes=1 << 30)
+"""Between addresses behind the same link."""
 
 Datagrams = list[tuple[bytes, int]]
 
@@ -165,12 +169,32 @@ class Network:
         if pipe.blocked:
             return
         link = self.links.get(ends(source, destination), self.link)
-        if (shared := self.behind.get(source)) is not None:
-            pipe, link = shared.up, shared.link
-        elif (shared := self.behind.get(destination)) is not None:
-            pipe, link = shared.down, shared.link
+        up, down, then = self.behind.get(source), self.behind.get(destination), self.arrive
+        if up is not None and up is down:  # one host: nothing crosses its link
+            link = AT_HOME
+        elif up is not None:
+            pipe, link = up.up, up.link
+            then = self.arrive if down is None else self._carry_down
+        elif down is not None:
+            pipe, link = down.down, down.link
+        self._through(pipe, link, then, source, destination, data)
+
+    def _carry_down(self, source: int, destination: int, data: bytes) -> None:
+        """The packet has left the source's link, and meets others in front of the destination's."""
+        down = self.behind[destination]
+        self._through(down.down, down.link, self.arrive, source, destination, data)
+
+    def _through(
+        self,
+        pipe: Pipe,
+        link: Link,
+        then: Callable[[int, int, bytes], None],
+        source: int,
+        destination: int,
+        data: bytes,
+    ) -> None:
         for at, copy in pipe.carry(data, self.queue.now, link, self._dice):
-            self.queue.at(at, self.arrive, source, destination, copy)
+            self.queue.at(at, then, source, destination, copy)
 
     def arrive(self, source: int, destination: int, data: bytes) -> None:
         """Hand a packet to whoever is at the destination, if anybody is and nothing cuts it off."""

@@ -127,6 +127,8 @@ class Join:
     receive_buffer_bytes: int
     """What the system grants a socket of this worker."""
     slots: int | None = None
+    shards: int = 1
+    """Switches that the job is spread over, as this worker's link sees it: they share a window."""
     words_per_packet: int | None = None
     checksum: bool = False
     authenticate: bool | None = None

@@ -77,6 +77,7 @@ def join(
     rounds: Rounds = SYNCHRONOUS,
     credentials: Credentials = OPEN,
     interrupted: Callable[[], None] | None = None,
+    shards: int = 1,
 ) -> Joined:
     """Join; raises the errors that Session.join names. Leaves nothing behind when it fails.
 
@@ -93,7 +94,7 @@ def join(
     )
     with contextlib.ExitStack() as opened:
         opened.callback(client.close)
-        joining = _Joining(options, rounds, who, client, connect_by, credentials, interrupted)
+        joining = _Joining(options, rounds, who, client, connect_by, credentials, interrupted, shards)
         try:
             joined = joining.run()
         except BaseException as error:  # KeyboardInterrupt too: the others must not wait for this rank
@@ -115,6 +116,7 @@ class _Joining:
         connect_by: float,
         credentials: Credentials,
         interrupted: Callable[[], None] | None,
+        shards: int,
     ) -> None:
         facts = discover(who.address.scheme, client.host, who.address.port)
         self._options = options
@@ -134,6 +136,7 @@ class _Joining:
             path_mtu=facts.path_mtu,
             receive_buffer_bytes=facts.receive_buffer_bytes,
             slots=options.slots,
+            shards=shards,
             words_per_packet=options.words_per_packet,
             checksum=bool(options.checksum) or (options.checksum is None and options.corrupts),
             authenticate=options.authenticate,

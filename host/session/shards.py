@@ -37,25 +37,20 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError, SwitchLostError
 from fanin.host.codecs.words import codec_class, codec_for
 from fanin.host.session.session import WAIT_SLICE_S, MembershipChange, Session
 from fanin.numerics.reduction import Element, Reduction
-from fanin.options import Options, SwitchAddress
+from fanin.options import SwitchAddress
 from fanin.protocol.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S, JobSpec
-from fanin.protocol.seal import OPEN, Credentials
+from fanin.protocol.window import MAX_SHARDS
 
-MAX_SHARDS = 64
-"""Shards of one job: each costs every worker a socket, and a thread for each of its flows."""
 MIN_PACKETS_PER_SHARD = 2
 """A reduction of fewer packets per shard goes to one shard whole: one round trip through one switch is as quick."""
 MAX_UNSEEN_TICKETS = 4096
 """Tickets that nobody has waited for and that are remembered; done ones beyond that are forgotten."""
 
-REJOIN_TIMEOUT_S = 10.0
-"""How long ranks that go on at other shards may take to meet there: all of them have just agreed to."""
 NAMING_GRACE_S = SUSPICION_TIMEOUT_S + 2 * HEARTBEAT_INTERVAL_S
 """How long a lost shard may turn out to be a lost host: as long as the others take to miss its ranks."""
 
@@ -163,37 +158,6 @@ class ShardedSession:
     def _described(self) -> str:
         where = ", ".join(str(each.address) for each in self._sessions)
         return f"{self._sessions[0].description}; one of {len(self._sessions)} shards: {where}"
-
-    @classmethod
-    def join(
-        cls, *, options: Options, switches: Sequence[SwitchAddress], local: frozenset[SwitchAddress], job_name: str,
-        rank: int, size: int, credentials: Credentials = OPEN, interrupted: Callable[[], None] | None = None,
-    ) -> ShardedSession:  # fmt: skip
-        """Become rank `rank` of the `size` workers of `job_name` at every one of `switches`, at the same time.
-
-        `local` are those whose shared memory may be used; `interrupted` as in Session.join. Raises what Session.join
-        raises, of the first shard that refuses or cannot be reached; the sessions at the others are closed then.
-        """
-
-        from fanin.host.session.surviving import SurvivingSession  # that one is made of this one
-
-        def join_all(addresses: Sequence[SwitchAddress], name: str, number: int, workers: int) -> list[Session]:
-            return _join_all(options, addresses, local, name, number, workers, credentials, interrupted)
-
-        def rejoin(addresses: Sequence[SwitchAddress], name: str, number: int, workers: int) -> list[Session]:
-            patience_s = min(options.join_timeout_s, REJOIN_TIMEOUT_S)
-            briefly = dataclasses.replace(options, join_timeout_s=patience_s)
-            return _join_all(briefly, addresses, local, name, number, workers, credentials)
-
-        joined = join_all(switches, job_name, rank, size)
-        try:
-            if joined[0].spec.survives_loss and options.fallback != "gloo":  # that goes on in another way
-                return SurvivingSession(joined, job_name, rejoin, options)
-            return cls(joined, job_name)
-        except BaseException:
-            for session in joined:
-                session.close()
-            raise
 
     @property
     def sessions(self) -> tuple[Session, ...]:
@@ -366,43 +330,6 @@ class ShardedSession:
     def _forget_done(self) -> None:
         for ticket in [ticket for ticket in self._parts if self._done(ticket)]:
             del self._parts[ticket]
-
-
-def _join_all(
-    options: Options, switches: Sequence[SwitchAddress], local: frozenset[SwitchAddress], job_name: str,
-    rank: int, size: int, credentials: Credentials, interrupted: Callable[[], None] | None = None,
-) -> list[Session]:  # fmt: skip
-    """A session at each; if one cannot be had, none is left open, and none is waited for."""
-    useless = threading.Event()
-
-    def look() -> None:
-        if useless.is_set():
-            raise FaninError(f"rank {rank} of job {job_name!r} has failed to join another of its shards")
-        if interrupted is not None:
-            interrupted()
-
-    def join_one(address: SwitchAddress) -> Session:
-        shared = options.shared_memory if address in local else False
-        return Session.join(
-            options=dataclasses.replace(options, shared_memory=shared),
-            switch=address, job_name=job_name, rank=rank, size=size, credentials=credentials, interrupted=look,
-        )  # fmt: skip
-
-    # At the same time, since each join waits for the other ranks at that shard.
-    with ThreadPoolExecutor(len(switches), "fanin join") as pool:
-        joins = [pool.submit(join_one, address) for address in switches]
-        try:
-            first, _ = wait(joins, return_when=FIRST_EXCEPTION)
-        finally:
-            useless.set()
-        failed = next((error for each in joins if each in first and (error := each.exception()) is not None), None)
-        wait(joins)
-    if failed is None:
-        return [each.result() for each in joins]
-    for each in joins:
-        if each.exception() is None:
-            each.result().close()
-    raise failed
 
 
 def leave_all(sessions: Sequence[Session], timeout_s: float) -> None:

@@ -65,7 +65,7 @@ LEAVE_TIMEOUT_S = 2.0
 NOBODY = -1
 
 Rejoin = Callable[[Sequence[SwitchAddress], str, int, int], list[Session]]
-"""Become worker i of n of a job at some shards: as ShardedSession.join does it."""
+"""Become worker i of n of a job at some shards: as join_shards does it."""
 
 log = logging.getLogger("fanin")
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from fanin.protocol.control import Join, Refusal, Refused, Tune, one_line
 from fanin.protocol.job import MAX_TREE_WORKERS, JobSpec
 from fanin.protocol.strict import MAX_TEXT_CHARACTERS
-from fanin.protocol.window import IP_UDP_HEADER_BYTES
+from fanin.protocol.window import IP_UDP_HEADER_BYTES, MAX_SHARDS
 from fanin.protocol.wire import MAX_WORKERS
 from fanin.protocol.wire import VERSION as WIRE_VERSION
 from fanin.schemes import either, scheme_of
@@ -103,6 +103,8 @@ def judge_alone(join: Join, schemes: Collection[str], *, tree: bool = False) -> 
             f"words_per_packet {words} or slots {slots} is illegal",
             "words_per_packet must be a positive multiple of 8, and slots at least 1",
         )
+    if not 1 <= join.shards <= MAX_SHARDS:
+        return refuse(Refusal.SHAPE, f"a job over {join.shards} shards", f"a job has 1 to {MAX_SHARDS} shards")
     if join.path_mtu < MIN_PATH_MTU:
         return refuse(
             Refusal.SHAPE, f"path MTU {join.path_mtu} bytes", f"every IP path carries at least {MIN_PATH_MTU} bytes"

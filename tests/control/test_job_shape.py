@@ -5,12 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fanin.protocol.window import MAX_SHARDS, MIN_SHARE_SLOTS
 from fanin.protocol.wire import HEADER_BYTES
 from fanin.switch.controller.job_shape import SwitchBuffers, choose_shape
 from tests.support.builders import job_spec
 from tests.support.controllers import join
 
 OWN = SwitchBuffers(receive_buffer_bytes=425_984, shared=False)
+WIDE = SwitchBuffers(receive_buffer_bytes=1 << 23, shared=False)
 SHARED = SwitchBuffers(receive_buffer_bytes=425_984, shared=True)
 
 
@@ -41,6 +43,18 @@ def test_every_choice_is_a_legal_job_whose_packets_fit_every_path(joins: list[ob
 def test_workers_that_share_a_socket_of_the_switch_share_its_buffer() -> None:
     joins = [join(rank, 8) for rank in range(8)]
     assert choose_shape(joins, SHARED).slots < choose_shape(joins, OWN).slots
+
+
+def test_flows_to_several_shards_share_the_window_of_one() -> None:
+    """They are behind one link, whose queue they would fill otherwise, each with a window of its own."""
+    one, eight, many = (
+        choose_shape(
+            [join(rank, 8, path_mtu=1500, receive_buffer_bytes=1 << 23, shards=shards) for rank in range(8)], WIDE
+        )
+        for shards in (1, 8, MAX_SHARDS)
+    )
+    assert eight.slots == one.slots // 8
+    assert many.slots == MIN_SHARE_SLOTS
 
 
 def test_where_results_may_replace_passes_packets_are_as_short_as_the_switch_asks() -> None:

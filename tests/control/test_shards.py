@@ -24,6 +24,7 @@ from fanin.errors import (
     SwitchUnreachableError,
     WorkerLostError,
 )
+from fanin.host.session.joining_shards import join_shards
 from fanin.host.session.shards import MIN_PACKETS_PER_SHARD, ShardedSession, deal, shares
 from fanin.numerics.reduction import Element, Reduction, lanes_number
 from fanin.options import Options, SwitchAddress
@@ -145,7 +146,7 @@ def test_a_shard_that_is_not_there_is_named_and_the_others_are_left() -> None:
         nowhere = SwitchAddress("udp", "127.0.0.1", 1)
         options = Options(connect_timeout_s=0.2, join_timeout_s=DEADLINE_S)
         with pytest.raises(SwitchUnreachableError, match=r"127\.0\.0\.1:1"):
-            ShardedSession.join(options=options, switches=[nowhere], local=frozenset(), job_name="j", rank=0, size=2)
+            join_shards(options=options, switches=[nowhere], local=frozenset(), job_name="j", rank=0, size=2)
         assert addresses
 
 
@@ -158,7 +159,7 @@ def test_a_join_ends_at_all_shards_when_it_fails_at_one_or_is_interrupted() -> N
 
     with switches(1, native=True) as addresses:
         join = partial(
-            ShardedSession.join, options=Options(connect_timeout_s=0.3, join_timeout_s=DEADLINE_S),
+            join_shards, options=Options(connect_timeout_s=0.3, join_timeout_s=DEADLINE_S),
             local=frozenset[SwitchAddress](), job_name="j", rank=0, size=2,
         )  # fmt: skip
         with pytest.raises(SwitchUnreachableError, match=r"127\.0\.0\.1:1\b"):
@@ -261,11 +262,11 @@ def test_threads_may_submit_and_wait_at_once() -> None:
 
 LEAVES_AT_EXIT = """
 import atexit, sys
-from fanin.host.session.shards import ShardedSession
+from fanin.host.session.joining_shards import join_shards
 from fanin.options import Options, SwitchAddress
 
 addresses = [SwitchAddress("udp", "127.0.0.1", int(port)) for port in sys.argv[1:]]
-session = ShardedSession.join(
+session = join_shards(
     options=Options(), switches=addresses, local=frozenset(addresses), job_name="ends", rank=0, size=1
 )
 atexit.register(session.close)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from fanin.errors import FaninError, SwitchLostError
+from fanin.host.session.joining_shards import join_shards
 from fanin.host.session.session import Session
 from fanin.host.session.shards import ShardedSession
 from fanin.host.session.surviving import SurvivingSession
@@ -43,7 +44,7 @@ class Cluster:
         self.sessions = together([partial(self._join, rank, workers) for rank in range(workers)])
 
     def _join(self, rank: int, size: int) -> ShardedSession:
-        return ShardedSession.join(
+        return join_shards(
             options=OPTIONS, switches=self.addresses, local=frozenset(self.addresses), job_name="spread",
             rank=rank, size=size,
         )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from fanin.host.session.joining_shards import join_shards
 from fanin.host.session.shards import ShardedSession
 from fanin.options import Options, SwitchAddress
 from tests.support.processes import DEADLINE_S
@@ -31,9 +32,7 @@ def join_all(
         words_per_packet=64, slots=8, connect_timeout_s=DEADLINE_S, join_timeout_s=DEADLINE_S, native=native
     )
     local = frozenset(addresses) if shared else frozenset[SwitchAddress]()
-    join = partial(
-        ShardedSession.join, options=options, switches=addresses, local=local, job_name="spread", size=workers
-    )
+    join = partial(join_shards, options=options, switches=addresses, local=local, job_name="spread", size=workers)
     return together([partial(join, rank=rank) for rank in range(workers)])
 
 

@@ -33,8 +33,9 @@ from fanin.errors import (
     UnsupportedError,
 )
 from fanin.host.session.control import ENDING, RUNNING, job_state
+from fanin.host.session.joining_shards import join_shards
 from fanin.host.session.session import Session
-from fanin.host.session.shards import AnySession, ShardedSession
+from fanin.host.session.shards import AnySession
 from fanin.host.session.surviving import SurvivingSession
 from fanin.host.torch.collectives.completion import Completion
 from fanin.host.torch.collectives.failures import WATCH, Failures
@@ -208,7 +209,7 @@ class GroupResources:
 
     def _join_meeting(self, meeting: Meeting, interrupted: Callable[[], None]) -> AnySession:
         if len(meeting.switches) > 1:
-            return ShardedSession.join(
+            return join_shards(
                 options=self.options, switches=meeting.switches, local=meeting.local, job_name=meeting.job_name,
                 rank=self.rank, size=self.size, credentials=meeting.credentials, interrupted=interrupted,
             )  # fmt: skip

@@ -1,0 +1,85 @@
+"""Becoming a member of a job over several shards: a session at each, joined at the same time."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+
+from fanin.errors import FaninError
+from fanin.host.session.session import Session
+from fanin.host.session.shards import ShardedSession
+from fanin.host.session.surviving import SurvivingSession
+from fanin.options import Options, SwitchAddress
+from fanin.protocol.seal import OPEN, Credentials
+
+REJOIN_TIMEOUT_S = 10.0
+"""How long ranks that go on at other shards may take to meet there: all of them have just agreed to."""
+
+
+def join_shards(
+    *, options: Options, switches: Sequence[SwitchAddress], local: frozenset[SwitchAddress], job_name: str,
+    rank: int, size: int, credentials: Credentials = OPEN, interrupted: Callable[[], None] | None = None,
+) -> ShardedSession:  # fmt: skip
+    """Become rank `rank` of the `size` workers of `job_name` at every one of `switches`, at the same time.
+
+    `local` are those whose shared memory may be used; `interrupted` as in Session.join. Raises what Session.join
+    raises, of the first shard that refuses or cannot be reached; the sessions at the others are closed then.
+    """
+
+    def join_all(addresses: Sequence[SwitchAddress], name: str, number: int, workers: int) -> list[Session]:
+        return _join_all(options, addresses, local, name, number, workers, credentials, interrupted)
+
+    def rejoin(addresses: Sequence[SwitchAddress], name: str, number: int, workers: int) -> list[Session]:
+        patience_s = min(options.join_timeout_s, REJOIN_TIMEOUT_S)
+        briefly = dataclasses.replace(options, join_timeout_s=patience_s)
+        return _join_all(briefly, addresses, local, name, number, workers, credentials)
+
+    joined = join_all(switches, job_name, rank, size)
+    try:
+        if joined[0].spec.survives_loss and options.fallback != "gloo":  # that goes on in another way
+            return SurvivingSession(joined, job_name, rejoin, options)
+        return ShardedSession(joined, job_name)
+    except BaseException:
+        for session in joined:
+            session.close()
+        raise
+
+
+def _join_all(
+    options: Options, switches: Sequence[SwitchAddress], local: frozenset[SwitchAddress], job_name: str,
+    rank: int, size: int, credentials: Credentials, interrupted: Callable[[], None] | None = None,
+) -> list[Session]:  # fmt: skip
+    """A session at each; if one cannot be had, none is left open, and none is waited for."""
+    useless = threading.Event()
+
+    def look() -> None:
+        if useless.is_set():
+            raise FaninError(f"rank {rank} of job {job_name!r} has failed to join another of its shards")
+        if interrupted is not None:
+            interrupted()
+
+    def join_one(address: SwitchAddress) -> Session:
+        shared = options.shared_memory if address in local else False
+        return Session.join(
+            options=dataclasses.replace(options, shared_memory=shared),
+            switch=address, job_name=job_name, rank=rank, size=size, credentials=credentials, interrupted=look,
+            shards=len(switches),
+        )  # fmt: skip
+
+    # At the same time, since each join waits for the other ranks at that shard.
+    with ThreadPoolExecutor(len(switches), "fanin join") as pool:
+        joins = [pool.submit(join_one, address) for address in switches]
+        try:
+            first, _ = wait(joins, return_when=FIRST_EXCEPTION)
+        finally:
+            useless.set()
+        failed = next((error for each in joins if each in first and (error := each.exception()) is not None), None)
+        wait(joins)
+    if failed is None:
+        return [each.result() for each in joins]
+    for each in joins:
+        if each.exception() is None:
+            each.result().close()
+    raise failed

@@ -1,0 +1,40 @@
+"""A shard on every host, in virtual time: contributions and results of all meet in the queues of every link.
+
+The machines are native, as in test_shared_links.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support.machines import WORKER_MACHINES
+from tests.support.many_to_many import ManyToMany
+from tests.support.network import Link
+
+pytestmark = pytest.mark.skipif(WORKER_MACHINES["native"] is None, reason="the native extension is not built")
+
+WORDS = 352
+PACKET_BYTES = WORDS * 4 + 36
+QUEUE_BYTES = 1 << 20
+
+
+def reduce(
+    hosts: int, bits_per_s: float, slots: int, chunks: int, queue_bytes: int = QUEUE_BYTES
+) -> tuple[ManyToMany, float]:
+    """One all-reduce of `chunks` packets per worker and shard; and what part of it the links alone needed."""
+    link = Link(delay_s=20e-6, bytes_per_s=bits_per_s / 8, queue_bytes=queue_bytes)
+    cluster = ManyToMany(hosts, link, slots=slots, words_per_packet=WORDS)
+    begun = cluster.network.now
+    results = cluster.all_reduce([np.full(chunks * hosts * WORDS, 1 + rank, np.int32) for rank in range(hosts)])
+    assert all((result == hosts * (hosts + 1) // 2).all() for result in results)
+    ideal_s = 2 * (hosts - 1) * chunks * PACKET_BYTES / link.bytes_per_s
+    return cluster, ideal_s / (cluster.network.now - begun)
+
+
+def test_where_flows_share_the_window_of_one_nothing_is_lost_and_nothing_goes_again() -> None:
+    """Four flows with 512 KiB each would overflow them, and one lost contribution holds up all workers."""
+    cluster, of_ideal = reduce(4, 1e9, slots=90, chunks=600)
+    assert cluster.overflows == 0
+    assert cluster.total("retransmissions") == 0
+    assert of_ideal > 0.98
