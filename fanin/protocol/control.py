@@ -60,6 +60,8 @@ MAX_MESSAGE_BYTES = 1 << 16
 """Longest message a controller reads: a Join has about 500 bytes."""
 SUCCESSOR = "~"
 """Between the name of a job that has gone on without some shards and the number of the job that it goes on as."""
+NOBODY = -1
+"""In `Regrouped.holders`: no rank has the result, so it is summed anew."""
 MAX_REPLY_BYTES = 1 << 24
 """Longest message a client reads: Stats of a switch with very many jobs."""
 
@@ -371,7 +373,7 @@ class Regrouped:
     again: tuple[int, ...] = ()
     """Those from there on that somebody has not done, and has submitted."""
     holders: tuple[int, ...] = ()
-    """For each of these, a rank that has done it, and whose result counts; -1: nobody has, so it is summed anew."""
+    """For each of these, a rank that has done it, and whose result counts; NOBODY: nobody has, so it is summed anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

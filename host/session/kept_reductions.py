@@ -22,10 +22,9 @@ import numpy.typing as npt
 
 from fanin.host.codecs.words import codec_for
 from fanin.host.session.session import Session
+from fanin.host.session.shards import Part
 from fanin.numerics.reduction import Element, Reduction
 
-Part = tuple[Session, int]
-"""A session and the ticket that it gave to a part."""
 Flow = tuple[int, int]
 """The number of a session, and of a flow there."""
 Words = npt.NDArray[np.int32]

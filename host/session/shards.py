@@ -120,7 +120,6 @@ class ShardedSession:
 
         Raises ConfigurationError when the shards gave the job packets of different lengths: closes nothing then.
         """
-        first = sessions[0]
         if not 1 <= len(sessions) <= MAX_SHARDS:
             raise ConfigurationError(f"{len(sessions)} shards; a job has at most {MAX_SHARDS}")
         shapes = {(each.spec.words_per_packet, each.spec.codes_per_packet): each for each in sessions}
@@ -130,22 +129,14 @@ class ShardedSession:
                 f"job {job_name!r}: the shards take packets of different lengths: {told}. The paths to them have "
                 f"different MTUs. Remedy: FANIN_WORDS_PER_PACKET={min(words for words, _ in shapes)} on every rank"
             )
-        self._sessions = tuple(sessions)
         self.job_name = job_name
-        self.address: SwitchAddress = first.address
-        self.rank, self.size = first.rank, first.size
-        # A reduction that one of them cannot make is refused before any of them has a part of it.
-        accumulators = all(each.spec.accumulators for each in sessions)
-        self.spec = dataclasses.replace(first.spec, accumulators=accumulators)
-        self.flows = sum(each.flows for each in sessions)
+        self.rank, self.size = sessions[0].rank, sessions[0].size
+        self._use(sessions)
         self.newcomer, self.first_base = False, 0
         self.observer: Callable[[int, Reduction], None] | None = None
         """As Session.observer."""
-        self.description = self._described()
         self._lock = threading.Lock()
         """Guards what follows."""
-        self._packet_elements = functools.cache(functools.partial(elements_per_packet, self.spec))
-        """Asked for every sum, of which the small ones are quick; there are a few kinds in a job."""
         self._submitted = 0
         self._life = Life.WHOLE
         self._naming_until_s = 0.0
@@ -155,9 +146,18 @@ class ShardedSession:
         self._parts: dict[int, tuple[Part, ...]] = {}
         """Of tickets that nobody has seen finished, oldest first."""
 
-    def _described(self) -> str:
-        where = ", ".join(str(each.address) for each in self._sessions)
-        return f"{self._sessions[0].description}; one of {len(self._sessions)} shards: {where}"
+    def _use(self, sessions: Sequence[Session]) -> None:
+        """Deal reductions to these, and be what they are together."""
+        self._sessions = tuple(sessions)
+        self.address: SwitchAddress = sessions[0].address
+        # A reduction that one of them cannot make is refused before any of them has a part of it.
+        accumulators = all(each.spec.accumulators for each in sessions)
+        self.spec = dataclasses.replace(sessions[0].spec, accumulators=accumulators)
+        self.flows = sum(each.flows for each in sessions)
+        where = ", ".join(str(each.address) for each in sessions)
+        self.description = f"{sessions[0].description}; one of {len(sessions)} shards: {where}"
+        self._packet_elements = functools.cache(functools.partial(elements_per_packet, self.spec))
+        """Asked for every sum, of which the small ones are quick; there are a few kinds in a job."""
 
     @property
     def sessions(self) -> tuple[Session, ...]:
@@ -233,11 +233,7 @@ class ShardedSession:
                 if (failure := self.failure) is not None:
                     raise failure.with_traceback(None) from None
                 if deadline is not None and time.monotonic() >= deadline:
-                    raise CollectiveTimeoutError(
-                        str(error)
-                        .replace(f"reduction {part} ", f"reduction {ticket} ", 1)
-                        .replace(f"after {left_s:g} s", f"after {timeout_s:g} s", 1)
-                    ) from None
+                    raise of_the_whole(error, part, ticket, left_s, timeout_s) from None
             except FaninError as error:
                 raise self._settled(error).with_traceback(None) from None
 
@@ -330,6 +326,14 @@ class ShardedSession:
     def _forget_done(self) -> None:
         for ticket in [ticket for ticket in self._parts if self._done(ticket)]:
             del self._parts[ticket]
+
+
+def of_the_whole(
+    error: CollectiveTimeoutError, part: int, ticket: int, slice_s: float, timeout_s: float | None
+) -> CollectiveTimeoutError:
+    """The error of a part that was waited for in slices, in the words of the whole reduction."""
+    text = str(error).replace(f"reduction {part} ", f"reduction {ticket} ", 1)
+    return CollectiveTimeoutError(text.replace(f"after {slice_s:g} s", f"after {timeout_s:g} s", 1))
 
 
 def leave_all(sessions: Sequence[Session], timeout_s: float) -> None:

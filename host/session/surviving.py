@@ -29,13 +29,12 @@ Rules
 from __future__ import annotations
 
 import enum
-import functools
 import itertools
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from fanin.errors import (
     AdmissionError,
@@ -48,7 +47,7 @@ from fanin.errors import (
 from fanin.host.session.control import ControlClient
 from fanin.host.session.kept_reductions import KeptReduction, KeptReductions
 from fanin.host.session.session import MAX_CHANGES, WAIT_SLICE_S, MembershipChange, Session
-from fanin.host.session.shards import ShardedSession, added_up, deal, elements_per_packet, leave_all
+from fanin.host.session.shards import ShardedSession, added_up, deal, leave_all, of_the_whole
 from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
 from fanin.protocol import control
@@ -62,7 +61,6 @@ ASK_INTERVAL_S = 0.1
 ANSWER_TIMEOUT_S = 2.0
 """How long a controller that is asked may be silent before its shard counts as lost, too."""
 LEAVE_TIMEOUT_S = 2.0
-NOBODY = -1
 
 Rejoin = Callable[[Sequence[SwitchAddress], str, int, int], list[Session]]
 """Become worker i of n of a job at some shards: as join_shards does it."""
@@ -114,9 +112,7 @@ class SurvivingSession(ShardedSession):
             self._deal(kept, kept.summed())
             if self._is_whole:  # what is done does not change while the ranks agree
                 self._kept.forget()
-            if self._state is Life.OVER:
-                assert self._failure is not None
-                raise self._failure.with_traceback(None)
+            self._raise_if_over()
         if self.observer is not None:
             self.observer(ticket, reduction)
         return ticket
@@ -149,9 +145,7 @@ class SurvivingSession(ShardedSession):
             with self._changed:
                 if self._done(ticket):
                     return
-                if self._state is Life.OVER:
-                    assert self._failure is not None
-                    raise self._failure.with_traceback(None)
+                self._raise_if_over()
                 kept = self._kept.get(ticket)
                 parts = () if kept is None or self._state is Life.DEALING else kept.parts
                 if not parts:
@@ -161,9 +155,7 @@ class SurvivingSession(ShardedSession):
                     session.wait(part, left_s)
             except CollectiveTimeoutError as error:
                 if deadline is not None and time.monotonic() >= deadline:
-                    text = str(error).replace(f"reduction {part} ", f"reduction {ticket} ", 1)
-                    text = text.replace(f"after {left_s:g} s", f"after {timeout_s:g} s", 1)
-                    raise CollectiveTimeoutError(text) from None
+                    raise of_the_whole(error, part, ticket, left_s, timeout_s) from None
             except FaninError:
                 if self.inherited:
                     raise
@@ -242,6 +234,9 @@ class SurvivingSession(ShardedSession):
     def _wait_until_dealt(self) -> None:
         while self._state is Life.DEALING:
             self._changed.wait(WAIT_SLICE_S)
+        self._raise_if_over()
+
+    def _raise_if_over(self) -> None:
         if self._state is Life.OVER:
             assert self._failure is not None
             raise self._failure.with_traceback(None)
@@ -373,11 +368,8 @@ class SurvivingSession(ShardedSession):
             each.stands_for(self.rank, ranks, processes)
         gone = tuple(sorted(self._present.difference(ranks)))
         self._shards = tuple(number for number in self._shards if number not in agreed.lost)
-        self._sessions, self._ranks, self._successor = tuple(sessions), ranks, agreed.successor
-        self.spec, self.address = sessions[0].spec, sessions[0].address
-        self.flows = sum(each.flows for each in sessions)
-        self._packet_elements = functools.cache(functools.partial(elements_per_packet, self.spec))
-        self.description = self._described()
+        self._ranks, self._successor = ranks, agreed.successor
+        self._use(sessions)
         self._note(gone, 0)
         log.warning(
             "job %r: %s lost; sums are dealt to the other %d from here on%s", self.job_name,
@@ -394,7 +386,7 @@ class SurvivingSession(ShardedSession):
             if kept is None and ticket <= self._submitted:
                 self._over(FaninError(f"reduction {ticket} is needed by another rank, and rank {self.rank} forgot it"))
             elif kept is not None:
-                self._deal(kept, kept.summed() if holder == NOBODY else kept.handed_on(holds=holder == me))
+                self._deal(kept, kept.summed() if holder == control.NOBODY else kept.handed_on(holds=holder == me))
         self._changed.notify_all()
 
     # --- who is there ---
@@ -431,10 +423,6 @@ class SurvivingSession(ShardedSession):
     def counters(self) -> dict[str, int | float]:
         """As ShardedSession.counters, with those of shards that were left or lost."""
         return added_up([self._past, super().counters()])
-
-    def items_at(self, count: int, element: Element, lanes: int, ticket: int) -> Iterator[tuple[Session, int, int]]:
-        """Of no use here: such a job does not fall back."""
-        raise NotImplementedError
 
     def close(self, timeout_s: float = 10) -> None:
         """As Session.close."""

@@ -24,7 +24,6 @@ from fanin.switch.controller.lifecycle import Lifecycle
 
 MAX_OPEN_REDUCTIONS = 4096
 """Reductions between the first that somebody has not done and the last that somebody has submitted."""
-NOBODY = -1
 _REMEDY = "see the output of the other ranks, then start the job again"
 
 
@@ -73,7 +72,7 @@ def decide(job: str, said: Mapping[int, Regroup]) -> Regrouped | None:
         done = [rank for rank, each in sorted(said.items()) if _has_done(each, ticket)]
         if len(done) < len(said):
             again.append(ticket)
-            holders.append(done[0] if done else NOBODY)
+            holders.append(done[0] if done else control.NOBODY)
     name, _, number = job.rpartition(SUCCESSOR)
     return Regrouped(
         job=job,

@@ -263,6 +263,24 @@ def train(some: list[Member], values: tuple[float, ...]) -> None:
         member.runner.wait_for_results()
 
 
+def without_weights(job: Job, session: EngineSession, account: Account, known_from: int) -> Member:
+    """A newcomer at the base after those of its account, in whose rounds the others wait for it."""
+    newcomer = Member()
+    rounds = StaleRounds(
+        make_policy("skip"),
+        STALENESS,
+        ScaleEpochs(STALENESS, EPOCH_ROUNDS, power=POWER),
+        account,
+        base=len(account.bases),
+        end=12,
+        absent=True,
+        known_from=known_from,
+        waited_for=True,
+    )
+    newcomer.runner = StaleRunner(session, job.layout, rounds, newcomer.deliver, patience_s=DEADLINE_S)
+    return newcomer
+
+
 @native_or_twin
 def test_a_newcomer_without_weights_holds_nobody_up_and_has_what_the_others_have(
     native: bool, monkeypatch: pytest.MonkeyPatch
@@ -295,22 +313,7 @@ def test_a_newcomer_without_weights_holds_nobody_up_and_has_what_the_others_have
         ) or pytest.fail("the giver did not get there")
         account = Account(2, job.layout.chunks, bases=["A"] * first, contributors=contributors)
         account.accepted_chunks += chunks
-        scale = ScaleEpochs(STALENESS, EPOCH_ROUNDS, power=POWER)
-        rounds = StaleRounds(
-            make_policy("skip"),
-            STALENESS,
-            scale,
-            account,
-            base=first,
-            end=12,
-            absent=True,
-            known_from=version,
-            waited_for=True,
-        )
-        newcomer = Member()
-        newcomer.runner = StaleRunner(
-            EngineSession(engine), job.layout, rounds, newcomer.deliver, patience_s=DEADLINE_S
-        )
+        newcomer = without_weights(job, EngineSession(engine), account, known_from=version)
         opened.callback(newcomer.runner.close)
 
         train(survivors, (1.0, 2.0))
@@ -342,28 +345,11 @@ def test_a_newcomer_that_follows_later_than_its_giver_applies_no_result_twice(na
         engine, first = job.take_in(2, opened)
         while giver.runner.rounds.base < first:
             train(survivors, (1.0, 2.0))
-        newcomer, session = Member(), EngineSession(engine)
+        session = EngineSession(engine)
         session.hears.clear()
         account = Account(2, job.layout.chunks, bases=["A"] * first, contributors=list(giver.account.contributors))
         account.accepted_chunks += giver.account.accepted_chunks
-        scale = ScaleEpochs(STALENESS, EPOCH_ROUNDS, power=POWER)
-        newcomer.runner = StaleRunner(
-            session,
-            job.layout,
-            StaleRounds(
-                make_policy("skip"),
-                STALENESS,
-                scale,
-                account,
-                base=first,
-                end=12,
-                absent=True,
-                known_from=first,
-                waited_for=True,
-            ),
-            newcomer.deliver,
-            patience_s=DEADLINE_S,
-        )
+        newcomer = without_weights(job, session, account, known_from=first)
         opened.callback(newcomer.runner.close)
         train(survivors, (1.0, 2.0))  # it passes at once, and hears nothing of the result
         newcomer.total += giver.total
