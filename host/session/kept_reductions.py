@@ -4,9 +4,7 @@ Rules
 -----
 * The sum goes to memory of our own, and from there to the destination once it is whole. So the input stays as it was
   until the reduction is done here, and the result can be given to ranks that lack it.
-* What is done here is kept until it is done everywhere. When is that known? A worker sends item g of a flow only when
-  result g - P has come (P: slots). So when the result of item g is here, everybody has the results up to g - P. That
-  bounds what is kept to a window of packets at each shard, and the reductions in flight.
+* What is done here is kept until it is known to be done everywhere (finished.py).
 """
 
 from __future__ import annotations
@@ -20,13 +18,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from fanin.host.codecs.words import codec_for
+from fanin.host.session.finished import Ends, FinishedEverywhere
 from fanin.host.session.session import Session
 from fanin.host.session.shards import Part
 from fanin.numerics.reduction import Element, Reduction
 
-Flow = tuple[int, int]
-"""The number of a session, and of a flow there."""
 Words = npt.NDArray[np.int32]
 RESIDUAL_BYTES = 4
 WORD_BYTES = 4
@@ -44,8 +40,8 @@ class KeptReduction:
     residual: bytes = b""
     """The error feedback as it was before."""
     parts: tuple[Part, ...] = ()
-    ends: dict[Flow, int] = field(default_factory=dict)
-    """Items up to and including its own, on each flow that has some of them."""
+    ends: Ends = field(default_factory=dict)
+    """Of what was dealt out."""
 
     @classmethod
     def of(cls, ticket: int, given: Reduction) -> KeptReduction:
@@ -107,9 +103,7 @@ class KeptReductions:
     def restart(self, sessions: Sequence[Session]) -> None:
         """From here on parts go to these sessions."""
         self._sessions = sessions
-        self._items: dict[Flow, int] = {}
-        self._come: dict[Flow, int] = {}
-        """Items whose results have come, and those of all items before."""
+        self._finished = FinishedEverywhere(sessions)
         self._coming: deque[KeptReduction] = deque()
         """Dealt out, and not counted there."""
 
@@ -131,25 +125,19 @@ class KeptReductions:
     def dealt(self, kept: KeptReduction, parts: Sequence[tuple[int, int, Reduction]]) -> None:
         """It was dealt out: parts of it to sessions, by number, which gave them these tickets."""
         kept.parts = tuple((self._sessions[number], ticket) for number, ticket, _ in parts)
-        kept.ends = {}
-        for number, _, part in parts:
-            session = self._sessions[number]
-            codec = codec_for(part.element, part.lanes, part.count, session.spec, operator=part.operator)
-            flows = 1 if codec.in_one_flow else session.flows
-            for flow in range(min(flows, codec.packets)):
-                key = (number, flow)
-                items = -(-(codec.packets - flow) // flows)  # those that carry only codes come on top
-                kept.ends[key] = self._items[key] = self._items.get(key, 0) + items
+        whole = parts[0][2]
+        counts = ((number, part.count) for number, _, part in parts)
+        kept.ends = self._finished.dealt(counts, whole.element, whole.lanes, whole.operator)
         self._coming.append(kept)
 
     def forget(self) -> None:
         """Finish what has come, whether or not anybody waits for it, and drop what is done everywhere."""
         while self._coming and self._coming[0].has_come:
             kept = self._coming.popleft()
-            self._come |= kept.ends
+            self._finished.come(kept.ends)
             if not kept.is_done:
                 kept.finish()
-        while self._kept and (oldest := self._kept[0]).is_done and self._is_known_everywhere(oldest):
+        while self._kept and (oldest := self._kept[0]).is_done and self._finished.knows(oldest.ends):
             self._drop_oldest()
 
     def keep_only(self, tickets: Collection[int]) -> None:
@@ -161,8 +149,3 @@ class KeptReductions:
 
     def _drop_oldest(self) -> None:
         del self._by_ticket[self._kept.popleft().ticket]
-
-    def _is_known_everywhere(self, kept: KeptReduction) -> bool:
-        slots = [self._sessions[number].spec.slots for number, _ in kept.ends]
-        ends = zip(kept.ends.items(), slots, strict=True)
-        return all(self._come.get(flow, 0) - end >= window for (flow, end), window in ends)

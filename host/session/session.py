@@ -245,6 +245,15 @@ class Session:
             return self.submit(Reduction.in_place(address, count, element, lanes, tag, owner))
         return self._engine.sum_in_place(address, count, element, lanes, tag, WAIT_SLICE_S, owner)
 
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        """As ShardedSession.sessions: this one."""
+        return (self,)
+
+    def counts_at(self, ticket: int, count: int, element: Element, lanes: int) -> list[tuple[int, int]]:
+        """As ShardedSession.counts_at: all are here."""
+        return [(0, count)]
+
     def done(self, ticket: int) -> bool:
         """Whether the ticket's result is in place. False for ever for one that failed: see `failure`."""
         return self._engine.done(ticket)

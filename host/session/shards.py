@@ -291,14 +291,11 @@ class ShardedSession:
             time.sleep(WAIT_SLICE_S / 10)
         return self.failure or error
 
-    def items_at(self, count: int, element: Element, lanes: int, ticket: int) -> Iterator[tuple[Session, int, int]]:
-        """Where the elements of that reduction went: the sessions, the first flow of each among all, how many."""
-        first_flow = [0]
-        for each in self._sessions:
-            first_flow.append(first_flow[-1] + each.flows)
+    def counts_at(self, ticket: int, count: int, element: Element, lanes: int) -> list[tuple[int, int]]:
+        """Where the elements of that reduction went: the numbers of the sessions, each with how many."""
         packet_elements = self._packet_elements(element, lanes)
-        for shard, first, end in shares(count, packet_elements, len(self._sessions), ticket):
-            yield self._sessions[shard], first_flow[shard], end - first
+        dealt = shares(count, packet_elements, len(self._sessions), ticket)
+        return [(shard, end - first) for shard, first, end in dealt]
 
     @property
     def inherited(self) -> bool:

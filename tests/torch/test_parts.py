@@ -13,15 +13,12 @@ from fanin.errors import ConfigurationError
 from fanin.host.torch.backend import options_for
 from fanin.host.torch.collectives import rendezvous
 from fanin.host.torch.collectives.completion import CallbackPool
-from fanin.host.torch.collectives.fallback import items_per_flow
 from fanin.host.torch.collectives.host_tensor import movable, plain
 from fanin.host.torch.collectives.parting import StoreHost
 from fanin.host.torch.collectives.rendezvous import find_incarnation, reachable_host
-from fanin.host.torch.collectives.request import Request, tag_of
+from fanin.host.torch.collectives.request import tag_of
 from fanin.host.torch.collectives.staging import overlap
-from fanin.numerics.reduction import Element
 from fanin.options import Options
-from tests.support.builders import job_spec
 
 TIMEOUT_S = 20.0
 
@@ -65,26 +62,6 @@ def test_collectives_have_tags_of_their_own() -> None:
     tags = {tag_of(name, average) for name in names for average in (False, True)}
     assert len(tags) == 2 * len(names)
     assert all(0 < tag < 256 for tag in tags)
-
-
-@pytest.mark.parametrize(
-    ("flows", "expected"), [(1, [5]), (2, [3, 2]), (4, [2, 1, 1, 1]), (8, [1, 1, 1, 1, 1, 0, 0, 0])]
-)
-def test_chunks_are_dealt_to_flows_in_turn(flows: int, expected: list[int]) -> None:
-    spec = job_spec(slots=8, words_per_packet=64, codes_per_packet=1)
-    request = Request(
-        name="all_reduce", source=torch.empty(64 * 4 + 1), kept=None, element=Element.FLOAT32, timeout_s=1.0
-    )
-    assert items_per_flow(spec, request, flows) == expected
-    narrow = Request(
-        name="all_reduce",
-        source=torch.empty(64 * 8 * 4 + 1),
-        kept=None,
-        element=Element.FLOAT32,
-        lanes=4,
-        timeout_s=1.0,
-    )
-    assert items_per_flow(spec, narrow, flows) == expected
 
 
 def test_pieces_keep_what_lies_in_the_kept_range() -> None:

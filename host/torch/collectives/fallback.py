@@ -6,9 +6,7 @@ Rules
   lack them. One that nobody has finished is reduced anew, over gloo, from the inputs, which all ranks still have.
 * So until a reduction is known to be finished everywhere, its input is left alone (the switch's result goes to memory
   of our own and is copied out by `wait`) and its result is kept.
-* When is it known? A worker sends item g of a flow only when result g - P has come (P: slots). So when the result of
-  item g is here, everybody has the results up to g - P: whatever lies that far back can be forgotten. That bounds what
-  is kept to a window of packets, and the reductions in flight.
+* When that is known, host/session/finished.py says.
 * Ranks agree over a gloo group of its own, so that nothing the program does on the inner group comes in between:
   first unfinished and last finished reduction, then which rank has which in between. A thread of ours does it, so that
   a rank that computes, or waits for something else, takes part.
@@ -41,8 +39,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import CollectiveTimeoutError, FaninError, SwitchLostError
-from fanin.host.codecs.words import codec_for
-from fanin.host.session.shards import ShardedSession
+from fanin.host.session.finished import Ends, FinishedEverywhere
 from fanin.host.torch.collectives.failures import Failures
 from fanin.host.torch.collectives.host_tensor import copy_back, on_host
 from fanin.host.torch.collectives.request import Request
@@ -50,7 +47,6 @@ from fanin.host.torch.collectives.routing import GLOO_OPERATORS, MIN
 from fanin.host.torch.collectives.switch_reducer import SwitchReducer
 from fanin.host.torch.collectives.work import FaninWork, LocalWork, Once
 from fanin.numerics.reduction import EXACT
-from fanin.protocol.job import JobSpec
 
 if TYPE_CHECKING:
     from fanin.host.torch.collectives.completion import Completion
@@ -81,8 +77,8 @@ class LoggedReduction:
     """The error feedback as it was before."""
     result: torch.Tensor
     """All elements of the result, on the host."""
-    ends: list[int] = field(default_factory=list)
-    """Per flow: items up to and including this one's; the flow's entry is that of the last operation on it."""
+    ends: Ends = field(default_factory=dict)
+    """Of what the session dealt out."""
     ticket: int = 0
     """The session's; 0 when it never went there."""
     over_gloo: c10d.Work | None = None
@@ -111,12 +107,10 @@ class FallbackWork(FaninWork):
 
 
 class Fallback:
-    """Carries out one group's reductions, through the switch while it is there."""
+    """Carries out one group's reductions, through the switch once it is attached and while it is there."""
 
     def __init__(
         self,
-        switch: SwitchReducer | None,
-        flows: int,
         store: c10d.Store,
         rank: int,
         size: int,
@@ -124,7 +118,7 @@ class Fallback:
         failures: Failures,
         completion: Completion,
     ) -> None:
-        self._switch = switch
+        self._switch: SwitchReducer | None = None
         self._gloo: Any = c10d.ProcessGroupGloo(store, rank, size, timeout)
         self._rank = rank
         self._size = size
@@ -133,11 +127,9 @@ class Fallback:
         self._completion = completion
         self._log: deque[LoggedReduction] = deque()
         self._next_index = 0
-        self._items = [0] * flows
-        self._finished_items = [0] * flows
         self._finished = 0
         """Operations 0.._finished - 1 are finished here."""
-        self._state = State.GLOO if switch is None else State.LIVE
+        self._state = State.GLOO
         self._broken: FaninError | None = None
         self._lock = threading.Lock()
 
@@ -154,10 +146,10 @@ class Fallback:
         self._gloo.allreduce([flag], options).wait()
         return bool(flag.item())
 
-    def attach(self, switch: SwitchReducer, flows: int) -> None:
+    def attach(self, switch: SwitchReducer) -> None:
         """Every rank has joined: start on the switch."""
         self._switch = switch
-        self._items, self._finished_items = [0] * flows, [0] * flows
+        self._everywhere = FinishedEverywhere(switch.session.sessions)
         self._state = State.LIVE
 
     def survives(self, failure: FaninError) -> bool:
@@ -196,7 +188,6 @@ class Fallback:
     def _submit(self, operation: LoggedReduction, request: Request) -> None:
         assert self._switch is not None
         assert operation.source is not None
-        operation.ends = list(self._items)
         whole = Request(
             name=request.name,
             source=operation.source,
@@ -215,38 +206,22 @@ class Fallback:
             if not self.survives(self._switch.session.failure or error):
                 raise
             return
-        self._count(operation, request)
-
-    def _count(self, operation: LoggedReduction, request: Request) -> None:
-        """Which items of which flow end with this operation."""
-        assert self._switch is not None
-        session, count = self._switch.session, request.source.numel()
-        if isinstance(session, ShardedSession):
-            parts = list(session.items_at(count, request.element, request.lanes, operation.ticket))
-        else:
-            parts = [(session, 0, count)]
-        for each, first_flow, elements in parts:
-            for flow, items in enumerate(items_per_flow(each.spec, request, each.flows, elements)):
-                self._items[first_flow + flow] += items
-        operation.ends = list(self._items)
+        counts = self._switch.session.counts_at(
+            operation.ticket, request.source.numel(), request.element, request.lanes
+        )
+        operation.ends = self._everywhere.dealt(counts, request.element, request.lanes, request.operator)
 
     def _forget(self) -> None:
         """Drop from the log what is finished everywhere (called with the lock held, in state LIVE)."""
         assert self._switch is not None
-        session = self._switch.session
         for operation in self._log:
             if operation.index < self._finished:
                 continue
-            if not session.done(operation.ticket):
+            if not self._finished_here(operation):
                 break
             self._finished = operation.index + 1
-            self._finished_items = operation.ends
-        sessions = session.sessions if isinstance(session, ShardedSession) else (session,)
-        window = max(each.spec.slots for each in sessions)
-        while self._log and self._log[0].index < self._finished:
-            oldest = self._log[0]
-            if any(finished - end < window for finished, end in zip(self._finished_items, oldest.ends, strict=True)):
-                break
+            self._everywhere.come(operation.ends)
+        while self._log and (oldest := self._log[0]).index < self._finished and self._everywhere.knows(oldest.ends):
             self._log.popleft()
 
     def transported(self, operation: LoggedReduction) -> bool:
@@ -386,17 +361,6 @@ class Fallback:
                 operation.error = error
                 operation.issued.set()
             self._log.clear()
-
-
-def items_per_flow(spec: JobSpec, request: Request, flows: int, count: int | None = None) -> list[int]:
-    """Items that a reduction puts on each flow, at least (the extra ones that carry only codes are not counted).
-
-    `count`: elements, if not all of the request's.
-    """
-    codec = codec_for(request.element, request.lanes, request.source.numel() if count is None else count, spec)
-    if codec.in_one_flow:
-        return [codec.packets, *[0] * (flows - 1)]
-    return [(codec.packets - flow + flows - 1) // flows for flow in range(flows)]
 
 
 _WARNED: set[str] = set()

@@ -231,13 +231,13 @@ class GroupResources:
         except (SwitchUnreachableError, SwitchLostError, AdmissionError) as error:
             reason = str(error)
         self.fallback = Fallback(
-            None, 1, c10d.PrefixStore("fallback", store), self.rank, self.size, timeout, self.failures, self.completion
+            c10d.PrefixStore("fallback", store), self.rank, self.size, timeout, self.failures, self.completion
         )
         everywhere = self.fallback.joined_everywhere(session is not None)
         if session is not None and everywhere:
             self._use(session)
             assert self._switch_reducer is not None
-            self.fallback.attach(self._switch_reducer, session.flows)
+            self.fallback.attach(self._switch_reducer)
             self.failures.survivable = self.fallback.survives
         else:
             if session is not None:

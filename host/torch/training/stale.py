@@ -18,7 +18,6 @@ from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import ConfigurationError, UnsupportedError
 from fanin.host.session.session import Session
-from fanin.host.session.shards import AnySession, ShardedSession
 from fanin.host.stale.account import Account, check_balance
 from fanin.host.stale.bound import DynamicBound
 from fanin.host.stale.layout import Layout
@@ -151,11 +150,6 @@ def check_shape(session: Session, layout: Layout) -> None:
     )
 
 
-def _flows_of_one(present: AnySession) -> int:
-    """The flows of one switch: a stale job is at one, whatever the number of shards."""
-    return present.sessions[0].flows if isinstance(present, ShardedSession) else present.flows
-
-
 class StaleJob:
     """One stale job of a group: its runner, and what the ranks do together around it."""
 
@@ -205,7 +199,8 @@ class StaleJob:
         present = group.session
         assert present is not None
         size = dist.get_world_size(group)
-        layout = layout_for(group, options, elements, present.spec.words_per_packet, _flows_of_one(present))
+        # A stale job is at one switch, whatever the number of shards.
+        layout = layout_for(group, options, elements, present.spec.words_per_packet, present.sessions[0].flows)
         agreed = torch.tensor(largest, dtype=torch.float32)
         dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=group)
         scale = ScaleEpochs(options.largest_staleness, options.epoch_rounds, power_of(agreed.item()) + HEADROOM)

@@ -1,0 +1,53 @@
+"""Which reductions every rank is known to have finished, told by what this rank has finished itself.
+
+Rule
+----
+A worker sends item g of a flow only when result g - P has come (P: slots). So when the result of item g is here, every
+rank has the results up to g - P. A rank that keeps inputs or results for the others (fallback.py, surviving.py) may
+forget whatever lies that far back: a window of packets per flow is kept, beside the reductions in flight.
+
+A reduction is told by its ends: per flow that carries some of it, how many items there are up to and including its
+own. A flow that carries none of it tells nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fanin.host.codecs.words import codec_for
+from fanin.host.session.session import Session
+from fanin.numerics.reduction import Element, Operator
+
+Flow = tuple[int, int]
+"""The number of a session, and of a flow there."""
+Ends = dict[Flow, int]
+
+
+class FinishedEverywhere:
+    """Counts the items of one rank's reductions at its sessions. Not thread safe."""
+
+    def __init__(self, sessions: Sequence[Session]) -> None:
+        self._sessions = sessions
+        self._items: Ends = {}
+        self._come: Ends = {}
+        """Of these items, those whose results have come, as have those of all items before."""
+
+    def dealt(self, parts: Iterable[tuple[int, int]], element: Element, lanes: int, operator: Operator) -> Ends:
+        """The next reduction goes to these sessions, by number, with so many elements each: returns its ends."""
+        ends: Ends = {}
+        for number, count in parts:
+            session = self._sessions[number]
+            codec = codec_for(element, lanes, count, session.spec, operator=operator)
+            flows = 1 if codec.in_one_flow else session.flows
+            for flow in range(min(flows, codec.packets)):
+                items = -(-(codec.packets - flow) // flows)  # those that carry only codes come on top
+                ends[number, flow] = self._items[number, flow] = self._items.get((number, flow), 0) + items
+        return ends
+
+    def come(self, ends: Ends) -> None:
+        """A reduction is finished here, as are all before it."""
+        self._come |= ends
+
+    def knows(self, ends: Ends) -> bool:
+        """Whether every rank has finished that one."""
+        return all(self._come.get(flow, 0) - end >= self._sessions[flow[0]].spec.slots for flow, end in ends.items())
