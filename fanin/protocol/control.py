@@ -540,7 +540,8 @@ class Sealed:
 
 def one_line(text: str) -> str:
     """`text` as a message may carry it: printable, on one line, no longer than the limit."""
-    line = "".join(letter if letter.isprintable() else " " for letter in text)
+    # Nearly every text is printable as it is, and a switch under a flood writes thousands of them.
+    line = text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)
     return line if len(line) <= MAX_TEXT_CHARACTERS else line[: MAX_TEXT_CHARACTERS - 3] + "..."
 
 

@@ -109,7 +109,10 @@ def read_message(body: Mapping[str, Any], kind: type[Kind], path: str) -> Kind:
 
 def value_of(value: object, hint: Any, path: str, limits: Limits = FILES) -> object:
     """`value` as the type that `hint` names; the hints are those that this file names, and no others."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is int or hint is str:  # most fields are: the rest need not be asked
+        _check(_legal(value, hint, limits), value, hint, path)
+        return value
+    origin, arguments = _parts(hint)
     if origin in (types.UnionType, typing.Union):
         return _one_of(value, hint, arguments, path, limits)
     if origin is tuple and isinstance(value, list) and len(value) <= limits.items:
@@ -123,6 +126,12 @@ def value_of(value: object, hint: Any, path: str, limits: Limits = FILES) -> obj
     one_of = origin is Literal and type(value) in (str, int) and value in arguments
     _check(one_of or _legal(value, hint, limits), value, hint, path)
     return value
+
+
+@functools.cache
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A hint's origin and arguments; there are as many hints as fields are declared."""
+    return typing.get_origin(hint), typing.get_args(hint)
 
 
 def _one_of(value: object, hint: Any, arguments: tuple[Any, ...], path: str, limits: Limits) -> object:
@@ -186,7 +195,7 @@ _NAMES: dict[Any, str] = {
 
 def expected(hint: Any) -> str:
     """What a value of that type is, in words."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    origin, arguments = _parts(hint)
     if origin in (types.UnionType, typing.Union):
         return " or ".join(expected(argument) for argument in arguments if argument is not type(None))
     if origin is Literal:
