@@ -47,6 +47,8 @@ class ControlFlow:
     lines: list[str] = field(default_factory=list)
     actions: dict[int, Action] = field(default_factory=dict)
     tables: dict[str, TableSource] = field(default_factory=dict)
+    nodes: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """As Program.nodes."""
 
     def read_actions(self, root: Node) -> None:
         """`actions`: a function `(f, k, p)` each."""
@@ -79,13 +81,16 @@ class ControlFlow:
         for node in pipeline.each("tables"):
             nexts = {key: named(node["next_tables"].get(key)) for key in _keys(node)}
             nexts[""] = named(node.get("base_default_next"))
+            self.nodes[nodes[node["name"].text]] = "table", node["name"].text
             self._table(node, nodes[node["name"].text], nexts)
         for node in pipeline.each("conditionals"):
             condition = Compiler(self.objects, ()).expressions.truth(node["expression"])
             yes, no = named(node.get("true_next")), named(node.get("false_next"))
+            self.nodes[nodes[node["name"].text]] = "condition", _written(node)
             self.lines += [f"def {nodes[node['name'].text]}(f, k):", f" return {yes} if {condition} else {no}"]
         for node in pipeline.each("action_calls"):
             action = self._action(node["action_id"])
+            self.nodes[nodes[node["name"].text]] = "call", action.name
             after = "None if k.exit else " * action.exits + named(node.get("next_node"))
             self.lines += [f"def {nodes[node['name'].text]}(f, k):", f" {action.symbol}(f, k, ())", f" return {after}"]
         self.lines.append(f"{name}_start = {named(pipeline.get('init_table'))}")
@@ -204,3 +209,10 @@ def _keys(node: Node) -> list[str]:
     if not isinstance(node["next_tables"].value, dict):
         raise node["next_tables"].fail("an object is expected")
     return list(node["next_tables"].value)
+
+
+def _written(node: Node) -> str:
+    """A condition as the program's source has it, where the compiler says so; else its name."""
+    place = node.get("source_info")
+    text = None if place is None else place.get("source_fragment")
+    return node["name"].text if text is None else text.text

@@ -45,12 +45,13 @@ class ParserCompiler:
         self._errors = errors
         self._structs = structs
         self._value_sets = value_sets
-        self._states: dict[str, str] = {}
+        self.symbols: dict[str, str] = {}
+        """Names of the functions, by state."""
 
     def states(self, node: Node) -> list[str]:
         """All of a parser's states; the function of the first is called `parser_start`."""
         for at, state in enumerate(node["parse_states"]):
-            self._states[state["name"].text] = f"S_{node['id'].integer}_{at}"
+            self.symbols[state["name"].text] = f"S_{node['id'].integer}_{at}"
         lines: list[str] = []
         for state in node["parse_states"]:
             lines += self._state(state)
@@ -59,12 +60,12 @@ class ParserCompiler:
     def _next(self, node: Node | None) -> str:
         if node is None or node.value is None:
             return "None"
-        if node.text not in self._states:
+        if node.text not in self.symbols:
             raise node.fail(f"there is no parse state {node.text!r}")
-        return self._states[node.text]
+        return self.symbols[node.text]
 
     def _state(self, state: Node) -> list[str]:
-        lines = [f"def {self._states[state['name'].text]}(f, d, a, k):"]
+        lines = [f"def {self.symbols[state['name'].text]}(f, d, a, k):"]
         for operation in state["parser_ops"]:
             lines += [f" {line}" for line in self._operation(operation)]
         lines += [f" {line}" for line in self._select(state)]

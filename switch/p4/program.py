@@ -54,8 +54,10 @@ class Program:
     """Names of the parameters of every action of a table."""
     source: str
     """The Python that runs; the native interpreter's code is made of it."""
-    names: Mapping[str, Any]
-    """What the names in `source` stand for."""
+    names: dict[str, Any]
+    """What the names in `source` stand for: the globals of its functions."""
+    nodes: Mapping[str, tuple[str, str]]
+    """By the name of a function in `source`: what it is (state, table, condition, call), and its name in P4."""
     parser_start: Callable[..., Any] | None
     ingress_start: Callable[..., Any] | None
     egress_start: Callable[..., Any] | None
@@ -103,7 +105,8 @@ def load(text: str | bytes, *, drop_port: int) -> Program:
         value_sets[value_set.name], set_names[value_set.name] = value_set, f"V_{at}"
         names[f"V_{at}"] = value_set
     plain = Compiler(objects, ())
-    lines += ParserCompiler(plain, errors, structs, set_names).states(_only(root, "parsers"))
+    parser = ParserCompiler(plain, errors, structs, set_names)
+    lines += parser.states(_only(root, "parsers"))
     flow = ControlFlow(objects, counters)
     flow.read_actions(root)
     for pipeline in root["pipelines"]:
@@ -136,6 +139,7 @@ def load(text: str | bytes, *, drop_port: int) -> Program:
         actions={action.name: action.parameters for action in flow.actions.values()},
         source=text_source,
         names=names,
+        nodes=flow.nodes | {symbol: ("state", name) for name, symbol in parser.symbols.items()},
         parser_start=names["parser_start"],
         ingress_start=names.get("ingress_start"),
         egress_start=names.get("egress_start"),

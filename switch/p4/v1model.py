@@ -26,6 +26,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from fanin.errors import PacketError, UnsupportedError
 from fanin.extension import native_extension
@@ -230,15 +231,7 @@ class V1Switch:
             f[place] = value
         if "ingress_global_timestamp" in places:
             f[places["ingress_global_timestamp"]] = now_us & 0xFFFF_FFFF_FFFF
-        state, at, error, left = self.program.parser_start, 0, self.program.errors["NoError"], MAX_PARSE_STATES
-        try:
-            while state is not None:
-                state, at = state(f, data, at, k)
-                left -= 1
-                if not left:
-                    raise PacketError(f"the parser went through more than {MAX_PARSE_STATES} states")
-        except ParserStop as stop:
-            error, at = stop.code, stop.at
+        error, at = self._read(f, data, k)
         k.payload = data[at:]
         if "parser_error" in places:
             f[places["parser_error"]] = error
@@ -247,12 +240,28 @@ class V1Switch:
             f[places["checksum_error"]] = int(wrong)
         return f, k
 
+    def _read(self, f: list[int], data: bytes, k: PacketState) -> tuple[int, int]:
+        """The way through the parser: the error that it ends with, and how many bytes it has read."""
+        state, at, left = self.program.parser_start, 0, MAX_PARSE_STATES
+        try:
+            while state is not None:
+                state, at = state(f, data, at, k)
+                left -= 1
+                if not left:
+                    raise PacketError(f"the parser went through more than {MAX_PARSE_STATES} states")
+        except ParserStop as stop:
+            return stop.code, stop.at
+        return self.program.errors["NoError"], at
+
+    def _walk(self, node: Callable[..., Any] | None, f: list[int], k: PacketState) -> None:
+        """The way through a pipeline, from its first node on."""
+        while node is not None:
+            node = node(f, k)
+
     def _ingress(self, packet: _Entering, now_us: int, entering: deque[_Entering], leaving: deque[_Leaving]) -> None:
         places = self._places
         f, k = self._parsed(packet, now_us)
-        node = self.program.ingress_start
-        while node is not None:
-            node = node(f, k)
+        self._walk(self.program.ingress_start, f, k)
         k.exit = False
         if k.clone is not None:
             self._clone_ingress(packet, f, k.clone, now_us, leaving)
@@ -316,9 +325,7 @@ class V1Switch:
             f[places["egress_global_timestamp"]] = now_us & 0xFFFF_FFFF_FFFF
         if "enq_timestamp" in places:
             f[places["enq_timestamp"]] = now_us & 0xFFFF_FFFF
-        node = self.program.egress_start
-        while node is not None:
-            node = node(f, k)
+        self._walk(self.program.egress_start, f, k)
         if k.clone is not None:
             self._clone_egress(f, k, k.clone, leaving)
             k.clone = None

@@ -36,14 +36,21 @@ ABSENT_KINDS = {
 class Device:
     """The emulator behind P4Runtime. Not thread safe: whoever serves it holds a lock."""
 
-    def __init__(self, cpu_port: int, random: Callable[[int], int], native: bool | None = None) -> None:
+    def __init__(
+        self,
+        cpu_port: int,
+        random: Callable[[int], int],
+        native: bool | None = None,
+        make: Callable[..., V1Switch] = V1Switch.from_json,
+    ) -> None:
         """`cpu_port` is the switch port behind which the control plane sits; `random(n)` draws from 0..n-1.
 
-        `native`: which interpreter runs programs, as V1Switch has it.
+        `native`: which interpreter runs programs, as V1Switch has it; `make` loads one, as V1Switch.from_json.
         """
         self.cpu_port = cpu_port
         self._random = random
         self._native = native
+        self._make = make
         self.switch: V1Switch | None = None
         self.config: Any = None
         """The ForwardingPipelineConfig that is in force."""
@@ -68,7 +75,7 @@ class Device:
         if action not in (Actions.VERIFY, Actions.VERIFY_AND_SAVE, Actions.VERIFY_AND_COMMIT):
             raise StatusError(Code.INVALID_ARGUMENT, f"action {action} of SetForwardingPipelineConfig is none")
         try:
-            switch = V1Switch.from_json(config.p4_device_config, random=self._random, native=self._native)
+            switch = self._make(config.p4_device_config, random=self._random, native=self._native)
             described = Described.match(switch.program, config.p4info)
         except ProgramError as error:
             raise StatusError(Code.INVALID_ARGUMENT, str(error)) from None
