@@ -16,6 +16,7 @@ from types import CodeType
 from typing import Any
 
 from fanin.errors import PacketError
+from fanin.switch.p4.action_profiles import Member
 from fanin.switch.p4.externs import WideCells
 from fanin.switch.p4.layout import Layout
 from fanin.switch.p4.packet_state import PacketState, ParserStop
@@ -192,11 +193,15 @@ def place_names(layout: Layout) -> list[str]:
             names[header.valid + 1] = f"{header.name}: bits of {header.type.variable.name}"
     for stack in layout.stacks.values():
         names[stack.next] = f"{stack.name}: elements"
+    for unions in layout.union_stacks.values():
+        names[unions.next] = f"{unions.name}: elements"
     return names
 
 
 def action_text(program: Program, entry: Entry) -> str:
     """An action with its data; what a table without a default action does is nothing."""
+    if entry.target is not None:
+        return f"{'member' if isinstance(entry.target, Member) else 'group'} {entry.target.number}"
     if not entry.action:
         return "no action"
     names = program.actions.get(entry.action, ())

@@ -9,6 +9,7 @@ Rules
       -----------------------  -----------------------------------------------------------------------------------------
       a clone                  the packet as it came in is parsed again and goes to the mirror session's egress, beside
                                what follows
+      a digest                 the fields of its list, as they are now, are kept for the control plane
       resubmit                 the packet as it came in starts ingress again, with the fields of the list kept
       a multicast group        a copy per replica goes to egress; the packet itself ends
       egress_spec = drop       the packet ends
@@ -42,6 +43,7 @@ MAX_PASSES = 1024
 """Passes through a pipeline that one packet may cause, copies included: a program that goes in circles ends here."""
 MAX_PARSE_STATES = 4096
 """Parse states that one packet may go through: a parser that goes in circles without reading ends here."""
+MAX_DIGESTS = 1 << 16
 NORMAL, INGRESS_CLONE, EGRESS_CLONE, RECIRCULATED, REPLICATED, RESUBMITTED = 0, 1, 2, 4, 5, 6
 """standard_metadata.instance_type."""
 
@@ -99,6 +101,8 @@ class V1Switch:
     """Multicast groups by number, from 1 on."""
     mirrors: Watched[MirrorSession] = field(default_factory=Watched)
     tally: Tally = field(default_factory=Tally)
+    digests: deque[tuple[int, tuple[int, ...]]] = field(default_factory=lambda: deque(maxlen=MAX_DIGESTS))
+    """Learn lists and their values, for the control plane to take; the oldest are lost where nobody does."""
     engine: str = field(init=False, default="Python interpreter")
     """Which interpreter runs the program, and why, where Python has to."""
     _machine: NativeMachine | None = field(init=False, default=None)
@@ -223,7 +227,7 @@ class V1Switch:
         """Fields and state of a packet behind the parser."""
         places, data = self._places, packet.data
         f = self.program.layout.blank.copy()
-        k = PacketState(len(data), self.random)
+        k = PacketState(len(data), self.random, now_us)
         f[places["ingress_port"]] = packet.port
         f[places["packet_length"]] = len(data)
         f[places["instance_type"]] = packet.kind
@@ -266,6 +270,8 @@ class V1Switch:
         if k.clone is not None:
             self._clone_ingress(packet, f, k.clone, now_us, leaving)
             k.clone = None
+        if k.digest:
+            self._learn(f, k.digest)
         if k.resubmit:
             entering.append(_Entering(packet.data, packet.port, RESUBMITTED, self._kept(f, k.resubmit)))
             return
@@ -280,6 +286,10 @@ class V1Switch:
             return
         f[places["instance_type"]] = NORMAL
         leaving.append(_Leaving(f, k, port))
+
+    def _learn(self, f: list[int], number: int) -> None:
+        places = self.program.learn_lists[number].places
+        self.digests.append((number, tuple(f[place] & (1 << bits) - 1 for place, bits in places)))
 
     def _replicate(self, f: list[int], k: PacketState, replicas: tuple[Replica, ...], leaving: deque[_Leaving]) -> None:
         instance_at = self._places.get("egress_rid")
