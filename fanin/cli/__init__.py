@@ -17,6 +17,7 @@ from fanin.cli import (
     doctor,
     emulate,
     ending,
+    p4,
     report,
     simulate,
     stats,
@@ -39,6 +40,7 @@ for command in (
 ):
     app.command(epilog=epilog(command.__name__))(command)
 app.add_typer(bench.app, name="bench")
+app.add_typer(p4.app, name="p4")
 
 
 def print_version(wanted: bool) -> None:

@@ -47,6 +47,15 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "fanin bench staleness --plot staleness.png",
         "fanin bench staleness --conditions even,slow-worker --steps 100",
     ),
+    "run": (
+        "sudo fanin p4 run router.json --p4info router.p4info.txtpb --port 1=veth0,2=veth1",
+        "fanin p4 run --port 1=udp:127.0.0.1:5001 --p4runtime 127.0.0.1:9559 --device-id 1",
+    ),
+    "trace": (
+        "fanin p4 trace capture.pcap --program router.json --p4info router.p4info.txtpb --entries entries.txtpb",
+        "fanin p4 trace 0200c0a80001020000000001080045000014 --p4runtime 127.0.0.1:9559 --port 2",
+    ),
+    "slots": ("fanin p4 slots --p4runtime 127.0.0.1:9559", "fanin p4 slots --job 1 --slot 0 --words"),
     "fairness": ("sudo fanin bench fairness --rate 100mbit",),
 }
 """By command, as they are typed."""

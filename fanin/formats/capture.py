@@ -11,10 +11,13 @@ import ipaddress
 import struct
 from dataclasses import dataclass
 
+from fanin.errors import ConfigurationError
 from fanin.formats.frames import ETHERTYPE_IPV4, PROTOCOL_UDP, internet_checksum
 
 PCAP_MAGIC_MICROSECONDS = 0xA1B2C3D4
+PCAP_MAGIC_NANOSECONDS = 0xA1B23C4D
 PCAP_LINK_ETHERNET = 1
+PCAP_HEADER_BYTES, PCAP_RECORD_BYTES = 24, 16
 SNAP_BYTES = 262_144
 """tcpdump's own default: no datagram is cut."""
 
@@ -42,6 +45,28 @@ def pcap_record(time_s: float, frame: bytes) -> bytes:
     """One frame at `time_s` seconds since 1970, to the microsecond."""
     seconds, microseconds = divmod(round(time_s * 1e6), 1_000_000)
     return struct.pack("!IIII", seconds, microseconds, len(frame), len(frame)) + frame
+
+
+def read_pcap(data: bytes) -> list[bytes]:
+    """The frames of a capture, of either byte order, in microseconds or nanoseconds. ConfigurationError for another."""
+    magics = {PCAP_MAGIC_MICROSECONDS.to_bytes(4, "big"): "!", PCAP_MAGIC_NANOSECONDS.to_bytes(4, "big"): "!"}
+    magics |= {magic[::-1]: "<" for magic in list(magics)}
+    order = magics.get(data[:4])
+    if order is None or len(data) < PCAP_HEADER_BYTES:
+        raise ConfigurationError("this is neither hexadecimal nor a pcap file. Remedy: tcpdump -w makes such files")
+    (link,) = struct.unpack_from(f"{order}I", data, PCAP_HEADER_BYTES - 4)
+    if link & 0xFFFF != PCAP_LINK_ETHERNET:
+        raise ConfigurationError(f"the capture is of link type {link & 0xFFFF}, and only Ethernet (1) is read")
+    frames: list[bytes] = []
+    at = PCAP_HEADER_BYTES
+    while at + PCAP_RECORD_BYTES <= len(data):
+        kept, whole = struct.unpack_from(f"{order}II", data, at + 8)
+        at += PCAP_RECORD_BYTES
+        if kept != whole or at + kept > len(data):
+            raise ConfigurationError(f"packet {len(frames) + 1} of the capture is cut. Remedy: tcpdump -s 0")
+        frames.append(data[at : at + kept])
+        at += kept
+    return frames
 
 
 def ethernet_frame(payload: bytes, source: SocketAddress, destination: SocketAddress) -> bytes:

@@ -6,8 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fanin.errors import UnsupportedError
+from fanin.switch.p4.action_profiles import ActionProfile
 from fanin.switch.p4.document import Node
 from fanin.switch.p4.externs import Counter
+from fanin.switch.p4.layout import Field
+from fanin.switch.p4.meters import MeterArray
 from fanin.switch.p4.primitives import Compiler, Objects
 from fanin.switch.p4.tables import KeyField, Match, MatchKind, Table
 
@@ -47,6 +50,11 @@ class ControlFlow:
     lines: list[str] = field(default_factory=list)
     actions: dict[int, Action] = field(default_factory=dict)
     tables: dict[str, TableSource] = field(default_factory=dict)
+    profiles: dict[str, ActionProfile] = field(default_factory=dict)
+    selectors: dict[str, Node] = field(default_factory=dict)
+    """Hash and input of the profiles that have groups."""
+    nodes: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """As Program.nodes."""
 
     def read_actions(self, root: Node) -> None:
         """`actions`: a function `(f, k, p)` each."""
@@ -62,8 +70,8 @@ class ControlFlow:
     def read_pipeline(self, pipeline: Node) -> None:
         """One of `pipelines`; its first node is called `<name>_start`."""
         name = pipeline["name"].text
-        if next(pipeline.each("action_profiles"), None) is not None:
-            raise UnsupportedError(f"{pipeline.path}: action profiles and selectors are not implemented")
+        for node in pipeline.each("action_profiles"):
+            self._profile(node)
         kinds = ("tables", "conditionals", "action_calls")
         nodes = {
             node["name"].text: f"N_{name}_{kind}_{at}" for kind in kinds for at, node in enumerate(pipeline.each(kind))
@@ -79,13 +87,16 @@ class ControlFlow:
         for node in pipeline.each("tables"):
             nexts = {key: named(node["next_tables"].get(key)) for key in _keys(node)}
             nexts[""] = named(node.get("base_default_next"))
+            self.nodes[nodes[node["name"].text]] = "table", node["name"].text
             self._table(node, nodes[node["name"].text], nexts)
         for node in pipeline.each("conditionals"):
             condition = Compiler(self.objects, ()).expressions.truth(node["expression"])
             yes, no = named(node.get("true_next")), named(node.get("false_next"))
+            self.nodes[nodes[node["name"].text]] = "condition", _written(node)
             self.lines += [f"def {nodes[node['name'].text]}(f, k):", f" return {yes} if {condition} else {no}"]
         for node in pipeline.each("action_calls"):
             action = self._action(node["action_id"])
+            self.nodes[nodes[node["name"].text]] = "call", action.name
             after = "None if k.exit else " * action.exits + named(node.get("next_node"))
             self.lines += [f"def {nodes[node['name'].text]}(f, k):", f" {action.symbol}(f, k, ())", f" return {after}"]
         self.lines.append(f"{name}_start = {named(pipeline.get('init_table'))}")
@@ -99,14 +110,8 @@ class ControlFlow:
         name = node["name"].text
         if name in self.tables:
             raise node.fail(f"table {name!r} is declared twice")
-        if node["type"].text != "simple":
-            raise UnsupportedError(
-                f"{node.path}: tables of type {node['type'].text!r} (action profiles) are not implemented"
-            )
-        if node.get("direct_meters") is not None:
-            raise UnsupportedError(f"{node.path}.direct_meters: meters are not implemented")
-        if node.flag("support_timeout"):
-            raise UnsupportedError(f"{node.path}.support_timeout: entries that age are not implemented")
+        if node["type"].text not in ("simple", "indirect", "indirect_ws"):
+            raise UnsupportedError(f"{node.path}: tables of type {node['type'].text!r} are not implemented")
         key, terms, left = [], [], 0
         for each in reversed(list(node["key"])):
             part, source = self._key_field(each)
@@ -115,6 +120,11 @@ class ControlFlow:
             left += part.bits
         counts = node.flag("with_counters")
         table = Table(name, tuple(reversed(key)), node["max_size"].integer, counts=counts)
+        table.ages = node.flag("support_timeout")
+        profile = None if node["type"].text == "simple" else self._profile_of(node)
+        table.profile = None if profile is None else profile.name
+        meters = self._meters_of(node, name)
+        table.meters = None if meters is None else meters.name
         actions = self._actions_of(node)
         self.tables[name] = TableSource(table, symbol, node, nexts, actions)
         handle = f"T_{symbol}"
@@ -129,9 +139,52 @@ class ControlFlow:
                 self.lines.append(f" e = {handle}_remembered(x) or {handle}.find(x)")
         if counts:
             self.lines.append(f" if e is not {handle}.miss: e.counts[0] += 1; e.counts[1] += k.arrived")
+        if table.ages:
+            self.lines.append(" e.used_us = k.now_us; e.told = False")
+        if meters is not None:
+            place, coloured = self._meter_target(node, meters)
+            colour = coloured.wrapped(f"{meters.symbol}.of_entry(e, k)", 2)
+            self.lines.append(f" if e is not {handle}.miss: f[{place}] = {colour}")
+        if profile is not None:
+            self.lines += [
+                f" m = {profile.symbol}.chosen(e, f, k)",
+                " m.run(f, k, m.data)",
+                " if k.exit: return None",
+                f" return {handle}.after(m.action, e is not {handle}.miss)",
+            ]
+            return
         self.lines.append(" e.run(f, k, e.data)")
         exits = any(self.actions[number].exits for number in actions.values())
         self.lines.append(" return None if k.exit else e.next" if exits else " return e.next")
+
+    def _profile(self, node: Node) -> None:
+        name, at = node["name"].text, len(self.profiles)
+        if name in self.profiles:
+            raise node.fail(f"action profile {name!r} is declared twice")
+        selector = node.get("selector")
+        symbol = None if selector is None else f"K_P{at}"
+        self.profiles[name] = ActionProfile(name, f"P_{at}", node["max_size"].integer, symbol)
+        if selector is not None:
+            self.selectors[name] = selector
+
+    def _profile_of(self, node: Node) -> ActionProfile:
+        name = node["action_profile"]
+        if name.text not in self.profiles:
+            raise name.fail(f"there is no action profile {name.text!r}")
+        return self.profiles[name.text]
+
+    def _meters_of(self, node: Node, table: str) -> MeterArray | None:
+        name = node.get("direct_meters")
+        if name is None:
+            return None
+        found = self.objects.meters.get(name.text)
+        if found is None or found.table != table:
+            raise name.fail(f"there are no meters {name.text!r} of this table")
+        return found
+
+    def _meter_target(self, node: Node, meters: MeterArray) -> tuple[int, Field]:
+        assert meters.target is not None
+        return self.objects.layout.field(Node(list(meters.target), f"{node.path}.direct_meters"))
 
     def _key_field(self, node: Node) -> tuple[KeyField, str]:
         text = node["match_type"].text
@@ -204,3 +257,10 @@ def _keys(node: Node) -> list[str]:
     if not isinstance(node["next_tables"].value, dict):
         raise node["next_tables"].fail("an object is expected")
     return list(node["next_tables"].value)
+
+
+def _written(node: Node) -> str:
+    """A condition as the program's source has it, where the compiler says so; else its name."""
+    place = node.get("source_info")
+    text = None if place is None else place.get("source_fragment")
+    return node["name"].text if text is None else text.text

@@ -17,14 +17,14 @@ from typing import Literal
 from fanin.errors import UnsupportedError
 from fanin.switch.p4.document import Node
 from fanin.switch.p4.externs import Register
-from fanin.switch.p4.layout import Header, HeaderType, Layout, Stack
+from fanin.switch.p4.layout import Header, HeaderType, Layout, Stack, UnionStack
 
 MAX_SHIFT = 1 << 16
 """A left shift by more yields 0: no field is that wide, so every bit would be cut off."""
 ARITHMETIC = {"+": "+", "-": "-", "*": "*", "&": "&", "|": "|", "^": "^", "/": "//", "%": "%"}
 COMPARISONS = ("==", "!=", ">", ">=", "<", "<=")
 
-Kind = Literal["data", "bool", "header", "stack", "union"]
+Kind = Literal["data", "bool", "header", "stack", "union", "union_stack"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,10 @@ class Value:
     header_type: HeaderType | None = None
     stack: Stack | None = None
     union: tuple[Header, ...] = ()
+    union_stack: UnionStack | None = None
+    """Of a union that a packet chooses, and of its members, the stack that it is an element of."""
+    index: str = ""
+    """Source of which element it is."""
     header: Header | None = None
     """The header, if it is known at compile time; otherwise `source` finds its base at run time."""
 
@@ -103,6 +107,13 @@ class Expressions:
             return Value("", "union", union=self.layout.union(value))
         if kind == "stack_field":
             return self._last_field(value)
+        if kind == "header_union_stack":
+            return Value("", "union_stack", union_stack=self.layout.union_stack(value))
+        if kind == "union_stack_field":
+            stack, member = self.layout.union_member(value)
+            field = stack.unions[0][member].type.named(value[2].text, value[2])
+            base = f"last(f, {stack.bases(member)}, {stack.next})"
+            return Value(f"f[{base} + {field.offset}]", bits=None if field.signed else field.bits)
         if kind == "register":
             return self._register(value)
         raise UnsupportedError(f"{node.path}: operands of type {kind!r} are not implemented")
@@ -150,7 +161,12 @@ class Expressions:
         if operator == "valid":
             return Value(f"(f[{self.validity(self.header(node['right']))}] == 1)", "bool")
         if operator == "valid_union":
-            members = self.layout.union(node["right"]["value"])
+            union = self.any(node["right"])
+            if union.union_stack is not None:
+                return Value(f"any(f[v] == 1 for v in {_element(union)})", "bool")
+            members = union.union
+            if not members:
+                raise node["right"].fail(f"a header union is expected, not a {union.kind}")
             return Value("(" + " or ".join(f"f[{header.valid}] == 1" for header in members) + ")", "bool")
         if operator == "d2b":
             return Value(f"({self.data(node['right']).source} != 0)", "bool")
@@ -224,10 +240,15 @@ class Expressions:
         if operator == "dereference_header_stack":
             stack = self._stack(node["left"])
             return Value(f"element({stack.bases}, {self.data(node['right']).source})", "header", header_type=stack.type)
+        if operator == "dereference_union_stack":
+            stacked = self.any(node["left"]).union_stack
+            if stacked is None:
+                raise node["left"].fail("a stack of header unions is expected")
+            return Value("", "union", union_stack=stacked, index=self.data(node["right"]).source)
         if operator == "last_stack_index":
-            return Value(f"(f[{self._stack(node['right']).next}] - 1)")
+            return Value(f"(f[{self._filled(node['right'])}] - 1)")
         if operator == "size_stack":
-            return Value(f"f[{self._stack(node['right']).next}]", bits=32)
+            return Value(f"f[{self._filled(node['right'])}]", bits=32)
         if operator == "access_field":
             header, at = self.header(node["left"]), node["right"].integer
             assert header.header_type is not None
@@ -237,11 +258,23 @@ class Expressions:
             bits = 1 if at >= len(fields) else None if fields[at].signed else fields[at].bits
             return Value(f"f[{header.source} + {at}]", bits=bits)
         if operator == "access_union_header":
-            union, at = self.any(node["left"]).union, node["right"].integer
+            found, at = self.any(node["left"]), node["right"].integer
+            if found.kind == "union" and (several := found.union_stack) is not None:
+                if at >= len(several.members):
+                    raise node["right"].fail(f"the union has {len(several.members)} members")
+                base = f"element({several.bases(at)}, {found.index})"
+                kind = several.unions[0][at].type
+                return Value(base, "header", header_type=kind, union_stack=several, index=found.index)
+            union = found.union
             if at >= len(union):
                 raise node["right"].fail(f"the union has {len(union)} members")
             return Value(str(union[at].base), "header", header_type=union[at].type, header=union[at])
         raise UnsupportedError(f"{node.path}: operator {operator!r} is not implemented")
+
+    def _filled(self, node: Node) -> int:
+        """The place of a stack's fill level."""
+        value = self.any(node)
+        return value.union_stack.next if value.union_stack is not None else self._stack(node).next
 
     def _stack(self, node: Node) -> Stack:
         value = self.any(node)
@@ -255,3 +288,14 @@ class Expressions:
             return str(header.header.valid)
         assert header.header_type is not None
         return f"{header.source} + {len(header.header_type.fields)}"
+
+
+def _element(union: Value) -> str:
+    """Source of the places of the members' validity, of a union that a packet chooses."""
+    assert union.union_stack is not None
+    return f"element({union.union_stack.validities}, {union.index})"
+
+
+def others_invalid(member: Value) -> list[str]:
+    """Statements that make all members of a union that a packet chooses invalid."""
+    return [f"for v in {_element(member)}: f[v] = 0"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fanin.errors import ProgramError, UnsupportedError
+from fanin.errors import ProgramError
 from fanin.switch.p4.document import Node
 
 VALID = "$valid$"
@@ -119,6 +119,26 @@ class Stack:
         return tuple(header.base for header in self.headers)
 
 
+@dataclass(frozen=True, slots=True)
+class UnionStack:
+    """A stack of header unions; `next` is the place of its fill level."""
+
+    name: str
+    members: tuple[str, ...]
+    """Names of the members of its unions."""
+    unions: tuple[tuple[Header, ...], ...]
+    next: int
+
+    def bases(self, member: int) -> tuple[int, ...]:
+        """First places of one member, by element."""
+        return tuple(union[member].base for union in self.unions)
+
+    @property
+    def validities(self) -> tuple[tuple[int, ...], ...]:
+        """Places of the members' validity, by element."""
+        return tuple(tuple(header.valid for header in union) for union in self.unions)
+
+
 @dataclass(slots=True)
 class Layout:
     """All header instances, stacks and unions of a program, by name."""
@@ -127,6 +147,7 @@ class Layout:
     headers: dict[str, Header] = field(default_factory=dict)
     stacks: dict[str, Stack] = field(default_factory=dict)
     unions: dict[str, tuple[Header, ...]] = field(default_factory=dict)
+    union_stacks: dict[str, UnionStack] = field(default_factory=dict)
     siblings: dict[str, tuple[Header, ...]] = field(default_factory=dict)
     """By header: the other members of its union, which become invalid when it becomes valid."""
     aliases: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -163,11 +184,46 @@ class Layout:
             layout.unions[node["name"].text] = members
             for header in members:
                 layout.siblings[header.name] = tuple(other for other in members if other is not header)
-        if next(root.each("header_union_stacks"), None) is not None:
-            raise UnsupportedError("header_union_stacks: stacks of header unions are not implemented")
+        layout._read_union_stacks(root)
         for node in root.each("field_aliases"):
             layout.aliases[node[0].text] = node[1].name_pair()
         return layout
+
+    def _read_union_stacks(self, root: Node) -> None:
+        members = {
+            node["name"].text: tuple(each[0].text for each in node["headers"])
+            for node in root.each("header_union_types")
+        }
+        by_id = {node["id"].integer: node["name"].text for node in root.each("header_unions")}
+        for node in root.each("header_union_stacks"):
+            kind = node["union_type"]
+            if kind.text not in members:
+                raise kind.fail(f"there is no header union type {kind.text!r}")
+            unions = []
+            for each in node["header_union_ids"]:
+                if each.integer not in by_id:
+                    raise each.fail(f"there is no header union with id {each.integer}")
+                unions.append(self.unions[by_id[each.integer]])
+            if not unions or any([h.type for h in each] != [h.type for h in unions[0]] for each in unions):
+                raise node.fail("a stack of unions has elements of one type, and one at least")
+            if len(unions[0]) != len(members[kind.text]):
+                raise node.fail("its unions have other members than their type")
+            name = node["name"].text
+            self.union_stacks[name] = UnionStack(name, members[kind.text], tuple(unions), len(self.blank))
+            self.blank.append(0)
+
+    def union_stack(self, node: Node) -> UnionStack:
+        """The stack of header unions that `node` names."""
+        if node.text not in self.union_stacks:
+            raise node.fail(f"there is no stack of header unions {node.text!r}")
+        return self.union_stacks[node.text]
+
+    def union_member(self, node: Node) -> tuple[UnionStack, int]:
+        """The stack and the number of the member that `node`, which begins with two names, refers to."""
+        stack = self.union_stack(node[0])
+        if node[1].text not in stack.members:
+            raise node[1].fail(f"the unions of {stack.name} have no member {node[1].text!r}")
+        return stack, stack.members.index(node[1].text)
 
     def _type(self, node: Node) -> HeaderType:
         if node.text not in self.types:

@@ -40,7 +40,7 @@ HASHES: dict[Callable[[bytes], int], tuple[int, int]] = {
 }  # fmt: skip
 """By algorithm: its number in native/p4_code.hpp, and the width of its result."""
 WIDTHS = {letter: bits for bits, letters in CODES.items() for letter in letters}
-NO_ACTION = "_nothing"
+NO_ACTION = "nothing"
 """The action of a table without a default one, on a miss (switch/p4/tables.py)."""
 
 
@@ -83,6 +83,8 @@ class _Translation:
     """What `return` does in the function that is being translated."""
 
     def run(self) -> NativeProgram:
+        if self.program.python_only:
+            raise NotNative(self.program.python_only[0])
         tree = ast.parse(self.program.source)
         self.functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
         names, places = self.program.names, field_places(self.program.layout)

@@ -26,11 +26,16 @@ class ParserStop(Exception):  # noqa: N818 (no error of ours: a parser's way out
 class PacketState:
     """One packet on its way through parser, pipelines and deparser: `k` in compiled code."""
 
-    __slots__ = ("arrived", "clone", "cut", "exit", "length", "payload", "random", "recirculate", "resubmit")
+    __slots__ = (
+        "arrived", "clone", "cut", "digest", "exit", "length", "now_us", "payload", "random", "recirculate", "resubmit",
+    )  # fmt: skip
 
-    def __init__(self, arrived: int, random: Callable[[int], int]) -> None:
-        """`arrived` is the length in bytes with which it came in; `random(n)` draws from 0..n-1."""
+    def __init__(self, arrived: int, random: Callable[[int], int], now_us: int = 0) -> None:
+        """`arrived` is the length in bytes with which it came in, at `now_us`; `random(n)` draws from 0..n-1."""
         self.arrived = arrived
+        self.now_us = now_us
+        self.digest = 0
+        """A learn list, when the program asked for a digest."""
         self.length = arrived
         """Kept up to date as headers come and go."""
         self.payload = b""
@@ -47,7 +52,7 @@ class PacketState:
 
     def copied(self) -> PacketState:
         """For a replica: it goes its own way, without what was asked of the original."""
-        copy = PacketState(self.arrived, self.random)
+        copy = PacketState(self.arrived, self.random, self.now_us)
         copy.length, copy.payload, copy.cut = self.length, self.payload, self.cut
         return copy
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fanin.errors import UnsupportedError
 from fanin.switch.p4.document import Node
-from fanin.switch.p4.expressions import Value
+from fanin.switch.p4.expressions import Value, others_invalid
 from fanin.switch.p4.header_codec import bytes_source, read_lines, read_variable_lines
 from fanin.switch.p4.layout import HeaderType
 from fanin.switch.p4.primitives import Compiler
@@ -45,12 +45,13 @@ class ParserCompiler:
         self._errors = errors
         self._structs = structs
         self._value_sets = value_sets
-        self._states: dict[str, str] = {}
+        self.symbols: dict[str, str] = {}
+        """Names of the functions, by state."""
 
     def states(self, node: Node) -> list[str]:
         """All of a parser's states; the function of the first is called `parser_start`."""
         for at, state in enumerate(node["parse_states"]):
-            self._states[state["name"].text] = f"S_{node['id'].integer}_{at}"
+            self.symbols[state["name"].text] = f"S_{node['id'].integer}_{at}"
         lines: list[str] = []
         for state in node["parse_states"]:
             lines += self._state(state)
@@ -59,12 +60,12 @@ class ParserCompiler:
     def _next(self, node: Node | None) -> str:
         if node is None or node.value is None:
             return "None"
-        if node.text not in self._states:
+        if node.text not in self.symbols:
             raise node.fail(f"there is no parse state {node.text!r}")
-        return self._states[node.text]
+        return self.symbols[node.text]
 
     def _state(self, state: Node) -> list[str]:
-        lines = [f"def {self._states[state['name'].text]}(f, d, a, k):"]
+        lines = [f"def {self.symbols[state['name'].text]}(f, d, a, k):"]
         for operation in state["parser_ops"]:
             lines += [f" {line}" for line in self._operation(operation)]
         lines += [f" {line}" for line in self._select(state)]
@@ -110,6 +111,19 @@ class ParserCompiler:
             ]
             after = [f"f[h + {len(stack.type.fields)}] = 1", f"f[{stack.next}] += 1"]
             base, header_type = "h", stack.type
+        elif kind == "union_stack":
+            unions, member = self._layout.union_member(target)
+            header_type, base = unions.unions[0][member].type, "h"
+            before = [
+                f"if f[{unions.next}] >= {len(unions.unions)}: raise ParserStop({self._errors['StackOutOfBounds']}, a)",
+                f"i = f[{unions.next}]",
+                f"h = {unions.bases(member)}[i]",
+            ]
+            after = [
+                *others_invalid(Value("h", "header", header_type=header_type, union_stack=unions, index="i")),
+                f"f[h + {len(header_type.fields)}] = 1",
+                f"f[{unions.next}] += 1",
+            ]
         else:
             raise UnsupportedError(f"{given.path}: extraction to {kind!r} is not implemented")
         if header_type.variable is None:
@@ -186,6 +200,11 @@ class ParserCompiler:
         if node["type"].text == "field":
             place, field = self._layout.field(node["value"])
             return [], field.unsigned(f"f[{place}]"), field.bits
+        if node["type"].text == "union_stack_field":
+            value = self._compiler.expressions.any(node)
+            unions, member = self._layout.union_member(node["value"])
+            field = unions.unions[0][member].type.named(node["value"][2].text, node)
+            return [], field.unsigned(value.source), field.bits
         if node["type"].text == "stack_field":
             value = self._compiler.expressions.any(node)
             field = self._layout.stack(node["value"][0]).type.named(node["value"][1].text, node)

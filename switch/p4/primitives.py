@@ -18,9 +18,10 @@ from dataclasses import dataclass
 
 from fanin.errors import UnsupportedError
 from fanin.switch.p4.document import Node
-from fanin.switch.p4.expressions import Expressions, Value
+from fanin.switch.p4.expressions import Expressions, Value, others_invalid
 from fanin.switch.p4.externs import Counter, Register
-from fanin.switch.p4.layout import Field, Header, Layout
+from fanin.switch.p4.layout import Field, Header, Layout, UnionStack
+from fanin.switch.p4.meters import MeterArray
 
 MAX_FORMATTED = 64
 """Values of one log message."""
@@ -37,6 +38,8 @@ class Objects:
     """Symbols of calculations by name."""
     field_lists: frozenset[int]
     drop_port: int
+    meters: Mapping[str, MeterArray]
+    learn_lists: frozenset[int]
 
 
 class Compiler:
@@ -137,6 +140,8 @@ class Compiler:
     def become_valid(self, header: Value) -> list[str]:
         """Statements that make a header valid, and the other members of its union invalid."""
         others = self.layout.siblings.get(header.header.name, ()) if header.header is not None else ()
+        if header.union_stack is not None:
+            return [*others_invalid(header), f"f[{self.expressions.validity(header)}] = 1"]
         return [f"f[{self.expressions.validity(header)}] = 1", *(f"f[{other.valid}] = 0" for other in others)]
 
 
@@ -199,6 +204,10 @@ def _as_value(header: Header) -> Value:
 
 def _assign_union(c: Compiler, given: Node) -> list[str]:
     to, source = c.expressions.any(given[0]).union, c.expressions.any(given[1]).union
+    return _copied_union(to, source, given)
+
+
+def _copied_union(to: tuple[Header, ...], source: tuple[Header, ...], given: Node) -> list[str]:
     if not to or len(to) != len(source):
         raise given.fail("unions of different types cannot be assigned")
     # Members that are invalid first: a valid one makes the others invalid, so it must not be undone by them.
@@ -221,14 +230,36 @@ def _assign_stack(c: Compiler, given: Node) -> list[str]:
 
 def _shift_stack(direction: int) -> Make:
     def make(c: Compiler, given: Node) -> list[str]:
-        stack = c.expressions.any(given[0]).stack
-        if stack is None:
-            raise given.fail("a header stack is expected")
+        found = c.expressions.any(given[0])
+        stack = found.stack
         count = c.data(given[1]).source
         call = "pushed" if direction > 0 else "popped"
+        if found.kind == "union_stack" and found.union_stack is not None:
+            return _shift_unions(found.union_stack, call, count)
+        if stack is None:
+            raise given.fail("a header stack is expected")
         return [f"{call}(f, {stack.bases}, {stack.next}, {stack.type.places}, {len(stack.type.fields)}, {count})"]
 
     return make
+
+
+def _shift_unions(stack: UnionStack, call: str, count: str) -> list[str]:
+    """A stack of unions is moved member by member, from the same fill level each time."""
+    lines = [f"n, i = {count}, f[{stack.next}]"]
+    for at, header in enumerate(stack.unions[0]):
+        lines.append(f"f[{stack.next}] = i")
+        lines.append(f"{call}(f, {stack.bases(at)}, {stack.next}, {header.type.places}, {len(header.type.fields)}, n)")
+    return lines
+
+
+def _assign_union_stack(c: Compiler, given: Node) -> list[str]:
+    to, source = (c.expressions.any(given[at]).union_stack for at in (0, 1))
+    if to is None or source is None or len(to.unions) != len(source.unions):
+        raise given.fail("stacks of unions of different types cannot be assigned")
+    lines = [f"f[{to.next}] = f[{source.next}]"]
+    for left, right in zip(to.unions, source.unions, strict=True):
+        lines += _copied_union(left, right, given)
+    return lines
 
 
 def _add_header(c: Compiler, given: Node) -> list[str]:
@@ -301,6 +332,23 @@ def _count(c: Compiler, given: Node) -> list[str]:
     ]
 
 
+def _execute_meter(c: Compiler, given: Node) -> list[str]:
+    name = given[0]["value"]
+    meters = c.objects.meters.get(name.text)
+    if meters is None or meters.table is not None:
+        raise name.fail(f"there is no indirect meter array {name.text!r}")
+    store = c.store(given[2], Value(f"{meters.symbol}.execute(i, k)", bits=2))
+    return [f"i = {c.data(given[1]).source}", f"if i < {meters.size}:", *(f" {line}" for line in store)]
+
+
+def _digest(c: Compiler, given: Node) -> list[str]:
+    # The first parameter is a receiver, of which v1model has one.
+    number = given[1]
+    if number["type"].text != "hexstr" or number["value"].hexadecimal not in c.objects.learn_lists:
+        raise number.fail("there is no such learn list")
+    return [f"k.digest = {number['value'].hexadecimal}"]
+
+
 def _hash(c: Compiler, given: Node) -> list[str]:
     name = given[2]["value"]
     if name.text not in c.objects.calculations:
@@ -354,6 +402,7 @@ PRIMITIVES: dict[str, tuple[int, Make]] = {
     "copy_header": (2, _assign_header),
     "assign_union": (2, _assign_union),
     "assign_header_stack": (2, _assign_stack),
+    "assign_union_stack": (2, _assign_union_stack),
     "add_to_field": (2, _in_place("+")),
     "subtract_from_field": (2, _in_place("-")),
     "add": (3, _operate("+")),
@@ -378,6 +427,8 @@ PRIMITIVES: dict[str, tuple[int, Make]] = {
     "register_read": (3, _read_register),
     "register_write": (3, _write_register),
     "count": (2, _count),
+    "execute_meter": (3, _execute_meter),
+    "generate_digest": (2, _digest),
     "modify_field_with_hash_based_offset": (4, _hash),
     "modify_field_rng_uniform": (3, _random),
     "truncate": (1, lambda c, given: [f"k.cut = min(k.cut, {c.data(given[0]).source})"]),

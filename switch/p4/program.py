@@ -14,12 +14,14 @@ from types import CodeType
 from typing import Any
 
 from fanin.errors import ProgramError, UnsupportedError
+from fanin.switch.p4.action_profiles import ActionProfile
 from fanin.switch.p4.calculations import algorithm, calculation_source
 from fanin.switch.p4.control_flow import HIT, MISS, ControlFlow, TableSource
 from fanin.switch.p4.document import Node
 from fanin.switch.p4.externs import Counter, Register, read_counters, read_registers
 from fanin.switch.p4.header_codec import word_format
 from fanin.switch.p4.layout import Layout
+from fanin.switch.p4.meters import MeterArray, read_meters
 from fanin.switch.p4.packet_state import RUNTIME
 from fanin.switch.p4.parser import ParserCompiler, ValueSet, deparser_lines, read_errors
 from fanin.switch.p4.primitives import Compiler, Objects
@@ -30,12 +32,16 @@ MAJOR_VERSION = 2
 PIPELINES = ("ingress", "egress")
 PROGRAMS_KEPT = 4
 """Programs whose code is kept, since a third of loading one again would be spent on that."""
-REFUSED = {
-    "meter_arrays": "meters",
-    "extern_instances": "extern instances of the program's own",
-    "learn_lists": "digests",
-}
+REFUSED = {"extern_instances": "extern instances of the program's own"}
 """Members of the document that must be empty, and what they declare."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnList:
+    """The fields of a digest: name, and place and width of each."""
+
+    name: str
+    places: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +54,21 @@ class Program:
     registers: Mapping[str, Register]
     counters: Mapping[str, Counter]
     value_sets: Mapping[str, ValueSet]
+    meters: Mapping[str, MeterArray]
+    profiles: Mapping[str, ActionProfile]
+    learn_lists: Mapping[int, LearnList]
+    python_only: tuple[str, ...]
+    """What it has that the native interpreter does not do, in words."""
     field_lists: Mapping[int, tuple[int, ...]]
     """Places of the fields that a clone, or a packet on its second way, keeps."""
     actions: Mapping[str, tuple[str, ...]]
     """Names of the parameters of every action of a table."""
     source: str
     """The Python that runs; the native interpreter's code is made of it."""
-    names: Mapping[str, Any]
-    """What the names in `source` stand for."""
+    names: dict[str, Any]
+    """What the names in `source` stand for: the globals of its functions."""
+    nodes: Mapping[str, tuple[str, str]]
+    """By the name of a function in `source`: what it is (state, table, condition, call), and its name in P4."""
     parser_start: Callable[..., Any] | None
     ingress_start: Callable[..., Any] | None
     egress_start: Callable[..., Any] | None
@@ -81,10 +94,14 @@ def load(text: str | bytes, *, drop_port: int) -> Program:
     registers, counters, errors = read_registers(root), read_counters(root), read_errors(root)
     calculations = {node["name"].text: f"K_{at}" for at, node in enumerate(root.each("calculations"))}
     field_lists = {node["id"].integer: _places(node, layout) for node in root.each("field_lists")}
-    objects = Objects(layout, registers, counters, calculations, frozenset(field_lists), drop_port)
+    meters, learn_lists = read_meters(root), _learn_lists(root, layout)
+    objects = Objects(
+        layout, registers, counters, calculations, frozenset(field_lists), drop_port, meters, frozenset(learn_lists)
+    )
     names: dict[str, Any] = dict(RUNTIME)
     names |= {register.symbol: register.cells for register in registers.values()}
     names |= {counter.symbol: counter for counter in counters.values()}
+    names |= {meter.symbol: meter for meter in meters.values()}
 
     structs: dict[str, str] = {}
     for at, kind in enumerate(layout.types.values()):
@@ -103,7 +120,8 @@ def load(text: str | bytes, *, drop_port: int) -> Program:
         value_sets[value_set.name], set_names[value_set.name] = value_set, f"V_{at}"
         names[f"V_{at}"] = value_set
     plain = Compiler(objects, ())
-    lines += ParserCompiler(plain, errors, structs, set_names).states(_only(root, "parsers"))
+    parser = ParserCompiler(plain, errors, structs, set_names)
+    lines += parser.states(_only(root, "parsers"))
     flow = ControlFlow(objects, counters)
     flow.read_actions(root)
     for pipeline in root["pipelines"]:
@@ -111,6 +129,11 @@ def load(text: str | bytes, *, drop_port: int) -> Program:
             raise UnsupportedError(f"{pipeline.path}: v1model has no pipeline {pipeline['name'].text!r}")
         flow.read_pipeline(pipeline)
     lines += flow.lines
+    for profile in flow.profiles.values():
+        names[profile.symbol] = profile
+        if profile.selector is not None:
+            names[f"H_{profile.selector}"] = algorithm(flow.selectors[profile.name]["algo"])
+            lines += calculation_source(profile.selector, flow.selectors[profile.name], layout)
     lines += _checksum_lines(root, plain, calculations)
     lines += deparser_lines(_only(root, "deparsers"), plain, structs)
 
@@ -125,6 +148,8 @@ def load(text: str | bytes, *, drop_port: int) -> Program:
         raise UnsupportedError(f"an expression of the program is nested too deeply: {error}") from None
     for source in flow.tables.values():
         _furnish(source, flow, names)
+    for profile in flow.profiles.values():
+        profile.hashed = None if profile.selector is None else names[profile.selector]
     return Program(
         layout=layout,
         errors=errors,
@@ -132,10 +157,15 @@ def load(text: str | bytes, *, drop_port: int) -> Program:
         registers=registers,
         counters=counters,
         value_sets=value_sets,
+        meters=meters,
+        profiles=flow.profiles,
+        learn_lists=learn_lists,
+        python_only=_python_only(layout, meters, learn_lists, flow),
         field_lists=field_lists,
         actions={action.name: action.parameters for action in flow.actions.values()},
         source=text_source,
         names=names,
+        nodes=flow.nodes | {symbol: ("state", name) for name, symbol in parser.symbols.items()},
         parser_start=names["parser_start"],
         ingress_start=names.get("ingress_start"),
         egress_start=names.get("egress_start"),
@@ -175,6 +205,34 @@ def _places(node: Node, layout: Layout) -> tuple[int, ...]:
     return tuple(places)
 
 
+def _learn_lists(root: Node, layout: Layout) -> dict[int, LearnList]:
+    lists = {}
+    for node in root.each("learn_lists"):
+        places = []
+        for each in node["elements"]:
+            if each["type"].text != "field":
+                raise UnsupportedError(f"{each.path}: elements of type {each['type'].text!r} are not implemented")
+            place, field = layout.field(each["value"])
+            places.append((place, field.bits))
+        if not (number := node["id"].integer):
+            raise node.fail("a learn list has a number above 0")
+        lists[number] = LearnList(node["name"].text, tuple(places))
+    return lists
+
+
+def _python_only(
+    layout: Layout, meters: Mapping[str, MeterArray], learn_lists: Mapping[int, LearnList], flow: ControlFlow
+) -> tuple[str, ...]:
+    there = {
+        "stacks of header unions": bool(layout.union_stacks),
+        "meters": bool(meters),
+        "digests": bool(learn_lists),
+        "action profiles": bool(flow.profiles),
+        "entries that age": any(source.table.ages for source in flow.tables.values()),
+    }
+    return tuple(what for what, is_there in there.items() if is_there)
+
+
 def _checksum_lines(root: Node, compiler: Compiler, calculations: dict[str, str]) -> list[str]:
     """Functions `verify(f, k)` and `update(f, k)`."""
     verify, update = ["def verify(f, k):"], ["def update(f, k):"]
@@ -200,6 +258,10 @@ def _furnish(source: TableSource, flow: ControlFlow, names: Mapping[str, Any]) -
         name: ActionFacts(name, flow.actions[number].widths, names[flow.actions[number].symbol])
         for name, number in source.actions.items()
     }
+    if table.profile is not None:
+        profile = flow.profiles[table.profile]
+        profile.actions |= table.actions
+        profile.tables.append(table.name)
     nexts = {key: None if symbol == "None" else names[symbol] for key, symbol in source.nexts.items()}
 
     def after(action: str, hit: bool) -> Callable[..., object] | None:

@@ -17,9 +17,13 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fanin.errors import FaninError
+
+if TYPE_CHECKING:
+    from fanin.switch.p4.action_profiles import Group, Member
+    from fanin.switch.p4.meters import Meter
 
 MAX_REMEMBERED = 4096
 """Keys of one table whose entry is remembered; then all are forgotten."""
@@ -42,6 +46,7 @@ class TableProblem(enum.Enum):
     NOT_FOUND = enum.auto()
     FULL = enum.auto()
     IMMUTABLE = enum.auto()
+    IN_USE = enum.auto()
     INVALID = enum.auto()
 
 
@@ -96,6 +101,16 @@ class Entry:
     """Written in the program; the control plane cannot change it."""
     note: object = None
     """The control plane's own, kept as it is."""
+    meter: Meter | None = None
+    """A direct meter with rates."""
+    target: Member | Group | None = None
+    """What runs instead of `run`, in a table with an action profile."""
+    idle_us: int = 0
+    """Ageing: time without a packet after which the control plane is told; 0: never."""
+    used_us: int = 0
+    """When the last packet found it, or it was written: of tables whose entries age."""
+    told: bool = False
+    """The control plane was told since the last packet."""
 
     @property
     def packets(self) -> int:
@@ -124,6 +139,13 @@ class ActionFacts:
     name: str
     widths: tuple[int, ...]
     run: Callable[..., None]
+
+    def check(self, data: tuple[int, ...]) -> None:
+        """TableError for data that the action does not take."""
+        if len(data) != len(self.widths) or any(value >> bits for value, bits in zip(data, self.widths, strict=True)):
+            raise TableError(
+                TableProblem.INVALID, f"action {self.name} takes values of {list(self.widths)} bits, not {data}"
+            )
 
 
 class Watcher(Protocol):
@@ -158,6 +180,12 @@ class Table:
     ordered: list[Entry] = field(default_factory=list)
     remembered: dict[int, Entry] = field(default_factory=dict)
     miss: Entry = field(init=False)
+    profile: str | None = None
+    """The action profile that its entries refer to."""
+    meters: str | None = None
+    """The direct meters of its entries."""
+    ages: bool = False
+    """Whether entries may have a time after which they count as idle."""
     watcher: Watcher | None = None
     _default: tuple[str, tuple[int, ...]] = ("", ())
 
@@ -196,10 +224,18 @@ class Table:
     def __len__(self) -> int:
         return len(self.exact) if self.is_exact else len(self.ordered)
 
-    def insert(self, matches: tuple[Match, ...], priority: int, action: str, data: tuple[int, ...]) -> Entry:
-        """Add an entry."""
+    def insert(
+        self,
+        matches: tuple[Match, ...],
+        priority: int,
+        action: str,
+        data: tuple[int, ...],
+        target: Member | Group | None = None,
+    ) -> Entry:
+        """Add an entry; in a table with an action profile, one with a `target` and no action."""
         self._check_mutable()
         entry = self._made(matches, priority, action, data)
+        entry.target = target
         if self._same(entry) is not None:
             raise TableError(TableProblem.EXISTS, f"table {self.name} has an entry with this match already")
         if len(self) >= self.max_size:
@@ -207,13 +243,22 @@ class Table:
         self._put(entry)
         return entry
 
-    def modify(self, matches: tuple[Match, ...], priority: int, action: str, data: tuple[int, ...]) -> Entry:
-        """Give an entry another action or other data; its counts go on."""
+    def modify(
+        self,
+        matches: tuple[Match, ...],
+        priority: int,
+        action: str,
+        data: tuple[int, ...],
+        target: Member | Group | None = None,
+    ) -> Entry:
+        """Give an entry another action or other data; its counts and its meter go on."""
         self._check_mutable()
         entry = self._made(matches, priority, action, data)
+        entry.target = target
         old = self._existing(entry)
         self._take(old)
         entry.counts[:] = old.counts
+        entry.meter = old.meter
         self._put(entry)
         return entry
 
@@ -256,7 +301,7 @@ class Table:
     # --- within ---
 
     def _change_default(self, action: str, data: tuple[int, ...]) -> None:
-        run = self._facts(action, data).run if action else _nothing
+        run = self._facts(action, data).run if action else nothing
         self.miss = Entry(action, data, run, self.after(action, False))
         self.remembered.clear()
         if self.watcher is not None:
@@ -270,10 +315,7 @@ class Table:
         if action not in self.actions:
             raise TableError(TableProblem.INVALID, f"table {self.name} has no action {action!r}")
         facts = self.actions[action]
-        if len(data) != len(facts.widths) or any(value >> bits for value, bits in zip(data, facts.widths, strict=True)):
-            raise TableError(
-                TableProblem.INVALID, f"action {action} takes values of {list(facts.widths)} bits, not {data}"
-            )
+        facts.check(data)
         return facts
 
     def _made(self, matches: tuple[Match, ...], priority: int, action: str, data: tuple[int, ...]) -> Entry:
@@ -292,7 +334,7 @@ class Table:
             if part.kind is MatchKind.LPM:
                 compared = (match.mask & whole).bit_count()
         rank = -priority if self.ranked else -compared
-        run = self._facts(action, data).run if action else _nothing
+        run = self._facts(action, data).run if action else nothing
         return Entry(action, data, run, self.after(action, True), matches, rank, value, mask, tuple(ranges))
 
     def _same(self, entry: Entry) -> Entry | None:
@@ -328,5 +370,5 @@ class Table:
             self.watcher.take(entry)
 
 
-def _nothing(f: list[int], k: object, p: tuple[int, ...]) -> None:
+def nothing(f: list[int], k: object, p: tuple[int, ...]) -> None:
     """What a table without a default action does on a miss."""

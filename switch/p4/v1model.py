@@ -9,6 +9,7 @@ Rules
       -----------------------  -----------------------------------------------------------------------------------------
       a clone                  the packet as it came in is parsed again and goes to the mirror session's egress, beside
                                what follows
+      a digest                 the fields of its list, as they are now, are kept for the control plane
       resubmit                 the packet as it came in starts ingress again, with the fields of the list kept
       a multicast group        a copy per replica goes to egress; the packet itself ends
       egress_spec = drop       the packet ends
@@ -26,6 +27,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from fanin.errors import PacketError, UnsupportedError
 from fanin.extension import native_extension
@@ -41,6 +43,7 @@ MAX_PASSES = 1024
 """Passes through a pipeline that one packet may cause, copies included: a program that goes in circles ends here."""
 MAX_PARSE_STATES = 4096
 """Parse states that one packet may go through: a parser that goes in circles without reading ends here."""
+MAX_DIGESTS = 1 << 16
 NORMAL, INGRESS_CLONE, EGRESS_CLONE, RECIRCULATED, REPLICATED, RESUBMITTED = 0, 1, 2, 4, 5, 6
 """standard_metadata.instance_type."""
 
@@ -98,6 +101,8 @@ class V1Switch:
     """Multicast groups by number, from 1 on."""
     mirrors: Watched[MirrorSession] = field(default_factory=Watched)
     tally: Tally = field(default_factory=Tally)
+    digests: deque[tuple[int, tuple[int, ...]]] = field(default_factory=lambda: deque(maxlen=MAX_DIGESTS))
+    """Learn lists and their values, for the control plane to take; the oldest are lost where nobody does."""
     engine: str = field(init=False, default="Python interpreter")
     """Which interpreter runs the program, and why, where Python has to."""
     _machine: NativeMachine | None = field(init=False, default=None)
@@ -222,7 +227,7 @@ class V1Switch:
         """Fields and state of a packet behind the parser."""
         places, data = self._places, packet.data
         f = self.program.layout.blank.copy()
-        k = PacketState(len(data), self.random)
+        k = PacketState(len(data), self.random, now_us)
         f[places["ingress_port"]] = packet.port
         f[places["packet_length"]] = len(data)
         f[places["instance_type"]] = packet.kind
@@ -230,15 +235,7 @@ class V1Switch:
             f[place] = value
         if "ingress_global_timestamp" in places:
             f[places["ingress_global_timestamp"]] = now_us & 0xFFFF_FFFF_FFFF
-        state, at, error, left = self.program.parser_start, 0, self.program.errors["NoError"], MAX_PARSE_STATES
-        try:
-            while state is not None:
-                state, at = state(f, data, at, k)
-                left -= 1
-                if not left:
-                    raise PacketError(f"the parser went through more than {MAX_PARSE_STATES} states")
-        except ParserStop as stop:
-            error, at = stop.code, stop.at
+        error, at = self._read(f, data, k)
         k.payload = data[at:]
         if "parser_error" in places:
             f[places["parser_error"]] = error
@@ -247,16 +244,34 @@ class V1Switch:
             f[places["checksum_error"]] = int(wrong)
         return f, k
 
+    def _read(self, f: list[int], data: bytes, k: PacketState) -> tuple[int, int]:
+        """The way through the parser: the error that it ends with, and how many bytes it has read."""
+        state, at, left = self.program.parser_start, 0, MAX_PARSE_STATES
+        try:
+            while state is not None:
+                state, at = state(f, data, at, k)
+                left -= 1
+                if not left:
+                    raise PacketError(f"the parser went through more than {MAX_PARSE_STATES} states")
+        except ParserStop as stop:
+            return stop.code, stop.at
+        return self.program.errors["NoError"], at
+
+    def _walk(self, node: Callable[..., Any] | None, f: list[int], k: PacketState) -> None:
+        """The way through a pipeline, from its first node on."""
+        while node is not None:
+            node = node(f, k)
+
     def _ingress(self, packet: _Entering, now_us: int, entering: deque[_Entering], leaving: deque[_Leaving]) -> None:
         places = self._places
         f, k = self._parsed(packet, now_us)
-        node = self.program.ingress_start
-        while node is not None:
-            node = node(f, k)
+        self._walk(self.program.ingress_start, f, k)
         k.exit = False
         if k.clone is not None:
             self._clone_ingress(packet, f, k.clone, now_us, leaving)
             k.clone = None
+        if k.digest:
+            self._learn(f, k.digest)
         if k.resubmit:
             entering.append(_Entering(packet.data, packet.port, RESUBMITTED, self._kept(f, k.resubmit)))
             return
@@ -271,6 +286,10 @@ class V1Switch:
             return
         f[places["instance_type"]] = NORMAL
         leaving.append(_Leaving(f, k, port))
+
+    def _learn(self, f: list[int], number: int) -> None:
+        places = self.program.learn_lists[number].places
+        self.digests.append((number, tuple(f[place] & (1 << bits) - 1 for place, bits in places)))
 
     def _replicate(self, f: list[int], k: PacketState, replicas: tuple[Replica, ...], leaving: deque[_Leaving]) -> None:
         instance_at = self._places.get("egress_rid")
@@ -316,9 +335,7 @@ class V1Switch:
             f[places["egress_global_timestamp"]] = now_us & 0xFFFF_FFFF_FFFF
         if "enq_timestamp" in places:
             f[places["enq_timestamp"]] = now_us & 0xFFFF_FFFF
-        node = self.program.egress_start
-        while node is not None:
-            node = node(f, k)
+        self._walk(self.program.egress_start, f, k)
         if k.clone is not None:
             self._clone_egress(f, k, k.clone, leaving)
             k.clone = None

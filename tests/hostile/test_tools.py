@@ -38,6 +38,7 @@ REQUIRED = {
     "tune": ["udp://127.0.0.1:1", "job"],
     "doctor": ["udp://127.0.0.1:1"],
     "report": ["record.json"],
+    "trace": ["00"],
 }
 """Without which a command looks no further."""
 
@@ -95,6 +96,8 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pyte
     monkeypatch.setattr(os, "fork", start)
     for target in (
         "fanin.switch.service.service.SwitchService.__init__",
+        "fanin.switch.p4runtime.standalone.StandaloneSwitch.__init__",
+        "fanin.switch.p4runtime.controller.reader.DeviceReader._call",
         "fanin.emulation.simulator.simulation.Simulation.run",
         "fanin.emulation.simulator.search.search",
         "fanin.emulation.simulator.canary.hunt",
@@ -227,6 +230,10 @@ def test_a_record_of_a_version_that_is_a_text_is_not_called_one_of_this_version(
         (["bench", "staleness", "--rate", "0mbit"], {}, "100kbit"),
         (["simulate", "--seed", "-1"], {}, "--seed"),
         (["simulate", "--pcap", "/dev/full"], {}, "/dev/full' cannot be written: No space left"),
+        (["p4", "run", "--port", "1"], {}, "NUMBER=INTERFACE"),
+        (["p4", "run", "--port", "510=veth0"], {}, "not --cpu-port's"),
+        (["p4", "run", "--trace", "--native"], {}, "cannot be watched"),
+        (["p4", "trace", "00"], {}, "--program or --p4runtime"),
         (["stats"], {"FANIN_LANES": "5"}, "lanes = 5"),
         (["doctor"], {"FANIN_FAULTS": "drop=2"}, "0..1"),
     ],

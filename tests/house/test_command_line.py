@@ -99,6 +99,8 @@ def test_shells_complete_commands(shell: str) -> None:
         (["bench", "staleness"], "demo"),
         (["switch", "--target", "p4"], "p4"),
         (["controller", "--p4runtime", "a:1", "--switch-address", "10.0.0.1:1"], "p4"),
+        (["p4", "run"], "p4"),
+        (["p4", "trace", "00"], "p4"),
         (["report", "record.json"], "plot"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),

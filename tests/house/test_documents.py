@@ -17,7 +17,7 @@ DOCUMENTS = tracked("*.md")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 MAKE = re.compile(r"\bmake ([a-z][a-z0-9-]*)\b")
 CODE = re.compile(r"```[^\n]*\n(.*?)```|`([^`\n]+)`", re.DOTALL)
-FANIN = re.compile(r"^(?:\$ )?fanin ((?:[a-z]+ ?)+)(.*)$", re.MULTILINE)
+FANIN = re.compile(r"^(?:\$ )?fanin ((?:[a-z][a-z0-9]* ?)+)(.*)$", re.MULTILINE)
 PATH = re.compile(r"(?:[\w-]+/)+[\w-]+\.(?:py|hpp|cpp|p4|md|sh|toml|json)")
 TARGET = re.compile(r"^([a-z0-9-]+):", re.MULTILINE)
 

@@ -136,3 +136,16 @@ controller_packet_metadata {
   metadata { id: 1 name: "port" bitwidth: 9 } metadata { id: 2 name: "pad" bitwidth: 7 }
 }
 """
+
+ENTRIES = """
+updates { type: INSERT entity { table_entry {
+  table_id: 33554433 match { field_id: 1 exact { value: "\\x1f" } }
+  action { action { action_id: 16777220 params { param_id: 1 value: "\\x09" } } }
+} } }
+updates { type: INSERT entity { table_entry {
+  table_id: 33554435 priority: 3
+  match { field_id: 1 ternary { value: "\\x10" mask: "\\xf0" } }
+  action { action { action_id: 16777217 params { param_id: 1 value: "\\x03" } } }
+} } }
+"""
+"""A WriteRequest: 0x1f is marked with 9, and 0x10 to 0x1f leave through port 3."""

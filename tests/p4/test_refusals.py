@@ -31,14 +31,12 @@ def whole(*primitives: dict[str, Any], **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("named_as", "document"),
     [
-        ("execute_meter", whole(call("execute_meter", named("meter_array", "m"), number(0), field("x", "v")))),
-        ("meters", whole(meter_arrays=[{"name": "m"}])),
-        ("digests", whole(learn_lists=[{"name": "d"}])),
         ("extern instances", whole(extern_instances=[{"name": "e"}])),
-        ("header_union_stacks", whole(header_union_stacks=[{"name": "s"}])),
-        ("action profiles", whole(ingress=[table("t", ["a"], type="indirect")])),
-        ("support_timeout", whole(ingress=[table("t", ["a"], support_timeout=True)])),
-        ("direct_meters", whole(ingress=[table("t", ["a"], direct_meters="m")])),
+        ("tables of type 'odd'", whole(ingress=[table("t", ["a"], type="odd")])),
+        (
+            "meters of 3 rates",
+            whole(meter_arrays=[{"name": "m", "type": "bytes", "rate_count": 3, "is_direct": False, "size": 1}]),
+        ),
         ("toeplitz", whole(calculations=[{"name": "c", "id": 0, "algo": "toeplitz", "input": []}])),
         ("'whatever'", whole(call("assign", field("x", "v"), operation("whatever", number(1), number(2))))),
         ("'odd'", whole(call("assign", field("x", "v"), {"type": "odd", "value": 1}))),
@@ -73,6 +71,14 @@ def test_a_name_is_never_run_as_code() -> None:
             "no register array 'q'",
             whole(call("register_read", field("x", "v"), named("register_array", "q"), number(0))),
         ),
+        (
+            "no indirect meter array 'm'",
+            whole(call("execute_meter", named("meter_array", "m"), number(0), field("x", "v"))),
+        ),
+        ("no such learn list", whole(call("generate_digest", number(1), number(2)))),
+        ("no header union type 'u'", whole(header_union_stacks=[{"name": "s", "union_type": "u"}])),
+        ("no meters 'm'", whole(ingress=[table("t", ["a"], direct_meters="m")])),
+        ("no action profile 'p'", whole(ingress=[table("t", ["a"], type="indirect", action_profile="p")])),
         ("2 parameters, not 1", whole(call("assign", field("x", "v")))),
         (
             "no parse state",

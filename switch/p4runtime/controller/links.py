@@ -168,11 +168,7 @@ class GrpcLink:
     def __init__(self, address: DeviceAddress) -> None:
         """Connect and become primary. SwitchUnreachableError, or ConfigurationError where another one is primary."""
         self._address = address
-        options = (("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),)
-        if address.tls is None and address.ca is None:
-            self._channel = grpc.insecure_channel(address.target, options=options)
-        else:
-            self._channel = grpc.secure_channel(address.target, _credentials(address), options=options)
+        self._channel = channel_to(address)
         self._stub = p4runtime_pb2_grpc.P4RuntimeStub(self._channel)
         self._requests: queue.Queue[Any] = queue.Queue(QUEUED_PACKETS)
         self._packets: queue.Queue[Any] = queue.Queue(QUEUED_PACKETS)
@@ -329,6 +325,14 @@ class GrpcLink:
         self._stream.cancel()
         self._channel.close()
         self._thread.join(CALL_TIMEOUT_S)
+
+
+def channel_to(address: DeviceAddress) -> Any:
+    """A gRPC channel to a device, which connects when it is used."""
+    options = (("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),)
+    if address.tls is None and address.ca is None:
+        return grpc.insecure_channel(address.target, options=options)
+    return grpc.secure_channel(address.target, _credentials(address), options=options)
 
 
 def _entities(responses: Any) -> list[Any]:

@@ -12,8 +12,12 @@ from p4.v1 import p4runtime_pb2
 
 from fanin.errors import PacketError, ProgramError, UnsupportedError
 from fanin.switch.p4 import V1Switch
+from fanin.switch.p4.meters import Meter
 from fanin.switch.p4.replication import MirrorSession, Replica
+from fanin.switch.p4runtime.server.digest_entries import DigestEntries
+from fanin.switch.p4runtime.server.meter_entries import fill_config, read_rates
 from fanin.switch.p4runtime.server.p4info import Described
+from fanin.switch.p4runtime.server.profile_entries import ProfileEntries
 from fanin.switch.p4runtime.server.status import Code, StatusError
 from fanin.switch.p4runtime.server.table_entries import DELETE, INSERT, MODIFY, TableEntries
 from fanin.switch.p4runtime.server.values import decoded, encoded
@@ -24,32 +28,36 @@ MAX_REPLICAS = 1024
 """Replicas of one group, at most."""
 Actions = p4runtime_pb2.SetForwardingPipelineConfigRequest
 
-ABSENT_KINDS = {
-    "action_profile_member": "action_profile_id",
-    "action_profile_group": "action_profile_id",
-    "meter_entry": "meter_id",
-    "digest_entry": "digest_id",
-}
-"""Kinds of entities that no program which is loaded here has, and the field that is 0 in a wildcard read of them."""
-
 
 class Device:
     """The emulator behind P4Runtime. Not thread safe: whoever serves it holds a lock."""
 
-    def __init__(self, cpu_port: int, random: Callable[[int], int], native: bool | None = None) -> None:
+    def __init__(
+        self,
+        cpu_port: int,
+        random: Callable[[int], int],
+        native: bool | None = None,
+        make: Callable[..., V1Switch] = V1Switch.from_json,
+    ) -> None:
         """`cpu_port` is the switch port behind which the control plane sits; `random(n)` draws from 0..n-1.
 
-        `native`: which interpreter runs programs, as V1Switch has it.
+        `native`: which interpreter runs programs, as V1Switch has it; `make` loads one, as V1Switch.from_json.
         """
         self.cpu_port = cpu_port
         self._random = random
         self._native = native
+        self._make = make
         self.switch: V1Switch | None = None
         self.config: Any = None
         """The ForwardingPipelineConfig that is in force."""
         self._saved: tuple[V1Switch, Described, Any] | None = None
         self._described: Described | None = None
+        self._next_idle_us: int | None = None
+        self._rescan = False
+        """A table was written since entries were last looked at for their timeouts."""
         self._tables: TableEntries | None = None
+        self._profiles: ProfileEntries | None = None
+        self._digests: DigestEntries | None = None
 
     # --- the pipeline ---
 
@@ -68,7 +76,7 @@ class Device:
         if action not in (Actions.VERIFY, Actions.VERIFY_AND_SAVE, Actions.VERIFY_AND_COMMIT):
             raise StatusError(Code.INVALID_ARGUMENT, f"action {action} of SetForwardingPipelineConfig is none")
         try:
-            switch = V1Switch.from_json(config.p4_device_config, random=self._random, native=self._native)
+            switch = self._make(config.p4_device_config, random=self._random, native=self._native)
             described = Described.match(switch.program, config.p4info)
         except ProgramError as error:
             raise StatusError(Code.INVALID_ARGUMENT, str(error)) from None
@@ -82,6 +90,8 @@ class Device:
     def _commit(self, switch: V1Switch, described: Described, config: Any) -> None:
         self.switch, self._described, self.config = switch, described, config
         self._tables = TableEntries(described)
+        self._profiles = ProfileEntries(described, self._tables)
+        self._digests = DigestEntries(described)
         self._saved = None
 
     def _ready(self) -> tuple[V1Switch, Described, TableEntries]:
@@ -123,21 +133,75 @@ class Device:
         message.payload = data[bits // 8 :]
         return message
 
+    # --- what the program or time has for the control plane ---
+
+    def announcements(self, now: float) -> list[Any]:
+        """Stream messages that must leave now: digests, and entries that have become idle."""
+        if self.switch is None or self._digests is None or self._tables is None:
+            return []
+        learned = list(self.switch.digests)
+        self.switch.digests.clear()
+        messages = self._digests.learn(learned, now) + self._digests.due(now)
+        idle: list[Any] = []
+        now_us = int(now * 1e6)
+        if self._ages and (self._rescan or (self._next_idle_us is not None and self._next_idle_us <= now_us)):
+            # Packets only put off what is due, so nothing is looked at before that.
+            idle, self._next_idle_us = self._tables.idle(now_us)
+            self._rescan = False
+        if idle:
+            message = p4runtime_pb2.StreamMessageResponse()
+            message.idle_timeout_notification.timestamp = int(now * 1e9)
+            message.idle_timeout_notification.table_entry.extend(idle)
+            messages.append(message)
+        return messages
+
+    def next_announcement(self) -> float | None:
+        """When `announcements` must be asked again, if nothing happens before."""
+        if self._digests is None:
+            return None
+        times = [self._digests.streams.next_due(), None if self._next_idle_us is None else self._next_idle_us / 1e6]
+        return min((each for each in times if each is not None), default=None)
+
+    @property
+    def announces(self) -> bool:
+        """Whether the program has anything that must be announced."""
+        return self.switch is not None and (bool(self.switch.program.learn_lists) or self._ages)
+
+    @property
+    def _ages(self) -> bool:
+        return self.switch is not None and any(table.ages for table in self.switch.program.tables.values())
+
+    def acknowledge(self, ack: Any) -> None:
+        """The controller has taken a list of digests in."""
+        if self._digests is not None:
+            self._digests.streams.acknowledge(ack.digest_id, ack.list_id)
+
     # --- writing ---
 
-    def write(self, update: Any) -> None:
-        """One update; StatusError when it is refused, and then nothing has changed."""
+    def write(self, update: Any, now: float = 0.0) -> None:
+        """One update at `now` seconds; StatusError when it is refused, and then nothing has changed."""
         _, _, tables = self._ready()
+        assert self._profiles is not None
+        assert self._digests is not None
         if update.type not in (INSERT, MODIFY, DELETE):
             raise StatusError(Code.INVALID_ARGUMENT, "an update inserts, modifies or deletes")
         kind = update.entity.WhichOneof("entity")
         if kind == "table_entry":
-            tables.write(update.type, update.entity.table_entry)
+            self._rescan = True
+            tables.write(update.type, update.entity.table_entry, int(now * 1e6))
         elif kind == "direct_counter_entry":
             tables.write_direct_counter(update.type, update.entity.direct_counter_entry)
         elif kind == "packet_replication_engine_entry":
             self._write_replication(update.type, update.entity.packet_replication_engine_entry)
-        elif kind in ("counter_entry", "register_entry", "value_set_entry"):
+        elif kind == "direct_meter_entry":
+            tables.write_direct_meter(update.type, update.entity.direct_meter_entry)
+        elif kind == "action_profile_member":
+            self._profiles.write_member(update.type, update.entity.action_profile_member)
+        elif kind == "action_profile_group":
+            self._profiles.write_group(update.type, update.entity.action_profile_group)
+        elif kind == "digest_entry":
+            self._digests.write(update.type, update.entity.digest_entry)
+        elif kind in ("counter_entry", "register_entry", "value_set_entry", "meter_entry"):
             if update.type != MODIFY:
                 raise StatusError(Code.INVALID_ARGUMENT, f"a {kind} can only be modified")
             self._write_cells(kind, update.entity)
@@ -162,6 +226,14 @@ class Device:
             if len(values) > info.size:
                 raise StatusError(Code.RESOURCE_EXHAUSTED, f"value set {info.preamble.name} has {info.size} members")
             switch.program.value_sets[info.preamble.name].values = values
+            return
+        if kind == "meter_entry":
+            entry = entity.meter_entry
+            meters = _known(described.meters, entry.meter_id, "meter")
+            rates = read_rates(entry)
+            for at in _indices(entry, meters.size):
+                if rates is not None or at in meters.cells:
+                    meters[at].set(rates)
             return
         if kind == "counter_entry":
             entry = entity.counter_entry
@@ -203,12 +275,14 @@ class Device:
 
     # --- reading ---
 
-    def read(self, wanted: Any) -> Iterator[Any]:
+    def read(self, wanted: Any, now: float = 0.0) -> Iterator[Any]:
         """The entities that one entity of a ReadRequest asks for."""
         switch, described, tables = self._ready()
+        assert self._profiles is not None
+        assert self._digests is not None
         kind = wanted.WhichOneof("entity")
         if kind == "table_entry":
-            yield from tables.read(wanted.table_entry)
+            yield from tables.read(wanted.table_entry, int(now * 1e6))
         elif kind == "direct_counter_entry":
             yield from tables.read_direct_counters(wanted.direct_counter_entry)
         elif kind == "packet_replication_engine_entry":
@@ -230,8 +304,22 @@ class Device:
                     entity.register_entry.register_id, entity.register_entry.index.index = info.preamble.id, at
                     entity.register_entry.data.bitstring = encoded(register.cells[at])
                     yield entity
-        elif kind in ABSENT_KINDS and not getattr(getattr(wanted, kind), ABSENT_KINDS[kind]):
-            return  # a wildcard over what no program here has: all of them, which are none
+        elif kind == "direct_meter_entry":
+            yield from tables.read_direct_meters(wanted.direct_meter_entry)
+        elif kind == "meter_entry":
+            number = wanted.meter_entry.meter_id
+            if number:
+                _known(described.meters, number, "meter")
+            for meter_id, meters in described.meters.items():
+                if number in (0, meter_id):
+                    for at in _indices(wanted.meter_entry, meters.size):
+                        yield _meter_entity(meter_id, at, meters.cells.get(at))
+        elif kind == "action_profile_member":
+            yield from self._profiles.read_members(wanted.action_profile_member)
+        elif kind == "action_profile_group":
+            yield from self._profiles.read_groups(wanted.action_profile_group)
+        elif kind == "digest_entry":
+            yield from self._digests.read(wanted.digest_entry)
         else:
             raise StatusError(Code.UNIMPLEMENTED, f"entities of type {kind} are not implemented")
 
@@ -256,6 +344,14 @@ class Device:
                     entry.session_id, entry.packet_length_bytes = session, made.cut
                     _add_replicas(entry, made.replicas)
                     yield entity
+
+
+def _meter_entity(meter_id: int, index: int, meter: Meter | None) -> Any:
+    entity = p4runtime_pb2.Entity()
+    entity.meter_entry.meter_id, entity.meter_entry.index.index = meter_id, index
+    if meter is not None and meter.rates is not None:
+        fill_config(entity.meter_entry.config, meter)
+    return entity
 
 
 def _known(infos: dict[int, Any], number: int, what: str) -> Any:

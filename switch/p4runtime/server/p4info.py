@@ -10,6 +10,8 @@ from google.protobuf import text_format
 from p4.config.v1 import p4info_pb2
 
 from fanin.errors import ProgramError
+from fanin.switch.p4.action_profiles import ActionProfile
+from fanin.switch.p4.meters import MeterArray
 from fanin.switch.p4.program import Program
 from fanin.switch.p4.tables import MatchKind, Table
 
@@ -44,6 +46,14 @@ class Described:
     """By the id of their table."""
     registers: dict[int, Any] = field(default_factory=dict)
     value_sets: dict[int, Any] = field(default_factory=dict)
+    meters: dict[int, MeterArray] = field(default_factory=dict)
+    """Indirect ones."""
+    direct_meters: dict[int, MeterArray] = field(default_factory=dict)
+    """By the id of their table."""
+    profiles: dict[int, ActionProfile] = field(default_factory=dict)
+    digests: dict[int, Any] = field(default_factory=dict)
+    digest_ids: dict[int, int] = field(default_factory=dict)
+    """By the number of the learn list."""
     packet_in: Any = None
     packet_out: Any = None
 
@@ -72,11 +82,30 @@ class Described:
                 described.packet_in = each
             elif each.preamble.name == "packet_out":
                 described.packet_out = each
-        for kind in ("action_profiles", "meters", "direct_meters", "digests", "externs"):
-            if len(getattr(info, kind)):
-                raise ProgramError(f"the P4Info has {kind}, which the program loaded here cannot have")
+        for each in info.meters:
+            meters = _named(program.meters, "meter", each)
+            _equal(f"meter {each.preamble.name}: size", each.size, meters.size)
+            described.meters[each.preamble.id] = meters
+        for each in info.direct_meters:
+            described.direct_meters[each.direct_table_id] = _named(program.meters, "meter", each)
+        for each in info.action_profiles:
+            profile = _named(program.profiles, "action profile", each)
+            _equal(f"action profile {each.preamble.name}: size", each.size, profile.max_size)
+            described.profiles[each.preamble.id] = profile
+        described._match_digests()
+        if len(info.externs):
+            raise ProgramError("the P4Info has externs, which the program loaded here cannot have")
         described._check_complete()
         return described
+
+    def _match_digests(self) -> None:
+        lists = {each.name: number for number, each in self.program.learn_lists.items()}
+        for each in self.info.digests:
+            number = _named(lists, "digest", each)
+            self.digests[each.preamble.id], self.digest_ids[number] = each, each.preamble.id
+        for number, made in self.program.learn_lists.items():
+            if number not in self.digest_ids:
+                raise ProgramError(f"the program has a digest {made.name!r}, and the P4Info has none")
 
     def _check_complete(self) -> None:
         """ProgramError for a P4Info that leaves out what the program has, as an empty one or another program's does.
@@ -115,6 +144,7 @@ def _table(program: Program, described: Any, actions: dict[int, Any]) -> Table:
         _equal(f"table {name}, field {part.name}: width", part.bitwidth, compiled.bits)
         if compiled.kind not in MATCH_KINDS.get(part.match_type, ()):
             raise ProgramError(f"table {name}, field {part.name}: the program matches it as {compiled.kind.value}")
+    _equal(f"table {name}: whether it has an action profile", bool(described.implementation_id), bool(table.profile))
     for reference in described.action_refs:
         if reference.id not in actions:
             raise ProgramError(f"table {name}: the P4Info has no action with id {reference.id}")

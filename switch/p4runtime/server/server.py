@@ -35,6 +35,7 @@ MAX_TLS_FILE_BYTES = 1 << 20
 ENTITIES_PER_RESPONSE = 256
 """Entities in one message of a Read: packets wait while it is built, for some milliseconds."""
 STOP_GRACE_S = 0.5
+SHORTEST_WAIT_S = 0.001
 
 Transmit = Callable[[int, bytes], None]
 
@@ -108,7 +109,10 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
         self._transmit = transmit
         self._arbitration = Arbitration()
         self.lost_packets = 0
-        """Packets for the control plane that no controller took."""
+        """Packets and digests for the control plane that no controller took."""
+        self._timer: threading.Thread | None = None
+        self._changed = threading.Condition(self.lock)
+        self._closed = False
 
     # --- packets ---
 
@@ -116,8 +120,11 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
         """Packets came in, each with its port. One with which the program does something undefined is counted."""
         with self.lock:
             if self.device.switch is not None:
-                sent, _ = self.device.switch.process_batch(packets, time.monotonic())
+                now = time.monotonic()
+                sent, _ = self.device.switch.process_batch(packets, now)
                 self._send_out(sent)
+                if self.device.announces:
+                    self._announce(now)
 
     def _send_out(self, sent: list[tuple[int, bytes]]) -> None:
         for port, data in sent:
@@ -128,6 +135,39 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
             message = p4runtime_pb2.StreamMessageResponse(packet=self.device.packet_in(data))
             if not isinstance(primary, _Stream) or not primary.send(message):
                 self.lost_packets += 1
+
+    # --- digests and idle entries ---
+
+    def _announce(self, now: float) -> None:
+        """Send what must leave now, and see to what must leave later; with the lock held."""
+        for message in self.device.announcements(now):
+            primary = self._arbitration.primary
+            if not isinstance(primary, _Stream) or not primary.send(message):
+                self.lost_packets += 1
+        if self.device.next_announcement() is None:
+            return
+        if self._timer is None and not self._closed:
+            self._timer = threading.Thread(target=self._keep_time, name="fanin p4runtime timer", daemon=True)
+            self._timer.start()
+        self._changed.notify_all()
+
+    def _keep_time(self) -> None:
+        with self.lock:
+            while not self._closed:
+                due = self.device.next_announcement()
+                now = time.monotonic()
+                if due is None or due > now:
+                    self._changed.wait(None if due is None else max(due - now, SHORTEST_WAIT_S))
+                else:
+                    self._announce(now)
+
+    def close(self) -> None:
+        """End the thread that keeps time."""
+        with self.lock:
+            self._closed = True
+            self._changed.notify_all()
+        if self._timer is not None:
+            self._timer.join()
 
     # --- calls ---
 
@@ -164,12 +204,15 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
             self._check(request, writes=True)
             if request.atomicity != p4runtime_pb2.WriteRequest.CONTINUE_ON_ERROR:
                 raise StatusError(Code.UNIMPLEMENTED, "only CONTINUE_ON_ERROR is implemented")
+            now = time.monotonic()
             for update in request.updates:
                 try:
-                    self.device.write(update)
+                    self.device.write(update, now)
                     results.append(p4runtime_pb2.Error(canonical_code=Code.OK))
                 except StatusError as error:
                     results.append(_as_error(error))
+            if self.device.announces:
+                self._announce(now)
         if any(result.canonical_code for result in results):
             _abort_with_details(context, results)
         return p4runtime_pb2.WriteResponse()
@@ -192,7 +235,7 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
         """What a ReadRequest asks for, made one by one; to be advanced with the lock held."""
         self._check(request)
         for wanted in request.entities:
-            yield from self.device.read(wanted)
+            yield from self.device.read(wanted, time.monotonic())
 
     def StreamChannel(self, requests: Any, context: Any) -> Iterator[Any]:  # noqa: N802
         """Arbitration and packets, for as long as the controller stays."""
@@ -237,6 +280,9 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
                 self._tell(self._arbitration.advertise(stream, _election_id(update.election_id)))
         elif kind == "packet":
             self._take_packet(stream, request.packet)
+        elif kind == "digest_ack":
+            with self.lock:
+                self.device.acknowledge(request.digest_ack)
         else:
             self._complain(stream, StatusError(Code.UNIMPLEMENTED, f"messages of type {kind} are not implemented"))
 
@@ -245,7 +291,10 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
             with self.lock:
                 if self._arbitration.primary is not stream:
                     raise StatusError(Code.PERMISSION_DENIED, "only the primary controller may send packets")
-                self._send_out(self.device.packet_out(packet, time.monotonic()))
+                now = time.monotonic()
+                self._send_out(self.device.packet_out(packet, now))
+                if self.device.announces:
+                    self._announce(now)
         except StatusError as error:
             self._complain(stream, error, packet)
 
@@ -284,6 +333,7 @@ class GrpcServer:
     def __init__(self, service: Service, host: str, port: int, tls: TlsFiles | None = None) -> None:
         """`port` 0 takes any: see `port`. ConfigurationError for a port or a file that cannot be had."""
         options = (("grpc.max_receive_message_length", MAX_MESSAGE_BYTES), ("grpc.so_reuseport", 0))
+        self._service = service
         self._server = grpc.server(futures.ThreadPoolExecutor(THREADS, "fanin p4runtime"), options=options)
         p4runtime_pb2_grpc.add_P4RuntimeServicer_to_server(service, self._server)
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -304,6 +354,7 @@ class GrpcServer:
     def close(self) -> None:
         """End all calls and streams."""
         self._server.stop(STOP_GRACE_S).wait()
+        self._service.close()
 
 
 def _credentials(tls: TlsFiles) -> Any:

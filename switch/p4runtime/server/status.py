@@ -38,6 +38,7 @@ OF_TABLES = {
     TableProblem.NOT_FOUND: Code.NOT_FOUND,
     TableProblem.FULL: Code.RESOURCE_EXHAUSTED,
     TableProblem.IMMUTABLE: Code.PERMISSION_DENIED,
+    TableProblem.IN_USE: Code.FAILED_PRECONDITION,
     TableProblem.INVALID: Code.INVALID_ARGUMENT,
 }
 

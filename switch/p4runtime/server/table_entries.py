@@ -8,7 +8,10 @@ from typing import Any
 from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2
 
+from fanin.switch.p4.action_profiles import MAX_WEIGHT, Group, Member
+from fanin.switch.p4.meters import Meter, MeterRates
 from fanin.switch.p4.tables import Entry, Match, Table, TableError
+from fanin.switch.p4runtime.server.meter_entries import fill_config, read_rates
 from fanin.switch.p4runtime.server.p4info import Described, by_id
 from fanin.switch.p4runtime.server.status import Code, StatusError, from_table
 from fanin.switch.p4runtime.server.values import decoded, encoded
@@ -28,7 +31,7 @@ class TableEntries:
 
     # --- writing ---
 
-    def write(self, kind: int, entry: Any) -> None:
+    def write(self, kind: int, entry: Any, now_us: int) -> None:
         """Insert, modify or delete one entry, or change a default action."""
         info, table = self._table(entry.table_id)
         if entry.is_default_action:
@@ -40,11 +43,16 @@ class TableEntries:
             if kind == DELETE:
                 table.delete(matches, entry.priority)
                 return
-            action, data = self._action(entry, info)
+            self._check_timeout(entry, table)
+            rates = read_rates(entry, "meter_config")
+            action, data, target = self._chosen_action(entry, info, table)
             change = table.insert if kind == INSERT else table.modify
-            changed = change(matches, entry.priority, action, data)
+            changed = change(matches, entry.priority, action, data, target)
         except TableError as error:
             raise from_table(error) from None
+        changed.idle_us, changed.used_us = -(-entry.idle_timeout_ns // 1000), now_us
+        if rates is not None or kind == MODIFY:
+            self._set_rates(entry.table_id, changed, rates)
         changed.note = entry.metadata, entry.controller_metadata
         if entry.HasField("counter_data"):
             self._set_counts(entry.table_id, changed, entry.counter_data)
@@ -55,6 +63,45 @@ class TableEntries:
             raise StatusError(Code.INVALID_ARGUMENT, "direct counters can only be modified")
         found = self._found(entry.table_entry)
         self._set_counts(entry.table_entry.table_id, found, entry.data)
+
+    def write_direct_meter(self, kind: int, entry: Any) -> None:
+        """Set the rates of one entry's meter."""
+        if kind != MODIFY:
+            raise StatusError(Code.INVALID_ARGUMENT, "direct meters can only be modified")
+        if entry.table_entry.table_id not in self._described.direct_meters:
+            raise StatusError(Code.INVALID_ARGUMENT, f"table {entry.table_entry.table_id:#x} has no direct meter")
+        found = self._found(entry.table_entry)
+        self._set_rates(entry.table_entry.table_id, found, read_rates(entry))
+
+    def _set_rates(self, table_id: int, entry: Entry, rates: MeterRates | None) -> None:
+        if table_id not in self._described.direct_meters:
+            if rates is not None:
+                raise StatusError(Code.INVALID_ARGUMENT, f"table {table_id:#x} has no direct meter")
+            return
+        entry.meter = None if rates is None else Meter()
+        if entry.meter is not None:
+            entry.meter.set(rates)
+
+    def _check_timeout(self, entry: Any, table: Table) -> None:
+        if entry.idle_timeout_ns < 0 or (entry.idle_timeout_ns and not table.ages):
+            raise StatusError(Code.INVALID_ARGUMENT, f"entries of table {table.name} have no idle timeout")
+
+    def idle(self, now_us: int) -> tuple[list[Any], int | None]:
+        """Entries that no packet has found for their timeout, each once, and when the next will be so, in us."""
+        found, following = [], None
+        for table_id, (info, table) in self._described.tables.items():
+            for entry in table if table.ages else ():
+                if not entry.idle_us:
+                    continue
+                # One that was told of is looked at again: a packet may have found it meanwhile.
+                due = (now_us if entry.told else entry.used_us) + entry.idle_us
+                if due <= now_us:
+                    entry.told, due = True, now_us + entry.idle_us
+                    message = self._message(table_id, info, table, entry, default=False)
+                    message.ClearField("action")
+                    found.append(message)
+                following = due if following is None else min(due, following)
+        return found, following
 
     def _write_default(self, kind: int, entry: Any, info: Any, table: Table) -> None:
         if kind != MODIFY or entry.match or entry.priority:
@@ -91,6 +138,41 @@ class TableEntries:
         if not table.ranked and entry.priority:
             raise StatusError(Code.INVALID_ARGUMENT, f"entries of table {table.name} have no priority")
 
+    def _chosen_action(self, entry: Any, info: Any, table: Table) -> tuple[str, tuple[int, ...], Member | Group | None]:
+        """An entry's action with its data; in a table with an action profile, what it names there."""
+        if table.profile is None:
+            return *self._action(entry, info), None
+        profile, kind = self._described.program.profiles[table.profile], entry.action.WhichOneof("type")
+        if kind == "action_profile_member_id":
+            return "", (), profile.member(entry.action.action_profile_member_id)
+        if kind == "action_profile_group_id":
+            return "", (), profile.group(entry.action.action_profile_group_id)
+        if kind != "action_profile_action_set" or profile.selector is None:
+            raise StatusError(Code.INVALID_ARGUMENT, f"table {table.name}: a member or a group is expected")
+        members = []
+        for number, each in enumerate(entry.action.action_profile_action_set.action_profile_actions, 1):
+            if not 0 < each.weight <= MAX_WEIGHT:
+                raise StatusError(Code.INVALID_ARGUMENT, f"a weight of {each.weight}: expected 1..{MAX_WEIGHT}")
+            members.append((profile.made(number, *self.read_action(each.action)), each.weight))
+        if sum(weight for _, weight in members) > MAX_WEIGHT:
+            raise StatusError(Code.INVALID_ARGUMENT, f"weights of more than {MAX_WEIGHT} in all")
+        return "", (), Group(0, tuple(members))
+
+    def read_action(self, wanted: Any) -> tuple[str, tuple[int, ...]]:
+        """An action with its data, of whatever table."""
+        if wanted.action_id not in self._described.actions:
+            raise StatusError(Code.INVALID_ARGUMENT, f"there is no action with id {wanted.action_id:#x}")
+        action = self._described.actions[wanted.action_id]
+        given = {parameter.param_id: parameter.value for parameter in wanted.params}
+        if len(given) != len(wanted.params) or given.keys() != by_id(action.params).keys():
+            raise StatusError(
+                Code.INVALID_ARGUMENT,
+                f"action {action.preamble.name} takes {[each.name for each in action.params]}, once each",
+            )
+        return action.preamble.name, tuple(
+            decoded(given[each.id], each.bitwidth, f"parameter {each.name}") for each in action.params
+        )
+
     def _action(self, entry: Any, info: Any) -> tuple[str, tuple[int, ...]]:
         if entry.action.WhichOneof("type") != "action":
             raise StatusError(Code.INVALID_ARGUMENT, f"table {info.preamble.name}: an action is expected")
@@ -103,16 +185,7 @@ class TableEntries:
         forbidden = "DEFAULT_ONLY" if not entry.is_default_action else "TABLE_ONLY"
         if scopes[wanted.action_id] == p4info_pb2.ActionRef.Scope.Value(forbidden):
             raise StatusError(Code.PERMISSION_DENIED, f"that action of table {info.preamble.name} is {forbidden}")
-        action = self._described.actions[wanted.action_id]
-        given = {parameter.param_id: parameter.value for parameter in wanted.params}
-        if len(given) != len(wanted.params) or given.keys() != by_id(action.params).keys():
-            raise StatusError(
-                Code.INVALID_ARGUMENT,
-                f"action {action.preamble.name} takes {[each.name for each in action.params]}, once each",
-            )
-        return action.preamble.name, tuple(
-            decoded(given[each.id], each.bitwidth, f"parameter {each.name}") for each in action.params
-        )
+        return self.read_action(wanted)
 
     def _found(self, entry: Any) -> Entry:
         info, table = self._table(entry.table_id)
@@ -130,7 +203,7 @@ class TableEntries:
 
     # --- reading ---
 
-    def read(self, wanted: Any) -> Iterator[Any]:
+    def read(self, wanted: Any, now_us: int = 0) -> Iterator[Any]:
         """Entities for what a table entry with some fields set asks for; table id 0 asks for all tables."""
         tables = self._described.tables if not wanted.table_id else (wanted.table_id,)
         for table_id in tables:
@@ -146,6 +219,10 @@ class TableEntries:
                 message = self._message(table_id, info, table, entry, default=wanted.is_default_action)
                 if wanted.HasField("counter_data") and table_id in self._described.direct_counters:
                     message.counter_data.packet_count, message.counter_data.byte_count = entry.packets, entry.bytes
+                if wanted.HasField("meter_config") and entry.meter is not None:
+                    fill_config(message.meter_config, entry.meter)
+                if wanted.HasField("time_since_last_hit") and table.ages and not wanted.is_default_action:
+                    message.time_since_last_hit.elapsed_ns = max(0, now_us - entry.used_us) * 1000
                 if not wanted.HasField("action") or message.action == wanted.action:
                     yield p4runtime_pb2.Entity(table_entry=message)
 
@@ -162,6 +239,22 @@ class TableEntries:
                 counter.table_entry.match.extend(entry.match)
                 yield p4runtime_pb2.Entity(direct_counter_entry=counter)
 
+    def read_direct_meters(self, wanted: Any) -> Iterator[Any]:
+        """The same, of direct meters."""
+        request = p4runtime_pb2.TableEntry()
+        request.CopyFrom(wanted.table_entry)
+        request.meter_config.SetInParent()
+        for entity in self.read(request):
+            entry = entity.table_entry
+            if entry.table_id not in self._described.direct_meters:
+                continue
+            meter = p4runtime_pb2.DirectMeterEntry()
+            if entry.HasField("meter_config"):
+                meter.config.CopyFrom(entry.meter_config)
+            meter.table_entry.table_id, meter.table_entry.priority = entry.table_id, entry.priority
+            meter.table_entry.match.extend(entry.match)
+            yield p4runtime_pb2.Entity(direct_meter_entry=meter)
+
     def _message(self, table_id: int, info: Any, table: Table, entry: Entry, *, default: bool) -> Any:
         message = p4runtime_pb2.TableEntry(table_id=table_id, is_default_action=default)
         if not default:
@@ -170,11 +263,27 @@ class TableEntries:
             message.priority = -entry.rank if table.ranked else 0
             if isinstance(entry.note, tuple):
                 message.metadata, message.controller_metadata = entry.note
-        action = next(each for each in self._described.actions.values() if each.preamble.name == entry.action)
-        message.action.action.action_id = action.preamble.id
-        for parameter, value in zip(action.params, entry.data, strict=True):
-            message.action.action.params.add(param_id=parameter.id, value=encoded(value))
+        if entry.idle_us:
+            message.idle_timeout_ns = entry.idle_us * 1000
+        target = entry.target
+        if target is None:
+            self.fill_action(message.action.action, entry.action, entry.data)
+        elif isinstance(target, Member):
+            message.action.action_profile_member_id = target.number
+        elif target.number:
+            message.action.action_profile_group_id = target.number
+        else:  # written in one go, without a group of its own
+            for member, weight in target.members:
+                made = message.action.action_profile_action_set.action_profile_actions.add(weight=weight)
+                self.fill_action(made.action, member.action, member.data)
         return message
+
+    def fill_action(self, message: Any, name: str, data: tuple[int, ...]) -> None:
+        """Write an action with its data."""
+        action = next(each for each in self._described.actions.values() if each.preamble.name == name)
+        message.action_id = action.preamble.id
+        for parameter, value in zip(action.params, data, strict=True):
+            message.params.add(param_id=parameter.id, value=encoded(value))
 
 
 def _rank(wanted: Any, table: Table, entry: Entry) -> int:

@@ -23,7 +23,7 @@ MAX_BATCH = 64
 
 
 class UdpPort:
-    """Port number 1 of an emulated switch."""
+    """One port of an emulated switch: number 1 where it is the only one. Not thread safe, but for `send`."""
 
     NUMBER = 1
 
@@ -37,11 +37,41 @@ class UdpPort:
             self._socket.close()
             raise ConfigurationError(f"udp port {port} of {host!r} cannot be had: {error.strerror or error}") from None
         bound, self.port = self._socket.getsockname()
+        self.name = f"udp:{host}:{self.port}"
         address = int.from_bytes(socket.inet_aton(STAND_IN if bound == "0.0.0.0" else bound), "big")
         self.end = Endpoint(mac_of(address), address, self.port)
         """The switch, as the program sees it."""
         self._thread: threading.Thread | None = None
         self._closing = False
+
+    def fileno(self) -> int:
+        """For select."""
+        return self._socket.fileno()
+
+    def receive(self, flags: int = socket.MSG_DONTWAIT) -> bytes | None:
+        """A datagram that has arrived, as a frame; None when there is none."""
+        while True:
+            try:
+                payload, (host, port) = self._socket.recvfrom(MAX_DATAGRAM_BYTES, flags)
+            except BlockingIOError:
+                return None
+            except OSError:  # an ICMP error of an earlier datagram
+                continue
+            address = int.from_bytes(socket.inet_aton(host), "big")
+            return Frame(Endpoint(mac_of(address), address, port), self.end, payload).to_bytes()
+
+    def send(self, data: bytes) -> bool:
+        """Send a frame that leaves the switch; whether it could be. One that is not UDP has no way out here."""
+        frame = read_frame(data)
+        if frame is None:
+            return False
+        try:
+            self._socket.sendto(
+                frame.payload, (socket.inet_ntoa(frame.destination.address.to_bytes(4, "big")), frame.destination.port)
+            )
+        except OSError:  # the port is closed, or the queue is full: datagrams get lost
+            return False
+        return True
 
     def start(self, receive: Callable[[Sequence[tuple[int, bytes]]], None]) -> None:
         """Hand datagrams to `receive([(port, frame), ...])`, in a thread: whatever has arrived, up to MAX_BATCH."""
@@ -49,24 +79,17 @@ class UdpPort:
         self._thread.start()
 
     def transmit(self, port: int, data: bytes) -> None:
-        """Send a frame that leaves the switch. One that is not UDP has no way out here, and is dropped."""
-        frame = read_frame(data)
-        if frame is None or port != self.NUMBER:
-            return
-        try:
-            self._socket.sendto(
-                frame.payload, (socket.inet_ntoa(frame.destination.address.to_bytes(4, "big")), frame.destination.port)
-            )
-        except OSError:  # the port is closed, or the queue is full: datagrams get lost
-            return
+        """Send a frame that leaves the switch, which has no other port: frames to others are dropped."""
+        if port == self.NUMBER:
+            self.send(data)
 
     def close(self) -> None:
         """Stop and give up the socket."""
         self._closing = True
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as waker:
-            host = self._socket.getsockname()[0]
-            waker.sendto(b"", ("127.0.0.1" if host == "0.0.0.0" else host, self.port))
         if self._thread is not None:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as waker:
+                host = self._socket.getsockname()[0]
+                waker.sendto(b"", ("127.0.0.1" if host == "0.0.0.0" else host, self.port))
             self._thread.join()
         self._socket.close()
 
@@ -74,15 +97,7 @@ class UdpPort:
         while not self._closing:
             batch: list[tuple[int, bytes]] = []
             flags = 0  # wait for the first one only
-            while len(batch) < MAX_BATCH:
-                try:
-                    payload, (host, port) = self._socket.recvfrom(MAX_DATAGRAM_BYTES, flags)
-                except BlockingIOError:
-                    break
-                except OSError:  # an ICMP error of an earlier datagram
-                    continue
-                address = int.from_bytes(socket.inet_aton(host), "big")
-                frame = Frame(Endpoint(mac_of(address), address, port), self.end, payload)
-                batch.append((self.NUMBER, frame.to_bytes()))
+            while len(batch) < MAX_BATCH and (frame := self.receive(flags)) is not None:
+                batch.append((self.NUMBER, frame))
                 flags = socket.MSG_DONTWAIT
             receive(batch)

@@ -1,0 +1,148 @@
+"""Action profiles and selectors: actions that several entries, of several tables, share by number.
+
+Rules
+-----
+* A member is an action with its data. A group has members with weights; a member counts as often as its weight says.
+* A packet that finds an entry with a group gets the member that the selector's hash says, modulo the sum of the
+  weights, in order of the members' numbers. P4 leaves that choice to the target. A group without members does nothing.
+* What is in use cannot be removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from fanin.switch.p4.tables import ActionFacts, Entry, TableError, TableProblem, nothing
+
+MAX_WEIGHT = 1 << 16
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """An action with its data. `run` and `data` are as an entry's."""
+
+    number: int
+    action: str
+    data: tuple[int, ...]
+    run: Callable[..., None]
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Members that share the packets of an entry."""
+
+    number: int
+    members: tuple[tuple[Member, int], ...]
+    """With their weights, in the order in which they were given."""
+    max_size: int = 0
+    """What the control plane said; kept as it is."""
+    spread: tuple[Member, ...] = field(init=False, default=())
+    """A member as often as its weight says."""
+
+    def __post_init__(self) -> None:
+        ordered = sorted(self.members, key=lambda each: each[0].number)
+        self.spread = tuple(member for member, weight in ordered for _ in range(weight))
+
+
+NO_MEMBER = Member(0, "", (), nothing)
+"""What a group without members does."""
+
+
+@dataclass(slots=True)
+class ActionProfile:
+    """Members and groups by number. `P_n` in compiled code."""
+
+    name: str
+    symbol: str
+    max_size: int
+    selector: str | None = None
+    """The function that hashes the selector's input; None: a profile without groups."""
+    actions: dict[str, ActionFacts] = field(default_factory=dict)
+    """Those of its tables."""
+    tables: list[str] = field(default_factory=list)
+    hashed: Callable[..., int] | None = None
+    members: dict[int, Member] = field(default_factory=dict)
+    groups: dict[int, Group] = field(default_factory=dict)
+
+    def chosen(self, entry: Entry, f: list[int], k: object) -> Entry | Member:
+        """What runs for a packet that has found an entry: a member, or the entry where it names none (a miss)."""
+        target = entry.target
+        if target is None:
+            return entry
+        if isinstance(target, Member):
+            return target
+        assert isinstance(target, Group)
+        if not target.spread:
+            return NO_MEMBER
+        return target.spread[self.hashed(f, k) % len(target.spread) if self.hashed is not None else 0]
+
+    def made(self, number: int, action: str, data: tuple[int, ...]) -> Member:
+        """A member that is in nobody's hands yet. TableError for an action that no table of the profile has."""
+        facts = self.actions.get(action)
+        if facts is None:
+            raise TableError(TableProblem.INVALID, f"action profile {self.name} has no action {action!r}")
+        facts.check(data)
+        return Member(number, action, data, facts.run)
+
+    def insert_member(self, number: int, action: str, data: tuple[int, ...]) -> None:
+        """Add a member."""
+        if number in self.members:
+            raise TableError(TableProblem.EXISTS, f"action profile {self.name} has a member {number} already")
+        if len(self.members) >= self.max_size:
+            raise TableError(TableProblem.FULL, f"action profile {self.name} is full: it has {self.max_size} members")
+        self.members[number] = self.made(number, action, data)
+
+    def modify_member(self, number: int, action: str, data: tuple[int, ...]) -> None:
+        """Give a member another action; entries and groups go on with it."""
+        member, made = self.member(number), self.made(number, action, data)
+        member.action, member.data, member.run = made.action, made.data, made.run
+
+    def delete_member(self, number: int, used: bool) -> None:
+        """Remove a member; `used`: an entry names it."""
+        member = self.member(number)
+        if used or any(member is each for group in self.groups.values() for each, _ in group.members):
+            raise TableError(TableProblem.IN_USE, f"member {number} of action profile {self.name} is in use")
+        del self.members[number]
+
+    def member(self, number: int) -> Member:
+        """The member of that number."""
+        if number not in self.members:
+            raise TableError(TableProblem.NOT_FOUND, f"action profile {self.name} has no member {number}")
+        return self.members[number]
+
+    def group(self, number: int) -> Group:
+        """The group of that number."""
+        if number not in self.groups:
+            raise TableError(TableProblem.NOT_FOUND, f"action profile {self.name} has no group {number}")
+        return self.groups[number]
+
+    def gathered(self, number: int, weights: Mapping[int, int], max_size: int) -> Group:
+        """A group of members by number, with their weights."""
+        if self.selector is None:
+            raise TableError(TableProblem.INVALID, f"action profile {self.name} has no selector, and so no groups")
+        members = tuple((self.member(each), weight) for each, weight in weights.items())
+        if any(not 0 < weight <= MAX_WEIGHT for weight in weights.values()) or sum(weights.values()) > MAX_WEIGHT:
+            raise TableError(TableProblem.INVALID, f"weights are 1..{MAX_WEIGHT}, their sum included")
+        if max_size and sum(weights.values()) > max_size:
+            raise TableError(TableProblem.FULL, f"group {number} has room for weights of {max_size} in all")
+        return Group(number, members, max_size)
+
+    def insert_group(self, number: int, weights: Mapping[int, int], max_size: int) -> None:
+        """Add a group."""
+        if number in self.groups:
+            raise TableError(TableProblem.EXISTS, f"action profile {self.name} has a group {number} already")
+        self.groups[number] = self.gathered(number, weights, max_size)
+
+    def modify_group(self, number: int, weights: Mapping[int, int]) -> None:
+        """Give a group other members; entries go on with it."""
+        group = self.group(number)
+        made = self.gathered(number, weights, group.max_size)
+        group.members, group.spread = made.members, made.spread
+
+    def delete_group(self, number: int, used: bool) -> None:
+        """Remove a group; `used`: an entry names it."""
+        self.group(number)
+        if used:
+            raise TableError(TableProblem.IN_USE, f"group {number} of action profile {self.name} is in use")
+        del self.groups[number]

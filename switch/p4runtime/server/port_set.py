@@ -1,0 +1,176 @@
+"""The ports of an emulated switch that stands by itself: numbers, what is behind them, and captures of what passes."""
+
+from __future__ import annotations
+
+import io
+import os
+import selectors
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from fanin.errors import ConfigurationError
+from fanin.formats.capture import pcap_header, pcap_record
+from fanin.switch.p4runtime.server.raw_port import RawPort
+from fanin.switch.p4runtime.server.udp_port import MAX_BATCH, UdpPort
+
+MAX_PORTS = 256
+UDP = "udp:"
+"""What the address of a UDP socket begins with; anything else is the name of an interface."""
+
+Receive = Callable[[Sequence[tuple[int, bytes]]], None]
+
+
+class Port(Protocol):
+    """What is behind a port's number."""
+
+    name: str
+
+    def fileno(self) -> int: ...
+    def receive(self) -> bytes | None: ...
+    def send(self, data: bytes) -> bool: ...
+    def close(self) -> None: ...
+
+
+class Capture:
+    """What passed a port, as BMv2 writes it: a pcap file of what came in, and one of what went out."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        """ConfigurationError where the files cannot be written."""
+        plain = name.replace("/", "_").replace(":", "_")
+        self._files: list[io.FileIO] = []
+        try:
+            for direction in ("in", "out"):
+                file = open(folder / f"{plain}_{direction}.pcap", "wb", buffering=0)  # noqa: SIM115 (`close` does)
+                self._files.append(file)
+                file.write(pcap_header())
+        except (OSError, ValueError) as error:
+            self.close()
+            raise ConfigurationError(
+                f"--pcap {folder}: {getattr(error, 'strerror', None) or error}. Remedy: a folder that is there"
+            ) from None
+
+    def note(self, data: bytes, *, out: bool) -> None:
+        """A frame passes now. Raises OSError when the disk is full."""
+        self._files[out].write(pcap_record(time.time(), data))
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files:
+            file.close()
+
+
+class PortSet:
+    """All ports of a switch. One thread takes in what arrives; `transmit` may be called from any."""
+
+    def __init__(self, described: Mapping[int, str], captures: Path | None = None) -> None:
+        """`described`: by number, `udp:HOST:PORT` or an interface. ConfigurationError for what cannot be had.
+
+        `captures` is a folder for what passes the ports.
+        """
+        self.unsent = 0
+        """Frames that a port could not send, or that left through a number behind which nothing is."""
+        self.failed: BaseException | None = None
+        """What ended the thread that takes in packets."""
+        self._ports: dict[int, Port] = {}
+        self._captures: dict[int, Capture] = {}
+        self._thread: threading.Thread | None = None
+        self._selector = selectors.DefaultSelector()
+        self._wake_reader, self._wake_writer = os.pipe()
+        try:
+            for number, where in described.items():
+                self._ports[number] = port = _opened(where)
+                if captures is not None:
+                    self._captures[number] = Capture(captures, port.name)
+                self._selector.register(port.fileno(), selectors.EVENT_READ, number)
+        except BaseException:
+            self.close()
+            raise
+        self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
+
+    @property
+    def description(self) -> str:
+        """Numbers, and what is behind them."""
+        return ", ".join(f"{number}={port.name}" for number, port in self._ports.items()) or "none"
+
+    def start(self, receive: Receive, failed: Callable[[], None] = lambda: None) -> None:
+        """Hand over what arrives, in a thread, until `close`; `failed` is called when an error ends it before."""
+
+        def serve() -> None:
+            try:
+                while self._take_in(receive):
+                    pass
+            except BaseException as error:
+                self.failed = error
+                failed()
+
+        self._thread = threading.Thread(target=serve, name="fanin p4 ports", daemon=True)
+        self._thread.start()
+
+    def _take_in(self, receive: Receive) -> bool:
+        """Wait, and hand over what has arrived, at most MAX_BATCH frames of each port; False: it is time to end."""
+        batch: list[tuple[int, bytes]] = []
+        for key, _ in self._selector.select():
+            if key.data is None:
+                return False
+            port, capture = self._ports[key.data], self._captures.get(key.data)
+            for _ in range(MAX_BATCH):
+                if (data := port.receive()) is None:
+                    break
+                batch.append((key.data, data))
+                if capture is not None:
+                    capture.note(data, out=False)
+        if batch:
+            receive(batch)
+        return True
+
+    def transmit(self, number: int, data: bytes) -> None:
+        """A frame leaves through a port."""
+        port = self._ports.get(number)
+        if port is None or not port.send(data):
+            self.unsent += 1
+            return
+        if (capture := self._captures.get(number)) is not None:
+            capture.note(data, out=True)
+
+    def close(self) -> None:
+        """Stop, and give everything up."""
+        if self._thread is not None:
+            os.write(self._wake_writer, b"\0")
+            self._thread.join()
+        for port in self._ports.values():
+            port.close()
+        for capture in self._captures.values():
+            capture.close()
+        self._selector.close()
+        os.close(self._wake_reader)
+        os.close(self._wake_writer)
+
+
+def _opened(where: str) -> Port:
+    if not where.startswith(UDP):
+        return RawPort(where)
+    host, colon, port = where.removeprefix(UDP).rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) >= 1 << 16:
+        raise ConfigurationError(f"port {where!r}: expected udp:HOST:PORT")
+    return UdpPort(host, int(port))
+
+
+def read_ports(texts: Sequence[str], cpu_port: int) -> dict[int, str]:
+    """`1=udp:127.0.0.1:5000,2=veth0`, perhaps in several pieces, by number. ConfigurationError for anything else."""
+    ports: dict[int, str] = {}
+    for part in (part for text in texts for part in text.split(",")):
+        number, equals, where = part.partition("=")
+        number = number.strip()
+        if not equals or not where or not number.isascii() or not number.isdigit() or len(number) > 3:
+            raise ConfigurationError(f"--port {part!r}: expected NUMBER=INTERFACE or NUMBER=udp:HOST:PORT")
+        if not 0 <= int(number) < 511 or int(number) == cpu_port or int(number) in ports:
+            raise ConfigurationError(
+                f"--port {part!r}: the number must be in 0..510, given once, and not --cpu-port's {cpu_port}"
+            )
+        ports[int(number)] = where
+    if len(ports) > MAX_PORTS:
+        raise ConfigurationError(f"--port: {len(ports)} ports; at most {MAX_PORTS}")
+    return ports

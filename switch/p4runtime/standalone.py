@@ -1,0 +1,154 @@
+"""Any compiled v1model program as a switch that stands by itself: ports, P4Runtime, captures; no job and no controller.
+
+It is what one uses BMv2's simple_switch_grpc for (docs/p4-run.md has the two side by side).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+from p4.v1 import p4runtime_pb2
+
+from fanin import files
+from fanin.errors import ConfigurationError
+from fanin.switch.p4 import V1Switch
+from fanin.switch.p4.tracing import Report, TracedSwitch
+from fanin.switch.p4runtime.opening import Artefacts
+from fanin.switch.p4runtime.server.device import Actions, Device
+from fanin.switch.p4runtime.server.p4info import read_p4info
+from fanin.switch.p4runtime.server.port_set import PortSet
+from fanin.switch.p4runtime.server.server import GrpcServer, Service, TlsFiles
+from fanin.switch.p4runtime.server.status import StatusError
+
+MAX_ENTRIES_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What a switch of its own is made of."""
+
+    artefacts: Artefacts | None
+    """The program; None: a controller loads one."""
+    ports: dict[int, str]
+    """By number, `udp:HOST:PORT` or an interface."""
+    p4runtime: tuple[str, int]
+    """Host and port to serve at; port 0: any."""
+    device_id: int = 0
+    cpu_port: int = 510
+    """The number behind which the control plane is: what a packet-in leaves through."""
+    native: bool | None = None
+    """As V1Switch has it."""
+    tls: TlsFiles | None = None
+    captures: Path | None = None
+    """A folder for what passes the ports."""
+    entries: Path | None = None
+    """A p4.v1.WriteRequest in text form, carried out at the start."""
+    trace: Report | None = None
+    """Gets the way of every packet; the Python interpreter then runs the program."""
+
+
+class StandaloneSwitch:
+    """A running switch."""
+
+    def __init__(self, options: RunOptions, failed: Callable[[], None] = lambda: None) -> None:
+        """ConfigurationError for what cannot be had. `failed` is called from a thread when `self.failed` is set."""
+        if options.trace is not None:
+            self.device = traced_device(options.cpu_port, options.trace)
+        else:
+            self.device = Device(options.cpu_port, secrets.randbelow, options.native)
+        if options.artefacts is not None:
+            load(self.device, options.artefacts)
+        if options.entries is not None:
+            write_entries(self.device, options.entries)
+        self._ports = PortSet(options.ports, options.captures)
+        try:
+            self._service = Service(self.device, options.device_id, self._ports.transmit)
+            self._server = GrpcServer(self._service, *options.p4runtime, options.tls)
+        except BaseException:
+            self._ports.close()
+            raise
+        self.p4runtime_port = self._server.port
+        self._options = options
+        self._ports.start(self._service.receive, failed)
+
+    @property
+    def failed(self) -> BaseException | None:
+        """What ended the thread that takes in packets."""
+        return self._ports.failed
+
+    def describe(self) -> list[str]:
+        """What is printed at the start."""
+        options, switch = self._options, self.device.switch
+        program = "no program yet: a controller loads it" if switch is None else switch.engine
+        where = f"{options.p4runtime[0]}:{self.p4runtime_port}{', TLS' * (options.tls is not None)}"
+        return [
+            f"fanin p4: P4Runtime at {where}, device {options.device_id}; {program}",
+            f"  ports {self._ports.description}; {options.cpu_port} is the control plane's",
+        ]
+
+    def summary(self) -> str:
+        """What has passed, for the end."""
+        lost = self._service.lost_packets
+        if self.device.switch is None:
+            return "fanin p4: ended; no program was loaded"
+        tally = self.device.switch.tally
+        return (
+            f"fanin p4: ended; {tally.packets_in} packets in, {tally.packets_out} out, {tally.dropped} dropped by the "
+            f"program, {tally.failed} lost to what the program leaves undefined, {self._ports.unsent} that no port "
+            f"could send, {lost} packet-ins that no controller took"
+        )
+
+    def close(self) -> None:
+        """Give up ports and threads."""
+        self._ports.close()
+        self._server.close()
+
+
+def traced_device(cpu_port: int, report: Report) -> Device:
+    """A device that reports the way of every packet."""
+
+    def make(text: str | bytes, *, random: Callable[[int], int], native: bool | None = None) -> V1Switch:
+        made = TracedSwitch.from_json(text, random=random, native=False)
+        assert isinstance(made, TracedSwitch)
+        made.report = report
+        return made
+
+    return Device(cpu_port, secrets.randbelow, False, make)
+
+
+def load(device: Device, artefacts: Artefacts) -> None:
+    """Load a program; ConfigurationError when it is refused."""
+    load_config(
+        device,
+        p4runtime_pb2.ForwardingPipelineConfig(
+            p4info=read_p4info(artefacts.p4info), p4_device_config=artefacts.program
+        ),
+    )
+
+
+def load_config(device: Device, config: Any) -> None:
+    """The same of a ForwardingPipelineConfig."""
+    try:
+        device.set_pipeline(Actions.VERIFY_AND_COMMIT, config)
+    except StatusError as error:
+        raise ConfigurationError(f"the program cannot be run here: {error}") from None
+
+
+def write_entries(device: Device, path: Path) -> None:
+    """Carry out a WriteRequest in text form. ConfigurationError for a file that is none, or a refused update."""
+    try:
+        text = files.read(path, "--entries", MAX_ENTRIES_BYTES).decode()
+        request: Any = text_format.Parse(text, p4runtime_pb2.WriteRequest())
+    except (UnicodeDecodeError, text_format.ParseError, RecursionError) as error:
+        said = " ".join(str(error).split())
+        raise ConfigurationError(f"--entries {path} is no p4.v1.WriteRequest in text form: {said}") from None
+    for number, update in enumerate(request.updates, 1):
+        try:
+            device.write(update)
+        except StatusError as error:
+            raise ConfigurationError(f"--entries {path}: update {number} is refused: {error}") from None

@@ -1,0 +1,178 @@
+"""`fanin p4 run`: other people's programs on interfaces and sockets, with captures, traces and P4Runtime."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import queue
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("p4.v1.p4runtime_pb2", reason="needs p4runtime: pip install 'fanin[p4]'")
+grpc = pytest.importorskip("grpc", reason="needs grpcio: pip install 'fanin[p4]'")
+
+from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc  # noqa: E402
+
+from fanin.errors import ConfigurationError  # noqa: E402
+from fanin.formats.capture import read_pcap  # noqa: E402
+from fanin.switch.p4runtime.opening import BUILD, Artefacts  # noqa: E402
+from fanin.switch.p4runtime.server.p4info import read_p4info  # noqa: E402
+from fanin.switch.p4runtime.server.port_set import read_ports  # noqa: E402
+from fanin.switch.p4runtime.server.raw_port import RawPort  # noqa: E402
+from fanin.switch.p4runtime.standalone import RunOptions, StandaloneSwitch  # noqa: E402
+from tests.p4.router import CPU_PORT, ENTRIES, P4INFO, document  # noqa: E402
+
+WAIT_S = 20.0
+NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for veth pairs and packet sockets")
+NUMBERS = itertools.count()
+SHORTEST = 60
+"""No Ethernet frame is shorter; the router reads two bytes of it."""
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@contextlib.contextmanager
+def veth() -> Iterator[tuple[str, socket.socket]]:
+    """An interface for a port, and a socket on the other end of its cable."""
+    name = f"fr{os.getpid()}n{next(NUMBERS)}"[-13:]
+    ip("link", "add", f"{name}s", "type", "veth", "peer", "name", f"{name}h")
+    try:
+        for end in "sh":
+            Path(f"/proc/sys/net/ipv6/conf/{name}{end}/disable_ipv6").write_text("1", encoding="ascii")
+            ip("link", "set", f"{name}{end}", "up")
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as tap:
+            tap.bind((f"{name}h", 3))
+            tap.setsockopt(263, 23, 1)  # SOL_PACKET, PACKET_IGNORE_OUTGOING
+            _until_it_carries(f"{name}s", tap)
+            tap.settimeout(WAIT_S)
+            yield f"{name}s", tap
+    finally:
+        ip("link", "delete", f"{name}s")
+
+
+def _until_it_carries(name: str, tap: socket.socket) -> None:
+    """A new cable loses what is sent before the kernel has noticed that both ends are up."""
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as other:
+        other.bind((name, 3))
+        for ends in ((tap, other), (other, tap)):
+            ends[1].settimeout(0.05)
+            for _ in range(int(WAIT_S / 0.05)):
+                ends[0].send(frame(0xFF))
+                with contextlib.suppress(TimeoutError):
+                    ends[1].recv(2000)
+                    break
+            else:
+                raise AssertionError(f"nothing passes {name}")
+        tap.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while tap.recv(2000):
+                pass
+
+
+def frame(*head: int) -> bytes:
+    return bytes(head) + bytes(SHORTEST - len(head))
+
+
+def options(folder: Path, ports: dict[int, str], **more: object) -> RunOptions:
+    (folder / "entries.txtpb").write_text(ENTRIES)
+    given: dict[str, Any] = {
+        "artefacts": Artefacts(document().encode(), P4INFO),
+        "ports": ports,
+        "p4runtime": ("127.0.0.1", 0),
+        "entries": folder / "entries.txtpb",
+        "cpu_port": CPU_PORT,
+    }
+    return RunOptions(**(given | more))
+
+
+@NEEDS_ROOT
+def test_frames_pass_between_interfaces_as_the_entries_say_and_captures_have_them(tmp_path: Path) -> None:
+    with veth() as (first, at_first), veth() as (third, at_third):
+        ports = {1: first, 3: third}
+        with contextlib.closing(StandaloneSwitch(options(tmp_path, ports, captures=tmp_path))) as switch:
+            at_first.send(frame(0x2F, 7))  # no entry: dropped
+            at_first.send(frame(0x1F, 7))
+            assert at_third.recv(2000) == frame(0x1F, 9)
+            assert f"1={first}, 3={third}" in switch.describe()[1]
+        assert "2 packets in, 1 out, 1 dropped by the program, 0 lost" in switch.summary()
+    captured = {name: read_pcap((tmp_path / f"{name}.pcap").read_bytes()) for name in (f"{first}_in", f"{third}_out")}
+    assert captured == {f"{first}_in": [frame(0x2F, 7), frame(0x1F, 7)], f"{third}_out": [frame(0x1F, 9)]}
+
+
+@NEEDS_ROOT
+def test_what_the_switch_sends_does_not_come_back_to_it_and_a_tag_of_a_vlan_is_kept() -> None:
+    with veth() as (name, tap), contextlib.closing(RawPort(name)) as port:
+        assert port.send(frame(1, 2))
+        assert tap.recv(2000) == frame(1, 2)
+        tagged = bytes(12) + b"\x81\x00\x20\x05\x08\x00" + bytes(50)
+        tap.send(tagged)
+        got = iter(port.receive, None)
+        assert next(got) == tagged  # the kernel has taken the tag out of it meanwhile
+        assert port.receive() is None
+        assert not port.send(bytes(3000)), "longer than the interface takes"
+
+
+@NEEDS_ROOT
+def test_an_interface_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="port nosuch0: there is no such interface"):
+        RawPort("nosuch0")
+
+
+def test_every_packet_is_traced_where_that_is_asked_for(tmp_path: Path) -> None:
+    lines: queue.Queue[list[str]] = queue.Queue()
+    switch = StandaloneSwitch(options(tmp_path, {1: "udp:127.0.0.1:0"}, trace=lines.put))
+    with contextlib.closing(switch), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        port = int(re.findall(r"1=udp:127.0.0.1:(\d+)", switch.describe()[1])[0])
+        sender.sendto(b"x", ("127.0.0.1", port))
+        traced = lines.get(timeout=WAIT_S)
+        assert traced[0].startswith("packet of 43 bytes at port 1: 0200")
+        assert traced[-1] == "nothing leaves"
+        assert "Python interpreter" in switch.describe()[0]
+
+
+def test_a_switch_without_a_program_waits_for_a_controller_to_load_one(tmp_path: Path) -> None:
+    given = options(tmp_path, {}, artefacts=None, entries=None, device_id=4)
+    with contextlib.closing(StandaloneSwitch(given)) as switch:
+        assert "no program yet" in switch.describe()[0]
+        with grpc.insecure_channel(f"127.0.0.1:{switch.p4runtime_port}") as channel:
+            stub = p4runtime_pb2_grpc.P4RuntimeStub(channel)
+            request = p4runtime_pb2.StreamMessageRequest()
+            request.arbitration.device_id, request.arbitration.election_id.low = 4, 1
+            messages: queue.Queue[object] = queue.Queue()
+            messages.put(request)
+            stream = stub.StreamChannel(iter(messages.get, None))
+            assert next(iter(stream)).arbitration.status.code == 0
+            artefacts = Artefacts.read(BUILD / "v1model-64.json", BUILD / "v1model-64.p4info.txtpb")
+            config = p4runtime_pb2.SetForwardingPipelineConfigRequest(device_id=4, action=3)
+            config.election_id.low = 1
+            config.config.p4info.CopyFrom(read_p4info(artefacts.p4info))
+            config.config.p4_device_config = artefacts.program
+            stub.SetForwardingPipelineConfig(config)
+            assert switch.device.switch is not None
+            messages.put(None)
+            stream.cancel()
+
+
+@pytest.mark.parametrize("text", ["", "1", "x=veth0", "511=veth0", "510=veth0", "1=a,1=b", "-1=a", "1=", "1=a,"])
+def test_ports_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="--port"):
+        read_ports([text], CPU_PORT)
+
+
+@pytest.mark.parametrize("where", ["udp:", "udp:127.0.0.1", "udp:127.0.0.1:x", "udp:127.0.0.1:70000", "a" * 16])
+def test_places_that_are_none_are_refused(tmp_path: Path, where: str) -> None:
+    with pytest.raises(ConfigurationError, match="port"):
+        StandaloneSwitch(options(tmp_path, {1: where}))
+
+
+def test_ports_come_in_one_piece_or_in_several() -> None:
+    assert read_ports(["1=a,2=udp:127.0.0.1:5", "3=b"], CPU_PORT) == {1: "a", 2: "udp:127.0.0.1:5", 3: "b"}
