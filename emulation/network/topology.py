@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fanin.addresses import HOSTS
 from fanin.emulation.network.switch_place import OWN, SwitchPlace
 from fanin.errors import ConfigurationError
 from fanin.protocol import control
+from fanin.protocol.spread import optimal_parts
 from fanin.protocol.wire import MAX_WORKERS
 
 ROOT_HOST = 1
@@ -98,13 +100,13 @@ class Topology:
             raise ConfigurationError(f"racks = {self.racks}; must be in 1..{MAX_RACKS}")
         if not 1 <= per_host <= MAX_WORKERS:
             raise ConfigurationError(f"ranks_per_host = {per_host}; must be in 1..{MAX_WORKERS}")
-        switches = self.racks if place.kind == "own" else MAX_WORKERS if place.kind == "hosts" else 1
+        switches = self.racks if place.kind == "own" else MAX_WORKERS if place.on_hosts else 1
         most = min(MAX_TOTAL_WORKERS, MAX_WORKERS * switches)
         if not 1 <= self.workers <= most:
             raise ConfigurationError(f"workers = {self.workers}; must be in 1..{most}, with the switch at {place}")
         if self.workers % per_host:
             raise ConfigurationError(f"ranks_per_host = {per_host}; must divide the number of workers, {self.workers}")
-        if place.kind == "hosts" and self.hosts > MAX_WORKERS:
+        if place.on_hosts and self.hosts > MAX_WORKERS:
             raise ConfigurationError(
                 f"workers = {self.workers} on {self.hosts} hosts; at most {MAX_WORKERS} have shards"
             )
@@ -124,6 +126,12 @@ class Topology:
             self.check_worker(host)
         elif not 0 <= host < self.hosts:
             raise ConfigurationError(f"there is no host {host}: hosts are 0..{self.hosts - 1}")
+
+    @property
+    def parts(self) -> tuple[float, ...]:
+        """How much of a tensor the shards on hosts and on spare ones sum, as ranks deal it out."""
+        hosts = self.hosts if self.switch_at.on_hosts else 0
+        return optimal_parts([1.0] * hosts, [1.0] * self.switch_at.spares)
 
     @property
     def hosts(self) -> int:
@@ -181,7 +189,8 @@ class Topology:
     def rank_environment(self, worker: int) -> dict[str, str]:
         """What tells a rank where it is, and where its sums are made."""
         addresses = self.switch_addresses(worker)
-        words = ",".join(f"udp://{address}:{control.DEFAULT_PORT}" for address in addresses)
+        named = [f"udp://{address}:{control.DEFAULT_PORT}" for address in addresses]
+        words = ",".join([HOSTS] * (self.switch_at.kind == "spare") + named)
         environment = {
             "FANIN_HOST": f"host {self.host_of(worker)}",
             "FANIN_SWITCH": words or self.switch_at.kind,

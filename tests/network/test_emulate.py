@@ -138,7 +138,7 @@ def test_racks_of_workers_get_one_switchs_sums(target: str, tmp_path: Path) -> N
 
 
 def test_ranks_that_share_hosts_sum_at_a_spare_one_beside_tcp(tmp_path: Path) -> None:
-    scenario = Scenario(workers=4, ranks_per_host=2, switch_at="spare:1", rate="100mbit", tcp_flows=1)
+    scenario = Scenario(workers=4, ranks_per_host=2, switch_at="spare-only:1", rate="100mbit", tcp_flows=1)
     record = run(scenario, *reductions(3), tmp_path=tmp_path)
     assert record.outcome == "finished", record
     assert {progress.loss for progress in record.progress} == {0.0}
@@ -149,7 +149,9 @@ def test_ranks_that_share_hosts_sum_at_a_spare_one_beside_tcp(tmp_path: Path) ->
 
 
 def test_one_of_two_ranks_on_a_host_can_be_killed(tmp_path: Path) -> None:
-    scenario = Scenario(workers=2, ranks_per_host=2, switch_at="spare:1", rate="20mbit", faults=("kill=worker:1@0.5s",))
+    scenario = Scenario(
+        workers=2, ranks_per_host=2, switch_at="spare-only:1", rate="20mbit", faults=("kill=worker:1@0.5s",)
+    )
     record = run(scenario, *reductions(1000), tmp_path=tmp_path)
     assert record.outcome == "failed"
     assert "SIGKILL" in record.workers[1].outcome

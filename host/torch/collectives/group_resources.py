@@ -212,6 +212,7 @@ class GroupResources:
             return join_shards(
                 options=self.options, switches=meeting.switches, local=meeting.local, job_name=meeting.job_name,
                 rank=self.rank, size=self.size, credentials=meeting.credentials, interrupted=interrupted,
+                spread=meeting.spread,
             )  # fmt: skip
         shared = self.options.shared_memory if meeting.local else False
         return Session.join(
