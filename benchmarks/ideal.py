@@ -65,6 +65,8 @@ def _copies(topology: Topology, rival: Rival, host: int) -> float:
     if rival.backend != "fanin":
         return rival.bytes_through_wire(topology.workers) if topology.hosts > 1 else 0.0
     per_host, hosts = topology.ranks_per_host, topology.hosts
+    if topology.rack_plan is not None:
+        return topology.rack_plan.link_load(host, per_host)
     if topology.switch_at.on_hosts:
         return link_loads(topology.parts, hosts)[host]  # ranks of one host meet there first
     if topology.switch_at.kind == "rank0":
@@ -81,6 +83,8 @@ def _uplink_copies(topology: Topology, rival: Rival, rack: int) -> float:
     ranks = inside * topology.ranks_per_host
     if topology.switch_at.kind == "own":
         return 1.0  # the rack's switch sums first
+    if topology.rack_plan is not None:
+        return topology.rack_plan.uplink_load(rack)
     if topology.switch_at.on_hosts:
         within = inside * topology.parts[0]
         return inside * (1 - within) + within * (hosts - inside)

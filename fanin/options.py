@@ -64,6 +64,9 @@ class Options:
     ranks are on one host, else one on each host."""
     host: str | None = None
     """Any text: ranks with the same one count as ranks of one host, which share memory. None: as the kernel has it."""
+    rack: str | None = None
+    """Any text, on every host or on none: hosts with the same one are behind one uplink. Sums are then made inside a
+    rack before anything crosses its uplink (docs/torch.md, *Racks*)."""
     link: float | None = None
     """Rate of this host's link, in a unit that is the same on all hosts, 0.001..1,000,000; with shards on hosts, those
     with fast links sum more. None: what `hosts=` says, or 1."""
@@ -134,7 +137,7 @@ class Options:
                 raise ConfigurationError(text)
 
         _ = self.switch_list
-        for name, text in (("host", self.host),):
+        for name, text in (("host", self.host), ("rack", self.rack)):
             legal = text is None or (text.isprintable() and 0 < len(text) <= MAX_HOST_CHARACTERS)
             check(legal, f"{name} = {text!r}: expected text of 1 to {MAX_HOST_CHARACTERS} characters")
         check(

@@ -1,9 +1,9 @@
 """What a cluster looks like: hosts, workers, switches, links. Only descriptions; fabric.py builds them.
 
 One Ethernet segment: the root namespace holds a bridge with an address, and a port per host; with racks, each rack has
-a namespace and a bridge of its own, joined to the root's by an uplink. So gloo and MPI see an ordinary switched
-network. Where fanin's switch is in it, SwitchPlace says: by default where a real one would be, behind every port at
-each one's own rate, in the namespaces of the bridges.
+a namespace and a bridge of its own, joined to the root's by an uplink; ranks that start shards are told so. gloo
+and MPI see an ordinary switched network. Where fanin's switch is in it, SwitchPlace says: by default where a real one
+would be, behind every port at each one's own rate, in the namespaces of the bridges.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from fanin.addresses import HOSTS
 from fanin.emulation.network.switch_place import OWN, SwitchPlace
 from fanin.errors import ConfigurationError
 from fanin.protocol import control
+from fanin.protocol.racks import RackPlan
 from fanin.protocol.spread import optimal_parts
 from fanin.protocol.wire import MAX_WORKERS
 
@@ -134,6 +135,16 @@ class Topology:
         return optimal_parts([1.0] * hosts, [1.0] * self.switch_at.spares)
 
     @property
+    def rack_plan(self) -> RackPlan | None:
+        """Where ranks make their sums that are told of racks; None where they are not, or it makes no difference."""
+        if self.switch_at.kind != "hosts" or not 1 < self.racks < self.hosts:
+            return None
+        found: dict[int, list[int]] = {}
+        for host in range(self.hosts):
+            found.setdefault(self.rack_of(host), []).append(host)
+        return RackPlan.of(tuple(found.values()))
+
+    @property
     def hosts(self) -> int:
         """Those with workers."""
         return self.workers // self.ranks_per_host
@@ -198,6 +209,8 @@ class Topology:
             "LOCAL_WORLD_SIZE": str(self.ranks_per_host),
             "MASTER_ADDR": self.worker_address(0),
         }
+        if self.rack_plan is not None:
+            environment["FANIN_RACK"] = f"rack {self.rack_of(self.host_of(worker))}"
         if self.switch_at.kind == "rank0":
             # Nobody asks then who is on which host, and memory would be shared past all links.
             environment["FANIN_SHARED_MEMORY"] = "0"

@@ -24,9 +24,9 @@ from fanin.host.torch.collectives import (
     work,
 )
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
-from fanin.options import Options
+from fanin.options import ENVIRONMENT_PREFIX, Options
 
-LAUNCHERS = ("FANIN_SWITCH", "FANIN_HOST", "FANIN_LINK")
+LAUNCHERS = ("FANIN_SWITCH", "FANIN_HOST", "FANIN_RACK", "FANIN_LINK")
 """Variables that say where things are, which a launcher knows and a program does not."""
 
 _world: weakref.ref[FaninProcessGroup] | None = None
@@ -62,15 +62,16 @@ def create(backend_options: Any, pg_options: Any) -> FaninProcessGroup:
 def options_for(pg_options: Any, inherited: Options | None) -> Options:
     """The user's options; else those of the world's group; else the environment's.
 
-    FANIN_SWITCH, FANIN_HOST and FANIN_LINK fill in what is the launcher's to know rather than the program's.
+    FANIN_SWITCH, FANIN_HOST, FANIN_RACK and FANIN_LINK fill in what a launcher knows rather than the program.
     """
     if pg_options is None:
         return inherited or Options.from_environment(os.environ)
     if not isinstance(pg_options, Options):
         raise ConfigurationError(f"pg_options must be a fanin.Options, not {type(pg_options).__name__}")
     told = Options.from_environment({name: text for name, text in os.environ.items() if name in LAUNCHERS})
-    switch, host = pg_options.switch or told.switch, pg_options.host or told.host
-    return dataclasses.replace(pg_options, switch=switch, host=host, link=pg_options.link or told.link)
+    names = [name.removeprefix(ENVIRONMENT_PREFIX).lower() for name in LAUNCHERS]
+    filled = {name: getattr(pg_options, name) or getattr(told, name) for name in names}
+    return dataclasses.replace(pg_options, **filled)
 
 
 def counters(group: c10d.ProcessGroup | None = None) -> dict[str, int | float]:

@@ -51,6 +51,9 @@ def test_ranks_are_told_the_addresses_of_switches_that_are_there() -> None:
     assert [each.partition("://")[0] for each in spares.split(",")] == ["udp", "udp"]
     assert len(set(spares.split(","))) == 2
     tree = Topology(workers=4, racks=2)
+    assert "FANIN_RACK" not in tree.rank_environment(0), "racks have switches of their own"
+    racks = [Topology(workers=4, racks=2, switch_at=HOSTS).rank_environment(rank)["FANIN_RACK"] for rank in range(4)]
+    assert racks == ["rack 0"] * 2 + ["rack 1"] * 2
     assert tree.rank_environment(0)["FANIN_SWITCH"] != tree.rank_environment(3)["FANIN_SWITCH"]
     beside = Topology(workers=4, switch_at=RANK0).rank_environment(1)
     assert (beside["FANIN_SWITCH"], beside["FANIN_SHARED_MEMORY"]) == ("rank0", "0"), "memory would go past the links"
@@ -108,7 +111,8 @@ def test_the_ideal_is_what_the_busiest_link_carries() -> None:
     assert ideal(workers=16, ranks_per_host=2, switch_at=SwitchPlace.parse("spare:4")) == pytest.approx(112 / 88)
     assert ideal(workers=8, switch_at=SwitchPlace.parse("spare:8")) == pytest.approx(1)
     assert ideal(workers=8, racks=2) == pytest.approx(1), "a rack's switch sends one stream up"
-    assert ideal(workers=8, racks=2, switch_at=HOSTS) == pytest.approx(2 * 4 * 4 / 8)
+    assert ideal(workers=8, racks=2, switch_at=HOSTS) == pytest.approx(2 * 3 / 4 + 1 / 4), "hosts' links; uplinks: 1"
+    assert ideal(workers=2, racks=2, switch_at=HOSTS) == pytest.approx(1)
     assert ideal(workers=8, racks=2, switch_at=SwitchPlace.parse("spare:8")) == pytest.approx(4)
     assert ideal(workers=8, racks=2, switch_at=SwitchPlace.parse("spare:4")) == pytest.approx(4, rel=0.01)
 

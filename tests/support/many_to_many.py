@@ -77,7 +77,7 @@ class ManyToMany:
         return tuple(
             sum(each[mine] for each in out) + sum(each[theirs] for each in back)
             for mine, theirs in (("bytes_out", "bytes_in"), ("bytes_in", "bytes_out"))
-        )  # type: ignore[return-value]
+        )
 
     def total(self, counter: str) -> int:
         """A counter, added up over all flows."""

@@ -134,6 +134,8 @@ def test_weights_are_rates_of_links() -> None:
     ("others", "said"),
     [
         ({"host": "d", "switch": A}, f"rank 3 was given FANIN_SWITCH={A}, and rank 0 FANIN_SWITCH=hosts,{A},{B}"),
+        ({"host": "d", "rack": "r"}, "ranks 0, 1, 2 were given no FANIN_RACK"),
+        ({"host": "a", "rack": "r"}, "ranks 0 and 3 are on one host, and were given FANIN_RACK=None and r"),
         ({"host": "a", "link": 2.0}, "ranks 0 and 3 are on one host, and were given FANIN_LINK=None and 2.0"),
     ],
 )
@@ -151,6 +153,20 @@ def test_ranks_that_were_told_different_things_are_named_to_all(others: dict[str
     assert all(said in text for text in told)
 
 
+def test_racks_beside_addresses_are_refused() -> None:
+    store = c10d.HashStore()
+    options = in_racks("a1", "a2", "b1", "b2", switch=f"hosts,{A}")
+
+    def of(rank: int) -> None:
+        with pytest.raises(
+            (ConfigurationError, SwitchUnreachableError), match="leave out the addresses, or FANIN_RACK"
+        ):
+            meet(store, rank, SIZE, "j", options[rank], TIMEOUT)
+
+    with ThreadPoolExecutor(SIZE) as pool:
+        list(pool.map(of, range(SIZE)))
+
+
 def test_a_group_within_the_world_keeps_the_spare_switches() -> None:
     world = met(on_hosts("a", "b", "c", "d", switch=f"hosts,{A},{B}"))
     across = in_the_world(world, [1, 3])
@@ -159,6 +175,48 @@ def test_a_group_within_the_world_keeps_the_spare_switches() -> None:
     assert [each.home for each in across] == [0, 1]
     spread = in_the_world(world, [0, 1, 2, 3])
     assert {each.shards for each in spread} == {world[0].shards}
+
+
+def in_racks(*names: str, **given: object) -> list[Options]:
+    """A host for each, in the rack of its first letter."""
+    return [Options(host=name, rack=name[0], **given) for name in names]  # type: ignore[arg-type]
+
+
+def test_ranks_in_racks_meet_at_leaves_on_their_racks_hosts() -> None:
+    found = met(in_racks("a1", "a2", "b1", "b2"))
+    assert len({each.shards for each in found}) == 1
+    assert [len(each.switches) for each in found] == [2] * SIZE
+    assert found[0].switches == found[1].switches != found[2].switches == found[3].switches
+    assert not set(found[0].switches) & set(found[2].switches)
+    assert set(found[0].shards) == {found[0].own[0], found[0].own[2]}, "one root in each rack"
+    assert [each.local for each in found] == [frozenset({found[rank].leaves[rank % 2]}) for rank in (0, 1, 3, 2)]
+    assert all(each.holds_switch for each in found)
+
+
+def test_groups_within_a_rack_use_its_hosts_and_others_the_tree() -> None:
+    world = met(in_racks("a1", "a2", "b1", "b2", "a1", "b2"), size=6)
+    within = in_the_world(world, [0, 1])
+    assert {each.switches for each in within} == {world[0].own[:2]}
+    assert [each.local for each in within] == [frozenset({world[0].own[rank]}) for rank in (0, 1)]
+    at_home = in_the_world(world, [0, 4])
+    assert {each.switches for each in at_home} == {world[0].own[:1]}
+    across = in_the_world(world, [1, 3])
+    assert [each.switches for each in across] == [world[1].leaves, world[3].leaves]
+    assert across[0].job_name == across[1].job_name != world[0].job_name
+    assert not any(each.holds_switch for each in (*within, *across))
+
+
+def test_racks_that_make_no_difference_are_left_alone() -> None:
+    one = met(in_racks("a1", "a2", "a3", "a4"))
+    assert (len(one[0].shards), one[0].leaves) == (SIZE, ())
+    apart = met(in_racks("a", "b", "c", "d"))
+    assert (len(apart[0].shards), apart[0].leaves) == (SIZE, ())
+
+
+def test_racks_and_survival_exclude_each_other_loudly(caplog: pytest.LogCaptureFixture) -> None:
+    found = met(in_racks("a1", "a2", "b1", "b2", on_worker_loss="continue"))
+    assert (len(found[0].shards), found[0].leaves) == (SIZE, ())
+    assert "FANIN_RACK has no effect" in caplog.text
 
 
 def in_the_world(world: list[Meeting], ranks: list[int]) -> list[Meeting]:

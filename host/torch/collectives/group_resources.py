@@ -204,7 +204,7 @@ class GroupResources:
         except JoinTimeoutError as error:  # in words that torch's programs look for, too
             timeout_ms = self.options.join_timeout_s * 1000
             raise JoinTimeoutError(error.missing, f"timeout after {timeout_ms:.0f}ms: {error}") from error
-        log.info("%s", session.description)
+        log.info("%s%s", session.description, meeting.in_words)
         return session
 
     def _join_meeting(self, meeting: Meeting, interrupted: Callable[[], None]) -> AnySession:

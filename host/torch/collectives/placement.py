@@ -12,6 +12,9 @@
 How much each of several shards sums follows from the rates of their links (fanin/protocol/spread.py), which are alike
 unless weights in FANIN_SWITCH or a host's FANIN_LINK say otherwise. A host whose shard would get nothing has none.
 
+Where hosts are in racks (FANIN_RACK on each), sums are made inside a rack first (fanin/protocol/racks.py): its ranks
+meet at shards on its own hosts, which are leaves of shards that add up the racks. They take the place of hosts' leaves.
+
 Ranks are on one host if they could share memory: the same boot of the same kernel, and one namespace of process
 numbers, since shared memory is found through them. FANIN_HOST overrides it: any text, the same for ranks of one host.
 
@@ -76,6 +79,8 @@ class Facts:
 
     host: str
     """What tells the host from others."""
+    rack: str | None = None
+    """What tells its rack from others."""
     link: float | None = None
     """Rate of its link."""
     switch: str = ""
@@ -84,7 +89,7 @@ class Facts:
     @classmethod
     def of(cls, options: Options) -> Facts:
         """This rank's."""
-        return cls(host=host_identity(options), link=options.link, switch=options.switch or "")
+        return cls(host=host_identity(options), rack=options.rack, link=options.link, switch=options.switch or "")
 
     def text(self) -> str:
         """For the store."""
@@ -110,7 +115,7 @@ class Shards:
 def judge(facts: Sequence[Facts]) -> None:
     """ConfigurationError for ranks that were not told the same."""
     first = SwitchList.parse(facts[0].switch) if facts[0].switch else SwitchList()
-    link_of: dict[str, tuple[int, float | None]] = {}
+    first_of: dict[str, int] = {}
     for rank, each in enumerate(facts):
         said = SwitchList.parse(each.switch) if each.switch else first
         if (said.word == HOSTS, len(said.addresses)) != (first.word == HOSTS, len(first.addresses)):
@@ -118,12 +123,24 @@ def judge(facts: Sequence[Facts]) -> None:
                 f"rank {rank} was given FANIN_SWITCH={each.switch}, and rank 0 "
                 f"{f'FANIN_SWITCH={facts[0].switch}' if facts[0].switch else 'none'}. Remedy: the same on all ranks"
             )
-        other, link = link_of.setdefault(each.host, (rank, each.link))
-        if link != each.link:
-            raise ConfigurationError(
-                f"ranks {other} and {rank} are on one host, and were given FANIN_LINK={link} and {each.link}. Remedy: "
-                "the same for all ranks of a host"
-            )
+        other = first_of.setdefault(each.host, rank)
+        for name, one, two in (("LINK", facts[other].link, each.link), ("RACK", facts[other].rack, each.rack)):
+            if one != two:
+                raise ConfigurationError(
+                    f"ranks {other} and {rank} are on one host, and were given FANIN_{name}={one} and {two}. Remedy: "
+                    "the same for all ranks of a host"
+                )
+    without = [rank for rank, each in enumerate(facts) if each.rack is None]
+    if without and len(without) < len(facts):
+        raise ConfigurationError(
+            f"ranks {', '.join(map(str, without))} were given no FANIN_RACK, and others were. Remedy: give it to all "
+            "ranks, or to none"
+        )
+    if first.addresses and not without:
+        raise ConfigurationError(
+            f"FANIN_SWITCH={facts[0].switch} with FANIN_RACK: in racks sums are made by the hosts' own shards alone. "
+            "Remedy: leave out the addresses, or FANIN_RACK"
+        )
 
 
 def shards_for(hosts: Hosts, facts: Sequence[Facts], said: SwitchList) -> Shards:
@@ -137,6 +154,26 @@ def shards_for(hosts: Hosts, facts: Sequence[Facts], said: SwitchList) -> Shards
         tuple(where for where, _ in used if isinstance(where, SwitchAddress)),
         tuple(weight for _, weight in used),
     )
+
+
+def racks_for(hosts: Hosts, facts: Sequence[Facts], options: Options) -> tuple[tuple[int, ...], ...]:
+    """The numbers of the hosts of each rack; nothing where racks make no difference, or, with a warning, cannot."""
+    found: dict[str | None, list[int]] = {}
+    for number, leader in enumerate(hosts.leaders):
+        found.setdefault(facts[leader].rack, []).append(number)
+    racks = tuple(map(tuple, found.values()))
+    if None in found or not 1 < len(racks) < len(hosts.ranks):
+        return ()
+    crowd = max(sum(len(hosts.ranks[number]) for number in rack) for rack in racks)
+    why = ""
+    if options.on_worker_loss != "raise":
+        why = "on_worker_loss='continue' keeps ranks out of leaves, which end with the first rank that is lost"
+    elif crowd > MAX_WORKERS or len(racks) > MAX_WORKERS:
+        why = f"{len(racks)} racks with up to {crowd} ranks each are too many: a switch takes {MAX_WORKERS}"
+    if why:
+        log.warning("FANIN_RACK has no effect, and racks' uplinks carry what all hosts exchange: %s", why)
+        return ()
+    return racks
 
 
 def host_identity(options: Options) -> str:

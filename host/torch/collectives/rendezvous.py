@@ -42,10 +42,12 @@ from fanin.host.torch.collectives.placement import (
     check_size,
     hosts_of,
     judge,
+    racks_for,
     shards_for,
     where_to_sum,
 )
 from fanin.options import Options, SwitchAddress
+from fanin.protocol.racks import RackPlan
 from fanin.protocol.seal import SECRET_BYTES, Credentials
 from fanin.protocol.spread import Spread, optimal_parts, weights_of
 
@@ -247,6 +249,10 @@ class Meeting:
     """The number of the shard on this rank's own host, where there is one."""
     leaves: tuple[SwitchAddress, ...] = ()
     """This host's leaf of every shard, where hosts have several ranks: they meet at home first."""
+    racks: RackPlan | None = None
+    """Where hosts are in racks: then `leaves` are those of this rank's rack, on its hosts, and `shards` add them up."""
+    own: tuple[SwitchAddress, ...] = ()
+    """In racks, the shards that `leaders` have started, of which `shards` are some."""
     holds_switch: bool = False
     lost: frozenset[int] = frozenset()
     """The numbers of shards that were lost since."""
@@ -274,9 +280,21 @@ class Meeting:
     @property
     def local(self) -> frozenset[SwitchAddress]:
         """The switches whose shared memory may be used: all of them where nobody has told hosts apart."""
+        if self.racks is not None and self.leaves:
+            assert self.hosts is not None
+            assert self.home is not None
+            return frozenset(self.leaves[slice_] for slice_ in self.racks.leaves_on(self.home))
         if self.leaves or self.hosts is None or len(self.hosts.ranks) == 1:
             return frozenset(self.switches)
         return frozenset() if self.home is None else frozenset({self.shards[self.home]})
+
+    @property
+    def in_words(self) -> str:
+        """What its switches are leaves of, if they are; for people, behind what a session says of itself."""
+        if not self.leaves:
+            return ""
+        where = "leaves on this host" if self.racks is None else f"leaves in this rack, one of {len(self.racks.racks)},"
+        return f"; these are {where} of {', '.join(map(str, self.shards))}"
 
     def close(self) -> None:
         """Let go of the embedded switch, if this group holds it. Idempotent."""
@@ -287,7 +305,7 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What rank 0 says. `of_world` is there, or `switches` or `starts` or both."""
+    """What rank 0 says. `of_world` or `through_racks` is there, or `switches` or `starts` or both."""
 
     job: str = ""
     error: str = ""
@@ -295,6 +313,8 @@ class _Told:
     """Addresses that are there."""
     of_world: tuple[int, ...] = ()
     """Shards of the world's group, by number."""
+    through_racks: bool = False
+    """As the world's group: through its racks' leaves."""
     starts: bool = False
     """`leaders` are to start a shard each."""
     leaders: tuple[int, ...] = ()
@@ -302,6 +322,8 @@ class _Told:
     """Of the shards that are started, and then of `switches`; or of `of_world`."""
     leaves: bool = False
     """Hosts have leaves of the shards."""
+    racks: tuple[tuple[int, ...], ...] = ()
+    """The numbers of the hosts of each rack, where racks have leaves of shards that add them up."""
     secret: str | None = None
     """Secret of the job; None: all ranks were given it."""
     hosts: tuple[tuple[int, ...], ...] = ()
@@ -313,7 +335,8 @@ class _Told:
     def read(cls, text: bytes) -> _Told:
         told = json.loads(text)
         lists = {name: tuple(told[name]) for name in ("switches", "of_world", "leaders", "weights")}
-        return cls(**told | lists | {"hosts": tuple(tuple(ranks) for ranks in told["hosts"])})
+        lists |= {name: tuple(map(tuple, told[name])) for name in ("hosts", "racks")}
+        return cls(**told | lists)
 
 
 def meet(
@@ -359,7 +382,7 @@ def hear(
     if secret is None:
         raise ConfigurationError("rank 0 was given FANIN_SECRET, this rank was not. Remedy: give it to all, or to none")
     hosts = Hosts(told.hosts) if told.hosts else None
-    if told.of_world and (options.switch_list.word or not options.switches):
+    if (told.of_world or told.through_racks) and (options.switch_list.word or not options.switches):
         assert world is not None, "all ranks of a group within the world are in the world"
         return _within_world(told, secret, world, hosts)
     there = options.switches or tuple(map(SwitchAddress.parse, told.switches))
@@ -374,6 +397,8 @@ def hear(
             meeting.holds_switch = _start_shard(store, rank, options, secret, alone=len(leaders) == 1)
         started = tuple(_address_of(store, _shard_key(leader), leader, patience)[0] for leader in leaders)
         meeting.shards = (*started, *there) if told.switches else started
+        if told.racks:
+            _meet_in_racks(store, meeting, rank, RackPlan.of(told.racks), options, patience, starts=starts)
         if told.leaves:
             leader = hosts.leader_of(rank)
             if starts and rank == leader:
@@ -385,6 +410,29 @@ def hear(
         meeting.close()
         raise
     return meeting
+
+
+def _meet_in_racks(
+    store: c10d.Store, meeting: Meeting, rank: int, plan: RackPlan, options: Options, patience: timedelta,
+    *, starts: bool,
+) -> None:  # fmt: skip
+    """Start what this host runs for its rack, and hear of the rack's other leaves."""
+    hosts = meeting.hosts
+    assert hosts is not None
+    meeting.racks, meeting.own = plan, meeting.shards
+    meeting.shards = tuple(meeting.own[host] for host in plan.roots)
+    meeting.weights = ()
+    meeting.home = host = hosts.of(rank)
+    parents = [meeting.shards[slice_] for slice_ in plan.leaves_on(host)]
+    if starts and rank == hosts.leaders[host] and parents:
+        leaf_options = replace(options, flows=1)
+        _tell(store, _leaves_key(rank), lambda: SHARED.start_leaves(parents, leaf_options, meeting.secret))
+    found: dict[int, SwitchAddress] = {}
+    for number in plan.racks[plan.rack_of(host)]:
+        if slices := plan.leaves_on(number):
+            leader = hosts.leaders[number]
+            found |= zip(slices, _address_of(store, _leaves_key(leader), leader, patience), strict=True)
+    meeting.leaves = tuple(address for _, address in sorted(found.items()))
 
 
 def _home(hosts: Hosts, leaders: Sequence[int], rank: int) -> int | None:
@@ -422,8 +470,11 @@ def _decided(
     if not spread:
         check_size(size, leaves=False)
         return _Told(starts=True, leaders=(0,), hosts=hosts.ranks, secret=drawn)
-    leaves = 1 < len(hosts.ranks) < size and options.on_worker_loss == "raise"
-    check_size(size, leaves=leaves)
+    racks = racks_for(hosts, facts, options)
+    leaves = not racks and 1 < len(hosts.ranks) < size and options.on_worker_loss == "raise"
+    check_size(size, leaves=leaves or bool(racks))
+    if racks:
+        return _Told(starts=True, leaders=hosts.leaders, racks=racks, hosts=hosts.ranks, secret=drawn)
     shards = shards_for(hosts, facts, said)
     return _Told(
         starts=True, leaders=shards.leaders, switches=tuple(map(str, shards.addresses)), weights=shards.weights,
@@ -440,6 +491,10 @@ def _of_world(world: Meeting, global_ranks: Sequence[int]) -> _Told:
     if world.hosts is None:
         return _Told(of_world=left, weights=_weights(world, left), secret=world.secret)
     numbers, ranks = _by_host(world.hosts, global_ranks)
+    if world.racks is not None:
+        homes = [world.leaders.index(leader) for leader in numbers]
+        across = len({world.racks.rack_of(host) for host in homes}) > 1
+        return _Told(of_world=() if across else tuple(homes), through_racks=across, hosts=ranks, secret=world.secret)
     if len(world.shards) == 1:
         return _Told(of_world=(0,), hosts=ranks, secret=world.secret)
     homes = [home for number in numbers if (home := _home(world.hosts, world.leaders, number)) is not None]
@@ -467,9 +522,12 @@ def _by_host(hosts: Hosts, global_ranks: Sequence[int]) -> tuple[tuple[int, ...]
 
 def _within_world(told: _Told, secret: str, world: Meeting, hosts: Hosts | None) -> Meeting:
     """Through the world's own leaves, unless all of the group's ranks are at home there."""
-    shards = tuple(world.shards[number] for number in told.of_world)
+    if told.through_racks:
+        return replace(world, job_name=told.job, secret=secret, holds_switch=False, lost=frozenset())
+    shards = tuple((world.own or world.shards)[number] for number in told.of_world)
     home = None if world.home not in told.of_world else told.of_world.index(world.home)
-    leaves = tuple(world.leaves[number] for number in told.of_world) if world.leaves and len(shards) > 1 else ()
+    through_leaves = world.leaves and world.racks is None and len(shards) > 1
+    leaves = tuple(world.leaves[number] for number in told.of_world) if through_leaves else ()
     return Meeting(told.job, secret, world.discloses, shards, told.weights, hosts, home=home, leaves=leaves)
 
 
