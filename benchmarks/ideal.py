@@ -7,6 +7,7 @@ from fanin.emulation.network.topology import Link, Topology
 from fanin.numerics.fixed_point import Codec
 from fanin.numerics.lanes import WORD_BITS
 from fanin.numerics.reduction import Element
+from fanin.protocol.spread import link_loads
 from fanin.protocol.window import packet_shape
 from fanin.protocol.wire import HEADER_BYTES, WORD_BYTES, codes_bytes
 
@@ -26,7 +27,8 @@ def ideal_s(topology: Topology, rival: Rival, size: int) -> float | None:
     loads = [(copies, link) for copies, link in hosts if link.rate_bit_s is not None]
     spares = topology.switch_at.spares
     if rival.backend == "fanin" and spares:
-        loads += [(topology.workers / spares, topology.link)] * spares
+        senders = topology.hosts if topology.switch_at.on_hosts else topology.workers
+        loads += [(senders * topology.parts[-1], topology.link)] * spares
     if topology.racks > 1:
         racks = range(topology.racks)
         loads += [(_uplink_copies(topology, rival, rack), topology.uplink) for rack in racks]
@@ -63,8 +65,10 @@ def _copies(topology: Topology, rival: Rival, host: int) -> float:
     if rival.backend != "fanin":
         return rival.bytes_through_wire(topology.workers) if topology.hosts > 1 else 0.0
     per_host, hosts = topology.ranks_per_host, topology.hosts
-    if topology.switch_at.kind == "hosts":
-        return 2 * (hosts - 1) / hosts  # ranks of one host meet there first
+    if topology.rack_plan is not None:
+        return topology.rack_plan.link_load(host, per_host)
+    if topology.switch_at.on_hosts:
+        return link_loads(topology.parts, hosts)[host]  # ranks of one host meet there first
     if topology.switch_at.kind == "rank0":
         return topology.workers - per_host if host == 0 else per_host
     return per_host
@@ -79,8 +83,11 @@ def _uplink_copies(topology: Topology, rival: Rival, rack: int) -> float:
     ranks = inside * topology.ranks_per_host
     if topology.switch_at.kind == "own":
         return 1.0  # the rack's switch sums first
-    if topology.switch_at.kind == "hosts":
-        return 2 * inside * (hosts - inside) / hosts
+    if topology.rack_plan is not None:
+        return topology.rack_plan.uplink_load(rack)
+    if topology.switch_at.on_hosts:
+        within = inside * topology.parts[0]
+        return inside * (1 - within) + within * (hosts - inside)
     if topology.switch_at.kind == "rank0":
         return topology.workers - ranks if topology.rack_of(0) == rack else ranks
     return ranks

@@ -6,24 +6,19 @@ Reading the environment is the caller's: `Options.from_environment` takes a mapp
 from __future__ import annotations
 
 import dataclasses
-import ipaddress
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
-from urllib.parse import urlsplit
 
+from fanin.addresses import MAX_WEIGHT, MIN_WEIGHT, SwitchList
+from fanin.addresses import SwitchAddress as SwitchAddress
 from fanin.errors import ConfigurationError
 from fanin.faults import FaultPlan, FaultSchedule
 from fanin.numerics.reduction import WIDE_SUMS, lanes_number
-from fanin.schemes import DEFAULT, SCHEMES, either
 
 ENVIRONMENT_PREFIX = "FANIN_"
-PLACEMENTS = ("rank0", "hosts")
-"""Words that may stand in an address's place: switches that ranks start themselves."""
 MAX_HOST_CHARACTERS = 200
-MAX_SWITCHES = 64
-"""Addresses of one job: a worker has sockets and threads for each."""
 MIN_SECRET_CHARACTERS = 16
 """Shortest secret that people may choose: an attacker who sees messages of the job can try to guess it."""
 EXACT_ELEMENTS = 256
@@ -33,50 +28,6 @@ EXACT_WORDS = 4096
 MAX_EXACT_ELEMENTS = 1 << 31
 """A limit for the option; what it costs is N times the bytes."""
 MIN_JOIN_TIMEOUT_S = 0.01
-_FORM = "{}://host:port"
-
-
-def check_brackets(what: str, text: str, before: str = "") -> None:
-    """ConfigurationError for an IPv6 address without brackets, whose last group nobody can tell from a port."""
-    host, _, port = text.rpartition(":")
-    if ":" in host and "[" not in host and "@" not in host:
-        raise ConfigurationError(f"{what}: write an IPv6 address in brackets, as in {before}[{host}]:{port}")
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchAddress:
-    """Where a switch is: `udp://host:port` or another of fanin/schemes.py. Control is TCP at the same port."""
-
-    scheme: str
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> SwitchAddress:
-        """Read a URL; ConfigurationError says what is wrong with it."""
-        scheme, _, rest = text.partition("://")
-        check_brackets(f"switch address {text!r}", rest.removesuffix("/"), f"{scheme}://")
-        try:
-            url = urlsplit(text)
-            port = url.port
-        except ValueError as error:
-            raise ConfigurationError(f"switch address {text!r}: {error}. Remedy: {_FORM.format(DEFAULT)}") from None
-        legal = url.scheme in SCHEMES and url.hostname and port is not None and url.path in ("", "/")
-        if not legal or not text.isprintable() or url.hostname is None or port is None:
-            raise ConfigurationError(f"switch address {text!r}: expected {either(_FORM)}")
-        return cls(url.scheme, url.hostname, port)
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether it is on this machine, as far as the address says so."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +59,17 @@ class Options:
 
     switch: str | None = None
     """`udp://host:port` or `zmq://host:port`; several, separated by commas, share the work. `rank0`: one that rank 0
-    starts; `hosts`: one on each host. None: rank 0's where all ranks are on one host, else one on each host."""
+    starts; `hosts`: one on each host; `hosts,ADDRESS,...`: these and others, such as spare hosts'. `ADDRESS=2` and
+    `hosts=2` say how fast links there are, compared with each other (docs/torch.md, *Shards*). None: rank 0's where all
+    ranks are on one host, else one on each host."""
     host: str | None = None
     """Any text: ranks with the same one count as ranks of one host, which share memory. None: as the kernel has it."""
+    rack: str | None = None
+    """Any text, on every host or on none: hosts with the same one are behind one uplink. Sums are then made inside a
+    rack before anything crosses its uplink (docs/torch.md, *Racks*)."""
+    link: float | None = None
+    """Rate of this host's link, in a unit that is the same on all hosts, 0.001..1,000,000; with shards on hosts, those
+    with fast links sum more. None: what `hosts=` says, or 1."""
     lanes: int | str = 32
     """Bits per lane for floating point tensors: 32, 16, 8 or 4, packed. Narrow lanes move fewer bytes and round more.
     Or bits up / bits down, "8/8", "4/8", "4/4", "2/8" or "2/4": lanes that keep their bits with any number of workers,
@@ -177,12 +136,14 @@ class Options:
             if not legal:
                 raise ConfigurationError(text)
 
+        _ = self.switch_list
+        for name, text in (("host", self.host), ("rack", self.rack)):
+            legal = text is None or (text.isprintable() and 0 < len(text) <= MAX_HOST_CHARACTERS)
+            check(legal, f"{name} = {text!r}: expected text of 1 to {MAX_HOST_CHARACTERS} characters")
         check(
-            len(self.switches) <= MAX_SWITCHES, f"switch names {len(self.switches)} addresses; at most {MAX_SWITCHES}"
-        )
-        check(len(set(self.switches)) == len(self.switches), f"switch = {self.switch!r} names an address twice")
-        check(
-            self.host is None or (self.host.isprintable() and 0 < len(self.host) <= 200), f"host = {self.host!r}: text"
+            self.link is None or MIN_WEIGHT <= self.link <= MAX_WEIGHT,
+            f"link = {self.link}; expected the rate of this host's link compared with the others', {MIN_WEIGHT:g} to "
+            f"{MAX_WEIGHT:,.0f}",
         )
         lanes_number(self.lanes)
         codec = self.codec
@@ -233,9 +194,12 @@ class Options:
     @property
     def switches(self) -> tuple[SwitchAddress, ...]:
         """The addresses that `switch` names; none for a word, or where nothing is said."""
-        if self.switch is None or self.switch in PLACEMENTS:
-            return ()
-        return tuple(SwitchAddress.parse(text.strip()) for text in self.switch.split(","))
+        return self.switch_list.addresses
+
+    @property
+    def switch_list(self) -> SwitchList:
+        """What `switch` says."""
+        return SwitchList() if self.switch is None else SwitchList.parse(self.switch)
 
     @property
     def packet_faults(self) -> FaultPlan | None:

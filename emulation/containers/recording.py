@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import fanin
+from fanin.addresses import HOSTS, RANK0
 from fanin.emulation import report
 from fanin.emulation.containers.roster import Member, State
 from fanin.emulation.machine import machine
@@ -40,7 +41,6 @@ from fanin.emulation.record import (
 )
 from fanin.errors import ConfigurationError, FaninError
 from fanin.faults import FaultSchedule
-from fanin.options import PLACEMENTS
 
 RECORD_FILE, PAGE_FILE = "fanin-record.json", "fanin-report.html"
 SAMPLE_INTERVAL_S = 0.5
@@ -260,7 +260,7 @@ class Recorder:
 
 def _names_one_switch(text: str) -> bool:
     """Whether FANIN_SWITCH is an address: ranks may start switches themselves, and several share no counters."""
-    return bool(text) and text not in PLACEMENTS and "," not in text
+    return bool(text) and text not in (RANK0, HOSTS) and "," not in text
 
 
 def grown(counts: Sequence[int]) -> list[int]:

@@ -68,7 +68,7 @@ class Scenario:
     """Ranks in all."""
     ranks_per_host: int = 1
     switch_at: str = "own"
-    """Where the switch is: `own`, `rank0`, `hosts`, `spare:K` (switch_place.py)."""
+    """Where the switch is: `own`, `rank0`, `hosts`, `spare:K`, `spare-only:K` (switch_place.py)."""
     racks: int = 1
     target: str = "native"
     """Kind of the switch: one of switches.TARGETS."""
@@ -116,7 +116,7 @@ class Scenario:
         for rank in self.slowdowns:
             with _at("stragglers"):
                 topology.check_worker(rank)
-        if self.fallback == "gloo" and topology.switch_at.kind == "hosts":
+        if self.fallback == "gloo" and topology.switch_at.on_hosts:
             raise ScenarioError("fallback", "gloo cannot be fallen back to from shards; expected switch_at = 'rank0'")
         with _at("faults"):
             for each in self.schedule.scheduled:

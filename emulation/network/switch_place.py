@@ -9,10 +9,10 @@ from typing import Literal
 from fanin.errors import ConfigurationError
 
 MAX_SPARES = 32
-EXPECTED = f"own, rank0, hosts, or spare:1 to spare:{MAX_SPARES}"
-SPARE = re.compile(r"spare:([1-9][0-9]?)")
+EXPECTED = f"own, rank0, hosts, spare:1 to spare:{MAX_SPARES}, or spare-only:1 to spare-only:{MAX_SPARES}"
+SPARE = re.compile(r"(spare|spare-only):([1-9][0-9]?)")
 
-Kind = Literal["own", "rank0", "hosts", "spare"]
+Kind = Literal["own", "rank0", "hosts", "spare", "spare-only"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,8 @@ class SwitchPlace:
     * `own`: a switch in the middle, with a port of its own towards every host, as hardware has it;
     * `rank0`: a process that rank 0 starts, behind the link of its host;
     * `hosts`: a shard on every host, started by the host's first rank, behind the host's link;
-    * `spare`: a switch process on each of `spares` further hosts, behind the link of each.
+    * `spare`: the same, and a switch process on each of `spares` further hosts, behind the link of each;
+    * `spare-only`: these alone.
     """
 
     kind: Kind = "own"
@@ -30,16 +31,21 @@ class SwitchPlace:
 
     @classmethod
     def parse(cls, text: str) -> SwitchPlace:
-        """`own`, `rank0`, `hosts`, `spare:4`. ConfigurationError for anything else."""
+        """`own`, `rank0`, `hosts`, `spare:4`, `spare-only:4`. ConfigurationError for anything else."""
         if text in ("own", "rank0", "hosts"):
             return cls(text)  # type: ignore[arg-type]
         match = SPARE.fullmatch(text)
-        if match is None or int(match[1]) > MAX_SPARES:
+        if match is None or int(match[2]) > MAX_SPARES:
             raise ConfigurationError(f"{text[:40]!r} is no place for a switch; expected {EXPECTED}")
-        return cls("spare", int(match[1]))
+        return cls(match[1], int(match[2]))  # type: ignore[arg-type]
 
     def __str__(self) -> str:
-        return f"spare:{self.spares}" if self.kind == "spare" else self.kind
+        return f"{self.kind}:{self.spares}" if self.spares else self.kind
+
+    @property
+    def on_hosts(self) -> bool:
+        """Whether hosts with workers have shards."""
+        return self.kind in ("hosts", "spare")
 
     @property
     def started_by_ranks(self) -> bool:
@@ -49,8 +55,9 @@ class SwitchPlace:
     @property
     def in_words(self) -> str:
         """For tables."""
-        if self.kind == "spare":
-            return f"on {self.spares} spare host{'s' * (self.spares != 1)}"
+        if self.spares:
+            spare = f"on {self.spares} spare host{'s' * (self.spares != 1)}"
+            return f"a shard on every host and {spare}" if self.on_hosts else spare
         return {"own": "a port per host", "rank0": "beside rank 0", "hosts": "a shard on every host"}[self.kind]
 
 

@@ -27,7 +27,7 @@ def fabric_for(topology: Topology, target: str) -> Fabric:
             f"--target {target} with --switch-at {topology.switch_at}: ranks start the usual switch themselves; leave "
             "--target out, or use --switch-at own"
         )
-    if topology.switch_at.kind == "spare" and target not in ("native", "python"):
+    if topology.switch_at.spares and target not in ("native", "python"):
         raise UnsupportedError(f"--target {target} runs on no spare host; use native or python, or --switch-at own")
     if topology.racks > 1 and target not in ("native", "python"):
         raise UnsupportedError(f"--target {target} has no two-level tree here; use --target native or python")
@@ -88,7 +88,7 @@ def _processes(fabric: Fabric, target: str, logs: Path) -> list[SwitchProcess]:
     def process(name: str, namespace: str, address: str, log: str, extra: list[str]) -> SwitchProcess:
         return SwitchProcess(name, namespace, address, command(target, address, extra), logs / log)
 
-    if place.kind == "spare":
+    if place.spares:
         return [
             process(
                 f"spare {spare}",

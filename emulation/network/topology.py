@@ -1,18 +1,21 @@
 """What a cluster looks like: hosts, workers, switches, links. Only descriptions; fabric.py builds them.
 
 One Ethernet segment: the root namespace holds a bridge with an address, and a port per host; with racks, each rack has
-a namespace and a bridge of its own, joined to the root's by an uplink. So gloo and MPI see an ordinary switched
-network. Where fanin's switch is in it, SwitchPlace says: by default where a real one would be, behind every port at
-each one's own rate, in the namespaces of the bridges.
+a namespace and a bridge of its own, joined to the root's by an uplink; ranks that start shards are told so. gloo
+and MPI see an ordinary switched network. Where fanin's switch is in it, SwitchPlace says: by default where a real one
+would be, behind every port at each one's own rate, in the namespaces of the bridges.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fanin.addresses import HOSTS
 from fanin.emulation.network.switch_place import OWN, SwitchPlace
 from fanin.errors import ConfigurationError
 from fanin.protocol import control
+from fanin.protocol.racks import RackPlan
+from fanin.protocol.spread import optimal_parts
 from fanin.protocol.wire import MAX_WORKERS
 
 ROOT_HOST = 1
@@ -98,13 +101,13 @@ class Topology:
             raise ConfigurationError(f"racks = {self.racks}; must be in 1..{MAX_RACKS}")
         if not 1 <= per_host <= MAX_WORKERS:
             raise ConfigurationError(f"ranks_per_host = {per_host}; must be in 1..{MAX_WORKERS}")
-        switches = self.racks if place.kind == "own" else MAX_WORKERS if place.kind == "hosts" else 1
+        switches = self.racks if place.kind == "own" else MAX_WORKERS if place.on_hosts else 1
         most = min(MAX_TOTAL_WORKERS, MAX_WORKERS * switches)
         if not 1 <= self.workers <= most:
             raise ConfigurationError(f"workers = {self.workers}; must be in 1..{most}, with the switch at {place}")
         if self.workers % per_host:
             raise ConfigurationError(f"ranks_per_host = {per_host}; must divide the number of workers, {self.workers}")
-        if place.kind == "hosts" and self.hosts > MAX_WORKERS:
+        if place.on_hosts and self.hosts > MAX_WORKERS:
             raise ConfigurationError(
                 f"workers = {self.workers} on {self.hosts} hosts; at most {MAX_WORKERS} have shards"
             )
@@ -124,6 +127,22 @@ class Topology:
             self.check_worker(host)
         elif not 0 <= host < self.hosts:
             raise ConfigurationError(f"there is no host {host}: hosts are 0..{self.hosts - 1}")
+
+    @property
+    def parts(self) -> tuple[float, ...]:
+        """How much of a tensor the shards on hosts and on spare ones sum, as ranks deal it out."""
+        hosts = self.hosts if self.switch_at.on_hosts else 0
+        return optimal_parts([1.0] * hosts, [1.0] * self.switch_at.spares)
+
+    @property
+    def rack_plan(self) -> RackPlan | None:
+        """Where ranks make their sums that are told of racks; None where they are not, or it makes no difference."""
+        if self.switch_at.kind != "hosts" or not 1 < self.racks < self.hosts:
+            return None
+        found: dict[int, list[int]] = {}
+        for host in range(self.hosts):
+            found.setdefault(self.rack_of(host), []).append(host)
+        return RackPlan.of(tuple(found.values()))
 
     @property
     def hosts(self) -> int:
@@ -181,7 +200,8 @@ class Topology:
     def rank_environment(self, worker: int) -> dict[str, str]:
         """What tells a rank where it is, and where its sums are made."""
         addresses = self.switch_addresses(worker)
-        words = ",".join(f"udp://{address}:{control.DEFAULT_PORT}" for address in addresses)
+        named = [f"udp://{address}:{control.DEFAULT_PORT}" for address in addresses]
+        words = ",".join([HOSTS] * (self.switch_at.kind == "spare") + named)
         environment = {
             "FANIN_HOST": f"host {self.host_of(worker)}",
             "FANIN_SWITCH": words or self.switch_at.kind,
@@ -189,6 +209,8 @@ class Topology:
             "LOCAL_WORLD_SIZE": str(self.ranks_per_host),
             "MASTER_ADDR": self.worker_address(0),
         }
+        if self.rack_plan is not None:
+            environment["FANIN_RACK"] = f"rack {self.rack_of(self.host_of(worker))}"
         if self.switch_at.kind == "rank0":
             # Nobody asks then who is on which host, and memory would be shared past all links.
             environment["FANIN_SHARED_MEMORY"] = "0"

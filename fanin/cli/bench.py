@@ -91,7 +91,10 @@ def network(
     workers: Annotated[int, typer.Option(min=2, max=100, help="Ranks in all.")] = 4,
     ranks_per_host: Annotated[int, typer.Option(min=1, max=32, help="That share a namespace and a link.")] = 1,
     switch_at: Annotated[
-        str, typer.Option(help="own (a port per host), rank0, hosts (a shard on each), spare:K (on K further hosts).")
+        str,
+        typer.Option(
+            help="own (a port per host), rank0, hosts (a shard on each), spare:K (K further hosts too), spare-only:K."
+        ),
     ] = "own",
     racks: Annotated[int, typer.Option(min=1, max=8, help="Of hosts, each behind an uplink.")] = 1,
     uplink: Annotated[

@@ -10,7 +10,7 @@ import typer
 from fanin.cli import extras, output
 from fanin.cli.ending import FAILED, INTERRUPTED
 
-PLACES = "own (a port per host), rank0, hosts (a shard on each) or spare:K (on K further hosts)"
+PLACES = "own (a port per host), rank0, hosts (a shard on each), spare:K (K further hosts too) or spare-only:K (these)"
 
 
 def emulate(

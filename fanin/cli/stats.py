@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fanin.errors import FaninError
+from fanin.addresses import SwitchAddress, SwitchList
+from fanin.errors import ConfigurationError, FaninError
 from fanin.key_file import VARIABLE, operator_credentials
-from fanin.options import Options, SwitchAddress
+from fanin.options import Options
 from fanin.protocol import control
 from fanin.protocol.seal import OPEN
 from fanin.schemes import DEFAULT
@@ -37,40 +38,55 @@ DROPPED = "dropped_"
 
 
 def stats(
-    switch: Annotated[str, typer.Argument(help="udp://host:port or zmq://host:port; default: FANIN_SWITCH.")] = "",
-    json: Annotated[bool, typer.Option("--json", help="One JSON object, with every counter.")] = False,
+    switch: Annotated[
+        str, typer.Argument(help="udp://host:port or zmq://host:port, or several with commas; default: FANIN_SWITCH.")
+    ] = "",
+    json: Annotated[bool, typer.Option("--json", help="A JSON object per switch, with every counter.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Again every second, until Ctrl-C.")] = False,
     key_file: KeyFile = None,
 ) -> None:
     """Show a switch's jobs, members, rounds, packets, duplicates and drops by reason. Without its key: only totals."""
     from rich.console import Console
+    from rich.console import Group as RichGroup
     from rich.live import Live
 
     from fanin.host.session.control import ControlClient
 
     options = Options.from_environment(os.environ)
-    address = SwitchAddress.parse(switch or options.switch or f"{DEFAULT}://127.0.0.1:{control.DEFAULT_PORT}")
-    client = ControlClient(
-        address,
-        curve_server_key=options.curve_server_key,
-        timeout_s=ASK_TIMEOUT_S,
-        credentials=operator_credentials(key_file) or OPEN,
-        otherwise_open=key_file is None,
-    )
-    with client:
-        answer = ask_stats(client)
+    there = SwitchList.parse(switch or options.switch or f"{DEFAULT}://127.0.0.1:{control.DEFAULT_PORT}")
+    if not there.addresses:
+        raise ConfigurationError(
+            f"FANIN_SWITCH={options.switch}: ranks start switches themselves, and answer to nobody else. Remedy: "
+            "fanin stats ADDRESS, of a switch that runs on its own"
+        )
+    console = Console()
+    with contextlib.ExitStack() as opened:
+        clients = [
+            opened.enter_context(
+                ControlClient(
+                    address,
+                    curve_server_key=options.curve_server_key,
+                    timeout_s=ASK_TIMEOUT_S,
+                    credentials=operator_credentials(key_file) or OPEN,
+                    otherwise_open=key_file is None,
+                )
+            )
+            for address in there.addresses
+        ]
+
+        def shown() -> Group:
+            return RichGroup(*(render(ask_stats(client), client.address) for client in clients))
+
         if json:
-            print(json_module.dumps(dataclasses.asdict(answer), indent=2))
-            return
-        console = Console()
-        if not watch:
-            console.print(render(answer, address))
-            return
-        with contextlib.suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
-            while True:
-                live.update(render(answer, address), refresh=True)
-                time.sleep(1.0)
-                answer = ask_stats(client)
+            for client in clients:
+                print(json_module.dumps(dataclasses.asdict(ask_stats(client)), indent=2))
+        elif not watch:
+            console.print(shown())
+        else:
+            with contextlib.suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
+                while True:
+                    live.update(shown(), refresh=True)
+                    time.sleep(1.0)
 
 
 def ask_stats(client: ControlClient) -> control.Stats:
@@ -150,6 +166,8 @@ def _jobs_table(answer: control.Stats) -> FigureTable:
             shape += ", survives losses"
         shape += ", keyed tags" * job.authenticated
         shape += ", accumulators" * job.accumulators
+        if job.shards > 1:
+            shape += f", {job.share:.1%} of a job over {job.shards} shards"
         table.add(job.name, job.state, members(job), shape, *counts, drops(job.counters))
     return table
 

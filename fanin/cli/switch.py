@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from fanin.addresses import SwitchAddress, check_brackets
 from fanin.errors import ConfigurationError, FaninError
 from fanin.key_file import VARIABLE, default_path, load_or_create
 from fanin.memory import memory_bytes
-from fanin.options import Options, SwitchAddress, check_brackets
+from fanin.options import Options
 from fanin.protocol.control import DEFAULT_PORT, Scheme
 from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S
 from fanin.protocol.seal import KEY_BYTES, key_from_text

@@ -130,7 +130,10 @@ class Join:
     """What the system grants a socket of this worker."""
     slots: int | None = None
     shards: int = 1
-    """Switches that the job is spread over, as this worker's link sees it: they share a window."""
+    """Switches that the job is spread over, for people."""
+    share: float = 1.0
+    """Part of a large sum that comes to this switch, and so of what this worker's link can have on its way: all of its
+    switches share a window."""
     words_per_packet: int | None = None
     checksum: bool = False
     authenticate: bool | None = None
@@ -445,6 +448,10 @@ class JobReport:
     """Whether its packets carry keyed tags."""
     accumulators: bool = False
     """Whether it has an accumulator for each lane, for wide sums."""
+    shards: int = 1
+    """Switches that it is spread over, this one included."""
+    share: float = 1.0
+    """Part of a large sum that comes to this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,10 @@ Rules of this file
   (`udp_rmem_release` in net/ipv4/udp.c).
 * A worker has at most a window outstanding, and the switch gives each worker a socket of its own, so the number of
   workers does not matter, unless they share one socket (`senders`).
-* A worker of a job over several shards has a flow to each, behind one link: they share what one flow would have. A link
-  carries contributions one way and results of its own shard as well, each bounded by all flows' windows together, so
-  that many full windows would overflow any queue; and one lost contribution holds up as many workers as there are.
+* A worker of a job over several shards has a flow to each, behind one link: they share what one flow would have, in
+  proportion to what they carry, so that all of them end at the same time. A link carries
+  contributions one way and results of its own shard as well, each bounded by all flows' windows together, so that many
+  full windows would overflow any queue; and one lost contribution holds up as many workers as there are.
 * A window beyond a megabyte gains nothing: it leaves the caches, which costs more than a round trip saves.
 
 docs/performance.md has the measurements behind the numbers.
@@ -87,15 +88,16 @@ def truesize(packet_bytes: int) -> int:
     return max(PAGE_BYTES, 1 << (packet_bytes + SKB_TAIL_BYTES - 1).bit_length()) + SKB_BYTES
 
 
-def slots_for(receive_buffer_bytes: int, packet_bytes: int, *, senders: int = 1, shards: int = 1) -> int:
+def slots_for(receive_buffer_bytes: int, packet_bytes: int, *, senders: int = 1, share: float = 1.0) -> int:
     """Packets that may be on their way at once through a receive buffer (as getsockopt SO_RCVBUF reads it).
 
     `senders` is how many workers share the buffer: 1 where each has a socket of its own at the switch. At least 1:
-    the kernel takes one packet however small the buffer is. `shards` is to how many switches every worker sends.
+    the kernel takes one packet however small the buffer is. `share` is the part of a large sum that goes to this
+    switch, of several.
     """
     usable_bytes = receive_buffer_bytes * USABLE_QUARTERS // 4
     slots = usable_bytes // (truesize(packet_bytes) * senders) - RESENT_PACKETS
     if packet_bytes > LONGEST_FRAME_BYTES:
         return max(1, min(slots, MAX_WINDOW_BYTES // packet_bytes, MAX_SLOTS))
-    share = max(MAX_FRAMES_WINDOW_BYTES // (packet_bytes * shards), MIN_SHARE_SLOTS)
-    return max(1, min(slots, share, MAX_FRAMES_WINDOW_BYTES // packet_bytes, MAX_SLOTS))
+    shared = max(int(MAX_FRAMES_WINDOW_BYTES * share) // packet_bytes, MIN_SHARE_SLOTS)
+    return max(1, min(slots, shared, MAX_FRAMES_WINDOW_BYTES // packet_bytes, MAX_SLOTS))

@@ -78,6 +78,7 @@ def join(
     credentials: Credentials = OPEN,
     interrupted: Callable[[], None] | None = None,
     shards: int = 1,
+    share: float = 1.0,
 ) -> Joined:
     """Join; raises the errors that Session.join names. Leaves nothing behind when it fails.
 
@@ -94,7 +95,7 @@ def join(
     )
     with contextlib.ExitStack() as opened:
         opened.callback(client.close)
-        joining = _Joining(options, rounds, who, client, connect_by, credentials, interrupted, shards)
+        joining = _Joining(options, rounds, who, client, connect_by, credentials, interrupted, shards, share)
         try:
             joined = joining.run()
         except BaseException as error:  # KeyboardInterrupt too: the others must not wait for this rank
@@ -117,6 +118,7 @@ class _Joining:
         credentials: Credentials,
         interrupted: Callable[[], None] | None,
         shards: int,
+        share: float,
     ) -> None:
         facts = discover(who.address.scheme, client.host, who.address.port)
         self._options = options
@@ -137,6 +139,7 @@ class _Joining:
             receive_buffer_bytes=facts.receive_buffer_bytes,
             slots=options.slots,
             shards=shards,
+            share=share,
             words_per_packet=options.words_per_packet,
             checksum=bool(options.checksum) or (options.checksum is None and options.corrupts),
             authenticate=options.authenticate,

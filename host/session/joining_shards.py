@@ -13,6 +13,7 @@ from fanin.host.session.shards import ShardedSession
 from fanin.host.session.surviving import SurvivingSession
 from fanin.options import Options, SwitchAddress
 from fanin.protocol.seal import OPEN, Credentials
+from fanin.protocol.spread import Spread
 
 REJOIN_TIMEOUT_S = 10.0
 """How long ranks that go on at other shards may take to meet there: all of them have just agreed to."""
@@ -21,26 +22,28 @@ REJOIN_TIMEOUT_S = 10.0
 def join_shards(
     *, options: Options, switches: Sequence[SwitchAddress], local: frozenset[SwitchAddress], job_name: str,
     rank: int, size: int, credentials: Credentials = OPEN, interrupted: Callable[[], None] | None = None,
+    spread: Spread | None = None,
 ) -> ShardedSession:  # fmt: skip
     """Become rank `rank` of the `size` workers of `job_name` at every one of `switches`, at the same time.
 
-    `local` are those whose shared memory may be used; `interrupted` as in Session.join. Raises what Session.join
+    `local` are those whose shared memory may be used; `interrupted` as in Session.join; `spread` says how large each
+    shard's part of a sum is, the same on every rank (None: all alike). Raises what Session.join
     raises, of the first shard that refuses or cannot be reached; the sessions at the others are closed then.
     """
+    spread = spread or Spread.evenly(len(switches))
 
-    def join_all(addresses: Sequence[SwitchAddress], name: str, number: int, workers: int) -> list[Session]:
-        return _join_all(options, addresses, local, name, number, workers, credentials, interrupted)
-
-    def rejoin(addresses: Sequence[SwitchAddress], name: str, number: int, workers: int) -> list[Session]:
+    def rejoin(
+        addresses: Sequence[SwitchAddress], spread: Spread, name: str, number: int, workers: int
+    ) -> list[Session]:
         patience_s = min(options.join_timeout_s, REJOIN_TIMEOUT_S)
         briefly = dataclasses.replace(options, join_timeout_s=patience_s)
-        return _join_all(briefly, addresses, local, name, number, workers, credentials)
+        return _join_all(briefly, addresses, spread, local, name, number, workers, credentials)
 
-    joined = join_all(switches, job_name, rank, size)
+    joined = _join_all(options, switches, spread, local, job_name, rank, size, credentials, interrupted)
     try:
         if joined[0].spec.survives_loss and options.fallback != "gloo":  # that goes on in another way
-            return SurvivingSession(joined, job_name, rejoin, options)
-        return ShardedSession(joined, job_name)
+            return SurvivingSession(joined, job_name, rejoin, options, spread)
+        return ShardedSession(joined, job_name, spread)
     except BaseException:
         for session in joined:
             session.close()
@@ -48,7 +51,7 @@ def join_shards(
 
 
 def _join_all(
-    options: Options, switches: Sequence[SwitchAddress], local: frozenset[SwitchAddress], job_name: str,
+    options: Options, switches: Sequence[SwitchAddress], spread: Spread, local: frozenset[SwitchAddress], job_name: str,
     rank: int, size: int, credentials: Credentials, interrupted: Callable[[], None] | None = None,
 ) -> list[Session]:  # fmt: skip
     """A session at each; if one cannot be had, none is left open, and none is waited for."""
@@ -60,17 +63,18 @@ def _join_all(
         if interrupted is not None:
             interrupted()
 
-    def join_one(address: SwitchAddress) -> Session:
+    def join_one(number: int) -> Session:
+        address = switches[number]
         shared = options.shared_memory if address in local else False
         return Session.join(
             options=dataclasses.replace(options, shared_memory=shared),
             switch=address, job_name=job_name, rank=rank, size=size, credentials=credentials, interrupted=look,
-            shards=len(switches),
+            shards=len(switches), share=spread.part(number),
         )  # fmt: skip
 
     # At the same time, since each join waits for the other ranks at that shard.
     with ThreadPoolExecutor(len(switches), "fanin join") as pool:
-        joins = [pool.submit(join_one, address) for address in switches]
+        joins = [pool.submit(join_one, number) for number in range(len(switches))]
         try:
             first, _ = wait(joins, return_when=FIRST_EXCEPTION)
         finally:

@@ -159,6 +159,7 @@ class Session:
         credentials: Credentials | None = None,
         interrupted: Callable[[], None] | None = None,
         shards: int = 1,
+        share: float = 1.0,
     ) -> Session:
         """Become rank `rank` of the `size` workers of `job_name`; returns when all of them are reachable.
 
@@ -168,7 +169,8 @@ class Session:
 
         Raises SwitchUnreachableError (within options.connect_timeout_s), JoinTimeoutError naming the ranks that are
         missing (after options.join_timeout_s), AdmissionError when the controller refuses, WorkerLostError when a rank
-        dies meanwhile, ConfigurationError. `shards`: to how many switches this process sends the parts of that job.
+        dies meanwhile, ConfigurationError. `shards`: to how many switches this process sends the parts of that job,
+        and `share`: how large this one's part of a large sum is.
 
         `interrupted` is called about twice per second until then, and may end the join by raising an error.
 
@@ -190,9 +192,8 @@ class Session:
                 f"job {job_name!r} has no secret, from which authenticate=True derives the key of its packets' tags. "
                 "Remedy: give all ranks the same FANIN_SECRET"
             )
-        return cls(
-            joining.join(options, switch, job_name, rank, size, rounds, spoken, interrupted, shards), options, spoken
-        )
+        joined = joining.join(options, switch, job_name, rank, size, rounds, spoken, interrupted, shards, share)
+        return cls(joined, options, spoken)
 
     def submit(self, reduction: Reduction) -> int:
         """Start a reduction; returns its ticket (1, 2, ...). Every rank submits the same ones in the same order.

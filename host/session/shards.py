@@ -8,8 +8,9 @@ then carries 2 (n - 1) / n of the tensor each way, a ring's bytes at any lane wi
 Rules
 -----
 * Every rank deals alike: from the reduction's number, element count and lanes, and nothing else.
-* A large reduction is cut into contiguous parts, one per shard, at multiples of the elements of a packet: the packets
-  hold the same elements as at a single switch, so they share the same scales, and the result has the same bits.
+* A large reduction is cut into contiguous parts, one per shard and as large as its weight says
+  (fanin/protocol/spread.py), at multiples of the elements of a packet: the packets hold the same elements as at a
+  single switch, so they share the same scales, and the result has the same bits.
 * A small one goes to one shard whole, each to the next: dealing it out would cost a packet per shard. So does an exact
   one, whose packets are not cut at elements.
 * Each shard's session numbers what it is given, and all ranks give each shard the same things in the same order.
@@ -44,10 +45,9 @@ from fanin.host.session.session import WAIT_SLICE_S, MembershipChange, Session
 from fanin.numerics.reduction import Element, Reduction
 from fanin.options import SwitchAddress
 from fanin.protocol.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S, JobSpec
+from fanin.protocol.spread import MIN_PACKETS_PER_SHARD, Spread
 from fanin.protocol.window import MAX_SHARDS
 
-MIN_PACKETS_PER_SHARD = 2
-"""A reduction of fewer packets per shard goes to one shard whole: one round trip through one switch is as quick."""
 MAX_UNSEEN_TICKETS = 4096
 """Tickets that nobody has waited for and that are remembered; done ones beyond that are forgotten."""
 
@@ -74,24 +74,13 @@ def elements_per_packet(spec: JobSpec, element: Element, lanes: int) -> int:
     return codec_for(element, lanes, 0, spec).packet_elements
 
 
-def shares(count: int, packet_elements: int, shards: int, turn: int) -> Iterator[tuple[int, int, int]]:
-    """Of the `turn`-th reduction, of so many elements: which shard gets which, as (shard, first, end)."""
-    packets = -(-count // packet_elements) if packet_elements else 0
-    if shards == 1 or packets < MIN_PACKETS_PER_SHARD * shards:
-        yield turn % shards, 0, count
-        return
-    for shard in range(shards):
-        first = packets * shard // shards * packet_elements
-        yield shard, first, min(packets * (shard + 1) // shards * packet_elements, count)
-
-
-def deal(reduction: Reduction, packet_elements: int, shards: int, turn: int) -> Iterator[tuple[int, Reduction]]:
+def deal(reduction: Reduction, packet_elements: int, spread: Spread, turn: int) -> Iterator[tuple[int, Reduction]]:
     """The parts of the `turn`-th reduction, each with the number of its shard; all ranks get the same ones.
 
     A part keeps those of its elements that the whole reduction keeps.
     """
     size, last = reduction.element.bytes, reduction.keep_first + reduction.kept
-    for shard, first, end in shares(reduction.count, packet_elements, shards, turn):
+    for shard, first, end in spread.shares(reduction.count, packet_elements, turn):
         if end - first == reduction.count:
             yield shard, reduction
             return
@@ -115,8 +104,9 @@ class ShardedSession:
     """One worker of a job that is spread over several switches. Thread safe; what `Session` has, as far as a
     synchronous job needs it."""
 
-    def __init__(self, sessions: Sequence[Session], job_name: str) -> None:
-        """Over sessions at the shards, in the same order on every rank; `job_name` is the whole job's.
+    def __init__(self, sessions: Sequence[Session], job_name: str, spread: Spread | None = None) -> None:
+        """Over sessions at the shards, in the same order on every rank; `job_name` is the whole job's, and `spread` how
+        reductions are dealt to them (None: evenly).
 
         Raises ConfigurationError when the shards gave the job packets of different lengths: closes nothing then.
         """
@@ -131,7 +121,7 @@ class ShardedSession:
             )
         self.job_name = job_name
         self.rank, self.size = sessions[0].rank, sessions[0].size
-        self._use(sessions)
+        self._use(sessions, spread or Spread.evenly(len(sessions)))
         self.newcomer, self.first_base = False, 0
         self.observer: Callable[[int, Reduction], None] | None = None
         """As Session.observer."""
@@ -146,15 +136,15 @@ class ShardedSession:
         self._parts: dict[int, tuple[Part, ...]] = {}
         """Of tickets that nobody has seen finished, oldest first."""
 
-    def _use(self, sessions: Sequence[Session]) -> None:
+    def _use(self, sessions: Sequence[Session], spread: Spread) -> None:
         """Deal reductions to these, and be what they are together."""
-        self._sessions = tuple(sessions)
+        self._sessions, self._spread = tuple(sessions), spread
         self.address: SwitchAddress = sessions[0].address
         # A reduction that one of them cannot make is refused before any of them has a part of it.
         accumulators = all(each.spec.accumulators for each in sessions)
         self.spec = dataclasses.replace(sessions[0].spec, accumulators=accumulators)
         self.flows = sum(each.flows for each in sessions)
-        where = ", ".join(str(each.address) for each in sessions)
+        where = ", ".join(in_words(each.address, number, spread) for number, each in enumerate(sessions))
         self.description = f"{sessions[0].description}; one of {len(sessions)} shards: {where}"
         self._packet_elements = functools.cache(functools.partial(elements_per_packet, self.spec))
         """Asked for every sum, of which the small ones are quick; there are a few kinds in a job."""
@@ -177,7 +167,7 @@ class ShardedSession:
             self._raise_unless_whole()
             ticket = self._submitted + 1
             packet_elements = self._packet_elements(reduction.element, reduction.lanes)
-            dealt = deal(reduction, packet_elements, len(self._sessions), ticket)
+            dealt = deal(reduction, packet_elements, self._spread, ticket)
             try:
                 parts = tuple((self._sessions[shard], self._sessions[shard].submit(part)) for shard, part in dealt)
             except SwitchLostError:
@@ -200,7 +190,7 @@ class ShardedSession:
             with self._lock:
                 self._raise_unless_whole()
                 ticket = self._submitted = self._submitted + 1
-            session = self._sessions[ticket % len(self._sessions)]
+            session = self._sessions[self._spread.in_turn(ticket)]
             left = session.sum_in_place(address, count, element, lanes, tag=tag, owner=owner)
         except FaninError as error:
             raise self._settled(error).with_traceback(None) from None
@@ -294,7 +284,7 @@ class ShardedSession:
     def counts_at(self, ticket: int, count: int, element: Element, lanes: int) -> list[tuple[int, int]]:
         """Where the elements of that reduction went: the numbers of the sessions, each with how many."""
         packet_elements = self._packet_elements(element, lanes)
-        dealt = shares(count, packet_elements, len(self._sessions), ticket)
+        dealt = self._spread.shares(count, packet_elements, ticket)
         return [(shard, end - first) for shard, first, end in dealt]
 
     @property
@@ -323,6 +313,11 @@ class ShardedSession:
     def _forget_done(self) -> None:
         for ticket in [ticket for ticket in self._parts if self._done(ticket)]:
             del self._parts[ticket]
+
+
+def in_words(address: SwitchAddress, number: int, spread: Spread) -> str:
+    """A shard, with its part of large sums where that is not everybody's."""
+    return f"{address} ({spread.part(number):.1%})" if len(set(spread.weights)) > 1 else str(address)
 
 
 def of_the_whole(

@@ -52,6 +52,7 @@ from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
 from fanin.protocol import control
 from fanin.protocol.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S
+from fanin.protocol.spread import Spread
 
 SETTLING_S = SUSPICION_TIMEOUT_S + HEARTBEAT_INTERVAL_S
 """How long other shards that are lost at the same time, as in a rack without power, may take to be noticed."""
@@ -62,8 +63,8 @@ ANSWER_TIMEOUT_S = 2.0
 """How long a controller that is asked may be silent before its shard counts as lost, too."""
 LEAVE_TIMEOUT_S = 2.0
 
-Rejoin = Callable[[Sequence[SwitchAddress], str, int, int], list[Session]]
-"""Become worker i of n of a job at some shards: as join_shards does it."""
+Rejoin = Callable[[Sequence[SwitchAddress], Spread, str, int, int], list[Session]]
+"""Become worker i of n of a job at some shards, to which it is dealt like that: as join_shards does it."""
 
 log = logging.getLogger("fanin")
 
@@ -79,9 +80,13 @@ class Life(enum.Enum):
 class SurvivingSession(ShardedSession):
     """One worker of such a job. Thread safe; what ShardedSession has."""
 
-    def __init__(self, sessions: Sequence[Session], job_name: str, rejoin: Rejoin, options: Options) -> None:
-        """As ShardedSession."""
-        super().__init__(sessions, job_name)
+    def __init__(
+        self, sessions: Sequence[Session], job_name: str, rejoin: Rejoin, options: Options,
+        spread: Spread | None = None,
+    ) -> None:  # fmt: skip
+        """As ShardedSession. Parts of a shard that is lost go to the others, in proportion to theirs."""
+        super().__init__(sessions, job_name, spread)
+        self._first_spread = self._spread
         self._rejoin, self._options = rejoin, options
         self._all_addresses = tuple(each.address for each in sessions)
         self._shards = tuple(range(len(sessions)))
@@ -126,7 +131,7 @@ class SurvivingSession(ShardedSession):
         packet_elements = self._packet_elements(reduction.element, reduction.lanes)
         dealt = []
         try:
-            for number, part in deal(reduction, packet_elements, len(self._sessions), kept.ticket):
+            for number, part in deal(reduction, packet_elements, self._spread, kept.ticket):
                 dealt.append((number, self._sessions[number].submit(part), part))
         except SwitchLostError as error:
             kept.parts = ()
@@ -348,7 +353,8 @@ class SurvivingSession(ShardedSession):
         addresses = [self._all_addresses[number] for number in left]
         worker = agreed.ranks.index(self._ranks.index(self.rank))
         try:
-            return self._rejoin(addresses, agreed.successor, worker, len(agreed.ranks))
+            spread = self._first_spread.only(left)
+            return self._rejoin(addresses, spread, agreed.successor, worker, len(agreed.ranks))
         except FaninError as error:
             raise SwitchLostError(
                 str(self.address),
@@ -369,7 +375,7 @@ class SurvivingSession(ShardedSession):
         gone = tuple(sorted(self._present.difference(ranks)))
         self._shards = tuple(number for number in self._shards if number not in agreed.lost)
         self._ranks, self._successor = ranks, agreed.successor
-        self._use(sessions)
+        self._use(sessions, self._first_spread.only(self._shards))
         self._note(gone, 0)
         log.warning(
             "job %r: %s lost; sums are dealt to the other %d from here on%s", self.job_name,

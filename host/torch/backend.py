@@ -24,7 +24,10 @@ from fanin.host.torch.collectives import (
     work,
 )
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
-from fanin.options import Options
+from fanin.options import ENVIRONMENT_PREFIX, Options
+
+LAUNCHERS = ("FANIN_SWITCH", "FANIN_HOST", "FANIN_RACK", "FANIN_LINK")
+"""Variables that say where things are, which a launcher knows and a program does not."""
 
 _world: weakref.ref[FaninProcessGroup] | None = None
 """The world's group: groups made after it share its switch."""
@@ -59,15 +62,16 @@ def create(backend_options: Any, pg_options: Any) -> FaninProcessGroup:
 def options_for(pg_options: Any, inherited: Options | None) -> Options:
     """The user's options; else those of the world's group; else the environment's.
 
-    FANIN_SWITCH and FANIN_HOST fill in switch and host, which are the launcher's to know rather than the program's.
+    FANIN_SWITCH, FANIN_HOST, FANIN_RACK and FANIN_LINK fill in what a launcher knows rather than the program.
     """
     if pg_options is None:
         return inherited or Options.from_environment(os.environ)
     if not isinstance(pg_options, Options):
         raise ConfigurationError(f"pg_options must be a fanin.Options, not {type(pg_options).__name__}")
-    switch = pg_options.switch or os.environ.get("FANIN_SWITCH") or None
-    host = pg_options.host or os.environ.get("FANIN_HOST") or None
-    return dataclasses.replace(pg_options, switch=switch, host=host)
+    told = Options.from_environment({name: text for name, text in os.environ.items() if name in LAUNCHERS})
+    names = [name.removeprefix(ENVIRONMENT_PREFIX).lower() for name in LAUNCHERS]
+    filled = {name: getattr(pg_options, name) or getattr(told, name) for name in names}
+    return dataclasses.replace(pg_options, **filled)
 
 
 def counters(group: c10d.ProcessGroup | None = None) -> dict[str, int | float]:

@@ -105,6 +105,8 @@ def judge_alone(join: Join, schemes: Collection[str], *, tree: bool = False) -> 
         )
     if not 1 <= join.shards <= MAX_SHARDS:
         return refuse(Refusal.SHAPE, f"a job over {join.shards} shards", f"a job has 1 to {MAX_SHARDS} shards")
+    if not 0 < join.share <= 1:
+        return refuse(Refusal.SHAPE, f"a share of {join.share:g} of each sum", "a share is above 0 and at most 1")
     if join.path_mtu < MIN_PATH_MTU:
         return refuse(
             Refusal.SHAPE, f"path MTU {join.path_mtu} bytes", f"every IP path carries at least {MIN_PATH_MTU} bytes"

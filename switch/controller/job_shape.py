@@ -68,9 +68,9 @@ def choose_shape(joins: Sequence[Join], buffers: SwitchBuffers) -> JobShape:
         slots = min(asked_slots)
     else:
         packet_bytes = datagram_bytes(codes, words)
-        shards = max(join.shards for join in joins)
+        share = min(join.share for join in joins)
         slots = min(
-            slots_for(min(join.receive_buffer_bytes for join in joins), packet_bytes, shards=shards),
+            slots_for(min(join.receive_buffer_bytes for join in joins), packet_bytes, share=share),
             slots_for(buffers.receive_buffer_bytes, packet_bytes, senders=len(joins) if buffers.shared else 1),
             MAX_SLOTS if buffers.slots is None else buffers.slots,
         )

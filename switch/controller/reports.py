@@ -67,6 +67,8 @@ def report(job: Job, now: float, ranks: Iterable[int]) -> JobReport:
         key=job.key,
         authenticated=bool(spec and spec.data_key),
         accumulators=bool(spec and spec.accumulators),
+        shards=first.shards,
+        share=first.share,
     )
 
 

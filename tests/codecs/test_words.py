@@ -17,6 +17,7 @@ from fanin.host.session.shards import deal, elements_per_packet
 from fanin.numerics.fixed_point import Array
 from fanin.numerics.reduction import EXACT, Element, Operator, Reduction
 from fanin.protocol.job import JobSpec
+from fanin.protocol.spread import Spread
 from tests.numerics.codecs import assert_same_bits, random_array
 from tests.support.cluster import Cluster, job, reduction
 from tests.support.network import Link
@@ -133,7 +134,7 @@ def test_what_a_codec_calls_divisible_shards_sum_to_the_same_bits(element: Eleme
     whole = by_hand(spec, element, number, inputs)
     asked = Reduction(source=0, destination=0, count=700, element=element, lanes=number)
     ends = [0]
-    for _, part in deal(asked, per_packet, 3, 1):
+    for _, part in deal(asked, per_packet, Spread.evenly(3), 1):
         ends.append(ends[-1] + part.count)
     parts = [by_hand(spec, element, number, [x[a:b] for x in inputs]) for a, b in pairwise(ends)]
     assert_same_bits(np.concatenate(parts), whole)

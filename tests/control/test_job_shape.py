@@ -49,7 +49,7 @@ def test_flows_to_several_shards_share_the_window_of_one() -> None:
     """They are behind one link, whose queue they would fill otherwise, each with a window of its own."""
     one, eight, many = (
         choose_shape(
-            [join(rank, 8, path_mtu=1500, receive_buffer_bytes=1 << 23, shards=shards) for rank in range(8)], WIDE
+            [join(rank, 8, path_mtu=1500, receive_buffer_bytes=1 << 23, share=1 / shards) for rank in range(8)], WIDE
         )
         for shards in (1, 8, MAX_SHARDS)
     )

@@ -25,9 +25,10 @@ from fanin.errors import (
     WorkerLostError,
 )
 from fanin.host.session.joining_shards import join_shards
-from fanin.host.session.shards import MIN_PACKETS_PER_SHARD, ShardedSession, deal, shares
+from fanin.host.session.shards import ShardedSession, deal
 from fanin.numerics.reduction import Element, Reduction, lanes_number
 from fanin.options import Options, SwitchAddress
+from fanin.protocol.spread import MIN_PACKETS_PER_SHARD, Spread
 from tests.support.processes import DEADLINE_S
 from tests.support.services import a_service, address_of
 from tests.support.sharded import join_all, tensors, together
@@ -40,13 +41,13 @@ BASE, RESIDUALS = 1 << 20, 1 << 40
 @given(
     count=st.integers(1, 5_000),
     packet=st.sampled_from([8, 64, 360]),
-    shards=st.integers(1, 9),
+    weights=st.lists(st.integers(1, 9), min_size=1, max_size=9),
     turn=st.integers(1, 50),
     element=st.sampled_from([Element.FLOAT32, Element.FLOAT16, Element.FLOAT32]),
     data=st.data(),
 )
 def test_the_parts_are_the_whole_at_packet_boundaries(
-    count: int, packet: int, shards: int, turn: int, element: Element, data: st.DataObject
+    count: int, packet: int, weights: list[int], turn: int, element: Element, data: st.DataObject
 ) -> None:
     first = data.draw(st.integers(0, count))
     kept = data.draw(st.integers(0, count - first))
@@ -60,12 +61,15 @@ def test_the_parts_are_the_whole_at_packet_boundaries(
         keep_count=kept,
         tag=9,
     )
-    parts = list(deal(whole, packet, shards, turn))
+    spread = Spread(tuple(weights))
+    parts = list(deal(whole, packet, spread, turn))
     numbers = [shard for shard, _ in parts]
-    if count < (MIN_PACKETS_PER_SHARD * shards - 1) * packet:
-        assert numbers == [turn % shards]
+    if count < (MIN_PACKETS_PER_SHARD * len(weights) - 1) * packet:
+        assert numbers == [spread.in_turn(turn)]
     elif len(parts) > 1:
-        assert numbers == list(range(shards))
+        assert numbers == sorted(set(numbers))
+        for shard, part in parts:
+            assert abs(part.count / count - spread.part(shard)) <= 2 * packet / count
     at, written = 0, []
     for _, part in parts:
         assert (part.source - BASE, part.residual - RESIDUALS, part.tag) == (at * element.bytes, at * 4, 9)
@@ -77,11 +81,19 @@ def test_the_parts_are_the_whole_at_packet_boundaries(
     assert written == [(i, first + i) for i in range(kept)]
 
 
-@given(count=st.integers(1, 5_000), packet=st.sampled_from([8, 64]), shards=st.integers(1, 5), turn=st.integers(1, 9))
-def test_shares_are_what_is_dealt(count: int, packet: int, shards: int, turn: int) -> None:
-    whole = Reduction(source=BASE, destination=BASE, count=count, element=Element.FLOAT32)
-    dealt = [(shard, part.count) for shard, part in deal(whole, packet, shards, turn)]
-    assert dealt == [(shard, end - first) for shard, first, end in shares(count, packet, shards, turn)]
+@given(
+    count=st.integers(1, 5_000),
+    packet=st.sampled_from([8, 64]),
+    weights=st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    turn=st.integers(1, 9),
+)
+def test_shares_are_what_is_dealt(count: int, packet: int, weights: list[int], turn: int) -> None:
+    whole, spread = (
+        Reduction(source=BASE, destination=BASE, count=count, element=Element.FLOAT32),
+        Spread(tuple(weights)),
+    )
+    dealt = [(shard, part.count) for shard, part in deal(whole, packet, spread, turn)]
+    assert dealt == [(shard, end - first) for shard, first, end in spread.shares(count, packet, turn)]
 
 
 @contextlib.contextmanager
@@ -264,6 +276,7 @@ LEAVES_AT_EXIT = """
 import atexit, sys
 from fanin.host.session.joining_shards import join_shards
 from fanin.options import Options, SwitchAddress
+from fanin.protocol.spread import MIN_PACKETS_PER_SHARD, Spread
 
 addresses = [SwitchAddress("udp", "127.0.0.1", int(port)) for port in sys.argv[1:]]
 session = join_shards(

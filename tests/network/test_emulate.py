@@ -69,6 +69,17 @@ def reductions(steps: int) -> tuple[str, ...]:
 _RUN = f"import runpy, sys; sys.argv[0] = {PROGRAM!r}; runpy.run_path({PROGRAM!r}, run_name='__main__')"
 
 
+LARGE_SUMS = """
+import sys, torch, torch.distributed as dist
+dist.init_process_group("fanin")
+for _ in range(int(sys.argv[1])):
+    tensor = torch.full((1_000_000,), 1.0 + dist.get_rank())
+    dist.all_reduce(tensor)
+    assert (tensor == 10).all()
+dist.destroy_process_group()
+"""
+
+
 def test_workers_sum_over_their_links_and_all_of_it_is_recorded(tmp_path: Path) -> None:
     record = run(Scenario(workers=2, rate="100mbit", mtu=1400), *reductions(4), tmp_path=tmp_path)
     assert record.outcome == "finished", record
@@ -138,7 +149,7 @@ def test_racks_of_workers_get_one_switchs_sums(target: str, tmp_path: Path) -> N
 
 
 def test_ranks_that_share_hosts_sum_at_a_spare_one_beside_tcp(tmp_path: Path) -> None:
-    scenario = Scenario(workers=4, ranks_per_host=2, switch_at="spare:1", rate="100mbit", tcp_flows=1)
+    scenario = Scenario(workers=4, ranks_per_host=2, switch_at="spare-only:1", rate="100mbit", tcp_flows=1)
     record = run(scenario, *reductions(3), tmp_path=tmp_path)
     assert record.outcome == "finished", record
     assert {progress.loss for progress in record.progress} == {0.0}
@@ -149,7 +160,9 @@ def test_ranks_that_share_hosts_sum_at_a_spare_one_beside_tcp(tmp_path: Path) ->
 
 
 def test_one_of_two_ranks_on_a_host_can_be_killed(tmp_path: Path) -> None:
-    scenario = Scenario(workers=2, ranks_per_host=2, switch_at="spare:1", rate="20mbit", faults=("kill=worker:1@0.5s",))
+    scenario = Scenario(
+        workers=2, ranks_per_host=2, switch_at="spare-only:1", rate="20mbit", faults=("kill=worker:1@0.5s",)
+    )
     record = run(scenario, *reductions(1000), tmp_path=tmp_path)
     assert record.outcome == "failed"
     assert "SIGKILL" in record.workers[1].outcome
@@ -157,7 +170,18 @@ def test_one_of_two_ranks_on_a_host_can_be_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["rank0", "hosts"])
+def test_a_racks_uplink_carries_a_tensor_once_each_way(tmp_path: Path) -> None:
+    scenario = Scenario(workers=4, switch_at="hosts", racks=2, rate="100mbit")
+    record = run(scenario, *plain("-c", LARGE_SUMS, "5"), tmp_path=tmp_path)
+    assert record.outcome == "finished", record
+    carried = {link.name: link.samples[-1] for link in record.links}
+    for rack in ("rack 0", "rack 1"):
+        for count in (carried[rack].up_bytes, carried[rack].down_bytes):
+            assert 1.0 < count / (5 * 4_000_000) < 1.2, "headers and control beside the tensors"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["rank0", "hosts", "spare:1"])
 def test_ranks_start_their_switches_themselves_and_sums_cross_the_links(place: str, tmp_path: Path) -> None:
     record = run(Scenario(workers=2, switch_at=place, rate="100mbit"), *plain(TRAINING, "20"), tmp_path=tmp_path)
     assert record.outcome == "finished", record

@@ -20,16 +20,16 @@ HOSTS, RANK0 = SwitchPlace.parse("hosts"), SwitchPlace.parse("rank0")
 SIZE = 4 << 20
 
 
-@pytest.mark.parametrize("text", ["own", "rank0", "hosts", "spare:1", "spare:32"])
+@pytest.mark.parametrize("text", ["own", "rank0", "hosts", "spare:1", "spare-only:32"])
 def test_a_place_is_said_as_it_is_read(text: str) -> None:
     assert str(SwitchPlace.parse(text)) == text
 
 
 @pytest.mark.parametrize(
-    "text", ["", "Hosts", "spare", "spare:", "spare:0", "spare:33", "spare:-1", "own:1", "spare:1 "]
+    "text", ["", "Hosts", "spare", "spare:", "spare:0", "spare:33", "spare:-1", "own:1", "spare:1 ", "only:1"]
 )
 def test_what_is_no_place_is_refused_with_those_that_are(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"own, rank0, hosts, or spare:1 to spare:32"):
+    with pytest.raises(ConfigurationError, match=r"own, rank0, hosts, spare:1 to spare:32, or spare-only:1 to"):
         SwitchPlace.parse(text)
 
 
@@ -45,10 +45,15 @@ def test_ranks_with_successive_numbers_share_a_host_and_know_it() -> None:
 
 
 def test_ranks_are_told_the_addresses_of_switches_that_are_there() -> None:
-    spares = Topology(workers=4, switch_at=SwitchPlace.parse("spare:2")).rank_environment(3)["FANIN_SWITCH"]
+    spares = Topology(workers=4, switch_at=SwitchPlace.parse("spare-only:2")).rank_environment(3)["FANIN_SWITCH"]
+    both = Topology(workers=4, switch_at=SwitchPlace.parse("spare:2")).rank_environment(3)["FANIN_SWITCH"]
+    assert both == f"hosts,{spares}"
     assert [each.partition("://")[0] for each in spares.split(",")] == ["udp", "udp"]
     assert len(set(spares.split(","))) == 2
     tree = Topology(workers=4, racks=2)
+    assert "FANIN_RACK" not in tree.rank_environment(0), "racks have switches of their own"
+    racks = [Topology(workers=4, racks=2, switch_at=HOSTS).rank_environment(rank)["FANIN_RACK"] for rank in range(4)]
+    assert racks == ["rack 0"] * 2 + ["rack 1"] * 2
     assert tree.rank_environment(0)["FANIN_SWITCH"] != tree.rank_environment(3)["FANIN_SWITCH"]
     beside = Topology(workers=4, switch_at=RANK0).rank_environment(1)
     assert (beside["FANIN_SWITCH"], beside["FANIN_SHARED_MEMORY"]) == ("rank0", "0"), "memory would go past the links"
@@ -101,11 +106,15 @@ def test_the_ideal_is_what_the_busiest_link_carries() -> None:
     assert ideal(workers=8, ranks_per_host=4, switch_at=RANK0) == pytest.approx(4)
     assert ideal(workers=8, switch_at=HOSTS) == pytest.approx(2 * 7 / 8)
     assert ideal(workers=8, ranks_per_host=2, switch_at=HOSTS) == pytest.approx(2 * 3 / 4), "ranks meet at home first"
-    assert ideal(workers=8, switch_at=SwitchPlace.parse("spare:4")) == pytest.approx(2)
+    assert ideal(workers=8, switch_at=SwitchPlace.parse("spare-only:4")) == pytest.approx(2)
+    assert ideal(workers=8, switch_at=SwitchPlace.parse("spare:4")) == pytest.approx(2 * 8 * 7 / (64 + 32 - 8))
+    assert ideal(workers=16, ranks_per_host=2, switch_at=SwitchPlace.parse("spare:4")) == pytest.approx(112 / 88)
     assert ideal(workers=8, switch_at=SwitchPlace.parse("spare:8")) == pytest.approx(1)
     assert ideal(workers=8, racks=2) == pytest.approx(1), "a rack's switch sends one stream up"
-    assert ideal(workers=8, racks=2, switch_at=HOSTS) == pytest.approx(2 * 4 * 4 / 8)
+    assert ideal(workers=8, racks=2, switch_at=HOSTS) == pytest.approx(2 * 3 / 4 + 1 / 4), "hosts' links; uplinks: 1"
+    assert ideal(workers=2, racks=2, switch_at=HOSTS) == pytest.approx(1)
     assert ideal(workers=8, racks=2, switch_at=SwitchPlace.parse("spare:8")) == pytest.approx(4)
+    assert ideal(workers=8, racks=2, switch_at=SwitchPlace.parse("spare:4")) == pytest.approx(4, rel=0.01)
 
 
 def test_a_ring_needs_the_same_wherever_our_switch_is() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fanin.protocol.spread import Spread, optimal_parts, weights_of
 from tests.support.machines import WORKER_MACHINES
 from tests.support.many_to_many import ManyToMany
 from tests.support.network import Link
@@ -34,7 +35,28 @@ def reduce(
 
 def test_where_flows_share_the_window_of_one_nothing_is_lost_and_nothing_goes_again() -> None:
     """Four flows with 512 KiB each would overflow them, and one lost contribution holds up all workers."""
-    cluster, of_ideal = reduce(4, 1e9, slots=90, chunks=600)
+    cluster, of_ideal = reduce(4, 1e9, slots=360, chunks=600)
     assert cluster.overflows == 0
     assert cluster.total("retransmissions") == 0
     assert of_ideal > 0.98
+
+
+def spread_over(hosts: int, spares: int) -> Spread:
+    return Spread(weights_of(optimal_parts([1.0] * hosts, [1.0] * spares)))
+
+
+@pytest.mark.parametrize(("hosts", "spares"), [(4, 0), (4, 2), (8, 4)])
+def test_every_link_carries_what_the_theorem_says_and_spare_ones_make_it_less(hosts: int, spares: int) -> None:
+    link = Link(delay_s=20e-6, bytes_per_s=1.25e8, queue_bytes=QUEUE_BYTES)
+    cluster = ManyToMany(hosts, link, spread=spread_over(hosts, spares), slots=360, words_per_packet=WORDS)
+    before = [cluster.link_bytes(host) for host in range(hosts + spares)]
+    packets, begun = 4000, cluster.network.now
+    results = cluster.all_reduce([np.full(packets * WORDS, 1 + rank, np.int32) for rank in range(hosts)])
+    took_s = cluster.network.now - begun
+    assert all((result == hosts * (hosts + 1) // 2).all() for result in results)
+    theorem = 2 * hosts * (hosts - 1) / (hosts**2 + spares * hosts - 2 * spares)
+    for host in range(hosts + spares):
+        for now, earlier in zip(cluster.link_bytes(host), before[host], strict=True):
+            assert (now - earlier) / (packets * PACKET_BYTES) == pytest.approx(theorem, rel=0.02)
+    assert cluster.overflows == 0
+    assert theorem * packets * PACKET_BYTES / link.bytes_per_s / took_s > 0.93

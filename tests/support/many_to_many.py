@@ -1,13 +1,17 @@
-"""A shard on every host, in virtual time: flows from every host to every shard, over one link per host."""
+"""A shard on every host and on spare ones, in virtual time: flows from every host to every shard, over one link per
+host."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 
 from fanin.numerics.reduction import Reduction
 from fanin.protocol.job import JobSpec
+from fanin.protocol.spread import Spread
+from fanin.protocol.window import MIN_SHARE_SLOTS
 from tests.support.builders import Array, job_spec, reduction
 from tests.support.machines import SWITCH_MACHINES, WORKER_MACHINES
 from tests.support.network import Link, Playground, SharedLink
@@ -20,42 +24,60 @@ SHARDS_FROM = 1000
 class ManyToMany:
     """`hosts` hosts, each with a worker and a shard behind one link; a worker deals a tensor to all shards."""
 
-    def __init__(self, hosts: int, link: Link, *, kind: str = "native", seed: int = 0, **given: Any) -> None:
-        """`link`: every host's. `given`: of the job's spec, the same at every shard."""
-        self.hosts = hosts
+    def __init__(
+        self, hosts: int, link: Link, *, spread: Spread | None = None, kind: str = "native", seed: int = 0, **given: Any
+    ) -> None:
+        """`link`: every host's. `spread`: over the hosts' shards and, beyond them, those of spare hosts; None: over the
+        hosts' evenly. `given`: of the job's spec; its `slots` are dealt like sums, at least MIN_SHARE_SLOTS to each."""
+        self.hosts, self.spread = hosts, spread or Spread.evenly(hosts)
         self.spec: JobSpec = job_spec(workers=hosts, **given)
+        slots = [round(self.spec.slots * self.spread.part(shard)) for shard in range(self.spread.shards)]
+        self.specs = [dataclasses.replace(self.spec, slots=max(MIN_SHARE_SLOTS, each)) for each in slots]
         self.network = Playground(seed=seed)
         self.shards = []
         self.flows: dict[tuple[int, int], Any] = {}
         """By worker and shard."""
-        for shard in range(hosts):
+        for shard in range(self.spread.shards):
             machine: Any = SWITCH_MACHINES[kind](MEMORY_BYTES)
-            machine.admit(self.spec)
+            machine.admit(self.specs[shard])
             self.shards.append(machine)
             self.network.attach(SHARDS_FROM + shard, machine)
             for worker in range(hosts):
                 flow = WORKER_MACHINES[kind](
-                    self.spec, worker, switch=SHARDS_FROM + shard, token=self.spec.tokens[worker]
+                    self.specs[shard], worker, switch=SHARDS_FROM + shard, token=self.spec.tokens[worker]
                 )
                 self.flows[worker, shard] = flow
                 self.network.attach(shard * hosts + worker, flow)
         self.links: list[SharedLink] = [
-            self.network.share([SHARDS_FROM + host, *(shard * hosts + host for shard in range(hosts))], link)
-            for host in range(hosts)
+            self.network.share(
+                [SHARDS_FROM + host, *(shard * hosts + host for shard in range(self.spread.shards) if host < hosts)],
+                link,
+            )
+            for host in range(self.spread.shards)
         ]
         self.network.run_until(lambda: all(flow.ready for flow in self.flows.values()), limit_s=30)
 
     def all_reduce(self, inputs: list[Array], *, limit_s: float = 60.0, **given: Any) -> list[Array]:
-        """Reduce in place, an equal part at each shard; the results."""
+        """Reduce in place, at each shard its part; the results."""
         arrays = [np.array(each) for each in inputs]
         for worker, array in enumerate(arrays):
-            for shard, part in enumerate(np.split(array, self.hosts)):
-                what: Reduction = reduction(part, **given)
+            for shard, first, end in self.spread.shares(len(array), self.spec.words_per_packet, 1):
+                what: Reduction = reduction(array[first:end], **given)
                 self.flows[worker, shard].submit(what)
                 self.network.speak(shard * self.hosts + worker)
         busy = list(self.flows.values())
         self.network.run_until(lambda: not _outstanding(busy), limit_s=limit_s)
         return arrays
+
+    def link_bytes(self, host: int) -> tuple[int, int]:
+        """Bytes of packets that a host's link, or beyond the hosts' a spare one's, has carried up and down."""
+        counters = {ends: flow.counters() for ends, flow in self.flows.items()}
+        out = [each for (worker, shard), each in counters.items() if worker == host != shard]
+        back = [each for (worker, shard), each in counters.items() if shard == host != worker]
+        return tuple(
+            sum(each[mine] for each in out) + sum(each[theirs] for each in back)
+            for mine, theirs in (("bytes_out", "bytes_in"), ("bytes_in", "bytes_out"))
+        )
 
     def total(self, counter: str) -> int:
         """A counter, added up over all flows."""

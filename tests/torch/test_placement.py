@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -98,6 +99,124 @@ def test_addresses_are_used_as_they_are_told() -> None:
     assert {each.switches for each in found} == {expected}, "ranks without any use rank 0's"
     found = met([Options(switch=A), Options(switch=C), Options(switch=A), Options(switch=A)])
     assert [str(each.address) for each in found] == [A, C, A, A], "a rank may reach the same switch by another address"
+
+
+def test_spare_switches_stand_beside_the_hosts_own_shards_with_the_theorems_parts() -> None:
+    found = met(on_hosts("a", "b", "c", "d", switch=f"hosts,{A},{B}"))
+    first = found[0]
+    assert len({each.switches for each in found}) == 1
+    assert [str(each) for each in first.shards[4:]] == [A, B]
+    divisor = 4 * 4 + 2 * 4 - 2 * 2
+    expected = [(4 - 2) / divisor] * 4 + [2 * 3 / divisor] * 2
+    assert [first.spread.part(shard) for shard in range(6)] == pytest.approx(expected, abs=1e-4)
+    assert {each.weights for each in found} == {first.weights}
+    assert all(each.holds_switch and each.discloses for each in found), "a spare switch must be told the key"
+    assert [each.local for each in found] == [frozenset({first.shards[rank]}) for rank in range(SIZE)]
+
+
+def test_as_many_spare_switches_as_hosts_sum_everything() -> None:
+    found = met(on_hosts("a", "a", "b", "b", switch=f"hosts,{A},{B}"))
+    assert [str(each) for each in found[0].shards] == [A, B]
+    assert [each.holds_switch for each in found] == [True, False, True, False], "for the hosts' leaves"
+    assert found[0].leaves == found[1].leaves != found[2].leaves
+
+
+def test_weights_are_rates_of_links() -> None:
+    found = met([Options(switch=f"{A}=3, {B}")] * SIZE)
+    assert found[3].spread.part(0) == pytest.approx(3 / 4, abs=1e-4)
+    fast = met([*on_hosts("a", "b", "c"), Options(host="d", link=2)])
+    parts = [fast[0].spread.part(shard) for shard in range(4)]
+    assert parts[:3] == [parts[0]] * 3
+    assert 1 + 2 * parts[0] == pytest.approx((1 + 2 * parts[3]) / 2, rel=1e-3), "equally long on every link"
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        ({"host": "d", "switch": A}, f"rank 3 was given FANIN_SWITCH={A}, and rank 0 FANIN_SWITCH=hosts,{A},{B}"),
+        ({"host": "d", "rack": "r"}, "ranks 0, 1, 2 were given no FANIN_RACK"),
+        ({"host": "a", "rack": "r"}, "ranks 0 and 3 are on one host, and were given FANIN_RACK=None and r"),
+        ({"host": "a", "link": 2.0}, "ranks 0 and 3 are on one host, and were given FANIN_LINK=None and 2.0"),
+    ],
+)
+def test_ranks_that_were_told_different_things_are_named_to_all(others: dict[str, object], said: str) -> None:
+    options = [*on_hosts("a", "b", "c", switch=f"hosts,{A},{B}"), Options(**others)]  # type: ignore[arg-type]
+    store, told = c10d.HashStore(), []
+
+    def of(rank: int) -> None:
+        with pytest.raises((ConfigurationError, SwitchUnreachableError)) as caught:
+            meet(store, rank, SIZE, "j", options[rank], TIMEOUT)
+        told.append(str(caught.value))
+
+    with ThreadPoolExecutor(SIZE) as pool:
+        list(pool.map(of, range(SIZE)))
+    assert all(said in text for text in told)
+
+
+def test_racks_beside_addresses_are_refused() -> None:
+    store = c10d.HashStore()
+    options = in_racks("a1", "a2", "b1", "b2", switch=f"hosts,{A}")
+
+    def of(rank: int) -> None:
+        with pytest.raises(
+            (ConfigurationError, SwitchUnreachableError), match="leave out the addresses, or FANIN_RACK"
+        ):
+            meet(store, rank, SIZE, "j", options[rank], TIMEOUT)
+
+    with ThreadPoolExecutor(SIZE) as pool:
+        list(pool.map(of, range(SIZE)))
+
+
+def test_a_group_within_the_world_keeps_the_spare_switches() -> None:
+    world = met(on_hosts("a", "b", "c", "d", switch=f"hosts,{A},{B}"))
+    across = in_the_world(world, [1, 3])
+    assert {each.shards for each in across} == {(*world[0].shards[1:4:2], *world[0].shards[4:])}
+    assert {each.weights for each in across} == {(*world[0].weights[1:4:2], *world[0].weights[4:])}
+    assert [each.home for each in across] == [0, 1]
+    spread = in_the_world(world, [0, 1, 2, 3])
+    assert {each.shards for each in spread} == {world[0].shards}
+
+
+def in_racks(*names: str, **given: object) -> list[Options]:
+    """A host for each, in the rack of its first letter."""
+    return [Options(host=name, rack=name[0], **given) for name in names]  # type: ignore[arg-type]
+
+
+def test_ranks_in_racks_meet_at_leaves_on_their_racks_hosts() -> None:
+    found = met(in_racks("a1", "a2", "b1", "b2"))
+    assert len({each.shards for each in found}) == 1
+    assert [len(each.switches) for each in found] == [2] * SIZE
+    assert found[0].switches == found[1].switches != found[2].switches == found[3].switches
+    assert not set(found[0].switches) & set(found[2].switches)
+    assert set(found[0].shards) == {found[0].own[0], found[0].own[2]}, "one root in each rack"
+    assert [each.local for each in found] == [frozenset({found[rank].leaves[rank % 2]}) for rank in (0, 1, 3, 2)]
+    assert all(each.holds_switch for each in found)
+
+
+def test_groups_within_a_rack_use_its_hosts_and_others_the_tree() -> None:
+    world = met(in_racks("a1", "a2", "b1", "b2", "a1", "b2"), size=6)
+    within = in_the_world(world, [0, 1])
+    assert {each.switches for each in within} == {world[0].own[:2]}
+    assert [each.local for each in within] == [frozenset({world[0].own[rank]}) for rank in (0, 1)]
+    at_home = in_the_world(world, [0, 4])
+    assert {each.switches for each in at_home} == {world[0].own[:1]}
+    across = in_the_world(world, [1, 3])
+    assert [each.switches for each in across] == [world[1].leaves, world[3].leaves]
+    assert across[0].job_name == across[1].job_name != world[0].job_name
+    assert not any(each.holds_switch for each in (*within, *across))
+
+
+def test_racks_that_make_no_difference_are_left_alone() -> None:
+    one = met(in_racks("a1", "a2", "a3", "a4"))
+    assert (len(one[0].shards), one[0].leaves) == (SIZE, ())
+    apart = met(in_racks("a", "b", "c", "d"))
+    assert (len(apart[0].shards), apart[0].leaves) == (SIZE, ())
+
+
+def test_racks_and_survival_exclude_each_other_loudly(caplog: pytest.LogCaptureFixture) -> None:
+    found = met(in_racks("a1", "a2", "b1", "b2", on_worker_loss="continue"))
+    assert (len(found[0].shards), found[0].leaves) == (SIZE, ())
+    assert "FANIN_RACK has no effect" in caplog.text
 
 
 def in_the_world(world: list[Meeting], ranks: list[int]) -> list[Meeting]:
@@ -213,7 +332,34 @@ def test_hosts_come_in_the_order_of_their_lowest_ranks() -> None:
     assert [hosts.of(rank) for rank in range(5)] == [0, 1, 1, 0, 2]
 
 
-@pytest.mark.parametrize("switch", ["udp://a:1,udp://a:1", "udp://a:1,", "somewhere", "udp://a:1 udp://b:2"])
-def test_addresses_that_make_no_sense_are_refused(switch: str) -> None:
-    with pytest.raises(ConfigurationError, match="switch"):
+@pytest.mark.parametrize(
+    ("switch", "said"),
+    [
+        ("udp://a:1,udp://a:1", "names an address twice: udp://a:1"),
+        ("udp://a:1,udp://a:1=2", "names an address twice: udp://a:1"),
+        ("udp://a:1,", "switch address ''"),
+        ("somewhere", "switch address 'somewhere'"),
+        ("udp://a:1 udp://b:2", "switch address"),
+        ("hosts,hosts", "says hosts twice"),
+        ("hosts=2,udp://a:1,hosts", "says hosts twice"),
+        ("rank0,udp://a:1", "rank0 stands alone"),
+        ("rank0=2", "rank0 stands alone"),
+        ("hosts,udp://a:1=0", "'0' is no weight"),
+        ("hosts,udp://a:1=-2", "'-2' is no weight"),
+        ("hosts=,udp://a:1", "'' is no weight"),
+        ("udp://a:1=fast", "'fast' is no weight"),
+        ("udp://a:1=nan", "'nan' is no weight"),
+        ("udp://a:1=inf", "'inf' is no weight"),
+        (",".join(f"udp://a:{port}" for port in range(1, 66)), "names 65 addresses; at most 64"),
+    ],
+)
+def test_addresses_and_weights_that_make_no_sense_are_refused_in_one_line(switch: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(said)) as caught:
         Options(switch=switch)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("link", [0.0, -1.0, float("nan"), float("inf")])
+def test_rates_that_no_link_has_are_refused(link: float) -> None:
+    with pytest.raises(ConfigurationError, match=r"link = .*; expected the rate"):
+        Options(link=link)

@@ -204,7 +204,7 @@ class GroupResources:
         except JoinTimeoutError as error:  # in words that torch's programs look for, too
             timeout_ms = self.options.join_timeout_s * 1000
             raise JoinTimeoutError(error.missing, f"timeout after {timeout_ms:.0f}ms: {error}") from error
-        log.info("%s", session.description)
+        log.info("%s%s", session.description, meeting.in_words)
         return session
 
     def _join_meeting(self, meeting: Meeting, interrupted: Callable[[], None]) -> AnySession:
@@ -212,6 +212,7 @@ class GroupResources:
             return join_shards(
                 options=self.options, switches=meeting.switches, local=meeting.local, job_name=meeting.job_name,
                 rank=self.rank, size=self.size, credentials=meeting.credentials, interrupted=interrupted,
+                spread=meeting.spread,
             )  # fmt: skip
         shared = self.options.shared_memory if meeting.local else False
         return Session.join(

@@ -4,9 +4,16 @@
 |---|---|
 | not set | at a switch beside rank 0 if all ranks are on one host, else at a shard on every host |
 | `hosts` | at a shard on every host |
+| `hosts` and addresses, separated by commas | at a shard on every host, and at these switches: spare hosts', say |
 | `rank0` | at a switch beside rank 0 |
 | an address | there |
 | several addresses, separated by commas | at all of them, in that order on every rank |
+
+How much each of several shards sums follows from the rates of their links (fanin/protocol/spread.py), which are alike
+unless weights in FANIN_SWITCH or a host's FANIN_LINK say otherwise. A host whose shard would get nothing has none.
+
+Where hosts are in racks (FANIN_RACK on each), sums are made inside a rack first (fanin/protocol/racks.py): its ranks
+meet at shards on its own hosts, which are leaves of shards that add up the racks. They take the place of hosts' leaves.
 
 Ranks are on one host if they could share memory: the same boot of the same kernel, and one namespace of process
 numbers, since shared memory is found through them. FANIN_HOST overrides it: any text, the same for ranks of one host.
@@ -21,20 +28,21 @@ fallback="gloo" as well, which goes on over gloo instead of over the other shard
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from fanin.addresses import HOSTS, RANK0, SwitchAddress, SwitchList
 from fanin.errors import ConfigurationError, UnsupportedError
 from fanin.options import Options
+from fanin.protocol.spread import optimal_parts, weights_of
 from fanin.protocol.wire import MAX_WORKERS
 
-HOSTS, RANK0 = "hosts", "rank0"
-"""Words for FANIN_SWITCH."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_NAMESPACE = Path("/proc/self/ns/pid")
 UNKNOWN = ""
@@ -56,9 +64,116 @@ class Hosts:
         """The lowest rank of every host: it starts the host's shard."""
         return tuple(each[0] for each in self.ranks)
 
+    def leader_of(self, rank: int) -> int:
+        """The lowest rank on that rank's host."""
+        return self.ranks[self.of(rank)][0]
+
     def of(self, rank: int) -> int:
         """The number of the host that a rank is on."""
         return next(number for number, each in enumerate(self.ranks) if rank in each)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a rank says of its host, and of what it was told."""
+
+    host: str
+    """What tells the host from others."""
+    rack: str | None = None
+    """What tells its rack from others."""
+    link: float | None = None
+    """Rate of its link."""
+    switch: str = ""
+    """The rank's FANIN_SWITCH."""
+
+    @classmethod
+    def of(cls, options: Options) -> Facts:
+        """This rank's."""
+        return cls(host=host_identity(options), rack=options.rack, link=options.link, switch=options.switch or "")
+
+    def text(self) -> str:
+        """For the store."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, text: bytes) -> Facts:
+        """From the store."""
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """The shards of a group: those on hosts first, then switches that are there."""
+
+    leaders: tuple[int, ...]
+    """Ranks that start one on their host."""
+    addresses: tuple[SwitchAddress, ...]
+    weights: tuple[int, ...]
+    """One for each of both."""
+
+
+def judge(facts: Sequence[Facts]) -> None:
+    """ConfigurationError for ranks that were not told the same."""
+    first = SwitchList.parse(facts[0].switch) if facts[0].switch else SwitchList()
+    first_of: dict[str, int] = {}
+    for rank, each in enumerate(facts):
+        said = SwitchList.parse(each.switch) if each.switch else first
+        if (said.word == HOSTS, len(said.addresses)) != (first.word == HOSTS, len(first.addresses)):
+            raise ConfigurationError(
+                f"rank {rank} was given FANIN_SWITCH={each.switch}, and rank 0 "
+                f"{f'FANIN_SWITCH={facts[0].switch}' if facts[0].switch else 'none'}. Remedy: the same on all ranks"
+            )
+        other = first_of.setdefault(each.host, rank)
+        for name, one, two in (("LINK", facts[other].link, each.link), ("RACK", facts[other].rack, each.rack)):
+            if one != two:
+                raise ConfigurationError(
+                    f"ranks {other} and {rank} are on one host, and were given FANIN_{name}={one} and {two}. Remedy: "
+                    "the same for all ranks of a host"
+                )
+    without = [rank for rank, each in enumerate(facts) if each.rack is None]
+    if without and len(without) < len(facts):
+        raise ConfigurationError(
+            f"ranks {', '.join(map(str, without))} were given no FANIN_RACK, and others were. Remedy: give it to all "
+            "ranks, or to none"
+        )
+    if first.addresses and not without:
+        raise ConfigurationError(
+            f"FANIN_SWITCH={facts[0].switch} with FANIN_RACK: in racks sums are made by the hosts' own shards alone. "
+            "Remedy: leave out the addresses, or FANIN_RACK"
+        )
+
+
+def shards_for(hosts: Hosts, facts: Sequence[Facts], said: SwitchList) -> Shards:
+    """A shard for every host and every address, unless its part of a sum would be nothing."""
+    rates = [said.hosts_weight if (link := facts[rank].link) is None else link for rank in hosts.leaders]
+    weights = weights_of(optimal_parts(rates, said.weights))
+    everywhere = [*hosts.leaders, *said.addresses]
+    used = [(where, weight) for where, weight in zip(everywhere, weights, strict=True) if weight]
+    return Shards(
+        tuple(where for where, _ in used if isinstance(where, int)),
+        tuple(where for where, _ in used if isinstance(where, SwitchAddress)),
+        tuple(weight for _, weight in used),
+    )
+
+
+def racks_for(hosts: Hosts, facts: Sequence[Facts], options: Options) -> tuple[tuple[int, ...], ...]:
+    """The numbers of the hosts of each rack; nothing where racks make no difference, or, with a warning, cannot."""
+    found: dict[str | None, list[int]] = {}
+    for number, leader in enumerate(hosts.leaders):
+        found.setdefault(facts[leader].rack, []).append(number)
+    racks = tuple(map(tuple, found.values()))
+    if None in found or not 1 < len(racks) < len(hosts.ranks):
+        return ()
+    crowd = max(sum(len(hosts.ranks[number]) for number in rack) for rack in racks)
+    why = ""
+    if options.on_worker_loss != "raise":
+        why = "on_worker_loss='continue' keeps ranks out of leaves, which end with the first rank that is lost"
+    elif crowd > MAX_WORKERS or len(racks) > MAX_WORKERS:
+        why = f"{len(racks)} racks with up to {crowd} ranks each are too many: a switch takes {MAX_WORKERS}"
+    if why:
+        log.warning("FANIN_RACK has no effect, and racks' uplinks carry what all hosts exchange: %s", why)
+        return ()
+    return racks
 
 
 def host_identity(options: Options) -> str:
@@ -87,14 +202,14 @@ def where_to_sum(options: Options, *, one_machine: bool) -> Where:
     job cannot have.
     """
     twice = options.on_worker_loss == "continue" and options.fallback == "gloo"
-    if options.switch == HOSTS:
+    if options.switch_list.word == HOSTS:
         if twice:
             raise ConfigurationError(
                 "FANIN_SWITCH=hosts with on_worker_loss='continue' and fallback='gloo': a job goes on over the shards "
                 "that are left, or over gloo. Remedy: unset FANIN_FALLBACK, or FANIN_SWITCH=rank0"
             )
         return "hosts"
-    if options.switch == RANK0 or (one_machine and options.host is None):
+    if options.switch_list.word == RANK0 or (one_machine and options.host is None):
         return "rank0"
     if twice:
         log.warning(

@@ -160,7 +160,9 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def describe(self) -> str:
         """One line for people: job, switch, engine, window."""
         session = self._resources.session
-        return session.description if session is not None else f"group {self._name!r}: no switch in use"
+        if session is None:
+            return f"group {self._name!r}: no switch in use"
+        return session.description + self._resources.meeting.in_words
 
     def all_reduce_lanes(
         self, tensor: torch.Tensor, *, lanes: int | str | None = None, average: bool = False,

@@ -2,7 +2,8 @@
 
 Rules
 -----
-* A rank with addresses of its own configured (options, FANIN_SWITCH) uses these; the rest use rank 0's.
+* A rank with addresses of its own configured (options, FANIN_SWITCH) uses these, as many as rank 0 names; the rest use
+  rank 0's.
 * Rank 0 without any decides where sums are made (host/torch/collectives/placement.py). A group other than the world's
   uses the world's switches: those of the hosts that its ranks are on.
 * Otherwise the lowest rank of every host that is to have a shard starts a switch: one per process, shared by all
@@ -35,9 +36,20 @@ from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import ConfigurationError, JoinTimeoutError, SwitchUnreachableError
 from fanin.host.session.embedded import EmbeddedSwitch, start_switch
-from fanin.host.torch.collectives.placement import Hosts, check_size, host_identity, hosts_of, where_to_sum
+from fanin.host.torch.collectives.placement import (
+    Facts,
+    Hosts,
+    check_size,
+    hosts_of,
+    judge,
+    racks_for,
+    shards_for,
+    where_to_sum,
+)
 from fanin.options import Options, SwitchAddress
+from fanin.protocol.racks import RackPlan
 from fanin.protocol.seal import SECRET_BYTES, Credentials
+from fanin.protocol.spread import Spread, optimal_parts, weights_of
 
 KEY = "fanin/job"
 HERE_KEY = "fanin/here"
@@ -100,7 +112,8 @@ def _newest(members: str) -> str:
 class _Started:
     """A switch that this process has started, for the jobs of one secret."""
 
-    switch: EmbeddedSwitch
+    switch: EmbeddedSwitch | None = None
+    """This host's shard, where it has one."""
     leaves: EmbeddedSwitch | None = None
     """Leaves of all shards, for the ranks of this host."""
     users: int = 0
@@ -127,20 +140,27 @@ class SharedSwitch:
         """
         with self._lock:
             started = self._started.get(secret)
-            if started is None or not started.switch.is_running:  # it may have died, and the job have gone on without
+            switch = None if started is None else started.switch
+            if started is None or switch is None or not switch.is_running:  # it may have died, and the job have gone on
                 users = 0 if started is None else started.users
                 credentials = Credentials.of_job(secret)
-                started = _Started(start_switch(reachable_host(), options, credentials=credentials), users=users)
-                self._started[secret] = started
+                switch = start_switch(reachable_host(), options, credentials=credentials)
+                self._started[secret] = started = _Started(switch, users=users)
             started.users += 1
+            assert started.switch is not None
             return started.switch.address
 
     def start_leaves(self, shards: Sequence[SwitchAddress], options: Options, secret: str) -> tuple[SwitchAddress, ...]:
-        """A leaf of every shard, on this host, for the world's group; they go with the switch of that secret."""
+        """A leaf of every shard, on this host, for the world's group; they go with the switch of that secret.
+
+        Where this process has started none, call `release` once for them.
+        """
         with self._lock:
             credentials = Credentials.of_job(secret)
             leaves = start_switch(reachable_host(), options, credentials=credentials, parents=shards)
-            self._started[secret].leaves = leaves
+            started = self._started.setdefault(secret, _Started())
+            started.users = max(started.users, 1)
+            started.leaves = leaves
             return leaves.addresses
 
     def release(self, secret: str) -> None:
@@ -219,12 +239,20 @@ class Meeting:
     """Whether a switch may be told the job's key; one that a rank started has it already."""
     shards: tuple[SwitchAddress, ...]
     """Where sums are made, in the same order on every rank; a single one makes all of them."""
+    weights: tuple[int, ...] = ()
+    """How much of a large sum each of them gets (fanin/protocol/spread.py); empty: all alike."""
     hosts: Hosts | None = None
     """Which ranks are on which host, where that was asked."""
+    leaders: tuple[int, ...] = ()
+    """The ranks that have started the first of the shards, one each; the others were there."""
     home: int | None = None
     """The number of the shard on this rank's own host, where there is one."""
     leaves: tuple[SwitchAddress, ...] = ()
     """This host's leaf of every shard, where hosts have several ranks: they meet at home first."""
+    racks: RackPlan | None = None
+    """Where hosts are in racks: then `leaves` are those of this rank's rack, on its hosts, and `shards` add them up."""
+    own: tuple[SwitchAddress, ...] = ()
+    """In racks, the shards that `leaders` have started, of which `shards` are some."""
     holds_switch: bool = False
     lost: frozenset[int] = frozenset()
     """The numbers of shards that were lost since."""
@@ -240,6 +268,11 @@ class Meeting:
         return self.leaves or self.shards
 
     @property
+    def spread(self) -> Spread:
+        """How sums are dealt to them."""
+        return Spread(self.weights or (1,) * len(self.shards))
+
+    @property
     def address(self) -> SwitchAddress:
         """The first of `switches`."""
         return self.switches[0]
@@ -247,9 +280,21 @@ class Meeting:
     @property
     def local(self) -> frozenset[SwitchAddress]:
         """The switches whose shared memory may be used: all of them where nobody has told hosts apart."""
+        if self.racks is not None and self.leaves:
+            assert self.hosts is not None
+            assert self.home is not None
+            return frozenset(self.leaves[slice_] for slice_ in self.racks.leaves_on(self.home))
         if self.leaves or self.hosts is None or len(self.hosts.ranks) == 1:
             return frozenset(self.switches)
         return frozenset() if self.home is None else frozenset({self.shards[self.home]})
+
+    @property
+    def in_words(self) -> str:
+        """What its switches are leaves of, if they are; for people, behind what a session says of itself."""
+        if not self.leaves:
+            return ""
+        where = "leaves on this host" if self.racks is None else f"leaves in this rack, one of {len(self.racks.racks)},"
+        return f"; these are {where} of {', '.join(map(str, self.shards))}"
 
     def close(self) -> None:
         """Let go of the embedded switch, if this group holds it. Idempotent."""
@@ -260,7 +305,7 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What rank 0 says. One of `switches`, `of_world` and `starts` is there."""
+    """What rank 0 says. `of_world` or `through_racks` is there, or `switches` or `starts` or both."""
 
     job: str = ""
     error: str = ""
@@ -268,11 +313,17 @@ class _Told:
     """Addresses that are there."""
     of_world: tuple[int, ...] = ()
     """Shards of the world's group, by number."""
+    through_racks: bool = False
+    """As the world's group: through its racks' leaves."""
     starts: bool = False
-    """The lowest rank of every host is to start a shard, or rank 0 alone the only one."""
-    shards: bool = False
+    """`leaders` are to start a shard each."""
+    leaders: tuple[int, ...] = ()
+    weights: tuple[int, ...] = ()
+    """Of the shards that are started, and then of `switches`; or of `of_world`."""
     leaves: bool = False
     """Hosts have leaves of the shards."""
+    racks: tuple[tuple[int, ...], ...] = ()
+    """The numbers of the hosts of each rack, where racks have leaves of shards that add them up."""
     secret: str | None = None
     """Secret of the job; None: all ranks were given it."""
     hosts: tuple[tuple[int, ...], ...] = ()
@@ -283,8 +334,9 @@ class _Told:
     @classmethod
     def read(cls, text: bytes) -> _Told:
         told = json.loads(text)
-        lists = {name: tuple(told[name]) for name in ("switches", "of_world")}
-        return cls(**told | lists | {"hosts": tuple(tuple(ranks) for ranks in told["hosts"])})
+        lists = {name: tuple(told[name]) for name in ("switches", "of_world", "leaders", "weights")}
+        lists |= {name: tuple(map(tuple, told[name])) for name in ("hosts", "racks")}
+        return cls(**told | lists)
 
 
 def meet(
@@ -302,7 +354,7 @@ def meet(
     Raises the error of rank 0, or of a rank that was to start a shard, on every rank; JoinTimeoutError naming ranks
     that rank 0 has not heard of; ConfigurationError; torch's timeouts.
     """
-    store.set(_host_key(rank), host_identity(options))
+    store.set(_host_key(rank), Facts.of(options).text())
     if rank == 0:
         store.set(HERE_KEY, "")
         try:
@@ -330,29 +382,63 @@ def hear(
     if secret is None:
         raise ConfigurationError("rank 0 was given FANIN_SECRET, this rank was not. Remedy: give it to all, or to none")
     hosts = Hosts(told.hosts) if told.hosts else None
-    if told.of_world and not options.switches:
+    if (told.of_world or told.through_racks) and (options.switch_list.word or not options.switches):
         assert world is not None, "all ranks of a group within the world are in the world"
         return _within_world(told, secret, world, hosts)
-    if options.switches or told.switches:
-        switches = options.switches or tuple(map(SwitchAddress.parse, told.switches))
-        return Meeting(told.job, secret, True, switches, hosts)
+    there = options.switches or tuple(map(SwitchAddress.parse, told.switches))
+    if not told.starts:
+        return Meeting(told.job, secret, True, there, told.weights, hosts)
     assert hosts is not None
-    leaders = hosts.leaders if told.shards else (0,)
-    host = hosts.of(rank)
-    meeting = Meeting(told.job, secret, False, (), hosts, host if told.shards or host == 0 else None)
+    leaders = told.leaders
+    meeting = Meeting(told.job, secret, bool(told.switches), (), told.weights, hosts, leaders)
+    meeting.home = _home(hosts, leaders, rank)
     try:
         if starts and rank in leaders:
             meeting.holds_switch = _start_shard(store, rank, options, secret, alone=len(leaders) == 1)
-        meeting.shards = tuple(_address_of(store, _shard_key(leader), leader, patience)[0] for leader in leaders)
+        started = tuple(_address_of(store, _shard_key(leader), leader, patience)[0] for leader in leaders)
+        meeting.shards = (*started, *there) if told.switches else started
+        if told.racks:
+            _meet_in_racks(store, meeting, rank, RackPlan.of(told.racks), options, patience, starts=starts)
         if told.leaves:
-            if starts and rank in leaders:
+            leader = hosts.leader_of(rank)
+            if starts and rank == leader:
                 leaf_options = replace(options, flows=1)
                 _tell(store, _leaves_key(rank), lambda: SHARED.start_leaves(meeting.shards, leaf_options, secret))
-            meeting.leaves = _address_of(store, _leaves_key(leaders[host]), leaders[host], patience)
+                meeting.holds_switch = True
+            meeting.leaves = _address_of(store, _leaves_key(leader), leader, patience)
     except BaseException:
         meeting.close()
         raise
     return meeting
+
+
+def _meet_in_racks(
+    store: c10d.Store, meeting: Meeting, rank: int, plan: RackPlan, options: Options, patience: timedelta,
+    *, starts: bool,
+) -> None:  # fmt: skip
+    """Start what this host runs for its rack, and hear of the rack's other leaves."""
+    hosts = meeting.hosts
+    assert hosts is not None
+    meeting.racks, meeting.own = plan, meeting.shards
+    meeting.shards = tuple(meeting.own[host] for host in plan.roots)
+    meeting.weights = ()
+    meeting.home = host = hosts.of(rank)
+    parents = [meeting.shards[slice_] for slice_ in plan.leaves_on(host)]
+    if starts and rank == hosts.leaders[host] and parents:
+        leaf_options = replace(options, flows=1)
+        _tell(store, _leaves_key(rank), lambda: SHARED.start_leaves(parents, leaf_options, meeting.secret))
+    found: dict[int, SwitchAddress] = {}
+    for number in plan.racks[plan.rack_of(host)]:
+        if slices := plan.leaves_on(number):
+            leader = hosts.leaders[number]
+            found |= zip(slices, _address_of(store, _leaves_key(leader), leader, patience), strict=True)
+    meeting.leaves = tuple(address for _, address in sorted(found.items()))
+
+
+def _home(hosts: Hosts, leaders: Sequence[int], rank: int) -> int | None:
+    """The number of the shard that one of `leaders` runs on that rank's host, if any does."""
+    leader = hosts.leader_of(rank)
+    return leaders.index(leader) if leader in leaders else None
 
 
 def _decided(
@@ -365,56 +451,88 @@ def _decided(
 ) -> _Told:
     """Rank 0's decision."""
     drawn = SHARED.secret() if options.secret is None else None
-    if options.switches:
+    said = options.switch_list
+    if said.addresses and not said.word:
         if world is not None and set(options.switches) == set(world.shards):
             drawn = world.secret  # the world's own switch may be one that serves no other
-        return _Told(switches=tuple(map(str, options.switches)), secret=drawn)
+        weights = weights_of(optimal_parts((), said.weights))
+        return _Told(switches=tuple(map(str, options.switches)), weights=weights, secret=drawn)
     if world is not None:
         return _of_world(world, global_ranks)
     where = where_to_sum(options, one_machine=_one_machine())
     if where == "rank0" and options.host is None:
         check_size(size, leaves=False)
-        return _Told(starts=True, hosts=(tuple(range(size)),), secret=drawn)
-    hosts = _gathered(store, size, min(options.join_timeout_s, timeout.total_seconds()))
-    shards = where == "hosts" or (where == "auto" and len(hosts.ranks) > 1)
-    leaves = shards and 1 < len(hosts.ranks) < size and options.on_worker_loss == "raise"
-    check_size(size, leaves=leaves)
-    return _Told(starts=True, shards=shards, leaves=leaves, hosts=hosts.ranks, secret=drawn)
+        return _Told(starts=True, leaders=(0,), hosts=(tuple(range(size)),), secret=drawn)
+    facts = _gathered(store, size, min(options.join_timeout_s, timeout.total_seconds()))
+    judge(facts)
+    hosts = hosts_of([each.host for each in facts])
+    spread = where == "hosts" or (where == "auto" and len(hosts.ranks) > 1)
+    if not spread:
+        check_size(size, leaves=False)
+        return _Told(starts=True, leaders=(0,), hosts=hosts.ranks, secret=drawn)
+    racks = racks_for(hosts, facts, options)
+    leaves = not racks and 1 < len(hosts.ranks) < size and options.on_worker_loss == "raise"
+    check_size(size, leaves=leaves or bool(racks))
+    if racks:
+        return _Told(starts=True, leaders=hosts.leaders, racks=racks, hosts=hosts.ranks, secret=drawn)
+    shards = shards_for(hosts, facts, said)
+    return _Told(
+        starts=True, leaders=shards.leaders, switches=tuple(map(str, shards.addresses)), weights=shards.weights,
+        leaves=leaves, hosts=hosts.ranks, secret=drawn,
+    )  # fmt: skip
 
 
 def _of_world(world: Meeting, global_ranks: Sequence[int]) -> _Told:
-    """The world's shards, for a group within it: those of the hosts that the group's ranks are on."""
+    """The world's shards, for a group within it: those of the hosts that the group's ranks are on, and those on none.
+
+    Parts are in the proportion that they have in the world, whose other groups may be summing at the same time.
+    """
     left = tuple(number for number in range(len(world.shards)) if number not in world.lost)
     if world.hosts is None:
-        return _Told(of_world=left, secret=world.secret)
+        return _Told(of_world=left, weights=_weights(world, left), secret=world.secret)
     numbers, ranks = _by_host(world.hosts, global_ranks)
+    if world.racks is not None:
+        homes = [world.leaders.index(leader) for leader in numbers]
+        across = len({world.racks.rack_of(host) for host in homes}) > 1
+        return _Told(of_world=() if across else tuple(homes), through_racks=across, hosts=ranks, secret=world.secret)
     if len(world.shards) == 1:
         return _Told(of_world=(0,), hosts=ranks, secret=world.secret)
-    own = tuple(number for number in numbers if number in left)
-    if own == numbers:
-        return _Told(of_world=own, hosts=ranks, secret=world.secret)
+    homes = [home for number in numbers if (home := _home(world.hosts, world.leaders, number)) is not None]
+    spares = range(len(world.leaders), len(world.shards))
+    wanted = tuple(homes) if len(numbers) == 1 and homes else (*homes, *spares)
+    own = tuple(number for number in wanted if number in left)
+    if own == wanted:
+        return _Told(of_world=own, weights=_weights(world, own), hosts=ranks, secret=world.secret)
     # A shard was lost and its ranks were not: theirs are elsewhere, even if all of them are on one host.
-    return _Told(of_world=own or left[:1], hosts=world.hosts.ranks, secret=world.secret)
+    used = own or left[:1]
+    return _Told(of_world=used, weights=_weights(world, used), hosts=world.hosts.ranks, secret=world.secret)
+
+
+def _weights(world: Meeting, numbers: Sequence[int]) -> tuple[int, ...]:
+    return world.spread.only(numbers).weights
 
 
 def _by_host(hosts: Hosts, global_ranks: Sequence[int]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """The hosts that a group of the world's ranks is on, by number, and the group's own ranks on each."""
+    """The lowest ranks of the hosts that a group of the world's ranks is on, and the group's own ranks on each."""
     found: dict[int, list[int]] = {}
     for rank, member in enumerate(global_ranks):
-        found.setdefault(hosts.of(member), []).append(rank)
+        found.setdefault(hosts.leader_of(member), []).append(rank)
     return tuple(found), tuple(map(tuple, found.values()))
 
 
 def _within_world(told: _Told, secret: str, world: Meeting, hosts: Hosts | None) -> Meeting:
     """Through the world's own leaves, unless all of the group's ranks are at home there."""
-    shards = tuple(world.shards[number] for number in told.of_world)
+    if told.through_racks:
+        return replace(world, job_name=told.job, secret=secret, holds_switch=False, lost=frozenset())
+    shards = tuple((world.own or world.shards)[number] for number in told.of_world)
     home = None if world.home not in told.of_world else told.of_world.index(world.home)
-    leaves = tuple(world.leaves[number] for number in told.of_world) if world.leaves and len(shards) > 1 else ()
-    return Meeting(told.job, secret, world.discloses, shards, hosts, home, leaves)
+    through_leaves = world.leaves and world.racks is None and len(shards) > 1
+    leaves = tuple(world.leaves[number] for number in told.of_world) if through_leaves else ()
+    return Meeting(told.job, secret, world.discloses, shards, told.weights, hosts, home=home, leaves=leaves)
 
 
-def _gathered(store: c10d.Store, size: int, timeout_s: float) -> Hosts:
-    """Which ranks are on which host, once all have said so. JoinTimeoutError names those that have not."""
+def _gathered(store: c10d.Store, size: int, timeout_s: float) -> list[Facts]:
+    """What all ranks say of their hosts. JoinTimeoutError names those that have not."""
     keys = [_host_key(rank) for rank in range(size)]
     try:
         store.wait(keys, timedelta(seconds=timeout_s))
@@ -425,7 +543,7 @@ def _gathered(store: c10d.Store, size: int, timeout_s: float) -> Hosts:
             f"ranks {', '.join(map(str, missing))} have not come to the group within {timeout_s:g} s. Remedy: see "
             "their output, or allow more time (FANIN_JOIN_TIMEOUT_S, and init_process_group's timeout)",
         ) from None
-    return hosts_of([store.get(key).decode() for key in keys])
+    return [Facts.read(store.get(key)) for key in keys]
 
 
 def _start_shard(store: c10d.Store, rank: int, options: Options, secret: str, *, alone: bool) -> bool:

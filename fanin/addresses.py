@@ -1,0 +1,120 @@
+"""Addresses of switches, and what FANIN_SWITCH says of where sums are made."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from fanin.errors import ConfigurationError
+from fanin.schemes import DEFAULT, SCHEMES, either
+
+HOSTS, RANK0 = "hosts", "rank0"
+"""Words that may stand in an address's place: switches that ranks start themselves."""
+MAX_SWITCHES = 64
+"""Addresses of one job: a worker has sockets and threads for each."""
+MIN_WEIGHT, MAX_WEIGHT = 1e-3, 1e6
+_FORM = "{}://host:port"
+
+
+def check_brackets(what: str, text: str, before: str = "") -> None:
+    """ConfigurationError for an IPv6 address without brackets, whose last group nobody can tell from a port."""
+    host, _, port = text.rpartition(":")
+    if ":" in host and "[" not in host and "@" not in host:
+        raise ConfigurationError(f"{what}: write an IPv6 address in brackets, as in {before}[{host}]:{port}")
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchAddress:
+    """Where a switch is: `udp://host:port` or another of fanin/schemes.py. Control is TCP at the same port."""
+
+    scheme: str
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> SwitchAddress:
+        """Read a URL; ConfigurationError says what is wrong with it."""
+        scheme, _, rest = text.partition("://")
+        check_brackets(f"switch address {text!r}", rest.removesuffix("/"), f"{scheme}://")
+        try:
+            url = urlsplit(text)
+            port = url.port
+        except ValueError as error:
+            raise ConfigurationError(f"switch address {text!r}: {error}. Remedy: {_FORM.format(DEFAULT)}") from None
+        legal = url.scheme in SCHEMES and url.hostname and port is not None and url.path in ("", "/")
+        if not legal or not text.isprintable() or url.hostname is None or port is None:
+            raise ConfigurationError(f"switch address {text!r}: expected {either(_FORM)}")
+        return cls(url.scheme, url.hostname, port)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it is on this machine, as far as the address says so."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchList:
+    """What FANIN_SWITCH says: `rank0`, `hosts`, addresses, or `hosts` and addresses; each but rank0 with `=WEIGHT`.
+
+    A weight is the rate of the link there, in any unit that is the same for all; 1 where none is said.
+    """
+
+    word: str = ""
+    """`hosts`, `rank0` or nothing."""
+    hosts_weight: float = 1.0
+    """Of the link of each host that does not say its own (FANIN_LINK)."""
+    addresses: tuple[SwitchAddress, ...] = ()
+    weights: tuple[float, ...] = ()
+    """One per address."""
+
+    @classmethod
+    def parse(cls, text: str) -> SwitchList:
+        """ConfigurationError, in one line, for what cannot be meant."""
+        if text == RANK0:
+            return cls(RANK0)
+        word, hosts_weight = "", 1.0
+        addresses: list[SwitchAddress] = []
+        weights: list[float] = []
+        for item in text.split(","):
+            what, weight = _weighted(item.strip(), text)
+            if what == RANK0:
+                raise ConfigurationError(f"switch = {text!r}: {RANK0} stands alone, without weights or addresses")
+            if what == HOSTS:
+                if word:
+                    raise ConfigurationError(f"switch = {text!r} says {HOSTS} twice")
+                word, hosts_weight = HOSTS, weight
+            else:
+                addresses.append(SwitchAddress.parse(what))
+                weights.append(weight)
+        if len(addresses) > MAX_SWITCHES:
+            raise ConfigurationError(f"switch names {len(addresses)} addresses; at most {MAX_SWITCHES}")
+        if len(set(addresses)) < len(addresses):
+            twice = next(each for each in addresses if addresses.count(each) > 1)
+            raise ConfigurationError(f"switch = {text!r} names an address twice: {twice}")
+        return cls(word, hosts_weight, tuple(addresses), tuple(weights))
+
+
+def _weighted(item: str, text: str) -> tuple[str, float]:
+    """`ADDRESS=2` as a pair."""
+    what, equals, said = item.partition("=")
+    if not equals:
+        return item, 1.0
+    try:
+        weight = float(said)
+    except ValueError:
+        weight = math.nan
+    if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
+        raise ConfigurationError(
+            f"switch = {text!r}: {said!r} is no weight; expected the rate of the link there compared with the "
+            f"others', {MIN_WEIGHT:g} to {MAX_WEIGHT:,.0f}"
+        )
+    return what.strip(), weight

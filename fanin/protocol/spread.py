@@ -1,0 +1,110 @@
+"""How much of a tensor each shard of a job sums, so that the busiest link carries as little as it can.
+
+n hosts have workers, and each may run a shard; spare hosts have shards only. In tensors on the wire, each way, a link
+of a host whose shard sums a part s carries 1 - s to the other shards, and results of s to n - 1 hosts: 1 + (n - 2) s. A
+spare one's carries n s. With equal links and k spares (0 <= k <= n) all links are equally busy when a spare host sums
+2 (n - 1) / (n^2 + kn - 2k) of the tensor and a host with workers (n - k) / (n^2 + kn - 2k): BytePS, OSDI 2020, theorem
+1. Here links may have unlike rates: all of them are to be busy equally long, and no part is negative.
+
+Parts are then whole numbers, *weights*, which rank 0 tells all ranks: they deal alike, to the element.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+WHOLE = 1 << 16
+"""What weights add up to, about: a part is exact to 15 millionths of the tensor."""
+_TURN = 40_503
+"""WHOLE over the golden ratio: successive turns times this, modulo WHOLE, are spread evenly (Fibonacci hashing)."""
+MIN_PACKETS_PER_SHARD = 2
+"""A reduction of fewer packets per shard goes to one shard whole: one round trip through one switch is as quick."""
+
+
+def optimal_parts(hosts: Sequence[float], spares: Sequence[float]) -> tuple[float, ...]:
+    """The parts of the shards on `hosts` and on `spares`, in that order, given the rates of their links.
+
+    They add up to 1. Hosts' shards get nothing where spare ones are enough.
+    """
+    n = len(hosts)
+    if n == 0:
+        return _normalized(spares)
+    if n == 1:  # its ranks meet at home, and nothing need leave
+        return (1.0, *(0.0 for _ in spares))
+    busy = max(1 / rate for rate in hosts)  # what sending contributions takes, whoever sums them
+    if n == 2:
+        at_spares = [busy * rate / n for rate in spares]
+        left = max(0.0, 1.0 - sum(at_spares))
+        return _normalized([*(left * part for part in _normalized(hosts)), *at_spares])
+    busy = max(busy, (1 + n / (n - 2)) / (sum(hosts) / (n - 2) + sum(spares) / n))
+    at_hosts = [max(0.0, (busy * rate - 1) / (n - 2)) for rate in hosts]
+    return _normalized([*at_hosts, *(busy * rate / n for rate in spares)])
+
+
+def _normalized(parts: Sequence[float]) -> tuple[float, ...]:
+    whole = sum(parts)
+    return tuple(part / whole for part in parts)
+
+
+def link_loads(parts: Sequence[float], hosts: int) -> tuple[float, ...]:
+    """Tensors that each link carries each way, given the parts of the shards on `hosts` hosts and on spare ones."""
+    return tuple(
+        (1 - part) + (hosts - 1) * part if number < hosts else hosts * part for number, part in enumerate(parts)
+    )
+
+
+def weights_of(parts: Sequence[float]) -> tuple[int, ...]:
+    """Parts as weights; equal ones are all 1. What is less than half a unit is 0: such a shard is not worth a flow."""
+    units = tuple(round(part * WHOLE) for part in parts)
+    return tuple(1 for _ in units) if len(set(units)) == 1 else units
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How reductions are dealt to shards of these weights, all positive."""
+
+    weights: tuple[int, ...]
+
+    @classmethod
+    def evenly(cls, shards: int) -> Spread:
+        """The same for each."""
+        return cls((1,) * shards)
+
+    @property
+    def shards(self) -> int:
+        """How many."""
+        return len(self.weights)
+
+    def part(self, shard: int) -> float:
+        """Of a large reduction."""
+        return self.weights[shard] / sum(self.weights)
+
+    def only(self, shards: Sequence[int]) -> Spread:
+        """Those that are left, in proportion."""
+        return Spread(tuple(self.weights[shard] for shard in shards))
+
+    def in_turn(self, turn: int) -> int:
+        """The shard that the `turn`-th reduction goes to, if it is small."""
+        if len(set(self.weights)) == 1:
+            return turn % len(self.weights)
+        ends = list(itertools.accumulate(self.weights))
+        return bisect_right(ends, turn * _TURN % WHOLE * ends[-1] // WHOLE)
+
+    def shares(self, count: int, packet_elements: int, turn: int) -> Iterator[tuple[int, int, int]]:
+        """Of the `turn`-th reduction, of so many elements: which shard gets which, as (shard, first, end).
+
+        Cuts are between packets, of `packet_elements` elements; 0: it is not to be cut.
+        """
+        packets = -(-count // packet_elements) if packet_elements else 0
+        if self.shards == 1 or packets < MIN_PACKETS_PER_SHARD * self.shards:
+            yield self.in_turn(turn), 0, count
+            return
+        whole, before = sum(self.weights), 0
+        for shard, weight in enumerate(self.weights):
+            first, end = (packets * at // whole * packet_elements for at in (before, before + weight))
+            before += weight
+            if end > first:
+                yield shard, first, min(end, count)
