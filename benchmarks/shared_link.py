@@ -2,7 +2,7 @@
 
 One namespace holds every worker and every TCP sender, the other the switch and the receivers; between them is one link
 with a rate and a queue. Nothing but the engine and the switch runs: no torch, no controller. Sums are checked. Rates
-are of the second half of the run, in frames with all headers, first transmissions only.
+are of the second half of the time in which all of them send, in frames with all headers, first transmissions only.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from fanin.errors import ConfigurationError
 from fanin.protocol.window import packet_shape
 from fanin.protocol.wire import HEADER_BYTES, WORD_BYTES
 
+Marks = Sequence[tuple[float, int]]
+"""Of one job or flow: at what time it had come how far."""
 MIN_SECONDS = 2.0
 MAX_PROCESSES = 64
 
@@ -130,12 +132,12 @@ def bench(plan: Plan, *, json_file: Path | None, console: Console) -> Shares:
     segment_bytes = plan.link.mtu - (TCP_HEADERS_BYTES - 14)
     rate = plan.link.rate_bit_s
     assert rate is not None
-    jobs = [
-        plan.workers * frame_bytes * 8 * _rate(workers[number * plan.workers]["marks"]) / rate
-        for number in range(plan.jobs)
-    ]
-    flows = [reports[1 + members + 2 * flow] for flow in range(plan.tcp_flows)]
-    tcp = [8 * _rate(each["marks"]) * (1 + TCP_HEADERS_BYTES / segment_bytes) / rate for each in flows]
+    firsts = [workers[number * plan.workers]["marks"] for number in range(plan.jobs)]
+    flows = [reports[1 + members + 2 * flow]["marks"] for flow in range(plan.tcp_flows)]
+    since, until = common([*firsts, *flows])
+    jobs = [plan.workers * frame_bytes * 8 * rate_within(marks, since, until) / rate for marks in firsts]
+    headers = 1 + TCP_HEADERS_BYTES / segment_bytes
+    tcp = [8 * headers * rate_within(marks, since, until) / rate for marks in flows]
     shares = Shares(
         workers=plan.workers,
         jobs=plan.jobs,
@@ -158,13 +160,20 @@ def bench(plan: Plan, *, json_file: Path | None, console: Console) -> Shares:
     return shares
 
 
-def _rate(marks: Sequence[tuple[float, int]]) -> float:
-    """Per second, over the second half of the time."""
-    (first, _), (last, total) = marks[0], marks[-1]
-    half, before = next(((at, count) for at, count in marks if at >= (first + last) / 2), marks[0])
-    if last <= half:
+def common(all_marks: Sequence[Marks]) -> tuple[float, float]:
+    """The second half of the time in which all of them count: what goes on for longer has the link alone."""
+    begin = max((marks[0][0] for marks in all_marks if marks), default=0.0)
+    end = min((marks[-1][0] for marks in all_marks if marks), default=0.0)
+    return (begin + end) / 2, end
+
+
+def rate_within(marks: Marks, since: float, until: float) -> float:
+    """Per second of that time, from the first mark in it to the last."""
+    within = [mark for mark in marks if since <= mark[0] <= until]
+    if len(within) < 2:
         raise ConfigurationError("too few reductions to tell a rate: more --seconds, or fewer --bytes")
-    return (total - before) / (last - half)
+    (first, before), (last, total) = within[0], within[-1]
+    return (total - before) / (last - first)
 
 
 def _total(workers: Sequence[dict[str, Any]], counter: str) -> int:

@@ -1,8 +1,9 @@
 """One process of `fanin bench network --shared-link`: the switch, a worker, or one end of a TCP flow, by its rank.
 
 Ranks: 0 is the switch; then come the workers, job by job; then, for each TCP flow, its receiver and its sender. Each
-prints one JSON object. Workers sum int32 tensors one after another until worker 0 of their job says that it is enough,
-in the first element of the tensor, and compare every sum with what it must be.
+prints one JSON object. Workers sum int32 tensors, PIPELINED of them at a time, so that they always have something to
+send, as TCP has, until worker 0 of their job says that it is enough, in the first element of the tensor; and compare
+every sum with what it must be.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import json
 import os
 import socket
 import time
+from collections import deque
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +30,8 @@ PORT = 7100
 WAIT_S = 60.0
 CONNECT_S = 20.0
 STOP = 1 << 20
+PIPELINED = 2
+"""Reductions under way at a time. With one, the link is left to others at the end of each, while its queue empties."""
 TCP_BLOCK = bytes(1 << 16)
 
 
@@ -77,25 +82,29 @@ def work(given: argparse.Namespace, job: int, worker: int) -> dict[str, object]:
     engine.start()
     if not isinstance(event := engine.next_event(CONNECT_S + 1), Ready):
         raise SystemExit(f"worker {worker} of job {job}: {event}, {engine.trouble}")
-    tensor = np.empty(given.bytes // 4, np.int32)
+    tensors = [np.empty(given.bytes // 4, np.int32) for _ in range(PIPELINED)]
     marks: list[tuple[float, int]] = []
-    reductions, began, stopping = 0, 0.0, False
-    while not stopping:
-        tensor.fill(1 + worker)
-        elapsed = time.monotonic() - began if began else 0.0
-        tensor[0] = STOP if worker == 0 and elapsed >= given.seconds else 0
-        address = tensor.ctypes.data
-        ticket = engine.submit(
-            Reduction(source=address, destination=address, count=tensor.size, element=Element.INT32, lanes=32)
-        )
+    under_way: deque[tuple[int, np.ndarray[Any, np.dtype[np.int32]]]] = deque()
+    began, stopping = 0.0, False
+    while not stopping or under_way:
+        # What another worker has submitted beside the one that says so is submitted here, too, and waited for.
+        while not stopping and tensors:
+            tensor = tensors.pop()
+            tensor.fill(1 + worker)
+            elapsed = time.monotonic() - began if began else 0.0
+            tensor[0] = STOP if worker == 0 and elapsed >= given.seconds else 0
+            address = tensor.ctypes.data
+            what = Reduction(source=address, destination=address, count=tensor.size, element=Element.INT32, lanes=32)
+            under_way.append((engine.submit(what), tensor))
+        ticket, tensor = under_way.popleft()
         if not engine.wait(ticket, WAIT_S):
             raise SystemExit(f"worker {worker} of job {job}: {engine.next_event(0)}, {engine.counters()}")
         began = began or time.monotonic()
-        reductions += 1
         if not (tensor[1:] == given.workers * (given.workers + 1) // 2).all():
             raise SystemExit(f"worker {worker} of job {job}: a sum is wrong")
-        stopping = int(tensor[0]) >= STOP
-        marks.append((time.monotonic(), reductions))
+        stopping |= int(tensor[0]) >= STOP
+        tensors.append(tensor)
+        marks.append((time.monotonic(), len(marks) + 1))
     counters = engine.counters()
     engine.leave(1.0)
     engine.close()

@@ -44,8 +44,9 @@ class LossRecovery {
     return true;
   }
 
-  // The slot's result came. Returns the round trip, if it measures one; see `take_late` for what it shows.
-  std::optional<double> finished(std::uint32_t slot, double now) {
+  // The slot's result came, or was sent once more because this worker asked for it (`answered`). Returns the round trip,
+  // if it measures one; see `take_late` for what it shows.
+  std::optional<double> finished(std::uint32_t slot, double now, bool answered = false) {
     Transmission& transmission = transmissions_[slot];
     withdraw(slot);
     restarted_at_ = now;
@@ -56,7 +57,7 @@ class LossRecovery {
     transmission.count = 0;
     --waiting_;
     if (!once) {
-      doubt_oldest_if_late(now);
+      if (answered || (!has_receipts_ && next_order_ > NO_RECEIPTS_AFTER)) doubt_oldest_if_late(now);
       return std::nullopt;
     }
     std::optional<double> round_trip_s;
@@ -94,15 +95,18 @@ class LossRecovery {
   }
 
   // The switch says which orders have arrived. Calls lost(slot) for those that are lost; returns the round trip of the
-  // path, if this measures one.
+  // path, if this measures one. `measures`: that is what it is for, and what has arrived still counts as in flight.
   template <typename Lost>
-  std::optional<double> receipt(std::uint32_t told, std::uint32_t highest, std::uint32_t received, double now, Lost lost) {
+  std::optional<double> receipt(std::uint32_t told, std::uint32_t highest, std::uint32_t received, double now,
+                                bool measures, Lost lost) {
+    has_receipts_ = true;
     // The wire has the lower 32 bits: the order meant is the latest one with those bits that was ever sent.
     const auto last = static_cast<std::int64_t>(next_order_ - 1);
     const std::int64_t top = last - (static_cast<std::uint32_t>(last) - highest);
     const std::int64_t answered = last - (static_cast<std::uint32_t>(last) - told);
     std::optional<double> round_trip_s, top_sent_at;
     missing_.clear();
+    older_.clear();
     const auto look = [&](std::uint32_t slot) {
       Transmission& transmission = transmissions_[slot];
       const auto order = static_cast<std::int64_t>(transmission.order);
@@ -110,10 +114,13 @@ class LossRecovery {
       if (order == answered) round_trip_s = now - transmission.sent_at;
       if (behind == 0) top_sent_at = transmission.sent_at;
       if (behind == 0 || (0 < behind && behind <= 32 && (received >> (behind - 1) & 1) != 0)) {
+        if (measures) return;
         landed_ += transmission.place == Place::flying && !transmission.arrived;
         transmission.arrived = true;
       } else if (0 < behind && behind <= 32) {
         missing_.push_back(slot);
+      } else if (behind > 32 && received == 0 && transmission.place == Place::flying && !transmission.arrived) {
+        older_.push_back(slot);
       }
     };
     for (std::uint32_t slot = doubtful_.oldest; slot != NONE; slot = transmissions_[slot].newer) look(slot);
@@ -126,6 +133,11 @@ class LossRecovery {
       if (!far && !(top_sent_at && transmission.sent_at + earlier_s < *top_sent_at)) continue;
       withdraw(slot);
       lost(slot);
+    }
+    for (const std::uint32_t slot : older_) {  // the burst that lost all 32 may have begun before them
+      withdraw(slot);
+      transmissions_[slot].doubtful_until = now + timer.patience_s(patience_);
+      append(doubtful_, slot);
     }
     return round_trip_s;
   }
@@ -169,7 +181,7 @@ class LossRecovery {
   }
 
   std::size_t buffer_bytes() const {
-    return transmissions_.capacity() * sizeof(Transmission) + missing_.capacity() * sizeof(std::uint32_t);
+    return transmissions_.capacity() * sizeof(Transmission) + (missing_.capacity() + older_.capacity()) * sizeof(std::uint32_t);
   }
 
  private:
@@ -228,6 +240,7 @@ class LossRecovery {
 
   std::vector<Transmission> transmissions_;
   std::vector<std::uint32_t> missing_;  // of a receipt, while it is read
+  std::vector<std::uint32_t> older_;    // likewise: before what it tells of
   std::uint64_t next_order_ = 1;
   Chain flying_;
   Chain doubtful_;
@@ -237,6 +250,7 @@ class LossRecovery {
   double patience_ = 0.0;  // round trips more than timer.patience_s()
   double restarted_at_ = 0.0;
   double expired_at_ = 0.0;
+  bool has_receipts_ = false;  // this switch gives some
 };
 
 }  // namespace fanin

@@ -8,6 +8,9 @@
 
 namespace fanin {
 
+// Whether that transmission has a receipt in any case.
+inline bool measures(std::uint32_t order) { return order % RECEIPT_EVERY == RECEIPT_EVERY / 2; }
+
 class Arrivals {
  public:
   std::uint32_t highest() const { return highest_; }

@@ -11,7 +11,7 @@ namespace fanin {
 class RetransmissionTimer {
  public:
   double smoothed_s = 0.0;
-  double path_s = 0.0;  // a round trip that no peer has a part in; 0: not known
+  double path_s = 0.0;  // the longest round trip that no peer has a part in, fading; 0: not known
 
   void sample(double round_trip_s) {
     if (smoothed_s == 0.0) {
@@ -21,6 +21,10 @@ class RetransmissionTimer {
       variation_s_ += BETA * (std::abs(smoothed_s - round_trip_s) - variation_s_);
       smoothed_s += ALPHA * (round_trip_s - smoothed_s);
     }
+  }
+
+  void path_round_trip(double round_trip_s) {
+    path_s = std::max(std::min(round_trip_s, MAX_PACED_ROUND_TRIP_S), PATH_DECAY * path_s);
   }
 
   void expired() {
@@ -41,9 +45,9 @@ class RetransmissionTimer {
   }
 
   double timeout_s() const {
-    const double timeout_s = smoothed_s == 0.0
-                                 ? INITIAL_TIMEOUT_S
-                                 : smoothed_s + std::max(GRANULARITY_S, double{VARIATION_FACTOR} * variation_s_);
+    double timeout_s = smoothed_s == 0.0 ? INITIAL_TIMEOUT_S
+                                         : smoothed_s + std::max(GRANULARITY_S, double{VARIATION_FACTOR} * variation_s_);
+    timeout_s = std::max(timeout_s, PATHS_PER_TIMEOUT * path_s);
     return std::min(std::ldexp(std::max(timeout_s, MIN_TIMEOUT_S), backoff_), MAX_TIMEOUT_S);
   }
 

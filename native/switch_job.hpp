@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 
+#include "ascents.hpp"
 #include "packet.hpp"
 #include "packet_tag.hpp"
 #include "receipts.hpp"
@@ -26,6 +27,7 @@ struct SwitchJob {
     excused.fill(-std::numeric_limits<double>::infinity());
     if (!link) return;
     uplink.emplace(*link, given);
+    ascents.emplace(given.slots);
     parent_keys = MemberKeys(link->data_key, link->token);
   }
 
@@ -93,6 +95,7 @@ struct SwitchJob {
   std::uint64_t held_bytes = 0;  // of the switch's memory, beside the ring's
   SwitchTally tally;
   std::optional<UplinkPresence> uplink;  // of a leaf: how it is present at its parent
+  std::optional<Ascents> ascents;        // likewise: what is under way to the parent
   std::uint32_t registered = 0;  // and not evicted; so too the next two
   std::uint32_t lost = 0;
   std::uint32_t left = 0;

@@ -144,6 +144,7 @@ void SwitchMachine::State::descend(SwitchJob& job, const Parsed& packet, double 
                                .lanes = header.lanes};
   if (job.ring.descend(header.slot, header.base, result, queue)) {
     job.uplink->heard(now);
+    job.ascents->came(header.slot, now);
     return multicast(job, header.slot, header.base);
   }
   if (header.base < job.ring.open(header.slot))

@@ -308,19 +308,23 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
     case Verdict::mismatch:
       return refuse(job.tally, &job, Reason::mismatch, header, source);
   }
-  // The transmission's order. A result or an answer says as much as a receipt, and a contribution that came in order says
-  // nothing new: so a receipt goes out only for a gap, or for what was sent in vain.
+  const bool repeated = outcome.verdict == Verdict::duplicate;
+  const bool ascends = outcome.ascends && !(repeated && job.ascents->under_way(header.slot, now));
+  // The transmission's order. A result or an answer says as much as a receipt, and most of what comes in order says
+  // nothing new: so a receipt goes out for a gap, for what was sent in vain, and now and then to measure the path.
   if (header.bitmap != 0) {
-    const bool repeated = outcome.verdict == Verdict::duplicate;
     const bool uncovers = job.arrivals[header.worker].take(header.bitmap);
-    if (!outcome.answered && !outcome.ascends && (uncovers || repeated)) receipt(job, header, repeated, source);
+    const bool due = uncovers || repeated || measures(header.bitmap);
+    if (!outcome.answered && !ascends && due) receipt(job, header, repeated, source);
   }
   if (outcome.closed) {
     ++job.last_arrivals[header.worker];
     multicast(job, header.slot, outcome.number);
   }
   if (outcome.answered) answer(job, header, datagram_bytes(header.code_count, packet.word_count), source);
-  if (outcome.ascends) ascend(job, header.slot);
+  if (!ascends) return;
+  job.ascents->sent(header.slot, now);
+  ascend(job, header.slot);
 }
 
 void SwitchMachine::State::register_source(SwitchJob& job, std::uint32_t worker, Address source) {

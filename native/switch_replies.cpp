@@ -109,7 +109,7 @@ void SwitchMachine::State::receipt(SwitchJob& job, const Header& header, bool re
   const Arrivals& arrivals = job.arrivals[header.worker];
   Header told = reply_to(header, Kind::receipt);
   told.slot = header.bitmap;
-  told.base = 0;
+  told.base = job.ascents ? job.ascents->round_trip_us() : 0;
   told.signature = arrivals.highest();
   told.bitmap = arrivals.received();
   told.contributors = repeated ? 1 : 0;

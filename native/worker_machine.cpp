@@ -16,6 +16,7 @@
 #include "operation.hpp"
 #include "packet.hpp"
 #include "presence.hpp"
+#include "receipts.hpp"
 #include "scale_forecast.hpp"
 
 namespace fanin {
@@ -95,13 +96,13 @@ class WorkerMachine::State {
   bool send_pass(WorkerSink& sink, std::uint32_t slot);
   void path_round_trip(double round_trip_s, double now) {
     congestion_.path_round_trip(round_trip_s, now);
-    recovery_.timer.path_s = congestion_.path_s();
+    recovery_.timer.path_round_trip(round_trip_s);
   }
-  void finished(std::uint32_t slot, double now);
+  void finished(std::uint32_t slot, double now, bool answered);
   bool sendable(std::uint32_t slot) const;
   bool sendable();
   void hear(std::uint32_t slot, std::uint64_t base);
-  void count_result(std::uint32_t slot, double now);
+  void count_result(std::uint32_t slot, double now, bool answered);
   bool forecast_held(Operation& operation, const Parsed& packet, const std::uint8_t* age_sums);
   void done(std::uint64_t ticket);
 
@@ -338,9 +339,18 @@ void WorkerMachine::State::receipt(const Header& header, double now) {
     recovery_.repetition_was(false);
   }
   congestion_.heard();
-  const std::optional<double> round_trip_s = recovery_.receipt(
-      header.slot, header.signature, header.bitmap, now, [this](std::uint32_t slot) { lost_.push_back(slot); });
-  if (round_trip_s) path_round_trip(*round_trip_s, now);
+  const bool by_rota = header.contributors == 0 && measures(header.slot);
+  std::optional<double> round_trip_s =
+      recovery_.receipt(header.slot, header.signature, header.bitmap, now, by_rota,
+                        [this](std::uint32_t slot) { lost_.push_back(slot); });
+  if (round_trip_s) {
+    *round_trip_s += header.base * 1e-6;  // of what is above a leaf
+    // The pace does not follow those that come by rota: see congestion.py.
+    if (by_rota)
+      recovery_.timer.path_round_trip(*round_trip_s);
+    else
+      path_round_trip(*round_trip_s, now);
+  }
   counters_.losses += lost_.size();
   for (const std::uint32_t slot : lost_) {
     congestion_.lost(recovery_.order(slot), recovery_.next_order());
@@ -403,7 +413,7 @@ void WorkerMachine::State::result(const Parsed& packet, double now) {
     recovery_.repetition_was(true);
     congestion_.lost(recovery_.order(slot), recovery_.next_order());
   }
-  count_result(slot, now);
+  count_result(slot, now, header.kind == Kind::answer);
   // The round is over all the same: the words, quantized again with the codes that it has agreed on, go into the next one.
   if (forecasts && !forecast_held(operation, packet, packet.words + words * WORD_BYTES))
     return stream_.repeat(slot, packet.codes);
@@ -437,7 +447,7 @@ void WorkerMachine::State::caught(const Header& header, double now) {
   if (step == CatchUp::Step::ignored) {
     ++counters_.duplicates;
   } else {
-    finished(slot, now);
+    finished(slot, now, header.kind == Kind::answer);
     if (!catch_up_->holds(slot)) stream_.release(slot);
   }
   if (!knew && catch_up_->first_base()) events_.push_back(Stands{.base = *catch_up_->first_base()});
@@ -462,18 +472,18 @@ void WorkerMachine::State::hear(std::uint32_t slot, std::uint64_t base) {
 }
 
 // The round that the slot's current item was in is over for this worker.
-void WorkerMachine::State::count_result(std::uint32_t slot, double now) {
+void WorkerMachine::State::count_result(std::uint32_t slot, double now, bool answered) {
   accepted_[slot] = 0;
   presence_.heard(now);
   ++counters_.results;
   moved_at_ = now;
-  finished(slot, now);
+  finished(slot, now, answered);
 }
 
-// What was sent for the slot is answered.
-void WorkerMachine::State::finished(std::uint32_t slot, double now) {
+// What was sent for the slot has its result: for all, or `answered` because this worker has asked again.
+void WorkerMachine::State::finished(std::uint32_t slot, double now, bool answered) {
   const std::uint64_t order = recovery_.order(slot);
-  const std::optional<double> round_trip_s = recovery_.finished(slot, now);
+  const std::optional<double> round_trip_s = recovery_.finished(slot, now, answered);
   if (round_trip_s) congestion_.round_trip(*round_trip_s, now);
   congestion_.result(order, recovery_.next_order(), recovery_.overdue());
 }

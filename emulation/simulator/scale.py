@@ -8,7 +8,8 @@ Rules of this file
   operation. `tests/simulator/test_scale.py` holds it to the packet-level simulation of the real machines, where both
   can run.
 * Switches add at line rate, as a pipeline does, and take SWITCH_S for it. What a software switch does at a thousand
-  workers is not modelled here, and neither are loss, other traffic, or workers that start at different times.
+  workers is not modelled here, and neither are loss, other traffic, or workers that start at different times. Receipts,
+  a six-hundredth of the bytes, are left out.
 * Rivals run on the same links, in packets of the same size, with the same overhead, and compute for nothing. Ring: each
   worker passes parts of 1/N on, 2 (N - 1) times. Halving-doubling (Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005,
   section 4.4), nearest partners first, which is the order that loads the links between switches least.

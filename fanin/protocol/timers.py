@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fanin.protocol import pace
+
 ALPHA = 1 / 8
 """Weight of a new sample in the smoothed round trip (RFC 6298, section 2.3)."""
 BETA = 1 / 4
@@ -20,6 +22,9 @@ INITIAL_TIMEOUT_S = 0.1
 """Before the first sample. RFC 6298 has 1 s for the Internet; a switch is in the same building."""
 MIN_TIMEOUT_S = 0.01
 """RFC 6298 has 1 s; Linux TCP 0.2 s. Gap detection finds most losses, so only a tail loss waits for this."""
+PATHS_PER_TIMEOUT = 2.0
+"""Round trips of the path that a timeout lasts at least. Queues grow faster than a smoothed round trip follows; and it
+does not follow at all while every item is sent twice, since such items measure nothing (Karn)."""
 MAX_TIMEOUT_S = 1.0
 """A worker that waits for a slow peer asks this often and no oftener (RFC 6298, section 2.5, allows 60 s)."""
 REORDER_THRESHOLD = 3
@@ -27,6 +32,11 @@ REORDER_THRESHOLD = 3
 THIN_REORDER_THRESHOLD = 1
 """The same where so few fly that three cannot overtake: in a short transfer, or at the end of one. What it sends again
 in vain is at most REORDER_THRESHOLD packets. Early retransmit (RFC 5827) counts almost alike."""
+RECEIPT_EVERY = 16
+"""One transmission in so many has a receipt although nothing is missing: the round trip of the path, queues included,
+and what is no longer under way. A receipt of 36 bytes per 16 contributions is a six-hundredth of what they take."""
+NO_RECEIPTS_AFTER = 4 * RECEIPT_EVERY
+"""Transmissions without any receipt after which the switch is taken for one that gives none (hardware)."""
 REORDER_SHARE = 1 / 4
 """Of a round trip: what was sent that much earlier than something that has arrived is lost (RFC 8985, section 6.2)."""
 PATIENCE_SHARE = 1 / 4
@@ -41,6 +51,11 @@ loss at the end of a transfer cost more than all before it. Linux TCP has this r
 (Documentation/networking/tcp-thin.rst; TCP_THIN_LINEAR_RETRIES). After that many it is a peer that is late."""
 
 
+def measures(order: int) -> bool:
+    """Whether that transmission has a receipt in any case: one late in a first window, and then one in so many."""
+    return order % RECEIPT_EVERY == RECEIPT_EVERY // 2
+
+
 @dataclass(slots=True)
 class RetransmissionTimer:
     """Smoothed round trip, its variation and the resulting timeout, all in seconds."""
@@ -48,7 +63,7 @@ class RetransmissionTimer:
     smoothed_s: float = 0.0
     variation_s: float = 0.0
     path_s: float = 0.0
-    """A round trip that no peer has a part in; 0: not known."""
+    """The longest round trip that no peer has a part in, fading; 0: not known."""
     backoff: int = 0
     """How many times the timeout has been doubled since the last progress."""
 
@@ -59,6 +74,10 @@ class RetransmissionTimer:
         else:
             self.variation_s += BETA * (abs(self.smoothed_s - round_trip_s) - self.variation_s)
             self.smoothed_s += ALPHA * (round_trip_s - self.smoothed_s)
+
+    def path_round_trip(self, round_trip_s: float) -> None:
+        """Take in a round trip that no peer has a part in."""
+        self.path_s = max(min(round_trip_s, pace.MAX_PACED_ROUND_TRIP_S), pace.PATH_DECAY * self.path_s)
 
     def expired(self) -> None:
         """Double the timeout (RFC 6298, section 5.5)."""
@@ -90,4 +109,5 @@ class RetransmissionTimer:
             timeout_s = INITIAL_TIMEOUT_S
         else:
             timeout_s = self.smoothed_s + max(GRANULARITY_S, VARIATION_FACTOR * self.variation_s)
+        timeout_s = max(timeout_s, PATHS_PER_TIMEOUT * self.path_s)
         return min(max(timeout_s, MIN_TIMEOUT_S) * 2.0**self.backoff, MAX_TIMEOUT_S)

@@ -32,7 +32,9 @@ Rules of this file
 * Pacing: one packet every round trip / (gain * window), on average, with PACING_GAIN_SLOW_START so that the window may
   double per round trip, and PACING_GAIN otherwise. A burst is what goes out in BURST_S at that rate, at least
   BURST_PACKETS: the kernel takes a burst as one train. The round trip is the smoothed one, but no longer than the
-  path's, which HELLO and receipts measure without peers: a peer that was late must not slow down what comes after.
+  path's, which HELLO and the receipts of losses measure without peers: a peer that was late must not slow down what
+  comes after. (Receipts by rota measure it, too, but for the timer alone: they come while a queue fills, and following
+  them the pace would fade to what the path is without queues, in bursts that overflow short ones.)
   Round trips below MIN_PACED_ROUND_TRIP_S are not paced: no timer is that fine, and no queue that is worth it that
   short.
 """

@@ -7,15 +7,19 @@ Rules of this file
 * A transmission that a receipt shows not to have arrived is lost, and sent again at once, if its order is at least
   REORDER_THRESHOLD below the highest that has arrived (RFC 9002, section 6.1.1), or if it was sent more than
   REORDER_SHARE of a round trip before that one (RFC 8985, section 6.2).
+  If none of the 32 that it tells of has arrived, a burst was lost, and what was sent before them is in doubt (below).
 * A result that comes for order o says that results for what was sent REORDER_THRESHOLD or more before it are overdue (a
   gap). Either a contribution was lost, and then the switch has told the worker whose it was, and the result will come
   one round trip later; or the result was lost on its way here. So what is overdue is in doubt, and sent again after
   `RetransmissionTimer.patience_s`, if neither its result nor a receipt has come by then. Where repetitions prove
   needless, since peers have been held up for longer, the wait grows by MORE_PATIENCE round trips each.
 * The result of an item that was sent more than once shows no gap: nobody knows which transmission it is the result of
-  (Karn). Then the oldest is sent again, if it has waited for a whole timeout: the common reason for a timeout is a peer
-  that is late, and a window that is sent again when it has caught up would arrive on top of the one that lies in the
-  switch's socket buffer, and overflow it.
+  (Karn). If it is an ANSWER, results have been lost: then the oldest is sent again, too, if it has waited for a whole
+  timeout. One, since a window that is sent again when a late peer has caught up would arrive on top of the one that
+  lies in the switch's socket buffer, and overflow it. If it is a RESULT, a peer was late, or the repeated contribution
+  was the first to arrive, and then a receipt tells what else is missing. One more repetition for each such result
+  would have the next one sent twice as well, and so on: nothing would be lost, nothing measured (Karn again), and
+  every packet of the job would go out twice.
 * If nothing comes, a timer (fanin/protocol/timers.py; RFC 6298, section 5) sends the oldest one again, alone, and
   doubles. One is enough: its receipt says what else is missing. Where the switch had it already, a peer is late.
   Every other time it is the lowest item instead: of all workers' items the lowest one waits for none, so that workers
@@ -27,7 +31,8 @@ Rules of this file
 * A round trip is measured with items that were sent once, and since the timer last expired: one that was under way then
   measures how long somebody waited to send again. Workers that learned their timeouts from each other's timeouts would
   drive them up together. (HELLO measures the path alone: host/machine/worker_machine.py.)
-* A switch that gives no receipts (hardware) leaves doubt and the timer, which find every loss.
+* A switch that gives no receipts (hardware; told by NO_RECEIPTS_AFTER transmissions without one) leaves doubt and the
+  timer, which find every loss; any result of an item that was sent more than once is then taken as an ANSWER is.
 
 All are bounded: a transmission is sent again at most once, whatever says that it is lost.
 """
@@ -41,6 +46,7 @@ from fanin.protocol.timers import (
     LINEAR_TIMEOUTS,
     MAX_PATIENCE,
     MORE_PATIENCE,
+    NO_RECEIPTS_AFTER,
     REORDER_SHARE,
     REORDER_THRESHOLD,
     THIN_REORDER_THRESHOLD,
@@ -72,6 +78,8 @@ class LossRecovery:
         """The order number of the next transmission. Its lower 32 bits are on the wire, where 0 means none."""
         self._restarted_at = 0.0
         self._expired_at = 0.0
+        self._has_receipts = False
+        """Whether this switch gives any."""
         self._transmissions: dict[int, Transmission] = {}
         self._flying: dict[int, None] = {}
         """Slots in order of their last transmission; those in doubt or waiting to be sent again are not in it."""
@@ -126,15 +134,19 @@ class LossRecovery:
         """Whether nothing waits for its result."""
         return not self._transmissions
 
-    def finished(self, slot: int, now: float) -> float | None:
-        """The slot's result came. Returns the round trip, if it measures one; see `take_late` for what it shows."""
+    def finished(self, slot: int, now: float, *, answered: bool = False) -> float | None:
+        """The slot's result came, or was sent once more because this worker asked for it (`answered`).
+
+        Returns the round trip, if it measures one; see `take_late` for what it shows.
+        """
         self.withdraw(slot)
         transmission = self._transmissions.pop(slot)
         self._restarted_at = now
         self.timeouts_in_a_row = 0
         self.timer.progressed()
         if transmission.count > 1:  # Karn: whichever transmission this answers, it neither times nor orders anything
-            self._doubt_oldest_if_late(now)
+            if answered or (not self._has_receipts and self.next_order > NO_RECEIPTS_AFTER):
+                self._doubt_oldest_if_late(now)
             return None
         round_trip_s = None
         # Sent before the timer expired, it would time how long some worker waited before it sent again.
@@ -180,15 +192,22 @@ class LossRecovery:
             del self._doubtful[slot]
         return late
 
-    def receipt(self, told: int, highest: int, received: int, now: float) -> tuple[list[int], float | None]:
+    def receipt(
+        self, told: int, highest: int, received: int, now: float, *, measures: bool = False
+    ) -> tuple[list[int], float | None]:
         """The switch says which orders have arrived: the one that it answers, the highest, and those before it.
+
+        `measures`: it has the receipt for the sake of the round trip. Then what has arrived still counts as in flight:
+        its results are under way like all others, and a window that left it out would be half as long again.
 
         Returns the slots whose transmissions are lost, and the round trip of the path, if this measures one.
         """
+        self._has_receipts = True
         # Orders on the wire are 32 bits: both are taken as the latest ones, up to what was sent, that end in these.
         top = self.next_order - 1 - (self.next_order - 1 - highest & ORDER_MASK)
         answered = self.next_order - 1 - (self.next_order - 1 - told & ORDER_MASK)
         missing: list[int] = []
+        older: list[int] = []
         top_sent_at = round_trip_s = None
         for slot in (*self._doubtful, *self._flying):
             transmission = self._transmissions[slot]
@@ -199,10 +218,14 @@ class LossRecovery:
                 top_sent_at = transmission.sent_at
             # Below 0 it was sent after the highest that has arrived: the receipt says nothing of it.
             if behind == 0 or (0 < behind <= 32 and received >> (behind - 1) & 1):
+                if measures:
+                    continue
                 self._landed += slot in self._flying and not transmission.arrived
                 transmission.arrived = True
             elif 0 < behind <= 32:
                 missing.append(slot)
+            elif behind > 32 and not received and slot in self._flying and not transmission.arrived:
+                older.append(slot)
         earlier_s = self.timer.smoothed_s * REORDER_SHARE
         lost = []
         for slot in missing:  # missing may also mean reordered: only distance in orders or time makes it lost
@@ -211,6 +234,9 @@ class LossRecovery:
             if far or (top_sent_at is not None and transmission.sent_at + earlier_s < top_sent_at):
                 lost.append(slot)
                 self.withdraw(slot)
+        for slot in older:  # the burst that lost all 32 may have begun before them
+            self.withdraw(slot)
+            self._doubtful[slot] = now + self.timer.patience_s(self._patience)
         return lost, round_trip_s
 
     def withdraw(self, slot: int) -> None:

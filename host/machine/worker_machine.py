@@ -61,6 +61,7 @@ from fanin.protocol.events import ReductionDone, RoundHeard, Stands, WorkerEvent
 from fanin.protocol.job import LEFT_MIN_TIMEOUTS, JobSpec
 from fanin.protocol.keepalive import Phase
 from fanin.protocol.packet_tag import MemberKeys
+from fanin.protocol.timers import measures
 from fanin.protocol.wire import (
     HEADER_BYTES,
     ORDER_MASK,
@@ -364,14 +365,20 @@ class WorkerMachine:
 
     def _path_round_trip(self, round_trip_s: float, now: float) -> None:
         self._congestion.path_round_trip(round_trip_s, now)
-        self._recovery.timer.path_s = self._congestion.path_s
+        self._recovery.timer.path_round_trip(round_trip_s)
 
     def _receipt(self, packet: Packet, now: float) -> None:
         """The switch says which transmissions have arrived. `contributors`: whether the one it answers was needless."""
-        lost, round_trip_s = self._recovery.receipt(packet.slot, packet.signature, packet.bitmap, now)
+        by_rota = not packet.contributors and measures(packet.slot)
+        lost, round_trip_s = self._recovery.receipt(packet.slot, packet.signature, packet.bitmap, now, measures=by_rota)
         self._congestion.heard()
         if round_trip_s is not None:
-            self._path_round_trip(round_trip_s, now)
+            round_trip_s += packet.base * 1e-6  # of what is above a leaf
+            # The pace does not follow those that come by rota: see congestion.py.
+            if by_rota:
+                self._recovery.timer.path_round_trip(round_trip_s)
+            else:
+                self._path_round_trip(round_trip_s, now)
         self._counters["receipts"] += 1
         if packet.contributors:
             self._counters["spurious"] += 1
@@ -432,7 +439,7 @@ class WorkerMachine:
             self._counters["losses"] += 1
             self._recovery.repetition_was(needed=True)
             self._congestion.lost(self._recovery.order(slot), self._recovery.next_order)
-        self._count_result(slot, now)
+        self._count_result(slot, now, answered=packet.kind is Kind.ANSWER)
         if forecasts and not self._forecast_held(operation, packet):
             self._stream.repeat(item, np.array(packet.codes, np.uint16))
         else:
@@ -449,7 +456,7 @@ class WorkerMachine:
         if step is Step.IGNORED:
             self._counters["duplicates"] += 1
         else:
-            self._finished(slot, now)
+            self._finished(slot, now, answered=packet.kind is Kind.ANSWER)
             if not catch_up.holds(slot):
                 self._stream.release(slot)
         if not knew and catch_up.first_base is not None:
@@ -480,18 +487,18 @@ class WorkerMachine:
             self._heard = heard
             self._events.append(RoundHeard(heard - 1))
 
-    def _count_result(self, slot: int, now: float) -> None:
+    def _count_result(self, slot: int, now: float, *, answered: bool) -> None:
         """The round that the slot's current item was in is over for this worker."""
         self._accepted.discard(slot)
         self._presence.heard(now)
         self._counters["results"] += 1
         self._moved_at = now
-        self._finished(slot, now)
+        self._finished(slot, now, answered=answered)
 
-    def _finished(self, slot: int, now: float) -> None:
-        """The slot's transmission is answered."""
+    def _finished(self, slot: int, now: float, *, answered: bool) -> None:
+        """The slot's transmission has its result: for all, or `answered` because this worker has asked again."""
         order = self._recovery.order(slot)  # before `finished`, which forgets it
-        round_trip_s = self._recovery.finished(slot, now)
+        round_trip_s = self._recovery.finished(slot, now, answered=answered)
         if round_trip_s is not None:
             self._congestion.round_trip(round_trip_s, now)
         self._congestion.result(order, self._recovery.next_order, self._recovery.overdue)

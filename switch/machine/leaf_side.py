@@ -177,6 +177,7 @@ class LeafSide:
         closed = slot.descend(packet.base, result)
         if closed is not None:
             presence.heard(now)
+            job.ascents.came(packet.slot, now)
             self._multicast(job, packet.slot, *closed)
         elif packet.base < slot.open:
             job.tally.duplicates += 1

@@ -6,6 +6,8 @@ Rules of this file
   switch keeps the highest one that it has seen, and which of the 32 before that one have come.
 * An order that has not come once REORDER_THRESHOLD later ones have (RFC 9002, section 6.1.1; RFC 5681, section 3.2) is
   a hole. A contribution that uncovers one is answered by a RECEIPT, so that the worker, and no other, sends again.
+* So is one in RECEIPT_EVERY, which measures the path for its worker, queues and all, and no peers: results wait for
+  peers, and what was sent twice measures nothing.
 * So is one that was here already while its round is open: nothing of this worker is missing, a peer is late.
 * One contribution has one receipt at most, of 36 bytes, and none where an ANSWER goes out: a switch never sends
   more bytes than came in.

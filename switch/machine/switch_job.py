@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fanin.protocol.job import HEARTBEATS_TO_SILENCE, JobSpec, Uplink
 from fanin.protocol.packet_tag import MemberKeys, PacketKeys
+from fanin.switch.machine.ascents import Ascents
 from fanin.switch.machine.receipts import Arrivals
 from fanin.switch.machine.slot_machine import Membership, Slot
 from fanin.switch.machine.suspicion import silent_at, stands
@@ -20,6 +21,8 @@ class SwitchJob:
         self.spec = spec
         self.uplink = None if uplink is None else UplinkPresence(uplink, spec)
         """At a leaf: its registration at the parent; None elsewhere."""
+        self.ascents = Ascents()
+        """Likewise: what is under way to the parent."""
         self.tally = Tally()
         self.last_arrivals = [0] * spec.workers
         """By worker: rounds that it was the last to contribute to, and so closed."""

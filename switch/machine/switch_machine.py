@@ -70,6 +70,7 @@ from fanin.protocol import wire
 from fanin.protocol.events import SwitchEvent, WorkerJoined, WorkerLeft, WorkerSilent
 from fanin.protocol.job import SWITCH_QUEUE_BYTES, SWITCH_QUEUE_DATAGRAMS, JobSpec, Uplink
 from fanin.protocol.own_stops import OwnStops
+from fanin.protocol.timers import measures
 from fanin.protocol.wire import MAX_BASE, SWITCH_WORKER, Flag, Kind, Packet, Reason, WireError
 from fanin.switch.machine.leaf_side import LeafSide
 from fanin.switch.machine.receipts import Arrivals
@@ -401,18 +402,21 @@ class SwitchMachine:
         else:
             self._refuse(tally, job, REFUSALS[outcome.verdict], packet, source)
         order = packet.bitmap
+        repeated = outcome.verdict is Verdict.DUPLICATE
+        ascends = outcome.ascends and not (repeated and job.ascents.under_way(packet.slot, now))
         if order and outcome.verdict in (Verdict.ACCEPTED, Verdict.DUPLICATE):
-            repeated = outcome.verdict is Verdict.DUPLICATE
             uncovers = job.arrivals[packet.worker].take(order)
             # An answer acknowledges as well, and so will what the parent sends down: no receipt beside those.
-            if outcome.answer is None and not outcome.ascends and (uncovers or repeated):
+            due = uncovers or repeated or measures(order)
+            if outcome.answer is None and not ascends and due:
                 self._receipt(job, packet, repeated, source)
         if outcome.closed is not None:
             job.last_arrivals[packet.worker] += 1
             self._multicast(job, packet.slot, *outcome.closed)
         if outcome.answer is not None:
             self._answer(job, packet, outcome.answer, source)
-        if outcome.ascends:
+        if ascends:
+            job.ascents.sent(packet.slot, now)
             self._leaf.ascend(job, packet.slot)
 
     def _poke(self, job: SwitchJob) -> None:
@@ -448,7 +452,8 @@ class SwitchMachine:
         receipt = packet.reply(
             Kind.RECEIPT, signature=arrivals.highest, bitmap=arrivals.received, contributors=int(repeated)
         )
-        receipt = dataclasses.replace(receipt, slot=packet.bitmap, base=0)
+        above_us = job.ascents.round_trip_us
+        receipt = dataclasses.replace(receipt, slot=packet.bitmap, base=above_us)
         self._send(job.tally, job.keys.finish(receipt.to_bytes()), (source,))
 
     def _tell_where(self, job: SwitchJob, packet: Packet, source: int) -> None:

@@ -60,3 +60,20 @@ def test_every_link_carries_what_the_theorem_says_and_spare_ones_make_it_less(ho
             assert (now - earlier) / (packets * PACKET_BYTES) == pytest.approx(theorem, rel=0.02)
     assert cluster.overflows == 0
     assert theorem * packets * PACKET_BYTES / link.bytes_per_s / took_s > 0.93
+
+
+@pytest.mark.parametrize(("hosts", "bits_per_s", "slots"), [(8, 1e8, 360), (4, 1e9, 360)])
+def test_where_nothing_is_lost_next_to_nothing_goes_again(hosts: int, bits_per_s: float, slots: int) -> None:
+    """Queues grow from nothing to many round trips within one: every worker was made to send everything twice."""
+    chunks = 300
+    cluster, of_ideal = reduce(hosts, bits_per_s, slots, chunks)
+    assert cluster.overflows == 0
+    assert cluster.total("retransmissions") < 0.02 * chunks * hosts**2
+    assert of_ideal > 0.94
+
+
+@pytest.mark.parametrize("queue_kib", [64, 256])
+def test_short_queues_cost_what_they_lose(queue_kib: int) -> None:
+    cluster, of_ideal = reduce(8, 1e8, 360, 300, queue_kib << 10)
+    assert of_ideal > 0.6
+    assert cluster.total("retransmissions") < 3 * cluster.overflows + 400

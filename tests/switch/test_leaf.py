@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from fanin.protocol.timers import MIN_TIMEOUT_S
 from fanin.protocol.wire import SWITCH_WORKER, Flag, Kind, Packet, Reason
 from tests.support.bench import MACHINES, Bench, Machine, MachineType, address, make_spec, words_of
 from tests.support.leaf import PARENT, UPLINK, Leaf, LeafHistory, LeafMachine
@@ -32,11 +33,32 @@ def test_a_worker_that_asks_again_has_the_leaf_ask_again(machine_type: MachineTy
     leaf.gives(0, 0, (1,))
     assert leaf.gives(0, 0, (1,)) == [], "the round is not complete: nothing to ask for"
     ((first, _),) = leaf.gives(1, 0, (2,))
+    leaf.now += MIN_TIMEOUT_S
     ((again, destination),) = leaf.gives(0, 0, (1,))
     assert (again.to_bytes(), destination) == (first.to_bytes(), PARENT)
     leaf.result(0, 3, kind=Kind.ANSWER)
     ((answer, destination),) = leaf.gives(1, 0, (2,))
     assert (answer.kind, answer.words.tolist(), destination) == (Kind.ANSWER, [3], address(1))
+
+
+def test_what_went_up_less_than_a_round_trip_ago_does_not_go_up_again(machine_type: MachineType) -> None:
+    """A leaf has several workers, and each of them asks. Receipts tell them how long the path above the leaf is."""
+    leaf = Leaf(machine_type)
+    trip_s = 0.125
+    for worker in range(2):
+        leaf.gives(worker, 0, (1,))
+    leaf.now += trip_s
+    leaf.result(0, 2)
+    for worker in range(2):
+        leaf.gives(worker, 1, (1,))
+    leaf.now += 0.9 * trip_s
+    again = leaf.packet(Kind.CONTRIBUTION, 0, base=1, signature=5, bitmap=7, words=(1,))
+    ((receipt, destination),) = leaf.say(again.to_bytes(), address(0))
+    assert (receipt.kind, receipt.slot, receipt.base, receipt.contributors) == (Kind.RECEIPT, 7, 125_000, 1)
+    assert destination == address(0)
+    leaf.now += 0.2 * trip_s
+    assert [to for _, to in leaf.say(again.to_bytes(), address(0))] == [PARENT]
+    assert leaf.say(again.to_bytes(), address(0))[0][0].kind is Kind.RECEIPT, "it has gone up again just now"
 
 
 def test_results_that_nobody_waits_for_change_nothing(machine_type: MachineType) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fanin.protocol.timers import RECEIPT_EVERY
 from fanin.protocol.wire import Flag, Kind, Packet
 from fanin.switch.machine.receipts import Arrivals
 from fanin.switch.machine.switch_machine import SwitchMachine
@@ -68,6 +69,19 @@ def test_who_repeats_into_an_open_round_is_told_that_nothing_is_missing(machine_
 def test_who_says_no_order_is_told_nothing(machine_type: MachineType) -> None:
     bench = Bench(machine_type)
     assert with_order(bench, 0, 0, 0) == with_order(bench, 0, 0, 0) == []
+
+
+def test_one_contribution_in_so_many_is_told_that_all_has_come(machine_type: MachineType) -> None:
+    """It measures the path without peers: nobody else has contributed here."""
+    bench = Bench(machine_type, make_spec(slots=64))
+    receipts = {}
+    for slot in range(64):
+        packet = bench.packet(Kind.CONTRIBUTION, 0, slot=slot, bitmap=slot + 1, words=(1,))
+        receipts[slot + 1] = [each for each, to in bench.say(packet.to_bytes(), address(0)) if to == address(0)]
+    told = [order for order, packets in receipts.items() if packets]
+    assert told == [*range(RECEIPT_EVERY // 2, 65, RECEIPT_EVERY)]
+    [receipt] = receipts[told[0]]
+    assert (receipt.kind, receipt.slot, receipt.contributors) == (Kind.RECEIPT, told[0], 0)
 
 
 def test_a_closed_round_is_answered_with_its_result_and_no_receipt(machine_type: MachineType) -> None:

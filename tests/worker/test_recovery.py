@@ -10,6 +10,8 @@ from fanin.protocol.timers import (
     LINEAR_TIMEOUTS,
     MAX_TIMEOUT_S,
     MIN_TIMEOUT_S,
+    NO_RECEIPTS_AFTER,
+    PATHS_PER_TIMEOUT,
     REORDER_THRESHOLD,
     RetransmissionTimer,
 )
@@ -105,15 +107,39 @@ def test_receipts_of_no_transmission_change_nothing() -> None:
         assert recovery.receipt(77, highest, 0, 0.001) == ([], None)
 
 
-def test_the_result_of_a_repeated_item_has_one_sent_again_that_waited_for_a_timeout() -> None:
+def repeated(orders_before: int = 0) -> LossRecovery:
+    """Slots 0 to 7 have been sent, and slot 0 again when the timer expired."""
     recovery = LossRecovery()
+    recovery.next_order += orders_before
     recovery.timer.sample(0.001)
     sent(recovery, 0, 1, 2, 3, 4, 5)
     assert recovery.expire(0.010, NO_SLOT) == (0, False)
     sent(recovery, 0, 6, 7, now=0.010)
-    assert finish(recovery, 0, 0.011) == [1]
+    return recovery
+
+
+def test_an_answer_has_one_more_sent_again_that_waited_for_a_timeout() -> None:
+    recovery = repeated()
+    recovery.finished(0, 0.011, answered=True)
+    assert recovery.take_late(0.011) == [1]
     sent(recovery, 1, now=0.011)
-    assert finish(recovery, 1, 0.012) == [2]
+    recovery.finished(1, 0.012, answered=True)
+    assert recovery.take_late(0.012) == [2]
+
+
+def test_a_result_that_came_anyway_has_nothing_sent_again() -> None:
+    """A peer was late. Repetitions for each such result would send every packet twice from then on."""
+    recovery = repeated()
+    assert finish(recovery, 0, 0.011) == []
+    assert recovery.overdue == 0
+
+
+def test_a_switch_without_receipts_has_one_more_sent_again_for_any_result() -> None:
+    recovery = repeated(orders_before=NO_RECEIPTS_AFTER)
+    assert finish(recovery, 0, 0.011) == [1]
+    recovery = repeated(orders_before=NO_RECEIPTS_AFTER)
+    recovery.receipt(0, 0, 0, 0.0105)
+    assert finish(recovery, 0, 0.011) == []
 
 
 def test_what_has_arrived_is_lost_or_is_overdue_is_not_in_flight() -> None:
@@ -167,6 +193,16 @@ def test_patience_is_the_path_s_and_not_what_peers_made_of_round_trips() -> None
     assert timer.patience_s(3.0) == pytest.approx(0.0085)
 
 
+def test_a_timeout_lasts_two_round_trips_of_the_path_however_few_were_measured() -> None:
+    """Where every item is sent twice nothing else tells the timer of a queue that has grown (Karn)."""
+    timer = RetransmissionTimer()
+    timer.sample(0.001)
+    timer.path_s = 0.080
+    assert timer.timeout_s() == pytest.approx(PATHS_PER_TIMEOUT * 0.080)
+    timer.path_s = 5.0
+    assert timer.timeout_s() == MAX_TIMEOUT_S
+
+
 @pytest.mark.parametrize("round_trip_s", [1e-6, 1e-4, 1e-2, 0.2, 5.0])
 def test_the_timeout_stays_within_its_bounds(round_trip_s: float) -> None:
     timer = RetransmissionTimer()
@@ -183,7 +219,7 @@ def test_the_timer_doubles_up_to_its_bound_and_progress_undoes_it() -> None:
     sent(recovery, *range(REORDER_THRESHOLD + 1))
     assert waits(recovery, 12) == pytest.approx([MIN_TIMEOUT_S * 2**n for n in range(7)] + [MAX_TIMEOUT_S] * 5)
     assert recovery.timeouts_in_a_row == 12
-    recovery.finished(0, 7.0)
+    recovery.finished(0, 7.0, answered=True)
     assert recovery.timeouts_in_a_row == 0
     assert recovery.take_late(7.0) == [1], "it has waited for a whole timeout"
     assert recovery.deadline() == pytest.approx(7.0 + MIN_TIMEOUT_S)
