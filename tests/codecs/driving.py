@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fanin.emulation.simulator.oracle import summed as summed_words
-from fanin.host.codecs.codec import Codec, Encoder, Floats, Place, Sum
+from fanin.host.codecs.codec import Codec, Encoder, Floats, Place, Sum, sums_of
 from fanin.host.codecs.words import codec_for
 from fanin.numerics.fixed_point import DTYPES
 from fanin.numerics.reduction import Element
@@ -105,16 +105,16 @@ class Team:
         results = [np.array(x) for x in inputs]
         flights = [encoder.reduce(x, step) for encoder, x in zip(self.encoders, results, strict=True)]
         while True:
-            stages = [next(flight, None) for flight in flights]
-            asked = [stage for stage in stages if stage is not None]
-            if not asked:
+            stages = [sums_of(next(flight, None)) for flight in flights]
+            if not any(stages):
                 return results
-            assert len(asked) == self.workers, "some workers have more stages than others"
-            shapes = {
-                (s.lanes, s.operator, s.average, s.values.shape, s.values.dtype, s.residual is None) for s in asked
-            }
-            assert len(shapes) == 1, "workers sum different things"
-            self.summed(asked)
+            assert len({len(stage) for stage in stages}) == 1, "some workers have more sums than others"
+            for asked in zip(*stages, strict=True):
+                shapes = {
+                    (s.lanes, s.operator, s.average, s.values.shape, s.values.dtype, s.residual is None) for s in asked
+                }
+                assert len(shapes) == 1, "workers sum different things"
+                self.summed(asked)
 
 
 def normal(workers: int, count: int, seed: int) -> list[Floats]:

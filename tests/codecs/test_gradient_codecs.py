@@ -13,7 +13,8 @@ from tests.support.cluster import Cluster, job
 from tests.support.network import Link
 
 NAMES = sorted(table())
-WITH_MEMORY = [name for name in NAMES if "feedback" in str(make(name)) or name in ("low_rank", "agreed_blocks")]
+ALWAYS_WITH_MEMORY = ("low_rank", "agreed_blocks", "by_layer")
+WITH_MEMORY = [name for name in NAMES if "feedback" in str(make(name)) or name in ALWAYS_WITH_MEMORY]
 SHAPES: tuple[tuple[int, ...], ...] = ((40, 30), (40,), (7, 5, 3))
 """A matrix worth compressing, a vector, and what is too small."""
 COUNT = sum(int(np.prod(shape)) for shape in SHAPES)
