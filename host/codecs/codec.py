@@ -54,6 +54,8 @@ class Sum:
     """Divided by the workers that contributed; of integers never."""
     operator: Operator = Operator.SUM
     """Another one with lanes = EXACT only."""
+    scale_code: int = 0
+    """A scale code for every element, that all workers know already (Reduction.scale_code); 0: they agree on codes."""
     residual: Floats | None = None
     """Added before quantizing, and then what that lost, shape (n,)."""
 

@@ -26,7 +26,8 @@ def element_of(asked: Sum) -> Element:
 def fields_of(asked: Sum, workers: int) -> dict[str, Any]:
     """What a reduction of this stage has, beside its memory."""
     average = asked.average and element_of(asked).floating
-    return {"lanes": asked.lanes, "operator": asked.operator, "divisor": float(workers) if average else 1.0}
+    divisor = float(workers) if average else 1.0
+    return {"lanes": asked.lanes, "operator": asked.operator, "divisor": divisor, "scale_code": asked.scale_code}
 
 
 def by_arithmetic(workers: int, words_per_packet: int = 1024) -> Summer:
@@ -48,6 +49,8 @@ def by_arithmetic(workers: int, words_per_packet: int = 1024) -> Summer:
             codes = np.max(
                 [c.codes(s.values[here], 1.0, _part(s, here)) for c, s in zip(codecs, stages, strict=True)], 0
             )
+            if asked.scale_code:
+                codes = np.full_like(codes, asked.scale_code)
             words = []
             for codec, stage in zip(codecs, stages, strict=True):
                 words.append(codec.encode(packet, stage.values[here], codes, 1.0, _part(stage, here)))
@@ -111,7 +114,8 @@ class Team:
             assert len({len(stage) for stage in stages}) == 1, "some workers have more sums than others"
             for asked in zip(*stages, strict=True):
                 shapes = {
-                    (s.lanes, s.operator, s.average, s.values.shape, s.values.dtype, s.residual is None) for s in asked
+                    (s.lanes, s.operator, s.average, s.values.shape, s.values.dtype, s.residual is None, s.scale_code)
+                    for s in asked
                 }
                 assert len(shapes) == 1, "workers sum different things"
                 self.summed(asked)

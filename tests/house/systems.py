@@ -272,7 +272,7 @@ COMPRESSION = (
         (
             "tests/codecs/test_by_layer.py::test_the_budget_is_as_cheap_as_the_best_within_a_unit_for_each_layer",
             "tests/codecs/test_by_layer.py::"
-            "test_at_the_error_it_is_allowed_the_budget_sends_at_least_15_percent_fewer_bits[wide]",
+            "test_at_the_error_it_is_allowed_the_budget_sends_at_least_15_percent_fewer_bits",
             f"{CODECS}[check_every_codec_keeps_the_replicas_alike_and_accounts_for_what_it_does]",
         ),
     ),

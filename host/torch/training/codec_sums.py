@@ -23,7 +23,12 @@ def start_sum(group: FaninProcessGroup, asked: Sum) -> FaninWork:
     values = torch.from_numpy(asked.values)
     average = asked.average and values.is_floating_point()
     return group.all_reduce_lanes(
-        values, lanes=asked.lanes, average=average, residual=residual, operator=_OPERATORS[asked.operator]
+        values,
+        lanes=asked.lanes,
+        average=average,
+        residual=residual,
+        operator=_OPERATORS[asked.operator],
+        scale_code=asked.scale_code,
     )
 
 
