@@ -1,6 +1,7 @@
 """`fanin bench codecs`: what gradient codecs lose, send and take, through a real switch.
 
-Values are drawn, normal and Student t with 3 degrees of freedom (heavy tails, as gradients have them). The error is
+Values are drawn, normal and Student t with 3 degrees of freedom (heavy tails), or captured: `digits@50` are the ranks'
+gradients of that task's network at that step, in its parameters' shapes. The error is
 that of the mean against a float64 mean, relative to its square: of one step, and of the same values summed over all
 steps, where error feedback makes up for what single steps lost. Bytes are from the engine's counters, headers and
 repeats included, never from a formula; times are processor time of the codec's own arithmetic. Below the break-even
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import statistics
 from collections import defaultdict
 from dataclasses import dataclass
@@ -20,17 +22,28 @@ from typing import Any
 from rich.console import Console
 
 from fanin import files
+from fanin.benchmarks.thc import PAPER
 from fanin.emulation.announced import announced, reports_of
 from fanin.emulation.figures import FigureTable
 from fanin.emulation.processes import LocalJob
 from fanin.errors import ConfigurationError, FaninError
+from fanin.examples.tasks import TASKS
 from fanin.host.codecs import make, table
 from fanin.host.codecs.codec import Place
 
 FLOAT_BYTES = 4
+MAX_STEP = 10_000
 BASELINE = "lanes:32"
 """What bytes are compared with."""
-DISTRIBUTIONS = ("normal", "student")
+DISTRIBUTIONS = ("normal", "student", "digits@50")
+"""What is measured where nothing is said."""
+DRAWN = ("normal", "student")
+
+
+def split(texts: str) -> tuple[str, ...]:
+    """Codecs that are separated by commas; a comma within a codec's text is not followed by a codec's name."""
+    names = "|".join(table())
+    return tuple(text for text in re.split(rf",(?=(?:{names})(?:[:,]|$))", texts) if text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +57,17 @@ class Plan:
     codecs: tuple[str, ...] = ()
     """Empty: every codec with its defaults, and the first of them in several widths."""
 
+    values: tuple[str, ...] = DISTRIBUTIONS
+    """normal, student, or TASK@STEP."""
+
     def __post_init__(self) -> None:
+        for each in self.values:
+            task, _, step = each.partition("@")
+            if each not in DRAWN and (task not in TASKS or not step.isdecimal() or not 1 <= int(step) <= MAX_STEP):
+                raise ConfigurationError(
+                    f"values = {each!r}; expected {' or '.join(DRAWN)}, or a step of {' or '.join(TASKS)} in "
+                    f"1..{MAX_STEP}, as in digits@50"
+                )
         if self.bytes % FLOAT_BYTES:
             raise ConfigurationError(f"bytes = {self.bytes}; must be a multiple of {FLOAT_BYTES}")
         for text in self.texts:
@@ -95,7 +118,9 @@ def bench(plan: Plan, *, json_file: Path | None, console: Console) -> list[Row]:
     """Measure, check, print a table; write a JSON list of rows. FaninError where ranks got different results."""
     arguments = [
         "--codecs",
-        ",".join(plan.texts),
+        "|".join(plan.texts),
+        "--values",
+        ",".join(plan.values),
         "--count",
         str(plan.bytes // FLOAT_BYTES),
         "--steps",
@@ -108,10 +133,11 @@ def bench(plan: Plan, *, json_file: Path | None, console: Console) -> list[Row]:
             reports[record["codec"], record["distribution"]].append(record)
     rows = [
         _row(plan, text, distribution, reports[text, distribution], reports[BASELINE, distribution])
-        for distribution in DISTRIBUTIONS
+        for distribution in plan.values
         for text in plan.texts
     ]
     console.print(table_of(plan, rows))
+    console.print(table_of_thc())
     if json_file:
         files.write(json_file, json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n", "the figures")
     return rows
@@ -131,7 +157,7 @@ def _row(
         codec=codec,
         distribution=distribution,
         workers=plan.workers,
-        elements=plan.bytes // FLOAT_BYTES,
+        elements=reports[0]["elements"],
         steps=plan.steps,
         nmse=reports[0]["nmse"],
         nmse_of_steps=reports[0]["nmse_of_steps"],
@@ -140,9 +166,18 @@ def _row(
         saved=plain / bytes_out,
         encode_ms=encode_s * 1e3,
         decode_ms=decode_s * 1e3,
-        gigabytes_per_s=plan.bytes / busy_s / 1e9,
+        gigabytes_per_s=FLOAT_BYTES * reports[0]["elements"] / busy_s / 1e9,
         break_even_bit_s=max(0.0, plain - bytes_out) * 8 / busy_s,
     )
+
+
+def table_of_thc() -> FigureTable:
+    """THC's own tables on normal values, whose error our rotated lanes are to be compared with."""
+    found = FigureTable("THC's tables, computed", ("bits up", "levels", "clipped", "NMSE, normal"))
+    for each in PAPER:
+        found.add(f"{each.bits}", f"{each.granularity + 1}", f"1/{1 / each.share:.0f}", f"{each.nmse():.3g}")
+    found.caption = "of any number of workers: their errors are independent, and so are the values"
+    return found
 
 
 def table_of(plan: Plan, rows: list[Row]) -> FigureTable:

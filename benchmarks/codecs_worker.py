@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import zlib
 from datetime import timedelta
@@ -11,7 +12,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from fanin.benchmarks.codecs import DISTRIBUTIONS
+from fanin.examples.tasks import TASKS, Task
+from fanin.examples.train import cross_entropy
 from fanin.host.codecs import make
 from fanin.host.codecs.codec import Floats, Place
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
@@ -21,37 +23,75 @@ ROWS = 256
 """Of the matrix that the values are, for codecs that look at shapes."""
 
 
-def values(distribution: str, rank: int, count: int) -> Floats:
+def drawn(distribution: str, rank: int, count: int) -> Floats:
     """What a rank puts in, seeded by the rank."""
     generator = np.random.default_rng(rank)
-    drawn = generator.normal(size=count) if distribution == "normal" else generator.standard_t(3, size=count)
-    return drawn.astype(np.float32)
+    values = generator.normal(size=count) if distribution == "normal" else generator.standard_t(3, size=count)
+    return values.astype(np.float32)
 
 
-def run(codecs: list[str], count: int, steps: int) -> None:
+def captured(task: Task, step: int, size: int) -> tuple[list[Floats], tuple[tuple[int, ...], ...]]:
+    """Each rank's gradient after `step` steps on the batches of all, and the parameters' shapes.
+
+    Every rank computes all of it, alike, so that each knows the exact mean.
+    """
+    torch.manual_seed(0)
+    network, (training, _) = task.network(), task.data()
+    optimizer = torch.optim.AdamW(network.parameters(), task.learning_rate)
+    loader = torch.utils.data.DataLoader(training, task.batch, shuffle=True, drop_last=True)
+    batches = (batch for _ in itertools.count() for batch in loader)
+    for inputs, classes in itertools.islice(batches, step - 1):
+        optimizer.zero_grad()
+        cross_entropy(network(inputs), classes).backward()
+        optimizer.step()
+    inputs, classes = next(batches)
+    found: list[Floats] = []
+    for own, wanted in zip(inputs.tensor_split(size), classes.tensor_split(size), strict=True):
+        optimizer.zero_grad()
+        cross_entropy(network(own), wanted).backward()
+        gradients = [each.grad.reshape(-1) for each in network.parameters() if each.grad is not None]
+        found.append(torch.cat(gradients).numpy().copy())
+    return found, tuple(tuple(each.shape) for each in network.parameters())
+
+
+def inputs_of(distribution: str, count: int, size: int) -> tuple[list[Floats], tuple[tuple[int, ...], ...]]:
+    """What each rank puts in, and as which shapes."""
+    task, _, step = distribution.partition("@")
+    if step:
+        return captured(TASKS[task], int(step), size)
+    shape = (ROWS, count // ROWS) if count % ROWS == 0 else (count,)
+    return [drawn(distribution, peer, count) for peer in range(size)], (shape,)
+
+
+def run(codecs: list[str], distributions: list[str], count: int, steps: int) -> None:
     """Every codec, `steps` times on the same values."""
     torch.set_num_threads(1)
     dist.init_process_group("fanin", timeout=timedelta(seconds=120))
     group = dist.group.WORLD
     assert isinstance(group, FaninProcessGroup)
     rank, size = dist.get_rank(), dist.get_world_size()
-    for distribution in DISTRIBUTIONS:
-        own = values(distribution, rank, count)
-        mean = sum(values(distribution, peer, count).astype(np.float64) for peer in range(size)) / size
+    for distribution in distributions:
+        inputs, shapes = inputs_of(distribution, count, size)
+        mean = np.mean(np.asarray(inputs, np.float64), axis=0)
         for text in codecs:
-            figures = measured(group, text, own, np.asarray(mean), steps)
-            print(json.dumps({"codec": text, "distribution": distribution, **figures}), flush=True)
+            figures = measured(group, text, inputs[rank], shapes, mean, steps)
+            record = {"codec": text, "distribution": distribution, "elements": len(mean), **figures}
+            print(json.dumps(record), flush=True)
     dist.barrier()
     dist.destroy_process_group()
 
 
 def measured(
-    group: FaninProcessGroup, text: str, own: Floats, mean: np.ndarray[tuple[int], np.dtype[np.float64]], steps: int
+    group: FaninProcessGroup,
+    text: str,
+    own: Floats,
+    shapes: tuple[tuple[int, ...], ...],
+    mean: np.ndarray[tuple[int], np.dtype[np.float64]],
+    steps: int,
 ) -> dict[str, object]:
     """One codec's figures as this rank saw them."""
     count = len(own)
-    shape = (ROWS, count // ROWS) if count % ROWS == 0 else (count,)
-    encoder = make(text).encoder(Place(group.rank(), group.size(), (shape,)))
+    encoder = make(text).encoder(Place(group.rank(), group.size(), shapes))
     applied = np.zeros(count)
     encode_s, decode_s, first, checksum = [], [], 0.0, 0
     dist.barrier()
@@ -83,8 +123,9 @@ def nmse(x: np.ndarray[tuple[int], np.dtype[np.floating]], mean: np.ndarray[tupl
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--codecs", required=True, help="as docs/codecs.md has them, separated by commas")
+    parser.add_argument("--codecs", required=True, help="as docs/codecs.md has them, separated by |")
+    parser.add_argument("--values", required=True, help="separated by commas")
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
     arguments = parser.parse_args()
-    run(arguments.codecs.split(","), arguments.count, arguments.steps)
+    run(arguments.codecs.split("|"), arguments.values.split(","), arguments.count, arguments.steps)

@@ -15,7 +15,7 @@ from fanin.addresses import MAX_WEIGHT, MIN_WEIGHT, SwitchList
 from fanin.addresses import SwitchAddress as SwitchAddress
 from fanin.errors import ConfigurationError
 from fanin.faults import FaultPlan, FaultSchedule
-from fanin.numerics.reduction import WIDE_SUMS, lanes_number
+from fanin.numerics.reduction import lanes_number
 
 ENVIRONMENT_PREFIX = "FANIN_"
 MAX_HOST_CHARACTERS = 200
@@ -180,12 +180,6 @@ class Options:
     def lanes_number(self) -> int:
         """`lanes` as reductions have them (Reduction.lanes)."""
         return lanes_number(self.lanes)
-
-    @property
-    def needs_accumulators(self) -> bool:
-        """Whether every large sum is a wide one, which not every switch can make."""
-        codec_lanes = "" if self.codec is None else self.codec.partition(":")[2].partition(":")[0]
-        return self.lanes_number in WIDE_SUMS or "/" in codec_lanes
 
     def largest_exact(self, ranks: int) -> int:
         """The largest count of elements that a group of so many ranks reduces exactly."""

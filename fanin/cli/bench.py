@@ -70,20 +70,59 @@ def codecs(
         int, typer.Option("--bytes", min=4096, max=MAX_BYTES, help="Bytes of float32 per worker.")
     ] = 4_194_304,
     codecs: Annotated[str, typer.Option(help="As docs/codecs.md has them, separated by commas; all by default.")] = "",
-    steps: Annotated[int, typer.Option(min=3, max=1000, help="Steps of each codec on each distribution.")] = 5,
+    values: Annotated[
+        str, typer.Option(help="normal, student, or gradients captured at a step of digits or text: digits@50.")
+    ] = "normal,student,digits@50",
+    steps: Annotated[
+        int | None,
+        typer.Option(min=3, max=1000, help="Of each codec on each distribution, 5; with --train of training, 60."),
+    ] = None,
+    train: Annotated[
+        bool, typer.Option("--train", help="Train through each of them over slow star links instead (root).")
+    ] = False,
+    task: Annotated[str, typer.Option(help="With --train: digits, text.")] = "digits",
+    rates: Annotated[str, typer.Option(help="With --train: of the links, separated by commas.")] = "100mbit,1gbit",
+    repeats: Annotated[int, typer.Option(min=1, max=100, help="With --train: runs, each with its own seed.")] = 1,
     json: output.JsonFile = None,
+    record: output.RecordFile = None,
+    html: output.HtmlFile = None,
 ) -> None:
-    """Measure what gradient codecs lose, send and take, on normal and heavy-tailed values."""
-    extras.require("torch", "`fanin bench codecs`")
-    output.check(json, None, None)
+    """Measure what gradient codecs lose, send and take; with --train, how fast they learn over slow links."""
+    extras.require("demo", "`fanin bench codecs`")
+    output.check(json, record, html)
     from rich.console import Console
 
     from fanin.benchmarks import codecs as benchmark
+    from fanin.errors import ConfigurationError
 
-    plan = benchmark.Plan(
-        workers=workers, bytes=bytes_, steps=steps, codecs=tuple(text for text in codecs.split(",") if text)
+    chosen = benchmark.split(codecs)
+    if train:
+        from fanin.benchmarks import codecs_train
+        from fanin.emulation.network.units import rate_bit_s
+
+        found = [rate_bit_s(text) for text in rates.split(",")]
+        plan = codecs_train.Plan(
+            workers=workers,
+            task=task,
+            steps=60 if steps is None else steps,
+            repeats=repeats,
+            rates_bit_s=tuple(rate for rate in found if rate is not None),
+            codecs=chosen,
+        )
+        codecs_train.bench(
+            plan, json_file=json, record_file=record, html=html, console=Console(), command=output.command_line()
+        )
+        return
+    if record is not None or html is not None:
+        raise ConfigurationError("--record and --html are of `fanin bench codecs --train`")
+    measured = benchmark.Plan(
+        workers=workers,
+        bytes=bytes_,
+        steps=5 if steps is None else steps,
+        codecs=chosen,
+        values=tuple(values.split(",")),
     )
-    benchmark.bench(plan, json_file=json, console=Console())
+    benchmark.bench(measured, json_file=json, console=Console())
 
 
 @app.command(epilog=epilog("network"))

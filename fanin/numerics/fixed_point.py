@@ -63,6 +63,11 @@ def to_bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
     return np.where(np.isnan(values), quiet, rounded).astype(np.uint16)
 
 
+def bound_of(code: int) -> float:
+    """What a finite scale code stands for: the largest magnitude of its block, rounded up."""
+    return float(np.array([code << CODE_SHIFT], np.int64).view(np.float64)[0])
+
+
 @dataclass(frozen=True, slots=True)
 class _Scale:
     """What scale codes mean, per element, shape (n,): the factors to steps and back, and the largest |q|."""

@@ -29,7 +29,6 @@ class AgreedBlocks(Codec):
     """A share of the blocks: those with the largest norms."""
 
     name: ClassVar[str] = "agreed_blocks"
-    single_stage: ClassVar[bool] = False
 
     lanes: str = "32"
     share: float = 0.01
@@ -39,6 +38,11 @@ class AgreedBlocks(Codec):
         Codec.__post_init__(self)
         if not 0 < self.share <= 1:
             raise ConfigurationError(f"share = {self.share}; must be above 0 and at most 1")
+
+    @property
+    def single_stage(self) -> bool:
+        """The second stage needs the first one's sums."""
+        return False
 
     def encoder(self, place: Place) -> Encoder:
         """One residual per element."""

@@ -54,11 +54,19 @@ class Sum:
     """Divided by the workers that contributed; of integers never."""
     operator: Operator = Operator.SUM
     """Another one with lanes = EXACT only."""
+    scale_code: int = 0
+    """A scale code for every element, that all workers know already (Reduction.scale_code); 0: they agree on codes."""
     residual: Floats | None = None
     """Added before quantizing, and then what that lost, shape (n,)."""
 
 
-Stages = Generator[Sum, None, None]
+Stages = Generator[Sum | list[Sum], None, None]
+"""A stage is one sum, or several that travel at the same time."""
+
+
+def sums_of(stage: Sum | list[Sum] | None) -> list[Sum]:
+    """A stage's sums; none of None, which stands for the end."""
+    return [] if stage is None else stage if isinstance(stage, list) else [stage]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +78,36 @@ class Place:
     shapes: tuple[tuple[int, ...], ...]
     """In the order in which the parameters lie in the bucket, flat."""
     bucket: int = 0
-    largest_exact: int = 0
-    """Sums of up to so many floats are exact in this group, whatever their lanes."""
+    names: tuple[str, ...] = ()
+    """Of the parameters, where the driver knows them: as many as shapes, or none."""
+
+    @property
+    def sizes(self) -> list[int]:
+        """Elements of each parameter."""
+        return [int(np.prod(shape, dtype=np.int64)) for shape in self.shapes]
+
+    @property
+    def labels(self) -> list[str]:
+        """The parameters' names, or their shapes where nobody knows the names."""
+        return list(self.names) or [f"{number}: {'x'.join(map(str, s))}" for number, s in enumerate(self.shapes)]
 
     @property
     def count(self) -> int:
         """Elements of the bucket."""
-        return sum(int(np.prod(shape, dtype=np.int64)) for shape in self.shapes)
+        return sum(self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Parameters that have one account within a bucket, after its last step."""
+
+    names: tuple[str, ...]
+    codec: str
+    """What they went through."""
+    elements: int
+    nmse: float
+    """Share of this worker's contribution (residual included) that encoding lost."""
+    residual_norm: float
 
 
 class Encoder(ABC):
@@ -119,6 +150,10 @@ class Encoder(ABC):
         """Share of this worker's contribution that encoding lost in the last step; 0 where there was none."""
         return self.lost / self.energy if self.energy else 0.0
 
+    def parts(self) -> list[Part]:
+        """The bucket's parameters by account; empty where the bucket has a single one."""
+        return []
+
 
 @dataclass(frozen=True, slots=True)
 class Codec(ABC):
@@ -126,8 +161,8 @@ class Codec(ABC):
 
     name: ClassVar[str] = ""
     """The name that it is found by; empty for abstract classes."""
-    single_stage: ClassVar[bool] = True
-    """Whether one sum is all it needs."""
+    several_sums: ClassVar[bool] = False
+    """Whether a stage may be several sums, for which a bucket of parameters is needed."""
 
     lanes: str = field(default="8")
     """Packed bits per lane, as text: "32", "16", "8" or "4"; or bits up / bits down: "8/8", "4/8", "4/4", "2/8" or
@@ -149,6 +184,21 @@ class Codec(ABC):
             pairs = ", ".join(f"{up}/{down}" for up, down in WIDE_SUMS.values())
             raise ConfigurationError(f"lanes = {self.lanes!r}; must be one of {', '.join(map(str, LANES))}, {pairs}")
         return int(self.lanes)
+
+    @property
+    def single_stage(self) -> bool:
+        """Whether nothing that it sums depends on an earlier sum of the same step."""
+        return True
+
+    @property
+    def needs_names(self) -> bool:
+        """Whether it must know the parameters' names (Place.names)."""
+        return False
+
+    @property
+    def needs_accumulators(self) -> bool:
+        """Whether it asks for wide sums, which not every switch can make."""
+        return self.bits in WIDE_SUMS
 
     @abstractmethod
     def encoder(self, place: Place) -> Encoder:

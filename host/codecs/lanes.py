@@ -2,7 +2,16 @@
 
     q = rint((x + e) steps),  e' = (x + e) - q / steps         steps: agreed for each packet (docs/numerics.md)
 
-Error feedback: Seide et al., INTERSPEECH 2014; Karimireddy et al., ICML 2019.
+Stochastic rounding, without bias, in one more stage and with one scale for the whole bucket:
+
+    stage 1:  code: of the maximum over workers of the largest |x + e|, rounded up as every scale code is
+    stage 2:  q = floor((x + e) steps + u)     u: from the counter (seed, bucket, step, rank, index): can be replayed
+
+q / steps is then sent under the code that all know, so the engines' rounding to nearest finds integers and moves none.
+What wide sums lose when they are narrowed is rounded to nearest all the same.
+
+Error feedback: Seide et al., INTERSPEECH 2014; Karimireddy et al., ICML 2019. Stochastic rounding: QSGD (Alistarh et
+al., NeurIPS 2017).
 """
 
 from __future__ import annotations
@@ -12,7 +21,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from fanin.errors import ConfigurationError
 from fanin.host.codecs.codec import Codec, Encoder, Floats, Place, Stages, State, Sum, energy_of, levels
+from fanin.host.codecs.philox import Purpose
+from fanin.numerics import fixed_point
+from fanin.numerics.lanes import WORD_BITS
+from fanin.numerics.reduction import EXACT, Element, Operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +37,19 @@ class Lanes(Codec):
 
     feedback: bool = True
     """Whether what a step cut off is added to the next one."""
+
+    stochastic: bool = False
+    """Whether rounding is stochastic, hence without bias, instead of to nearest. Not for lanes of 32 bits."""
+
+    def __post_init__(self) -> None:
+        Codec.__post_init__(self)
+        if self.stochastic and self.bits == WORD_BITS:
+            raise ConfigurationError("lanes of 32 bits are not rounded stochastically: take 16 bits or fewer")
+
+    @property
+    def single_stage(self) -> bool:
+        """Stochastic rounding must know the scale before."""
+        return not self.stochastic
 
     def encoder(self, place: Place) -> Encoder:
         """One residual per element."""
@@ -37,10 +64,42 @@ class _Encoder(Encoder):
         self._owed: Floats = np.zeros(place.count if codec.feedback else 0, np.float32)
 
     def reduce(self, x: Floats, step: int) -> Stages:
+        if self._codec.stochastic:
+            yield from self._stochastic(x, step)
+            return
         owed = self._owed if self._codec.feedback else np.zeros(len(x), np.float32)
         self.energy = energy_of(x + owed)
         yield Sum(x, self._codec.bits, residual=owed)
         self.lost = energy_of(owed)
+
+    def _stochastic(self, x: Floats, step: int) -> Stages:
+        if not len(x):
+            return
+        with np.errstate(invalid="ignore", over="ignore"):
+            whole = x + self._owed if self._codec.feedback else x.copy()
+        self.energy, self.lost = energy_of(whole), 0.0
+        largest = Sum(np.abs(whole).max(keepdims=True), EXACT, average=False, operator=Operator.MAX)
+        yield largest
+        if not np.isfinite(largest.values[0]):
+            x[:] = np.nan  # a single scale for all
+            return
+        if largest.values[0] == 0:
+            x[:] = 0.0
+            return
+        code = int(fixed_point.Codec(Element.FLOAT32, 16).codes(largest.values, 1)[0])
+        bound = fixed_point.bound_of(code)
+        most = levels(self._codec.bits, self.place.size)
+        u = self.random.uniform(Purpose.ROUNDING, len(x), step, self.place.rank)
+        # In float64, where a quotient and u add up without another rounding that would favour a side.
+        q = np.clip(np.floor(whole.astype(np.float64) * (most / bound) + u), -most, most)
+        sent = (q * (bound / most)).astype(np.float32)
+        lost = whole - sent
+        self.lost = energy_of(lost)
+        if self._codec.feedback:
+            self._owed = lost
+        total = Sum(sent, self._codec.bits, scale_code=code)
+        yield total
+        x[:] = total.values
 
     def state(self) -> State:
         return {"owed": self._owed.copy()} if self._codec.feedback else {}

@@ -37,6 +37,22 @@ def clip_for(bound: int) -> float:
     return float(np.interp(np.log2(bound), np.log2(known), clips) + beyond)
 
 
+def block_squares(blocks: Floats) -> Floats:
+    """The squared norm of each row."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.asarray(np.einsum("ij,ij->i", blocks, blocks, dtype=np.float32))
+
+
+def clip_blocks(blocks: Floats, squares: Floats, clip: np.float32) -> Floats:
+    """A copy, each row clipped at `clip` times its root mean square."""
+    if not np.isfinite(clip):
+        return blocks.copy()
+    # A block that is not finite, or whose squares are not, is not clipped: NaN must reach everybody.
+    with np.errstate(invalid="ignore", over="ignore"):
+        bound = np.where(np.isfinite(squares), clip * np.sqrt(squares / np.float32(blocks.shape[1])), np.inf)[:, None]
+    return np.asarray(np.clip(blocks, -bound, bound))
+
+
 @dataclass(frozen=True, slots=True)
 class Rotated(Codec):
     """A random rotation in blocks of 1,024, then lanes."""
@@ -67,16 +83,10 @@ class _Encoder(Encoder):
         if self._codec.feedback:
             rotated += self._owed
         blocks = rotated.reshape(-1, self._block)
-        with np.errstate(invalid="ignore", over="ignore"):
-            squares = np.einsum("ij,ij->i", blocks, blocks, dtype=np.float32)
+        squares = block_squares(blocks)
         finite = np.isfinite(squares)
         self.energy = float(squares[finite].sum(dtype=np.float64))
-        if np.isfinite(self._clip):
-            # A block that is not finite, or whose squares are not, is not clipped: NaN must reach everybody.
-            bound = np.where(finite, self._clip * np.sqrt(squares / np.float32(self._block)), np.inf)[:, None]
-            clipped = np.clip(blocks, -bound, bound).reshape(-1)
-        else:
-            clipped = rotated.copy()
+        clipped = clip_blocks(blocks, squares, self._clip).reshape(-1)
         with np.errstate(invalid="ignore"):
             cut = np.subtract(rotated, clipped, out=rotated)
         lost: Floats = np.zeros(len(rotated), np.float32)

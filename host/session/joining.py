@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 import fanin
 from fanin.errors import ConfigurationError, FaninError, JoinTimeoutError
+from fanin.host.codecs import make
 from fanin.host.engines.engine import Engine, SwitchEndpoint, make_engine
 from fanin.host.session.control import ControlClient
 from fanin.host.session.failures import (
@@ -30,6 +31,7 @@ from fanin.host.session.failures import (
 )
 from fanin.host.session.line import Line
 from fanin.host.session.path import discover, exposed
+from fanin.numerics.reduction import WIDE_SUMS
 from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
 from fanin.protocol import control
 from fanin.protocol.events import MembersChanged, PacketRefused, Ready, Stands, SwitchSilent, WorkerEvent, WorkersGone
@@ -300,7 +302,8 @@ def accumulators_wished(options: Options, rounds: Rounds) -> bool | None:
     In a job with staleness each chunk of the model owns a slot and all lanes are of one width: what is not needed would
     take the memory of several copies of the gradient.
     """
-    if options.needs_accumulators:
+    codec = None if options.codec is None else make(options.codec)
+    if options.lanes_number in WIDE_SUMS or (codec is not None and codec.needs_accumulators):
         return True
     return None if rounds == SYNCHRONOUS else False
 

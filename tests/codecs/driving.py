@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fanin.emulation.simulator.oracle import summed as summed_words
-from fanin.host.codecs.codec import Codec, Encoder, Floats, Place, Sum
+from fanin.host.codecs.codec import Codec, Encoder, Floats, Place, Sum, sums_of
 from fanin.host.codecs.words import codec_for
 from fanin.numerics.fixed_point import DTYPES
 from fanin.numerics.reduction import Element
@@ -26,7 +26,8 @@ def element_of(asked: Sum) -> Element:
 def fields_of(asked: Sum, workers: int) -> dict[str, Any]:
     """What a reduction of this stage has, beside its memory."""
     average = asked.average and element_of(asked).floating
-    return {"lanes": asked.lanes, "operator": asked.operator, "divisor": float(workers) if average else 1.0}
+    divisor = float(workers) if average else 1.0
+    return {"lanes": asked.lanes, "operator": asked.operator, "divisor": divisor, "scale_code": asked.scale_code}
 
 
 def by_arithmetic(workers: int, words_per_packet: int = 1024) -> Summer:
@@ -48,6 +49,8 @@ def by_arithmetic(workers: int, words_per_packet: int = 1024) -> Summer:
             codes = np.max(
                 [c.codes(s.values[here], 1.0, _part(s, here)) for c, s in zip(codecs, stages, strict=True)], 0
             )
+            if asked.scale_code:
+                codes = np.full_like(codes, asked.scale_code)
             words = []
             for codec, stage in zip(codecs, stages, strict=True):
                 words.append(codec.encode(packet, stage.values[here], codes, 1.0, _part(stage, here)))
@@ -105,16 +108,17 @@ class Team:
         results = [np.array(x) for x in inputs]
         flights = [encoder.reduce(x, step) for encoder, x in zip(self.encoders, results, strict=True)]
         while True:
-            stages = [next(flight, None) for flight in flights]
-            asked = [stage for stage in stages if stage is not None]
-            if not asked:
+            stages = [sums_of(next(flight, None)) for flight in flights]
+            if not any(stages):
                 return results
-            assert len(asked) == self.workers, "some workers have more stages than others"
-            shapes = {
-                (s.lanes, s.operator, s.average, s.values.shape, s.values.dtype, s.residual is None) for s in asked
-            }
-            assert len(shapes) == 1, "workers sum different things"
-            self.summed(asked)
+            assert len({len(stage) for stage in stages}) == 1, "some workers have more sums than others"
+            for asked in zip(*stages, strict=True):
+                shapes = {
+                    (s.lanes, s.operator, s.average, s.values.shape, s.values.dtype, s.residual is None, s.scale_code)
+                    for s in asked
+                }
+                assert len(shapes) == 1, "workers sum different things"
+                self.summed(asked)
 
 
 def normal(workers: int, count: int, seed: int) -> list[Floats]:

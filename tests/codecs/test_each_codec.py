@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fanin.errors import ConfigurationError
 from fanin.host.codecs import make
-from fanin.host.codecs.codec import Codec, Floats
+from fanin.host.codecs.codec import Codec, Floats, sums_of
 from fanin.host.codecs.low_rank import orthogonal
 from fanin.host.codecs.rotated import CLIPS, clip_for
+from fanin.host.codecs.words import codec_for
+from fanin.numerics.reduction import Element
 from tests.codecs.driving import Team, nmse, normal, student
+from tests.support.cluster import job
 
 
 def draws(codec: Codec, inputs: list[Floats], count: int) -> Floats:
@@ -25,6 +29,54 @@ def test_without_feedback_the_mean_of_many_draws_is_the_input(text: str) -> None
     error = results.mean(axis=0) - np.mean(inputs, axis=0)
     standard_error = results.std(axis=0) / np.sqrt(len(results)) + 1e-7
     assert np.abs(error / standard_error).max() < 5
+
+
+@pytest.mark.parametrize("lanes", ["4", "4/8"])
+def test_stochastic_rounding_is_without_bias_and_rounding_to_nearest_is_not(lanes: str) -> None:
+    inputs = [np.linspace(-1, 1, 65, dtype=np.float32)] * 2
+    results = draws(make(f"lanes:{lanes}:stochastic=True:feedback=False"), inputs, 300).astype(np.float64)
+    error = results.mean(axis=0) - inputs[0]
+    assert np.abs(error / (results.std(axis=0) / np.sqrt(len(results)) + 1e-6)).max() < 5
+    nearest = draws(make(f"lanes:{lanes}:feedback=False"), inputs, 1)[0]
+    assert np.abs(nearest - inputs[0]).mean() > 2 * np.abs(error).mean()
+
+
+@pytest.mark.parametrize("lanes", ["8", "4", "8/8", "4/8"])
+def test_stochastic_rounding_can_be_replayed_and_differs_between_ranks_and_steps(lanes: str) -> None:
+    codec = make(f"lanes:{lanes}:stochastic=True:feedback=False")
+    x = normal(1, 3000, 4)[0]
+    first = Team(codec, 4, ((3000,),)).step([x] * 4, 7)[0]
+    assert first.tobytes() == Team(codec, 4, ((3000,),)).step([x] * 4, 7)[0].tobytes()
+    assert first.tobytes() != Team(codec, 4, ((3000,),)).step([x] * 4, 8)[0].tobytes()
+    alone = nmse(Team(codec, 2, ((3000,),)).step([x] * 2, 7)[0], [x])
+    if lanes == "4/8":  # the others have fewer levels with more workers, or lose more when they are narrowed
+        assert nmse(first, [x]) < 0.7 * alone, "errors of unlike ranks are independent"
+
+
+@pytest.mark.parametrize("lanes", ["16", "8", "8/8", "4/4"])
+def test_what_stochastic_rounding_sends_the_engines_do_not_round_again(lanes: str) -> None:
+    """Multiples of the step under the code that all know: the residual is what the codec itself lost."""
+    codec = make(f"lanes:{lanes}:stochastic=True")
+    team = Team(codec, 2, ((2000,),))
+    inputs = normal(2, 2000, 6)
+    asked = []
+    for encoder, x in zip(team.encoders, inputs, strict=True):
+        stages = encoder.reduce(x.copy(), 0)
+        (largest,) = sums_of(next(stages))
+        largest.values[:] = max(np.abs(each).max() for each in inputs)
+        asked += sums_of(next(stages))
+    spec = job(workers=2, accumulators=True)
+    for one in asked:
+        codec_ = codec_for(Element.FLOAT32, one.lanes, 2000, spec)
+        codes = np.full(codec_.packet_elements // codec_.block_elements, one.scale_code, np.uint16)
+        here = slice(0, codec_.span(0)[1])
+        left = codec_.residual_after(one.values[here], codes, 1.0, np.zeros(here.stop, np.float32))
+        assert np.abs(left).max() < 1e-6 * np.abs(one.values).max()
+
+
+def test_lanes_of_32_bits_are_not_rounded_stochastically() -> None:
+    with pytest.raises(ConfigurationError, match="16 bits or fewer"):
+        make("lanes:32:stochastic=True")
 
 
 def test_ternary_sends_three_levels_and_clips_at_its_bound() -> None:

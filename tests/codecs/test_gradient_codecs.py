@@ -12,8 +12,11 @@ from tests.codecs.driving import Team, by_arithmetic, by_cluster, nmse, normal, 
 from tests.support.cluster import Cluster, job
 from tests.support.network import Link
 
-NAMES = sorted(table())
-WITH_MEMORY = [name for name in NAMES if "feedback" in str(make(name)) or name in ("low_rank", "agreed_blocks")]
+TABLE = sorted(table())
+NAMES = [*TABLE, "lanes:8:stochastic=True"]
+"""Every codec, and what is a codec of its own by a field."""
+ALWAYS_WITH_MEMORY = ("low_rank", "agreed_blocks", "by_layer")
+WITH_MEMORY = [name for name in NAMES if "feedback" in str(make(name)) or name in ALWAYS_WITH_MEMORY]
 SHAPES: tuple[tuple[int, ...], ...] = ((40, 30), (40,), (7, 5, 3))
 """A matrix worth compressing, a vector, and what is too small."""
 COUNT = sum(int(np.prod(shape)) for shape in SHAPES)
@@ -63,7 +66,7 @@ def test_any_number_of_workers_is_summed(name: str, workers: int) -> None:
     assert same(Team(make(name), workers, ((300,),)).step(normal(workers, 300, 1), 0))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TABLE)
 def test_lanes_that_hold_no_level_of_so_many_workers_are_refused_with_a_remedy(name: str) -> None:
     Team(make(f"{name}:4"), 7, ((300,),))
     with pytest.raises(ConfigurationError, match="take lanes = 8"):
@@ -129,14 +132,14 @@ def test_the_seed_and_the_step_alone_decide_what_is_drawn(name: str) -> None:
     assert first.tobytes() == Team(make(name), 3, SHAPES).step(inputs, 5)[0].tobytes()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TABLE)
 def test_a_codecs_text_makes_it_again(name: str) -> None:
     codec = make(name)
     assert make(str(codec)) == codec
     assert make(f"{name}:16:seed=3") == type(codec)(lanes="16", seed=3)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TABLE)
 @pytest.mark.parametrize("lanes", ["8/4", "16/16", "4/", "/8", "a/b"])
 def test_widths_that_no_switch_has_are_refused_with_those_that_there_are(name: str, lanes: str) -> None:
     with pytest.raises(ConfigurationError, match="bits up / bits down: '8/8', '4/8'"):

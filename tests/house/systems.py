@@ -244,7 +244,7 @@ COMPRESSION = (
         "three levels, a scale per layer, clipping, 4-bit lanes",
         "in part",
         "Three levels with a scale per layer, clipped and rounded without bias, in 4-bit lanes up to 7 workers and "
-        "8-bit lanes beyond. The last layer is not exempted, and accuracy is not measured.",
+        "8-bit lanes beyond. The last layer is exempted by a rule of `by_layer`. Accuracy is not measured.",
         (
             "tests/codecs/test_each_codec.py::test_without_feedback_the_mean_of_many_draws_is_the_input",
             "tests/codecs/test_each_codec.py::test_ternary_sends_three_levels_and_clips_at_its_bound",
@@ -263,12 +263,29 @@ COMPRESSION = (
             f"{TRAINING}[check_power_sgd_with_several_buckets_in_program_order]",
         ),
     ),
-    System("L-GreCo", "bits per layer, chosen under an error budget", "not yet", "Lanes are chosen per group or hook."),
+    System(
+        "L-GreCo",
+        "bits per layer, chosen under an error budget",
+        "works",
+        "The codec `adaptive` chooses each layer's lanes by L-GreCo's dynamic program, per bucket, from the gradients "
+        "of the last steps; a guard widens, with a warning, the lanes of a layer that loses too much.",
+        (
+            "tests/codecs/test_by_layer.py::test_the_budget_is_as_cheap_as_the_best_within_a_unit_for_each_layer",
+            "tests/codecs/test_by_layer.py::"
+            "test_at_the_error_it_is_allowed_the_budget_sends_at_least_15_percent_fewer_bits",
+            f"{CODECS}[check_every_codec_keeps_the_replicas_alike_and_accounts_for_what_it_does]",
+        ),
+    ),
     System(
         "TAGC",
         "transformer-aware sparsification; sums of compressed sketches under sharding",
-        "not yet",
-        "Nothing of it is built.",
+        "in part",
+        "The codec `sketched` sums count sketches of each rank's largest elements, which every rank peels without "
+        "error; not under sharding. Rules by name (`by_layer`) make it aware of a transformer's layers.",
+        (
+            "tests/codecs/test_sketched.py::test_every_sketch_at_a_load_of_77_percent_peels_in_a_thousand_seeds",
+            f"{CODECS}[check_every_codec_keeps_the_replicas_alike_and_accounts_for_what_it_does]",
+        ),
     ),
     System(
         "MASHA",

@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from fanin.benchmarks.codecs import Plan as CodecsPlan
+from fanin.benchmarks.codecs import split
 from fanin.benchmarks.rivals import Rival
+from fanin.benchmarks.thc import PAPER, Thc
+from fanin.errors import ConfigurationError
 
 pytestmark = pytest.mark.processes
 
@@ -46,7 +50,7 @@ def test_rows_have_a_time_a_ratio_and_an_error_for_every_rival(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_codecs_have_an_error_bytes_and_times_on_both_distributions(tmp_path: Path) -> None:
+def test_codecs_have_an_error_bytes_and_times_on_drawn_values_and_captured_gradients(tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
     command = ["bench", "codecs", "--workers", "2", "--bytes", "262144", "--steps", "3"]
     done = subprocess.run(
@@ -59,13 +63,37 @@ def test_codecs_have_an_error_bytes_and_times_on_both_distributions(tmp_path: Pa
     assert done.returncode == 0, done.stderr
     rows = {(row["codec"], row["distribution"]): row for row in json.loads(file.read_text())}
     codecs = ("lanes:32", "rotated:8", "low_rank:32:rank=2")
-    assert set(rows) == {(codec, values) for codec in codecs for values in ("normal", "student")}
+    assert set(rows) == {(codec, values) for codec in codecs for values in ("normal", "student", "digits@50")}
+    assert rows["lanes:32", "digits@50"]["elements"] == 151_306
     for row in rows.values():
         assert row["bytes_out"] > 0
         assert row["encode_ms"] + row["decode_ms"] > 0
     assert rows["lanes:32", "normal"]["nmse"] < 1e-12
+    assert "THC's tables" in done.stdout
     for values in ("normal", "student"):
         assert rows["rotated:8", values]["nmse_of_steps"] < rows["rotated:8", values]["nmse"] < 0.01
+
+
+@pytest.mark.parametrize(
+    ("choice", "nmse"), list(zip(PAPER, (0.0268, 0.0203, 0.0205, 0.0232, 0.0661, 0.342), strict=True)), ids=str
+)
+def test_thc_tables_have_the_errors_that_the_page_on_codecs_has(choice: Thc, nmse: float) -> None:
+    assert choice.nmse() == pytest.approx(nmse, rel=0.03)
+    table = choice.table()
+    assert len(table) == 2**choice.bits
+    assert (table[0], table[-1]) == (0, choice.granularity)
+
+
+def test_codecs_are_separated_by_commas_that_no_rule_has() -> None:
+    rules = "by_layer:8:rules=dims<2=>lanes,32;*=>low_rank,16,rank=2"
+    assert split(f"lanes:8,{rules},rotated") == ("lanes:8", rules, "rotated")
+    assert split("") == ()
+
+
+@pytest.mark.parametrize("values", ["gauss", "digits@0", "digits@", "nothing@5"])
+def test_values_that_nobody_can_draw_are_refused(values: str) -> None:
+    with pytest.raises(ConfigurationError, match="digits@50"):
+        CodecsPlan(workers=2, bytes=4096, steps=3, values=(values,))
 
 
 @pytest.mark.parametrize("label", ["fanin-32", "fanin-4", "fanin-32-0.5", "gloo", "mpi-tcp", "mpi-shm"])

@@ -94,6 +94,7 @@ def test_shells_complete_commands(shell: str) -> None:
     [
         (["demo"], "demo"),
         (["bench", "allreduce"], "torch"),
+        (["bench", "codecs"], "demo"),
         (["bench", "network"], "torch"),
         (["bench", "fairness"], "torch"),
         (["bench", "staleness"], "demo"),
@@ -139,6 +140,10 @@ def test_every_extra_of_the_project_is_known_by_its_modules() -> None:
         (["demo", "--html", "."], "it is a folder"),
         (["bench", "allreduce", "--lanes", "5"], "lanes"),
         (["bench", "allreduce", "--bytes", "6"], "multiple of 4"),
+        (["bench", "codecs", "--codecs", "rotated:7"], "lanes = '7'"),
+        (["bench", "codecs", "--values", "digits"], "digits@50"),
+        (["bench", "codecs", "--html", "page.html"], "--train"),
+        (["bench", "codecs", "--train", "--workers", "3"], "must divide the batch"),
         (["report", "nothing.json"], "nothing.json"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console, RenderableType
 
-from fanin.benchmarks import allreduce, fairness, network, staleness
+from fanin.benchmarks import allreduce, codecs_train, fairness, network, staleness
 from fanin.benchmarks.fairness_worker import SECOND_JOBS
 from fanin.emulation.announced import announced
 from fanin.emulation.figures import FigureTable
@@ -97,6 +97,29 @@ def training() -> FigureTable:
         points=(),
     )
     return staleness.table_of(plan, [row, dataclasses.replace(row, condition="even", mode="gloo")])
+
+
+def learning() -> FigureTable:
+    """Of `fanin bench codecs --train`."""
+    plan = codecs_train.Plan(workers=8, task="text", steps=100, repeats=5, rates_bit_s=(1e8, 1e9))
+    row = codecs_train.Row(
+        codec="random_coordinates",
+        rate_bit_s=1e8,
+        workers=8,
+        task="text",
+        steps=100,
+        repeats=5,
+        step_s=12.345,
+        bytes_out=51_234_567.0,
+        saved=123.4,
+        loss=1.234,
+        accuracy=0.987,
+        target_loss=1.234,
+        to_target_s=1234.5,
+        speed_up=12.3,
+        points=(),
+    )
+    return codecs_train.table_of(plan, [row, dataclasses.replace(row, rate_bit_s=1e9, to_target_s=None)])
 
 
 def comparison() -> FigureTable:

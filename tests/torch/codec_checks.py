@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from fanin.errors import CollectiveMismatchError, ConfigurationError
 from fanin.host.codecs import table
 from fanin.host.torch import CodecState, LanesState, codec_hook, counters, lanes_hook
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
-from tests.torch.training_checks import identical, make_model, parameters_of, train, train_alone
+from tests.torch.training_checks import WIDTH, batch, identical, make_model, parameters_of, train, train_alone
 
 
 def with_codec(codec: str, rank: int, steps: int) -> tuple[DistributedDataParallel, CodecState]:
@@ -74,28 +75,142 @@ def check_codecs_train_as_well_as_float32_does(rank: int, size: int) -> None:
         assert float((parameters_of(model) - reference).norm() / (start - reference).norm()) < share, codec
 
 
-def check_a_codecs_state_is_taken_up_by_the_buckets_that_it_is_of(rank: int, size: int) -> None:
-    for name in ("rotated", "low_rank", "agreed_blocks", "lanes"):
-        _, state = with_codec(name, rank, 3)
-        saved = copy.deepcopy(state.state_dict())
-        resumed = DistributedDataParallel(make_model(), bucket_cap_mb=0.01)
-        restored = CodecState(name)
-        restored.load_state_dict(saved)
+def steps_of(model: nn.Module, rank: int, steps: range) -> None:
+    """Steps without an optimizer's memory, each on data of its own."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    for step in steps:
+        inputs, targets = batch(rank, step)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+
+
+def check_a_restarted_run_has_the_bits_of_one_that_went_on(rank: int, size: int) -> None:
+    """Residuals, subspaces, widths and the step are in the state, and DDP's new buckets of the first step cost none."""
+    for name in (*table(), "by_layer:4/8:rules=0.*=>low_rank,16,rank=2;dims<2=>lanes,32;*=>adaptive"):
+        model = make_model()
+        wrapped = DistributedDataParallel(model, bucket_cap_mb=0.01)
+        state = CodecState(name, model=model)
+        wrapped.register_comm_hook(state, codec_hook)
+        steps_of(wrapped, rank, range(6))
+        saved = copy.deepcopy((state.state_dict(), model.state_dict()))
+        assert len(saved[0]["buckets"]) > 1
+        steps_of(wrapped, rank, range(6, 9))
+
+        again = make_model(seed=4)
+        again.load_state_dict(saved[1])
+        resumed = DistributedDataParallel(again, bucket_cap_mb=0.01)
+        restored = CodecState(name, model=again)
+        restored.load_state_dict(saved[0])
         resumed.register_comm_hook(restored, codec_hook)
-        optimizer = torch.optim.SGD(resumed.parameters(), lr=0.0)
-        train(resumed, rank, optimizer, steps=1)
-        assert restored.step == 4
-        assert any(
-            each["shapes"] != restored.state_dict()["buckets"][i]["shapes"] for i, each in saved["buckets"].items()
-        )
-        before = {index: each["state"] for index, each in saved["buckets"].items()}
-        train(resumed, rank, optimizer, steps=1)
-        after = restored.state_dict()
-        assert {index: each["shapes"] for index, each in after["buckets"].items()} == {
-            index: each["shapes"] for index, each in saved["buckets"].items()
-        }
-        assert not restored._loaded, "every bucket has taken its part"
-        assert all(before[index].keys() == each["state"].keys() for index, each in after["buckets"].items())
+        steps_of(resumed, rank, range(6, 9))
+        assert restored.step == state.step == 9
+        assert torch.equal(parameters_of(again), parameters_of(model)), name
+        went_on, restarted = state.state_dict(), restored.state_dict()
+        for index, each in went_on["buckets"].items():
+            for key, tensor in each["state"].items():
+                assert torch.equal(tensor, restarted["buckets"][index]["state"][key]), (name, key)
+
+
+def check_a_state_of_another_model_is_dropped_with_a_warning(rank: int, size: int) -> None:
+    _, state = with_codec("lanes:8", rank, 3)
+    model = DistributedDataParallel(nn.Linear(WIDTH, 4))
+    other = CodecState("lanes:8")
+    other.load_state_dict(state.state_dict())
+    model.register_comm_hook(other, codec_hook)
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("fanin").addHandler(handler)
+    try:
+        steps_of(model, rank, range(2))
+    finally:
+        logging.getLogger("fanin").removeHandler(handler)
+    assert len([text for text in said if "what it owed is dropped" in text]) == 1
+    identical(parameters_of(model))
+    with pytest.raises(ConfigurationError, match="the state is of codec"):
+        CodecState("rotated:8").load_state_dict(state.state_dict())
+
+
+def check_names_choose_a_codec_and_the_statement_has_them(rank: int, size: int) -> None:
+    model = make_model()
+    text = "by_layer:8:rules=*.bias=>lanes,32;0.*=>adaptive;*=>rotated"
+    with pytest.raises(ConfigurationError, match="model=model"):
+        CodecState(text)
+    wrapped = DistributedDataParallel(model)
+    state = CodecState(text, model=wrapped)
+    wrapped.register_comm_hook(state, codec_hook)
+    train(wrapped, rank, steps=6)
+    identical(parameters_of(wrapped))
+    parts = {part.names: part for row in state.statement() for part in row.parts}
+    assert parts["0.weight",].codec == "adaptive:8"
+    assert {name for names in parts for name in names} == {name for name, _ in model.named_parameters()}
+    assert all(part.nmse < 1e-9 for names, part in parts.items() if names[0].endswith("bias"))
+    assert 1e-5 < parts["0.weight",].nmse < 0.1
+    stranger = DistributedDataParallel(make_model())
+    stranger.register_comm_hook(CodecState(text, model=model), codec_hook)
+    with pytest.raises(ConfigurationError, match="the model that DDP wraps"):
+        train(stranger, rank, steps=1)
+
+
+def check_ranks_with_unlike_batches_are_weighted_by_them(rank: int, size: int) -> None:
+    """The mean over all samples, as one process with all of them would have it."""
+    counts = [1, 5, 0, 10]
+    for name, close in (
+        ("lanes:32", 1e-5),
+        ("agreed_blocks:32:share=1", 1e-5),
+        ("rotated:16", 1e-2),
+        ("by_layer:16", 1e-2),
+    ):
+        alone = nn.Linear(6, 50)
+        wrapped = DistributedDataParallel(copy.deepcopy(alone))
+        with torch.no_grad():
+            alone.load_state_dict(wrapped.module.state_dict())
+        state = CodecState(name, weighted=True)
+        wrapped.register_comm_hook(state, codec_hook)
+        samples = [torch.randn(count, 6, generator=torch.Generator().manual_seed(r)) for r, count in enumerate(counts)]
+        for _ in range(2):
+            state.weight = counts[rank]
+            wrapped.zero_grad()
+            (wrapped(samples[rank]).square().sum() / max(counts[rank], 1)).backward()
+        (alone(torch.cat(samples)).square().sum() / sum(counts)).backward()
+        own, whole = (torch.cat([each.grad.reshape(-1) for each in model.parameters() if each.grad is not None])
+                      for model in (wrapped, alone))  # fmt: skip
+        identical(own)
+        assert float((own - whole).norm() / whole.norm()) < close, name
+
+
+def check_weights_without_a_mean_are_an_error_on_every_rank(rank: int, size: int) -> None:
+    state = CodecState("lanes:8", weighted=True)
+    for wrong in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ConfigurationError, match="weight = "):
+            state.weight = wrong
+    with pytest.raises(ConfigurationError, match="weighted=True"):
+        CodecState("lanes:8").weight = 2.0
+    state.weight = 0.0
+    layer = DistributedDataParallel(nn.Linear(64, 64))
+    layer.register_comm_hook(state, codec_hook)
+    with pytest.raises(RuntimeError, match="the weights of all ranks are 0"):
+        layer(torch.ones(1, 64)).sum().backward()
+    unlike = CodecState("lanes:8", weighted=rank == 0)
+    layer = DistributedDataParallel(nn.Linear(64, 64))
+    layer.register_comm_hook(unlike, codec_hook)
+    with pytest.raises(CollectiveMismatchError):
+        layer(torch.ones(1, 64)).sum().backward()
+
+
+def check_layers_that_change_shape_start_anew(rank: int, size: int) -> None:
+    """A residual of other parameters means nothing: two models after each other through one state."""
+    for name in ("adaptive", "by_layer", "rotated"):
+        state = CodecState(name)
+        for width in (WIDTH, 7):
+            layer = DistributedDataParallel(nn.Linear(width, 64))
+            layer.register_comm_hook(state, codec_hook)
+            layer(torch.ones(2, width) * (rank + 1)).sum().backward()
+            expected = torch.full((64, width), 2 * 2.5)
+            found = layer.module.weight.grad
+            assert found is not None
+            assert float((found - expected).norm() / expected.norm()) < 0.05, name
 
 
 def check_half_precision_gradients_go_through_a_codec(rank: int, size: int) -> None:
@@ -108,7 +223,13 @@ def check_half_precision_gradients_go_through_a_codec(rank: int, size: int) -> N
 
 
 def check_ranks_with_unlike_codecs_are_told(rank: int, size: int) -> None:
-    for codec in (f"rotated:8:seed={rank % 2}", ("lanes:8", "rotated:8")[rank % 2]):
+    rules = ("*=>rotated", "dims<2=>lanes,32;*=>rotated")
+    for codec in (
+        f"rotated:8:seed={rank % 2}",
+        ("lanes:8", "rotated:8")[rank % 2],
+        f"by_layer:8:rules={rules[rank % 2]}",
+        f"adaptive:8:alpha={1 + rank % 2}",
+    ):
         layer = DistributedDataParallel(nn.Linear(64, 64))
         layer.register_comm_hook(CodecState(codec), codec_hook)
         with pytest.raises(CollectiveMismatchError, match="another rank something else"):
@@ -160,6 +281,8 @@ def check_a_group_may_have_wide_sums_as_its_option(rank: int, size: int) -> None
 def check_a_group_refuses_codecs_that_it_cannot_use(rank: int, size: int) -> None:
     for codec, wrong in (
         ("low_rank", "several stages"),
+        ("by_layer:8", "chooses by parameter"),
+        ("adaptive", "chooses by parameter"),
         ("none", "there is no"),
         ("rotated:8/4", "bits up / bits down"),
     ):

@@ -198,6 +198,7 @@ class Fallback:
             average=request.average,
             factor=request.factor,
             residual=request.residual,
+            scale_code=request.scale_code,
             timeout_s=request.timeout_s,
         )
         try:

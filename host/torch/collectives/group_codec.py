@@ -9,7 +9,7 @@ import torch
 
 from fanin.errors import ConfigurationError
 from fanin.host.codecs import make
-from fanin.host.codecs.codec import Encoder, Floats, Place, Stages
+from fanin.host.codecs.codec import Encoder, Floats, Place, Stages, sums_of
 from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.collectives.routing import AVG, SUM
 from fanin.host.torch.collectives.work import Tensors
@@ -37,6 +37,11 @@ class GroupCodec:
                 f"codec = {text!r} sums in several stages, which one collective cannot: use "
                 "model.register_comm_hook(CodecState(...), codec_hook), or a codec of one stage"
             )
+        if codec.several_sums:
+            raise ConfigurationError(
+                f"codec = {text!r} chooses by parameter, which a collective does not know: use "
+                "model.register_comm_hook(CodecState(..., model=model), codec_hook), or another codec"
+            )
         self._codec, self._rank, self._size = codec, resources.rank, resources.size
         self._smallest = resources.options.largest_exact(resources.size) + 1
         self._encoders: dict[int, Encoder] = {}
@@ -60,7 +65,7 @@ class GroupCodec:
         flat.copy_(tensor.detach().reshape(-1))
         stages: Stages = self._encoder(len(x)).reduce(x, self._step)
         self._step += 1
-        asked = next(stages)
+        (asked,) = sums_of(next(stages))
         values = torch.from_numpy(asked.values)
 
         def finish() -> None:

@@ -166,19 +166,22 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def all_reduce_lanes(
         self, tensor: torch.Tensor, *, lanes: int | str | None = None, average: bool = False,
-        residual: torch.Tensor | None = None, operator: Any = SUM,
+        residual: torch.Tensor | None = None, operator: Any = SUM, scale_code: int = 0,
     ) -> FaninWork:  # fmt: skip
         """Sum or average in place, with lanes of its own (0: exactly, docs/numerics.md) and error feedback.
 
         `lanes` may be any word codec's number (docs/codecs.md), or bits up / bits down ("4/8": `Options.lanes`).
         `operator`: another reduction, with lanes = 0.
         `residual`: contiguous float32 on the host with as many elements, read and updated; the same bits need not be
-        on every rank. Raises UnsupportedError for element types that do not go through the switch.
+        on every rank. `scale_code`: of all elements, known to all ranks (docs/numerics.md, *Scale codes*); larger ones
+        are clipped, and sums that are exact have none. Raises UnsupportedError for element types that do not go
+        through the switch.
         """
         self._sequence += 1
         return self._reduce_collectives.all_reduce_lanes(
-            tensor, self._timeout_s, lanes=lanes, average=average, residual=residual, operator=operator
-        )
+            tensor, self._timeout_s, lanes=lanes, average=average, residual=residual, operator=operator,
+            scale_code=scale_code,
+        )  # fmt: skip
 
     # --- reductions ---
 

@@ -114,12 +114,14 @@ class ReduceCollectives:
 
     def all_reduce_lanes(
         self, tensor: torch.Tensor, timeout_s: float, *, lanes: int | str | None, average: bool,
-        residual: torch.Tensor | None, operator: Any = SUM,
+        residual: torch.Tensor | None, operator: Any = SUM, scale_code: int = 0,
     ) -> FaninWork:  # fmt: skip
         """A sum, average or other reduction with lanes (or EXACT) and error feedback of the caller's choice (hooks)."""
         op = dist.ReduceOp(dist.ReduceOp.AVG if average else operator)
         number = lanes_number(lanes) if isinstance(lanes, str) else lanes
-        return self._reduce("all_reduce", tensor, tensor, 0, op, timeout_s, lanes=number, residual=residual)
+        return self._reduce(
+            "all_reduce", tensor, tensor, 0, op, timeout_s, lanes=number, residual=residual, scale_code=scale_code
+        )
 
     def reduce(self, tensor: torch.Tensor, root: int, op: Any, timeout_s: float) -> FaninWork:
         """The root's tensor becomes the result; the others keep theirs."""
@@ -157,6 +159,7 @@ class ReduceCollectives:
         timeout_s: float,
         lanes: int | None = None,
         residual: torch.Tensor | None = None,
+        scale_code: int = 0,
     ) -> FaninWork:
         """Reduce `tensor`; elements [first, first + output.numel()) go to `output` (None: nobody's here)."""
         route = route_of(op.op, tensor.dtype)
@@ -189,6 +192,7 @@ class ReduceCollectives:
             average=route.average and not route.divide_after,
             factor=factor,
             residual=residual,
+            scale_code=0 if lanes == EXACT else scale_code,
             outputs=[] if output is None else [output],
             timeout_s=timeout_s,
             finish=finish,

@@ -41,6 +41,8 @@ class Request:
     factor: float = 1.0
     residual: torch.Tensor | None = None
     """Error feedback: as many float32 as the source has elements, on the host."""
+    scale_code: int = 0
+    """Reduction.scale_code."""
     outputs: Tensors = field(default_factory=list)
     """What the work's future yields."""
     timeout_s: float
@@ -64,6 +66,7 @@ class Request:
             divisor=divisor if self.average else 1.0,
             factor=self.factor,
             residual=0 if self.residual is None else self.residual.data_ptr(),
+            scale_code=self.scale_code,
             keep_first=self.keep_first,
             keep_count=self.kept_count,
             tag=tag_of(self.name, self.average),

@@ -8,11 +8,15 @@ Rules
   while gradients are still computed.
 * Encoders are kept by the bucket's number, and made anew where DDP has put other parameters into it: residuals of other
   parameters mean nothing. The ranks then compare codec, seed and shapes, so that unlike ones are an error.
+* A state that was loaded is of the buckets that DDP had then, and DDP begins again with other ones. So the first step
+  after it is put together anew: gradients wait for the last bucket, and go through the encoders that were loaded, in
+  the buckets that those are of. From the second step on DDP has these buckets itself.
 * A codec works on float32 of its own; float16 and bfloat16 are converted, and CUDA's gradients copied to the host.
 """
 
 # No `from __future__ import annotations`: DDP compares a hook's annotations with classes.
 
+import logging
 import time
 import zlib
 from dataclasses import dataclass
@@ -21,16 +25,20 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch._C import _distributed_c10d as c10d
 from torch.futures import Future
 
 from fanin.errors import CollectiveMismatchError, ConfigurationError, UnsupportedError
 from fanin.host.codecs import make
-from fanin.host.codecs.codec import Codec, Encoder, Floats, Place, Stages, Sum
+from fanin.host.codecs.codec import Codec, Encoder, Floats, Part, Place, Stages, sums_of
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.collectives.work import FaninWork
 from fanin.host.torch.training.codec_sums import payload_bytes, start_sum
+from fanin.host.torch.training.codec_weights import StepWeights, check_weight
 from fanin.numerics.reduction import EXACT
+
+log = logging.getLogger("fanin")
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 """Gradients that a codec takes."""
@@ -54,6 +62,8 @@ class Row:
     decode_ms: float
     break_even_bit_s: float
     """The link rate above which the codec's arithmetic takes longer than the bytes that it saves; 0: it saves none."""
+    parts: list[Part]
+    """Its parameters by account, where the codec has several: of `by_layer` and `adaptive`."""
 
 
 class _Bucket:
@@ -67,6 +77,17 @@ class _Bucket:
         self.encode_s = self.decode_s = 0.0
 
 
+@dataclass(slots=True)
+class _Held:
+    """A bucket that waits for the last one, in the first step after a restart."""
+
+    index: int
+    buffer: torch.Tensor
+    gradients: list[torch.Tensor]
+    parameters: list[torch.Tensor]
+    future: Future[torch.Tensor]
+
+
 class _Flight:
     """One bucket under way in one step."""
 
@@ -74,58 +95,70 @@ class _Flight:
         self._state, self._bucket, self._gradients = state, bucket, gradients
         self._x: Floats = np.empty(gradients.numel(), np.float32)
         torch.from_numpy(self._x).copy_(gradients.detach().reshape(-1))
+        self._weights: StepWeights | None = None
         self._stages: Stages = bucket.encoder.reduce(self._x, state.step)
         self.future: Future[torch.Tensor] = Future()
-        self.work: FaninWork | None = None
+        self.works: list[FaninWork] = []
         bucket.payload_bytes = 0
         bucket.encode_s = bucket.decode_s = 0.0
 
     @property
     def over(self) -> bool:
         """Whether nothing is left to be summed."""
-        return self.work is None
+        return not self.works
 
     def start(self) -> None:
         """Submit the first stage."""
-        started = time.perf_counter()
-        asked = next(self._stages, None)
-        self._bucket.encode_s += time.perf_counter() - started
-        self._submit(asked)
+        self._weights = self._state.step_weights
+        if self._weights is not None:
+            self._x *= np.float32(self._weights.own)
+        self._bucket.encode_s += self._advance()
 
     def go_on(self) -> None:
         """Wait for the stage that is under way, and submit the next one."""
-        assert self.work is not None
-        self.work.wait()
+        for work in self.works:
+            work.wait()
         self.decode()
 
     def decode(self) -> None:
         """Take the stage that is there, and submit the next one."""
-        started = time.perf_counter()
-        asked = next(self._stages, None)
-        self._bucket.decode_s += time.perf_counter() - started
-        self._submit(asked)
+        self._bucket.decode_s += self._advance()
 
-    def _submit(self, asked: Sum | None) -> None:
-        if asked is None:
-            self.work = None
+    def _advance(self) -> float:
+        """Submit the next stage, or hand the gradients over after the last; the seconds of the codec's arithmetic."""
+        started = time.perf_counter()
+        asked = sums_of(next(self._stages, None))
+        took_s = time.perf_counter() - started
+        self._bucket.payload_bytes += sum(payload_bytes(self._state.group, each) for each in asked)
+        self.works = [start_sum(self._state.group, each) for each in asked]
+        if not asked:
+            if self._weights is not None:
+                self._x *= np.float32(self._weights.factor())
             self._gradients.copy_(torch.from_numpy(self._x).view_as(self._gradients))
             if self._gradients.is_cuda:
                 # A thread that waits for the future does not wait for this thread's stream.
                 torch.cuda.current_stream(self._gradients.device).synchronize()
-            return
-        self._bucket.payload_bytes += payload_bytes(self._state.group, asked)
-        self.work = start_sum(self._state.group, asked)
+        return took_s
 
 
 class CodecState:
     """State of `codec_hook`: which codec, which group, and what each bucket still owes.
 
     `codec`: a codec or its text ("rotated:8", docs/codecs.md), the same on every rank. `group`: a fanin group; None for
-    the world's. Raises ConfigurationError for a codec that is not there or whose lanes hold too few workers, and where
-    the job goes on without ranks that are lost.
+    the world's. `model`: whose parameters' names a codec may choose by, and the statement has; None: nobody knows them.
+    `weighted`: means are weighted by `weight`, which each rank sets before each backward pass, such as its number
+    of samples (codec_weights.py); False: all ranks weigh the same. Raises ConfigurationError for a codec that is not
+    there, whose lanes hold too few workers or which must know names, and where the job goes on without lost ranks.
     """
 
-    def __init__(self, codec: Codec | str, *, group: c10d.ProcessGroup | None = None) -> None:
+    def __init__(
+        self,
+        codec: Codec | str,
+        *,
+        group: c10d.ProcessGroup | None = None,
+        model: nn.Module | None = None,
+        weighted: bool = False,
+    ) -> None:
         found = group if group is not None else dist.group.WORLD
         if not isinstance(found, FaninProcessGroup):
             raise ConfigurationError("codec_hook needs a group whose backend is 'fanin'")
@@ -136,14 +169,39 @@ class CodecState:
             )
         self.group = found
         self.codec = make(codec) if isinstance(codec, str) else codec
+        if self.codec.needs_names and model is None:
+            raise ConfigurationError(
+                f"codec {str(self.codec)!r} chooses by the parameters' names. Remedy: CodecState(..., model=model)"
+            )
+        self._names = {id(each): name for name, each in model.named_parameters()} if model is not None else {}
         self.codec.encoder(Place(found.rank(), found.size(), ()))  # refuses what it cannot carry now, not in backward
         self.step = 0
         """Steps that are done; the same on every rank, since random numbers are drawn by it."""
+        self.weighted = weighted
+        self._weight = 1.0
+        self.step_weights: StepWeights | None = None
+        """Of the step under way."""
         self._buckets: dict[int, _Bucket] = {}
         self._flights: list[_Flight] = []
+        self._numbers: dict[int, int] = {}
+        """Of each parameter, by its id: its place in the order of DDP's first step."""
         self._loaded: dict[int, dict[str, Any]] = {}
+        self._held: list[_Held] = []
 
     # --- what a user asks ---
+
+    @property
+    def weight(self) -> float:
+        """What this rank's gradients weigh, at least 0; read when the first bucket of a step is ready."""
+        return self._weight
+
+    @weight.setter
+    def weight(self, weight: float) -> None:
+        if not self.weighted:
+            raise ConfigurationError(
+                "this CodecState weighs all ranks the same. Remedy: CodecState(..., weighted=True)"
+            )
+        self._weight = check_weight(weight)
 
     def statement(self) -> list[Row]:
         """What each bucket's last step cost and lost, in the order of buckets; none before the first step."""
@@ -158,6 +216,7 @@ class CodecState:
         buckets = {
             index: {
                 "shapes": [list(shape) for shape in each.place.shapes],
+                "parameters": [self._numbers[parameter] for parameter in each.parameters],
                 "state": {name: torch.from_numpy(array) for name, array in each.encoder.state().items()},
             }
             for index, each in self._buckets.items()
@@ -167,33 +226,46 @@ class CodecState:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken, by the same rank of the same number; ConfigurationError: another codec.
 
-        A bucket takes its part when it is first handed over with the same shapes. DDP puts parameters into other
-        buckets after its first step, so saved residuals are mostly taken up with the second one.
+        The next steps have the bits that they would have had, if the state was taken after DDP's second step or later.
+        Parameters are known by their order in DDP's first step, which the model and DDP's arguments decide; where
+        their shapes are others than the state's, it is dropped with a warning.
         """
         if state["codec"] != str(self.codec):
             raise ConfigurationError(f"the state is of codec {state['codec']!r}, not of {str(self.codec)!r}")
         self.step = state["step"]
         self._buckets.clear()
+        self._flights.clear()
+        self._held.clear()
         self._loaded = dict(state["buckets"])
 
     # --- what the hook does ---
 
     def reduce(self, bucket: c10d.GradBucket) -> Future[torch.Tensor]:
         """Start a bucket; the hook's own work."""
+        if self._loaded:
+            return self._hold(bucket)
+        if bucket.index() == 0:
+            self._flights = []  # what a step left that ended in an error
         gradients = bucket.buffer()
-        flight = _Flight(self, self._bucket(bucket), gradients)
+        flight = _Flight(self, self._bucket(bucket.index(), gradients, bucket.parameters()), gradients)
+        if bucket.index() == 0:
+            self._weigh()
+        if bucket.is_last():  # DDP's first step may have more buckets than those after it
+            self._buckets = {index: each for index, each in self._buckets.items() if index <= bucket.index()}
         flight.start()
         if self.codec.single_stage:
             self.step += bucket.is_last()
-            if flight.work is None:
+            if flight.over:
                 return _done(gradients)
 
-            def decoded(summed: Future[Any]) -> torch.Tensor:
-                summed.value()  # raises what the sum has raised
+            def decoded(summed: Future[list[Future[Any]]]) -> torch.Tensor:
+                for each in summed.value():
+                    each.value()  # raises what the sum has raised
                 flight.decode()
                 return gradients
 
-            return flight.work.get_future().then(decoded)
+            works = [*flight.works, *([self.step_weights.work] if self.step_weights else [])]
+            return torch.futures.collect_all([work.get_future() for work in works]).then(decoded)
         for other in self._flights:
             if not other.over:
                 other.go_on()
@@ -201,6 +273,9 @@ class CodecState:
         if bucket.is_last():
             self._finish()
         return flight.future
+
+    def _weigh(self) -> None:
+        self.step_weights = StepWeights(self.group, self._weight, self.step) if self.weighted else None
 
     def _finish(self) -> None:
         """With the last bucket: take all buckets through the stages that are left, in turn."""
@@ -212,35 +287,96 @@ class CodecState:
         for each in flights:
             each.future.set_result(each._gradients)
 
-    def _bucket(self, bucket: c10d.GradBucket) -> _Bucket:
+    def _hold(self, bucket: c10d.GradBucket) -> Future[torch.Tensor]:
+        """The first step after a restart: with the last bucket, all go through the encoders that were loaded."""
+        if bucket.index() == 0:
+            self._held = []
+        future: Future[torch.Tensor] = Future()
+        parts = bucket.gradients(), bucket.parameters()
+        self._held.append(_Held(bucket.index(), bucket.buffer(), *parts, future))
+        if bucket.is_last():
+            held, self._held = self._held, []
+            resumed = self._resumed(held)
+            self._weigh()
+            for flight, _, _ in resumed:
+                flight.start()
+                self._flights.append(flight)
+            self._finish()
+            for _, flat, views in resumed:
+                for view, part in zip(
+                    views, flat.split([view.numel() for view in views]) if views else (), strict=True
+                ):
+                    view.copy_(part.view_as(view))
+            for each in held:
+                each.future.set_result(each.buffer)
+        return future
+
+    def _resumed(self, held: list[_Held]) -> list[tuple[_Flight, torch.Tensor, list[torch.Tensor]]]:
+        """A flight for each bucket of the state that was loaded, its elements, and the gradients they go back to."""
+        loaded, self._loaded = self._loaded, {}
+        gradients = [gradient for each in held for gradient in each.gradients]
+        parameters = [parameter for each in held for parameter in each.parameters]
+        for parameter in parameters:
+            self._numbers.setdefault(id(parameter), len(self._numbers))
+        by_number = {self._numbers[id(each)]: place for place, each in enumerate(parameters)}
+        saved = {
+            number: shape
+            for each in loaded.values()
+            for number, shape in zip(each["parameters"], each["shapes"], strict=True)
+        }
+        if saved != {number: list(parameters[place].shape) for number, place in by_number.items()}:
+            log.warning(
+                "rank %d: the codec's state that was loaded is of parameters of other shapes; what it owed is dropped",
+                self.group.rank(),
+            )
+            as_they_are = [(self._bucket(each.index, each.buffer, each.parameters), each.buffer) for each in held]
+            return [(_Flight(self, bucket, buffer), buffer, []) for bucket, buffer in as_they_are]
+        flights = []
+        for index, each in sorted(loaded.items()):
+            here = [by_number[number] for number in each["parameters"]]
+            views = [gradients[place] for place in here]
+            flat = torch.cat([view.reshape(-1) for view in views])
+            bucket = self._bucket(index, flat, [parameters[place] for place in here])
+            bucket.encoder.load({name: tensor.numpy() for name, tensor in each["state"].items()})
+            flights.append((_Flight(self, bucket, flat), flat, views))
+        return flights
+
+    def _bucket(self, index: int, gradients: torch.Tensor, parameters: list[torch.Tensor]) -> _Bucket:
         """The bucket's encoder: the one that it had, while its parameters are the same."""
-        if bucket.index() == 0 and self._flights:
-            self._flights = []  # what a step left that ended in an error
-        gradients, index = bucket.buffer(), bucket.index()
         if gradients.dtype not in DTYPES:
             raise UnsupportedError(
                 f"codecs are for float32, float16 and bfloat16 gradients, not {gradients.dtype}. Remedy: no codec for "
                 "this model, or lanes_hook"
             )
-        parameters = tuple(id(parameter) for parameter in bucket.parameters())
+        own = tuple(id(parameter) for parameter in parameters)
         known = self._buckets.get(index)
-        if known is not None and known.parameters == parameters and known.place.count == gradients.numel():
+        if known is not None and known.parameters == own and known.place.count == gradients.numel():
             return known
-        shapes = tuple(tuple(parameter.shape) for parameter in bucket.parameters())
-        place = Place(self.group.rank(), self.group.size(), shapes, index)
+        for parameter in own:
+            self._numbers.setdefault(parameter, len(self._numbers))
+        shapes = tuple(tuple(parameter.shape) for parameter in parameters)
+        names = tuple(self._name(parameter) for parameter in parameters) if self._names else ()
+        place = Place(self.group.rank(), self.group.size(), shapes, index, names=names)
         if place.count != gradients.numel():
             raise UnsupportedError(f"bucket {index} has {gradients.numel()} elements and parameters of {place.count}")
         self._agree(place)
-        made = self._buckets[index] = _Bucket(self.codec, place, parameters)
-        # DDP's first step has other buckets than those after it: what was loaded waits for the layout that it is of.
-        if index in self._loaded and [list(shape) for shape in shapes] == self._loaded[index]["shapes"]:
-            loaded = self._loaded.pop(index)["state"]
-            made.encoder.load({name: tensor.numpy() for name, tensor in loaded.items()})
+        made = self._buckets[index] = _Bucket(self.codec, place, own)
         return made
+
+    def _name(self, parameter: torch.Tensor) -> str:
+        """As the model calls it, without DDP's prefix."""
+        try:
+            return self._names[id(parameter)].removeprefix("module.")
+        except KeyError:
+            raise ConfigurationError(
+                f"a parameter of shape {list(parameter.shape)} is not the model's that CodecState was given. Remedy: "
+                "CodecState(..., model=model) with the model that DDP wraps"
+            ) from None
 
     def _agree(self, place: Place) -> None:
         """CollectiveMismatchError where another rank has another codec, seed, step, or other shapes in this bucket."""
-        text = f"{self.codec} at step {self.step}, bucket {place.bucket} of shapes {place.shapes}"
+        weighted = ", weighted," if self.weighted else ""
+        text = f"{self.codec}{weighted} at step {self.step}, bucket {place.bucket} of shapes {place.shapes}"
         own = zlib.crc32(text.encode())
         bounds = torch.tensor([own, -own])
         self.group.all_reduce_lanes(bounds, lanes=EXACT, operator=dist.ReduceOp.MAX).wait()
@@ -265,6 +401,7 @@ class CodecState:
             encode_ms=bucket.encode_s * 1e3,
             decode_ms=bucket.decode_s * 1e3,
             break_even_bit_s=saved_bits / busy_s if busy_s else 0.0,
+            parts=bucket.encoder.parts(),
         )
 
 

@@ -7,7 +7,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from fanin.host.codecs.codec import Encoder, Floats, Sum
+from fanin.host.codecs.codec import Encoder, Floats, Sum, sums_of
 from fanin.host.codecs.words import codec_for
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.collectives.work import FaninWork
@@ -23,7 +23,12 @@ def start_sum(group: FaninProcessGroup, asked: Sum) -> FaninWork:
     values = torch.from_numpy(asked.values)
     average = asked.average and values.is_floating_point()
     return group.all_reduce_lanes(
-        values, lanes=asked.lanes, average=average, residual=residual, operator=_OPERATORS[asked.operator]
+        values,
+        lanes=asked.lanes,
+        average=average,
+        residual=residual,
+        operator=_OPERATORS[asked.operator],
+        scale_code=asked.scale_code,
     )
 
 
@@ -31,12 +36,13 @@ def reduce_now(group: FaninProcessGroup, encoder: Encoder, x: Floats, step: int)
     """Make x the ranks' mean; the processor seconds that the codec took before its first sum, and after it."""
     started = time.thread_time()
     stages = encoder.reduce(x, step)
-    asked = next(stages, None)
+    asked = sums_of(next(stages, None))
     encode_s, decode_s = time.thread_time() - started, 0.0
-    while asked is not None:
-        start_sum(group, asked).wait()
+    while asked:
+        for work in [start_sum(group, each) for each in asked]:
+            work.wait()
         started = time.thread_time()
-        asked = next(stages, None)
+        asked = sums_of(next(stages, None))
         decode_s += time.thread_time() - started
     return encode_s, decode_s
 

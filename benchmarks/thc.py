@@ -1,0 +1,70 @@
+"""The errors of THC's own tables, to stand beside those of our codecs.
+
+A rotated element is nearly N(0, 1). THC clips it at T, beyond which a share p of the elements lies, and rounds it
+stochastically to one of 2^b values out of g + 1 equally spaced ones from -T to T, those which minimize the squared
+error; the switch adds their places, 0..g. Between two neighbours a < b of the table the squared error of x is
+(b - x)(x - a).
+
+Source: THC (Li et al., NSDI 2024), whose tables are made like this; the figures are computed here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+NORMAL = NormalDist()
+
+
+@dataclass(frozen=True, slots=True)
+class Thc:
+    """One of THC's choices."""
+
+    bits: int
+    granularity: int
+    share: float
+    """p, of the elements that are clipped."""
+
+    @property
+    def clip(self) -> float:
+        """T."""
+        return NORMAL.inv_cdf(1 - self.share / 2)
+
+    def table(self) -> list[int]:
+        """The places of the 2^b values, of 0..g, by dynamic programming; both ends are among them."""
+        points, places = 1 << self.bits, self.granularity + 1
+        at = [self.clip * (2 * place / self.granularity - 1) for place in range(places)]
+        cost = [0.0] + [math.inf] * self.granularity
+        chosen: list[list[int]] = []
+        for _ in range(points - 1):
+            best = [
+                min(((cost[a] + _between(at[a], at[b]), a) for a in range(b)), default=(math.inf, 0))
+                for b in range(places)
+            ]
+            chosen.append([a for _, a in best])
+            cost = [value for value, _ in best]
+        table = [self.granularity]
+        for row in reversed(chosen):
+            table.append(row[table[-1]])
+        return table[::-1]
+
+    def nmse(self) -> float:
+        """Mean squared error of one element of variance 1."""
+        at = [self.clip * (2 * place / self.granularity - 1) for place in self.table()]
+        clip = self.clip
+        beyond = 2 * ((1 + clip**2) * (1 - NORMAL.cdf(clip)) - clip * NORMAL.pdf(clip))
+        return sum(_between(a, b) for a, b in itertools.pairwise(at)) + beyond
+
+
+PAPER = (*(Thc(4, 30, 1 / p) for p in (16, 32, 128, 512)), Thc(3, 15, 1 / 32), Thc(2, 9, 1 / 32))
+"""The settings that the figures to reach are given for."""
+
+
+def _between(a: float, b: float) -> float:
+    """The integral of (b - x)(x - a) over a..b under the normal density."""
+    mass = NORMAL.cdf(b) - NORMAL.cdf(a)
+    first = NORMAL.pdf(a) - NORMAL.pdf(b)
+    second = mass + a * NORMAL.pdf(a) - b * NORMAL.pdf(b)
+    return (a + b) * first - second - a * b * mass

@@ -1,0 +1,205 @@
+"""Another codec for each parameter: biases and norms in 32 bits, matrices in narrow lanes.
+
+    rules:  WHERE=>CODEC; WHERE=>CODEC; ...           the first rule that a parameter fits decides
+    WHERE:  a pattern of names (`*.bias`, `*embed*`), `dims<2`, `size<4096`, or `*` for all others
+    CODEC:  as codecs.make reads it, with "," for ":" in a text; without lanes of its own it has this codec's
+
+Within a bucket the parameters of one rule are an array of their own, which goes through the rule's codec. The sums of
+one stage travel at the same time, so a bucket takes as many stages as the longest of its codecs.
+The default sends arrays of fewer than two dimensions in 32 bits, and rotates all others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from fanin.errors import ConfigurationError
+from fanin.host.codecs import make
+from fanin.host.codecs.codec import Codec, Encoder, Floats, Part, Place, Stages, State, sums_of
+
+MAX_RULES = 64
+_GROUP_SHIFT = 20
+"""Buckets' numbers are below 2^20, so that each rule of a bucket draws random numbers of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Which parameters go through which codec."""
+
+    where: str
+    codec: Codec
+
+    @property
+    def by_name(self) -> bool:
+        """Whether the parameters' names decide."""
+        return self.where != "*" and self._limit is None
+
+    @property
+    def _limit(self) -> tuple[str, int] | None:
+        what, less, limit = self.where.partition("<")
+        return (what, int(limit)) if less and what in ("dims", "size") and limit.isdecimal() else None
+
+    def fits(self, name: str, shape: tuple[int, ...]) -> bool:
+        """Whether it is for this parameter."""
+        if self._limit is None:
+            return fnmatch.fnmatchcase(name, self.where)
+        what, limit = self._limit
+        return (len(shape) if what == "dims" else int(np.prod(shape, dtype=np.int64))) < limit
+
+
+@dataclass(frozen=True, slots=True)
+class ByLayer(Codec):
+    """Rules that choose a codec for each parameter."""
+
+    name: ClassVar[str] = "by_layer"
+    several_sums: ClassVar[bool] = True
+
+    rules: str = field(default="dims<2=>lanes,32;*=>rotated")
+    """At most 64, in the form above."""
+
+    def __post_init__(self) -> None:
+        Codec.__post_init__(self)
+        spaceless = "".join(self.rules.split())
+        object.__setattr__(self, "rules", spaceless.replace(":", ",").removesuffix(";"))
+        self.read_rules()
+
+    def read_rules(self) -> list[Rule]:
+        """The rules in order; ConfigurationError says which is wrong."""
+        texts = self.rules.split(";")
+        if len(texts) > MAX_RULES:
+            raise ConfigurationError(f"rules: {len(texts)}; at most {MAX_RULES}")
+        return [self._rule(text) for text in texts]
+
+    def _rule(self, text: str) -> Rule:
+        where, arrow, codec = text.partition("=>")
+        if not where or not arrow or not codec:
+            raise ConfigurationError(f"rules: {text!r} is none; expected WHERE=>CODEC, as in dims<2=>lanes,32")
+        name, *given = codec.split(",")
+        if name == self.name:
+            raise ConfigurationError(f"rules: {text!r}: rules cannot be within rules")
+        if not given or ("=" in given[0]):
+            given.insert(0, self.lanes)
+        if not any(each.startswith("seed=") for each in given):
+            given.append(f"seed={self.seed}")
+        return Rule(where, make(":".join([name, *given])))
+
+    @property
+    def single_stage(self) -> bool:
+        """Where all of its codecs are."""
+        return all(rule.codec.single_stage for rule in self.read_rules())
+
+    @property
+    def needs_names(self) -> bool:
+        """Where a rule has a pattern."""
+        return any(rule.by_name or rule.codec.needs_names for rule in self.read_rules())
+
+    @property
+    def needs_accumulators(self) -> bool:
+        """Where one of its codecs does."""
+        return any(rule.codec.needs_accumulators for rule in self.read_rules())
+
+    def without_memory(self) -> Codec:
+        """Each of its codecs without memory."""
+        rules = ";".join(
+            f"{rule.where}=>{str(rule.codec.without_memory()).replace(':', ',')}" for rule in self.read_rules()
+        )
+        return dataclasses.replace(self, rules=rules)
+
+    def encoder(self, place: Place) -> Encoder:
+        """One of each codec. ConfigurationError for a parameter that no rule is for, and for names nobody knows."""
+        return _Encoder(self, place)
+
+
+class _Group:
+    """The parameters of one bucket that go through one codec."""
+
+    def __init__(self, codec: Codec, place: Place, members: list[int], number: int) -> None:
+        ends = np.cumsum([0, *place.sizes]).tolist()
+        self.codec = codec
+        self.spans = [slice(ends[member], ends[member + 1]) for member in members]
+        self.names = tuple(place.labels[member] for member in members)
+        own = dataclasses.replace(
+            place,
+            shapes=tuple(place.shapes[member] for member in members),
+            names=tuple(place.names[member] for member in members) if place.names else (),
+            bucket=place.bucket | number << _GROUP_SHIFT,
+        )
+        self.encoder = codec.encoder(own)
+
+    def gathered(self, x: Floats) -> Floats:
+        """Their elements, one parameter after the other."""
+        return np.concatenate([x[span] for span in self.spans])
+
+    def scatter(self, values: Floats, x: Floats) -> None:
+        """Put them back where they are in the bucket."""
+        first = 0
+        for span in self.spans:
+            count = span.stop - span.start
+            x[span] = values[first : first + count]
+            first += count
+
+
+class _Encoder(Encoder):
+    def __init__(self, codec: ByLayer, place: Place) -> None:
+        super().__init__(place, codec.seed)
+        rules = codec.read_rules()
+        members: dict[int, list[int]] = {}
+        for number, shape in enumerate(place.shapes):
+            members.setdefault(_first_fit(rules, place, number, shape), []).append(number)
+        for rule in rules:
+            rule.codec.encoder(Place(place.rank, place.size, ()))  # refuses lanes that no bucket here may need, too
+        self._groups = [_Group(rules[each].codec, place, members[each], each) for each in sorted(members)]
+
+    def reduce(self, x: Floats, step: int) -> Stages:
+        values = [group.gathered(x) for group in self._groups]
+        flights = [group.encoder.reduce(each, step) for group, each in zip(self._groups, values, strict=True)]
+        while asked := [each for flight in flights for each in sums_of(next(flight, None))]:
+            yield asked
+        for group, each in zip(self._groups, values, strict=True):
+            group.scatter(each, x)
+        self.energy = sum(group.encoder.energy for group in self._groups)
+        self.lost = sum(group.encoder.lost for group in self._groups)
+
+    def state(self) -> State:
+        return {
+            f"{number}.{name}": array
+            for number, group in enumerate(self._groups)
+            for name, array in group.encoder.state().items()
+        }
+
+    def _load(self, state: State) -> None:
+        for number, group in enumerate(self._groups):
+            prefix = f"{number}."
+            own = {name.removeprefix(prefix): each for name, each in state.items() if name.startswith(prefix)}
+            group.encoder.load(own)
+
+    @property
+    def residual_norm(self) -> float:
+        return float(np.sqrt(sum(group.encoder.residual_norm**2 for group in self._groups)))
+
+    def parts(self) -> list[Part]:
+        found: list[Part] = []
+        for group in self._groups:
+            encoder = group.encoder
+            whole = Part(group.names, str(group.codec), encoder.place.count, encoder.nmse, encoder.residual_norm)
+            found += encoder.parts() or [whole]
+        return found
+
+
+def _first_fit(rules: list[Rule], place: Place, number: int, shape: tuple[int, ...]) -> int:
+    name = place.names[number] if place.names else ""
+    for index, rule in enumerate(rules):
+        if rule.by_name and not place.names:
+            raise ConfigurationError(
+                f"rule {rule.where!r} is for names, which nobody knows here. Remedy: CodecState(..., model=model)"
+            )
+        if rule.fits(name, shape):
+            return index
+    raise ConfigurationError(
+        f"no rule is for {name or 'a parameter'} of shape {list(shape)}. Remedy: end the rules with *=>lanes,32"
+    )
