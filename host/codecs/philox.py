@@ -36,6 +36,7 @@ class Purpose(enum.IntEnum):
     COORDINATES = 2
     ROUNDING = 3
     SUBSPACE = 4
+    SHIFTS = 5
 
 
 @dataclass(frozen=True, slots=True)
