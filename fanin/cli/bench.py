@@ -229,6 +229,45 @@ def network(
     )
 
 
+@app.command(epilog=epilog("sharded"))
+def sharded(
+    workers: Annotated[int, typer.Option(min=2, max=32, help="Hosts, of one rank each.")] = 8,
+    rate: Annotated[
+        str, typer.Option(help="Of every link, each way (root): 100mbit, 1gbit. none: this machine, without links.")
+    ] = "100mbit",
+    switch_at: Annotated[str, typer.Option(help="own (a port per host), rank0, hosts, spare:K.")] = "hosts",
+    rivals: Annotated[
+        str, typer.Option(help="Of gloo, gloo-bfloat16, fanin-32, fanin-8, fanin-6, fanin-4; separated by commas.")
+    ] = "gloo,gloo-bfloat16,fanin-32,fanin-8",
+    steps: Annotated[int, typer.Option(min=0, max=MAX_SAMPLES, help="To time, per rival.")] = 5,
+    epochs: Annotated[int, typer.Option(min=0, max=1000, help="To train, per rival and seed.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, max=100, help="Of weights and order of samples.")] = 1,
+    json: output.JsonFile = None,
+) -> None:
+    """Time and train FSDP2 with exact and with quantized moves."""
+    extras.require("torch", "`fanin bench sharded`")
+    output.check(json, None, None)
+    from rich.console import Console
+
+    from fanin.benchmarks import sharded as benchmark
+    from fanin.emulation.network import scenario
+    from fanin.emulation.network.switch_place import SwitchPlace
+
+    link = None
+    if rate != "none":
+        link = scenario.Scenario(workers=workers, switch_at=switch_at, rate=rate).topology.link
+    plan = benchmark.Plan(
+        workers=workers,
+        link=link,
+        switch_at=SwitchPlace.parse(switch_at),
+        rivals=tuple(each for each in rivals.split(",") if each),
+        steps=steps,
+        epochs=epochs,
+        seeds=seeds,
+    )
+    benchmark.bench(plan, json_file=json, console=Console())
+
+
 @app.command(epilog=epilog("staleness"))
 def staleness(
     workers: Annotated[int, typer.Option(min=2, max=32, help="Worker processes on this machine.")] = 4,

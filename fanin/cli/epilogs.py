@@ -57,6 +57,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "fanin p4 trace 0200c0a80001020000000001080045000014 --p4runtime 127.0.0.1:9559 --port 2",
     ),
     "slots": ("fanin p4 slots --p4runtime 127.0.0.1:9559", "fanin p4 slots --job 1 --slot 0 --words"),
+    "sharded": (
+        "sudo fanin bench sharded --workers 8 --rate 100mbit --json rows.json",
+        "fanin bench sharded --rate none --steps 0 --epochs 10 --seeds 3 --rivals gloo,fanin-32,fanin-8,fanin-4",
+    ),
     "fairness": ("sudo fanin bench fairness --rate 100mbit",),
 }
 """By command, as they are typed."""

@@ -37,6 +37,7 @@ class Purpose(enum.IntEnum):
     ROUNDING = 3
     SUBSPACE = 4
     CELLS = 5
+    SHIFTS = 6
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,36 @@ def test_values_that_nobody_can_draw_are_refused(values: str) -> None:
         CodecsPlan(workers=2, bytes=4096, steps=3, values=(values,))
 
 
+@pytest.mark.slow
+def test_sharded_training_has_times_bytes_and_losses_for_every_rival(tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    command = [
+        "bench",
+        "sharded",
+        "--workers",
+        "2",
+        "--rate",
+        "none",
+        "--steps",
+        "1",
+        "--rivals",
+        "gloo,fanin-32,fanin-8",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "fanin", *command, "--json", str(file)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    gloo, exact, narrow = json.loads(file.read_text())
+    assert gloo["to_gloo"] == 1
+    assert exact["median_s"] > 0
+    assert exact["share_of_exact"] == 1
+    assert narrow["share_of_exact"] <= 0.27
+
+
 @pytest.mark.parametrize("label", ["fanin-32", "fanin-4", "fanin-32-0.5", "gloo", "mpi-tcp", "mpi-shm"])
 def test_labels_are_read_back(label: str) -> None:
     assert Rival.parse(label).label == label

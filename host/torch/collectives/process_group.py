@@ -74,6 +74,8 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._default_timeout = DefaultTimeout(timeout.total_seconds())
         self._bound_device: torch.device | None = None
         self._coalescing: list[FaninWork] | None = None
+        self._narrowed: tuple[torch.Tensor, int | str, torch.Tensor | None] | None = None
+        """What `narrow_next` was told."""
         self._counters: Counter[str] = Counter()
         shared: Meeting | None = None if world is None or world.session is None else world._resources.meeting_now
         self._resources: GroupResources = GroupResources(
@@ -183,6 +185,28 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
             scale_code=scale_code,
         )  # fmt: skip
 
+    def reduce_scatter_lanes(
+        self, output: torch.Tensor, tensor: torch.Tensor, *, op: Any = _SUM, lanes: int | str | None = None,
+        residual: torch.Tensor | None = None,
+    ) -> FaninWork:  # fmt: skip
+        """As `dist.reduce_scatter_tensor`, unawaited, with lanes and a residual as in `all_reduce_lanes`.
+
+        The residual has as many elements as `tensor`.
+        """
+        self._sequence += 1
+        if not self._arguments.of_parts("reduce_scatter_tensor", tensor, output, output):
+            return self._nothing([output])
+        return self._reduce_collectives.reduce_scatter(
+            output, tensor, _op(op), self._timeout_s, lanes=lanes, residual=residual
+        )
+
+    def narrow_next(self, tensor: torch.Tensor, lanes: int | str, residual: torch.Tensor | None) -> None:
+        """The next all-reduce of this group goes through these lanes, if it is of `tensor`.
+
+        For callers whose all-reduce is called by torch (HSDP's, over the replicas).
+        """
+        self._narrowed = (tensor, lanes, residual)
+
     # --- reductions ---
 
     def allreduce(self, tensors: Any, opts: Any = _SUM, timeout: timedelta | None = None) -> FaninWork:
@@ -191,6 +215,13 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         if isinstance(tensors, torch.Tensor):
             tensors = [tensors]
         tensor = _single(tensors)
+        if self._narrowed is not None:
+            (narrowed, lanes, residual), self._narrowed = self._narrowed, None
+            if narrowed is tensor or narrowed.data_ptr() == tensor.data_ptr():
+                op, timeout_s = self._reducing(opts, timeout)
+                return self._noted(
+                    self._reduce_collectives.all_reduce_narrowed(tensor, op, timeout_s, lanes=lanes, residual=residual)
+                )
         if self._coalescing is None and not getattr(opts, "asyncOp", True):
             done = self._reduce_collectives.sum_at_once(
                 tensor, _operator(opts), lambda: self._seconds(getattr(opts, "timeout", timeout))

@@ -118,9 +118,23 @@ class ReduceCollectives:
     ) -> FaninWork:  # fmt: skip
         """A sum, average or other reduction with lanes (or EXACT) and error feedback of the caller's choice (hooks)."""
         op = dist.ReduceOp(dist.ReduceOp.AVG if average else operator)
-        number = lanes_number(lanes) if isinstance(lanes, str) else lanes
+        return self.all_reduce_narrowed(tensor, op, timeout_s, lanes=lanes, residual=residual, scale_code=scale_code)
+
+    def all_reduce_narrowed(
+        self, tensor: torch.Tensor, op: Any, timeout_s: float, *, lanes: int | str | None,
+        residual: torch.Tensor | None, scale_code: int = 0,
+    ) -> FaninWork:  # fmt: skip
+        """The same with torch's own operator."""
         return self._reduce(
-            "all_reduce", tensor, tensor, 0, op, timeout_s, lanes=number, residual=residual, scale_code=scale_code
+            "all_reduce",
+            tensor,
+            tensor,
+            0,
+            op,
+            timeout_s,
+            lanes=_number(lanes),
+            residual=residual,
+            scale_code=scale_code,
         )
 
     def reduce(self, tensor: torch.Tensor, root: int, op: Any, timeout_s: float) -> FaninWork:
@@ -128,9 +142,15 @@ class ReduceCollectives:
         kept = tensor if self._rank == root else None
         return self._reduce("reduce", tensor, kept, 0, op, timeout_s)
 
-    def reduce_scatter(self, output: torch.Tensor, tensor: torch.Tensor, op: Any, timeout_s: float) -> FaninWork:
+    def reduce_scatter(
+        self, output: torch.Tensor, tensor: torch.Tensor, op: Any, timeout_s: float, *, lanes: int | str | None = None,
+        residual: torch.Tensor | None = None,
+    ) -> FaninWork:  # fmt: skip
         """`output` becomes this rank's part of the reduced `tensor`, all parts being equal."""
-        return self._reduce("reduce_scatter", tensor, output, self._rank * output.numel(), op, timeout_s)
+        first = self._rank * output.numel()
+        return self._reduce(
+            "reduce_scatter", tensor, output, first, op, timeout_s, lanes=_number(lanes), residual=residual
+        )
 
     def reduce_scatter_list(self, output: torch.Tensor, parts: Tensors, op: Any, timeout_s: float) -> FaninWork:
         """`output` becomes the reduced `parts[rank]`; parts may differ in size, alike on every rank."""
@@ -277,6 +297,10 @@ class ReduceCollectives:
         self._counters[f"{path.value}.{name}"] += 1
         if tensor.layout is torch.strided:
             self._counters[f"{path.value}.bytes"] += tensor.nbytes
+
+
+def _number(lanes: int | str | None) -> int | None:
+    return lanes_number(lanes) if isinstance(lanes, str) else lanes
 
 
 def _factor(op: Any) -> float:

@@ -12,7 +12,7 @@ from fanin.host.codecs.words import codec_for
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.collectives.work import FaninWork
 from fanin.numerics.fixed_point import DTYPES
-from fanin.numerics.reduction import EXACT, Operator
+from fanin.numerics.reduction import EXACT, Element, Operator
 
 _OPERATORS = {Operator.SUM: dist.ReduceOp.SUM, Operator.MAX: dist.ReduceOp.MAX, Operator.MIN: dist.ReduceOp.MIN}
 
@@ -49,12 +49,18 @@ def reduce_now(group: FaninProcessGroup, encoder: Encoder, x: Floats, step: int)
 
 def payload_bytes(group: FaninProcessGroup, asked: Sum) -> int:
     """Bytes of the words that this rank contributes to a stage, as its word codec lays them out."""
-    session = group.session
-    if session is None or not len(asked.values):
-        return 0
     element = next(each for each, dtype in DTYPES.items() if dtype == asked.values.dtype.type)
-    small = len(asked.values) <= group.options.largest_exact(group.size()) and element.floating
-    number = EXACT if small else asked.lanes
-    codec = codec_for(element, number, len(asked.values), session.spec, operator=asked.operator)
+    return contributed_bytes(group, element, len(asked.values), asked.lanes, asked.operator)
+
+
+def contributed_bytes(
+    group: FaninProcessGroup, element: Element, count: int, lanes: int, operator: Operator = Operator.SUM
+) -> int:
+    """The same of `count` elements; 0 in a group of one."""
+    session = group.session
+    if session is None or not count:
+        return 0
+    small = count <= group.options.largest_exact(group.size()) and element.floating
+    codec = codec_for(element, EXACT if small else lanes, count, session.spec, operator=operator)
     last = codec.word_count(codec.packets - 1)
     return 4 * (codec.word_count(0) * (codec.packets - 1) + last)

@@ -1,0 +1,41 @@
+"""The rivals of the sharding benchmark: how FSDP2's weights and gradients travel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fanin.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedRival:
+    """One way."""
+
+    label: str
+    backend: str
+    weights: str | None = None
+    """Of `shard_codecs`; None: exact."""
+    gradients: str | None = None
+    half: bool = False
+    """bfloat16 weights and gradients (MixedPrecisionPolicy)."""
+
+    @classmethod
+    def parse(cls, label: str) -> ShardedRival:
+        """The rival of that label; ConfigurationError for none."""
+        if label not in RIVALS:
+            raise ConfigurationError(f"rivals = {label!r}; there are {', '.join(RIVALS)}")
+        return RIVALS[label]
+
+
+RIVALS = {
+    each.label: each
+    for each in (
+        ShardedRival("gloo", "gloo"),
+        ShardedRival("gloo-bfloat16", "gloo", half=True),
+        ShardedRival("fanin-32", "fanin"),
+        ShardedRival("fanin-8", "fanin", "8", "8/8"),
+        ShardedRival("fanin-6", "fanin", "6", "8/8"),
+        ShardedRival("fanin-4", "fanin", "4", "4/8"),
+    )
+}
+"""By label."""

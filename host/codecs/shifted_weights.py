@@ -1,0 +1,209 @@
+"""Weights in 8, 6 or 4 bits for an all-gather: a grid per bucket, shifted at random.
+
+    delta  = (high - low) / (2^bits - 1)        of a bucket of 1,024 elements
+    offset = low + s delta                      s uniform in [-1/2, 1/2), one per bucket and step: the grid's shift
+    k      = rint((x - offset) / delta)         0 .. 2^bits - 1
+    y      = offset + k delta                   what every rank computes with, the owner too
+
+Over s the mean of y is x: the rounding is to nearest, and the grid is what is random. Offset and delta travel with the
+codes, so ranks need not agree on anything before, and a bucket takes 8 bytes more than its codes.
+A bucket of equal elements is exact.
+A bucket with an element that is not finite, or whose range is not, is NaN at every rank.
+
+Source: QSDP (Markov et al., ICML 2023), where one shift serves all buckets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fanin.errors import ConfigurationError
+from fanin.host.codecs.philox import Purpose, Randomness
+
+Floats = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
+
+BITS = (8, 6, 4)
+MIN_BUCKET, MAX_BUCKET = 64, 1 << 20
+_HEADER_BYTES = 8
+"""Offset and delta of a bucket, float32 each."""
+_HALF = np.float32(0.5)
+
+
+@dataclass(slots=True)
+class Loss:
+    """What encoding lost: squared norms of the values, and of the error. 0 where a value was not finite."""
+
+    energy: float = 0.0
+    lost: float = 0.0
+
+    def add(self, other: Loss) -> None:
+        """Count other values, too."""
+        self.energy += other.energy
+        self.lost += other.lost
+
+    @property
+    def nmse(self) -> float:
+        """The error's share of the values' energy; 0 where there was none."""
+        return self.lost / self.energy if self.energy else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftedWeights:
+    """The codec's parameters; the same on every rank. ConfigurationError for others than these."""
+
+    bits: int = 8
+    """8, 6 or 4."""
+    bucket: int = 1024
+    """Elements that share a grid: 64 .. 2^20, a multiple of 8. Fewer: 8 bytes for each, and a finer grid."""
+    seed: int = 0
+    """0..2^32 - 1, of the shifts."""
+
+    def __post_init__(self) -> None:
+        if self.bits not in BITS:
+            raise ConfigurationError(f"bits = {self.bits}; weights travel in {', '.join(map(str, BITS))} bits")
+        if not MIN_BUCKET <= self.bucket <= MAX_BUCKET or self.bucket % 8:
+            raise ConfigurationError(
+                f"bucket = {self.bucket}; must be a multiple of 8 in {MIN_BUCKET}..{MAX_BUCKET} elements"
+            )
+        if not 0 <= self.seed < 1 << 32:
+            raise ConfigurationError(f"seed = {self.seed}; must be in 0..2^32 - 1")
+
+    @classmethod
+    def read(cls, text: str) -> ShiftedWeights:
+        """From "8", "shifted:8" or "shifted:4:bucket=256:seed=1"; ConfigurationError says what is wrong with it."""
+        name, *given = text.split(":")
+        if name != "shifted":
+            if given or not name.isdigit():
+                raise ConfigurationError(f"weights = {text!r}: there is no codec {name!r} for weights, but 'shifted:8'")
+            given = [name]
+        fields: dict[str, int] = {}
+        for position, part in enumerate(given):
+            field, equals, value = part.partition("=")
+            if not equals and position == 0:
+                field, value = "bits", part
+            elif field not in ("bits", "bucket", "seed"):
+                raise ConfigurationError(f"weights = {text!r}: codec 'shifted' has no field {field!r}")
+            if not (value.isascii() and value.isdigit()):
+                raise ConfigurationError(f"weights = {text!r}: {field} = {value!r} is not a number")
+            fields[field] = int(value)
+        return cls(**fields)
+
+    def __str__(self) -> str:
+        """As `read` takes it."""
+        return f"shifted:{self.bits}:bucket={self.bucket}:seed={self.seed}"
+
+    def encoded_bytes(self, count: int) -> int:
+        """Bytes of `count` encoded elements."""
+        return _HEADER_BYTES * self._buckets(count) + self._code_bytes(count)
+
+    def encode(self, x: Floats, into: Bytes, random: Randomness, step: int, rank: int) -> Loss:
+        """Write x, shape (n,), into `into`, shape (encoded_bytes(n),).
+
+        `rank` is the owner's among those who share the weights; replicas of a shard give the same one.
+        """
+        count = len(x)
+        if not count:
+            return Loss()
+        buckets = self._buckets(count)
+        headers = into[: _HEADER_BYTES * buckets].view("<f4").reshape(2, buckets)
+        largest = np.float32(2**self.bits - 1)
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore", under="ignore"):
+            low, high = self._extremes(x, np.minimum), self._extremes(x, np.maximum)
+            delta = (high - low) / largest
+            delta[~np.isfinite(delta)] = np.nan
+            shift = random.uniform(Purpose.SHIFTS, buckets, step, rank) - _HALF
+            offset = low + shift * delta
+            headers[0], headers[1] = offset, delta
+            divisor = np.where(delta == 0, np.float32(1), delta)
+            levels = np.empty(count, np.float32)
+            for whole, bucket in self._parts(count):
+                part, own = levels[whole], slice(bucket.start, bucket.stop)
+                rows = part.reshape(own.stop - own.start, -1)
+                np.subtract(x[whole].reshape(rows.shape), offset[own, None], out=rows)
+                np.divide(rows, divisor[own, None], out=rows)
+            np.rint(levels, out=levels)
+            np.fmin(np.fmax(levels, np.float32(0), out=levels), largest, out=levels)
+            self._pack(levels.astype(np.uint8), into[_HEADER_BYTES * buckets :])
+            error = self._values(levels, offset, delta)
+            np.subtract(error, x, out=error)
+            energy, lost = float(np.dot(x, x)), float(np.dot(error, error))
+        return Loss(energy, lost) if np.isfinite(energy) and np.isfinite(lost) else Loss()
+
+    def decode(self, encoded: Bytes, into: Floats) -> None:
+        """Write the values of `encoded`, shape (encoded_bytes(n),), into `into`, shape (n,)."""
+        count = len(into)
+        buckets = self._buckets(count)
+        offset, delta = encoded[: _HEADER_BYTES * buckets].view("<f4").reshape(2, buckets)
+        codes = self._unpack(encoded[_HEADER_BYTES * buckets :], count)
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+            self._values(codes, offset, delta, into)
+
+    def _values(
+        self, codes: npt.NDArray[np.generic], offset: Floats, delta: Floats, into: Floats | None = None
+    ) -> Floats:
+        """offset + code * delta, two roundings, in float32."""
+        values: Floats = np.empty(len(codes), np.float32) if into is None else into
+        for whole, bucket in self._parts(len(codes)):
+            rows = values[whole].reshape(bucket.stop - bucket.start, -1)
+            np.multiply(codes[whole].reshape(rows.shape), delta[bucket, None], out=rows, dtype=np.float32)
+            np.add(rows, offset[bucket, None], out=rows)
+        return values
+
+    def _extremes(self, x: Floats, which: np.ufunc) -> Floats:
+        """The smallest or largest element of every bucket; NaN where one is."""
+        found = np.empty(self._buckets(len(x)), np.float32)
+        for whole, bucket in self._parts(len(x)):
+            which.reduce(x[whole].reshape(bucket.stop - bucket.start, -1), axis=1, out=found[bucket])
+        return found
+
+    def _buckets(self, count: int) -> int:
+        return -(-count // self.bucket)
+
+    def _code_bytes(self, count: int) -> int:
+        return -(-count * self.bits // 8)
+
+    def _parts(self, count: int) -> list[tuple[slice, slice]]:
+        """(elements, buckets) of the full buckets, and of the last one where that is shorter; neither is empty."""
+        full = count // self.bucket
+        whole = full * self.bucket
+        parts = [(slice(0, whole), slice(0, full))] if full else []
+        return [*parts, (slice(whole, count), slice(full, full + 1))] if whole < count else parts
+
+    def _pack(self, codes: Bytes, into: Bytes) -> None:
+        """`into` is filled: codes one after the other, the first in the lowest bits."""
+        if self.bits == 8:
+            into[:] = codes
+            return
+        group = 4 if self.bits == 6 else 2
+        if len(codes) % group:
+            codes = np.concatenate([codes, np.zeros(-len(codes) % group, np.uint8)])
+        if self.bits == 4:
+            np.bitwise_or(codes[0::2], codes[1::2] << np.uint8(4), out=into)
+            return
+        a, b, c, d = codes[0::4], codes[1::4], codes[2::4], codes[3::4]
+        packed = np.empty((len(a), 3), np.uint8)
+        packed[:, 0] = a | b << np.uint8(6)
+        packed[:, 1] = b >> np.uint8(2) | c << np.uint8(4)
+        packed[:, 2] = c >> np.uint8(4) | d << np.uint8(2)
+        into[:] = packed.reshape(-1)[: len(into)]
+
+    def _unpack(self, packed: Bytes, count: int) -> Bytes:
+        if self.bits == 8:
+            return packed
+        if self.bits == 4:
+            codes = np.empty((len(packed), 2), np.uint8)
+            codes[:, 0], codes[:, 1] = packed & np.uint8(15), packed >> np.uint8(4)
+            return codes.reshape(-1)[:count]
+        if len(packed) % 3:
+            packed = np.concatenate([packed, np.zeros(-len(packed) % 3, np.uint8)])
+        first, second, third = packed[0::3], packed[1::3], packed[2::3]
+        codes = np.empty((len(first), 4), np.uint8)
+        codes[:, 0] = first & np.uint8(63)
+        codes[:, 1] = first >> np.uint8(6) | (second & np.uint8(15)) << np.uint8(2)
+        codes[:, 2] = second >> np.uint8(4) | (third & np.uint8(3)) << np.uint8(4)
+        codes[:, 3] = third >> np.uint8(2)
+        return codes.reshape(-1)[:count]

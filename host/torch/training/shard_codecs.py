@@ -1,0 +1,234 @@
+"""FSDP2's weights and gradients through codecs: `shard_codecs(model, gradients="8/8", weights="8")`.
+
+The gather of every parameter group is shard_gather.py's, its reduction shard_reduce.py's; this is what a user holds.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from fanin.errors import CollectiveMismatchError, ConfigurationError
+from fanin.host.codecs import make
+from fanin.host.codecs.codec import levels
+from fanin.host.codecs.lanes import Lanes
+from fanin.host.codecs.shifted_weights import ShiftedWeights
+from fanin.host.torch.collectives.process_group import FaninProcessGroup
+from fanin.host.torch.training.shard_gather import ShardGather
+from fanin.host.torch.training.shard_groups import ShardGroup, groups_of
+from fanin.host.torch.training.shard_reduce import Late, ShardReduce
+from fanin.numerics.reduction import EXACT, WIDE_SUMS
+
+
+@dataclass(slots=True)
+class ShardRow:
+    """What `ShardCodecs.statement` says of one parameter group: of its last step, and of this rank alone."""
+
+    group: str
+    """The module's name."""
+    elements: int
+    """Of the whole parameters."""
+    weights: str
+    gradients: str
+    """The codecs; "" for none."""
+    gathers: int
+    """In that step: one in forward, one in backward, as FSDP2 asks for them."""
+    weight_bytes: int
+    """That this rank contributed to these gathers."""
+    plain_weight_bytes: int
+    """The same without codec, in the element type that FSDP2 gathers."""
+    gradient_bytes: int
+    """In words of contributions to the reduction, and to the replicas' all-reduce; without headers."""
+    plain_gradient_bytes: int
+    """The same in float32."""
+    weight_nmse: float
+    """Share of this rank's weights that encoding lost."""
+    gradient_nmse: float
+    """Share of this rank's contribution, residual included, that encoding lost; 0 without residual."""
+    residual_norm: float
+    encode_ms: float
+    decode_ms: float
+    """Of weights, in the step."""
+    waited_ms: float
+    """For gathers and reductions that were not done when their results were needed."""
+
+
+class ShardCodecs:
+    """What `shard_codecs` returns: the codecs of a model's parameter groups, what they owe, and what they cost."""
+
+    def __init__(self, groups: list[ShardGroup], gradients: Lanes | None, weights: ShiftedWeights | None) -> None:
+        self.gradients = gradients
+        self.weights = weights
+        self._groups = groups
+        late = Late()
+        self._gathers = [ShardGather(each, weights) for each in groups]
+        self._reduces = [
+            ShardReduce(each, gradients, gather, late) for each, gather in zip(groups, self._gathers, strict=True)
+        ]
+        self._before = {id(each): each.counters() for each in self._fanin_groups()}
+
+    def statement(self) -> list[ShardRow]:
+        """A row for each parameter group, in the order of the model's modules."""
+        return [
+            ShardRow(
+                group=group.name,
+                elements=group.elements,
+                weights="" if self.weights is None else str(self.weights),
+                gradients="" if self.gradients is None else str(self.gradients),
+                gathers=gather.gathers,
+                weight_bytes=gather.payload_bytes,
+                plain_weight_bytes=gather.plain_bytes,
+                gradient_bytes=reduce.payload_bytes,
+                plain_gradient_bytes=reduce.plain_bytes,
+                weight_nmse=gather.loss.nmse,
+                gradient_nmse=reduce.loss.nmse,
+                residual_norm=reduce.residual_norm,
+                encode_ms=gather.encode_s * 1e3,
+                decode_ms=gather.decode_s * 1e3,
+                waited_ms=(gather.waited_s + reduce.waited_s) * 1e3,
+            )
+            for group, gather, reduce in self._parts()
+        ]
+
+    def traffic(self) -> dict[str, float]:
+        """The counters of all process groups that the model communicates over, since `shard_codecs`: their sums.
+
+        `engine.bytes_out` is what this rank's engines sent, headers and what was sent again included; `gloo.bytes` are
+        the tensors' bytes of what goes by gloo. Other traffic of these groups counts, too.
+        """
+        total: dict[str, float] = {}
+        for each in self._fanin_groups():
+            before = self._before[id(each)]
+            for name, value in each.counters().items():
+                total[name] = total.get(name, 0) + value - before.get(name, 0)
+        return total
+
+    def residual_norm(self) -> float:
+        """Euclidean norm of all that this rank still owes."""
+        return math.hypot(*(each.residual_norm for each in self._reduces))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a restart needs, of this rank alone: the steps, and what is owed. Tensors are not copied."""
+        groups = {
+            group.name: {
+                "shapes": group.shapes,
+                "step": gather.step,
+                "owed": reduce.owed,
+                "owed_by_replicas": reduce.owed_by_replicas,
+            }
+            for group, gather, reduce in self._parts()
+        }
+        return {"gradients": str(self.gradients), "weights": str(self.weights), "groups": groups}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken, by the same rank of as many.
+
+        ConfigurationError: it is of other codecs, or of another model.
+        """
+        for name, own in (("gradients", self.gradients), ("weights", self.weights)):
+            if state[name] != str(own):
+                raise ConfigurationError(f"the state is of {name} {state[name]!r}, not of {str(own)!r}")
+        own_shapes = {group.name: group.shapes for group in self._groups}
+        if own_shapes != {name: each["shapes"] for name, each in state["groups"].items()}:
+            raise ConfigurationError("the state is of a model whose parameter groups have other names or shapes")
+        for group, gather, reduce in self._parts():
+            saved = state["groups"][group.name]
+            owed = saved["owed"]
+            if owed is not None and len(owed) != group.trained_elements:
+                raise ConfigurationError(
+                    f"{group.name!r}: the state owes {len(owed)} elements, and {group.trained_elements} are trained on "
+                    f"{group.shards.size()} ranks. Remedy: as many ranks, and the same parameters frozen"
+                )
+            gather.step = saved["step"]
+            reduce.owed = _copied(owed)
+            reduce.owed_by_replicas = _copied(saved["owed_by_replicas"])
+
+    def remove(self) -> None:
+        """Give torch's own moves back to the model; what is still owed is forgotten."""
+        for each in self._groups:
+            each.reset()
+
+    def _attach(self) -> None:
+        for group, gather, reduce in self._parts():
+            group.module.set_custom_all_gather(gather)
+            group.module.set_custom_reduce_scatter(reduce)
+
+    def _agree(self) -> None:
+        """CollectiveMismatchError where another rank has other codecs, or another model."""
+        shapes = [(group.name, group.shapes) for group in self._groups]
+        text = f"gradients={self.gradients} and weights={self.weights}"
+        own = zlib.crc32(f"{text} {shapes}".encode())
+        for each in self._fanin_groups():
+            bounds = torch.tensor([own, -own])
+            each.all_reduce_lanes(bounds, lanes=EXACT, operator=dist.ReduceOp.MAX).wait()
+            if int(bounds[0]) != own or int(bounds[1]) != -own:
+                raise CollectiveMismatchError(
+                    f"rank {dist.get_rank()} has {text} for a model of {len(shapes)} parameter groups, and another "
+                    "rank something else. Remedy: the same codecs, seed and model on every rank"
+                )
+
+    def _parts(self) -> Iterator[tuple[ShardGroup, ShardGather, ShardReduce]]:
+        return zip(self._groups, self._gathers, self._reduces, strict=True)
+
+    def _fanin_groups(self) -> list[FaninProcessGroup]:
+        """Each once, shards' before replicas', in the order of the model's groups."""
+        found = [each.shards for each in self._groups]
+        found += [each.replicas for each in self._groups if each.replicas is not None]
+        return list({id(each): each for each in found}.values())
+
+
+def shard_codecs(model: nn.Module, *, gradients: str | None = "8/8", weights: str | int | None = "8") -> ShardCodecs:
+    """Gather a model's weights and reduce its gradients in fewer bits. Every rank calls it, after `fully_shard`.
+
+    `weights`: bits of the all-gathers, 8, 6 or 4, or "shifted:4:bucket=256:seed=1" (docs/codecs.md); None: exact.
+    `gradients`: lanes of the reduce-scatters, and of HSDP's all-reduces: "8/8", "4/8", "16", or
+    "lanes:4/8:feedback=False", which keeps no residual (float32, as large as the unsharded model, at every rank); None:
+    the lanes of the process group. With None for both, only the overlap is gained (docs/torch.md).
+
+    Raises ConfigurationError for a model that is not of fully_shard, a process group that is not fanin's, an unknown
+    codec, and where the moves are replaced already; UnsupportedError for parameters that no codec takes;
+    CollectiveMismatchError where ranks have unlike codecs or models.
+    """
+    groups = groups_of(model)
+    for each in groups:
+        if each.custom is not None:
+            remedy = "call remove() of what it returned before" if each.custom.startswith("Shard") else "remove it"
+            raise ConfigurationError(
+                f"{each.name!r} has moves of its own already ({each.custom}): shard_codecs is called once for a model. "
+                f"Remedy: {remedy}"
+            )
+    lanes = None if gradients is None else _lanes(str(gradients))
+    made = ShardCodecs(groups, lanes, None if weights is None else ShiftedWeights.read(str(weights)))
+    made._agree()
+    if lanes is not None:
+        for group in made._fanin_groups():
+            levels(lanes.bits, group.size())
+            if lanes.bits in WIDE_SUMS and group.session is not None and not group.session.spec.accumulators:
+                raise ConfigurationError(
+                    f"gradients = {gradients!r}: the switch of this job adds packed lanes only ({group.describe()}). "
+                    "Remedy: a software switch with memory for accumulators, or gradients='16'"
+                )
+    made._attach()
+    return made
+
+
+def _lanes(text: str) -> Lanes:
+    """From "4/8" or "lanes:4/8:feedback=False"."""
+    codec = make(f"lanes:{text}" if text[:1].isdigit() else text)
+    if not isinstance(codec, Lanes):
+        raise ConfigurationError(
+            f"gradients = {text!r}: a reduce-scatter goes through lanes alone: '8/8', '4/8', '16', or "
+            "'lanes:4/8:feedback=False'"
+        )
+    return codec
+
+
+def _copied(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    return None if tensor is None else tensor.detach().to(dtype=torch.float32, copy=True).contiguous()

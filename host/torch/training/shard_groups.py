@@ -1,0 +1,220 @@
+"""FSDP2's parameter groups as `shard_codecs` needs them: names, process groups, and what lies where in a gather.
+
+All that is read of torch's private parts is read here (torch 2.13: `_fully_shard/_fsdp_param_group.py`).
+
+Rules
+-----
+* A group is what FSDP2 gathers and reduces together: the parameters of one `fully_shard` call.
+* A gather's input is every parameter's local shard, padded to the same size on every rank, one after the other. Where
+  their element types differ, FSDP2 gathers bytes.
+* Quantized are float32, bfloat16 and float16 parameters of two and more dimensions. Norms and biases are few bytes and
+  travel exactly, as does every other element type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed import ReduceOp
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
+from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, HSDPMeshInfo
+from torch.nn.parallel import DistributedDataParallel
+
+from fanin.errors import ConfigurationError, UnsupportedError
+from fanin.host.torch.collectives.process_group import FaninProcessGroup
+
+QUANTIZED = (torch.float32, torch.bfloat16, torch.float16)
+"""Element types of weights and gradients that codecs take."""
+MIN_DIMENSIONS = 2
+"""Parameters of fewer dimensions travel exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One parameter's part of a rank's gather."""
+
+    start_byte: int
+    count: int
+    dtype: torch.dtype
+    quantized: bool
+
+    @property
+    def bytes(self) -> slice:
+        """Where it lies."""
+        return slice(self.start_byte, self.start_byte + self.count * self.dtype.itemsize)
+
+
+class ShardGroup:
+    """One parameter group of FSDP2, and the fanin groups that it communicates over."""
+
+    def __init__(self, module: FSDPModule, own: Any, name: str, number: int) -> None:
+        """ConfigurationError and UnsupportedError for what codecs cannot be for; the text names the group."""
+        self.module = module
+        self.name = name
+        self.number = number
+        """Counts the model's groups; the same on every rank."""
+        self._own = own
+        if not isinstance(own.mesh_info, FSDPMeshInfo):
+            raise ConfigurationError(
+                f"{name!r} is replicated, not sharded (its mesh has no dimension for shards). Remedy: "
+                "DistributedDataParallel with codec_hook"
+            )
+        self.shards = _fanin(own.mesh_info.shard_process_group, name, "shards")
+        self.replicas: FaninProcessGroup | None = None
+        """HSDP's other dimension."""
+        if isinstance(own.mesh_info, HSDPMeshInfo) and own.mesh_info.replicate_process_group.size() > 1:
+            self.replicas = _fanin(own.mesh_info.replicate_process_group, name, "replicas")
+        if self.replicas is not None and self.shards.size() == 1:
+            raise ConfigurationError(
+                f"{name!r}: every rank holds the whole of it (shards of one rank, {self.replicas.size()} replicas), so "
+                "nothing is gathered. Remedy: DistributedDataParallel with codec_hook"
+            )
+        for each in own.fsdp_params:
+            if hasattr(each._sharded_local_tensor, "fsdp_pre_all_gather"):
+                raise UnsupportedError(
+                    f"{name!r}: {each._module_info.param_name!r} is a {type(each._sharded_local_tensor).__name__}, "
+                    "which brings an all-gather of its own (fsdp_pre_all_gather). Remedy: weights=None"
+                )
+            if each.sharded_param.requires_grad and each.sharded_param.dtype not in QUANTIZED:
+                raise UnsupportedError(
+                    f"{name!r}: {each._module_info.param_name!r} is {each.sharded_param.dtype}; codecs are for "
+                    "float32, bfloat16 and float16. Remedy: fully_shard by itself what has another type, and "
+                    "shard_codecs for the modules beside it"
+                )
+        self._layouts: dict[tuple[int, torch.dtype], list[Segment]] = {}
+
+    @property
+    def shapes(self) -> list[list[int]]:
+        """Of every parameter, whole."""
+        return [list(each._orig_size) for each in self._own.fsdp_params]
+
+    @property
+    def elements(self) -> int:
+        """Of all parameters, whole."""
+        return sum(each._orig_size.numel() for each in self._own.fsdp_params)
+
+    @property
+    def custom(self) -> str | None:
+        """What replaces torch's own moves already, if anything does."""
+        for found, default in (
+            (self._own._all_gather_comm, DefaultAllGather),
+            (self._own._reduce_scatter_comm, DefaultReduceScatter),
+        ):
+            if type(found) is not default:
+                return type(found).__name__
+        return None
+
+    def reset(self) -> None:
+        """Torch's own moves again."""
+        self.module.set_custom_all_gather(DefaultAllGather())
+        self.module.set_custom_reduce_scatter(DefaultReduceScatter())
+
+    def is_secondary(self, group: Any) -> bool:
+        """Whether a gather over `group` is of the shards that `reshard_after_forward=int` has made."""
+        return bool(group.group_name != self.shards.group_name)
+
+    def layout(self, elements: int, dtype: torch.dtype) -> list[Segment]:
+        """What a rank's part of a gather consists of, in its order."""
+        known = self._layouts.get((elements, dtype))
+        if known is not None:
+            return known
+        segments, at = [], 0
+        for each in self._own.fsdp_params:
+            count, own = each._sharded_param_data.numel(), each.param_dtype or each.orig_dtype
+            quantized = own in QUANTIZED and len(each._orig_size) >= MIN_DIMENSIONS
+            segments.append(Segment(at, count, own, quantized))
+            at += count * own.itemsize
+        if at != elements * dtype.itemsize:
+            raise UnsupportedError(
+                f"{self.name!r}: FSDP2 gathers {elements * dtype.itemsize} bytes of this rank, and its parameters have "
+                f"{at}. Remedy: weights=None, and report it with the version of torch ({torch.__version__})"
+            )
+        self._layouts[elements, dtype] = segments
+        return segments
+
+    @property
+    def trained_elements(self) -> int:
+        """Elements of a reduce-scatter of all parameters that are trained, padding included."""
+        trained = [each for each in self._own.fsdp_params if each.sharded_param.requires_grad]
+        return int(sum(each._sharded_param_data.numel() for each in trained) * self.shards.size())
+
+    @property
+    def all_reduces(self) -> bool:
+        """Whether the replicas' all-reduce follows a reduce-scatter now."""
+        return self.replicas is not None and bool(self._own.all_reduce_grads)
+
+    def may_be_late(self, reduced: torch.Tensor, op: Any) -> bool:
+        """Whether nothing but the optimizer reads the result of a reduce-scatter.
+
+        FSDP2 then only makes views of it; in any other case (another element type of the gradient, division, sums over
+        replicas or over micro-batches, offloading, hooks) it computes with the result as soon as the call returns.
+        """
+        own = self._own
+        return bool(
+            self.replicas is None
+            and reduced.device.type == "cpu"
+            and reduced.dtype == own._orig_dtype
+            and own._all_reduce_hook is None
+            and op.op != ReduceOp.SUM  # what comes as a plain sum is divided afterwards
+            and all(
+                each.sharded_param.grad is None
+                and not each.offload_to_cpu
+                and not getattr(each.sharded_param, "_post_accumulate_grad_hooks", None)
+                for each in own.fsdp_params
+            )
+        )
+
+
+def groups_of(model: nn.Module) -> list[ShardGroup]:
+    """The parameter groups of a model, in the order of its modules; ConfigurationError where there are none."""
+    if isinstance(model, DistributedDataParallel):
+        raise ConfigurationError(
+            "shard_codecs is for models of fully_shard (FSDP2), not for DistributedDataParallel. Remedy: codec_hook"
+        )
+    if isinstance(model, FullyShardedDataParallel):
+        raise ConfigurationError(
+            "shard_codecs is for models of fully_shard (FSDP2), not for FullyShardedDataParallel (FSDP1). Remedy: "
+            "fully_shard(module) in its place"
+        )
+    found: list[ShardGroup] = []
+    known: set[int] = set()
+    for name, module in model.named_modules():
+        if not isinstance(module, FSDPModule):
+            continue
+        own = module._get_fsdp_state()._fsdp_param_groups
+        name = name or "(root)"
+        if len(own) > 1:
+            raise UnsupportedError(
+                f"{name!r} has {len(own)} parameter groups over unlike meshes (shard_placement_fn), for which torch "
+                "takes no custom moves. Remedy: fully_shard those parameters' modules by themselves"
+            )
+        for each in own:
+            if id(each) not in known:
+                known.add(id(each))
+                found.append(ShardGroup(module, each, name, len(found)))
+    if not found:
+        raise ConfigurationError(
+            f"{type(model).__name__} has no module that is sharded. Remedy: fully_shard(model) before "
+            "shard_codecs(model)"
+        )
+    return found
+
+
+def _fanin(group: Any, name: str, what: str) -> FaninProcessGroup:
+    if not isinstance(group, FaninProcessGroup):
+        backend = getattr(group, "name", lambda: type(group).__name__)()
+        raise ConfigurationError(
+            f"{name!r}: the group of its {what} has backend {backend!r}. shard_codecs needs 'fanin': "
+            "init_process_group('fanin') and init_device_mesh(...) after it; over another backend use "
+            "MixedPrecisionPolicy for fewer bytes"
+        )
+    if group.options.on_worker_loss == "continue":
+        raise ConfigurationError(
+            "codecs are for jobs that end with the first rank that is lost (on_worker_loss='raise'): the shards of a "
+            "lost rank are lost with it"
+        )
+    return group

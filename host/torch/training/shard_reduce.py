@@ -1,0 +1,168 @@
+"""FSDP2's reduce-scatter of one parameter group through lanes of its own, with error feedback, and HSDP's all-reduce.
+
+Rules
+-----
+* A reduce-scatter adds what the group still owes to its input, and keeps what the lanes cut off. The residual is of all
+  elements, one float32 each, at every rank. It is of all trained parameters: where some of them got no gradient, the
+  others are reduced without it, since nothing tells which elements are whose.
+* With replicas the sum over them goes through the same lanes, with a residual of the shard's size: it is torch's call,
+  so the replicas' group is told before (`FaninProcessGroup.narrow_next`).
+* Where nothing but the optimizer reads the result (`ShardGroup.may_be_late`), the call returns at once. At most
+  MAX_LATE of the model's reductions are under way then, each of which holds its unsharded input; all of them are waited
+  for before `backward` returns. In any other case a call waits, for those before it as well.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.autograd import Variable
+from torch.distributed import ReduceOp
+from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
+
+from fanin.errors import UnsupportedError
+from fanin.host.codecs.lanes import Lanes
+from fanin.host.codecs.shifted_weights import Loss
+from fanin.host.torch.collectives.process_group import FaninProcessGroup
+from fanin.host.torch.collectives.routing import SUM_ROUTES
+from fanin.host.torch.collectives.work import FaninWork
+from fanin.host.torch.training.codec_sums import contributed_bytes
+from fanin.host.torch.training.shard_gather import ShardGather
+from fanin.host.torch.training.shard_groups import QUANTIZED, ShardGroup
+
+MAX_LATE = 2
+"""Reductions that are under way while backward goes on: one that travels, and one that waits for its turn."""
+
+
+class Late:
+    """The reductions of a model that are under way, oldest first."""
+
+    def __init__(self) -> None:
+        self._flights: deque[Flight] = deque()
+
+    def add(self, flight: Flight) -> None:
+        """In backward only."""
+        while len(self._flights) >= MAX_LATE:
+            self._flights.popleft().finish()
+        self._flights.append(flight)
+        # One for each: a callback of a backward pass that ends in an error is never called.
+        Variable._execution_engine.queue_callback(flight.finish)
+
+    def finish(self) -> None:
+        """Wait for all of them; raises what the first that failed raises, and forgets the others."""
+        flights, self._flights = self._flights, deque()
+        for each in flights:
+            each.finish()
+
+
+class Flight:
+    """One reduction under way."""
+
+    def __init__(self, work: FaninWork, reduce: ShardReduce, residual: torch.Tensor | None, energy: float) -> None:
+        self._work: FaninWork | None = work
+        self._reduce, self._residual, self._energy = reduce, residual, energy
+
+    def finish(self) -> None:
+        """Wait for it, unless that is done."""
+        if self._work is None:
+            return
+        started = time.perf_counter()
+        self._work.wait()
+        self._work = None  # and with it the unsharded gradients
+        self._reduce.waited_s += time.perf_counter() - started
+        self._reduce.loss = Loss(self._energy, 0.0 if self._residual is None else _energy(self._residual))
+
+
+class ShardReduce(ReduceScatter):
+    """The `ReduceScatter` of one group. `codec` None: the lanes of the group's options."""
+
+    def __init__(self, group: ShardGroup, codec: Lanes | None, gather: ShardGather, late: Late) -> None:
+        self._group = group
+        self._codec = codec
+        self._gather = gather
+        self._late = late
+        self.owed: torch.Tensor | None = None
+        """By this rank: float32, one per element of the reduce-scatter's input."""
+        self.owed_by_replicas: torch.Tensor | None = None
+        """The same of the sum over replicas: one per element of the shard."""
+        self.payload_bytes = self.plain_bytes = 0
+        """Of the last step: words of contributions, and what float32 would take."""
+        self.loss = Loss()
+        self.waited_s = 0.0
+
+    def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Fresh memory, as torch's own."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, op: Any, async_op: bool = False
+    ) -> Any:
+        """Start it; the result is there when this returns, or when `backward` does."""
+        if input_tensor.dtype not in QUANTIZED and self._codec is not None:
+            raise UnsupportedError(
+                f"{self._group.name!r}: gradients are reduced as {input_tensor.dtype}; codecs are for float32, "
+                "bfloat16 and float16. Remedy: MixedPrecisionPolicy(reduce_dtype=torch.float32), or gradients=None"
+            )
+        op = op if type(op) is ReduceOp else ReduceOp(op)
+        self._gather.step += 1
+        lanes = None if self._codec is None else self._codec.bits
+        residual = self._residual(input_tensor.numel())
+        factor = float(op.factor) if op.op == ReduceOp.PREMUL_SUM else 1.0
+        energy = 0.0 if residual is None else _energy(input_tensor, factor, residual)
+        self.plain_bytes = 4 * input_tensor.numel()
+        self.payload_bytes = _payload(group, input_tensor, lanes)
+        self.waited_s = 0.0
+        work = group.reduce_scatter_lanes(output_tensor, input_tensor, op=op, lanes=lanes, residual=residual)
+        flight = Flight(work, self, residual, energy)
+        if self._group.may_be_late(output_tensor, op):
+            self._late.add(flight)
+            return None
+        self._late.finish()
+        flight.finish()
+        if self._group.all_reduces and lanes is not None:
+            self._narrow_replicas(output_tensor, lanes)
+        return None
+
+    def _narrow_replicas(self, shard: torch.Tensor, lanes: int) -> None:
+        replicas = self._group.replicas
+        assert replicas is not None
+        if self._codec is not None and self._codec.feedback:
+            known = self.owed_by_replicas
+            if known is None or len(known) != shard.numel():
+                known = self.owed_by_replicas = torch.zeros(shard.numel())
+            replicas.narrow_next(shard, lanes, known)
+        else:
+            replicas.narrow_next(shard, lanes, None)
+        self.plain_bytes += 4 * shard.numel()
+        self.payload_bytes += _payload(replicas, shard, lanes)
+
+    def _residual(self, elements: int) -> torch.Tensor | None:
+        if self._codec is None or not self._codec.feedback or elements != self._group.trained_elements:
+            return None
+        if self.owed is None or len(self.owed) != elements:
+            self.owed = torch.zeros(elements)
+        return self.owed
+
+    @property
+    def residual_norm(self) -> float:
+        """Euclidean norm of what this rank still owes."""
+        return float(sum(_energy(each) for each in (self.owed, self.owed_by_replicas) if each is not None) ** 0.5)
+
+
+def _energy(x: torch.Tensor, factor: float = 1.0, residual: torch.Tensor | None = None) -> float:
+    """Squared norm of x * factor + residual, without a copy of float32 on the host; 0 if it is not finite."""
+    x = x.detach().reshape(-1).to("cpu", torch.float32)
+    total = factor * factor * float(torch.dot(x, x))
+    if residual is not None:
+        total += 2 * factor * float(torch.dot(x, residual)) + float(torch.dot(residual, residual))
+    return max(0.0, total) if total - total == 0 else 0.0
+
+
+def _payload(group: FaninProcessGroup, tensor: torch.Tensor, lanes: int | None) -> int:
+    element = SUM_ROUTES[tensor.dtype].element
+    assert element is not None, "float32, bfloat16, float16 and float64 go through the switch"
+    return contributed_bytes(group, element, tensor.numel(), group.options.lanes_number if lanes is None else lanes)

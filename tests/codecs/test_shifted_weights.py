@@ -1,0 +1,132 @@
+"""Weights on shifted grids: what they lose, how many bytes they take, and what stays exact."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from fanin.errors import ConfigurationError
+from fanin.host.codecs.philox import Purpose, Randomness
+from fanin.host.codecs.shifted_weights import BITS, Loss, ShiftedWeights
+
+Floats = npt.NDArray[np.float32]
+RANDOM = Randomness(5, 2)
+
+
+def normal(count: int, seed: int = 1) -> Floats:
+    return np.random.default_rng(seed).standard_normal(count).astype(np.float32)
+
+
+def through(codec: ShiftedWeights, x: Floats, step: int = 0, rank: int = 0) -> tuple[Floats, Loss]:
+    encoded = np.full(codec.encoded_bytes(len(x)), 0xA5, np.uint8)
+    loss = codec.encode(x, encoded, RANDOM, step, rank)
+    decoded = np.full(len(x), 7, np.float32)
+    codec.decode(encoded, decoded)
+    return decoded, loss
+
+
+def by_element(codec: ShiftedWeights, x: Floats, step: int, rank: int) -> list[float]:
+    """The equations of the module's head, an element at a time, in float64."""
+    found = []
+    for number, start in enumerate(range(0, len(x), codec.bucket)):
+        bucket = x[start : start + codec.bucket].astype(np.float64)
+        delta = (bucket.max() - bucket.min()) / (2**codec.bits - 1)
+        shift = float(RANDOM.uniform(Purpose.SHIFTS, number + 1, step, rank)[number]) - 0.5
+        offset = bucket.min() + shift * delta
+        found += [offset + np.rint((value - offset) / delta) * delta for value in bucket]
+    return found
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 1023, 1024, 1025, 3001])
+def test_every_element_is_within_half_a_step_and_the_bytes_are_as_stated(bits: int, count: int) -> None:
+    codec, x = ShiftedWeights(bits), normal(count)
+    decoded, loss = through(codec, x)
+    buckets = -(-count // 1024)
+    assert codec.encoded_bytes(count) == 8 * buckets + -(-count * bits // 8)
+    for start in range(0, count, 1024):
+        part = x[start : start + 1024]
+        step = (float(part.max()) - float(part.min())) / (2**bits - 1)
+        assert np.abs(decoded[start : start + 1024] - part).max() <= 0.5001 * step + 1e-6
+    if count > 1:
+        assert loss.nmse == pytest.approx(np.square(decoded - x).sum() / np.square(x).sum(), rel=1e-3)
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_it_does_what_its_equations_say(bits: int) -> None:
+    codec, x = ShiftedWeights(bits, bucket=64), normal(150)
+    np.testing.assert_allclose(through(codec, x, step=4, rank=3)[0], by_element(codec, x, 4, 3), atol=2e-6)
+
+
+def test_1024_floats_take_1032_bytes_of_4096_with_8_bits() -> None:
+    assert ShiftedWeights(8).encoded_bytes(1024) == 1032
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_the_mean_over_shifts_is_the_weight(bits: int) -> None:
+    x = normal(64)
+    draws = np.array([through(ShiftedWeights(bits), x, step)[0] for step in range(3000)], np.float64)
+    standard_error = draws.std(axis=0) / np.sqrt(len(draws)) + 1e-7
+    assert np.abs((draws.mean(axis=0) - x) / standard_error).max() < 5
+
+
+def test_shifts_differ_between_steps_and_ranks_and_can_be_drawn_again() -> None:
+    codec, x = ShiftedWeights(4), normal(2000)
+    first, again, other_step, other_rank = (through(codec, x, *which)[0] for which in ((1, 0), (1, 0), (2, 0), (1, 1)))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other_step)
+    assert not np.array_equal(first, other_rank)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -3.25e-20, 1e30])
+def test_a_bucket_of_equal_elements_is_exact(value: float) -> None:
+    x = np.full(1500, value, np.float32)
+    assert np.array_equal(through(ShiftedWeights(4), x)[0], x)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_makes_its_bucket_nan_and_no_other(bad: float) -> None:
+    x = normal(3000)
+    x[1500] = bad
+    decoded, loss = through(ShiftedWeights(8), x)
+    assert np.isnan(decoded[1024:2048]).all()
+    assert np.isfinite(decoded[:1024]).all()
+    assert np.isfinite(decoded[2048:]).all()
+    assert loss == Loss()
+
+
+def test_a_wide_range_does_not_overflow_and_one_beyond_float32_is_nan() -> None:
+    x = np.array([-1e38, 1e38, 0.0, 1e-45] * 300, np.float32)
+    decoded, _ = through(ShiftedWeights(8), x)
+    assert np.abs(decoded - x).max() < 4e35
+    decoded, loss = through(ShiftedWeights(8), 3 * x)
+    assert np.isnan(decoded).all()
+    assert loss == Loss()
+
+
+def test_codecs_are_read_as_they_are_written() -> None:
+    for text, codec in (
+        ("8", ShiftedWeights(8)),
+        ("shifted:4", ShiftedWeights(4)),
+        ("shifted:6:bucket=256:seed=9", ShiftedWeights(6, 256, 9)),
+    ):
+        assert ShiftedWeights.read(text) == codec
+        assert ShiftedWeights.read(str(codec)) == codec
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("7", "8, 6, 4 bits"),
+        ("rotated:8", "no codec 'rotated' for weights"),
+        ("shifted:8:clip=3", "no field 'clip'"),
+        ("shifted:8:bucket=some", "'some' is not a number"),
+        ("shifted:8:bucket=63", "multiple of 8"),
+        ("shifted:8:seed=4294967296", r"0\.\.2\^32"),
+        ("", "no codec ''"),
+    ],
+)
+def test_unknown_codecs_are_refused(text: str, wrong: str) -> None:
+    with pytest.raises(ConfigurationError, match=wrong):
+        ShiftedWeights.read(text)

@@ -1,0 +1,465 @@
+"""shard_codecs on four ranks. Run by rank_main.py; see test_shard_codecs.py."""
+
+from __future__ import annotations
+
+import copy
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+import fanin
+from fanin.errors import CollectiveMismatchError, ConfigurationError, UnsupportedError
+from fanin.host.torch import ShardCodecs, shard_codecs
+from tests.torch.training_checks import identical
+
+WIDTH, CLASSES = 64, 10
+STEPS = 6
+Codecs = dict[str, Any]
+BITS_8: Codecs = {"gradients": "8/8", "weights": "8"}
+BITS_4: Codecs = {"gradients": "4/8", "weights": "4"}
+EXACT: Codecs = {"gradients": None, "weights": None}
+
+
+class Block(nn.Module):
+    """A matrix, a norm and a bias, beside a residual path."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Same shape."""
+        moved: torch.Tensor = x + self.down(torch.relu(self.up(self.norm(x))))
+        return moved
+
+
+def network(blocks: int = 3) -> nn.Sequential:
+    """The same weights on every rank."""
+    torch.manual_seed(11)
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), *(Block() for _ in range(blocks)), nn.Linear(WIDTH, CLASSES))
+
+
+def world_mesh() -> DeviceMesh:
+    """All ranks, in one dimension."""
+    return init_device_mesh("cpu", (dist.get_world_size(),))
+
+
+def sharded(mesh: DeviceMesh | None = None, model: nn.Sequential | None = None, **given: Any) -> nn.Sequential:
+    """Every block by itself, and what is left with the root."""
+    model = network() if model is None else model
+    mesh = world_mesh() if mesh is None else mesh
+    for each in model:
+        if isinstance(each, Block):
+            fully_shard(each, mesh=mesh, **given)
+    fully_shard(model, mesh=mesh, **given)
+    return model
+
+
+def batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Classes that a linear map of the inputs decides."""
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    inputs = torch.randn(16, WIDTH, generator=generator)
+    truth = torch.randn(WIDTH, CLASSES, generator=torch.Generator().manual_seed(5))
+    return inputs, (inputs @ truth).argmax(-1)
+
+
+def train(model: nn.Module, steps: int = STEPS, first: int = 0, accumulate: int = 1) -> list[float]:
+    """SGD; this rank's losses."""
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
+    losses = []
+    for step in range(first, first + steps):
+        optimizer.zero_grad()
+        for part in range(accumulate):
+            if accumulate > 1:
+                assert isinstance(model, FSDPModule)
+                model.set_requires_gradient_sync(part == accumulate - 1)
+            inputs, classes = batch(dist.get_rank(), step * accumulate + part)
+            loss = nn.functional.cross_entropy(model(inputs).float(), classes) / accumulate
+            loss.backward()
+            losses.append(loss.item())
+        optimizer.step()
+    return losses
+
+
+def whole(model: nn.Module) -> list[torch.Tensor]:
+    """Every parameter, gathered exactly."""
+    return [p.full_tensor().detach() if isinstance(p, DTensor) else p.detach() for p in model.parameters()]
+
+
+def local(parameter: nn.Parameter) -> torch.Tensor:
+    """This rank's shard."""
+    assert isinstance(parameter, DTensor)
+    return parameter.to_local()
+
+
+def unshard_all(model: nn.Module) -> None:
+    """Gather every parameter group, through its codec."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.unshard()
+
+
+def reshard_all(model: nn.Module) -> None:
+    """Free what `unshard_all` has gathered."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+def flat(model: nn.Module) -> torch.Tensor:
+    """The same in one tensor."""
+    return torch.cat([each.double().reshape(-1) for each in whole(model)])
+
+
+def away(model: nn.Module, reference: torch.Tensor) -> float:
+    """Distance from the reference, as a share of how far that has come from the start."""
+    start = torch.cat([p.detach().double().reshape(-1) for p in network().parameters()])
+    return float((flat(model) - reference).norm() / (start - reference).norm())
+
+
+def reference_of(**given: Any) -> torch.Tensor:
+    """What training without codecs leads to."""
+    model = sharded(**given)
+    train(model)
+    return flat(model)
+
+
+def check_without_codecs_every_parameter_is_what_gloo_makes_of_it(rank: int, size: int) -> None:
+    gloo = DeviceMesh.from_group(dist.new_group(backend="gloo"), "cpu")
+    expected, plain, late = sharded(gloo), sharded(), sharded()
+    shard_codecs(late, **EXACT)
+    for model in (expected, plain, late):
+        train(model)
+    for name, one, other, third in zip(
+        dict(expected.named_parameters()), whole(expected), whole(plain), whole(late), strict=True
+    ):
+        scale = float(one.abs().max())
+        assert float((one - other).abs().max()) <= 1e-5 * scale, name
+        assert torch.equal(other, third), f"{name}: what is late is the same"
+
+
+def check_8_and_4_bits_train_nearly_as_float32_and_all_ranks_alike(rank: int, size: int) -> None:
+    reference = reference_of()
+    for codecs, share in ((BITS_8, 0.05), ({"gradients": "8/8", "weights": "6"}, 0.2), (BITS_4, 0.6)):
+        model = sharded()
+        shard_codecs(model, **codecs)
+        train(model)
+        assert away(model, reference) < share, (codecs, away(model, reference))
+        unshard_all(model)
+        for parameter in model.parameters():
+            identical(parameter)
+
+
+def check_a_small_text_transformer_ends_within_2_percent_of_float32s_loss(rank: int, size: int) -> None:
+    source = torch.frombuffer(bytearray(Path(textwrap.__file__).read_bytes()), dtype=torch.uint8).long()
+    windows = source[: len(source) // 33 * 33].view(-1, 33)
+
+    class Transformer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(7)
+            self.bytes, self.places = nn.Embedding(256, 32), nn.Embedding(32, 32)
+            self.layers = nn.ModuleList(
+                nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, batch_first=True, norm_first=True) for _ in range(2)
+            )
+            self.logits = nn.Linear(32, 256)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.bytes(x) + self.places.weight
+            for layer in self.layers:
+                x = layer(x, src_mask=nn.Transformer.generate_square_subsequent_mask(32), is_causal=True)
+            result: torch.Tensor = self.logits(x)
+            return result
+
+    ends = []
+    for codecs in (EXACT, BITS_8):
+        model = Transformer()
+        for layer in model.layers:
+            fully_shard(layer, mesh=world_mesh())
+        fully_shard(model, mesh=world_mesh())
+        shard_codecs(model, **codecs)
+        optimizer = torch.optim.AdamW(model.parameters(), 5e-3)
+        losses = []
+        for step in range(20):
+            own = torch.arange(4) + 4 * (rank + size * step)
+            chosen = windows[own % len(windows)]
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(chosen[:, :-1]).flatten(0, 1), chosen[:, 1:].flatten())
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        mean = torch.stack([losses[0], torch.stack(losses[-5:]).mean()])
+        dist.all_reduce(mean, dist.ReduceOp.AVG)
+        assert mean[1] < 0.8 * mean[0]
+        ends.append(float(mean[1]))
+    assert abs(ends[1] - ends[0]) < 0.02 * ends[0], ends
+
+
+def check_the_owner_computes_with_what_the_others_got_and_keeps_its_own(rank: int, size: int) -> None:
+    model = sharded()
+    before = [local(p).clone() for p in model.parameters()]
+    shard_codecs(model, gradients=None, weights="4")
+    unshard_all(model)
+    for (name, parameter), exact in zip(model.named_parameters(), before, strict=True):
+        identical(parameter)
+        if parameter.shape[0] % size:
+            continue
+        own = parameter.detach().chunk(size)[rank]
+        assert torch.equal(own, exact) == (parameter.dim() == 1), f"{name}: matrices are on the grid here as well"
+    reshard_all(model)
+    for parameter, exact in zip(model.parameters(), before, strict=True):
+        assert torch.equal(local(parameter), exact), "the sharded parameters are untouched"
+
+
+def check_forward_and_backward_of_a_step_see_the_same_weights(rank: int, size: int) -> None:
+    model = sharded()
+    seen: list[torch.Tensor] = []
+    shard_codecs(model, gradients="8/8", weights="4")
+    block = model[1]
+    assert isinstance(block, Block)
+
+    def look(module: nn.Module, *_: Any) -> None:
+        seen.append(block.up.weight.detach().clone())
+
+    block.up.register_forward_pre_hook(look)
+    block.up.register_full_backward_pre_hook(look)
+    train(model, steps=2)
+    assert len(seen) == 4
+    assert torch.equal(seen[0], seen[1])
+    assert torch.equal(seen[2], seen[3])
+    assert not torch.equal(seen[0], seen[2])
+
+
+def check_8_bits_take_at_most_27_percent_of_float32s_bytes(rank: int, size: int) -> None:
+    def moved(codecs: Codecs) -> float:
+        torch.manual_seed(1)
+        model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(3)))
+        for each in model:
+            fully_shard(each, mesh=world_mesh())
+        fully_shard(model)
+        state = shard_codecs(model, **codecs)
+        for _ in range(3):
+            model(torch.randn(4, 256)).square().mean().backward()
+        counted = state.traffic()
+        rows = state.statement()
+        assert sum(row.gathers for row in rows) == 6
+        if codecs["weights"] is not None:
+            assert all(row.weight_bytes <= 0.27 * row.plain_weight_bytes for row in rows)
+            assert all(row.gradient_bytes <= 0.27 * row.plain_gradient_bytes for row in rows)
+            assert all(0 < row.weight_nmse < 1e-3 and 0 < row.gradient_nmse < 0.01 for row in rows)
+            assert all(row.residual_norm > 0 for row in rows)
+        return float(counted["engine.bytes_out"] + counted.get("gloo.bytes", 0))
+
+    assert moved(BITS_8) <= 0.27 * moved(EXACT)
+
+
+def check_hybrid_shards_narrow_the_sum_over_replicas_as_well(rank: int, size: int) -> None:
+    mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("replicate", "shard"))
+    reference = reference_of()
+    model = sharded(mesh)
+    state = shard_codecs(model, **BITS_8)
+    train(model)
+    assert away(model, reference) < 0.05
+    assert sum(p.to_local().numel() for p in model.parameters() if isinstance(p, DTensor)) < len(reference)
+    replicas = mesh.get_group("replicate")
+    for each in model.parameters():
+        assert isinstance(each, DTensor)
+        other = each.to_local().clone()
+        dist.broadcast(other, src=dist.get_global_rank(replicas, 0), group=replicas)
+        assert torch.equal(other, each.to_local()), "replicas of a shard have the same bits"
+    owed = [each["owed_by_replicas"] for each in state.state_dict()["groups"].values()]
+    assert all(each is not None and bool(each.any()) for each in owed)
+
+
+def check_a_secondary_partition_is_gathered_exactly(rank: int, size: int) -> None:
+    for after_forward in (2, False):
+        model = sharded(reshard_after_forward=after_forward)
+        state = shard_codecs(model, **BITS_8)
+        train(model)
+        assert away(model, reference_of()) < 0.05
+        block = state.statement()[1]
+        assert block.gathers == (2 if after_forward else 1)
+        if after_forward:
+            assert 0.5 * block.plain_weight_bytes < block.weight_bytes < block.plain_weight_bytes
+
+
+def check_accumulation_checkpoints_and_a_late_sum_on_a_gradient_that_is_there(rank: int, size: int) -> None:
+    expected = sharded()
+    train(expected, accumulate=2)
+    model = network()
+    for index in range(1, 4):
+        model[index] = checkpoint_wrapper(model[index])
+    for each in model:
+        fully_shard(each, mesh=world_mesh())
+    fully_shard(model, mesh=world_mesh())
+    state = shard_codecs(model, **BITS_8)
+    train(model, accumulate=2)
+    assert away(model, flat(expected)) < 0.05
+    assert all(group["step"] == STEPS for group in state.state_dict()["groups"].values()), "one reduction per step"
+    summed = [sharded(), sharded()]
+    shard_codecs(summed[1], **EXACT)
+    for network_of_one in summed:
+        for step in range(3):
+            inputs, classes = batch(rank, step)
+            nn.functional.cross_entropy(network_of_one(inputs), classes).backward()
+    for one, other in zip(*(each.parameters() for each in summed), strict=True):
+        assert isinstance(one.grad, DTensor)
+        assert isinstance(other.grad, DTensor)
+        assert torch.equal(one.grad.to_local(), other.grad.to_local())
+
+
+def check_mixed_precision_and_bfloat16_parameters(rank: int, size: int) -> None:
+    reference = reference_of()
+    for policy in (
+        MixedPrecisionPolicy(param_dtype=torch.bfloat16),
+        MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
+        MixedPrecisionPolicy(param_dtype=torch.float16, reduce_dtype=torch.float16),
+    ):
+        model = sharded(mp_policy=policy)
+        state = shard_codecs(model, **BITS_8)
+        train(model)
+        assert away(model, reference) < 0.25, (policy, away(model, reference))
+        assert state.statement()[1].weight_bytes < 0.6 * state.statement()[1].plain_weight_bytes
+    model = sharded(model=network().to(torch.bfloat16))
+    shard_codecs(model, **BITS_8)
+    inputs, classes = batch(rank, 0)
+    nn.functional.cross_entropy(model(inputs.bfloat16()).float(), classes).backward()
+    for each in model.parameters():
+        assert each.grad is not None
+        assert each.grad.dtype == torch.bfloat16
+
+
+def check_frozen_unlike_and_uneven_parameters(rank: int, size: int) -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(2)
+            self.uneven, self.few = nn.Linear(7, 5), nn.Linear(5, 2)
+            self.frozen = nn.Parameter(torch.randn(33, 7), requires_grad=False)
+            self.rounded = nn.Parameter(torch.randn(3, 7, dtype=torch.bfloat16), requires_grad=False)
+            self.exact = nn.Parameter(torch.randn(3, 7, dtype=torch.float64), requires_grad=False)
+            self.unused = nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x + (x @ self.frozen.T @ self.frozen) * 0.01 + self.rounded.float().sum(0) + self.exact.float().sum(0)
+            result: torch.Tensor = self.few(self.uneven(x))
+            return result
+
+    results = []
+    for codecs in (EXACT, {"gradients": "8/8", "weights": "8"}):
+        model = Odd()
+        fully_shard(model, mesh=world_mesh())
+        state = shard_codecs(model, **codecs)
+        unshard_all(model)
+        identical(model.frozen)
+        identical(model.rounded)
+        assert torch.equal(model.exact, Odd().exact), "what no codec is for travels exactly"
+        reshard_all(model)
+        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+        for step in range(4):
+            optimizer.zero_grad()
+            inputs = torch.randn(8, 7, generator=torch.Generator().manual_seed(step * size + rank))
+            model(inputs).square().mean().backward()
+            optimizer.step()
+        results.append(flat(model))
+        assert next(iter(state.state_dict()["groups"].values()))["owed"] is None, "not all of them got a gradient"
+    assert float((results[0] - results[1]).norm() / results[0].norm()) < 0.02
+
+
+def check_a_restart_goes_on_to_the_same_bits(rank: int, size: int) -> None:
+    model = sharded()
+    state = shard_codecs(model, **BITS_4)
+    train(model, steps=3)
+    kept, owed = copy.deepcopy(model.state_dict()), copy.deepcopy(state.state_dict())
+    assert [(name, each.shape, each.dtype) for name, each in kept.items()] == [
+        (name, each.shape, each.dtype) for name, each in sharded().state_dict().items()
+    ]
+    train(model, steps=3, first=3)
+    again = sharded()
+    again.load_state_dict(kept)
+    restored = shard_codecs(again, **BITS_4)
+    restored.load_state_dict(owed)
+    assert restored.residual_norm() > 0
+    train(again, steps=3, first=3)
+    assert torch.equal(flat(model), flat(again))
+    with pytest.raises(ConfigurationError, match=r"not of '.*lanes:4/8"):
+        restored.load_state_dict({**owed, "gradients": "lanes:8/8"})
+    with pytest.raises(ConfigurationError, match="other names or shapes"):
+        restored.load_state_dict({**owed, "groups": {}})
+    restored.remove()
+    train(again, steps=1)
+    shard_codecs(again, **BITS_8).remove()
+
+
+def check_a_backward_that_fails_leaves_the_next_one_whole(rank: int, size: int) -> None:
+    models = [sharded(), sharded()]
+    shard_codecs(models[1], **EXACT)
+
+    def fail(gradient: torch.Tensor) -> None:
+        raise RuntimeError("on purpose")
+
+    def spoil(module: nn.Module, given: Any, output: torch.Tensor) -> None:
+        output.register_hook(fail)
+
+    inputs, classes = batch(rank, 0)
+    for model in models:
+        handle = model[1].register_forward_hook(spoil)
+        with pytest.raises(RuntimeError, match="on purpose"):
+            nn.functional.cross_entropy(model(inputs), classes).backward()
+        handle.remove()
+        assert isinstance(model, FSDPModule)
+        model.reset_iter_state()
+        train(model, steps=2)
+    assert torch.equal(flat(models[0]), flat(models[1])), "as with torch's own moves"
+
+
+def refused(model: nn.Module, error: type[Exception], words: str, **codecs: Any) -> None:
+    """One line that names the remedy."""
+    with pytest.raises(error, match=words) as raised:
+        shard_codecs(model, **codecs)
+    assert "\n" not in str(raised.value)
+
+
+def check_what_cannot_be_is_refused_with_a_remedy(rank: int, size: int) -> None:
+    refused(network(), ConfigurationError, "fully_shard\\(model\\) before")
+    refused(DistributedDataParallel(network()), ConfigurationError, "codec_hook")
+    refused(FullyShardedDataParallel(network(), device_id=torch.device("cpu")), ConfigurationError, "FSDP1")
+    gloo = DeviceMesh.from_group(dist.new_group(backend="gloo"), "cpu")
+    refused(sharded(gloo), ConfigurationError, "backend 'gloo'.*needs 'fanin'")
+    model = sharded()
+    refused(model, ConfigurationError, "there is no 'none'", gradients="none")
+    refused(model, ConfigurationError, "through lanes alone", gradients="rotated:4/8")
+    refused(model, ConfigurationError, "bits up / bits down", gradients="3/8")
+    refused(model, ConfigurationError, "8, 6, 4 bits", weights=5)
+    shard_codecs(model, **BITS_8)
+    refused(model, ConfigurationError, r"called once.*remove\(\)")
+    refused(
+        sharded(model=network().double()), UnsupportedError, "'0.weight' is torch.float64|'weight' is torch.float64"
+    )
+    ones = init_device_mesh("cpu", (size, 1), mesh_dim_names=("replicate", "shard"))
+    refused(sharded(ones), ConfigurationError, "nothing is gathered")
+    continues = dist.new_group(backend="fanin", pg_options=fanin.Options(on_worker_loss="continue"))
+    refused(sharded(DeviceMesh.from_group(continues, "cpu")), ConfigurationError, "on_worker_loss='raise'")
+
+
+def check_ranks_with_unlike_codecs_are_told(rank: int, size: int) -> None:
+    makers: list[Callable[[], ShardCodecs]] = [
+        lambda: shard_codecs(sharded(), weights=(8, 6)[rank % 2]),
+        lambda: shard_codecs(sharded(), gradients=("8/8", "4/8")[rank % 2]),
+        lambda: shard_codecs(sharded(), weights=f"shifted:8:seed={rank}"),
+    ]
+    for make in makers:
+        with pytest.raises(CollectiveMismatchError, match="another rank something else"):
+            make()
