@@ -56,6 +56,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "fanin p4 trace capture.pcap --program router.json --p4info router.p4info.txtpb --entries entries.txtpb",
         "fanin p4 trace 0200c0a80001020000000001080045000014 --p4runtime 127.0.0.1:9559 --port 2",
     ),
+    "vectors": ("fanin p4 vectors ptf-fanin",),
     "slots": ("fanin p4 slots --p4runtime 127.0.0.1:9559", "fanin p4 slots --job 1 --slot 0 --words"),
     "sharded": (
         "sudo fanin bench sharded --workers 8 --rate 100mbit --json rows.json",

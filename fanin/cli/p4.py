@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fanin.switch.p4runtime.controller.slots import JobOnDevice, Slot
     from fanin.switch.p4runtime.server.device import Device
 
-app = typer.Typer(no_args_is_help=True, help="P4 programs: run one, trace a packet, read the slots of a device.")
+app = typer.Typer(no_args_is_help=True, help="P4 programs: run one, trace a packet, read a device's slots, test one.")
 
 DEFAULT_SLOTS = 16
 MAX_PACKET_BYTES = 1 << 16
@@ -169,9 +169,20 @@ def slots(
         print("no job")
 
 
+def vectors(
+    folder: Annotated[Path, typer.Argument(help="Where to write them; made if need be.")],
+) -> None:
+    """Write golden vectors of the P4 program, with a test that PTF's own runner plays against any switch."""
+    load_p4()
+    from fanin.switch.p4runtime.vectors import export
+
+    _print([str(path) for path in export(folder)])
+
+
 app.command(epilog=epilog("run"))(run)
 app.command(epilog=epilog("trace"))(trace)
 app.command(epilog=epilog("slots"))(slots)
+app.command(epilog=epilog("vectors"))(vectors)
 
 
 # --- trace ---
