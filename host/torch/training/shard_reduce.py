@@ -24,7 +24,7 @@ from torch.autograd import Variable
 from torch.distributed import ReduceOp
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 
-from fanin.errors import UnsupportedError
+from fanin.errors import ConfigurationError, UnsupportedError
 from fanin.host.codecs.lanes import Lanes
 from fanin.host.codecs.shifted_weights import Loss
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
@@ -106,6 +106,11 @@ class ShardReduce(ReduceScatter):
             raise UnsupportedError(
                 f"{self._group.name!r}: gradients are reduced as {input_tensor.dtype}; codecs are for float32, "
                 "bfloat16 and float16. Remedy: MixedPrecisionPolicy(reduce_dtype=torch.float32), or gradients=None"
+            )
+        if not isinstance(group, FaninProcessGroup):
+            raise ConfigurationError(
+                f"{self._group.name!r}: the group of its reductions (set_separate_reduce_scatter_group) is not "
+                "fanin's. Remedy: init_process_group('fanin'), or no separate group"
             )
         op = op if type(op) is ReduceOp else ReduceOp(op)
         self._gather.step += 1
