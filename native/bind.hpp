@@ -102,6 +102,7 @@ class Attribute {
 inline Reduction reduction_from_python(const pybind11::handle& given) {
   static const Attribute source("source"), destination("destination"), count("count"), element("element"),
       lanes("lanes"), with("operator"), divisor("divisor"), factor("factor"), residual("residual"), keep_first("keep_first"), kept("kept"),
+      own_first("own_first"), own_count("own_count"),
       tag("tag"), signature("signature"), scale_code("scale_code"), passes("passes"), counts("counts");
   Reduction reduction;
   reduction.source = reinterpret_cast<const std::uint8_t*>(source.of<std::uintptr_t>(given));
@@ -115,7 +116,12 @@ inline Reduction reduction_from_python(const pybind11::handle& given) {
   reduction.residual = reinterpret_cast<float*>(residual.of<std::uintptr_t>(given));
   reduction.keep_first = keep_first.of<std::uint64_t>(given);
   reduction.keep_count = kept.of<std::uint64_t>(given);
-  reduction.tag = tag.of<std::uint8_t>(given);
+  if (const auto owns = own_count.of<std::int64_t>(given); owns >= 0) {
+    reduction.owned = true;
+    reduction.own_first = own_first.of<std::uint64_t>(given);
+    reduction.own_count = static_cast<std::uint64_t>(owns);
+  }
+  reduction.tag = tag.of<std::uint32_t>(given);
   reduction.signature = signature.of<std::uint32_t>(given);
   reduction.scale_code = scale_code.of<std::uint16_t>(given);
   reduction.passes = passes.of<bool>(given);

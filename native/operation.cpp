@@ -21,17 +21,20 @@ void check(const Reduction& asked, const WordCodec& codec, const JobSpec& spec) 
     throw std::invalid_argument("a pass has no part in agreeing on scale codes: give it a scale_code");
   if (!is_floating(asked.element) && (asked.divisor != 1.0 || asked.factor != 1.0))
     throw std::invalid_argument("integers are summed exactly: divide or multiply them outside");
+  if (asked.owned && !spec.synchronous())
+    throw std::invalid_argument("gathers and broadcasts need rounds that wait for every worker: an owner may be missing");
   const std::size_t size = element_bytes(asked.element);
+  const std::uint64_t given = asked.owned ? asked.own_count : asked.count;
   const auto source = reinterpret_cast<std::uintptr_t>(asked.source);
   const auto destination = reinterpret_cast<std::uintptr_t>(asked.destination);
-  const bool apart = destination + asked.keep_count * size <= source || destination >= source + asked.count * size;
-  if (asked.keep_count != 0 && !apart && destination != source + asked.keep_first * size)
+  const bool apart = destination + asked.keep_count * size <= source || destination >= source + given * size;
+  if (asked.keep_count != 0 && given != 0 && !apart && destination != source + (asked.keep_first - asked.own_first) * size)
     throw std::invalid_argument("destination overlaps source other than in place: reduce into separate memory");
 }
 
-// zlib.crc32(struct.pack("!QQBBB", ticket, count, element, number, tag)), as in host/machine/operation.py.
+// zlib.crc32(struct.pack("!QQBBI", ticket, count, element, number, tag)), as in host/machine/operation.py.
 std::uint32_t signature_of(std::uint64_t ticket, const Reduction& asked, const WordCodec& codec) {
-  std::uint8_t fields[19];
+  std::uint8_t fields[22];
   const auto store_be64 = [](std::uint8_t* at, std::uint64_t value) {
     store_be32(at, static_cast<std::uint32_t>(value >> 32));
     store_be32(at + 4, static_cast<std::uint32_t>(value));
@@ -40,7 +43,7 @@ std::uint32_t signature_of(std::uint64_t ticket, const Reduction& asked, const W
   store_be64(fields + 8, asked.count);
   fields[16] = static_cast<std::uint8_t>(asked.element);
   fields[17] = codec.number;
-  fields[18] = asked.tag;
+  store_be32(fields + 18, asked.tag);
   return crc32(fields, sizeof fields);
 }
 
@@ -81,27 +84,58 @@ void Operation::own_codes(std::uint64_t chunk, std::uint16_t* codes) const {
 
 void Operation::quantized(std::uint64_t chunk, const std::uint16_t* agreed, std::uint8_t* words) const {
   const std::uint64_t number = packet(chunk);
-  codec_->encode(number, own(codec_->span(number)), codes(agreed), words);
+  const PacketSpan at = codec_->span(number);
+  if (!owned()) return codec_->encode(number, own(at), codes(agreed), words);
+  const Range mine = own(Range{at.start, at.start + at.count});
+  const std::uint8_t* const from = asked_.source + (mine.first - asked_.own_first);
+  if (mine.count() == at.count) return codec_->encode(number, {from, at.count, 1.0, nullptr}, nullptr, words);
+  std::vector<std::uint8_t> whole(at.count);  // at the ends of what is owned
+  std::copy_n(from, mine.count(), whole.begin() + static_cast<std::ptrdiff_t>(mine.first - at.start));
+  codec_->encode(number, {whole.data(), at.count, 1.0, nullptr}, nullptr, words);
 }
 
-Kept Operation::kept(const PacketSpan& at) const {
+bool Operation::passes(std::uint64_t item) const {
+  if (!owned() || !carries_words(item)) return asked_.passes;
+  const PacketSpan at = codec_->span(packet(words_chunk(item)));
+  return own(Range{at.start, at.start + at.count}).count() == 0;
+}
+
+bool Operation::keeps(std::uint64_t item) const {
+  if (!carries_words(item) || forecasts) return true;
+  const Range wanted = kept(codec_->span(packet(words_chunk(item))));
+  return wanted.count() > (owned() ? own(wanted).count() : 0);
+}
+
+Operation::Range Operation::own(Range of) const {
+  const std::uint64_t first = std::min(std::max(of.first, asked_.own_first), of.last);
+  return {first, std::max(first, std::min(of.last, asked_.own_first + asked_.own_count))};
+}
+
+Operation::Range Operation::kept(const PacketSpan& at) const {
   const std::uint64_t first = std::max<std::uint64_t>(at.start, asked_.keep_first);
   const std::uint64_t last = std::min<std::uint64_t>(at.start + at.count, asked_.keep_first + asked_.keep_count);
-  if (first >= last) return {0, 0, nullptr};
-  return {static_cast<std::size_t>(first - at.start), static_cast<std::size_t>(last - first),
-          asked_.destination + (first - asked_.keep_first) * element_bytes(asked_.element)};
+  return {first, std::max(first, last)};
+}
+
+Kept Operation::place(const PacketSpan& at, Range elements) const {
+  return {static_cast<std::size_t>(elements.first - at.start), static_cast<std::size_t>(elements.count()),
+          asked_.destination + (elements.first - asked_.keep_first) * element_bytes(asked_.element)};
 }
 
 void Operation::store(std::uint64_t chunk, const std::uint16_t* agreed, const std::uint8_t* words,
                       std::uint32_t contributors, std::uint32_t shift) {
   const std::uint64_t number = packet(chunk);
   if (asked_.counts != nullptr) asked_.counts[number] = contributors;
-  const std::uint8_t* const collected = codec_->collect(number, words);
-  if (collected == nullptr) return;
+  const std::uint8_t* const collected = words == nullptr ? nullptr : codec_->collect(number, words);
+  if (collected == nullptr && (words != nullptr || codec_->in_one_flow)) return;
   const PacketSpan at = codec_->span(number);
   if (asked_.residual != nullptr) codec_->update_residual(own(at), codes(agreed));
-  const Kept keep = kept(at);
-  if (keep.count != 0) codec_->decode_narrowed(collected, at.count, codes(agreed), contributors, asked_.divisor, shift, keep);
+  if (collected == nullptr) return;
+  const Range wanted = kept(at);
+  const Range mine = owned() ? own(wanted) : Range{wanted.first, wanted.first};
+  for (const Range& part : {Range{wanted.first, mine.first}, Range{mine.last, wanted.last}})
+    if (part.count() != 0)
+      codec_->decode_narrowed(collected, at.count, codes(agreed), contributors, asked_.divisor, shift, place(at, part));
 }
 
 void Operation::store_zeros(std::uint64_t chunk) {

@@ -31,7 +31,12 @@ class Operation {
   bool forecasts = false;
   bool has_forecast = false;  // whether `forecast` was made: it stays what the words were quantized with
   Forecast forecast;
-  bool passes() const { return asked_.passes; }
+  // Every element has one worker that contributes it.
+  bool owned() const { return asked_.owned; }
+  // Whether this worker contributes nothing to the item.
+  bool passes(std::uint64_t item) const;
+  // Whether the words of the item's result are needed here.
+  bool keeps(std::uint64_t item) const;
   Shape shape() const { return {asked_.count, asked_.element, codec_->number}; }
 
   // --- items ---
@@ -58,7 +63,7 @@ class Operation {
   void own_codes(std::uint64_t chunk, std::uint16_t* codes) const;
   void quantized(std::uint64_t chunk, const std::uint16_t* agreed, std::uint8_t* words) const;
   // Writes a chunk's result to the destination, and what quantizing lost to the residual.
-  // `shift`: of a sum that the switch has narrowed.
+  // `words`: null where none are kept. `shift`: of a sum that the switch has narrowed.
   void store(std::uint64_t chunk, const std::uint16_t* agreed, const std::uint8_t* words, std::uint32_t contributors,
              std::uint32_t shift = 0);
   // The same for a round that nobody contributed to; without agreed codes.
@@ -71,8 +76,16 @@ class Operation {
     return {asked_.source + at.start * element_bytes(asked_.element), at.count, asked_.factor,
             asked_.residual == nullptr ? nullptr : asked_.residual + at.start};
   }
-  // Which of the elements are kept, and where they go.
-  Kept kept(const PacketSpan& at) const;
+  struct Range {
+    std::uint64_t first;
+    std::uint64_t last;
+    std::uint64_t count() const { return last - first; }
+  };
+  // Of elements [first, last): those that are this worker's own; an empty range is at an end of that.
+  Range own(Range of) const;
+  Range kept(const PacketSpan& at) const;
+  // Where elements of a packet go.
+  Kept place(const PacketSpan& at, Range elements) const;
 
   // The scale codes of a chunk's blocks: those agreed on, or the one that was given.
   const std::uint16_t* codes(const std::uint16_t* agreed) const {

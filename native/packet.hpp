@@ -70,7 +70,8 @@ constexpr bool legal_lanes(const Header& header) {
   if (header.lanes == 0) return true;
   const std::uint32_t up = lane_bits_up(header.lanes), down = lane_bits_down(header.lanes);
   const bool with_words = header.kind == Kind::contribution || header.kind == Kind::result || header.kind == Kind::answer;
-  return with_words && (header.flags & (FLAG_PASS | FLAG_BARE)) == 0 && up >= 2 && up <= down && down >= 4;
+  const std::uint32_t without_words = header.kind == Kind::contribution ? FLAG_PASS : FLAG_PASS | FLAG_BARE;
+  return with_words && (header.flags & without_words) == 0 && up >= 2 && up <= down && down >= 4;
 }
 
 inline Header load_header(const std::uint8_t* at) {

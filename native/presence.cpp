@@ -34,6 +34,10 @@ void Presence::peers_gone(std::uint32_t lost, std::uint32_t left, double now) {
   if (lost != 0) fail(WorkersGone{.lost = lost, .left = left});
 }
 
+void Presence::missing(std::uint32_t workers) {
+  if (joined()) fail(WorkersGone{.lost = workers, .left = left_});
+}
+
 void Presence::members_are(std::uint32_t change, std::uint32_t members, std::uint64_t base) {
   if (!joined() || !survives_loss_ || change <= change_) return;
   events_.push_back(MembersChanged{

@@ -32,6 +32,8 @@ class Presence : public Keepalive {
   // Returns the round trip in seconds if it answers the last HELLO.
   std::optional<double> welcome(std::uint32_t sequence, std::uint32_t lost, std::uint32_t left, double now);
   void peers_gone(std::uint32_t lost, std::uint32_t left, double now);
+  // A round that needed all workers has closed without these.
+  void missing(std::uint32_t workers);
   void members_are(std::uint32_t change, std::uint32_t members, std::uint64_t base);
   void branch(Reason reason, double now);
   void refused(Reason reason);

@@ -17,7 +17,8 @@ inline std::size_t element_bytes(Element element) {
 
 enum class Operator : std::uint8_t { sum, min, max, product, band, bor, bxor };
 
-inline constexpr std::uint32_t EXACT = 0;  // in the place of a lane width
+inline constexpr std::uint32_t EXACT = 0;    // in the place of a lane width
+inline constexpr std::uint32_t COPIED = 65;  // the same: bytes, each of which has an owner
 
 // In the place of a lane width: 96 plus Header.lanes of wide sums, fanin.numerics.reduction.WIDE_SUMS.
 inline bool is_wide_sum(std::uint32_t lanes) {
@@ -36,7 +37,10 @@ struct Reduction {
   float* residual = nullptr;
   std::uint64_t keep_first = 0;
   std::uint64_t keep_count = 0;
-  std::uint8_t tag = 0;
+  bool owned = false;           // every element has one worker that contributes it; `source` is what this one does:
+  std::uint64_t own_first = 0;
+  std::uint64_t own_count = 0;
+  std::uint32_t tag = 0;
   std::uint32_t signature = 0;
   std::uint16_t scale_code = 0;     // of every element, agreed beforehand; 0: agreed chunk by chunk
   bool passes = false;              // contribute nothing

@@ -86,7 +86,7 @@ std::uint32_t SlotRing::missing() const {
 }
 
 SlotOutcome SlotRing::contribute(std::uint32_t slot, std::uint32_t worker, std::uint32_t base, const Contribution* given,
-                                 SwitchQueue& queue, bool late) {
+                                 SwitchQueue& queue, const Manner& manner) {
   Slot& state = slot_at(slot);
   const std::uint32_t open = state.open;
   if (base > open || base == MAX_BASE) return {.verdict = Verdict::future};
@@ -102,14 +102,19 @@ SlotOutcome SlotRing::contribute(std::uint32_t slot, std::uint32_t worker, std::
   Facts& facts = *reinterpret_cast<Facts*>(entry);
   if (given != nullptr && state.count != 0 && facts.contributors != 0 && !takes(facts, *given))
     return {.verdict = Verdict::mismatch};
+  if (state.count != 0 && manner.signature != 0 && facts.signature != 0 && manner.signature != facts.signature)
+    return {.verdict = Verdict::mismatch};
 
   arrived = {.tag = base, .bitmap = before | bit};
   if ((arrived.bitmap & live_) == live_) ++state.floor;
   if (state.count == 0) {
     if (facts.queue_mark != 0) queue.copy_out(facts.queue_mark);
     facts = {};
+    state.bare = 0;
   }
-  const std::uint32_t count = state.count + (late && given == nullptr ? 0 : 1);
+  if (facts.contributors == 0 && facts.signature == 0) facts.signature = manner.signature;
+  if (manner.bare && stale == 0) state.bare |= bit;
+  const std::uint32_t count = state.count + (manner.late && given == nullptr ? 0 : 1);
   const bool closes = due(state, count);
   if (given != nullptr) {
     add(slot, entry, *given, closes);
@@ -189,7 +194,7 @@ void SlotRing::close(std::uint32_t slot, Slot& state, std::uint8_t* entry) const
                        .generation = generation_,
                        .slot = slot,
                        .base = state.open,
-                       .signature = facts.signature,
+                       .signature = facts.contributors == 0 ? 0 : facts.signature,
                        .bitmap = arrived.tag == state.open ? arrived.bitmap : 0,
                        .contributors = static_cast<std::uint16_t>(facts.contributors),
                        .code_count = static_cast<std::uint8_t>(facts.code_count),
@@ -229,7 +234,8 @@ void SlotRing::make_contribution(std::uint32_t slot, Slot& state, std::uint8_t* 
   store_header(image, {.kind = Kind::contribution,
                        .job = uplink_->job,
                        .worker = uplink_->worker,
-                       .flags = static_cast<std::uint8_t>(flags_ | (facts.contributors == 0 ? FLAG_PASS : 0)),
+                       .flags = static_cast<std::uint8_t>(flags_ | (facts.contributors == 0 ? FLAG_PASS : 0) |
+                                                          (all_bare(slot) ? FLAG_BARE : 0)),
                        .generation = uplink_->generation,
                        .slot = slot,
                        .base = state.open,

@@ -2,7 +2,7 @@
 //
 // A slot's registers are one record; with S = 0 that is half a cache line:
 //
-//     floor | open | count | - | arrived[0].tag | arrived[0].bitmap | arrived[1].tag | ...       32 bits each
+//     floor | open | count | bare | arrived[0].tag | arrived[0].bitmap | arrived[1].tag | ...    32 bits each
 //
 // A ring entry holds one round. Its words are summed up at the place where they will be sent from, and stand on a cache
 // line boundary, so header and codes stand right before them, wherever that is for a round with and one without codes:
@@ -44,6 +44,13 @@ struct Contribution {
   std::uint8_t lanes = 0;          // what the words hold, where lanes are added up one by one: Header.lanes
 };
 
+// What else it says, or a pass.
+struct Manner {
+  bool late = false;            // of a pass
+  bool bare = false;            // who sent it keeps none of the round's words
+  std::uint32_t signature = 0;  // 0 says nothing
+};
+
 struct SlotOutcome {
   Verdict verdict = Verdict::accepted;
   bool closed = false;      // round `number` is to be multicast
@@ -64,9 +71,13 @@ class SlotRing {
   void set_quorum(std::uint32_t quorum);
   void set_staleness(std::uint32_t staleness) { staleness_ = staleness; }
 
-  // Base `base` of `worker`, or a pass, `late` or not, when `given` is null. Copies out of `queue` a result that must make room.
+  // Base `base` of `worker`, or a pass when `given` is null. Copies out of `queue` a result that must make room.
   SlotOutcome contribute(std::uint32_t slot, std::uint32_t worker, std::uint32_t base, const Contribution* given,
-                         SwitchQueue& queue, bool late = false);
+                         SwitchQueue& queue, const Manner& manner);
+  // Of the open round, or of the last one that closed: the workers that keep none of its words.
+  std::uint32_t bare(std::uint32_t slot) const { return slot_at(slot).bare; }
+  // At a leaf, of a complete round: whether none of its workers keeps any.
+  bool all_bare(std::uint32_t slot) const { return (slot_at(slot).bare & live_) == live_; }
   // The round that can close after a change of live, K or S.
   std::optional<std::uint32_t> poke(std::uint32_t slot);
 
@@ -104,13 +115,13 @@ class SlotRing {
     std::uint32_t floor;
     std::uint32_t open;
     std::uint32_t count;
-    std::uint32_t unused;
+    std::uint32_t bare;
 
     Arrived* arrived() { return reinterpret_cast<Arrived*>(this + 1); }
     const Arrived* arrived() const { return reinterpret_cast<const Arrived*>(this + 1); }
   };
   struct Facts {
-    std::uint32_t signature;
+    std::uint32_t signature;  // of contributions; while there is none, the first that a pass has said
     std::uint32_t contributors;
     std::uint16_t code_count;
     std::uint8_t in_wire_order;  // the words are, though the round is open: a leaf's, complete

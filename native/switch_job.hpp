@@ -59,6 +59,17 @@ struct SwitchJob {
   }
   std::span<const Address> audience() const { return {listeners.data(), listener_count}; }
 
+  // The audience in two: the workers that are not in `bare`, and those that are. Writes all to `numbers`; the first part's size.
+  std::size_t audience_but(std::uint32_t bare, std::array<Address, MAX_WORKERS>& numbers) const {
+    std::size_t first = 0, last = listener_count;
+    for (std::uint32_t worker = 0; worker < spec.workers; ++worker)
+      if (has(registered & ~left & ~bare, worker)) numbers[first++] = sources[worker];
+    const std::size_t whole = first;
+    for (std::uint32_t worker = 0; worker < spec.workers && first < last; ++worker)
+      if (has(registered & ~left & bare, worker)) numbers[first++] = sources[worker];
+    return whole;
+  }
+
   // After any change of who is registered, left or evicted.
   void update_audience() {
     registered &= ring.live();

@@ -20,7 +20,7 @@ void SwitchMachine::State::ascend(SwitchJob& job, std::uint32_t slot) {
 void SwitchMachine::State::ask_parent(SwitchJob& job, std::uint32_t slot) {
   const std::uint32_t number = job.ring.open(slot);
   const Header up = load_header(job.ring.result(slot, number).data());
-  if ((up.flags & FLAG_PASS) == 0) return ascend(job, slot);
+  if ((up.flags & FLAG_PASS) == 0 || (up.flags & FLAG_BARE) != 0) return ascend(job, slot);
   const std::size_t bytes = datagram_bytes(job.spec.codes_per_packet, job.spec.words_per_packet);
   if (!takes(job.tally, bytes, 1)) return;
   const Uplink& uplink = job.uplink->uplink();
@@ -131,9 +131,13 @@ void SwitchMachine::State::receive_from_parent(SwitchJob& job, const Parsed& pac
 // The parent's result of a round, or its answer to a contribution that was sent again.
 void SwitchMachine::State::descend(SwitchJob& job, const Parsed& packet, double now) {
   const Header& header = packet.header;
+  const bool asked = header.base == job.ring.open(header.slot) && job.ring.complete(header.slot);
   if (header.kind == Kind::answer && (header.flags & FLAG_BARE) != 0) {
-    if (job.ring.complete(header.slot) && header.base == job.ring.open(header.slot)) ask_parent(job, header.slot);
-    return;
+    // It has all that workers need which keep no words, if it has the codes.
+    const bool enough = asked && job.ring.all_bare(header.slot) &&
+                        header.code_count == job.ring.result(header.slot, header.base)[OFFSET_CODE_COUNT];
+    if (asked && !enough) ask_parent(job, header.slot);
+    if (!enough) return;
   }
   const Contribution result = {.signature = header.signature,
                                .codes = packet.codes,

@@ -292,7 +292,8 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
                               .contributors = job.spec.branches ? std::max<std::uint32_t>(header.contributors, 1) : 1,
                               .lanes = header.lanes};
   const SlotOutcome outcome =
-      job.ring.contribute(header.slot, header.worker, header.base, passes ? nullptr : &given, queue, late);
+      job.ring.contribute(header.slot, header.worker, header.base, passes ? nullptr : &given, queue,
+                          {.late = late, .bare = (header.flags & FLAG_BARE) != 0, .signature = header.signature});
   switch (outcome.verdict) {
     case Verdict::accepted:
       ++(passes ? job.tally.passes : job.tally.contributions);

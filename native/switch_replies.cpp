@@ -1,5 +1,6 @@
 // What a switch sends to workers: results, answers, and news of what was refused and of who is gone.
 #include <algorithm>
+#include <array>
 
 #include "checksum.hpp"
 #include "switch_machine_state.hpp"
@@ -35,6 +36,17 @@ Header reply_to(const Header& header, Kind kind) {
           .generation = header.generation,
           .slot = header.slot,
           .base = header.base};
+}
+
+// Of a result: its length without its words.
+std::size_t bare_bytes(std::span<const std::uint8_t> result) { return datagram_bytes(result[OFFSET_CODE_COUNT], 0); }
+
+// Writes a result without its words to `datagram`, which has bare_bytes.
+void make_bare(std::span<const std::uint8_t> result, std::span<std::uint8_t> datagram) {
+  std::ranges::copy(result.first(datagram.size()), datagram.begin());
+  datagram[OFFSET_FLAGS] |= FLAG_BARE;
+  datagram[OFFSET_LANES] = 0;
+  store_be32(datagram.data() + OFFSET_CHECKSUM, 0);
 }
 
 void finish(std::span<std::uint8_t> datagram) {
@@ -82,8 +94,23 @@ void SwitchMachine::State::echo(std::span<const std::uint8_t> probe, Address sou
 void SwitchMachine::State::multicast(SwitchJob& job, std::uint32_t slot, std::uint32_t number) {
   ++job.tally.rounds;
   const std::span<const std::uint8_t> datagram = job.ring.result(slot, number);
-  if (takes(job.tally, datagram.size(), job.listener_count))
-    queue.push_in_place(datagram, job.ring.queue_mark(slot, number), job.audience());
+  const std::size_t without_words = bare_bytes(datagram);
+  const std::uint32_t bare = without_words == datagram.size() ? 0 : job.ring.bare(slot);
+  if (bare == 0) {
+    if (takes(job.tally, datagram.size(), job.listener_count))
+      queue.push_in_place(datagram, job.ring.queue_mark(slot, number), job.audience());
+    return;
+  }
+  std::array<Address, MAX_WORKERS> numbers;
+  const std::size_t keepers = job.audience_but(bare, numbers);
+  const std::span<const Address> others(numbers.data() + keepers, job.listener_count - keepers);
+  if (takes(job.tally, datagram.size(), keepers))
+    queue.push_in_place(datagram, job.ring.queue_mark(slot, number), {numbers.data(), keepers});
+  if (!takes(job.tally, without_words, others.size())) return;
+  const std::span<std::uint8_t> copy = queue.push(without_words, others);
+  make_bare(datagram, copy);
+  finish(copy);
+  job.keys.finish(copy);
 }
 
 // With the result if what asked for it was as long, or else bare: who forges a source must not amplify.
@@ -91,10 +118,16 @@ void SwitchMachine::State::answer(SwitchJob& job, const Header& header, std::siz
   ++job.tally.answers;
   const std::uint32_t arrived = job.ring.arrived(header.slot, header.base);
   const std::span<const std::uint8_t> result = job.ring.result(header.slot, header.base);
-  if (result.size() > asked_bytes) return answer_bare(job, header, header.base, arrived, source);
-  if (!takes(job.tally, result.size(), 1)) return;
-  const std::span<std::uint8_t> datagram = queue.push(result.size(), {&source, 1});
-  std::ranges::copy(result, datagram.begin());
+  const std::size_t without_words = bare_bytes(result);
+  const bool bare = (header.flags & FLAG_BARE) != 0 && without_words != result.size();
+  const std::size_t bytes = bare ? without_words : result.size();
+  if (bytes > asked_bytes) return answer_bare(job, header, header.base, arrived, source);
+  if (!takes(job.tally, bytes, 1)) return;
+  const std::span<std::uint8_t> datagram = queue.push(bytes, {&source, 1});
+  if (bare)
+    make_bare(result, datagram);
+  else
+    std::ranges::copy(result, datagram.begin());
   datagram[OFFSET_KIND] = static_cast<std::uint8_t>(Kind::answer);
   datagram[OFFSET_WORKER] = header.worker;
   store_be32(datagram.data() + OFFSET_BITMAP, arrived);

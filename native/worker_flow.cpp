@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "packet.hpp"
+
 namespace fanin {
 
 // Where the machine writes its packets: the first carrier that has room.
@@ -47,17 +49,19 @@ class WorkerFlow::Outbox final : public WorkerSink {
   bool bypassing_ = false;
 };
 
-// What comes in goes to the machine. Answers go out whenever about a train's worth has come.
+// What comes in goes to the machine. Answers go out whenever there is about a train of them: to a result without words,
+// too, a contribution of full length may be the answer.
 class WorkerFlow::Intake final : public Inbox {
  public:
-  explicit Intake(WorkerFlow& flow) : flow_(flow) {}
+  Intake(WorkerFlow& flow, const JobSpec& spec)
+      : flow_(flow), packet_bytes_(datagram_bytes(spec.codes_per_packet, spec.words_per_packet)) {}
 
   void take(std::span<const Arrival> batch) override {
     const double now = monotonic_now();
     for (const Arrival& arrival : batch) {
       if (arrival.bytes.empty() && !flow_.bypasses_.empty()) continue;  // a doorbell: it has done its work
       flow_.machine_.receive_datagram(arrival.bytes, arrival.source, now);
-      unanswered_bytes_ += arrival.bytes.size();
+      unanswered_bytes_ += packet_bytes_;
     }
   }
 
@@ -73,6 +77,7 @@ class WorkerFlow::Intake final : public Inbox {
 
  private:
   WorkerFlow& flow_;
+  std::size_t packet_bytes_;
   std::size_t unanswered_bytes_ = 0;
 };
 
@@ -91,7 +96,7 @@ WorkerFlow::WorkerFlow(const JobSpec& spec, const WorkerPath& path, std::uint32_
       base_(BASE.open_worker(path)),
       machine_(spec, path.worker, SWITCH, path.token, flow, flow_count, connect_timeout_s, newcomer),
       outbox_(std::make_unique<Outbox>(*this)),
-      intake_(std::make_unique<Intake>(*this)),
+      intake_(std::make_unique<Intake>(*this, spec)),
       my_bit_(std::uint32_t{1} << path.worker) {
   poller_.watch(base_->fd(), SWITCH);
   for (const BypassRow& row : fanin::bypasses()) {
@@ -146,7 +151,10 @@ bool WorkerFlow::pump(bool reads_base) {
     const double now = monotonic_now();
     const std::optional<double> timer = machine_.next_timer();
     const bool overdue = timer && *timer <= now;
-    if (overdue) machine_.handle_timer(now);
+    if (overdue) {
+      send(now);  // what has not waited need not go by the base carrier
+      machine_.handle_timer(now);
+    }
     send(now, overdue);
     failure = report();
     poller_.alarm_at(machine_.next_timer());

@@ -378,14 +378,21 @@ void WorkerMachine::State::result(const Parsed& packet, double now) {
     return drop(Reason::future);
   }
   Operation& operation = stream_.operation(slot);
+  const bool keeps = operation.keeps(item);
+  const bool enough = !keeps && header.code_count == operation.code_count && packet.word_count == 0;
+  const bool bare = header.kind == Kind::answer && (header.flags & FLAG_BARE) != 0;  // may say nothing of what is summed
+  const bool acknowledged = (header.bitmap >> worker_ & 1) != 0;
   const bool of_passes_only =
-      header.contributors == 0 && header.code_count == 0 && packet.word_count == 0 && operation.code_count == 0;
-  const bool bare = header.kind == Kind::answer && (header.flags & FLAG_BARE) != 0;  // says nothing of what is summed
+      header.contributors == 0 && header.code_count == 0 && packet.word_count == 0 && operation.code_count == 0 && !bare;
   if (header.signature != operation.signature && !of_passes_only && !bare) return drop(Reason::mismatch);
-  if (bare) {
+  if (of_passes_only && operation.owned() && acknowledged) {
+    presence_.refused(Reason::mismatch);  // somebody else was to contribute: another collective, or root
+    return drop(Reason::mismatch);
+  }
+  if (bare && !(enough && acknowledged)) {
     // Without this worker's bit it says where a newcomer stands (catch_up.hpp), asked before it was in step.
     // Once accepted, what was sent again since, or the timer, brings the result.
-    if (accepted_[slot] != 0 || (header.bitmap >> worker_ & 1) == 0) {
+    if (accepted_[slot] != 0 || !acknowledged) {
       ++counters_.duplicates;
       return;
     }
@@ -396,7 +403,7 @@ void WorkerMachine::State::result(const Parsed& packet, double now) {
   }
   // The round closed without this worker's contribution, which may have been lost, or be on its way to a later round. If
   // the result were stored now, an in-place reduction would have nothing to send again; the retransmission's answer tells.
-  if (header.kind == Kind::result && (header.bitmap >> worker_ & 1) == 0 && accepted_[slot] == 0) {
+  if (header.kind == Kind::result && !acknowledged && accepted_[slot] == 0) {
     ++counters_.unacknowledged;
     closed_[slot] = std::max(closed_[slot], std::uint64_t{header.base} + 1);  // later ones may have come before it
     return;
@@ -405,7 +412,11 @@ void WorkerMachine::State::result(const Parsed& packet, double now) {
   const std::size_t words = operation.result_word_count(item);
   const bool fits = header.code_count == operation.code_count && packet.word_count == words + forecasts * AGE_WORDS &&
                     without_shift(header.lanes) == lanes_of_result(operation.lanes());
-  if (!fits && !of_passes_only) return drop(Reason::length);
+  if (!fits && !enough && !of_passes_only) return drop(Reason::length);
+  if (const std::uint32_t missing = spec_.full_mask() & ~header.bitmap; operation.owned() && missing != 0) {
+    presence_.missing(missing);
+    return drop(Reason::evicted);
+  }
   // Of one round at a time, an answer with the result shows that the round had closed: so the multicast of it was lost. With
   // more history the answer may be about a round that others closed long ago.
   if (header.kind == Kind::answer && spec_.history() == SYNCHRONOUS_HISTORY) {
@@ -420,7 +431,9 @@ void WorkerMachine::State::result(const Parsed& packet, double now) {
   if (operation.carries_words(item)) {
     const std::uint64_t chunk = operation.words_chunk(item);
     const std::uint16_t* const agreed = forecasts ? operation.forecast.codes.data() : stream_.agreed_codes(item);
-    if (of_passes_only)
+    if (!keeps)
+      operation.store(chunk, agreed, nullptr, header.contributors);
+    else if (of_passes_only)
       operation.store_zeros(chunk);
     else
       operation.store(chunk, agreed, packet.words, header.contributors, lane_shift(header.lanes));
@@ -536,9 +549,10 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
   const bool forecasts = stream_.forecasts(slot);
   // A pass that is accepted is sent again as zeros of the result's length: see host/machine/worker_machine.py.
   // So is what is shorter than its result.
-  const bool passes = operation.passes() && accepted_[slot] == 0;
-  const bool asks = accepted_[slot] != 0 &&
-                    (operation.passes() || operation.result_word_count(item) > operation.word_count(item));
+  const bool keeps = operation.keeps(item);
+  const bool asks = keeps && accepted_[slot] != 0 &&
+                    (operation.passes(item) || operation.result_word_count(item) > operation.word_count(item));
+  const bool passes = operation.passes(item) && !asks;
   const std::size_t words = passes ? 0
                             : asks ? operation.result_word_count(item)
                                    : operation.word_count(item) + forecasts * AGE_WORDS;
@@ -550,6 +564,7 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
   contribution.slot = slot;
   contribution.bitmap = order();
   contribution.base = static_cast<std::uint32_t>(base);
+  if (!keeps) contribution.flags |= FLAG_BARE;
   if (passes)
     contribution.flags |= static_cast<std::uint8_t>(closed_[slot] > base ? FLAG_PASS | FLAG_LATE : FLAG_PASS);
   contribution.signature = operation.signature;

@@ -14,7 +14,17 @@ from fanin.emulation.simulator.machines import SwitchType
 from fanin.emulation.simulator.simulation import simulate
 from fanin.emulation.simulator.violations import ViolationError
 from fanin.protocol.wire import Packet, Reason
-from fanin.switch.machine.slot_machine import Arrived, Contribution, Membership, Outcome, Round, Slot, Verdict
+from fanin.switch.machine.slot_machine import (
+    PLAIN,
+    Arrived,
+    Contribution,
+    Manner,
+    Membership,
+    Outcome,
+    Round,
+    Slot,
+    Verdict,
+)
 from fanin.switch.machine.switch_job import SwitchJob
 from fanin.switch.machine.switch_machine import SwitchMachine
 
@@ -25,12 +35,12 @@ MAX_SCHEDULES = 600
 class ForgetsATag(Slot):
     """Takes an entry over for a later base, and leaves the bits of the former one in it."""
 
-    def contribute(self, worker: int, base: int, given: Contribution | None, *, late: bool = False) -> Outcome:
+    def contribute(self, worker: int, base: int, given: Contribution | None, manner: Manner = PLAIN) -> Outcome:
         entry = base % self.membership.history
         tag, bitmap = self.arrived[entry]
         if tag < base <= self.open:
             self.arrived[entry] = Arrived(base, bitmap)
-        return super().contribute(worker, base, given, late=late)
+        return super().contribute(worker, base, given, manner)
 
 
 class RemembersTooLittle(Slot):
@@ -40,9 +50,9 @@ class RemembersTooLittle(Slot):
         super().__init__(dataclasses.replace(membership, history=membership.history - 1))
         self._job = membership
 
-    def contribute(self, worker: int, base: int, given: Contribution | None, *, late: bool = False) -> Outcome:
+    def contribute(self, worker: int, base: int, given: Contribution | None, manner: Manner = PLAIN) -> Outcome:
         self._follow()
-        return super().contribute(worker, base, given, late=late)
+        return super().contribute(worker, base, given, manner)
 
     def poke(self) -> tuple[int, Round] | None:
         self._follow()
@@ -56,8 +66,8 @@ class RemembersTooLittle(Slot):
 class AddsADuplicate(Slot):
     """Adds a contribution to the open round again when it comes again."""
 
-    def contribute(self, worker: int, base: int, given: Contribution | None, *, late: bool = False) -> Outcome:
-        outcome = super().contribute(worker, base, given, late=late)
+    def contribute(self, worker: int, base: int, given: Contribution | None, manner: Manner = PLAIN) -> Outcome:
+        outcome = super().contribute(worker, base, given, manner)
         if outcome.verdict is Verdict.DUPLICATE and given is not None and self.count:
             at = self.open % self.membership.history
             self.sums[at] = self.sums[at].plus(given, self.membership.accumulator_bytes)
@@ -77,8 +87,8 @@ class ClosesEarly(Slot):
 class SkipsThePassRule(Slot):
     """Notes who passed, and does not count the pass as an arrival."""
 
-    def contribute(self, worker: int, base: int, given: Contribution | None, *, late: bool = False) -> Outcome:
-        return super().contribute(worker, base, given, late=late or given is None)
+    def contribute(self, worker: int, base: int, given: Contribution | None, manner: Manner = PLAIN) -> Outcome:
+        return super().contribute(worker, base, given, manner._replace(late=manner.late or given is None))
 
 
 def machine_of(slot_type: type[Slot]) -> type[SwitchMachine]:

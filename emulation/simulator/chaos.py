@@ -14,10 +14,12 @@ from typing import Literal, get_args
 
 from fanin.emulation.simulator.links import Link
 from fanin.emulation.simulator.scenario import (
+    MOVES,
     OF_A_LEAF,
     OF_A_WORKER,
     OF_ALL,
     TUNES,
+    Collective,
     Direction,
     Fault,
     FaultKind,
@@ -75,6 +77,7 @@ def draw(seed: int, chaos: Chaos | None = None) -> Scenario:
         _job(dice, chaos, tree=leaves > 0 and (position == 0 or dice.random() < 0.5))
         for position in range(dice.choice((1, 1, 1, 2)))
     )
+    jobs = tuple(_with_rule(random.Random(f"{seed}, rule of job {index}"), job) for index, job in enumerate(jobs))
     jobs = tuple(_widened(random.Random(f"{seed}, lanes of job {index}"), job) for index, job in enumerate(jobs))
     faults = tuple(_fault(dice, chaos, jobs, leaves) for _ in range(dice.randint(0, chaos.faults)))
     for index, job in enumerate(jobs):
@@ -131,6 +134,16 @@ def _job(dice: random.Random, chaos: Chaos, *, tree: bool) -> JobPlan:
         tree=tree,
         start_s=dice.choice((0.0, 0.0, 0.01)),
     )
+
+
+def _with_rule(dice: random.Random, job: JobPlan) -> JobPlan:
+    """Half of the synchronous jobs have a rule on who adds and who keeps."""
+    if job.every_chunk_has_a_slot or dice.random() < 0.5:
+        return job
+    collective = dice.choice(get_args(Collective)[1:])
+    if collective in MOVES:
+        job = dataclasses.replace(job, element="int32", short=0, steady_steps=1)
+    return dataclasses.replace(job, collective=collective)
 
 
 def _widened(dice: random.Random, job: JobPlan) -> JobPlan:

@@ -14,7 +14,8 @@ from fanin.emulation.simulator import oracle
 from fanin.emulation.simulator.ledger import JobLedger
 from fanin.emulation.simulator.machines import WorkerType
 from fanin.emulation.simulator.network import Network
-from fanin.emulation.simulator.scenario import JobPlan
+from fanin.emulation.simulator.rule import Rule
+from fanin.emulation.simulator.scenario import MOVES, JobPlan
 from fanin.emulation.simulator.switch_host import Note, SwitchHost
 from fanin.emulation.simulator.violations import AgreementError, ConservationError
 from fanin.emulation.simulator.worker import RESTART_S, Phase, Process
@@ -68,6 +69,7 @@ class SimulatedJob:
         self._accounts: dict[int, dict[int, Account]] = {}
         """By generation and rank, of workers that are done."""
         self._gone_wrong: set[int] = set()
+        self.rule = Rule(plan)
         self.inputs = functools.lru_cache(maxsize=None)(self._inputs)
 
     @property
@@ -101,6 +103,9 @@ class SimulatedJob:
         """A worker holds the result of a step: all hold the same, and integers hold what the switch multicast."""
         assert process.spec is not None
         assert process.ledger is not None
+        if self.plan.collective != "all_reduce":
+            self._check_rule(process, step, array)
+            return
         held = array.tobytes()
         if self.results.setdefault((process.generation, step), held) != held:
             raise AgreementError(f"{process}: another worker holds another result of step {step}")
@@ -115,6 +120,18 @@ class SimulatedJob:
             return
         if told.tobytes() != right.tobytes():
             raise ConservationError(f"{process}: step {step} came to {right[:4]}..., not {told[:4]}...")
+
+    def _check_rule(self, process: Process, step: int, array: Array) -> None:
+        """A worker holds what it keeps of a step, and the rest is as it was."""
+        assert process.spec is not None
+        assert process.ledger is not None
+        if self.plan.collective not in MOVES and process.ledger.live != process.spec.full_mask:
+            return  # a sum goes on without a worker that was evicted
+        inputs = [self.inputs(rank, step) for rank in range(self.plan.workers)]
+        total = None if self.plan.collective in MOVES else self._expected(process, step)
+        right = self.rule.result(process.rank, step, inputs, total)
+        if array.tobytes() != right.tobytes():
+            raise ConservationError(f"{process}: {self.plan.collective} {step} left {array[:4]}..., not {right[:4]}...")
 
     def _told(self, ledger: JobLedger, step: int, chunk: int) -> Array:
         """The words of a chunk of a step, as they were multicast; integers only, whose chunks are items."""
@@ -199,7 +216,9 @@ class SimulatedJob:
 
     def _settle(self, ledger: JobLedger) -> None:
         """All is contributed: results and open rounds together are what was put in, to the bit (integers only)."""
-        if self.plan.element != "int32" or self.plan.tree:  # a tree's results are compared with the inputs one by one
+        if (
+            self.plan.element != "int32" or self.plan.tree or self.plan.collective in MOVES
+        ):  # a tree's results are compared with the inputs one by one
             return
         chunks, size = self.plan.chunks, self.plan.words_per_packet
         for index, slot in enumerate(ledger.slots):

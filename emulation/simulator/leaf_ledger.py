@@ -9,16 +9,18 @@ The rules of fanin.emulation.simulator.ledger on contributions, answers and audi
   | what goes up is, to the bit, exactly what was accepted since the round opened              | conservation |
   | it goes up as soon as all of the leaf's workers have contributed ...                       | progress     |
   | ... and no earlier                                                                         | staleness    |
+  | it asks for a bare result where all of the leaf's workers do, and only there               | conservation |
   | a result that is multicast is the parent's, of a round that this leaf has contributed to   | agreement    |
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 
-from fanin.emulation.simulator.ledger import Closed, JobLedger, SlotLedger
+from fanin.emulation.simulator.ledger import NO_WORDS, Closed, JobLedger, SlotLedger
 from fanin.emulation.simulator.machines import Switch
 from fanin.emulation.simulator.violations import AgreementError, ConservationError, ProgressError, StalenessError
 from fanin.protocol.job import JobSpec
@@ -44,13 +46,19 @@ class LeafLedger(JobLedger):
         slot, what = self.slots[packet.slot], f"{self}: slot {packet.slot}, round {packet.base} on its way up"
         if packet.base != slot.open or not self._due(slot):
             raise StalenessError(f"{what}: round {slot.open} is open and holds {slot.arrivals} arrivals")
+        again = self._ascended[packet.slot] == packet.base
+        if again and not (packet.contributors or packet.flags & Flag.PASS) and slot.contributors == 0:
+            if packet.words.any() or any(packet.codes):
+                raise ConservationError(f"{what} asks for the result of a pass, and does not say nothing")
+            return
         words, lanes = slot.sent
-        held = (slot.contributors, slot.codes, slot.contributors == 0, lanes)
-        facts = (packet.contributors, packet.codes, bool(packet.flags & Flag.PASS), packet.lanes)
+        flags = {Flag.PASS: slot.contributors == 0, Flag.BARE: slot.bare & self.live == self.live}
+        held = (slot.contributors, slot.codes, list(flags.values()), lanes)
+        facts = (packet.contributors, packet.codes, [bool(packet.flags & flag) for flag in flags], packet.lanes)
         if facts != held or not np.array_equal(packet.words, words):
             raise ConservationError(
-                f"{what} has contributors, codes, pass, lanes {facts} and words {packet.words[:4].tolist()}..., but "
-                f"{held} and {words[:4].tolist()}... were accepted"
+                f"{what} has contributors, codes, [pass, bare], lanes {facts}, words {packet.words[:4].tolist()}..., "
+                f"but {held} and {words[:4].tolist()}... were accepted"
             )
         self._ascended[packet.slot] = packet.base
 
@@ -64,8 +72,12 @@ class LeafLedger(JobLedger):
     def result(self, packet: Packet, destinations: Sequence[int]) -> None:
         """A result was multicast."""
         slot, what = self.slots[packet.slot], f"{self}: slot {packet.slot}, result {packet.base}"
-        if sorted(destinations) != self._audience():
-            raise AgreementError(f"{what} went to {sorted(destinations)} and is for {self._audience()}")
+        if self._second_half(slot, packet, destinations, what):
+            return
+        descended = self.parent.slots[packet.slot].results[packet.base : packet.base + 1]
+        all_bare = slot.bare & self.live == self.live  # then the parent has sent no words, or words that nobody keeps
+        has_words = bool(descended) and len(descended[0].words) > 0 and (len(packet.words) > 0 or not all_bare)
+        self._check_audience(slot, packet, destinations, what, has_words=has_words or bool(packet.flags & Flag.BARE))
         if packet.bitmap != slot.accepted.get(slot.open, 0):
             raise ConservationError(
                 f"{what} has bitmap {packet.bitmap:#x}, not {slot.accepted.get(slot.open, 0):#x}: what was accepted"
@@ -79,6 +91,8 @@ class LeafLedger(JobLedger):
         if packet.base >= len(told):
             raise AgreementError(f"{what}: its parent has closed {len(told)} rounds, so there is no such result")
         right = told[packet.base]
+        if packet.flags & Flag.BARE or (slot.bare & self.live == self.live and not len(packet.words)):
+            right = dataclasses.replace(right, words=NO_WORDS, lanes=None)
         facts = (packet.contributors, packet.codes, packet.signature, packet.lanes)
         if facts != (right.contributors, right.codes, right.signature, right.lanes) or not np.array_equal(
             packet.words, right.words
@@ -90,5 +104,7 @@ class LeafLedger(JobLedger):
         slot.close(Closed(packet.words, packet.codes, packet.signature, packet.contributors, packet.lanes))
 
     def _settle_slot(self, index: int, slot: SlotLedger) -> None:
+        if slot.others:
+            raise AgreementError(f"{self}: slot {index}, round {slot.open - 1}: {slot.others} were told nothing")
         if slot.arrivals and self._due(slot) and self._ascended[index] != slot.open:
             raise ProgressError(f"{self}: slot {index}, round {slot.open} is complete and did not go up")

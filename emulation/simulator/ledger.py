@@ -17,7 +17,8 @@ Rules of this file
   | rounds close in order, each no earlier than quorum and bound allow ...                     | staleness    |
   | ... and no later (told by the counter where nobody is left to be told the result)          | progress     |
   | an answer is the result that was multicast, with the bits of everybody accepted by now     | agreement    |
-  | a multicast goes once to everybody who is registered and has not left                      | agreement    |
+  | a multicast goes once to everybody who is registered and has not left: whole to those      | agreement    |
+  | that keep words of it, without words to those that have said that they keep none           |              |
 """
 
 from __future__ import annotations
@@ -69,6 +70,10 @@ class SlotLedger:
     signature: int = 0
     contributors: int = 0
     arrivals: int = 0
+    bare: int = 0
+    """Mask of the workers that keep no words of it."""
+    others: list[int] = field(default_factory=list)
+    """Of the round that closed last: addresses that its bare result has still to go to."""
     results: list[Closed] = field(default_factory=list)
     accepted: dict[int, int] = field(default_factory=dict)
     """By base, the mask of the workers whose contribution was accepted."""
@@ -86,6 +91,8 @@ class SlotLedger:
         """Enter an accepted contribution, which holds that many: of a leaf, those of its round."""
         self.arrivals += not packet.flags & Flag.LATE
         self.accepted[packet.base] = self.accepted.get(packet.base, 0) | 1 << packet.worker
+        if packet.flags & Flag.BARE and packet.base == self.open:
+            self.bare |= 1 << packet.worker
         if packet.flags & Flag.PASS:
             return
         self.given[packet.base] = self.given.get(packet.base, 0) | 1 << packet.worker
@@ -116,7 +123,7 @@ class SlotLedger:
         words, lanes = self.sent
         self.results.append(result or Closed(words, self.codes, self.signature, self.contributors, lanes))
         self.words, self.codes, self.signature, self.lanes = NO_WORDS, (), 0, None
-        self.contributors = self.arrivals = 0
+        self.contributors = self.arrivals = self.bare = 0
 
 
 class JobLedger:
@@ -245,6 +252,8 @@ class JobLedger:
     def result(self, packet: Packet, destinations: Sequence[int]) -> None:
         """A round was multicast."""
         slot, what = self.slots[packet.slot], f"{self}: slot {packet.slot}, result {packet.base}"
+        if self._second_half(slot, packet, destinations, what):
+            return
         if packet.base != slot.open:
             raise AgreementError(f"{what} was multicast while round {slot.open} is open")
         if not self._due(slot):
@@ -253,6 +262,9 @@ class JobLedger:
                 f"(bound {self.staleness}): too early"
             )
         words, lanes = slot.sent
+        has_words = len(words) > 0
+        if packet.flags & Flag.BARE:
+            words, lanes = NO_WORDS, None
         facts = (slot.contributors, slot.codes, slot.accepted.get(slot.open, 0), lanes)
         told = (packet.contributors, packet.codes, packet.bitmap, packet.lanes)
         if told != facts or not np.array_equal(packet.words, words):
@@ -260,9 +272,32 @@ class JobLedger:
                 f"{what} is not what was accepted: contributors, codes, bitmap, lanes {facts} and words "
                 f"{words[:4].tolist()}..., but it has {told} and {packet.words[:4].tolist()}..."
             )
-        if sorted(destinations) != self._audience():
-            raise AgreementError(f"{what} went to {sorted(destinations)} and is for {self._audience()}")
+        self._check_audience(slot, packet, destinations, what, has_words=has_words)
         slot.close()
+
+    def _check_audience(
+        self, slot: SlotLedger, packet: Packet, destinations: Sequence[int], what: str, *, has_words: bool
+    ) -> None:
+        """The first multicast of a round went to all of those that it is for."""
+        bare = {self.sources[worker] for worker in self.sources if has_words and slot.bare >> worker & 1}
+        keepers = [each for each in self._audience() if each not in bare]
+        others = [each for each in self._audience() if each in bare]
+        wanted = others if packet.flags & Flag.BARE else keepers
+        if sorted(destinations) != wanted or (packet.flags & Flag.BARE and keepers):
+            raise AgreementError(f"{what} went to {sorted(destinations)}; it is for {keepers}, and bare for {others}")
+        slot.others = [] if packet.flags & Flag.BARE else others
+
+    def _second_half(self, slot: SlotLedger, packet: Packet, destinations: Sequence[int], what: str) -> bool:
+        """Whether this is the bare result of the round that has just closed."""
+        if packet.base != slot.open - 1 or not slot.others or not packet.flags & Flag.BARE:
+            return False
+        result = slot.results[-1]
+        facts = (result.contributors, result.codes, slot.accepted.get(packet.base, 0), None, 0)
+        told = (packet.contributors, packet.codes, packet.bitmap, packet.lanes, len(packet.words))
+        if told != facts or sorted(destinations) != slot.others:
+            raise AgreementError(f"{what}, bare, has {told} for {sorted(destinations)}, not {facts} for {slot.others}")
+        slot.others = []
+        return True
 
     def answer(self, packet: Packet, destination: int) -> None:
         """A worker was told a result by itself."""
@@ -279,6 +314,8 @@ class JobLedger:
         if packet.bitmap != slot.accepted.get(packet.base, 0):
             raise AgreementError(f"{what} has bitmap {packet.bitmap:#x}, not {slot.accepted.get(packet.base, 0):#x}")
         if packet.flags & Flag.BARE:
+            if len(packet.words) or packet.lanes:
+                raise AgreementError(f"{what} is bare and has {len(packet.words)} words")
             return
         result = slot.results[packet.base]
         facts = (result.contributors, result.codes, result.lanes)
@@ -298,6 +335,8 @@ class JobLedger:
             raise ConservationError(f"{self}: the switch counts {self._counters['rounds']} rounds, and {closed} closed")
 
     def _settle_slot(self, index: int, slot: SlotLedger) -> None:
+        if slot.others:
+            raise AgreementError(f"{self}: slot {index}, round {slot.open - 1}: {slot.others} were told nothing")
         if not slot.arrivals or not self._due(slot):
             return
         if self._audience():

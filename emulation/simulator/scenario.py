@@ -101,6 +101,11 @@ class Fault:
         return self.at_s + self.for_s
 
 
+Collective = Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast"]
+MOVES: tuple[Collective, ...] = ("all_gather", "broadcast")
+"""Those that add nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlan:
     """A job and its work: every worker reduces `steps` arrays of `chunks` packets each, one after another."""
@@ -122,6 +127,9 @@ class JobPlan:
     lanes: str = ""
     """Bits up / bits down of wide sums; float32. In a tree 4/8 and 2/8, whose leaves lose nothing. Empty: lanes of 32
     bits."""
+    collective: Collective = "all_reduce"
+    """What a step is: every worker keeps the whole sum, or a part; or no sum, but parts that each have an owner (whose
+    turn it is to broadcast goes round). Synchronous, apart from the first."""
     steady_steps: int = 1
     """Steps for which the largest magnitude of a worker's array stays the same; float32. 1: it never does."""
     steps: int = 6
@@ -172,6 +180,7 @@ class JobPlan:
         if self.every_chunk_has_a_slot:
             check(self.chunks == self.slots, "job: with staleness, quorum or passes, chunks must be slots")
             check(self.element == "int32", "job: with staleness, quorum or passes, element must be int32")
+            check(self.collective == "all_reduce", "job: with staleness, quorum or passes, collective is all_reduce")
             check(not self.tree, "job: a tree is synchronous: no staleness, quorum, passes or on_worker_loss")
 
     @property

@@ -26,6 +26,7 @@ from fanin.emulation.simulator.event_queue import EventQueue
 from fanin.emulation.simulator.ledger import JobLedger
 from fanin.emulation.simulator.machines import Worker, WorkerType
 from fanin.emulation.simulator.network import Network, Node
+from fanin.emulation.simulator.rule import Rule
 from fanin.emulation.simulator.scenario import JobPlan
 from fanin.emulation.simulator.stale_work import StaleWork
 from fanin.emulation.simulator.switch_host import Note, SwitchHost
@@ -74,6 +75,10 @@ class Launcher(Protocol):
     @property
     def inputs(self) -> Callable[[int, int], Array]:
         """What a rank reduces in a step."""
+
+    @property
+    def rule(self) -> Rule:
+        """Who adds and who keeps, where not everybody does both."""
 
     def explained(self, process: Process, explanation: control.Explanation) -> None:
         """A worker that failed was told why."""
@@ -306,6 +311,11 @@ class Process:
         plan = self.job.plan
         array = np.array(self.job.inputs(self.rank, step))
         self._arrays[step] = array
+        if plan.collective != "all_reduce":
+            self._machine.submit(self.job.rule.reduction(self.rank, step, array))
+            self._submitted += 1
+            self.job.network.speak(self.node)
+            return
         self._machine.submit(
             Reduction(
                 source=array.ctypes.data,

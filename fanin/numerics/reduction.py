@@ -19,6 +19,9 @@ in the order of ranks (fanin/numerics/exact.py): exact for every operator, at N 
 
 FIRST_NAMED_CODEC, LAST_NAMED_CODEC = 64, 127
 """In the place of a lane width: a codec of its own (host/codecs/words), such as integers in narrow lanes."""
+COPIED = FIRST_NAMED_CODEC + 1
+"""In the place of a lane width: bytes as they are, four to a word, which nothing is to carry out of: of each byte, one
+rank's alone is not zero."""
 
 
 WIDE_SUMS = {96 + 15: (8, 8), 96 + 11: (4, 8), 96 + 10: (4, 4), 96 + 7: (2, 8), 96 + 6: (2, 4)}
@@ -95,10 +98,15 @@ class Reduction:
 
     Only elements [keep_first, keep_first + keep_count) of the result are written, the first of them at `destination`:
     all for an all-reduce, one's own part for a reduce-scatter, none for a rank that is not the root of a reduce.
+
+    With lanes = COPIED, what is summed are bytes of which each has one owner: this rank contributes elements
+    [own_first, own_first + own_count) alone, and passes where it has none: a part of an all-gather, all of a broadcast
+    at its root. It is not sent what it contributed itself, so own elements are not written.
     """
 
     source: int
-    """Address of `count` contiguous elements. May equal destination."""
+    """Address of `count` contiguous elements, or of the `own_count` ones. May be where they have their place in
+    `destination`."""
     destination: int
     """Address that receives `keep_count` elements; unused when that is 0."""
     count: int
@@ -116,8 +124,11 @@ class Reduction:
     keep_first: int = 0
     keep_count: int = -1
     """-1: all."""
+    own_first: int = 0
+    own_count: int = -1
+    """With lanes = COPIED: how many elements this rank contributes. -1, otherwise: all of them, as all ranks do."""
     tag: int = 0
-    """8 bits that must agree between ranks, as the ticket, count, element and lanes must: what the sum is for."""
+    """32 bits that must agree between ranks, as the ticket, count, element and lanes must: what the sum is for."""
     signature: int = 0
     """32 bits that must agree between ranks; the engine makes one from all that must agree when 0. In a job with
     staleness it must be given, the same for all rounds: contributions of several meet in one."""
@@ -144,6 +155,14 @@ class Reduction:
             raise ConfigurationError("an exact reduction has no scale_code and no pass")
         if self.count < 0 or self.keep_first < 0 or self.keep_first + self.kept > self.count:
             raise ConfigurationError(f"keeping [{self.keep_first}, +{self.kept}) of {self.count} elements")
+        if self.own_count >= 0 and self.lanes != COPIED:
+            raise ConfigurationError("elements with an owner (own_count) travel as they are: lanes = COPIED")
+        if self.own_count >= 0 and not 0 <= self.own_first <= self.count - self.own_count:
+            raise ConfigurationError(f"owning [{self.own_first}, +{self.own_count}) of {self.count} elements")
+        if self.own_count >= 0 and (self.passes or self.counts):
+            raise ConfigurationError(
+                "elements with an owner: their rank passes where it has none, and none are counted"
+            )
         if self.residual and not (self.element.floating and self.element is not Element.FLOAT64):
             raise ConfigurationError(f"error feedback is for float32, float16 and bfloat16, not {self.element.name}")
         if not 0 <= self.scale_code < 0xFFFF or (self.scale_code and not self.element.floating):

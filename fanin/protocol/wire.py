@@ -127,7 +127,8 @@ class Flag(enum.IntFlag):
     CHECKSUM = 2
     """The checksum field holds a CRC-32 (IEEE 802.3, as zlib.crc32) of the datagram with that field zero."""
     BARE = 4
-    """This answer acknowledges and carries no result (targets that cannot read and add in one pass)."""
+    """Of a contribution: its sender keeps none of the round's words, so its result may leave them out. Of a result:
+    they are left out. Of an answer: it acknowledges, and carries no words."""
     LATE = 8
     """With PASS: the sender has seen that round `base` is over, so this arrival lets others go on past it (it moves
     the floor) and does not count towards the quorum of the round that is open now. Without PASS it is illegal."""
@@ -177,10 +178,10 @@ class WireError(ValueError):
 
 
 WITH_LANES = (Kind.CONTRIBUTION, Kind.RESULT, Kind.ANSWER)
-"""Kinds whose `lanes` field may say something; in all others, in passes and in bare answers it is 0."""
+"""Kinds whose `lanes` field may say something; in all others, in passes, bare results and answers it is 0."""
 _KNOWN_FLAGS = sum(flag.value for flag in Flag)  # an int: ~ of an IntFlag would forget the unknown bits
-_NO_WORDS: npt.NDArray[np.uint32] = np.empty(0, np.uint32)
-_NO_WORDS.flags.writeable = False
+NO_WORDS: npt.NDArray[np.uint32] = np.empty(0, np.uint32)
+NO_WORDS.flags.writeable = False
 
 
 class LaneField(NamedTuple):
@@ -244,7 +245,7 @@ class Packet:
     bitmap: int = 0
     contributors: int = 0
     codes: tuple[int, ...] = ()
-    words: npt.NDArray[np.uint32] = field(default_factory=lambda: _NO_WORDS)
+    words: npt.NDArray[np.uint32] = field(default_factory=lambda: NO_WORDS)
     lanes: LaneField | None = None
     """Of a contribution to a round with an accumulator per lane, and of its result; None: words are added whole."""
 
@@ -267,7 +268,7 @@ class Packet:
         signature: int = 0,
         bitmap: int = 0,
         contributors: int = 0,
-        words: npt.NDArray[np.uint32] = _NO_WORDS,
+        words: npt.NDArray[np.uint32] = NO_WORDS,
     ) -> Packet:
         """One to the sender of this: same job, worker, generation, slot and base; a checksum if this had one."""
         return Packet(
@@ -300,7 +301,8 @@ def parse(data: bytes | bytearray | memoryview) -> Packet:
     words_at = HEADER_BYTES + codes_bytes(code_count)
     if len(data) > MAX_DATAGRAM_BYTES or code_count > MAX_CODES or len(data) < words_at or (len(data) - words_at) % 4:
         raise WireError(Reason.LENGTH, f"{len(data)} bytes with {code_count} codes is no legal length")
-    if flags & ~_KNOWN_FLAGS or (lanes and (kind not in WITH_LANES or flags & (Flag.PASS | Flag.BARE))):
+    wordless = flags & Flag.PASS or (flags & Flag.BARE and kind != Kind.CONTRIBUTION)
+    if flags & ~_KNOWN_FLAGS or (lanes and (kind not in WITH_LANES or wordless)):
         raise WireError(Reason.LENGTH, f"reserved bits are set: flags {flags:#x}, lanes {lanes:#x}")
     summed = LaneField.parse(lanes)
     if flags & Flag.CHECKSUM:

@@ -17,6 +17,17 @@ Rules of this file
 * One that fits into a packet with the age of a forecast (host/machine/scale_forecast.py) `forecasts`: it has a single
   item, that carries codes and words in its first round, and takes a second one, of words, where the forecast was wrong.
 
+* Who contributes and who keeps is a rule of the reduction, and shows packet by packet:
+
+  | the packet's elements                        | this worker         | its result is                               |
+  |----------------------------------------------|---------------------|---------------------------------------------|
+  | have owners, and none of them is its own     | passes              |                                             |
+  | have owners, and some are its own            | sends those, and    |                                             |
+  |                                              | zeros for the rest  |                                             |
+  | have no owners                               | sends its own       |                                             |
+  | some are kept, and not all of these its own  |                     | codes and words                             |
+  | none are kept, or only its own               |                     | bare: codes, and no words (`keeps` is False) |
+
 * `source` is only read, and `destination` and `residual` are only written when a chunk's result is stored; so a chunk
   can be encoded again, to the same bits, until then, also where source and destination are the same memory.
 """
@@ -42,7 +53,7 @@ from fanin.numerics.reduction import Reduction
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import LaneField
 
-AGREED = struct.Struct("!QQBBB")
+AGREED = struct.Struct("!QQBBI")
 """Facts that must be alike on every rank, hashed into the signature: ticket, count, element, codec's number, tag."""
 
 _NO_CODES: Codes = np.empty(0, np.uint16)
@@ -59,16 +70,21 @@ def memory(address: int, count: int, dtype: type[np.generic]) -> npt.NDArray[Any
 def check(reduction: Reduction, codec: WordCodec, spec: JobSpec) -> None:
     """Raise ConfigurationError for a reduction that would be computed wrongly."""
     element, size = reduction.element, reduction.element.bytes
+    if reduction.own_count >= 0 and not spec.synchronous:
+        raise ConfigurationError(
+            "gathers and broadcasts need rounds that wait for all workers: an owner may be missing"
+        )
     if codec.scaled and spec.largest_staleness and not reduction.scale_code:
         raise ConfigurationError("floating point through a job with staleness > 0: rounds would mix scales")
     if reduction.passes and element.floating and not reduction.scale_code:
         raise ConfigurationError("a pass has no part in agreeing on scale codes: give it a scale_code")
     if not element.floating and (reduction.divisor != 1.0 or reduction.factor != 1.0):
         raise ConfigurationError(f"{element.name} is summed exactly: divide or multiply it outside")
-    in_place = reduction.source + reduction.keep_first * size
+    given = reduction.count if reduction.own_count < 0 else reduction.own_count
+    in_place = reduction.source + (reduction.keep_first - reduction.own_first) * size
     ends_before = reduction.destination + reduction.kept * size <= reduction.source
-    starts_after = reduction.destination >= reduction.source + reduction.count * size
-    if reduction.kept and not (ends_before or starts_after or reduction.destination == in_place):
+    starts_after = reduction.destination >= reduction.source + given * size
+    if reduction.kept and given and not (ends_before or starts_after or reduction.destination == in_place):
         raise ConfigurationError("destination overlaps source other than in place: reduce into separate memory")
 
 
@@ -153,6 +169,29 @@ class Operation:
         chunk = self.words_chunk(item)
         return 0 if chunk is None else self.codec.result_word_count(self._packet(chunk))
 
+    def passes(self, item: int) -> bool:
+        """Whether this worker contributes nothing to the item."""
+        chunk = self.words_chunk(item)
+        if not self.owned or chunk is None:
+            return self.reduction.passes
+        first, last = self._own(*self._elements(chunk))
+        return first == last
+
+    def keeps(self, item: int) -> bool:
+        """Whether the words of the item's result are needed here."""
+        chunk = self.words_chunk(item)
+        if chunk is None or self.forecasts:  # (no words; or words that say whether the forecast held)
+            return True
+        start, end = self._elements(chunk)
+        first, last = max(start, self.reduction.keep_first), min(end, self.reduction.keep_first + self.reduction.kept)
+        own_first, own_last = self._own(first, last) if self.owned else (first, first)
+        return last - first > own_last - own_first
+
+    @property
+    def owned(self) -> bool:
+        """Whether every element has one worker that contributes it."""
+        return self.reduction.own_count >= 0
+
     @property
     def lanes(self) -> LaneField | None:
         """What every contribution of this operation says of its words."""
@@ -177,16 +216,16 @@ class Operation:
         codes = self._codes(chunk, agreed)
         return self.codec.encode(self._packet(chunk), x, codes, self.reduction.factor, residual)
 
-    def store(self, chunk: int, agreed: Codes, words: Words, contributors: int, shift: int = 0) -> None:
+    def store(self, chunk: int, agreed: Codes, words: Words | None, contributors: int, shift: int = 0) -> None:
         """Write a chunk's result to the destination, and what quantizing lost to the residual.
 
-        `shift`: of a sum that the switch has narrowed.
+        `words`: None where none are kept. `shift`: of a sum that the switch has narrowed.
         """
         asked, packet = self.reduction, self._packet(chunk)
         if asked.counts:
             memory(asked.counts + 4 * packet, 1, np.uint32)[:] = contributors
-        collected = self.codec.collect(packet, words)
-        if collected is None:
+        collected = None if words is None else self.codec.collect(packet, words)
+        if collected is None and (words is not None or not asked.residual or self.codec.in_one_flow):
             return
         start, count = self.codec.span(packet)
         codes = self._codes(chunk, agreed)
@@ -194,16 +233,32 @@ class Operation:
         # Before the result is written: in place, that overwrites x.
         if residual is not None:
             residual[:] = self.codec.residual_after(x, codes, asked.factor, residual)
-        if max(start, asked.keep_first) < min(start + count, asked.keep_first + asked.kept):
+        if collected is not None and self._is_kept(start, start + count):
             y = self.codec.decode_narrowed(collected, count, codes, contributors, asked.divisor, shift)
             self._write(y, start)
 
+    def _is_kept(self, start: int, end: int) -> bool:
+        return max(start, self.reduction.keep_first) < min(end, self.reduction.keep_first + self.reduction.kept)
+
     def _write(self, result: npt.NDArray[Any], start: int) -> None:
-        """Copy what is kept of elements from `start` on to the destination."""
+        """Copy what is kept of elements from `start` on to the destination, own ones apart."""
         asked = self.reduction
         first, last = max(start, asked.keep_first), min(start + len(result), asked.keep_first + asked.kept)
         destination = memory(asked.destination, asked.kept, DTYPES[asked.element])
-        destination[first - asked.keep_first : last - asked.keep_first] = result[first - start : last - start]
+        own_first, own_last = self._own(first, last) if self.owned else (first, first)
+        for begin, end in ((first, own_first), (own_last, last)):
+            destination[begin - asked.keep_first : end - asked.keep_first] = result[begin - start : end - start]
+
+    def _elements(self, chunk: int) -> tuple[int, int]:
+        """The elements of a chunk: the first, and one past the last."""
+        start, count = self.codec.span(self._packet(chunk))
+        return start, start + count
+
+    def _own(self, first: int, last: int) -> tuple[int, int]:
+        """Which elements of [first, last) are this worker's; an empty range is at an end of that."""
+        begin = min(max(first, self.reduction.own_first), last)
+        end = max(begin, min(last, self.reduction.own_first + self.reduction.own_count))
+        return begin, end
 
     def _packet(self, chunk: int) -> int:
         """The number of a chunk of this flow among those of all."""
@@ -221,6 +276,12 @@ class Operation:
     def _inputs(self, chunk: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32] | None]:
         start, count = self.codec.span(self._packet(chunk))
         asked = self.reduction
+        if self.owned:
+            first, last = self._own(start, start + count)
+            x = np.zeros(count, DTYPES[asked.element])
+            own = asked.source + (first - asked.own_first) * asked.element.bytes
+            x[first - start : last - start] = memory(own, last - first, DTYPES[asked.element])
+            return x, None
         x = memory(asked.source + start * asked.element.bytes, count, DTYPES[asked.element])
         residual = memory(asked.residual + start * 4, count, np.float32) if asked.residual else None
         return x, residual

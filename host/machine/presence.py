@@ -88,6 +88,11 @@ class Presence(Keepalive):
         if lost:
             self._fail(WorkersGone(lost, left))
 
+    def missing(self, workers: int) -> None:
+        """A round that needed all workers has closed without these: the controller has taken them out of the job."""
+        if self.joined:
+            self._fail(WorkersGone(workers, self._left))
+
     def members_are(self, change: int, members: int, base: int) -> None:
         """WELCOME or NOTICE says who the members are after `change` changes."""
         # Only a higher count is news: packets overtake each other, and WELCOME repeats what a NOTICE has said.

@@ -18,7 +18,9 @@ Rules of this file
   | base is before the slot's current item                  | duplicate: counted                                     |
   | base is after it, or the item was never sent            | heard of (RoundHeard), for a RESULT; FUTURE: counted   |
   | another signature, unless nobody contributed            | MISMATCH: counted                                      |
-  | bare ANSWER                                             | the contribution is known to be accepted; it is sent   |
+  | nobody contributed what has an owner                    | MISMATCH: the machine fails                            |
+  | somebody is not in a round of elements with owners      | the machine fails: they may be the owner               |
+  | bare ANSWER, unless it has all that is needed           | the contribution is known to be accepted; it is sent   |
   |                                                         | again, once at once, to be answered with the result    |
   | RESULT without this worker's bit, acceptance not known  | left for the ANSWER that a retransmission brings: until |
   |                                                         | then the words may be needed again                     |
@@ -29,6 +31,9 @@ Rules of this file
 
   A result with accumulators may be longer than the contribution, and is asked for in the same way as one that a worker
   passed for: once the contribution is known to be accepted, it is sent again as zeros of the result's length.
+
+  A worker that keeps none of a round's words says so (BARE), and needs the codes alone of the result, which is bare
+  then or not, as the switch likes. A bare answer is enough for it, too, if it has those codes.
 
   A worker that passes a base whose round it has heard of, or seen without its own bit, sets LATE. A pass that is
   accepted is sent again with zero words, as long as the result: a switch answers with no more bytes than it received,
@@ -408,22 +413,28 @@ class WorkerMachine:
             return Reason.FUTURE
         operation = self._stream.operation(item)
         shape = len(packet.codes), len(packet.words)
+        keeps = operation.keeps(item)
+        enough = not keeps and shape == (operation.code_count, 0)  # without words
+        bare = packet.kind is Kind.ANSWER and Flag.BARE in packet.flags  # may say nothing of what is summed
+        acknowledged = bool(packet.bitmap >> self._worker & 1)
         # A round of passes alone has neither words nor a signature: the switch adds nothing of a pass.
-        of_passes_only = packet.contributors == 0 and shape == (0, 0) and not operation.code_count
-        bare = packet.kind is Kind.ANSWER and Flag.BARE in packet.flags  # says nothing of what is summed
+        of_passes_only = packet.contributors == 0 and shape == (0, 0) and not operation.code_count and not bare
         if packet.signature != operation.signature and not (of_passes_only or bare):
             return Reason.MISMATCH
-        if bare:
+        if of_passes_only and operation.owned and acknowledged:
+            self._presence.refused(Reason.MISMATCH)  # somebody else was to contribute: another collective, or root
+            return Reason.MISMATCH
+        if bare and not (enough and acknowledged):
             # Without this worker's bit it says where a newcomer stands (catch_up.py), asked before it was in step.
             # Once accepted, what was sent again since, or the timer, brings the result.
-            if slot in self._accepted or not packet.bitmap >> self._worker & 1:
+            if slot in self._accepted or not acknowledged:
                 self._counters["duplicates"] += 1
                 return None
             self._accepted.add(slot)
             self._recovery.withdraw(slot)
             self._stream.send_again(slot)
             return None
-        if packet.kind is Kind.RESULT and not packet.bitmap >> self._worker & 1 and slot not in self._accepted:
+        if packet.kind is Kind.RESULT and not acknowledged and slot not in self._accepted:
             # Storing it would overwrite the source of an in-place reduction, which a retransmission may still need.
             self._counters["unacknowledged"] += 1
             self._closed[slot] = max(self._closed[slot], packet.base + 1)  # later ones may have come before it
@@ -432,8 +443,11 @@ class WorkerMachine:
         words = operation.result_word_count(item) + AGE_WORDS * forecasts
         lanes = packet.lanes and packet.lanes._replace(shift=0)
         fits = shape == (operation.code_count, words) and lanes == (operation.lanes and operation.lanes.result)
-        if not fits and not of_passes_only:
+        if not (fits or enough or of_passes_only):
             return Reason.LENGTH
+        if operation.owned and (missing := self._spec.full_mask & ~packet.bitmap):
+            self._presence.missing(missing)
+            return Reason.EVICTED
         # With staleness a late contribution is answered as well; without, an ANSWER means that the RESULT was lost.
         if packet.kind is Kind.ANSWER and self._spec.history == SYNCHRONOUS_HISTORY:
             self._counters["losses"] += 1
@@ -531,9 +545,10 @@ class WorkerMachine:
             count = operation.result_word_count(item)
             # No words: a round of passes alone, whose sum is zero.
             words = packet.words[:count] if len(packet.words) else np.zeros(count, np.uint32)
+            kept = words if operation.keeps(item) else None
             agreed = brought if by_forecast else self._stream.agreed_codes(item)
             shift = packet.lanes.shift if packet.lanes else 0
-            operation.store(words_chunk, agreed, words, packet.contributors, shift)
+            operation.store(words_chunk, agreed, kept, packet.contributors, shift)
         done = self._stream.finish(item, brought)
         if done is not None:
             self._done(done)
@@ -567,12 +582,14 @@ class WorkerMachine:
             codes, words = self._in_turn(operation, item)
         slot = item % self._spec.slots
         base = self._stream.base(slot)
-        flags, lanes = NO_FLAGS, operation.lanes
+        keeps, passes, lanes = operation.keeps(item), operation.passes(item), operation.lanes
+        flags = NO_FLAGS if keeps else Flag.BARE
         longer = operation.result_word_count(item) > len(words)
-        if (operation.reduction.passes or longer) and slot in self._accepted:
+        if keeps and (passes or longer) and slot in self._accepted:
             words, lanes = np.zeros(operation.result_word_count(item), np.uint32), None
-        elif operation.reduction.passes:
-            flags, lanes = Flag.PASS | Flag.LATE if self._closed[slot] > base else Flag.PASS, None
+        elif passes:
+            flags |= Flag.PASS | Flag.LATE if self._closed[slot] > base else Flag.PASS
+            lanes = None
         return self._packet(
             Kind.CONTRIBUTION,
             slot=slot, base=base, signature=operation.signature, bitmap=self._order,
@@ -585,7 +602,7 @@ class WorkerMachine:
         codes, words = np.zeros(operation.code_count, np.uint16), np.empty(0, np.uint32)
         if codes_chunk is not None:
             codes = operation.own_codes(codes_chunk)
-        if words_chunk is not None and not operation.reduction.passes:
+        if words_chunk is not None and not operation.passes(item):
             words = operation.quantized(words_chunk, self._stream.agreed_codes(item))
         return codes, words
 

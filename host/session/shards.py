@@ -77,7 +77,7 @@ def elements_per_packet(spec: JobSpec, element: Element, lanes: int) -> int:
 def deal(reduction: Reduction, packet_elements: int, spread: Spread, turn: int) -> Iterator[tuple[int, Reduction]]:
     """The parts of the `turn`-th reduction, each with the number of its shard; all ranks get the same ones.
 
-    A part keeps those of its elements that the whole reduction keeps.
+    A part keeps those of its elements that the whole reduction keeps, and owns those that that owns.
     """
     size, last = reduction.element.bytes, reduction.keep_first + reduction.kept
     for shard, first, end in spread.shares(reduction.count, packet_elements, turn):
@@ -86,11 +86,18 @@ def deal(reduction: Reduction, packet_elements: int, spread: Spread, turn: int) 
             return
         kept_first, kept_end = max(first, reduction.keep_first), min(end, last)
         kept = max(0, kept_end - kept_first)
+        own_first, own_count, given_first = 0, -1, first
+        if reduction.own_count >= 0:
+            given_first = min(max(first, reduction.own_first), end)
+            own_first = given_first - first
+            own_count = max(0, min(end, reduction.own_first + reduction.own_count) - given_first)
         yield (
             shard,
             dataclasses.replace(
                 reduction,
-                source=reduction.source + first * size,
+                source=reduction.source + (given_first - reduction.own_first) * size if own_count else reduction.source,
+                own_first=own_first,
+                own_count=own_count,
                 destination=reduction.destination + (kept_first - reduction.keep_first) * size if kept else 0,
                 count=end - first,
                 residual=reduction.residual + first * 4 if reduction.residual else 0,  # float32, whatever the element

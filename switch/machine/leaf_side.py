@@ -85,10 +85,10 @@ class LeafSide:
         passes = sums.contributors == 0
         packet = Packet(
             kind=Kind.CONTRIBUTION,
-            flags=Flag.PASS if passes else Flag(0),
+            flags=(Flag.PASS if passes else Flag(0)) | (Flag.BARE if job.slot(slot).all_bare else Flag(0)),
             slot=slot,
             base=base,
-            signature=sums.signature,
+            signature=job.slot(slot).signature,
             contributors=sums.contributors,
             codes=sums.codes,
             words=sums.words,
@@ -100,7 +100,7 @@ class LeafSide:
         """The parent has acknowledged: contribute again, at the length of a result, to be answered with that."""
         assert job.uplink is not None
         base, sums = job.slot(slot).partial
-        if sums.contributors:
+        if sums.contributors or job.slot(slot).all_bare:
             self.ascend(job, slot)
             return
         packet = Packet(
@@ -170,9 +170,12 @@ class LeafSide:
         """The parent's result of a round, or its answer to a contribution that was sent again."""
         slot = job.slot(packet.slot)
         if packet.kind is Kind.ANSWER and Flag.BARE in packet.flags:
-            if slot.complete and packet.base == slot.open:
-                self._ask(job, packet.slot)
-            return
+            asked = slot.complete and packet.base == slot.open
+            # It has all that workers need which keep no words, if it has the codes.
+            if not (asked and slot.all_bare and len(packet.codes) == len(slot.partial[1].codes)):
+                if asked:
+                    self._ask(job, packet.slot)
+                return
         result = Round(packet.words, packet.codes, packet.signature, packet.contributors, 0, packet.lanes)
         closed = slot.descend(packet.base, result)
         if closed is not None:

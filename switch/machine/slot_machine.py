@@ -16,7 +16,8 @@ On a contribution (w, b), with `stale` = V - b, the first row that holds decides
       or may be so at any moment)
     tag = b and w's bit is set             DUPLICATE  answer result b to w if b < V (if b = V the result will come)
     stale > M                              ANCIENT    nothing: only a worker that left out a base gets here
-    another shape than the round's words   MISMATCH   nothing: the workers call different collectives
+    another shape than the round's words,  MISMATCH   nothing: the workers call different collectives
+      or another signature, be it a pass's
     otherwise                              ACCEPTED   1. tag < b: take the entry over (tag = b, no bits); set w's bit
                                                       2. all live workers' bits are now set: floor += 1
                                                       3. count = 0: start sums[V mod H] empty; add (a pass adds nothing)
@@ -51,6 +52,10 @@ Wide sums: a contribution may say that its words hold lanes, which are added up 
 (fanin/numerics/wide_sums.py). The table stays as it is; step 3 adds lanes instead of words, another `lanes` field is
 another shape, and when round V closes, or goes up, its sums are narrowed: sums[V mod H] is then the result, and no
 answer or late contribution changes it. Only the open round has accumulators.
+
+Bare results: a contribution, or a pass, may say that its sender keeps none of the round's words. `bare` has the bits of
+those whose base is the open round; when it closes, they are sent its result without words, and the others the whole.
+So is a leaf, if all of its workers have said so.
 
 So a leaf needs no register beyond those of any slot (complete is count >= K and V < floor), and no timer. Each level is
 exactly once by its own bitmap, and words wrap around, so the sum of sums is the sum.
@@ -125,6 +130,20 @@ class Contribution(NamedTuple):
     """What the words hold, where lanes are added up one by one; None: words are added whole."""
 
 
+class Manner(NamedTuple):
+    """What else a contribution or a pass says."""
+
+    late: bool = False
+    """Of a pass: its sender has seen that the round is over."""
+    bare: bool = False
+    """The sender keeps none of the round's words."""
+    signature: int = 0
+    """A pass's; 0 says nothing."""
+
+
+PLAIN = Manner()
+
+
 class Arrived(NamedTuple):
     """Mask of the workers that have contributed base `tag`; an entry of the first ring."""
 
@@ -146,6 +165,12 @@ class Round(NamedTuple):
     """As the contributions say, without a shift; of a result, as it says itself."""
     sums: Sums | None = None
     """Accumulators of an open round with `lanes`, whose `words` are then those of its first contribution."""
+    bare: int = 0
+    """Of a result: mask of the workers that keep none of its words."""
+
+    def without_words(self) -> Round:
+        """What goes to a worker that keeps none of them."""
+        return self._replace(words=EMPTY.words, lanes=None)
 
     def takes(self, given: Contribution) -> bool:
         """Whether `given` has the shape of what is here already."""
@@ -200,7 +225,7 @@ class Outcome(NamedTuple):
 class Slot:
     """The registers of one slot."""
 
-    __slots__ = ("arrived", "count", "floor", "membership", "open", "sums")
+    __slots__ = ("arrived", "bare", "count", "floor", "membership", "open", "signature", "sums")
 
     def __init__(self, membership: Membership) -> None:
         self.membership = membership
@@ -209,9 +234,13 @@ class Slot:
         self.open = 0
         self.count = 0
         self.sums = [EMPTY] * membership.history
+        self.bare = 0
+        """Of the open round, or of the last one that closed: workers whose contribution said so."""
+        self.signature = 0
+        """Of the open round's contributions; while there is none, the first that a pass has said, or 0."""
 
-    def contribute(self, worker: int, base: int, given: Contribution | None, *, late: bool = False) -> Outcome:
-        """Take in base `base` of `worker`; `given` is None for a pass, `late` or not. See the table at the top."""
+    def contribute(self, worker: int, base: int, given: Contribution | None, manner: Manner = PLAIN) -> Outcome:
+        """Take in base `base` of `worker`; `given` is None for a pass. See the table at the top."""
         history, stale = self.membership.history, self.open - base
         entry, at, bit = base % history, self.open % history, 1 << worker
         tag, bitmap = self.arrived[entry]
@@ -224,7 +253,10 @@ class Slot:
             return Outcome(Verdict.DUPLICATE, answer=self._answer(base), ascends=stale == 0 and self.complete)
         if stale > self.membership.max_staleness:
             return Outcome(Verdict.ANCIENT)
+        signature = manner.signature if given is None else given.signature
         if given is not None and self.count and not self.sums[at].takes(given):
+            return Outcome(Verdict.MISMATCH)
+        if self.count and signature and self.signature and signature != self.signature:
             return Outcome(Verdict.MISMATCH)
         bitmap = bit | (bitmap if tag == base else 0)
         self.arrived[entry] = Arrived(base, bitmap)
@@ -232,10 +264,15 @@ class Slot:
             self.floor += 1
         if self.count == 0:  # the ring still holds the round of H numbers before
             self.sums[at] = EMPTY
+            self.bare = self.signature = 0
+        if given is not None or (self.signature == 0 and self.sums[at].contributors == 0):
+            self.signature = signature
+        if manner.bare and not stale:
+            self.bare |= bit
         if given is not None:
             self.sums[at] = self.sums[at].plus(given, self.membership.accumulator_bytes)
         # Late passes of workers that compute would otherwise reach the quorum and close empty rounds without end.
-        self.count += not (late and given is None)
+        self.count += not (manner.late and given is None)
         closed = self._close_if_due()
         return Outcome(Verdict.ACCEPTED, closed, self._answer(base) if stale else None, self.complete)
 
@@ -243,6 +280,11 @@ class Slot:
     def complete(self) -> bool:
         """At a leaf: whether the open round holds all that it waits for, and waits for the parent's result."""
         return self.membership.has_parent and self._due
+
+    @property
+    def all_bare(self) -> bool:
+        """At a leaf, of a complete round: whether no worker keeps any of its words."""
+        return self.bare & self.membership.live == self.membership.live
 
     @property
     def partial(self) -> tuple[int, Round]:
@@ -292,7 +334,8 @@ class Slot:
     def _close(self) -> tuple[int, Round]:
         number, history = self.open, self.membership.history
         tag, bitmap = self.arrived[number % history]
-        result = self.sums[number % history].narrowed()._replace(bitmap=bitmap if tag == number else 0)
+        bitmap = bitmap if tag == number else 0
+        result = self.sums[number % history].narrowed()._replace(bitmap=bitmap, bare=self.bare)
         self.sums[number % history] = result
         self.open, self.count = number + 1, 0
         return number, result

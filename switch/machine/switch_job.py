@@ -105,6 +105,16 @@ class SwitchJob:
         mask = self.registered & ~self.left
         return tuple(source for w, source in enumerate(self.sources) if source is not None and mask >> w & 1)
 
+    def audience_but(self, bare: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The audience in two: the workers that are not in the bit mask `bare`, and those that are."""
+        heard = [w for w in range(self.spec.workers) if (self.registered & ~self.left) >> w & 1]
+        parts: tuple[list[int], list[int]] = [], []
+        for worker in heard:
+            source = self.sources[worker]
+            assert source is not None
+            parts[bare >> worker & 1].append(source)
+        return tuple(parts[0]), tuple(parts[1])
+
     def watched(self) -> Iterator[tuple[int, float]]:
         """Workers whose silence would be news, each with the time at which they count as lost."""
         mask = self.registered & ~self.lost & ~self.left

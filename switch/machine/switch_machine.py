@@ -38,7 +38,8 @@ ends its worker. A tag holds for ever, so that only HELLO, BYE and contributions
 HELLO is one twice.
 
 Nobody is answered with more bytes than came in, a NOTICE's 8 aside: a result answers a contribution that is as long,
-and an ANSWER to a shorter one (a pass) is bare. Whoever passed and needs the result asks with a contribution of that
+and an ANSWER to a shorter one (a pass) is bare. Who asks for a bare result is sent the round's codes, and none of its
+words, in results and answers. Whoever passed and needs the result asks with a contribution of that
 length, which is a duplicate by then.
 
 What then happens: HELLO registers the source (once) and is answered by WELCOME of the same length; BYE marks the worker
@@ -74,7 +75,7 @@ from fanin.protocol.timers import measures
 from fanin.protocol.wire import MAX_BASE, SWITCH_WORKER, Flag, Kind, Packet, Reason, WireError
 from fanin.switch.machine.leaf_side import LeafSide
 from fanin.switch.machine.receipts import Arrivals
-from fanin.switch.machine.slot_machine import Answer, Contribution, Round, Verdict
+from fanin.switch.machine.slot_machine import Answer, Contribution, Manner, Round, Verdict
 from fanin.switch.machine.suspicion import stands
 from fanin.switch.machine.switch_job import SwitchJob
 from fanin.switch.machine.tally import Tally
@@ -392,7 +393,8 @@ class SwitchMachine:
             return
         holds = max(packet.contributors, 1) if spec.branches else 1
         given = None if passes else Contribution(packet.words, packet.codes, packet.signature, holds, packet.lanes)
-        outcome = job.slot(packet.slot).contribute(packet.worker, packet.base, given, late=late)
+        manner = Manner(late, Flag.BARE in packet.flags, packet.signature)
+        outcome = job.slot(packet.slot).contribute(packet.worker, packet.base, given, manner)
         if outcome.verdict is Verdict.ACCEPTED:
             tally.contributions += not passes
             tally.passes += passes
@@ -431,16 +433,22 @@ class SwitchMachine:
 
     def _multicast(self, job: SwitchJob, slot: int, number: int, result: Round) -> None:
         job.tally.rounds += 1
-        data = _result(job.spec, Kind.RESULT, SWITCH_WORKER, slot, number, result).to_bytes()
-        self._send(job.tally, job.keys.finish(data), job.audience)
+        whole = _result(job.spec, Kind.RESULT, SWITCH_WORKER, slot, number, result)
+        keepers, others = job.audience_but(result.bare if len(whole.words) else 0)
+        self._send(job.tally, job.keys.finish(whole.to_bytes()), keepers)
+        if others:
+            bare = _bare(_result(job.spec, Kind.RESULT, SWITCH_WORKER, slot, number, result.without_words()))
+            self._send(job.tally, job.keys.finish(bare.to_bytes()), others)
 
     def _answer(self, job: SwitchJob, packet: Packet, answer: Answer, source: int) -> None:
         job.tally.answers += 1
         full = _result(job.spec, Kind.ANSWER, packet.worker, packet.slot, answer.base, answer.result)
         full = dataclasses.replace(full, bitmap=answer.bitmap)
+        if Flag.BARE in packet.flags and len(full.words):
+            full = _bare(dataclasses.replace(full, words=wire.NO_WORDS, lanes=None))
         asked_bytes = wire.datagram_bytes(len(packet.codes), len(packet.words))
         if wire.datagram_bytes(len(full.codes), len(full.words)) > asked_bytes:  # or who forges the source amplifies
-            bare = dataclasses.replace(packet.reply(Kind.ANSWER, bitmap=answer.bitmap), flags=full.flags | Flag.BARE)
+            bare = _bare(dataclasses.replace(packet.reply(Kind.ANSWER, bitmap=answer.bitmap), flags=full.flags))
             self._send(job.tally, job.keys.finish(bare.to_bytes()), (source,))
             return
         self._send(job.tally, job.keys.finish(full.to_bytes()), (source,))
@@ -530,6 +538,10 @@ def _read(data: bytes, offset: int, size: int) -> int:
 
 def _flags(spec: JobSpec) -> Flag:
     return Flag.CHECKSUM if spec.checksum else Flag(0)
+
+
+def _bare(packet: Packet) -> Packet:
+    return dataclasses.replace(packet, flags=packet.flags | Flag.BARE)
 
 
 def _result(spec: JobSpec, kind: Kind, worker: int, slot: int, number: int, result: Round) -> Packet:

@@ -26,7 +26,7 @@ from fanin.errors import (
 )
 from fanin.host.session.joining_shards import join_shards
 from fanin.host.session.shards import ShardedSession, deal
-from fanin.numerics.reduction import Element, Reduction, lanes_number
+from fanin.numerics.reduction import COPIED, Element, Reduction, lanes_number
 from fanin.options import Options, SwitchAddress
 from fanin.protocol.spread import MIN_PACKETS_PER_SHARD, Spread
 from tests.support.processes import DEADLINE_S
@@ -36,6 +36,27 @@ from tests.support.sharded import join_all, tensors, together
 OPTIONS = Options(words_per_packet=64, slots=8, connect_timeout_s=DEADLINE_S, join_timeout_s=DEADLINE_S)
 Result = TypeVar("Result")
 BASE, RESIDUALS = 1 << 20, 1 << 40
+
+
+@given(count=st.integers(1, 5_000), shards=st.integers(1, 9), turn=st.integers(1, 50), data=st.data())
+def test_every_shard_is_given_the_owned_bytes_that_it_moves(
+    count: int, shards: int, turn: int, data: st.DataObject
+) -> None:
+    own_first = data.draw(st.integers(0, count))
+    own_count = data.draw(st.integers(0, count - own_first))
+    whole = Reduction(
+        source=BASE, destination=0, count=count, element=Element.UINT8, lanes=COPIED,
+        own_first=own_first, own_count=own_count, keep_count=0,
+    )  # fmt: skip
+    first, owned = 0, 0
+    for _, part in deal(whole, 64, Spread.evenly(shards), turn):
+        own = range(first + part.own_first, first + part.own_first + part.own_count)
+        assert own == range(max(own_first, first), min(own_first + own_count, first + part.count)) or not own
+        if own:
+            assert part.source == BASE + own.start - own_first
+        owned += len(own)
+        first += part.count
+    assert (first, owned) == (count, own_count)
 
 
 @given(

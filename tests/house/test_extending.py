@@ -88,15 +88,18 @@ def test_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
         options = Options(switch=str(address_of(service)))
         with groups_of(options) as groups:
 
-            def broadcast(rank: int) -> list[int]:
+            def of_others(rank: int) -> list[int]:
                 tensor = torch.arange(1000, dtype=torch.int32) * (rank + 1)
-                made = names["WithBroadcast"](groups[rank]._resources, groups[rank]._counters)
-                made.broadcast(tensor, 1, 20.0).wait()
+                made = names["WithSumOfOthers"](groups[rank]._resources, groups[rank]._counters)
+                made.sum_of_others(tensor, 1, 20.0).wait()
                 received: list[int] = tensor.tolist()
                 return received
 
-            assert on_every_rank(broadcast) == [list(range(0, 2000, 2))] * SIZE
-            assert all(group.counters()["switch.broadcast"] == 1 for group in groups)
+            results = on_every_rank(of_others)
+            others = sum(rank + 1 for rank in range(SIZE) if rank != 1)
+            assert results[1] == [others * element for element in range(1000)]
+            assert results[0] == list(range(1000))
+            assert all(group.counters()["switch.sum_of_others"] == 1 for group in groups)
 
 
 def test_a_carrier(monkeypatch: pytest.MonkeyPatch) -> None:

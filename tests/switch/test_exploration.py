@@ -23,7 +23,7 @@ import pytest
 from fanin.numerics.lanes import pack, unpack
 from fanin.numerics.wide_sums import largest
 from fanin.protocol.wire import LaneField
-from fanin.switch.machine.slot_machine import EMPTY, Contribution, Membership, Round, Slot, Verdict
+from fanin.switch.machine.slot_machine import EMPTY, Contribution, Manner, Membership, Round, Slot, Verdict
 
 
 class ViolationError(AssertionError):
@@ -64,13 +64,17 @@ class Config:
     """(K, S) that the controller may set at any moment."""
     wide: bool = False
     """Contributions say that their words are lanes, which are added up one by one and narrowed when a round closes."""
+    owning: bool = False
+    """Each base has one worker that contributes it, in turn; the others pass."""
+    keeping: bool = False
+    """Some workers say of some bases that they keep none of the round's words."""
     history: int = 0
 
     def __str__(self) -> str:
         extras = " passing" * self.passing + " late" * self.late
         extras += f" evicting {self.evicting}" if self.evicting is not None else ""
         extras += " joining" * self.joining
-        extras += " wide" * self.wide
+        extras += " wide" * self.wide + " owning" * self.owning + " keeping" * self.keeping
         extras += "".join(f" tuning K={quorum} S={staleness}" for quorum, staleness in self.tuning)
         return f"N={self.workers} S={self.staleness} K={self.quorum} bases={self.bases}{extras}"
 
@@ -91,7 +95,7 @@ class State:
         slot = self.slot
         sums = tuple(_facts(entry) for entry in slot.sums)
         membership = (slot.membership.live, slot.membership.quorum, slot.membership.staleness)
-        registers = (slot.open, slot.count, slot.floor, tuple(slot.arrived), sums)
+        registers = (slot.open, slot.count, slot.floor, slot.bare, slot.signature, tuple(slot.arrived), sums)
         return (
             membership,
             registers,
@@ -167,7 +171,8 @@ def _sends(config: Config, state: State) -> Iterator[tuple[State, int]]:
     for w, host in enumerate(state.hosts):
         if not host.waiting and host.base < config.bases and state.slot.membership.live >> w & 1:
             hosts = _replaced(state.hosts, w, Host(host.base, True, host.life))
-            for passes in (True,) if host.passing else (False, True) if config.passing else (False,):
+            choices = (False, True) if config.passing else (config.owning and host.base % config.workers != w,)
+            for passes in (True,) if host.passing else choices:
                 late = config.late and passes and host.base < len(state.results)
                 network = state.network | {Sent(w, host.base, passes, late, host.life)}
                 yield State(state.slot, hosts, network, state.accepted, state.results), 0
@@ -181,7 +186,7 @@ def _receives(config: Config, state: State) -> Iterator[tuple[State, int]]:
         if not waits or sent.life != host.life or not _is_in(state, sent) or sent.base >= len(state.results):
             continue
         slot = _copy(state.slot)
-        outcome = slot.contribute(*_arguments(config, sent), late=sent.late)
+        outcome = slot.contribute(*_arguments(config, sent), _manner(config, sent))
         if outcome.verdict is not Verdict.DUPLICATE or outcome.answer is None or outcome.closed is not None:
             raise ViolationError(f"history lost: {config}, {sent} got {outcome.verdict}")
         if _facts(outcome.answer.result) != _facts(state.results[sent.base]):
@@ -198,7 +203,7 @@ def _deliveries(config: Config, state: State) -> Iterator[tuple[State, int]]:
             continue  # the machine around the slots refuses what an evicted worker sends
         slot = _copy(state.slot)
         opened, floor = slot.open, slot.floor
-        outcome = slot.contribute(*_arguments(config, sent), late=sent.late)
+        outcome = slot.contribute(*_arguments(config, sent), _manner(config, sent))
         if outcome.verdict is not Verdict.ACCEPTED:
             if not _is_in(state, sent):
                 raise ViolationError(f"{sent} is new and was refused as {outcome.verdict}: {config}")
@@ -213,11 +218,23 @@ def _deliveries(config: Config, state: State) -> Iterator[tuple[State, int]]:
         if (outcome.answer is not None) != (stale > 0):
             raise ViolationError(f"only a late contribution is answered at once: {config}, {sent}")
         results = state.results if outcome.closed is None else (*state.results, outcome.closed[1])
+        if outcome.closed is not None:
+            _check_keepers(config, outcome.closed, state.accepted | {sent})
         if sent.late and slot.count > state.slot.count:
             raise ViolationError(f"a late pass counted for the quorum: {config}, {sent}")
         if outcome.closed is not None and outcome.closed[0] != len(state.results):
             raise ViolationError(f"round {outcome.closed[0]} closed after {len(state.results)} rounds: {config}")
         yield State(slot, state.hosts, state.network, state.accepted | {sent}, results), stale
+
+
+def _check_keepers(config: Config, closed: tuple[int, Round], accepted: frozenset[Sent]) -> None:
+    """A bare result is for those whose contribution of that base said so, and for nobody else."""
+    number, result = closed
+    said = sum(1 << sent.worker for sent in accepted if sent.base == number and _manner(config, sent).bare)
+    if result.bare != said:
+        raise ViolationError(f"round {number} is bare for {result.bare:#x}, not {said:#x}: {config}")
+    if config.owning and result.contributors != 1:
+        raise ViolationError(f"round {number} has {result.contributors} owners: {config}")
 
 
 def _is_in(state: State, sent: Sent) -> bool:
@@ -279,10 +296,18 @@ def _arguments(config: Config, sent: Sent) -> tuple[int, int, Contribution | Non
     return sent.worker, sent.base, None if sent.passes else _contribution(config, sent.worker, sent.base)
 
 
+def _manner(config: Config, sent: Sent) -> Manner:
+    """What a contribution says besides: the same whenever it is repeated."""
+    bare = config.keeping and (sent.worker + sent.base) % 2 == 0
+    return Manner(sent.late, bare, sent.base + 1 if config.owning else 0)
+
+
 @functools.cache
 def _contribution(config: Config, worker: int, base: int) -> Contribution:
     own = np.zeros(_places(config), np.int32)
     own[worker * config.bases + base] = 1
+    if config.owning:
+        return Contribution(own.view(np.uint32), signature=base + 1)
     if config.wide:
         return Contribution(pack(own, 8, largest(8)), lanes=LaneField(8, 8))
     return Contribution(own.view(np.uint32))
@@ -325,6 +350,11 @@ def _replaced(hosts: tuple[Host, ...], w: int, host: Host) -> tuple[Host, ...]:
         Config(workers=2, staleness=0, quorum=2, bases=3, passing=True, wide=True),
         Config(workers=2, staleness=1, quorum=1, bases=3, passing=True, evicting=1, wide=True),
         Config(workers=3, staleness=1, quorum=2, bases=2, wide=True),
+        Config(workers=2, staleness=0, quorum=2, bases=4, owning=True, keeping=True),
+        Config(workers=3, staleness=0, quorum=3, bases=3, owning=True, keeping=True),
+        Config(workers=3, staleness=0, quorum=3, bases=2, keeping=True, evicting=1),
+        Config(workers=2, staleness=1, quorum=1, bases=3, passing=True, keeping=True),
+        Config(workers=2, staleness=0, quorum=2, bases=3, evicting=1, joining=True, keeping=True),
         Config(workers=2, staleness=0, quorum=2, bases=4, tuning=((2, 0), (1, 1))),
         Config(workers=2, staleness=2, quorum=1, bases=4, tuning=((2, 0), (1, 2))),
         Config(workers=3, staleness=0, quorum=3, bases=2, tuning=((1, 1), (3, 0))),

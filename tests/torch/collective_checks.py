@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -357,6 +358,83 @@ def check_gathering_collectives_move_every_element_type(rank: int, size: int) ->
         part = torch.empty_like(mine)
         dist.scatter(part, brought if rank == 0 else None, src=0)
         assert bits_equal(part, brought[rank])
+
+
+def check_moving_any_size_through_the_switch(rank: int, size: int) -> None:
+    before = counters()
+    for dtype in (torch.float32, torch.bfloat16, torch.bool, torch.complex64, torch.int64):
+        for count in (0, 1, 7, 50_001):
+            brought = [values(dtype, peer, count=count) for peer in range(size)]
+            mine = brought[rank]
+            outputs = [torch.empty_like(mine) for _ in range(size)]
+            dist.all_gather(outputs, mine)
+            assert all(bits_equal(a, b) for a, b in zip(outputs, brought, strict=True))
+            flat = torch.empty(size * count, dtype=dtype)
+            place = flat[rank * count : (rank + 1) * count]  # as FSDP does: the input is its place in the output
+            place.copy_(mine)
+            dist.all_gather_into_tensor(flat, place)
+            assert bits_equal(flat, torch.cat(brought))
+            every_other = torch.zeros(count, 2, dtype=dtype)
+            every_other[:, 0] = mine
+            dist.broadcast(every_other[:, 0], src=1)
+            assert bits_equal(every_other[:, 0].clone(memory_format=torch.contiguous_format), brought[1])
+            assert not every_other[:, 1].any()
+    after = counters()
+    assert after["switch.all_gather"] - before.get("switch.all_gather", 0) == 20
+    assert after["switch.broadcast"] - before.get("switch.broadcast", 0) == 20
+    assert after.get("gloo.broadcast", 0) == before.get("gloo.broadcast", 0)
+
+
+def check_parts_of_different_sizes(rank: int, size: int) -> None:
+    for unit in (0, 3, 30_000):
+        parts = [torch.full((peer * unit,), -1.0) for peer in range(size)]
+        dist.all_gather(parts, torch.full((rank * unit,), float(rank)))
+        assert all(bool((part == peer).all()) for peer, part in enumerate(parts))
+
+
+def check_moving_and_summing_interleave(rank: int, size: int) -> None:
+    total = torch.ones(70_000)
+    works = [dist.all_reduce(total, async_op=True)]
+    gathered = [torch.empty(size * 9_000) for _ in range(3)]
+    for index, output in enumerate(gathered):
+        works.append(dist.all_gather_into_tensor(output, torch.full((9_000,), float(rank + index)), async_op=True))
+    everywhere = torch.full((40_000,), float(rank))
+    works.append(dist.broadcast(everywhere, src=size - 1, async_op=True))
+    for work in reversed(works):
+        work.wait()
+    assert bool((total == size).all())
+    assert bool((everywhere == size - 1).all())
+    for index, output in enumerate(gathered):
+        assert torch.equal(output.reshape(size, -1)[:, 0], torch.arange(size) + float(index))
+
+
+def check_two_threads_move_and_sum_on_two_groups(rank: int, size: int) -> None:
+    groups = [dist.new_group(), dist.new_group()]
+    failures: list[BaseException] = []
+
+    def work(index: int) -> None:
+        try:
+            for turn in range(10):
+                output = torch.empty(size * 5_000)
+                dist.all_gather_into_tensor(output, torch.full((5_000,), float(rank + turn)), group=groups[index])
+                assert torch.equal(output.reshape(size, -1)[:, 7], torch.arange(size) + float(turn))
+                tensor = torch.full((20_000,), float(rank))
+                dist.broadcast(tensor, src=turn % size, group=groups[index])
+                assert bool((tensor == turn % size).all())
+                part = torch.empty(3_000)
+                dist.reduce_scatter_tensor(part, torch.ones(3_000 * size), group=groups[index])
+                assert bool((part == size).all())
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for group in groups:
+        dist.destroy_process_group(group)
+    assert not failures, failures
 
 
 def bits_equal(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -50,6 +50,25 @@ def check_sums_are_exact_to_the_lanes_and_the_same_everywhere(rank: int, size: i
             assert error < tolerated
 
 
+def check_moves_and_parts_of_sums_over_shards_are_what_they_are_at_one_switch(rank: int, size: int) -> None:
+    brought = [torch.randn(100_003, generator=torch.Generator().manual_seed(peer)) for peer in range(size)]
+    outputs = [torch.empty(100_003) for _ in range(size)]
+    dist.all_gather(outputs, brought[rank])
+    assert all(torch.equal(a, b) for a, b in zip(outputs, brought, strict=True))
+    flat = torch.empty(size * 100_003)
+    dist.all_gather_into_tensor(flat, brought[rank])
+    assert torch.equal(flat, torch.cat(brought))
+    for root in range(size):
+        copy = brought[rank].clone()
+        dist.broadcast(copy, src=root)
+        assert torch.equal(copy, brought[root])
+    whole = torch.cat([brought[rank]] * size)
+    part = torch.empty(100_003)
+    dist.reduce_scatter_tensor(part, whole)
+    dist.all_reduce(whole)
+    assert torch.equal(part, whole[rank * 100_003 : (rank + 1) * 100_003])
+
+
 def check_a_group_within_a_host_uses_the_shard_of_that_host_alone(rank: int, size: int) -> None:
     groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     mine = _group(groups[rank % 2])

@@ -52,7 +52,10 @@ def _pinned_copy(tensor: torch.Tensor) -> torch.Tensor:
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The same memory as a flat tensor of bytes."""
-    return tensor.reshape(-1).view(torch.uint8)
+    flat = tensor.reshape(-1)
+    if flat.stride(0) != 1:  # of one element or none, which counts as contiguous with any stride
+        flat = flat.as_strided(flat.shape, (1,))
+    return flat.view(torch.uint8)
 
 
 def movable(tensor: torch.Tensor) -> HostTensor:

@@ -24,6 +24,7 @@ from torch._C import _distributed_c10d as c10d
 from fanin.errors import ArgumentError, UnsupportedError
 from fanin.host.session.shards import AnySession
 from fanin.host.torch.collectives.arguments import Arguments
+from fanin.host.torch.collectives.exchanges import Exchanges, carries
 from fanin.host.torch.collectives.failures import WATCH
 from fanin.host.torch.collectives.group_resources import GroupResources
 from fanin.host.torch.collectives.inner import Inner
@@ -82,7 +83,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
             store, group_name, rank, size, timeout, options or Options(), list(global_ranks), shared
         )
         weakref.finalize(self, _abandon, self._resources).atexit = False  # then `_leave_all` sees to it
-        self._reduce_collectives = ReduceCollectives(self._resources, self._counters)
+        self._use_resources()
         self._arguments = Arguments(rank, size)
         self._store_host = StoreHost(store, rank) if parts_with_store else None
         _GROUPS.add(self)
@@ -131,7 +132,12 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         `name` tells this renewal from others. Raises what making a group raises.
         """
         self._resources.renew(self._store, self._name, timedelta(seconds=self._timeout_s), name)
+        self._use_resources()
+
+    def _use_resources(self) -> None:
+        """Collectives over what there is now."""
         self._reduce_collectives = ReduceCollectives(self._resources, self._counters)
+        self._exchanges = Exchanges(self._resources) if carries(self._resources) else None
 
     @property
     def _inner(self) -> Inner:
@@ -303,26 +309,25 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         tensor = _single(tensors)
         if not self._arguments.of_one("broadcast", tensor, root):
             return self._nothing([tensor])
-        self._exchanging("broadcast", tensor)
-        return self._noted(self._inner.broadcast(tensor, root, timeout_s))
+        return self._noted(self._moving("broadcast", tensor).broadcast(tensor, root, timeout_s))
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> FaninWork:
         """Gather every rank's tensor on all."""
         timeout_s = self._seconds(timeout if opts is None else getattr(opts, "timeout", opts))
         tensor = _single(inputs)
         outputs = outputs if isinstance(outputs[0], torch.Tensor) else outputs[0]
-        if not self._arguments.of_list("all_gather", outputs, tensor, gathers=True):
+        uneven = self._exchanges is not None  # gloo takes parts of one size alone
+        if not self._arguments.of_list("all_gather", outputs, tensor, gathers=True, uneven=uneven):
             return self._nothing(outputs)
-        self._exchanging("all_gather", tensor)
-        return self._noted(self._inner.all_gather(outputs, tensor, timeout_s))
+        return self._noted(self._moving("all_gather", tensor).all_gather(outputs, tensor, timeout_s))
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> FaninWork:
         """Gather every rank's tensor into one."""
         timeout_s = self._seconds(None if opts is None else opts.timeout)
         if not self._arguments.of_parts("all_gather_into_tensor", output, tensor, output):
             return self._nothing([output])
-        self._exchanging("all_gather_into_tensor", tensor)
-        return self._noted(self._inner.all_gather_single(output, tensor, timeout_s))
+        moving = self._moving("all_gather_into_tensor", tensor)
+        return self._noted(moving.all_gather_single(output, tensor, timeout_s))
 
     _allgather_base = all_gather_single
 
@@ -332,8 +337,8 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         there = self._arguments.of_pairs("all_gather_into_tensor_coalesced", outputs, inputs, outputs)
         works = []
         for output, tensor in compress(zip(outputs, inputs, strict=True), there):
-            self._exchanging("all_gather_into_tensor", tensor)
-            works.append(self._inner.all_gather_single(output, tensor, timeout_s))
+            moving = self._moving("all_gather_into_tensor", tensor)
+            works.append(moving.all_gather_single(output, tensor, timeout_s))
         return self._combined(works, outputs, timeout_s)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -347,8 +352,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         there = [self._arguments.of_list("all_gather", *pair, gathers=True) for pair in zip(lists, inputs, strict=True)]
         works = []
         for of_tensor, tensor in compress(zip(lists, inputs, strict=True), there):
-            self._exchanging("all_gather", tensor)
-            works.append(self._inner.all_gather(of_tensor, tensor, timeout_s))
+            works.append(self._moving("all_gather", tensor).all_gather(of_tensor, tensor, timeout_s))
         return self._combined(works, [tensor for of_rank in outputs for tensor in of_rank], timeout_s)
 
     def gather(
@@ -464,8 +468,18 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def _seconds(self, timeout: timedelta | None) -> float:
         return self._timeout_s if timeout is None or timeout < _ZERO else timeout.total_seconds()
 
+    def _moving(self, name: str, tensor: torch.Tensor) -> Exchanges | Inner:
+        """What does an exchange, which is counted: the switch, or gloo."""
+        if self._exchanges is None:
+            self._exchanging(name, tensor)
+            return self._inner
+        self._sequence += 1
+        self._counters[f"switch.{name}"] += 1
+        self._counters["switch.bytes"] += tensor.nbytes
+        return self._exchanges
+
     def _exchanging(self, name: str, *tensors: torch.Tensor) -> None:
-        """Count an exchange; raise the group's failure instead of starting on a broken group."""
+        """Count an exchange by gloo; raise the group's failure instead of starting on a broken group."""
         failure = self._resources.failures.failure
         if failure is not None:
             raise self._resources.failures.explain(failure, name, self._timeout_s)

@@ -15,24 +15,36 @@ import torch
 from fanin.host.torch.collectives.work import Tensors
 from fanin.numerics.reduction import Element, Operator, Reduction
 
-_COLLECTIVES = {"all_reduce": 1, "reduce": 2, "reduce_scatter": 3, "barrier": 4}
+_COLLECTIVES = {
+    "all_reduce": 1, "reduce": 2, "reduce_scatter": 3, "barrier": 4,
+    "broadcast": 5, "all_gather": 6,
+}  # fmt: skip
 
 
-def tag_of(name: str, average: bool) -> int:
-    """A number that must be alike on all ranks: of the collective that the sum is for, and whether it is averaged."""
-    return _COLLECTIVES[name] * 2 + average
+def tag_of(name: str, average: bool, says: int = 0) -> int:
+    """A number that must be alike on all ranks: of the collective that the sum is for, whether it is averaged, and
+    24 bits of whatever else they must agree in."""
+    return (says & 0xFFFFFF) << 8 | _COLLECTIVES[name] * 2 + average
 
 
 @dataclass(slots=True, kw_only=True)
 class Request:
-    """One reduction. `source` has every element; `kept` receives elements [keep_first, keep_first + kept.numel())."""
+    """One reduction. `source` has every element; `kept` receives elements [keep_first, keep_first + kept.numel()).
+
+    Where elements have an owner (lanes = COPIED), `source` has this rank's own: `count` elements there are in all, from
+    `own_first` on those of `source`.
+    """
 
     name: str
-    """all_reduce, reduce, reduce_scatter or barrier."""
+    """A key of _COLLECTIVES."""
     source: torch.Tensor
     kept: torch.Tensor | None
     """Contiguous; None when this rank keeps nothing. May be the source's own memory at keep_first."""
     keep_first: int = 0
+    count: int = -1
+    own_first: int = 0
+    says: int = 0
+    """What ranks must agree in, besides (tag_of)."""
     element: Element
     lanes: int = 32
     operator: Operator = Operator.SUM
@@ -59,7 +71,7 @@ class Request:
         return Reduction(
             source=source.data_ptr(),
             destination=0 if kept is None else kept.data_ptr(),
-            count=source.numel(),
+            count=source.numel() if self.count < 0 else self.count,
             element=self.element,
             lanes=self.lanes,
             operator=self.operator,
@@ -69,6 +81,8 @@ class Request:
             scale_code=self.scale_code,
             keep_first=self.keep_first,
             keep_count=self.kept_count,
-            tag=tag_of(self.name, self.average),
+            own_first=self.own_first,
+            own_count=-1 if self.count < 0 else source.numel(),
+            tag=tag_of(self.name, self.average, self.says),
             owner=self,
         )

@@ -178,10 +178,11 @@ COLLECTIVES: tuple[CollectiveRow, ...] = (
     CollectiveRow(("barrier",), "switch", "a sum of one integer that nobody keeps"),
     CollectiveRow(
         ("all_gather", "all_gather_into_tensor", "all_gather_coalesced", "all_gather_into_tensor_coalesced"),
-        "gloo",
-        "any element type, as bytes where gloo does not know it",
+        "switch",
+        "any element type, bit by bit; parts may differ in size",
     ),
-    CollectiveRow(("broadcast", "gather", "scatter"), "gloo", "any element type"),
+    CollectiveRow(("broadcast",), "switch", "any element type, bit by bit"),
+    CollectiveRow(("gather", "scatter"), "gloo", "any element type; parts go from rank to rank directly"),
     CollectiveRow(("all_to_all", "all_to_all_single"), "gloo", "even and uneven; a list travels as one flat tensor"),
     CollectiveRow(("send", "recv", "isend", "irecv", "batch_isend_irecv"), "gloo", "with tags; recv from any source"),
     CollectiveRow(

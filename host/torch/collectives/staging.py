@@ -101,7 +101,7 @@ class Staging:
 
     def submit(self, request: Request) -> FaninWork:
         """Queue it."""
-        if request.source.numel() == 0:
+        if request.source.numel() == 0 and request.count <= 0:
             return LocalWork(self._completion, request.outputs)
         work = StagedWork(
             self._failures, request.name, self._completion, request.outputs, request.timeout_s, request.finish

@@ -37,7 +37,7 @@ class SwitchReducer:
         # Requests on host memory queue behind CUDA's: every rank must submit in the order of the calls.
         if request.source.is_cuda or (self.staging is not None and self.staging.busy):
             return self._staged(request)
-        if request.source.numel() == 0:
+        if request.source.numel() == 0 and request.count <= 0:
             return LocalWork(self._completion, request.outputs)
         return SwitchWork(
             self.session,

@@ -1,0 +1,47 @@
+"""Bytes as they are, each from the one rank that owns it: what gathers and broadcasts travel in.
+
+    word = four bytes, the first the least significant, zeros where another rank owns them    y = the sum's bytes
+
+Every byte has one contribution that is not zero, so nothing carries, and each comes back as it went in, whatever it is
+a part of: any element type is bytes here. native/codec_copied.cpp is the twin.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fanin.host.codecs.words.codec import Blocks
+from fanin.numerics.fixed_point import Array, Codes, Residual
+from fanin.numerics.lanes import Words
+from fanin.numerics.reduction import COPIED, Element, Operator
+from fanin.protocol.job import JobSpec
+from fanin.protocol.wire import WORD_BYTES
+
+
+class Copied(Blocks):
+    """Bytes."""
+
+    name = "copied"
+    numbers = (COPIED,)
+    elements = frozenset({Element.UINT8})
+
+    def __init__(self, element: Element, lanes: int, count: int, spec: JobSpec, operator: Operator, place: int) -> None:
+        """Any number of workers is legal."""
+        self.number = COPIED
+        self._lay_out(count, spec.words_per_packet * WORD_BYTES, 1)
+
+    def word_count(self, packet: int) -> int:
+        """Four bytes in each; the last word of all is filled up with zeros."""
+        return -(-self.span(packet)[1] // WORD_BYTES)
+
+    def encode(self, packet: int, x: Array, codes: Codes, factor: float, residual: Residual | None) -> Words:
+        """The bytes, four by four."""
+        return np.pad(x, (0, -len(x) % WORD_BYTES)).view("<u4").astype(np.uint32)
+
+    def decode(self, words: Words, count: int, codes: Codes, contributors: int, divisor: float) -> Array:
+        """The bytes; never divided."""
+        return words.astype("<u4").view(np.uint8)[:count]
+
+    def residual_after(self, x: Array, codes: Codes, factor: float, residual: Residual) -> Residual:
+        """Bytes take no residual."""
+        raise NotImplementedError("error feedback is for float32, float16 and bfloat16")

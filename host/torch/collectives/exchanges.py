@@ -1,0 +1,166 @@
+"""Collectives that move tensors to all ranks, and add nothing, through the switch: broadcast and all_gather.
+
+Rules
+-----
+* Every byte has one owner, who contributes it; the others pass, and get it. The owner has it, and gets a bare result
+  (fanin/numerics/reduction.py). So any element type arrives as it was.
+* gather and scatter move each part from one rank to one other, which gloo does directly: through a switch they would
+  take another hop, and twice the copies.
+* An all_gather into a list is one reduction per part, to the tensors themselves, where a part has MIN_PART_BYTES or
+  more, and otherwise one, through a flat buffer: each reduction costs a packet and a round.
+* Ranks must agree in the collective, its root and the sizes of all parts as far as each of them knows them: that is in
+  the signature, and the switch refuses who does not.
+* A rank's own part never leaves its memory for its own sake: it is copied here.
+* CUDA tensors are copied to the host by the call, and back by `wait`.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+import torch
+
+from fanin.host.torch.collectives.group_resources import GroupResources
+from fanin.host.torch.collectives.host_tensor import as_bytes, copy_back, on_host, plain
+from fanin.host.torch.collectives.request import Request
+from fanin.host.torch.collectives.work import CombinedWork, FaninWork, LocalWork, Tensors
+from fanin.numerics.reduction import COPIED, Element
+
+MIN_PART_BYTES = 64 << 10
+"""Below this, a copy from or to the flat buffer costs less than a reduction of its own."""
+_NOTHING = torch.empty(0, dtype=torch.uint8)
+
+
+def carries(resources: GroupResources) -> bool:
+    """Whether the group's switch does these: where every round waits for every rank, who may be a part's only owner.
+
+    With fallback="gloo", and in groups that go on without ranks, gloo does.
+    """
+    session = resources.session
+    return session is not None and resources.fallback is None and session.spec.synchronous
+
+
+class Exchanges:
+    """Those of one group. Ranks are group ranks, timeouts seconds; the arguments have been checked."""
+
+    def __init__(self, resources: GroupResources) -> None:
+        self._submit = resources.submit
+        self._rank, self._size = resources.rank, resources.size
+        self._completion = resources.completion
+
+    def broadcast(self, tensor: torch.Tensor, root: int, timeout_s: float) -> FaninWork:
+        """Every rank's tensor becomes the root's."""
+        owns = self._rank == root
+        host = on_host(tensor) if owns or plain(tensor) else _beside(tensor)
+        moved = as_bytes(host)
+        shares = host.data_ptr() == tensor.data_ptr()
+        return self._one(
+            "broadcast", [root], moved.numel(),
+            source=moved if owns else _NOTHING, own_first=0,
+            kept=None if owns else moved,
+            outputs=[tensor], timeout_s=timeout_s,
+            finish=None if shares or owns else lambda: copy_back(tensor, host),
+        )  # fmt: skip
+
+    def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, timeout_s: float) -> FaninWork:
+        """`output` becomes all ranks' tensors, one after the other."""
+        source = as_bytes(on_host(tensor))
+        host = output.detach() if plain(output) else _beside(output)
+        flat = as_bytes(host)
+        _copy_own(flat, self._rank * source.numel(), source)
+        return self._one(
+            "all_gather", [source.numel()], flat.numel(),
+            source=source, own_first=self._rank * source.numel(), kept=flat,
+            outputs=[output], timeout_s=timeout_s,
+            finish=_arrive(output, host),
+        )  # fmt: skip
+
+    def all_gather(self, outputs: Tensors, tensor: torch.Tensor, timeout_s: float) -> FaninWork:
+        """`outputs[r]` becomes rank r's tensor; ranks' tensors may differ in size."""
+        source = as_bytes(on_host(tensor))
+        sizes = [output.nbytes for output in outputs]
+        if max(sizes) < MIN_PART_BYTES:
+            return self._gather_flat(outputs, source, sizes, timeout_s)
+        hosts = [output.detach() if plain(output) else _beside(output) for output in outputs]
+        _copy_own(as_bytes(hosts[self._rank]), 0, source)
+        works = [
+            self._one(
+                "all_gather", [*sizes, owner], size,
+                source=source if owner == self._rank else _NOTHING, own_first=0,
+                kept=None if owner == self._rank else as_bytes(hosts[owner]),
+                outputs=[], timeout_s=timeout_s, finish=_arrive(outputs[owner], hosts[owner]),
+            )
+            for owner, size in enumerate(sizes)
+        ]  # fmt: skip
+        return CombinedWork(works, self._completion, outputs, timeout_s)
+
+    def _gather_flat(self, outputs: Tensors, source: torch.Tensor, sizes: Sequence[int], timeout_s: float) -> FaninWork:
+        """The same through one buffer."""
+        starts = [0, *accumulate(sizes)]
+        flat = torch.empty(starts[-1], dtype=torch.uint8)
+        _copy_own(flat, starts[self._rank], source)
+
+        def finish() -> None:
+            for output, part in zip(outputs, flat.split(list(sizes)), strict=True):
+                # A part may start at an address that the element type cannot have: bytes into a fresh tensor first.
+                whole = torch.empty(output.shape, dtype=output.dtype)
+                as_bytes(whole).copy_(part)
+                copy_back(output, whole)
+
+        return self._one(
+            "all_gather", sizes, starts[-1],
+            source=source, own_first=starts[self._rank], kept=flat,
+            outputs=outputs, timeout_s=timeout_s, finish=finish,
+        )  # fmt: skip
+
+    def _one(
+        self,
+        name: str,
+        agreed: Sequence[int],
+        count: int,
+        *,
+        source: torch.Tensor,
+        own_first: int,
+        kept: torch.Tensor | None,
+        outputs: Tensors,
+        timeout_s: float,
+        finish: Callable[[], None] | None,
+    ) -> FaninWork:
+        """One reduction of `count` bytes, of which this rank contributes `source`."""
+        if count == 0:
+            return LocalWork(self._completion, outputs)
+        return self._submit(
+            Request(
+                name=name,
+                source=source,
+                count=count,
+                own_first=own_first,
+                kept=kept,
+                element=Element.UINT8,
+                lanes=COPIED,
+                says=zlib.crc32(struct.pack(f"!{len(agreed)}q", *agreed)),
+                outputs=outputs,
+                timeout_s=timeout_s,
+                finish=finish,
+            )
+        )
+
+
+def _beside(output: torch.Tensor) -> torch.Tensor:
+    """Host memory for what is to arrive in an output that cannot be written as it lies."""
+    return torch.empty(output.shape, dtype=output.dtype)
+
+
+def _copy_own(flat: torch.Tensor, first: int, source: torch.Tensor) -> None:
+    """One's own part in its place, where it may be already."""
+    place = flat[first : first + source.numel()]
+    if place.data_ptr() != source.data_ptr():
+        place.copy_(source)
+
+
+def _arrive(output: torch.Tensor, host: torch.Tensor) -> Callable[[], None] | None:
+    """What brings a part from the host to the user's tensor, if anything must."""
+    return None if host.data_ptr() == output.data_ptr() else lambda: copy_back(output, host)
