@@ -37,7 +37,7 @@ class LossRecovery {
     withdraw(slot);
     transmission.order = next_order_++;
     transmission.sent_at = now;
-    transmission.arrived = false;
+    transmission.arrived = transmission.landed = false;
     append(flying_, slot);
     if (transmission.count++ != 0) return false;
     ++waiting_;
@@ -70,7 +70,7 @@ class LossRecovery {
     while (flying_.oldest != NONE && transmissions_[flying_.oldest].order + threshold <= transmission.order) {
       const std::uint32_t overdue = flying_.oldest;
       withdraw(overdue);
-      transmissions_[overdue].doubtful_until = now + timer.patience_s(patience_);
+      transmissions_[overdue].doubtful_until = now + wait_s();
       append(doubtful_, overdue);
     }
     if (thin())
@@ -87,10 +87,18 @@ class LossRecovery {
   // Calls send_again(slot) for those whose results have been in doubt for long enough.
   template <typename SendAgain>
   void take_late(double now, SendAgain send_again) {
+    const double waits_until = now + wait_s();
+    bool asked = false;
     while (doubtful_.oldest != NONE && transmissions_[doubtful_.oldest].doubtful_until <= now) {
       const std::uint32_t slot = doubtful_.oldest;
       withdraw(slot);
-      send_again(slot);
+      if (told_ && asked) {  // one asks for all: what comes back says which of the others are lost
+        transmissions_[slot].doubtful_until = waits_until;
+        append(doubtful_, slot);
+      } else {
+        send_again(slot);
+      }
+      asked = true;
     }
   }
 
@@ -114,9 +122,10 @@ class LossRecovery {
       if (order == answered) round_trip_s = now - transmission.sent_at;
       if (behind == 0) top_sent_at = transmission.sent_at;
       if (behind == 0 || (0 < behind && behind <= 32 && (received >> (behind - 1) & 1) != 0)) {
-        if (measures) return;
-        landed_ += transmission.place == Place::flying && !transmission.arrived;
         transmission.arrived = true;
+        if (measures || transmission.place != Place::flying || transmission.landed) return;
+        transmission.landed = true;
+        ++landed_;
       } else if (0 < behind && behind <= 32) {
         missing_.push_back(slot);
       } else if (behind > 32 && received == 0 && transmission.place == Place::flying && !transmission.arrived) {
@@ -136,10 +145,41 @@ class LossRecovery {
     }
     for (const std::uint32_t slot : older_) {  // the burst that lost all 32 may have begun before them
       withdraw(slot);
-      transmissions_[slot].doubtful_until = now + timer.patience_s(patience_);
+      transmissions_[slot].doubtful_until = now + wait_s();
       append(doubtful_, slot);
     }
     return round_trip_s;
+  }
+
+  // The switch says which rounds were over (`closed(slot)`) when the order `highest` had come: what is overdue is lost, or
+  // is a peer's. The result of such a round, or its answer to what was sent by then, has left the switch before that. Calls
+  // lost(slot) for those whose results are lost.
+  template <typename Closed, typename Lost>
+  void settle(std::uint32_t highest, Closed is_over, double now, Lost lost) {
+    const auto last = static_cast<std::int64_t>(next_order_ - 1);
+    const std::int64_t top = last - (static_cast<std::uint32_t>(last) - highest);
+    const auto closed = [&](std::uint32_t slot) {
+      return static_cast<std::int64_t>(transmissions_[slot].order) <= top && is_over(slot);
+    };
+    told_ = true;
+    missing_.clear();  // here: those whose rounds are over
+    older_.clear();    // and those that wait for a peer
+    for (std::uint32_t slot = doubtful_.oldest; slot != NONE; slot = transmissions_[slot].newer) {
+      if (closed(slot)) missing_.push_back(slot);
+      else if (transmissions_[slot].arrived) older_.push_back(slot);
+    }
+    for (std::uint32_t slot = flying_.oldest; slot != NONE; slot = transmissions_[slot].newer)
+      if (closed(slot)) missing_.push_back(slot);
+    const double waits_until = now + wait_s();
+    for (const std::uint32_t slot : older_) {
+      withdraw(slot);
+      transmissions_[slot].doubtful_until = waits_until;
+      append(doubtful_, slot);
+    }
+    for (const std::uint32_t slot : missing_) {
+      withdraw(slot);
+      lost(slot);
+    }
   }
 
   // The slot's item will be sent again for another reason.
@@ -147,7 +187,7 @@ class LossRecovery {
     Transmission& transmission = transmissions_[slot];
     if (transmission.place == Place::nowhere) return;
     Chain& chain = transmission.place == Place::flying ? flying_ : doubtful_;
-    landed_ -= transmission.place == Place::flying && transmission.arrived;
+    landed_ -= transmission.place == Place::flying && transmission.landed;
     transmission.place = Place::nowhere;
     --chain.size;
     (transmission.older == NONE ? chain.oldest : transmissions_[transmission.older].newer) = transmission.newer;
@@ -206,9 +246,13 @@ class LossRecovery {
     std::uint32_t newer = NONE;
     Place place = Place::nowhere;
     bool arrived = false;  // the switch is known to have it
+    bool landed = false;   // and it therefore counts as no longer in flight
   };
 
   bool thin() const { return flying_.size + doubtful_.size <= REORDER_THRESHOLD; }
+
+  // How long a result may be overdue.
+  double wait_s() const { return timer.patience_s(patience_, told_); }
 
   double expires_at() const {
     return std::max(transmissions_[flying_.oldest].sent_at, restarted_at_) + timer.timeout_s();
@@ -251,6 +295,7 @@ class LossRecovery {
   double restarted_at_ = 0.0;
   double expired_at_ = 0.0;
   bool has_receipts_ = false;  // this switch gives some
+  bool told_ = false;          // and they say which rounds are over
 };
 
 }  // namespace fanin

@@ -8,6 +8,8 @@
 
 namespace fanin {
 
+inline constexpr std::uint32_t WORD_BITS = 8 * WORD_BYTES;  // slots that a word of a receipt tells of
+
 // Whether that transmission has a receipt in any case.
 inline bool measures(std::uint32_t order) { return order % RECEIPT_EVERY == RECEIPT_EVERY / 2; }
 

@@ -33,8 +33,9 @@ class RetransmissionTimer {
 
   void progressed() { backoff_ = 0; }
 
-  double patience_s(double more) const {
+  double patience_s(double more, bool told = false) const {
     if (smoothed_s == 0.0) return timeout_s();
+    if (told) return std::min((PATHS_PER_TIMEOUT + more) * std::max(path_s, smoothed_s), MAX_TIMEOUT_S);
     double wait_s = smoothed_s + std::max(smoothed_s * PATIENCE_SHARE, 2 * variation_s_);
     double trip_s = smoothed_s;
     if (path_s > 0.0) {

@@ -7,6 +7,7 @@
 #include <limits>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "ascents.hpp"
 #include "packet.hpp"
@@ -25,6 +26,7 @@ struct SwitchJob {
   explicit SwitchJob(const JobSpec& given, const std::optional<Uplink>& link)
       : spec(given), ring(given, link), keys(given.data_key, given.tokens) {
     excused.fill(-std::numeric_limits<double>::infinity());
+    parities.resize((std::size_t{given.slots} + WORD_BITS - 1) / WORD_BITS);
     if (!link) return;
     uplink.emplace(*link, given);
     ascents.emplace(given.slots);
@@ -104,6 +106,7 @@ struct SwitchJob {
   std::array<std::uint64_t, MAX_WORKERS> hellos{};  // with keyed tags: the least sequence number of the next HELLO
   std::uint64_t parent_welcomes = 0;                // the same of the parent's WELCOMEs
   std::uint64_t held_bytes = 0;  // of the switch's memory, beside the ring's
+  std::vector<std::uint32_t> parities;  // bit s % 32 of word s / 32: whether slot s has closed an odd number of rounds
   SwitchTally tally;
   std::optional<UplinkPresence> uplink;  // of a leaf: how it is present at its parent
   std::optional<Ascents> ascents;        // likewise: what is under way to the parent

@@ -309,6 +309,7 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
     case Verdict::mismatch:
       return refuse(job.tally, &job, Reason::mismatch, header, source);
   }
+  const std::size_t asked_bytes = datagram_bytes(header.code_count, packet.word_count);
   const bool repeated = outcome.verdict == Verdict::duplicate;
   const bool ascends = outcome.ascends && !(repeated && job.ascents->under_way(header.slot, now));
   // The transmission's order. A result or an answer says as much as a receipt, and most of what comes in order says
@@ -316,13 +317,13 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
   if (header.bitmap != 0) {
     const bool uncovers = job.arrivals[header.worker].take(header.bitmap);
     const bool due = uncovers || repeated || measures(header.bitmap);
-    if (!outcome.answered && !ascends && due) receipt(job, header, repeated, source);
+    if (!outcome.answered && !ascends && due) receipt(job, header, asked_bytes, repeated, source);
   }
   if (outcome.closed) {
     ++job.last_arrivals[header.worker];
     multicast(job, header.slot, outcome.number);
   }
-  if (outcome.answered) answer(job, header, datagram_bytes(header.code_count, packet.word_count), source);
+  if (outcome.answered) answer(job, header, asked_bytes, source);
   if (!ascends) return;
   job.ascents->sent(header.slot, now);
   ascend(job, header.slot);

@@ -56,7 +56,7 @@ struct SwitchMachine::State {
   void multicast(SwitchJob& job, std::uint32_t slot, std::uint32_t number);
   void answer(SwitchJob& job, const Header& header, std::size_t asked_bytes, Address source);
   void answer_bare(SwitchJob& job, const Header& header, std::uint32_t base, std::uint32_t bitmap, Address source);
-  void receipt(SwitchJob& job, const Header& header, bool repeated, Address source);
+  void receipt(SwitchJob& job, const Header& header, std::size_t asked_bytes, bool repeated, Address source);
   void refuse(SwitchTally& tally, const SwitchJob* job, Reason reason, const Header& header, Address source);
   void tell(SwitchJob& job, Reason reason, std::uint8_t worker, std::span<const Address> destinations);
   void tell_where(SwitchJob& job, const Header& header, Address source);

@@ -93,6 +93,7 @@ void SwitchMachine::State::echo(std::span<const std::uint8_t> probe, Address sou
 
 void SwitchMachine::State::multicast(SwitchJob& job, std::uint32_t slot, std::uint32_t number) {
   ++job.tally.rounds;
+  job.parities[slot / WORD_BITS] ^= std::uint32_t{1} << slot % WORD_BITS;
   const std::span<const std::uint8_t> datagram = job.ring.result(slot, number);
   const std::size_t without_words = bare_bytes(datagram);
   const std::uint32_t bare = without_words == datagram.size() ? 0 : job.ring.bare(slot);
@@ -136,9 +137,12 @@ void SwitchMachine::State::answer(SwitchJob& job, const Header& header, std::siz
 }
 
 // Which of the worker's transmissions have come, this one being the last.
-void SwitchMachine::State::receipt(SwitchJob& job, const Header& header, bool repeated, Address source) {
+void SwitchMachine::State::receipt(SwitchJob& job, const Header& header, std::size_t asked_bytes, bool repeated,
+                                   Address source) {
   ++job.tally.receipts;
-  if (!takes(job.tally, HEADER_BYTES, 1)) return;
+  std::size_t bytes = datagram_bytes(0, job.parities.size());
+  if (job.spec.max_staleness != 0 || bytes > asked_bytes) bytes = HEADER_BYTES;
+  if (!takes(job.tally, bytes, 1)) return;
   const Arrivals& arrivals = job.arrivals[header.worker];
   Header told = reply_to(header, Kind::receipt);
   told.slot = header.bitmap;
@@ -146,8 +150,10 @@ void SwitchMachine::State::receipt(SwitchJob& job, const Header& header, bool re
   told.signature = arrivals.highest();
   told.bitmap = arrivals.received();
   told.contributors = repeated ? 1 : 0;
-  const std::span<std::uint8_t> datagram = queue.push(HEADER_BYTES, {&source, 1});
+  const std::span<std::uint8_t> datagram = queue.push(bytes, {&source, 1});
   store_header(datagram.data(), told);
+  for (std::size_t at = HEADER_BYTES, word = 0; at < bytes; at += WORD_BYTES)
+    store_be32(datagram.data() + at, job.parities[word++]);
   finish(datagram);
   job.keys.finish(datagram);
 }

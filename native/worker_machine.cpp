@@ -86,7 +86,7 @@ class WorkerMachine::State {
   void dispatch(const Parsed& packet, std::size_t bytes, double now);
   void welcome(const Parsed& packet, std::size_t bytes, double now);
   void notice(const Parsed& packet, double now);
-  void receipt(const Header& header, double now);
+  void receipt(const Parsed& packet, double now);
   void result(const Parsed& packet, double now);
   void caught(const Header& header, double now);
   void end_catch_up() {
@@ -283,7 +283,7 @@ void WorkerMachine::State::dispatch(const Parsed& packet, std::size_t bytes, dou
       return;
     case Kind::receipt:
       hear_switch(now);
-      if (phase() == Phase::member) receipt(packet.header, now);
+      if (phase() == Phase::member) receipt(packet, now);
       return;
     case Kind::welcome:
       return welcome(packet, bytes, now);
@@ -332,7 +332,8 @@ void WorkerMachine::State::notice(const Parsed& packet, double now) {
 }
 
 // The switch says which transmissions have arrived. `contributors`: whether the one that it answers was needless.
-void WorkerMachine::State::receipt(const Header& header, double now) {
+void WorkerMachine::State::receipt(const Parsed& packet, double now) {
+  const Header& header = packet.header;
   ++counters_.receipts;
   if (header.contributors != 0) {
     ++counters_.spurious;
@@ -357,6 +358,18 @@ void WorkerMachine::State::receipt(const Header& header, double now) {
     send_again(slot);
   }
   lost_.clear();
+  // Without staleness no round closes before this worker has had its say, so an outstanding item's round is the open one or
+  // the one before that: a bit tells which.
+  const bool told = packet.word_count == (std::size_t{spec_.slots} + WORD_BITS - 1) / WORD_BITS && spec_.max_staleness == 0;
+  if (!told || catch_up_) return;
+  const auto closed = [&](std::uint32_t slot) {
+    const std::uint32_t bits = load_be32(packet.words + std::size_t{slot / WORD_BITS} * WORD_BYTES);
+    return ((bits >> slot % WORD_BITS ^ stream_.base(slot)) & 1) != 0;
+  };
+  recovery_.settle(header.signature, closed, now, [this](std::uint32_t slot) {
+    ++counters_.gaps;
+    send_again(slot);
+  });
 }
 
 void WorkerMachine::State::result(const Parsed& packet, double now) {

@@ -88,14 +88,17 @@ class RetransmissionTimer:
         """Something new arrived: silence is over, the doubling is undone."""
         self.backoff = 0
 
-    def patience_s(self, more: float) -> float:
+    def patience_s(self, more: float, *, told: bool = False) -> float:
         """How long a result may be overdue, because a peer may be sending again, before the item is sent again.
 
         A peer's repetition takes a round trip of the path; round trips that peers have a part in would drive each
-        other's patience up. `more`: round trips on top.
+        other's patience up. `more`: round trips on top. `told`: receipts say which rounds are over, so that waiting for
+        one is seldom in vain: as long as a timeout of the path.
         """
         if self.smoothed_s == 0.0:
             return self.timeout_s()
+        if told:
+            return min((PATHS_PER_TIMEOUT + more) * max(self.path_s, self.smoothed_s), MAX_TIMEOUT_S)
         wait_s = self.smoothed_s + max(self.smoothed_s * PATIENCE_SHARE, 2 * self.variation_s)
         trip_s = self.smoothed_s
         if self.path_s > 0.0:

@@ -7,6 +7,9 @@ Rules of this file
 * A transmission that a receipt shows not to have arrived is lost, and sent again at once, if its order is at least
   REORDER_THRESHOLD below the highest that has arrived (RFC 9002, section 6.1.1), or if it was sent more than
   REORDER_SHARE of a round trip before that one (RFC 8985, section 6.2).
+* A receipt also says which rounds had closed when it was sent (`settle`). Their results left the switch before it: what
+  has not come is lost, and sent again at once, to be answered. What is overdue, and at the switch, and whose round is
+  open waits for a peer: as long as receipts say so it is not sent again.
   If none of the 32 that it tells of has arrived, a burst was lost, and what was sent before them is in doubt (below).
 * A result that comes for order o says that results for what was sent REORDER_THRESHOLD or more before it are overdue (a
   gap). Either a contribution was lost, and then the switch has told the worker whose it was, and the result will come
@@ -39,6 +42,7 @@ All are bounded: a transmission is sent again at most once, whatever says that i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fanin.protocol.timers import (
@@ -65,6 +69,8 @@ class Transmission:
     """How often it was sent."""
     arrived: bool = False
     """Whether the switch is known to have it."""
+    landed: bool = False
+    """Whether it therefore counts as no longer in flight."""
 
 
 class LossRecovery:
@@ -78,8 +84,8 @@ class LossRecovery:
         """The order number of the next transmission. Its lower 32 bits are on the wire, where 0 means none."""
         self._restarted_at = 0.0
         self._expired_at = 0.0
-        self._has_receipts = False
-        """Whether this switch gives any."""
+        self._has_receipts = self._told = False
+        """Whether this switch gives any, and whether they say which rounds are over."""
         self._transmissions: dict[int, Transmission] = {}
         self._flying: dict[int, None] = {}
         """Slots in order of their last transmission; those in doubt or waiting to be sent again are not in it."""
@@ -99,7 +105,8 @@ class LossRecovery:
         if known is None:
             self._transmissions[slot] = Transmission(order, now)
             return True
-        known.order, known.sent_at, known.count, known.arrived = order, now, known.count + 1, False
+        known.order, known.sent_at, known.count = order, now, known.count + 1
+        known.arrived = known.landed = False
         return False
 
     def was_sent(self, slot: int) -> bool:
@@ -162,7 +169,7 @@ class LossRecovery:
         # In doubt, not lost: the switch may have it, and be waiting for a peer whose packet was lost.
         for other in overdue:
             self.withdraw(other)
-            self._doubtful[other] = now + self.timer.patience_s(self._patience)
+            self._doubtful[other] = now + self._wait_s
         if self._thin:  # too few others fly to bring more evidence, and sending so few again costs little
             self._doubtful = dict.fromkeys(self._doubtful, now)
         return round_trip_s
@@ -190,10 +197,19 @@ class LossRecovery:
             late.append(slot)
         for slot in late:
             del self._doubtful[slot]
+        if self._told:  # one asks for all: what comes back says which of the others are lost
+            self._doubtful.update(dict.fromkeys(late[1:], now + self._wait_s))
+            del late[1:]
         return late
 
     def receipt(
-        self, told: int, highest: int, received: int, now: float, *, measures: bool = False
+        self,
+        told: int,
+        highest: int,
+        received: int,
+        now: float,
+        *,
+        measures: bool = False,
     ) -> tuple[list[int], float | None]:
         """The switch says which orders have arrived: the one that it answers, the highest, and those before it.
 
@@ -218,10 +234,10 @@ class LossRecovery:
                 top_sent_at = transmission.sent_at
             # Below 0 it was sent after the highest that has arrived: the receipt says nothing of it.
             if behind == 0 or (0 < behind <= 32 and received >> (behind - 1) & 1):
-                if measures:
-                    continue
-                self._landed += slot in self._flying and not transmission.arrived
                 transmission.arrived = True
+                if not measures and slot in self._flying and not transmission.landed:
+                    transmission.landed = True
+                    self._landed += 1
             elif 0 < behind <= 32:
                 missing.append(slot)
             elif behind > 32 and not received and slot in self._flying and not transmission.arrived:
@@ -236,14 +252,38 @@ class LossRecovery:
                 self.withdraw(slot)
         for slot in older:  # the burst that lost all 32 may have begun before them
             self.withdraw(slot)
-            self._doubtful[slot] = now + self.timer.patience_s(self._patience)
+            self._doubtful[slot] = now + self._wait_s
         return lost, round_trip_s
+
+    @property
+    def _wait_s(self) -> float:
+        """How long a result may be overdue."""
+        return self.timer.patience_s(self._patience, told=self._told)
+
+    def settle(self, highest: int, closed: Callable[[int], bool], now: float) -> list[int]:
+        """The switch says which rounds were over when order `highest` had come: what is overdue is lost, or a peer's.
+
+        The result of such a round, or its answer to what was sent by then, has left the switch before the receipt.
+        Returns the slots whose results are lost.
+        """
+        self._told = True
+        top = self.next_order - 1 - (self.next_order - 1 - highest & ORDER_MASK)
+        over = [
+            slot for slot in (*self._doubtful, *self._flying) if self._transmissions[slot].order <= top and closed(slot)
+        ]
+        for slot in over:
+            self.withdraw(slot)
+        waits_until = now + self._wait_s
+        for slot in [slot for slot in self._doubtful if self._transmissions[slot].arrived]:
+            del self._doubtful[slot]  # to the end: `take_late` and `deadline` rely on the order of their times
+            self._doubtful[slot] = waits_until
+        return over
 
     def withdraw(self, slot: int) -> None:
         """The slot's item no longer flies, or is to be sent again for another reason."""
         if slot in self._flying:
             del self._flying[slot]
-            self._landed -= self._transmissions[slot].arrived
+            self._landed -= self._transmissions[slot].landed
         self._doubtful.pop(slot, None)
 
     def deadline(self) -> float | None:

@@ -49,6 +49,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable
 
 import numpy as np
 
@@ -60,7 +61,7 @@ from fanin.host.machine.operation import Operation
 from fanin.host.machine.presence import Presence
 from fanin.host.machine.scale_forecast import AGE_WORDS, NO_FORECAST, ScaleForecast
 from fanin.numerics.fixed_point import Codes
-from fanin.numerics.lanes import Words
+from fanin.numerics.lanes import WORD_BITS, Words
 from fanin.numerics.reduction import Reduction
 from fanin.protocol.events import ReductionDone, RoundHeard, Stands, WorkerEvent
 from fanin.protocol.job import LEFT_MIN_TIMEOUTS, JobSpec
@@ -392,6 +393,23 @@ class WorkerMachine:
         for slot in lost:
             self._congestion.lost(self._recovery.order(slot), self._recovery.next_order)
             self._send_again(slot)
+        closed = self._closed_rounds(packet.words)
+        if closed is not None:
+            for slot in self._recovery.settle(packet.signature, closed, now):
+                self._counters["gaps"] += 1
+                self._send_again(slot)
+
+    def _closed_rounds(self, parities: Words) -> Callable[[int], bool] | None:
+        """By slot of an outstanding item: whether its round had closed when the receipt was sent. None: not told.
+
+        Without staleness no round closes before this worker has had its say, so an outstanding item's round is the open
+        one or the one before that: a bit tells which.
+        """
+        told = len(parities) == -(-self._spec.slots // WORD_BITS) and self._spec.history == SYNCHRONOUS_HISTORY
+        if not told or self._catch_up is not None:
+            return None
+        bits = parities.tolist()
+        return lambda slot: bool((bits[slot // WORD_BITS] >> slot % WORD_BITS ^ self._stream.base(slot)) & 1)
 
     def _result(self, packet: Packet, now: float) -> Reason | None:
         """A result, or an answer: the table of this file, line by line."""

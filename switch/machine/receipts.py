@@ -9,8 +9,11 @@ Rules of this file
 * So is one in RECEIPT_EVERY, which measures the path for its worker, queues and all, and no peers: results wait for
   peers, and what was sent twice measures nothing.
 * So is one that was here already while its round is open: nothing of this worker is missing, a peer is late.
-* One contribution has one receipt at most, of 36 bytes, and none where an ANSWER goes out: a switch never sends
-  more bytes than came in.
+* A receipt also has a bit for each slot: whether an odd number of its rounds has closed. Without staleness no round
+  closes before its worker has had its say, so that a worker's outstanding item is of the open round or the one before:
+  the bit tells whether its result has been sent. So the worker tells a lost result from a peer's lost contribution.
+* One contribution has one receipt at most, no longer than itself (or without those bits), and none where an ANSWER goes
+  out: a switch never sends more bytes than came in.
 * A worker that says order 0 gets no receipts.
 """
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
+from fanin.numerics.lanes import WORD_BITS
 from fanin.protocol.job import HEARTBEATS_TO_SILENCE, JobSpec, Uplink
 from fanin.protocol.packet_tag import MemberKeys, PacketKeys
 from fanin.switch.machine.ascents import Ascents
@@ -23,6 +26,8 @@ class SwitchJob:
         """At a leaf: its registration at the parent; None elsewhere."""
         self.ascents = Ascents()
         """Likewise: what is under way to the parent."""
+        self.parities = np.zeros(-(-spec.slots // WORD_BITS), np.uint32)
+        """Bit s % 32 of word s // 32: whether slot s has closed an odd number of rounds. Receipts carry it."""
         self.tally = Tally()
         self.last_arrivals = [0] * spec.workers
         """By worker: rounds that it was the last to contribute to, and so closed."""

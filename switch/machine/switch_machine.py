@@ -67,6 +67,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fanin.errors import AdmissionError
+from fanin.numerics.lanes import WORD_BITS
 from fanin.protocol import wire
 from fanin.protocol.events import SwitchEvent, WorkerJoined, WorkerLeft, WorkerSilent
 from fanin.protocol.job import SWITCH_QUEUE_BYTES, SWITCH_QUEUE_DATAGRAMS, JobSpec, Uplink
@@ -433,6 +434,7 @@ class SwitchMachine:
 
     def _multicast(self, job: SwitchJob, slot: int, number: int, result: Round) -> None:
         job.tally.rounds += 1
+        job.parities[slot // WORD_BITS] ^= np.uint32(1 << slot % WORD_BITS)
         whole = _result(job.spec, Kind.RESULT, SWITCH_WORKER, slot, number, result)
         keepers, others = job.audience_but(result.bare if len(whole.words) else 0)
         self._send(job.tally, job.keys.finish(whole.to_bytes()), keepers)
@@ -457,8 +459,14 @@ class SwitchMachine:
         """Which of the worker's transmissions have come, this one being the last."""
         job.tally.receipts += 1
         arrivals = job.arrivals[packet.worker]
+        asked_bytes = wire.datagram_bytes(len(packet.codes), len(packet.words))
+        tells = job.spec.largest_staleness == 0 and wire.datagram_bytes(0, len(job.parities)) <= asked_bytes
         receipt = packet.reply(
-            Kind.RECEIPT, signature=arrivals.highest, bitmap=arrivals.received, contributors=int(repeated)
+            Kind.RECEIPT,
+            signature=arrivals.highest,
+            bitmap=arrivals.received,
+            contributors=int(repeated),
+            words=job.parities.copy() if tells else np.zeros(0, np.uint32),
         )
         above_us = job.ascents.round_trip_us
         receipt = dataclasses.replace(receipt, slot=packet.bitmap, base=above_us)

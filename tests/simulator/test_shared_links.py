@@ -60,7 +60,7 @@ def over_shared_link(workers: int, queue_bytes: int, chunks: int = 1200) -> Outc
 def test_eight_workers_behind_one_link_use_nine_tenths_of_it(queue_kib: int) -> None:
     outcome = over_shared_link(8, queue_kib << 10)
     assert outcome.of_ideal > 0.9
-    assert outcome.resent <= 2 * outcome.lost
+    assert outcome.resent <= 1.2 * outcome.lost
 
 
 def test_incast_of_sixteen_workers_into_a_queue_of_128_kib() -> None:
@@ -78,10 +78,10 @@ def test_at_most_three_packets_go_again_for_each_that_was_lost(loss: float) -> N
         outcome = reduce_over(cluster, 1500, 1500)
         resent += outcome.resent
         lost += outcome.lost
-    assert resent <= 3 * lost + 8, (resent, lost)
+    assert resent <= 1.5 * lost + 4, (resent, lost)
 
 
-@pytest.mark.parametrize(("loss", "of_ideal"), [(0.0, 0.95), (0.001, 0.9), (0.01, 0.75), (0.05, 0.5)])
+@pytest.mark.parametrize(("loss", "of_ideal"), [(0.0, 0.95), (0.001, 0.9), (0.01, 0.85), (0.05, 0.6)])
 def test_frames_lost_by_chance_do_not_close_the_window(loss: float, of_ideal: float) -> None:
     cluster = joined(4, delay_s=1e-3)
     cluster.network.link = Link(delay_s=1e-3, bytes_per_s=BYTES_PER_S, loss=loss)

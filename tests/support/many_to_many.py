@@ -69,6 +69,16 @@ class ManyToMany:
         self.network.run_until(lambda: not _outstanding(busy), limit_s=limit_s)
         return arrays
 
+    def lose(self, loss: float) -> None:
+        """From now on every link loses that share of packets, in each direction."""
+        for shared in self.links:
+            shared.link = dataclasses.replace(shared.link, loss=loss)
+
+    @property
+    def lost(self) -> int:
+        """Packets that links lost by chance."""
+        return sum(link.up.lost + link.down.lost for link in self.links)
+
     def link_bytes(self, host: int) -> tuple[int, int]:
         """Bytes of packets that a host's link, or beyond the hosts' a spare one's, has carried up and down."""
         counters = {ends: flow.counters() for ends, flow in self.flows.items()}

@@ -62,8 +62,34 @@ def test_who_repeats_into_an_open_round_is_told_that_nothing_is_missing(machine_
     [receipt] = with_order(bench, 0, 0, 2)
     assert (receipt.kind, receipt.slot, receipt.signature, receipt.contributors) == (Kind.RECEIPT, 2, 2, 1)
     assert receipt.bitmap == 0xFFFFFFFF
-    assert len(receipt.to_bytes()) == 36
+    assert len(receipt.to_bytes()) == 36 + 4
     assert bench.counter("receipts") == 1
+
+
+def test_a_receipt_says_which_rounds_have_closed_and_is_no_longer_than_what_it_answers(
+    machine_type: MachineType,
+) -> None:
+    bench = Bench(machine_type, make_spec(slots=40))
+    for slot, rounds in ((1, 1), (3, 2), (38, 3)):
+        for base in range(rounds):
+            for worker in range(2):
+                packet = bench.packet(Kind.CONTRIBUTION, worker, slot=slot, base=base, words=(1, 2))
+                bench.say(packet, address(worker))
+    told = []
+    both: tuple[tuple[int, ...], ...] = ((1, 2), (1,))
+    for slot, words in enumerate(both, 5):
+        order = RECEIPT_EVERY // 2 + slot * RECEIPT_EVERY
+        asking = bench.packet(Kind.CONTRIBUTION, 0, slot=slot, bitmap=order, words=words)
+        [(receipt, _)] = bench.say(asking, address(0))
+        told.append(receipt.words.tolist())
+    assert told == [[1 << 1, 1 << 38 - 32], []], "odd numbers of rounds; the second contribution has room for one word"
+
+
+def test_where_rounds_may_close_without_a_worker_no_receipt_says_which_have(machine_type: MachineType) -> None:
+    bench = Bench(machine_type, make_spec(staleness=1))
+    assert with_order(bench, 0, 0, 1) == []
+    [receipt] = with_order(bench, 0, 0, 2)
+    assert len(receipt.words) == 0
 
 
 def test_who_says_no_order_is_told_nothing(machine_type: MachineType) -> None:

@@ -107,6 +107,42 @@ def test_receipts_of_no_transmission_change_nothing() -> None:
         assert recovery.receipt(77, highest, 0, 0.001) == ([], None)
 
 
+def test_what_is_over_at_the_switch_and_has_not_come_is_sent_again_at_once() -> None:
+    recovery = LossRecovery()
+    recovery.timer.sample(0.001)
+    sent(recovery, *range(9))  # orders 1 to 9
+    assert recovery.settle(7, lambda slot: slot in (2, 4, 8), 0.002) == [2, 4], "order 9 had not come yet"
+    assert recovery.waiting == 9
+
+
+def test_what_a_peer_holds_up_is_waited_for_as_long_as_receipts_say_so() -> None:
+    recovery = LossRecovery()
+    recovery.timer.sample(0.001)
+    recovery.timer.path_round_trip(0.001)
+    sent(recovery, *range(9))
+    for slot in (1, 2, REORDER_THRESHOLD):
+        assert finish(recovery, slot, 0.001) == []
+    assert recovery.overdue == 1
+    recovery.receipt(9, 9, 0xFFFFFFFF, 0.001)
+    for now in (0.002, 0.003, 0.004, 0.005):
+        assert recovery.settle(9, lambda slot: False, now) == []
+        assert recovery.take_late(now) == []
+    assert recovery.take_late(0.006) == []
+    assert recovery.take_late(0.005 + recovery.timer.patience_s(0.0, told=True)) == [0]
+
+
+def test_of_what_is_in_doubt_one_asks_for_all() -> None:
+    recovery = LossRecovery()
+    recovery.timer.sample(0.001)
+    sent(recovery, *range(12))
+    recovery.settle(0, lambda slot: False, 0.0)
+    for slot in (6, 7, 8):
+        recovery.finished(slot, 0.001)
+    assert recovery.overdue > 3
+    assert len(recovery.take_late(1.0)) == 1
+    assert recovery.take_late(1.0) == []
+
+
 def repeated(orders_before: int = 0) -> LossRecovery:
     """Slots 0 to 7 have been sent, and slot 0 again when the timer expired."""
     recovery = LossRecovery()
