@@ -112,6 +112,9 @@ class Options:
     """Longest wait for the first answer of a switch, 0.1..600 s."""
     join_timeout_s: float = 120.0
     """Longest wait for the other ranks of the job, 0.01..86,400 s. Behind torch, no longer than the group's timeout."""
+    idle_return_s: float = 60.0
+    """A group of new_group that has summed nothing for so long gives its slots back to the switch, and joins anew at
+    its next sum, 0..86,400 s. 0: never. The same on every rank."""
     liveness_timeout_s: float | None = None
     """Silence after which a rank, or the switch, counts as lost, 0.2..3600 s, of the switch that rank 0 starts; one
     that is there already decides by itself. None: 30 s. A rank that is killed is noticed sooner (docs/errors.md)."""
@@ -166,6 +169,7 @@ class Options:
         check(self.fallback in ("raise", "gloo"), f"fallback = {self.fallback!r}; must be 'raise' or 'gloo'")
         check(0.1 <= self.connect_timeout_s <= 600, "connect_timeout_s must be in 0.1..600")
         check(MIN_JOIN_TIMEOUT_S <= self.join_timeout_s <= 86_400, "join_timeout_s must be in 0.01..86400")
+        check(0 <= self.idle_return_s <= 86_400, "idle_return_s must be in 0..86400")
         liveness_s = self.liveness_timeout_s
         check(liveness_s is None or 0.2 <= liveness_s <= 3600, "liveness_timeout_s must be in 0.2..3600")
         if self.faults is not None:

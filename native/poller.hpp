@@ -33,6 +33,8 @@ class Poller {
   std::span<const epoll_event> wait() { return wait_for(-1); }
   // The same, of what has happened by now.
   std::span<const epoll_event> look() { return wait_for(0); }
+  // Readable when `wait` would return at once: what another poller can watch.
+  int fd() const { return epoll_; }
   // From any thread.
   void ring() { bell_.ring(); }
   // Wake `wait` at `when` at the latest. Callers hold one lock of their choice. An alarm that is set and earlier stays: a

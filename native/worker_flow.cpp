@@ -1,9 +1,7 @@
 #include "worker_flow.hpp"
 
 #include <poll.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <cmath>
@@ -111,21 +109,21 @@ WorkerFlow::WorkerFlow(const JobSpec& spec, const WorkerPath& path, std::uint32_
 WorkerFlow::~WorkerFlow() { close(); }
 
 void WorkerFlow::start() {
-  thread_.start([this] { run(); });
+  seat_.take(*this);
   poller_.ring();  // to say HELLO
 }
 
-void WorkerFlow::run() {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals are the main thread's
-  pthread_setname_np(pthread_self(), "fanin-worker");
-  bool drained = true;
-  while (!closing_.load()) {
-    if (drained) sleep();
-    drained = pump(true);
-    if (driven_.load()) wake_driver();  // what it waits for may have come in here, or it may count as awake by mistake
+// While somebody drives, that thread says who sleeps. Waking too many does no harm.
+bool WorkerFlow::turn(bool woken) {
+  if (closing_.load()) return false;
+  if (woken) poller_.look();
+  if (!driven_.load()) count_as_awake();
+  const bool drained = pump(true);
+  if (driven_.load()) {  // what it waits for may have come in here, or it may count as awake by mistake
+    wake_driver();
+    return !drained;
   }
+  return !drained || !may_sleep(Sleep::in_poll);
 }
 
 void WorkerFlow::wake_driver() {
@@ -232,13 +230,6 @@ void WorkerFlow::count_as_awake() {
   for (WorkerCarrier* const bypass : bypasses_) bypass->awake();
 }
 
-// While somebody drives, that thread says who sleeps. Waking too many does no harm.
-void WorkerFlow::sleep() {
-  if (!driven_.load() && !may_sleep(Sleep::in_poll)) return;
-  poller_.wait();
-  if (!driven_.load()) count_as_awake();
-}
-
 void WorkerFlow::drop_broken_bypasses() {
   std::erase_if(bypasses_, [](const WorkerCarrier* bypass) { return !bypass->works(); });
 }
@@ -314,7 +305,7 @@ void WorkerFlow::close() {
   halt();
   poller_.ring();
   if (driven_.load()) wake_driver();
-  thread_.join();
+  seat_.leave();
 }
 
 WorkerCounters WorkerFlow::counters() {

@@ -1,7 +1,7 @@
-// One flow of a worker: a worker machine, its carriers, and the thread that moves packets between them.
+// One flow of a worker: a worker machine, its carriers, and what moves packets between them.
 //
 // A result comes in, is written to the destination, and what it makes room for is quantized into the send buffer. The
-// flow's thread does that, unless somebody waits: whoever submits sends the first window itself, and whoever waits moves the
+// flow's thread (worker_threads.hpp: one of a few that all flows of the process share) does that, unless somebody waits: whoever submits sends the first window itself, and whoever waits moves the
 // packets itself meanwhile. A small reduction that is waited for is done without waking another thread of this process.
 //
 // Which thread reads what: with a bypass that has a bell (shared memory), whoever waits reads bypasses alone and sleeps on the
@@ -20,14 +20,14 @@
 
 #include "carriers.hpp"
 #include "event_fd.hpp"
-#include "loop_thread.hpp"
 #include "poller.hpp"
 #include "turnstile.hpp"
 #include "worker_machine.hpp"
+#include "worker_threads.hpp"
 
 namespace fanin {
 
-class WorkerFlow {
+class WorkerFlow final : private Seated {
  public:
   static constexpr Address SWITCH = 0;
   static constexpr double LINGER_S = 50e-6;  // before a thread that waits goes to sleep
@@ -41,7 +41,7 @@ class WorkerFlow {
   // Throws std::system_error when no socket can be had or the address has no route.
   WorkerFlow(const JobSpec& spec, const WorkerPath& path, std::uint32_t flow, std::uint32_t flow_count,
              double connect_timeout_s, bool newcomer, Listener listener);
-  ~WorkerFlow();
+  ~WorkerFlow() override;
 
   void start();
   // As WorkerMachine::submit; then sends what the window takes. Nothing happens once the machine has failed.
@@ -52,7 +52,7 @@ class WorkerFlow {
   bool drive(const std::function<bool()>& finished, double deadline_s);
   // No packet is handled any more and no memory written once this returns. The switch gets "nobody listens".
   void halt();
-  void close();  // halt, and end the thread
+  void close();  // halt, and leave the thread
 
   WorkerCounters counters();
   CarrierCounters carrier_counters();  // of the base carrier, then of every bypass that there is, in the table's order
@@ -67,9 +67,9 @@ class WorkerFlow {
   class Outbox;
   class Intake;
 
-  void run();
+  int fd() const override { return poller_.fd(); }
+  bool turn(bool woken) override;
   bool pump(bool reads_base);  // everything that is due; false: there may be more to receive
-  void sleep();
   bool linger();
   bool may_sleep(Sleep how);
   void wait_for_packets(const std::function<bool()>& finished, double deadline_s);
@@ -99,7 +99,7 @@ class WorkerFlow {
   std::uint32_t my_bit_;  // its place on the bell
   int driver_fd_ = -1;   // the base carrier's descriptor, as the driver knows it
   EventFd driver_bell_;  // interrupts it elsewhere
-  LoopThread thread_;
+  WorkerSeat seat_;
 };
 
 }  // namespace fanin

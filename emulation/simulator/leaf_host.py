@@ -88,7 +88,7 @@ class _LeafServer(SimulatedServer):
         super().__init__(host)
         self._leaf = host
 
-    def admit_leaf(self, spec: JobSpec, parent: ParentRoute) -> None:
+    def admit_leaf(self, spec: JobSpec, parent: ParentRoute, *, share_memory: bool = True) -> None:
         """See fanin.switch.server.interface.Server."""
         self._leaf.admit_part(spec, parent)
 

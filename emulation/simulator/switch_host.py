@@ -254,11 +254,11 @@ class SimulatedServer:
         self.ports = (1,)
         self.event_fileno = -1
 
-    def admit(self, spec: JobSpec) -> None:
+    def admit(self, spec: JobSpec, *, share_memory: bool = True) -> None:
         """These, and what follows, as fanin.switch.server.interface.Server says."""
         self._host.admit(spec)
 
-    def admit_leaf(self, spec: JobSpec, parent: ParentRoute) -> None:
+    def admit_leaf(self, spec: JobSpec, parent: ParentRoute, *, share_memory: bool = True) -> None:
         raise FaninError("this simulated switch has no parent")
 
     def remove(self, job: int) -> None:

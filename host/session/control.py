@@ -13,6 +13,7 @@ import zmq
 from fanin.curve import client_keys
 from fanin.errors import AdmissionError, ConfigurationError, SwitchUnreachableError
 from fanin.host.session.path import reach, start_hint
+from fanin.host.session.shared_context import CONTROL
 from fanin.options import Options, SwitchAddress
 from fanin.protocol import control
 from fanin.protocol.control import SUCCESSOR
@@ -54,8 +55,9 @@ class ControlClient:
         self.host: str = reach(address, timeout_s, patient=patient)
         """Numeric address of the switch."""
         self._encrypted = curve_server_key is not None
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
+        self._context = CONTROL.open()
+        self._closed = False
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
         self.monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(_TOLD)
         """Tells when the connection comes and goes."""
         try:
@@ -129,11 +131,12 @@ class ControlClient:
 
     def close(self) -> None:
         """Close the socket, giving the last message LINGER_MS. A second call does nothing."""
-        if not self._context.closed:
+        if not self._closed:
+            self._closed = True
             self._socket.disable_monitor()
             self.monitor.close(linger=0)
             self._socket.close(linger=LINGER_MS)
-            self._context.term()
+            CONTROL.release(self._context)
 
     def __enter__(self) -> ControlClient:
         return self

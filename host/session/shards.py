@@ -355,7 +355,3 @@ def added_up(counters: Sequence[dict[str, int | float]]) -> dict[str, int | floa
         for name, value in each.items():
             total[name] = max(total.get(name, 0), value) if name == "srtt_us" else total.get(name, 0) + value
     return total
-
-
-AnySession = Session | ShardedSession
-"""A membership in a job, at one switch or at several."""

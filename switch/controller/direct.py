@@ -61,9 +61,9 @@ class Direct:
             survives_loss=job.survives_loss,
         )
 
-    def admit(self, job: Job, spec: JobSpec) -> None:
+    def admit(self, job: Job, spec: JobSpec, *, share_memory: bool) -> None:
         """Admit the job to its data plane."""
-        self.plane(job).server.admit(spec)
+        self.plane(job).server.admit(spec, share_memory=share_memory)
 
     def plane(self, job: Job) -> DataPlane:
         """The data plane of the scheme that its ranks came by."""

@@ -281,8 +281,11 @@ class Way(Protocol):
     def spec(self, job: Job) -> JobSpec:
         """What the data plane is to hold the job to. ConfigurationError for a shape that it cannot have."""
 
-    def admit(self, job: Job, spec: JobSpec) -> None:
-        """Put it there; AdmissionError for want of memory, ConfigurationError for a shape that this switch has not."""
+    def admit(self, job: Job, spec: JobSpec, *, share_memory: bool) -> None:
+        """Put it there, perhaps with rings.
+
+        AdmissionError for want of memory, ConfigurationError for a shape that this switch has not.
+        """
 
     def plane(self, job: Job) -> DataPlane:
         """Where the job's data goes."""

@@ -102,7 +102,7 @@ class Part:
         spec = self._leaf.resources.new_spec(shape, len(placed.ranks), tag_key)
         return replace(spec, liveness_timeout_s=placed.liveness_timeout_s, total_workers=placed.size)
 
-    def admit(self, job: Job, spec: JobSpec) -> None:
+    def admit(self, job: Job, spec: JobSpec, *, share_memory: bool) -> None:
         """With the way up. ConfigurationError for a parent that has other flows."""
         placed, parent, server = self.placed, self._leaf.parent, self._leaf.server
         assert placed is not None
@@ -119,7 +119,7 @@ class Part:
             token=placed.token,
             data_key=data_key(job.control_key, placed.index, placed.generation) if placed.authenticate else b"",
         )
-        server.admit_leaf(spec, route)
+        server.admit_leaf(spec, route, share_memory=share_memory)
 
     def plane(self, job: Job) -> DataPlane:
         """The leaf's only one."""

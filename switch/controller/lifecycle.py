@@ -206,15 +206,18 @@ class Lifecycle:
             if refused is None:
                 workers, spec, server = way.workers(job), way.spec(job), way.plane(job).server
                 memory_bytes = spec.pool_bytes * len(server.ports)
-                # Before the quota is judged: what only waits to be forgotten must not refuse a job that is complete.
-                if memory_bytes > self.resources.free_bytes:
+                # What only waits to be forgotten must not refuse a job that is complete, nor count in its quota.
+                if self.resources.judge_memory(memory_bytes, job.source, spec.slots) is not None:
                     self._make_room(memory_bytes, now)
-                if way.decides and self.resources.judge_memory(memory_bytes, job.source, spec.slots) is not None:
+                if way.decides and (
+                    not self.resources.may_have_accumulators(job.source)
+                    or self.resources.judge_memory(memory_bytes, job.source, spec.slots) is not None
+                ):
                     spec = without_accumulators(spec, [member.join for member in job.members.values()])
                     memory_bytes = spec.pool_bytes * len(server.ports)
                 refused = self.resources.judge_memory(memory_bytes, job.source, spec.slots)
             if refused is None:
-                way.admit(job, spec)
+                way.admit(job, spec, share_memory=self.resources.may_have_rings(job.source))
         except AdmissionError as error:
             remedy = "start the switch with more --memory, or set FANIN_SLOTS lower"
             refused = refuse(Refusal.MEMORY, str(error), remedy)

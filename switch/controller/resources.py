@@ -19,6 +19,8 @@ from fanin.switch.controller.job_table import JobTable
 MAX_INDEX = 0xFFFF
 UNLIMITED_BYTES = 1 << 40
 """Memory of a switch whose device says itself when it has room for no more; reported as 0."""
+RINGS_SHARE, ACCUMULATORS_SHARE = 0.5, 0.75
+"""Of the memory, and of an address's share of it: once more is held, jobs go without what they can do without."""
 MAX_JOBS = 4096
 """Jobs at one time, forming ones included."""
 MAX_JOBS_PER_SOURCE = 512
@@ -87,6 +89,21 @@ class Resources:
             f"{held:,} of at most {share:,}",
             "start the switch with more --memory or a larger --source-share",
         )
+
+    def may_have_rings(self, source: str) -> bool:
+        """Whether a job opened from that address may have rings beside its slots."""
+        return self._holds_at_most(RINGS_SHARE, source)
+
+    def may_have_accumulators(self, source: str) -> bool:
+        """Whether one may have accumulators that its ranks can do without."""
+        return self._holds_at_most(ACCUMULATORS_SHARE, source)
+
+    def _holds_at_most(self, part: float, source: str) -> bool:
+        """Of what jobs opened from that address may hold, and of what there is. The rest is for slots alone."""
+        jobs = self._table.placed.values()
+        held = sum(job.memory_bytes for job in jobs if job.source == source)
+        share = self.limits.memory_bytes * self.limits.source_share
+        return held <= share * part and self._table.memory_bytes <= self.limits.memory_bytes * part
 
     def draw_token(self) -> int:
         """64 bits that nobody can guess."""

@@ -73,9 +73,9 @@ class ThroughLeaves:
         spec = self._resources.new_spec(shape, len(self.workers(job)), job.tag_key(able=self._plane.tags))
         return replace(spec, total_workers=job.first.size, branches=True)
 
-    def admit(self, job: Job, spec: JobSpec) -> None:
+    def admit(self, job: Job, spec: JobSpec, *, share_memory: bool) -> None:
         """As any job."""
-        self._plane.server.admit(spec)
+        self._plane.server.admit(spec, share_memory=share_memory)
 
     def plane(self, job: Job) -> DataPlane:
         """The one by which leaves come."""

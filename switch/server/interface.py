@@ -23,10 +23,13 @@ class Server(Protocol):
     def ports(self) -> tuple[int, ...]:
         """The port of each flow."""
 
-    def admit(self, spec: JobSpec) -> None:
-        """Take a job in, on every flow. AdmissionError when memory is out or the index is taken."""
+    def admit(self, spec: JobSpec, *, share_memory: bool = True) -> None:
+        """Take a job in, on every flow. AdmissionError when memory is out or the index is taken.
 
-    def admit_leaf(self, spec: JobSpec, parent: ParentRoute) -> None:
+        `share_memory`: with rings for its workers on this machine, where there is room.
+        """
+
+    def admit_leaf(self, spec: JobSpec, parent: ParentRoute, *, share_memory: bool = True) -> None:
         """Take in a part of a job at a parent, on every flow. AdmissionError as for `admit`."""
 
     def remove(self, job: int) -> None:

@@ -95,12 +95,12 @@ class PumpServer:
         """The port of each flow."""
         return self._ports
 
-    def admit_leaf(self, spec: JobSpec, parent: ParentRoute) -> None:
+    def admit_leaf(self, spec: JobSpec, parent: ParentRoute, *, share_memory: bool = True) -> None:
         """Take in a part of a job at a parent on every flow, or, when one refuses, on none."""
         self.admit(spec, parent)
 
-    def admit(self, spec: JobSpec, parent: ParentRoute | None = None) -> None:
-        """Take a job in on every flow, or, when one refuses, on none."""
+    def admit(self, spec: JobSpec, parent: ParentRoute | None = None, *, share_memory: bool = True) -> None:
+        """Take a job in on every flow, or, when one refuses, on none. There are no rings."""
         with self._reporting:
             for key in [key for key in self._reported if key[1] == spec.job]:
                 del self._reported[key]

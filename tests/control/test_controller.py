@@ -284,6 +284,30 @@ def test_memory_of_an_ended_job_is_there_for_the_next_one_at_once() -> None:
     assert isinstance(world.join(join(0, 1, job="second", nonce="n2", **shape)), control.Admitted)
 
 
+def test_an_ended_job_does_not_count_in_the_quota_of_the_next_one() -> None:
+    world = World(memory_bytes=1 << 20, source_share=0.5)
+    shape = {"slots": 50, "words_per_packet": 1024}
+    first = world.run(join(0, 1, **shape))
+    assert world.refused(join(0, 1, job="second", nonce="n2", **shape)).code == Refusal.QUOTA
+    world.event(WorkerLeft(first.index, 0))
+    assert isinstance(world.join(join(0, 1, job="second", nonce="n2", **shape)), control.Admitted)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5], ids=["of the memory", "of an address's share"])
+def test_rings_leave_half_for_the_slots_of_jobs_to_come(share: float) -> None:
+    world = World(memory_bytes=int((1 << 20) / share), source_share=share)
+    server = world.servers["udp"]
+    server.rings = (500_000, 500_000)
+    shape = {"slots": 4, "words_per_packet": 1024, "accumulators": None}
+    jobs = [world.run(join(0, 1, job=f"job{each}", nonce=f"n{each}", **shape)).index for each in range(6)]
+    specs = [server.specs[job] for job in jobs]
+    assert server.sharing == {jobs[0]}
+    assert [spec.accumulators for spec in specs] == [True, True, True, False, False, False]
+    stats = world.say("tool", control.Ask())
+    assert isinstance(stats, control.Stats)
+    assert [job.ring_bytes for job in stats.jobs] == [500_000, 0, 0, 0, 0, 0]
+
+
 def test_rings_in_shared_memory_count_as_the_jobs_memory() -> None:
     world = World(memory_bytes=1 << 20)
     world.servers["udp"].rings = (900_000, 900_000)

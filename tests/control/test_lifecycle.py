@@ -37,10 +37,10 @@ class Picky(FakeServer):
 
     picky = False
 
-    def admit(self, spec: JobSpec) -> None:
+    def admit(self, spec: JobSpec, *, share_memory: bool = True) -> None:
         if self.picky:
             raise ConfigurationError("this device has 8 slots")
-        super().admit(spec)
+        super().admit(spec, share_memory=share_memory)
 
 
 class Place:

@@ -47,19 +47,23 @@ class FakeServer:
         self.evicted: list[tuple[int, int]] = []
         self.suspected: list[tuple[int, int]] = []
         self.opened: list[tuple[int, int, int]] = []
+        self.sharing: set[int] = set()
+        """Jobs that were given rings."""
         self.events: deque[SwitchEvent] = deque()
         self.event_fileno = -1
         """Nothing to poll, unless a test gives something."""
 
-    def admit_leaf(self, spec: JobSpec, parent: ParentRoute) -> None:
-        self.admit(spec)
+    def admit_leaf(self, spec: JobSpec, parent: ParentRoute, *, share_memory: bool = True) -> None:
+        self.admit(spec, share_memory=share_memory)
         self.routes[spec.job] = parent
 
-    def admit(self, spec: JobSpec) -> None:
+    def admit(self, spec: JobSpec, *, share_memory: bool = True) -> None:
         assert spec.job not in self.specs
         if len(self.specs) >= self.jobs_max:
             raise AdmissionError("the fake is full")
         self.specs[spec.job] = spec
+        if share_memory:
+            self.sharing.add(spec.job)
 
     def remove(self, job: int) -> None:
         del self.specs[job]
@@ -97,7 +101,7 @@ class FakeServer:
         return ()
 
     def ring_bytes(self, job: int) -> tuple[int, int]:
-        return self.rings
+        return self.rings if job in self.sharing else (0, self.rings[1])
 
     def members(self, job: int) -> tuple[int, int, int]:
         return self.masks.get(job, (0, 0, 0))
@@ -129,11 +133,12 @@ class World:
         memory_bytes: int = 1 << 28,
         servers: dict[Scheme, FakeServer] | None = None,
         buffers: SwitchBuffers = BUFFERS,
+        source_share: float = 1.0,
     ) -> None:
         self.now = 0.0
         self.servers: dict[Scheme, FakeServer] = servers if servers is not None else {"udp": FakeServer()}
         self.controller = Controller(
-            Limits(memory_bytes=memory_bytes, liveness_timeout_s=5),
+            Limits(memory_bytes=memory_bytes, liveness_timeout_s=5, source_share=source_share),
             {scheme: DataPlane(server, buffers) for scheme, server in self.servers.items()},
             random_bits=random.Random(1).getrandbits,
             started_s=0.0,

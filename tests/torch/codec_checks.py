@@ -243,6 +243,7 @@ def check_a_group_with_a_codec_sums_through_it(rank: int, size: int) -> None:
     totals = [tensor.double() for tensor in tensors]
     for total in totals:
         dist.all_reduce(total)
+    dist.barrier(group)  # joins its job
     before = counters(group)["engine.bytes_out"]
     works = [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]
     for work, tensor, total in zip(works, tensors, totals, strict=True):

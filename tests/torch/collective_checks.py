@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import os
 import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import _coalescing_manager
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from fanin.errors import UnsupportedError
 from fanin.host.torch import FaninProcessGroup, counters
@@ -613,6 +623,94 @@ def check_subgroups_are_jobs_of_their_own(rank: int, size: int) -> None:
     assert counters(mine)["switch.all_reduce"] == 1
     assert dist.get_backend(mine) == "fanin"
     dist.destroy_process_group(mine)
+
+
+def threads() -> Counter[str]:
+    """Of this process, by name."""
+    names: Counter[str] = Counter()
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # one that ends at this moment
+            names[(task / "comm").read_text().strip()] += 1
+    return names
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def check_groups_cost_one_thread_each_and_descriptors_when_they_sum(rank: int, size: int) -> None:
+    before, open_before = threads(), descriptors()
+    groups = [dist.new_group(range(size)) for _ in range(12)]
+    assert (threads() - before).total() <= len(groups), "gloo's, one for each"
+    opened = descriptors() - open_before
+    for _ in range(2):
+        for index, group in enumerate(groups):
+            tensor = torch.full((5000,), float(rank + index))
+            dist.all_reduce(tensor, group=group)
+            assert float(tensor[0]) == sum(range(size)) + size * index
+    dist.barrier()
+    added = threads() - before
+    assert added["fanin-worker"] <= 4
+    assert added.total() <= len(groups) + 4
+    assert descriptors() - open_before > opened
+    for group in groups:
+        dist.destroy_process_group(group)
+    dist.barrier()
+    assert (threads() - before).total() == 0
+    del groups, group
+    assert descriptors() <= open_before
+
+
+def check_groups_that_come_and_go_leave_nothing_behind(rank: int, size: int) -> None:
+    def come_and_go() -> None:
+        group = dist.new_group(range(size))
+        tensor = torch.ones(5000)
+        dist.all_reduce(tensor, group=group)
+        assert float(tensor[0]) == size
+        dist.destroy_process_group(group)
+
+    come_and_go()
+    before, open_before = threads(), descriptors()
+    for _ in range(10):
+        come_and_go()
+    assert (threads() - before).total() == 0
+    assert descriptors() <= open_before
+
+
+def check_two_threads_sum_over_two_groups_at_once_while_a_third_goes(rank: int, size: int) -> None:
+    first, second, third = (dist.new_group(range(size)) for _ in range(3))
+
+    def sums(group: Any, value: float) -> None:
+        for _ in range(20):
+            tensor = torch.full((20_000,), value)
+            dist.all_reduce(tensor, group=group)
+            assert float(tensor[0]) == value * size
+
+    dist.all_reduce(torch.ones(5000), group=third)
+    with ThreadPoolExecutor(2) as pool:
+        works = [pool.submit(sums, group, value) for group, value in ((first, 1.0), (second, 2.0))]
+        dist.destroy_process_group(third)
+        for work in works:
+            work.result()
+    dist.destroy_process_group(first)
+    dist.destroy_process_group(second)
+
+
+def check_tensor_parallel_and_data_parallel_share_a_mesh(rank: int, size: int) -> None:
+    mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("dp", "tp"))
+    torch.manual_seed(11)
+    whole = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 32))
+    parts = parallelize_module(copy.deepcopy(whole), mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    given = torch.randn(8, 64, generator=torch.Generator().manual_seed(rank // (size // 2)))
+    expected, result = whole(given), parts(given)
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+    result.sum().backward()
+    expected.sum().backward()
+    metric = torch.tensor([float(result.detach().sum())])
+    dist.all_reduce(metric, group=mesh["dp"].get_group())
+    gradient, reference = (model.get_submodule("2").weight.grad for model in (parts, whole))
+    assert isinstance(gradient, DTensor)
+    torch.testing.assert_close(gradient.full_tensor(), reference, rtol=1e-4, atol=1e-5)
 
 
 def check_sparse_tensors_sum(rank: int, size: int) -> None:

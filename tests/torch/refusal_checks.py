@@ -185,6 +185,7 @@ def check_pairs_are_all_looked_at_before_the_first_is_sent(rank: int, size: int)
 
 
 def check_ranks_with_another_border_are_told(rank: int, size: int) -> None:
+    group = dist.new_group(backend="fanin", pg_options=Options(exact_elements=10 + rank))
     with pytest.raises(CollectiveMismatchError, match="FANIN_EXACT_ELEMENTS"):
-        dist.new_group(backend="fanin", pg_options=Options(exact_elements=10 + rank))
+        dist.all_reduce(torch.ones(5000), group=group)
     works(size)

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from fanin.host.session.leased import LeasedSession
 from fanin.host.session.shards import ShardedSession
 from fanin.host.torch import AsynchronousOptimizer, FaninProcessGroup, StaleOptions
 
@@ -72,9 +73,10 @@ def check_moves_and_parts_of_sums_over_shards_are_what_they_are_at_one_switch(ra
 def check_a_group_within_a_host_uses_the_shard_of_that_host_alone(rank: int, size: int) -> None:
     groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     mine = _group(groups[rank % 2])
-    assert mine.session is not None
-    assert not isinstance(mine.session, ShardedSession)
-    assert mine.session.spec.workers == mine.session.spec.all_workers == 2
+    assert isinstance(mine.session, LeasedSession)
+    session = mine.session.joined()
+    assert not isinstance(session, ShardedSession)
+    assert session.spec.workers == session.spec.all_workers == 2
     tensor = torch.full((5_000,), float(rank))
     dist.all_reduce(tensor, group=mine)
     assert torch.all(tensor == (2.0 if rank % 2 == 0 else 4.0))
@@ -86,7 +88,9 @@ def check_a_group_within_a_host_uses_the_shard_of_that_host_alone(rank: int, siz
 def check_a_group_over_hosts_uses_the_shards_of_its_hosts(rank: int, size: int) -> None:
     group = dist.new_group([1, 2])
     if rank in (1, 2):
-        session = _group(group).session
+        leased = _group(group).session
+        assert isinstance(leased, LeasedSession)
+        session = leased.joined()
         assert isinstance(session, ShardedSession)
         assert len(session.sessions) == 2
         tensor = torch.full((50_000,), float(rank))

@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fanin.errors import (
+    AdmissionError,
     CollectiveTimeoutError,
     FaninError,
+    JoinTimeoutError,
     SwitchLostError,
     SwitchUnreachableError,
     WorkerLostError,
@@ -31,7 +33,7 @@ from fanin.errors import (
 from fanin.protocol.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from fanin.host.session.shards import AnySession
+    from fanin.host.session.leased import AnySession
 
 WATCH_INTERVAL_S = 0.25
 """How often the watch thread looks at every session; a failure reaches waits on gloo that much later."""
@@ -125,6 +127,10 @@ def _again(error: FaninError, text: str) -> FaninError:
     """The same kind of error with the same facts, and another text."""
     if isinstance(error, (SwitchLostError, SwitchUnreachableError)):
         return type(error)(error.address, text)
+    if isinstance(error, JoinTimeoutError):
+        return JoinTimeoutError(error.missing, text)
+    if isinstance(error, AdmissionError):
+        return type(error)(text, error.code)
     return type(error)(text)
 
 
@@ -143,15 +149,17 @@ class Watch:
     """Calls back once for each session that fails; one thread, which runs while there are sessions."""
 
     def __init__(self) -> None:
-        self._watched: dict[AnySession, Callable[[FaninError], None]] = {}
+        self._watched: dict[AnySession, tuple[Callable[[FaninError], None], Callable[[], None]]] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
 
-    def add(self, session: AnySession, failed: Callable[[FaninError], None]) -> None:
-        """Call `failed` soon after the session has failed."""
+    def add(
+        self, session: AnySession, failed: Callable[[FaninError], None], look: Callable[[], None] = lambda: None
+    ) -> None:
+        """Call `failed` soon after the session has failed, and `look` each time that it has not."""
         with self._lock:
-            self._watched[session] = failed
+            self._watched[session] = failed, look
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="fanin-watch", daemon=True)
                 self._thread.start()
@@ -190,9 +198,11 @@ class Watch:
                 self._thread = None
                 return False
             watched = list(self._watched.items())
-        for session, failed in watched:
+        for session, (failed, look) in watched:
             failure = session.failure
-            if failure is not None:
+            if failure is None:
+                look()
+            else:
                 self.remove(session)
                 failed(failure)
         return True

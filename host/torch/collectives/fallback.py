@@ -41,6 +41,7 @@ from torch._C import _distributed_c10d as c10d
 from fanin.errors import CollectiveTimeoutError, FaninError, SwitchLostError
 from fanin.host.session.finished import Ends, FinishedEverywhere
 from fanin.host.torch.collectives.failures import Failures
+from fanin.host.torch.collectives.gloo_devices import DEVICES
 from fanin.host.torch.collectives.host_tensor import copy_back, on_host
 from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.collectives.routing import GLOO_OPERATORS, MIN
@@ -119,7 +120,8 @@ class Fallback:
         completion: Completion,
     ) -> None:
         self._switch: SwitchReducer | None = None
-        self._gloo: Any = c10d.ProcessGroupGloo(store, rank, size, timeout)
+        self._devices = DEVICES.open()
+        self._gloo: Any = c10d.ProcessGroupGloo(store, rank, size, self._devices.options(timeout))
         self._rank = rank
         self._size = size
         self._timeout_s = timeout.total_seconds()

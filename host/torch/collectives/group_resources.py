@@ -1,7 +1,8 @@
 """The parts of one process group: its session with the switch, its inner gloo group, and its reducers.
 
 Made in this order, so that the commonest mistake (no switch there) is told first and within seconds: address and job
-name through the store, session, gloo. A group of one has no session.
+name through the store, session, gloo. A group of one has no session, and one of new_group joins its job when it first
+sums (host/session/leased.py).
 
 A process that takes the place of one that is gone (on_worker_loss="continue") is *outside*: it knows the job, and has
 neither session nor gloo group, since the others' reductions are under way and gloo admits nobody. `renew` makes both
@@ -31,12 +32,16 @@ from fanin.errors import (
     SwitchLostError,
     SwitchUnreachableError,
     UnsupportedError,
+    WorkerLostError,
 )
 from fanin.host.session.control import ENDING, RUNNING, job_state
+from fanin.host.session.failures import Membership
 from fanin.host.session.joining_shards import join_shards
+from fanin.host.session.leased import AnySession, LeasedSession
 from fanin.host.session.session import Session
-from fanin.host.session.shards import AnySession
+from fanin.host.session.shards import ShardedSession
 from fanin.host.session.surviving import SurvivingSession
+from fanin.host.torch.collectives.ballot import StoreBallot, apart, can_be_apart
 from fanin.host.torch.collectives.completion import Completion
 from fanin.host.torch.collectives.failures import WATCH, Failures
 from fanin.host.torch.collectives.fallback import Fallback, warn_once
@@ -77,14 +82,16 @@ class GroupResources:
         options: Options,
         global_ranks: list[int],
         world: Meeting | None = None,
+        world_failures: Failures | None = None,
     ) -> None:
-        """`world`: where rank 0 goes that is given no switch; None: to one of its own."""
+        """`world`: where rank 0 goes that is given no switch; None: to one of its own. `world_failures`: those of the
+        group that all of this one's ranks are in as well."""
         self.rank = rank
         self.size = size
         # Ranks that do not come are not waited for longer than anything else in this group is.
         join_timeout_s = max(min(options.join_timeout_s, timeout.total_seconds()), MIN_JOIN_TIMEOUT_S)
         self.options = dataclasses.replace(options, join_timeout_s=join_timeout_s)
-        self._world = world
+        self._world, self._world_failures = world, world_failures
         self.failures = Failures(group_name, rank, size, global_ranks)
         self.completion = Completion(ordered=options.ordered_futures)
         self.session: AnySession | None = None
@@ -183,21 +190,68 @@ class GroupResources:
 
     def _watch(self) -> None:
         """From here on the session's failure reaches whatever waits for gloo."""
-        if self.session is not None:
+        if isinstance(self.session, LeasedSession):
+            WATCH.add(self.session, self._failed, self.session.look)
+        elif self.session is not None:
             WATCH.add(self.session, self._failed)
 
     def _join(self, store: c10d.Store, group_name: str, timeout: timedelta) -> None:
         if self.options.fallback == "gloo":
             self._join_or_fall_back(store, group_name, timeout)
-        else:
+        elif self._is_world or self.options.on_worker_loss == "continue":
             self._use(self._join_switch(store, group_name, timeout))
+        else:
+            self._use(self._lease(store, group_name, timeout))
 
-    def _join_switch(self, store: c10d.Store, group_name: str, timeout: timedelta) -> AnySession:
+    def _lease(self, store: c10d.Store, group_name: str, timeout: timedelta) -> LeasedSession:
+        """Meet now, join at the first sum: most of a program's groups sum little or nothing."""
+        meeting = self._meet(store, group_name, timeout)
+        gives_back = self.options.idle_return_s > 0 and can_be_apart(store)
+
+        def join(name: str, interrupted: Callable[[], None]) -> tuple[Session | ShardedSession, int]:
+            # The program's thread may be waiting in the store meanwhile.
+            own_store = apart(store) if can_be_apart(store) else store
+            session = self._join_met(own_store, replace(meeting, job_name=name, holds_switch=False), interrupted)
+            try:
+                return session, self._agree(session)
+            except BaseException:
+                session.close()
+                raise
+
+        return LeasedSession(
+            join,
+            Membership(address=meeting.address, job_name=meeting.job_name, rank=self.rank, size=self.size),
+            ballot=StoreBallot(store, meeting.job_name, self.size) if gives_back else None,
+            idle_s=self.options.idle_return_s,
+            elsewhere=self._lost_elsewhere,
+        )
+
+    def _lost_elsewhere(self) -> FaninError | None:
+        """The loss of ranks of this group that the world's session has noticed."""
+        failure = None if self._world_failures is None else self._world_failures.failure
+        if not isinstance(failure, WorkerLostError):
+            return None
+        lost = tuple(rank for rank, member in enumerate(self._global_ranks) if member in failure.ranks)
+        return WorkerLostError(lost, f"noticed by the world's group: {failure}") if lost else None
+
+    def _meet(self, store: c10d.Store, group_name: str, timeout: timedelta) -> Meeting:
         job_prefix = "world" if self._is_world else f"group-{group_name}"
         meeting = meet(store, self.rank, self.size, job_prefix, self.options, timeout, self._global_ranks, self._world)
         self._meetings.append(meeting)
+        return meeting
+
+    def _join_switch(self, store: c10d.Store, group_name: str, timeout: timedelta) -> Session | ShardedSession:
+        return self._join_met(store, self._meet(store, group_name, timeout), lambda: None)
+
+    def _join_met(
+        self, store: c10d.Store, meeting: Meeting, interrupted: Callable[[], None]
+    ) -> Session | ShardedSession:
+        def look() -> None:
+            interrupted()
+            raise_if_unreachable(store, meeting, self.rank)
+
         try:
-            session = self._join_meeting(meeting, lambda: raise_if_unreachable(store, meeting, self.rank))
+            session = self._join_meeting(meeting, look)
         except SwitchUnreachableError as error:
             tell_unreachable(store, meeting, self.rank, error)
             raise
@@ -207,7 +261,7 @@ class GroupResources:
         log.info("%s%s", session.description, meeting.in_words)
         return session
 
-    def _join_meeting(self, meeting: Meeting, interrupted: Callable[[], None]) -> AnySession:
+    def _join_meeting(self, meeting: Meeting, interrupted: Callable[[], None]) -> Session | ShardedSession:
         if len(meeting.switches) > 1:
             return join_shards(
                 options=self.options, switches=meeting.switches, local=meeting.local, job_name=meeting.job_name,
@@ -224,7 +278,7 @@ class GroupResources:
     def _join_or_fall_back(self, store: c10d.Store, group_name: str, timeout: timedelta) -> None:
         """Start on the switch if every rank can, else on gloo from the first reduction on."""
         reason = "another rank could not join it"
-        session: AnySession | None = None
+        session: Session | ShardedSession | None = None
         try:
             session = self._join_switch(store, group_name, timeout)
         except JoinTimeoutError:
@@ -248,24 +302,30 @@ class GroupResources:
     def _use(self, session: AnySession) -> None:
         self.session = self.failures.session = session
         self._switch_reducer = SwitchReducer(session, self.failures, self.completion)
-        if self.options.exact_elements is not None:
-            self._agree_on("exact_elements", self.options.exact_elements, self.options.exact_elements)
-        if self.options.codec is not None:
-            self._agree_on("codec", zlib.crc32(self.options.codec.encode()), self.options.codec)
+        if not isinstance(session, LeasedSession):  # that does so when it joins
+            self._agree(session)
         if self._is_world:
             self._timeline = timeline_for(session, self.options)
 
-    def _agree_on(self, name: str, value: int, given: object) -> None:
+    def _agree(self, session: Session | ShardedSession) -> int:
+        """Compare the options on which routes and sums depend; returns the last ticket."""
+        ticket, options = 0, self.options
+        if options.exact_elements is not None:
+            ticket = self._agree_on(session, "exact_elements", options.exact_elements, options.exact_elements)
+        if options.codec is not None:
+            ticket = self._agree_on(session, "codec", zlib.crc32(options.codec.encode()), options.codec)
+        return ticket
+
+    def _agree_on(self, session: Session | ShardedSession, name: str, value: int, given: object) -> int:
         """Have CollectiveMismatchError now where another rank was given another value of an option.
 
         With unlike exact_elements, maxima of a size in between would go through the switch on some ranks and over gloo
         on others; with unlike codecs, sums would be of different things. A rank that was given none comes with its
         first reduction instead, which the switch refuses as another collective.
         """
-        assert self.session is not None
         bounds = torch.tensor([value, -value])
         address = bounds.data_ptr()
-        ticket = self.session.submit(
+        ticket = session.submit(
             Reduction(
                 source=address,
                 destination=address,
@@ -277,12 +337,13 @@ class GroupResources:
                 owner=bounds,
             )
         )
-        self.session.wait(ticket, self.options.join_timeout_s)
+        session.wait(ticket, self.options.join_timeout_s)
         if int(bounds[0]) != -int(bounds[1]):
             raise CollectiveMismatchError(
                 f"ranks of job {self.meeting.job_name!r} were given different {name}; rank {self.rank}, {given}. "
                 f"Remedy: the same FANIN_{name.upper()} on every rank"
             )
+        return ticket
 
     @property
     def submit(self) -> Callable[[Request], FaninWork]:

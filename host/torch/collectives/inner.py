@@ -12,6 +12,7 @@ from torch._C import _distributed_c10d as c10d
 
 from fanin.host.torch.collectives.completion import Completion
 from fanin.host.torch.collectives.failures import Failures, break_connections
+from fanin.host.torch.collectives.gloo_devices import DEVICES
 from fanin.host.torch.collectives.host_tensor import as_bytes, copy_back, movable, on_host, restore_all
 from fanin.host.torch.collectives.work import AnySourceWork, FaninWork, GlooWork, PeerWork, Tensors
 
@@ -24,7 +25,8 @@ class Inner:
     def __init__(
         self, store: c10d.Store, rank: int, size: int, timeout: timedelta, failures: Failures, completion: Completion
     ) -> None:
-        self.gloo: Any = c10d.ProcessGroupGloo(store, rank, size, timeout)
+        self._devices = DEVICES.open()
+        self.gloo: Any = c10d.ProcessGroupGloo(store, rank, size, self._devices.options(timeout))
         self._rank = rank
         self._size = size
         self._failures = failures

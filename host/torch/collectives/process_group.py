@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import ArgumentError, UnsupportedError
-from fanin.host.session.shards import AnySession
+from fanin.host.session.leased import AnySession
 from fanin.host.torch.collectives.arguments import Arguments
 from fanin.host.torch.collectives.exchanges import Exchanges, carries
 from fanin.host.torch.collectives.failures import WATCH
@@ -80,8 +80,9 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._counters: Counter[str] = Counter()
         shared: Meeting | None = None if world is None or world.session is None else world._resources.meeting_now
         self._resources: GroupResources = GroupResources(
-            store, group_name, rank, size, timeout, options or Options(), list(global_ranks), shared
-        )
+            store, group_name, rank, size, timeout, options or Options(), list(global_ranks), shared,
+            None if world is None else world._resources.failures,
+        )  # fmt: skip
         weakref.finalize(self, _abandon, self._resources).atexit = False  # then `_leave_all` sees to it
         self._use_resources()
         self._arguments = Arguments(rank, size)

@@ -25,7 +25,7 @@ from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.collectives.work import FaninWork, LocalWork, QueuedWork
 
 if TYPE_CHECKING:
-    from fanin.host.session.shards import AnySession
+    from fanin.host.session.leased import AnySession
     from fanin.host.torch.collectives.completion import Completion
     from fanin.host.torch.collectives.failures import Failures
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fanin.host.session.leased import LeasedSession
 from fanin.host.torch.collectives.request import Request, tag_of
 from fanin.host.torch.collectives.staging import Staging
 from fanin.host.torch.collectives.work import FaninWork, LocalWork, SwitchWork
 from fanin.numerics.reduction import Element
 
 if TYPE_CHECKING:
-    from fanin.host.session.shards import AnySession
+    from fanin.host.session.leased import AnySession
     from fanin.host.torch.collectives.completion import Completion
     from fanin.host.torch.collectives.failures import Failures
 
@@ -28,7 +29,9 @@ class SwitchReducer:
         self._failures = failures
         self._completion = completion
         self._done = LocalWork(completion, [])
-        self._divisor = 0.0 if session.spec.survives_loss else float(session.size)  # 0: by the number of contributions
+        # A group that goes on without a rank is not leased; 0: by the number of contributions
+        survives = not isinstance(session, LeasedSession) and session.spec.survives_loss
+        self._divisor = 0.0 if survives else float(session.size)
         self.staging: Staging | None = None
         """Made for the first CUDA request."""
 

@@ -23,7 +23,7 @@ from torch.futures import Future
 from fanin.errors import CollectiveTimeoutError
 
 if TYPE_CHECKING:
-    from fanin.host.session.shards import AnySession
+    from fanin.host.session.leased import AnySession
     from fanin.host.torch.collectives.completion import Completion
     from fanin.host.torch.collectives.failures import Failures
 

@@ -44,12 +44,12 @@ class DeviceServer:
         """Where workers send to."""
         return self._ports
 
-    def admit(self, spec: JobSpec) -> None:
+    def admit(self, spec: JobSpec, *, share_memory: bool = True) -> None:
         """See Server."""
         with self._turnstile:
             self._control.admit(spec)
 
-    def admit_leaf(self, spec: JobSpec, parent: ParentRoute) -> None:
+    def admit_leaf(self, spec: JobSpec, parent: ParentRoute, *, share_memory: bool = True) -> None:
         """See Server."""
         with self._turnstile:
             self._control.admit(spec, parent)

@@ -1,0 +1,552 @@
+"""A membership that is there while it is used: joined at the first reduction, given back to the switch when idle.
+
+A job holds a pool of slots at its switch, and in every rank sockets and buffers. A program with a mesh has a dozen
+groups, and sums over few of them at a time.
+
+    state   | what is seen                                  | next
+    --------+-----------------------------------------------+--------
+    ABSENT  | a reduction                                   | JOINING
+    JOINING | the ranks have joined (a thread of its own)   | LEASED
+    LEASED  | nothing is under way, and was for `idle_s`    | IDLE
+    IDLE    | a reduction                                   | ASKING
+            | every rank was idle at this point             | ABSENT
+    ASKING  | some rank was not (a thread of its own asks)  | LEASED
+            | every rank was idle at this point             | JOINING
+    any     | a failure, or close()                         | OVER
+
+Rules
+-----
+* What is submitted while JOINING or ASKING waits in a queue, and goes to the switch in order: submitting never waits
+  for other ranks, so ranks may use their groups in any order that a group that has joined allows.
+* Tickets count 1, 2, ... through all leases.
+* Which lease a reduction belongs to is the same on every rank, whatever the order of events (`Ballot`): a rank that is
+  idle after n reductions says so, and from there on submits nothing before it has asked. The lease ends there if every
+  rank says so before any asks; the one who asks first, or completes the number, decides it once for all.
+* So a member that leaves is told from one that is lost: a lease is given up only after it was decided that it ends.
+* Each lease is a job of its own at the switch, since the name of the one before may be held by a rank that has not
+  yet left it.
+* A failure to join, to ask, or of the job while it is leased, is this group's failure, for good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
+from fanin.host.session.failures import Membership, used_in_child
+from fanin.host.session.session import WAIT_SLICE_S, MembershipChange, Session
+from fanin.host.session.shards import ShardedSession, added_up
+from fanin.numerics.reduction import Element, Reduction
+from fanin.options import SwitchAddress
+from fanin.protocol.job import JobSpec
+
+log = logging.getLogger("fanin")
+
+CLOSE_TIMEOUT_S = 5.0
+"""How long `close` waits for a join that it interrupts; the join looks about twice per second."""
+MIN_LOOK_INTERVAL_S = 1.0
+"""How often at most a rank that is idle looks whether the others are."""
+
+
+class Life(enum.Enum):
+    """Of a leased membership: see the table above."""
+
+    ABSENT = enum.auto()
+    JOINING = enum.auto()
+    LEASED = enum.auto()
+    IDLE = enum.auto()
+    ASKING = enum.auto()
+    OVER = enum.auto()
+
+
+class Ballot(Protocol):
+    """Where the ranks of a job decide whether a lease has ended after so many reductions; one answer for all of them.
+
+    Any method may raise a FaninError where it cannot be known.
+    """
+
+    def idle(self, lease: int, count: int) -> bool:
+        """This rank is idle after `count` reductions, and asks `goes_on` before its next. Whether the lease has ended
+        there."""
+
+    def has_ended(self, lease: int, count: int) -> bool | None:
+        """Whether the lease ended there; None while that is not decided."""
+
+    def goes_on(self, lease: int, count: int) -> bool:
+        """This rank is to submit more: False if the lease had ended before, else it does not end there for anybody."""
+
+
+class Worker(Protocol):
+    """A thread, as far as it is waited for."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """Return once it has ended."""
+
+
+class LeasedSession:
+    """One worker of a job that is joined when needed. Thread safe; what a ShardedSession has."""
+
+    def __init__(
+        self,
+        join: Callable[[str, Callable[[], None]], tuple[Session | ShardedSession, int]],
+        who: Membership,
+        *,
+        ballot: Ballot | None = None,
+        idle_s: float = 0.0,
+        elsewhere: Callable[[], FaninError | None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        start: Callable[[Callable[[], None], str], Worker] | None = None,
+    ) -> None:
+        """`join` becomes a member of the job of that name, and returns how many tickets it has used of the session; it
+        calls what it is given now and then, which raises when it is to end. `who`: where, and as which rank.
+
+        With a `ballot` the lease is given back after `idle_s` seconds without a reduction, as `look` is called.
+        `elsewhere`: a failure that others have noticed of this group's ranks, asked while there is no lease.
+        """
+        self._who = who
+        self.address: SwitchAddress = who.address
+        self.job_name, self.rank, self.size = who.job_name, who.rank, who.size
+        self.newcomer, self.first_base = False, 0
+        self.observer: Callable[[int, Reduction], None] | None = None
+        """As Session.observer."""
+        self._join, self._ballot, self._idle_s, self._elsewhere = join, ballot, idle_s, elsewhere or _nothing
+        self._clock = clock
+        self._start = start or _thread
+        self._process = os.getpid()
+        self._changed = threading.Condition()
+        """Guards what follows."""
+        self._state = Life.ABSENT
+        self._leases = 0
+        self._session: Session | ShardedSession | None = None
+        self._spec: JobSpec | None = None
+        self._submitted = 0
+        """Tickets that were given out."""
+        self._settled = 0
+        """Tickets up to this one are known to be done."""
+        self._queue: deque[tuple[int, Reduction]] = deque()
+        self._early: dict[int, int | Exception] = {}
+        """Of tickets that were queued: the session's, or how it refused them."""
+        self._offset = 0
+        """What makes another ticket of the session's."""
+        self._direct = 0
+        """Threads that are at the session."""
+        self._seen_at = (0, clock())
+        """How many tickets there were when it last changed, and when that was seen."""
+        self._goes_on_at = -1
+        """The count of reductions after which the lease is known not to end."""
+        self._next_look_s = 0.0
+        self._failure: FaninError | None = None
+        self._closing = False
+        self._worker: Worker | None = None
+        self._past: list[dict[str, int | float]] = []
+        """Counters of the leases before, added up."""
+
+    # --- reductions ---
+
+    def submit(self, reduction: Reduction) -> int:
+        """As Session.submit; never waits for the other ranks."""
+        self._refuse_children()
+        with self._changed:
+            if self._state is Life.LEASED and self._session is not None:
+                ticket = self._session.submit(reduction) + self._offset
+                self._submitted += 1
+            else:
+                if self._state is not Life.IDLE or self._failure is not None:  # then the thread that asks finds out
+                    self._raise_if_over()
+                ticket = self._enqueue(reduction)
+        if self.observer is not None:
+            self.observer(ticket, reduction)
+        return ticket
+
+    def sum_in_place(self, address: int, count: int, element: Element, lanes: int, *, tag: int, owner: object) -> int:
+        """As Session.sum_in_place; where there is no lease at the moment, the ticket at once."""
+        self._refuse_children()
+        with self._changed:
+            session = self._session if self._state is Life.LEASED and self.observer is None else None
+            if session is not None:
+                self._direct += 1
+                self._submitted += 1
+        if session is None:
+            return self.submit(Reduction.in_place(address, count, element, lanes, tag, owner))
+        taken = True
+        try:
+            left = session.sum_in_place(address, count, element, lanes, tag=tag, owner=owner)
+        except BaseException:
+            taken = False
+            raise
+        finally:
+            with self._changed:
+                self._direct -= 1
+                if not taken:  # what is refused has no ticket
+                    self._submitted -= 1
+        return left + self._offset if left else 0
+
+    def wait(self, ticket: int, timeout_s: float | None = None) -> None:
+        """As Session.wait; a reduction that is queued waits for the lease first, within the same time."""
+        self._refuse_children()
+        left_s, deadline = timeout_s, None if timeout_s is None else time.monotonic() + timeout_s
+        with self._changed:
+            session, own = self._where(ticket)
+            while session is None and own is False:
+                self._raise_if_over()
+                if left_s is not None and left_s <= 0:
+                    raise self._late(timeout_s)
+                self._changed.wait(WAIT_SLICE_S if left_s is None else min(left_s, WAIT_SLICE_S))
+                left_s = None if deadline is None else deadline - time.monotonic()
+                session, own = self._where(ticket)
+        if isinstance(own, Exception):
+            raise own
+        if session is not None:
+            session.wait(own, None if left_s is None else max(left_s, 0.0))
+
+    def done(self, ticket: int) -> bool:
+        """As Session.done. One that the session has refused after it had waited is done as well: `wait` raises that."""
+        if self.inherited:
+            return False
+        with self._changed:
+            session, own = self._where(ticket)
+        return own is not False if session is None or isinstance(own, Exception) else session.done(own)
+
+    def joined(self) -> Session | ShardedSession:
+        """The membership of the present lease, joined if there is none. Waits for the other ranks to join, too."""
+        self._refuse_children()
+        with self._changed:
+            while self._session is None or self._state not in (Life.LEASED, Life.IDLE):
+                self._raise_if_over()
+                if self._state is Life.ABSENT:
+                    self._begin(Life.JOINING, self._take_lease, "fanin-join")
+                self._changed.wait(WAIT_SLICE_S)
+            return self._session
+
+    # --- what it is ---
+
+    @property
+    def spec(self) -> JobSpec:
+        """As Session.spec, of the latest lease; joins if there has been none."""
+        return self._spec if self._spec is not None else self.joined().spec
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        """As ShardedSession.sessions, of the present lease; joins if there is none."""
+        return self.joined().sessions
+
+    def counts_at(self, ticket: int, count: int, element: Element, lanes: int) -> list[tuple[int, int]]:
+        """As ShardedSession.counts_at, for groups that keep their lease."""
+        return self.joined().counts_at(ticket, count, element, lanes)
+
+    @property
+    def flows(self) -> int:
+        """As Session.flows; 0 while there is no lease."""
+        session = self._session
+        return 0 if session is None else session.flows
+
+    @property
+    def description(self) -> str:
+        """As Session.description, or what there is instead."""
+        with self._changed:
+            session, state = self._session, self._state
+        if session is not None:
+            return session.description
+        told = {
+            Life.ABSENT: "not yet joined: the first sum joins it",
+            Life.JOINING: "joining, at its first sum",
+            Life.OVER: "over",
+        }[state]
+        if self._leases and state is Life.ABSENT:
+            told = f"given back after {self._idle_s:g} s without a sum: the next one joins it anew"
+        return f"job {self.job_name!r} rank {self.rank} of {self.size} at {self.address}: {told}"
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """As Session.members."""
+        session = self._session
+        return tuple(range(self.size)) if session is None else session.members
+
+    def take_changes(self) -> list[MembershipChange]:
+        """None: such a job ends with the first rank that it loses."""
+        return []
+
+    @property
+    def inherited(self) -> bool:
+        """As Session.inherited."""
+        return os.getpid() != self._process
+
+    @property
+    def failure(self) -> FaninError | None:
+        """As Session.failure. While there is no lease: that of a rank which others have missed."""
+        if self.inherited:
+            return used_in_child(self._who)
+        if self._failure is not None or self._state is Life.OVER:
+            return self._failure
+        session = self._session
+        failure = None if session is None else session.failure
+        if failure is not None and self._left_in_order(failure):
+            failure = None
+        if failure is None and self._state is not Life.LEASED:
+            failure = self._elsewhere()
+        if failure is not None:
+            self._fail(failure)
+        return self._failure
+
+    def counters(self) -> dict[str, int | float]:
+        """As Session.counters, of all leases; `leases` is their number."""
+        with self._changed:
+            session, past, leases = self._session, list(self._past), self._leases
+        present = [] if session is None else [session.counters()]
+        return added_up(past + present) | {"leases": leases}
+
+    # --- its end ---
+
+    def close(self, timeout_s: float = 10) -> None:
+        """As Session.close."""
+        if self.inherited:
+            return
+        with self._changed:
+            self._closing, self._state = True, Life.OVER
+            session, worker = self._session, self._worker
+            self._queue.clear()
+            self._changed.notify_all()
+        if session is not None:
+            session.close(timeout_s)
+        if worker is not None and worker is not threading.current_thread():
+            worker.join(min(timeout_s, CLOSE_TIMEOUT_S))
+        # These lead back to who holds this: descriptors must not wait for the collector of cycles.
+        self._join, self._elsewhere = _join_no_more, _nothing
+
+    def look(self) -> None:
+        """Give the lease back if it is time to, or has been decided; called now and then, by one thread. Never waits.
+
+        The ballot is asked in a thread of its own.
+        """
+        if self.inherited or self._ballot is None:
+            return
+        with self._changed:
+            now = self._clock()
+            if self._worker is not None or self._failure is not None:
+                return
+            if self._state is Life.IDLE and now >= self._next_look_s:
+                self._next_look_s = now + max(MIN_LOOK_INTERVAL_S, self._idle_s / 4)
+                self._worker = self._start(self._see_whether_it_has_ended, "fanin-idle")
+            elif self._state is Life.LEASED:
+                if self._submitted != self._seen_at[0] or self._direct:
+                    self._seen_at = (self._submitted, now)
+                elif now - self._seen_at[1] >= self._idle_s and self._goes_on_at != self._submitted:
+                    self._worker = self._start(self._become_idle, "fanin-idle")
+
+    def _refuse_children(self) -> None:
+        if self.inherited:  # before the lock, which may be locked for ever here
+            raise used_in_child(self._who)
+
+    # --- below: with the lock held ---
+
+    def _enqueue(self, reduction: Reduction) -> int:
+        self._submitted += 1
+        self._queue.append((self._submitted, reduction))
+        if self._state is Life.ABSENT:
+            self._begin(Life.JOINING, self._take_lease, "fanin-join")
+        elif self._state is Life.IDLE:
+            self._begin(Life.ASKING, self._ask, "fanin-join")
+        return self._submitted
+
+    def _begin(self, state: Life, work: Callable[[], None], name: str) -> None:
+        """Go there, where `work`, in a thread of its own, goes on from."""
+        before = self._worker
+
+        def after_the_one_before() -> None:
+            if before is not None:
+                before.join()
+            work()
+
+        self._state = state
+        self._worker = self._start(after_the_one_before, name)
+
+    def _where(self, ticket: int) -> tuple[Session | ShardedSession | None, int | Exception]:
+        """The session that has it, and its ticket there. Without a session: True if it is done, False if it waits for
+        one, or how it was refused."""
+        if not 1 <= ticket <= self._submitted:
+            raise ValueError(f"ticket {ticket} was never given out; the last one is {self._submitted}")
+        early = self._early.get(ticket)
+        if isinstance(early, Exception):
+            return None, early
+        if ticket <= self._settled:
+            return None, True
+        if self._session is None or (self._queue and self._queue[0][0] <= ticket):
+            return None, False
+        return self._session, ticket - self._offset if early is None else early
+
+    def _raise_if_over(self) -> None:
+        if (failure := self.failure) is not None:
+            raise failure.with_traceback(None)
+        if self._state is Life.OVER:
+            raise FaninError(f"the session of rank {self.rank} in job {self.job_name!r} is closed")
+
+    def _late(self, timeout_s: float | None) -> CollectiveTimeoutError:
+        return CollectiveTimeoutError(
+            f"Timed out: job {self.job_name!r} at {self.address} is joined at its first sum, and not every rank has "
+            f"joined it in the {timeout_s:g} s that rank {self.rank} has waited. Remedy: find the rank that does not "
+            "call this collective, or allow more time"
+        )
+
+    # --- below: in threads of its own ---
+
+    def _take_lease(self) -> None:
+        name = self.job_name if not self._leases else f"{self.job_name}.{self._leases}"
+        try:
+            session, used = self._join(name, self._raise_if_closing)
+        except Exception as error:
+            told = error if isinstance(error, FaninError) else FaninError(f"joining {name!r}: {error!r}")
+            self._fail(told)
+            return
+        with self._changed:
+            closed = self._closing
+            if not closed:
+                self._leases += 1
+                self._spec, self._session = session.spec, session
+                self._hand_over(used)
+        if closed:
+            session.close()
+
+    def _hand_over(self, last: int) -> None:
+        """The queue goes to the session, whose tickets went up to `last` (called with the lock held)."""
+        assert self._session is not None
+        while self._queue:
+            ticket, reduction = self._queue[0]
+            try:
+                last = self._session.submit(reduction)
+                self._early[ticket] = last
+            except FaninError as error:
+                if self._session.failure is not None:
+                    break  # the session has failed, and every wait raises that
+                self._early[ticket] = error  # refused, as by the session of every rank
+            self._queue.popleft()
+        self._offset = self._submitted - last
+        self._seen_at = (self._submitted, self._clock())
+        self._state, self._worker = Life.LEASED, None
+        self._changed.notify_all()
+
+    def _become_idle(self) -> None:
+        """Nothing was submitted for a while: if all of it is done, tell the others."""
+        assert self._ballot is not None
+        with self._changed:
+            count = self._submitted
+            if self._direct:  # a ticket that the session has not yet given
+                self._worker = None
+                return
+        done = all(self.done(ticket) for ticket in range(self._settled + 1, count + 1))
+        with self._changed:
+            if not done or self._submitted != count or self._state is not Life.LEASED:
+                self._seen_at = (self._submitted, self._clock())
+                self._worker = None
+                return
+            self._settled = count
+            self._early = {ticket: own for ticket, own in self._early.items() if isinstance(own, Exception)}
+            self._state = Life.IDLE  # before it is said: from here on nothing is submitted without having asked
+            lease = self._leases
+        ended = None
+        with contextlib.suppress(FaninError):  # whoever asks finds out
+            ended = self._ballot.idle(lease, count) or None
+        self._finish_looking(ended)
+
+    def _see_whether_it_has_ended(self) -> None:
+        assert self._ballot is not None
+        ended = None
+        with contextlib.suppress(FaninError):
+            ended = self._ballot.has_ended(self._leases, self._settled)
+        self._finish_looking(ended)
+
+    def _finish_looking(self, ended: bool | None) -> None:
+        with self._changed:
+            if self._state is not Life.IDLE:  # ASKING, whose thread goes on from here; or it is over
+                return
+            if not ended:
+                if ended is not None:
+                    self._state, self._goes_on_at = Life.LEASED, self._settled
+                self._worker = None
+                return
+            session = self._forget_lease()
+            self._state = Life.ABSENT
+        session.close()
+        log.info("%s", self.description)
+        with self._changed:
+            if self._state is Life.ABSENT:  # else another thread of ours waits for this one
+                self._worker = None
+
+    def _forget_lease(self) -> Session | ShardedSession:
+        """Called with the lock held, once all that was submitted to it is done. The caller closes what it returns."""
+        session, self._session = self._session, None
+        assert session is not None
+        self._past = [added_up([*self._past, session.counters()])]
+        return session
+
+    def _ask(self) -> None:
+        """A reduction came while this rank was idle."""
+        assert self._ballot is not None
+        try:
+            goes_on = self._ballot.goes_on(self._leases, self._settled)
+        except FaninError as error:
+            self._fail(error)
+            return
+        with self._changed:
+            if self._state is not Life.ASKING or self._failure is not None:
+                return
+            if goes_on:
+                self._hand_over(self._settled - self._offset)
+                return
+            session = self._forget_lease()
+            self._state = Life.JOINING
+        session.close()
+        self._take_lease()
+
+    def _left_in_order(self, failure: FaninError) -> bool:
+        """Whether that failure of the session only says that others have given the lease back."""
+        if not isinstance(failure, WorkerLostError) or self._ballot is None:
+            return False
+        if self._state is Life.ASKING:
+            return True  # its thread finds out
+        if self._state is not Life.IDLE:
+            return False  # this rank has not said that it is idle, so nobody has left in order
+        with contextlib.suppress(FaninError):
+            if self._ballot.has_ended(self._leases, self._settled):
+                self._next_look_s = 0.0
+                return True
+        return False
+
+    def _raise_if_closing(self) -> None:
+        if self._closing:
+            raise FaninError(f"rank {self.rank} has left job {self.job_name!r} while it joined")
+
+    def _fail(self, failure: FaninError) -> None:
+        with self._changed:
+            if self._failure is None and not self._closing:
+                self._failure = failure
+            if self._session is None:
+                self._state = Life.OVER
+            self._worker = None
+            self._changed.notify_all()
+
+
+def _join_no_more(_name: str, _interrupted: Callable[[], None]) -> tuple[Session | ShardedSession, int]:
+    raise FaninError("the session is closed")
+
+
+def _nothing() -> FaninError | None:
+    return None
+
+
+def _thread(work: Callable[[], None], name: str) -> threading.Thread:
+    # A daemon: it never keeps an interpreter from ending, and `close` interrupts it.
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+AnySession = Session | ShardedSession | LeasedSession
+"""A membership in a job: at one switch, at several, or while it is used."""

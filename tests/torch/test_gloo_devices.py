@@ -1,0 +1,23 @@
+"""All groups of a process share gloo's devices, each of which has a thread and a port."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from fanin.host.torch.collectives.gloo_devices import INTERFACES, SharedDevices
+
+
+def test_groups_share_devices_for_as_long_as_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(INTERFACES, raising=False)
+    shared = SharedDevices()
+    first = shared.open()
+    assert shared.open() is first
+    monkeypatch.setenv(INTERFACES, "lo")
+    of_loopback = shared.open()
+    assert of_loopback is not first
+    assert shared.open() is of_loopback
+    assert first.options(timedelta(seconds=7))._timeout == timedelta(seconds=7)
+    shared.forget()
+    assert shared.open() is not of_loopback
