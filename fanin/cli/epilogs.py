@@ -26,7 +26,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "tune": ("fanin tune udp://10.0.0.1:4919 JOB", "fanin tune udp://10.0.0.1:4919 JOB --quorum 3 --staleness 2"),
     "doctor": ("fanin doctor", "fanin doctor udp://10.0.0.1:4919", "fanin doctor --json"),
     "advise": (
-        "torchrun --nnodes 8 --node-rank 0 --master-addr 10.0.0.1 --no-python fanin advise",
+        "fanin advise --hosts 10.0.0.1,10.0.0.2",
         "fanin advise --hosts 10.0.0.1,10.0.0.2,10.0.0.3 --lanes 32,8",
         "fanin advise --hosts node1,node2 --switch udp://node3:4919 -- python train.py",
     ),
