@@ -34,7 +34,7 @@ def ideal_s(topology: Topology, rival: Rival, size: int) -> float | None:
         loads += [(_uplink_copies(topology, rival, rack), topology.uplink) for rack in racks]
     return max(
         (
-            copies * _tensor_bytes(link, rival, topology.workers, size) * 8 / link.rate_bit_s
+            copies * tensor_bytes(link, rival, topology.workers, size) * 8 / link.rate_bit_s
             for copies, link in loads
             if link.rate_bit_s is not None
         ),
@@ -42,7 +42,7 @@ def ideal_s(topology: Topology, rival: Rival, size: int) -> float | None:
     )
 
 
-def _tensor_bytes(link: Link, rival: Rival, workers: int, size: int) -> float:
+def tensor_bytes(link: Link, rival: Rival, workers: int, size: int) -> float:
     """A whole tensor on the wire."""
     if rival.backend == "fanin":
         words, codes = packet_shape(link.mtu)

@@ -10,6 +10,7 @@ import typer
 
 import fanin
 from fanin.cli import (
+    advise,
     bench,
     controller,
     demo,
@@ -35,6 +36,7 @@ for command in (
     stats.stats,
     tune.tune,
     doctor.doctor,
+    advise.advise,
     report.report,
     simulate.simulate,
 ):

@@ -25,6 +25,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "stats": ("fanin stats", "fanin stats udp://10.0.0.1:4919 --watch", "fanin stats --json udp://10.0.0.1:4919"),
     "tune": ("fanin tune udp://10.0.0.1:4919 JOB", "fanin tune udp://10.0.0.1:4919 JOB --quorum 3 --staleness 2"),
     "doctor": ("fanin doctor", "fanin doctor udp://10.0.0.1:4919", "fanin doctor --json"),
+    "advise": (
+        "fanin advise --hosts 10.0.0.1,10.0.0.2",
+        "fanin advise --hosts 10.0.0.1,10.0.0.2,10.0.0.3 --lanes 32,8",
+        "fanin advise --hosts node1,node2 --switch udp://node3:4919 -- python train.py",
+    ),
     "report": ("fanin report run.json", "fanin report run.json --html report.html --png plots"),
     "simulate": (
         "fanin simulate --seed 7 --events",

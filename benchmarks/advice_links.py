@@ -1,0 +1,217 @@
+"""What `fanin advise` finds out about the links between hosts: rates alone and together, round trips, ECN, MTU.
+
+Every host has a `Listener`, which takes in what others send and says afterwards what came; the hosts agree elsewhere on
+who sends when (benchmarks/advice.py). Rates are of TCP payload, as the receiver sees them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import statistics
+import struct
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+TIMEOUT_S = 10.0
+CHUNK_BYTES = 1 << 16
+SKIPPED_S = 0.15
+"""Of each stream, from its first byte: a token bucket passes a burst at once, and TCP begins slowly."""
+PINGS = 20
+SEND_BUFFER_BYTES = 1 << 18
+"""A stream ends when all of it has arrived: what waits in a large buffer would take long on a slow link."""
+HELLO = struct.Struct(">cHf")
+"""Ping or stream, the number of the host that sends, and for how many seconds."""
+PING, STREAM = b"p", b"s"
+PROBE = struct.Struct(">4sHH")
+"""Of a datagram: a mark, the number of the host that sends, and the bytes of the IP packet that it is in."""
+MARK = b"fadv"
+ECT_0, CE = 0b10, 0b11
+"""RFC 3168: the sender can use ECN; a router met congestion."""
+PACKETS = (1500, 4000, 9000)
+"""Bytes of IP packets that are tried."""
+IP_UDP_BYTES = 28
+IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, IP_RECVTOS = 10, 3, 13  # linux/in.h; Python has no names for all of them
+DATAGRAM_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Datagrams:
+    """What arrived of the datagrams of one host."""
+
+    ecn: bool
+    """Whether a mark arrived as it was set."""
+    mtu: int
+    """The longest IP packet, of PACKETS; 0: none came."""
+
+
+class Listener:
+    """One host's end of all probes. A context manager: its threads are there from entry to exit."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._tcp = socket.create_server(("", 0), backlog=256)
+        self.port = int(self._tcp.getsockname()[1])
+        self._udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._udp.setsockopt(socket.IPPROTO_IP, IP_RECVTOS, 1)
+        self._udp.bind(("", self.port))
+        self._udp.settimeout(0.2)
+        self._lock = threading.Lock()
+        self._rates: dict[int, float] = {}
+        self._marks: dict[int, set[int]] = {}
+        self._sizes: dict[int, int] = {}
+        self._open: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self._closing = threading.Event()
+
+    def __enter__(self) -> Listener:
+        self._run(self._accept)
+        self._run(self._receive_datagrams)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.set()
+        with contextlib.suppress(OSError):
+            self._tcp.shutdown(socket.SHUT_RDWR)
+        self._tcp.close()
+        with self._lock:
+            for each in self._open:
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        self._udp.close()
+
+    def rates(self) -> dict[int, float]:
+        """Bits per second of the last stream from each host; forgets them."""
+        with self._lock:
+            found, self._rates = self._rates, {}
+        return found
+
+    def datagrams(self) -> dict[int, Datagrams]:
+        """What has come from each host."""
+        with self._lock:
+            return {
+                host: Datagrams(ecn={ECT_0, CE} <= marks, mtu=self._sizes.get(host, 0))
+                for host, marks in self._marks.items()
+            }
+
+    def _run(self, what: object, *arguments: object) -> None:
+        thread = threading.Thread(target=what, args=arguments, name="fanin-advise", daemon=True)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while not self._closing.is_set():
+            try:
+                peer, _ = self._tcp.accept()
+            except OSError:
+                return
+            peer.settimeout(TIMEOUT_S)
+            with self._lock:
+                self._open.add(peer)
+            self._run(self._serve, peer)
+
+    def _serve(self, peer: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            hello = peer.recv(HELLO.size, socket.MSG_WAITALL)
+            if len(hello) == HELLO.size:
+                kind, host, seconds = HELLO.unpack(hello)
+                if kind == PING:
+                    while data := peer.recv(1):
+                        peer.sendall(data)
+                elif kind == STREAM:
+                    self._drain(peer, host, seconds)
+        with self._lock:
+            self._open.discard(peer)
+        peer.close()
+
+    def _drain(self, peer: socket.socket, host: int, seconds: float) -> None:
+        """Take a stream in. Its rate is that of a time in which all streams of a phase are there."""
+        buffer = bytearray(CHUNK_BYTES)
+        begun, counted_from, counted, last = time.monotonic(), 0.0, 0, 0.0
+        with contextlib.suppress(OSError):
+            while got := peer.recv_into(buffer):
+                now = time.monotonic()
+                if now - begun > seconds:
+                    continue
+                last = now
+                if counted_from:
+                    counted += got
+                elif last - begun >= SKIPPED_S:
+                    counted_from = last
+        with self._lock:
+            self._rates[host] = counted * 8 / (last - counted_from) if counted_from and last > counted_from else 0.0
+
+    def _receive_datagrams(self) -> None:
+        while not self._closing.is_set():
+            try:
+                data, ancillary, _, _ = self._udp.recvmsg(1 << 16, 64)
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            if len(data) < PROBE.size or not data.startswith(MARK):
+                continue
+            _, host, size = PROBE.unpack_from(data)
+            marks = {value[0] & CE for level, kind, value in ancillary if level == socket.IPPROTO_IP and value}
+            if len(data) + IP_UDP_BYTES == size:
+                with self._lock:
+                    self._sizes[host] = max(size, self._sizes.get(host, 0))
+                    self._marks.setdefault(host, set()).update(marks)
+
+
+@contextlib.contextmanager
+def _connected(to: tuple[str, int], kind: bytes, own: int, seconds: float = 0.0) -> Iterator[socket.socket]:
+    with socket.create_connection(to, TIMEOUT_S) as peer:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        peer.sendall(HELLO.pack(kind, own, seconds))
+        yield peer
+
+
+def round_trip_s(to: tuple[str, int], own: int) -> float:
+    """The median of PINGS round trips of a byte."""
+    found = []
+    with _connected(to, PING, own) as peer:
+        for _ in range(PINGS):
+            begun = time.monotonic()
+            peer.sendall(b".")
+            peer.recv(1)
+            found.append(time.monotonic() - begun)
+    return statistics.median(found)
+
+
+def stream(to: Sequence[tuple[str, int]], own: int, seconds: float) -> None:
+    """Send to all of them at the same time for so long, as much as the links take."""
+
+    def send(address: tuple[str, int]) -> None:
+        data = bytes(CHUNK_BYTES)
+        # A stream that breaks has no rate, and its receiver says so.
+        with contextlib.suppress(OSError), _connected(address, STREAM, own, seconds) as peer:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                peer.sendall(data)
+            peer.shutdown(socket.SHUT_WR)
+            peer.recv(1)  # the listener closes when it has all, and has noted the rate
+
+    senders = [threading.Thread(target=send, args=(each,), name="fanin-advise-send") for each in to]
+    for each in senders:
+        each.start()
+    for each in senders:
+        each.join()
+
+
+def send_datagrams(to: Sequence[tuple[str, int]], own: int) -> None:
+    """To each of them, datagrams of each of PACKETS that may not be cut up, with both marks of ECN."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
+        for mark in (ECT_0, CE):
+            probe.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, mark)
+            for size in PACKETS:
+                data = PROBE.pack(MARK, own, size).ljust(size - IP_UDP_BYTES, b"\0")
+                for each in [*to] * DATAGRAM_ATTEMPTS:
+                    with contextlib.suppress(OSError):  # longer than this host's own link carries
+                        probe.sendto(data, each)

@@ -1,0 +1,54 @@
+"""What `fanin advise` prints."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from fanin.benchmarks.advice import Advice
+from fanin.emulation.figures import FigureTable
+
+
+def report(advice: Advice, console: Console) -> None:
+    """Print it."""
+    network = advice.network
+    cores = ", ".join(dict.fromkeys(f"{each:g}" for each in network.cores))
+    mbit = [f"{rate / 1e6:,.0f}" for rate in network.rates]
+    console.print(
+        f"{network.size} ranks on {network.hosts} hosts; links of {', '.join(dict.fromkeys(mbit))} Mbit/s; round trip "
+        f"{network.round_trip_s * 1e6:,.0f} us; cores per host {cores}; "
+        f"ECN marks {'pass' if advice.ecn else 'do not pass'}; packets of {network.mtu:,} bytes pass"
+        if network.hosts > 1
+        else f"{network.size} ranks on one host"
+    )  # fmt: skip
+    for rack, rate in zip(network.racks, network.uplinks, strict=True):
+        console.print(
+            f"  behind one uplink of {rate / 1e6:,.0f} Mbit/s: {', '.join(advice.hosts[host] for host in rack)}"
+        )
+    sums = len(advice.profile.buckets)
+    what = (
+        f"a step of {sums} sums, {advice.profile.bytes:,} bytes"
+        if sums > 1
+        else f"a sum of {advice.profile.bytes:,} bytes"
+    )
+    table = FigureTable(f"{what}", ("", "predicted ms", "measured ms", "gloo's, beside it", "gloo / ours"), left=())
+    for each in advice.found:
+        measured = "" if each.measured_s is None else f"{each.measured_s * 1e3:,.4g}"
+        gloo = "" if each.gloo_s is None else f"{each.gloo_s * 1e3:,.4g}"
+        gain = "" if each.gain is None else f"{each.gain:.2f}"
+        table.add(each.choice.in_words, f"{each.predicted_s * 1e3:,.4g}", measured, gloo, gain)
+    console.print(table)
+    for note in advice.notes:
+        console.print(note)
+    if advice.best is None:
+        console.print("stay with gloo: nothing that was looked at is 5 % faster")
+        return
+    best_gain, how = advice.best.gain, "measured"
+    if best_gain is None:
+        gloo_s = next(each.predicted_s for each in advice.found if not each.choice.place)
+        best_gain, how = gloo_s / advice.best.predicted_s, "predicted"
+    console.print(f"recommended: {advice.best.choice.in_words}; {how}: {best_gain:.2f} times as fast as gloo")
+    console.print("  on every rank: " + " ".join(f"{variable}={text}" for variable, text in advice.settings.items()))
+    for name, rack_name in zip(advice.hosts, advice.racks, strict=False):
+        console.print(f"  on {name}: FANIN_RACK={rack_name}")
+    if advice.best.choice.lanes != 32:
+        console.print("  narrow lanes round gradients: see docs/numerics.md, and compare a run's accuracy")

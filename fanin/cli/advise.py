@@ -1,0 +1,157 @@
+"""`fanin advise`: measures a cluster between its own ranks, and says which settings suit it, or to stay with gloo."""
+
+from __future__ import annotations
+
+import dataclasses
+import json as json_module
+import os
+import shlex
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fanin.cli.extras import require
+from fanin.errors import ConfigurationError, FaninError
+
+if TYPE_CHECKING:
+    from fanin.benchmarks.advice import Plan
+
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+MASTER_PORT = 29_500
+LAUNCH_TIMEOUT_S = 1800.0
+LOST_GRACE_S = 20.0
+"""After one rank has failed, the others may take so long to notice."""
+
+
+def advise(
+    program: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="Training whose steps are profiled.")
+    ] = None,
+    hosts: Annotated[
+        str, typer.Option(metavar="A,B,...", help="Start a rank on each, instead of under torchrun.")
+    ] = "",
+    via: Annotated[str, typer.Option(help="What runs a command on a host: VIA HOST COMMAND...")] = "ssh",
+    master: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="With --hosts: the first one's. Default: its name.")
+    ] = "",
+    master_port: Annotated[int, typer.Option(min=1, max=65_535, help="With --hosts: a free port of it.")] = MASTER_PORT,
+    switch: Annotated[
+        str, typer.Option(metavar="ADDRESS,...", help="Switches that are there, such as spare hosts'.")
+    ] = "",
+    lanes: Annotated[str, typer.Option(help="Lane widths that training may use.")] = "32,16,8",
+    size: Annotated[int, typer.Option("--bytes", help="Of a sum, where no program is profiled.")] = 25 << 20,
+    measure: Annotated[bool, typer.Option(help="Measure the best two, besides predicting.")] = True,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Measure links, predict a step per placement and lane width, measure the best two, and recommend settings.
+
+    Start it on every rank, as training is: torchrun ... --no-python fanin advise; or once, with --hosts.
+    """
+    require("torch", "fanin advise")
+    if hosts:
+        own = sys.argv[1:] if sys.argv[1:2] == ["advise"] else ["advise"]
+        raise typer.Exit(_launch(hosts, via, master, master_port, own))
+    missing = [name for name in VARIABLES if name not in os.environ]
+    if missing:
+        raise ConfigurationError(
+            f"{', '.join(missing)} are not set: ranks are started by torchrun or by --hosts. Remedy: torchrun --nnodes "
+            "N ... --no-python fanin advise, or fanin advise --hosts A,B"
+        )
+    from rich.console import Console
+
+    from fanin.benchmarks.advice import advise as find
+    from fanin.benchmarks.advice_report import report
+
+    errors = Console(stderr=True, highlight=False, soft_wrap=True)
+    advice = find(_plan(program or [], switch, lanes, size, measure), lambda text: errors.print(text))
+    if advice is None:
+        return
+    if json:
+        print(json_module.dumps(dataclasses.asdict(advice), indent=2))
+    else:
+        report(advice, Console(highlight=False, soft_wrap=True))
+
+
+def _plan(program: list[str], switch: str, lanes: str, size: int, measure: bool) -> Plan:
+    from fanin.benchmarks.advice import Plan
+
+    try:
+        widths = tuple(dict.fromkeys(int(each) for each in lanes.split(",")))
+    except ValueError:
+        raise ConfigurationError(f"--lanes {lanes!r}: expected widths with commas, as in 32,8") from None
+    switches = tuple(each.strip() for each in switch.split(",")) if switch else ()
+    return Plan(lanes=widths, bytes=size, switches=switches, program=tuple(program), measures=measure)
+
+
+def _launch(hosts: str, via: str, master: str, port: int, own: list[str]) -> int:
+    """A rank on each host; the status to end with."""
+    names = [each.strip() for each in hosts.split(",")]
+    if not all(names) or len(set(names)) < len(names) or len(names) < 2:
+        raise ConfigurationError(f"--hosts {hosts!r}: expected two or more different names, with commas between them")
+    runner = shlex.split(via)
+    if not runner:
+        raise ConfigurationError("--via is empty: expected a command, such as ssh")
+    arguments = without_hosts(own)
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank, host in enumerate(names):
+            variables = {
+                "RANK": rank, "WORLD_SIZE": len(names), "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1,
+                "MASTER_ADDR": master or names[0], "MASTER_PORT": port, "FANIN_HOST": host,
+            }  # fmt: skip
+            passed = {name: text for name, text in os.environ.items() if name.startswith(("FANIN_", "GLOO_"))}
+            line = ["env", *(f"{name}={value}" for name, value in {**passed, **variables}.items())]
+            line += [sys.executable, "-m", "fanin", *arguments]
+            if os.path.basename(runner[0]) == "ssh":  # which joins its arguments, for a shell to take them apart again
+                line = [shlex.quote(each) for each in line]
+            try:
+                processes.append(
+                    subprocess.Popen(
+                        [*runner, host, *line],
+                        stdin=subprocess.DEVNULL,
+                        stdout=None if rank == 0 else subprocess.DEVNULL,
+                    )
+                )
+            except OSError as error:
+                raise ConfigurationError(f"--via {via}: {error.strerror}") from None
+        return _wait(processes, names)
+    finally:
+        for each in processes:
+            if each.poll() is None:
+                each.kill()
+            each.wait()
+
+
+def _wait(processes: list[subprocess.Popen[bytes]], names: list[str]) -> int:
+    end = time.monotonic() + LAUNCH_TIMEOUT_S
+    while any(each.poll() is None for each in processes):
+        failed = [name for name, each in zip(names, processes, strict=True) if each.poll() not in (None, 0)]
+        if failed:
+            end = min(end, time.monotonic() + LOST_GRACE_S)
+        if time.monotonic() > end:
+            who = f"{', '.join(failed)} failed" if failed else f"not done after {LAUNCH_TIMEOUT_S:g} s"
+            raise FaninError(
+                f"fanin advise: {who}. Remedy: see what was printed above; fanin is to be installed alike there"
+            )
+        time.sleep(0.1)
+    return max(abs(each.returncode) for each in processes) and 1
+
+
+def without_hosts(own: list[str]) -> list[str]:
+    """A command line without what only the launcher is told."""
+    names = ("--hosts", "--via", "--master", "--master-port")
+    kept: list[str] = []
+    at = 0
+    while at < len(own):
+        if own[at] == "--":
+            return kept + own[at:]
+        if own[at] in names:
+            at += 2
+            continue
+        if not own[at].startswith(tuple(f"{name}=" for name in names)):
+            kept.append(own[at])
+        at += 1
+    return kept

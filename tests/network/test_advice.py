@@ -1,0 +1,267 @@
+"""What `fanin advise` makes of measurements: racks that are there and none that are not, and the quicker place."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("torch", reason="needs torch: pip install 'fanin[torch]'")
+
+from fanin.benchmarks.advice import Plan, profile_of
+from fanin.benchmarks.advice_links import Listener, round_trip_s, send_datagrams, stream
+from fanin.benchmarks.advice_prediction import (
+    GLOO,
+    Choice,
+    Forecast,
+    Network,
+    Profile,
+    choices,
+    find_racks,
+    forecasts,
+    link_copies,
+    recommended,
+    settings,
+    spare_weight,
+    step_s,
+    sum_s,
+)
+from fanin.cli.advise import without_hosts
+from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
+from fanin.emulation.network.scenario import Scenario, uplink
+from fanin.errors import ConfigurationError
+from tests.support.processes import DEADLINE_S, until
+
+SIZE = 25 << 20
+LANES = (32, 16, 8)
+
+
+def network(hosts: int = 8, rate: float = 1e8, **given: object) -> Network:
+    shape: dict[str, object] = {
+        "ranks": (1,) * hosts, "rates": (rate,) * hosts, "cores": (8.0,) * hosts, "round_trip_s": 1e-4,
+    }  # fmt: skip
+    return Network(**{**shape, **given})  # type: ignore[arg-type]
+
+
+def in_racks(uplink: float, rate: float = 1e9) -> Network:
+    return network(8, rate, racks=((0, 1, 2, 3), (4, 5, 6, 7)), uplinks=(uplink, uplink))
+
+
+def together(racks: list[list[int]], rate: float, uplink: float, noise: random.Random) -> dict[tuple[int, int], float]:
+    """Rates while all hosts send to all: streams between racks share uplinks, others what is left of hosts' links."""
+    rack_of = {host: number for number, rack in enumerate(racks) for host in rack}
+    hosts = len(rack_of)
+    found = {}
+    for one in rack_of:
+        mine = len(racks[rack_of[one]])
+        across = min(rate / (hosts - 1), uplink / max(1, mine * (hosts - mine)))
+        within = (rate - across * (hosts - mine)) / max(1, mine - 1)
+        for two in rack_of:
+            if one != two:
+                found[one, two] = (within if rack_of[one] == rack_of[two] else across) * noise.uniform(0.85, 1.15)
+    return found
+
+
+@given(
+    sizes=st.lists(st.integers(2, 5), min_size=2, max_size=4),
+    trunk=st.sampled_from([1e8, 1e9]),
+    seed=st.integers(0, 1 << 16),
+)
+def test_hosts_behind_one_uplink_are_found_whatever_their_numbers_are(
+    sizes: list[int], trunk: float, seed: int
+) -> None:
+    dice = random.Random(seed)
+    hosts = list(range(sum(sizes)))
+    dice.shuffle(hosts)
+    racks = [sorted(hosts.pop() for _ in range(size)) for size in sizes]
+    if trunk > 0.5e9 and min(sizes) < 3:
+        return  # one host of two alone nearly fills it: pairs hardly differ
+    found = find_racks(together(racks, 1e9, trunk, dice), sum(sizes))
+    assert sorted(map(list, found)) == sorted(racks)
+
+
+@given(hosts=st.integers(2, 12), seed=st.integers(0, 1 << 16))
+def test_where_no_uplink_is_shared_no_racks_are_found(hosts: int, seed: int) -> None:
+    assert find_racks(together([list(range(hosts))], 1e9, 1e9, random.Random(seed)), hosts) == ()
+
+
+def test_a_slow_host_is_no_rack() -> None:
+    slow = {(one, two): 1e6 if 3 in (one, two) else 1e8 for one in range(6) for two in range(6) if one != two}
+    assert find_racks(slow, 6) == ()
+
+
+def test_a_star_of_equal_links_is_predicted_as_its_links_say() -> None:
+    star = network()
+    gloo, hosts = sum_s(star, GLOO, SIZE), sum_s(star, Choice("hosts"), SIZE)
+    assert gloo == pytest.approx(2 * 7 / 8 * SIZE * 8 / 1e8, rel=0.01)
+    assert hosts == pytest.approx(gloo, rel=0.05), "a ring's bytes"
+    assert sum_s(star, Choice("hosts", 8), SIZE) == pytest.approx(hosts / 4, rel=0.02)
+    assert sum_s(star, Choice("rank0"), SIZE) == pytest.approx(4 * hosts, rel=0.02)
+    best = forecasts(star, LANES, Profile(((0.0, SIZE),)))[0]
+    assert best.choice == Choice("hosts", 8)
+
+
+def test_racks_are_worth_it_where_uplinks_are_narrow() -> None:
+    narrow = in_racks(1e8)
+    assert sum_s(narrow, GLOO, SIZE) / sum_s(narrow, Choice("racks"), SIZE) == pytest.approx(1.75, rel=0.05)
+    assert sum_s(narrow, Choice("hosts"), SIZE) > 3.9 * sum_s(narrow, Choice("racks"), SIZE)
+    assert forecasts(narrow, LANES, Profile(((0.0, SIZE),)))[0].choice == Choice("racks", 8)
+
+
+def test_spare_switches_are_among_the_choices_and_their_links_count() -> None:
+    spare = network(spares=4)
+    assert {choice.place for choice in choices(spare, [32])} == {"", "rank0", "hosts", "spares", "switch"}
+    loads = [copies for copies, _ in link_copies(spare, Choice("spares"))]
+    assert loads == pytest.approx([112 / 88] * 12)
+    addresses = ["udp://a:1", "udp://b:1"]
+    assert settings(Choice("spares", 8), spare, addresses) == {
+        "FANIN_SWITCH": "hosts,udp://a:1,udp://b:1", "FANIN_LANES": "8",
+    }  # fmt: skip
+    assert settings(Choice("racks"), spare, ()) == {"FANIN_SWITCH": "hosts"}
+
+
+def test_a_switch_with_faster_links_takes_more_or_all() -> None:
+    """As one with a port for each host, which a sum at it alone shows."""
+    alone_s = sum_s(network(4, spares=1, spare_weight=4.0), Choice("switch"), SIZE)
+    assert alone_s == pytest.approx(sum_s(network(4), GLOO, SIZE) / 1.5, rel=0.05), "a link carries one tensor"
+    assert spare_weight(network(4, spares=1), SIZE, alone_s) == pytest.approx(4, rel=0.01)
+    quicker = network(4, spares=1, spare_weight=2.0)
+    assert sum_s(quicker, Choice("spares"), SIZE) < sum_s(quicker, Choice("hosts"), SIZE)
+    assert settings(Choice("spares"), quicker, ["udp://a:1"]) == {"FANIN_SWITCH": "hosts,udp://a:1=2"}
+    assert settings(Choice("switch"), quicker, ["udp://a:1"]) == {"FANIN_SWITCH": "udp://a:1"}
+
+
+def test_processors_bound_what_links_do_not() -> None:
+    quick = network(4, 1e11, cores=(0.5,) * 4)
+    assert sum_s(quick, Choice("hosts"), SIZE) == pytest.approx(SIZE * 0.94e-9 / 0.5, rel=0.05)
+    assert sum_s(quick, GLOO, SIZE) < sum_s(quick, Choice("hosts"), SIZE)
+
+
+def test_sums_that_are_hidden_behind_computing_cost_a_step_nothing() -> None:
+    profile = Profile(((0.1, 1 << 20), (5.0, 1 << 20)), compute_s=5.0)
+    alone = sum_s(network(), GLOO, 1 << 20)
+    assert step_s(network(), GLOO, profile) == pytest.approx(5.0 + alone)
+    assert profile.bytes == 2 << 20
+
+
+def test_what_is_not_faster_by_a_twentieth_is_not_recommended() -> None:
+    def measured(place: str, took_s: float) -> Forecast:
+        return Forecast(Choice(place), 1.0, took_s, 1.0)
+
+    gloo = Forecast(GLOO, 1.0, 1.0)
+    assert recommended([measured("hosts", 0.97), gloo]) is None
+    assert recommended([measured("hosts", 0.8), measured("racks", 0.7), gloo]) == measured("racks", 0.7)
+    slow = [Forecast(GLOO, 1.0, 1.0), Forecast(Choice("hosts"), 1.1)]
+    assert recommended(slow) is None, "predicted to be slower, and not measured"
+    assert recommended([Forecast(Choice("hosts"), 0.5), Forecast(GLOO, 1.0)]) == Forecast(Choice("hosts"), 0.5)
+
+
+def test_the_last_whole_step_of_a_timeline_is_the_profile() -> None:
+    records = [{"kind": "start", "time": 0.0}]
+    for step in (1, 2, 3):
+        records.append({"kind": "step", "time": float(step), "step": step})
+        records += [
+            {"kind": "reduction", "submitted": step + offset, "done": step + 0.5, "bytes": size, "step": step}
+            for offset, size in ((0.2, 400), (0.1, 800))
+        ]
+    lines = [*map(json.dumps, records), '{"kind": "st']
+    found = profile_of(lines)
+    assert found is not None
+    assert [size for _, size in found.buckets] == [800, 400]
+    assert [*(ready for ready, _ in found.buckets), found.compute_s] == pytest.approx([0.1, 0.2, 0.2])
+    assert profile_of(lines[:3]) is None
+
+
+def test_links_are_probed_over_sockets() -> None:
+    with Listener(0) as one, Listener(1) as two:
+        there = ("127.0.0.1", two.port)
+        assert 0 < round_trip_s(there, 0) < 10
+        stream([there], 0, 0.3)
+        rates = two.rates()
+        assert list(rates) == [0]
+        assert rates[0] > 1e6
+        assert two.rates() == {}, "each phase has its own"
+        send_datagrams([there], 0)
+        until(lambda: two.datagrams().get(0) is not None and two.datagrams()[0].mtu == 9000 and two.datagrams()[0].ecn)
+        assert one.datagrams() == {}
+
+
+def test_a_stream_that_breaks_has_no_rate_and_leaves_nothing_behind() -> None:
+    listener = Listener(0)
+    with listener:
+        port = listener.port
+    begun = time.monotonic()
+    stream([("127.0.0.1", port)], 1, 30.0)
+    assert time.monotonic() - begun < 20
+    assert listener.rates() == {}
+
+
+def test_the_launcher_keeps_to_itself_what_it_alone_is_told() -> None:
+    line = ["advise", "--hosts", "a,b", "--via=ssh -q", "--lanes", "8", "--master", "a", "--", "x", "--hosts", "c"]
+    assert without_hosts(line) == ["advise", "--lanes", "8", "--", "x", "--hosts", "c"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--hosts", "a"], "expected two or more different names"),
+        (["--hosts", "a,a"], "expected two or more different names"),
+        (["--hosts", "a,b", "--via", ""], "--via is empty"),
+        (["--hosts", "a,b", "--via", "/no/such/program"], "--via /no/such/program: No such file"),
+        ([], "RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT are not set"),
+        (["--lanes", "wide"], "--lanes 'wide': expected widths"),
+        (["--lanes", "7"], "lanes"),
+        (["--switch", "udp://a:1=0"], "'0' is no weight"),
+        (["--bytes", "3"], "--bytes 3: must be in"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_clear_line(arguments: list[str], said: str) -> None:
+    if arguments and arguments[0] != "--hosts":  # read in this process, which is quicker
+        from fanin.cli.advise import _plan
+
+        given = {"--lanes": "32", "--switch": "", "--bytes": "1048576"} | {arguments[0]: arguments[1]}
+        with pytest.raises(ConfigurationError) as caught:
+            _plan([], given["--switch"], given["--lanes"], int(given["--bytes"]), True)
+        assert said in str(caught.value)
+        return
+    ended = subprocess.run(
+        [sys.executable, "-m", "fanin", "advise", *arguments], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert len(ended.stderr.strip().splitlines()) == 1
+
+
+def test_a_plan_takes_what_an_option_takes() -> None:
+    assert Plan(switches=("udp://a:1",), lanes=(16,)).bytes == SIZE
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.usefixtures("namespaces")
+def test_racks_of_namespaces_are_found_and_advised() -> None:
+    scenario = Scenario(workers=4, racks=2, uplink=uplink("50mbit"), rate="500mbit", switch_at="hosts")
+    with Fabric(scenario.topology) as fabric:
+        ended = subprocess.run(
+            [
+                sys.executable, "-m", "fanin", "advise", "--via", "ip netns exec", "--no-measure", "--json",
+                "--hosts", ",".join(fabric.host_namespace(host) for host in range(4)),
+                "--master", scenario.topology.host_address(0), "--lanes", "32",
+            ],
+            env={**os.environ, "GLOO_SOCKET_IFNAME": WORKER_DEVICE}, capture_output=True, text=True, check=False,
+            timeout=DEADLINE_S * 4,
+        )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    advice = json.loads(ended.stdout)
+    assert advice["network"]["racks"] == [[0, 1], [2, 3]]
+    assert advice["best"]["choice"] == {"place": "racks", "lanes": 32}
+    assert advice["racks"] == ["rack0", "rack0", "rack1", "rack1"]
+    assert advice["settings"] == {"FANIN_SWITCH": "hosts"}
+    assert all(3e7 < rate < 6e7 for rate in advice["network"]["uplinks"])
