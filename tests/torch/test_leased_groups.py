@@ -85,7 +85,14 @@ def session_of(group: FaninProcessGroup) -> LeasedSession:
 
 def test_a_group_costs_nothing_at_the_switch_until_it_sums(options: Options) -> None:
     with leased_groups(options) as groups:
-        on_every_rank(lambda rank: groups[rank].broadcast([torch.full((3,), float(rank))], 1).wait())
+
+        def pass_on(rank: int) -> None:
+            if rank == 0:
+                groups[0].send([torch.ones(3)], 1, 0).wait()
+            elif rank == 1:
+                groups[1].recv([torch.zeros(3)], 0, 0).wait()
+
+        on_every_rank(pass_on)
         assert jobs_at_the_switch(groups) == []
         assert "not yet joined" in groups[0].describe()
         assert sum_on_every_rank(groups) == [6.0] * SIZE
@@ -198,7 +205,7 @@ def test_a_leased_group_takes_every_collective(options: Options) -> None:
 
 def test_a_rank_that_is_lost_ends_waits_on_gloo_of_a_group_that_has_not_joined(options: Options) -> None:
     with groups_of(options) as worlds, leased_groups(options, worlds=worlds) as groups:
-        wait = in_thread(lambda: groups[0].broadcast([torch.ones(3)], 2).wait())
+        wait = in_thread(lambda: groups[0].recv([torch.ones(3)], 2, 0).wait())
         worlds[0].allreduce([torch.ones(5000)])  # a rank that leaves is missed by who waits for it
         worlds[2].shutdown()
         with pytest.raises(WorkerLostError, match="noticed by the world's group") as caught:

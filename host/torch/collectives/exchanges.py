@@ -23,6 +23,7 @@ from itertools import accumulate
 
 import torch
 
+from fanin.host.session.leased import LeasedSession
 from fanin.host.torch.collectives.group_resources import GroupResources
 from fanin.host.torch.collectives.host_tensor import as_bytes, copy_back, on_host, plain
 from fanin.host.torch.collectives.request import Request
@@ -40,7 +41,10 @@ def carries(resources: GroupResources) -> bool:
     With fallback="gloo", and in groups that go on without ranks, gloo does.
     """
     session = resources.session
-    return session is not None and resources.fallback is None and session.spec.synchronous
+    if session is None or resources.fallback is not None:
+        return False
+    # A lease is of a synchronous job; to ask for its shape would join it.
+    return isinstance(session, LeasedSession) or session.spec.synchronous
 
 
 class Exchanges:
