@@ -24,8 +24,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fanin import _native
+from fanin.host.codecs import rotation
 from fanin.numerics.fixed_point import Codec
 from fanin.numerics.reduction import LANES, Element
+from fanin.numerics.wide_sums import narrowed
+from fanin.protocol.wire import LaneField
 
 ELEMENTS = 64 * 1024
 BLOCK_ELEMENTS = 2048
@@ -115,6 +118,42 @@ def switch_rows(implementation: str) -> list[Row]:
     ]
 
 
+def narrowing_rows(implementation: str) -> list[Row]:
+    """Narrowing a packet's accumulators to 8 and 4 bits, checked; lanes are those of the result, rates of 4 B per lane.
+
+    In packets, as a switch does it: ELEMENTS lanes in all.
+    """
+    assert _native.use_kernels(implementation)
+    rows = []
+    for up, down in ((8, 8), (4, 8), (4, 4)):
+        for dtype in (np.int16, np.int32):
+            sums = np.random.default_rng(up).integers(-4000, 4000, BLOCK_ELEMENTS, dtype=dtype)
+            # Accumulators lie plane by plane: the first lanes of all bytes, then the second ones.
+            planes = np.ascontiguousarray(sums.reshape(-1, 8 // up).T).view(np.uint8).reshape(-1)
+            words, shift = narrowed(sums, down)
+            out = np.empty(4 * len(words), np.uint8)
+            narrow = partial(_native.narrow_lanes, planes, sums.itemsize, LaneField(up, down).field, out)
+            assert narrow() == shift
+            assert (out.view(">u4") == words).all()
+
+            def packets(narrow: Callable[[], object] = narrow) -> None:
+                for _ in range(ELEMENTS // BLOCK_ELEMENTS):
+                    narrow()
+
+            name = f"narrow {up}/{down} of int{8 * sums.itemsize}"
+            rows.append(Row(name, down, implementation, _with(implementation, packets), []))
+    return rows
+
+
+def rotation_rows(x: npt.NDArray[np.float32]) -> list[Row]:
+    """The rotation of gradient codecs, which chooses its instructions by itself, checked."""
+    rotated, expected = x.copy(), x.copy()
+    rotation.hadamard(rotated, rotation.LARGEST_BLOCK)
+    rotation.oracle(expected, rotation.LARGEST_BLOCK)
+    assert (rotated.view(np.uint32) == expected.view(np.uint32)).all()
+    return [Row("rotate", 32, "native", partial(rotation.hadamard, rotated, rotation.LARGEST_BLOCK), [])]
+
+
 def numpy_rows(x: npt.NDArray[np.float32]) -> list[Row]:
     """The readable twin: what a worker without the extension runs."""
     rows = []
@@ -159,10 +198,10 @@ def main() -> None:
     rows = [Row("memcpy", 32, "libc", partial(np.copyto, copy, x), [])]
     for implementation in ("avx512", "avx2", "portable"):
         if _native.use_kernels(implementation):
-            rows += switch_rows(implementation)
+            rows += switch_rows(implementation) + narrowing_rows(implementation)
             for lanes in LANES:
                 rows += rows_of(implementation, lanes, x)
-    rows += numpy_rows(x)
+    rows += rotation_rows(x) + numpy_rows(x)
     measure(rows, asked.rounds)
     _native.use_kernels(first_choice)
     ideal = rows[0].gigabytes_per_s()

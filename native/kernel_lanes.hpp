@@ -85,6 +85,13 @@ struct LaneLoops {
     return static_cast<std::uint8_t>(rounded + bound);
   }
 
+  // The same of a 32-bit sum that needs no clamping, by the processor's own rounding: x + 1.5 * 2^23 has no bits for a
+  // fraction, and rint(x) in its lowest ones. `scale` is 2^-shift.
+  static std::uint8_t lane_by_float(std::uint32_t sum, float scale, std::uint32_t bound) {
+    const float x = static_cast<float>(static_cast<std::int32_t>(sum)) * scale;
+    return static_cast<std::uint8_t>(__builtin_bit_cast(std::uint32_t, x + 0x1.8p23f) + bound);
+  }
+
   template <class Sum, class Signed>
   static std::uint32_t largest(const Sum* sums, Size count) {
     Sum most = 0;
@@ -122,8 +129,31 @@ struct LaneLoops {
     }
   }
 
+  template <std::uint32_t D, std::uint32_t PLANES>
+  static void pack_by_float(const std::uint32_t* __restrict__ sums, Size bytes, std::uint32_t shift,
+                            std::uint8_t* __restrict__ out) {
+    constexpr std::uint32_t BOUND = D == 8 ? 127 : 7;
+    const float scale = __builtin_bit_cast(float, (127u - shift) << 23);
+    if constexpr (D == 8) {
+      for (Size i = 0; i < bytes; ++i)
+        for (std::uint32_t plane = 0; plane < PLANES; ++plane)
+          out[i * PLANES + plane] = lane_by_float(sums[plane * bytes + i], scale, BOUND);
+    } else {
+      for (Size i = 0; i < bytes; ++i)
+        for (std::uint32_t pair = 0; pair < PLANES / 2; ++pair) {
+          const std::uint32_t* const two = sums + 2 * pair * bytes + i;
+          out[i * (PLANES / 2) + pair] = static_cast<std::uint8_t>(lane_by_float(two[0], scale, BOUND) << 4 |
+                                                                   lane_by_float(two[bytes], scale, BOUND));
+        }
+    }
+  }
+
   template <class Sum, class Signed, std::uint32_t D, std::uint32_t PLANES>
   static void pack_planes(const Sum* sums, Size bytes, std::uint32_t shift, std::uint8_t* out) {
+    if constexpr (sizeof(Sum) == 4) {
+      // At the largest shift sums may be beyond the bound, and floats; below it none is.
+      if (shift < MAX_SHIFT) return pack_by_float<D, PLANES>(sums, bytes, shift, out);
+    }
     if (shift == 0) return pack<Sum, Signed, D, PLANES, false>(sums, bytes, shift, out);
     pack<Sum, Signed, D, PLANES, true>(sums, bytes, shift, out);
   }

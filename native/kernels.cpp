@@ -215,6 +215,7 @@ void accumulate_lanes(const LaneSums& sums, std::uint8_t lanes, const std::uint8
 }
 
 std::uint32_t narrow_lanes(const LaneSums& sums, std::uint8_t lanes, std::size_t bytes, std::uint8_t* out) {
+  const DefaultFloatingPoint arithmetic;
   return kernels().narrow_lanes(sums, lanes, bytes, out);
 }
 
