@@ -13,36 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from fanin.switch.p4.tables import ActionFacts, Entry, TableError, TableProblem, nothing
+from fanin.switch.p4.actions import ActionFacts, Group, Member, TableError, TableProblem, nothing
+from fanin.switch.p4.tables import Entry
 
 MAX_WEIGHT = 1 << 16
-
-
-@dataclass(slots=True, eq=False)
-class Member:
-    """An action with its data. `run` and `data` are as an entry's."""
-
-    number: int
-    action: str
-    data: tuple[int, ...]
-    run: Callable[..., None]
-
-
-@dataclass(slots=True, eq=False)
-class Group:
-    """Members that share the packets of an entry."""
-
-    number: int
-    members: tuple[tuple[Member, int], ...]
-    """With their weights, in the order in which they were given."""
-    max_size: int = 0
-    """What the control plane said; kept as it is."""
-    spread: tuple[Member, ...] = field(init=False, default=())
-    """A member as often as its weight says."""
-
-    def __post_init__(self) -> None:
-        ordered = sorted(self.members, key=lambda each: each[0].number)
-        self.spread = tuple(member for member, weight in ordered for _ in range(weight))
 
 
 NO_MEMBER = Member(0, "", (), nothing)

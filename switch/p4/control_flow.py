@@ -143,7 +143,7 @@ class ControlFlow:
             self.lines.append(" e.used_us = k.now_us; e.told = False")
         if meters is not None:
             place, coloured = self._meter_target(node, meters)
-            colour = coloured.wrapped(f"{meters.symbol}.of_entry(e, k)", 2)
+            colour = coloured.wrapped(f"{meters.symbol}.of_entry(e.meter, k)", 2)
             self.lines.append(f" if e is not {handle}.miss: f[{place}] = {colour}")
         if profile is not None:
             self.lines += [

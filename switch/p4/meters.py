@@ -16,7 +16,6 @@ from fanin.errors import UnsupportedError
 from fanin.switch.p4.document import Node
 from fanin.switch.p4.externs import MAX_CELLS
 from fanin.switch.p4.packet_state import PacketState
-from fanin.switch.p4.tables import Entry
 
 GREEN, YELLOW, RED = 0, 1, 2
 RATES = 2
@@ -107,9 +106,9 @@ class MeterArray:
         found = self.cells.get(index)
         return GREEN if found is None else found.colour(k.arrived if self.by_bytes else 1, k.now_us)
 
-    def of_entry(self, entry: Entry, k: PacketState) -> int:
-        """The same by an entry's meter."""
-        return GREEN if entry.meter is None else entry.meter.colour(k.arrived if self.by_bytes else 1, k.now_us)
+    def of_entry(self, meter: Meter | None, k: PacketState) -> int:
+        """The same by the meter of the entry that was found."""
+        return GREEN if meter is None else meter.colour(k.arrived if self.by_bytes else 1, k.now_us)
 
 
 def read_meters(root: Node) -> dict[str, MeterArray]:

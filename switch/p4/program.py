@@ -15,6 +15,7 @@ from typing import Any
 
 from fanin.errors import ProgramError, UnsupportedError
 from fanin.switch.p4.action_profiles import ActionProfile
+from fanin.switch.p4.actions import ActionFacts, TableError
 from fanin.switch.p4.calculations import algorithm, calculation_source
 from fanin.switch.p4.control_flow import HIT, MISS, ControlFlow, TableSource
 from fanin.switch.p4.document import Node
@@ -25,7 +26,7 @@ from fanin.switch.p4.meters import MeterArray, read_meters
 from fanin.switch.p4.packet_state import RUNTIME
 from fanin.switch.p4.parser import ParserCompiler, ValueSet, deparser_lines, read_errors
 from fanin.switch.p4.primitives import Compiler, Objects
-from fanin.switch.p4.tables import ActionFacts, Table, TableError
+from fanin.switch.p4.tables import Table
 
 MAJOR_VERSION = 2
 """Version of the JSON format; the meaning of other versions is unknown."""

@@ -17,13 +17,10 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from fanin.errors import FaninError
-
-if TYPE_CHECKING:
-    from fanin.switch.p4.action_profiles import Group, Member
-    from fanin.switch.p4.meters import Meter
+from fanin.switch.p4.actions import ActionFacts, Group, Member, TableError, TableProblem, nothing
+from fanin.switch.p4.meters import Meter
 
 MAX_REMEMBERED = 4096
 """Keys of one table whose entry is remembered; then all are forgotten."""
@@ -37,25 +34,6 @@ class MatchKind(enum.Enum):
     LPM = "lpm"
     RANGE = "range"
     VALID = "valid"
-
-
-class TableProblem(enum.Enum):
-    """Why a change is refused; P4Runtime has a code for each."""
-
-    EXISTS = enum.auto()
-    NOT_FOUND = enum.auto()
-    FULL = enum.auto()
-    IMMUTABLE = enum.auto()
-    IN_USE = enum.auto()
-    INVALID = enum.auto()
-
-
-class TableError(FaninError):
-    """A change that a table refuses."""
-
-    def __init__(self, problem: TableProblem, text: str) -> None:
-        super().__init__(text)
-        self.problem = problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,22 +108,6 @@ class Entry:
         return key & self.mask == self.value and all(
             low <= key >> shift & mask <= high for shift, mask, low, high in self.ranges
         )
-
-
-@dataclass(frozen=True, slots=True)
-class ActionFacts:
-    """What a table must know of an action."""
-
-    name: str
-    widths: tuple[int, ...]
-    run: Callable[..., None]
-
-    def check(self, data: tuple[int, ...]) -> None:
-        """TableError for data that the action does not take."""
-        if len(data) != len(self.widths) or any(value >> bits for value, bits in zip(data, self.widths, strict=True)):
-            raise TableError(
-                TableProblem.INVALID, f"action {self.name} takes values of {list(self.widths)} bits, not {data}"
-            )
 
 
 class Watcher(Protocol):
@@ -368,7 +330,3 @@ class Table:
             self.remembered.clear()
         if self.watcher is not None:
             self.watcher.take(entry)
-
-
-def nothing(f: list[int], k: object, p: tuple[int, ...]) -> None:
-    """What a table without a default action does on a miss."""

@@ -16,7 +16,7 @@ from types import CodeType
 from typing import Any
 
 from fanin.errors import PacketError
-from fanin.switch.p4.action_profiles import Member
+from fanin.switch.p4.actions import Member
 from fanin.switch.p4.externs import WideCells
 from fanin.switch.p4.layout import Layout
 from fanin.switch.p4.packet_state import PacketState, ParserStop

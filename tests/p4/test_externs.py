@@ -9,8 +9,9 @@ import pytest
 
 from fanin.errors import ProgramError, UnsupportedError
 from fanin.switch.p4 import V1Switch
+from fanin.switch.p4.actions import TableError
 from fanin.switch.p4.meters import GREEN, RED, YELLOW, Meter, MeterRates
-from fanin.switch.p4.tables import Match, TableError
+from fanin.switch.p4.tables import Match
 from tests.p4.bmv2 import action, call, data, extract, field, go, named, number, operation, program, state, table
 
 BYTE = [["v", 8]]

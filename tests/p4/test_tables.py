@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanin.switch.p4 import V1Switch
-from fanin.switch.p4.tables import Match, TableError, TableProblem
+from fanin.switch.p4.actions import TableError, TableProblem
+from fanin.switch.p4.tables import Match
 from tests.p4.bmv2 import action, call, data, extract, field, program, start, state, table, to_port
 
 SEND, LOSE = 0, 1

@@ -7,8 +7,8 @@ from typing import Any
 
 from p4.v1 import p4runtime_pb2
 
-from fanin.switch.p4.action_profiles import ActionProfile, Group, Member
-from fanin.switch.p4.tables import TableError
+from fanin.switch.p4.action_profiles import ActionProfile
+from fanin.switch.p4.actions import Group, Member, TableError
 from fanin.switch.p4runtime.server.p4info import Described
 from fanin.switch.p4runtime.server.status import Code, StatusError, from_table
 from fanin.switch.p4runtime.server.table_entries import DELETE, INSERT, TableEntries

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 
 from fanin.errors import FaninError
-from fanin.switch.p4.tables import TableError, TableProblem
+from fanin.switch.p4.actions import TableError, TableProblem
 
 
 class Code(enum.IntEnum):

@@ -8,9 +8,10 @@ from typing import Any
 from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2
 
-from fanin.switch.p4.action_profiles import MAX_WEIGHT, Group, Member
+from fanin.switch.p4.action_profiles import MAX_WEIGHT
+from fanin.switch.p4.actions import Group, Member, TableError
 from fanin.switch.p4.meters import Meter, MeterRates
-from fanin.switch.p4.tables import Entry, Match, Table, TableError
+from fanin.switch.p4.tables import Entry, Match, Table
 from fanin.switch.p4runtime.server.meter_entries import fill_config, read_rates
 from fanin.switch.p4runtime.server.p4info import Described, by_id
 from fanin.switch.p4runtime.server.status import Code, StatusError, from_table
