@@ -580,7 +580,8 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
   if (!keeps) contribution.flags |= FLAG_BARE;
   if (passes)
     contribution.flags |= static_cast<std::uint8_t>(closed_[slot] > base ? FLAG_PASS | FLAG_LATE : FLAG_PASS);
-  contribution.signature = operation.signature;
+  // A stale round's pass is of whatever its worker has come to, which need not be what the others contribute.
+  contribution.signature = passes && !spec_.synchronous() ? 0 : operation.signature;
   contribution.code_count = static_cast<std::uint8_t>(operation.code_count);
   if (!passes && !asks) contribution.lanes = operation.lanes();
   store_header(datagram.data(), contribution);

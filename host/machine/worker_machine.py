@@ -608,9 +608,11 @@ class WorkerMachine:
         elif passes:
             flags |= Flag.PASS | Flag.LATE if self._closed[slot] > base else Flag.PASS
             lanes = None
+        # A stale round's pass is of whatever its worker has come to, which need not be what the others contribute.
+        signature = 0 if flags & Flag.PASS and not self._spec.synchronous else operation.signature
         return self._packet(
             Kind.CONTRIBUTION,
-            slot=slot, base=base, signature=operation.signature, bitmap=self._order,
+            slot=slot, base=base, signature=signature, bitmap=self._order,
             codes=tuple(codes.tolist()), words=words, lanes=lanes, flags=flags,
         )  # fmt: skip
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pytest
 
 from fanin.errors import SwitchLostError
+from fanin.host.machine.operation import AGREED
 from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options
 from fanin.protocol.wire import Kind, Packet
@@ -83,7 +84,7 @@ def test_forged_contributions_change_a_sum_only_without_tags(native: bool, authe
             generation=spec.generation,
             base=0,
             slot=0,
-            signature=zlib.crc32(struct.pack("!QQBBB", 1, COUNT, Element.INT32, 32, 0)),
+            signature=zlib.crc32(AGREED.pack(1, COUNT, Element.INT32, 32, 0)),
             words=np.full(COUNT, FORGED, np.uint32),
         ).to_bytes()
         sources = ports_towards(port)

@@ -56,6 +56,8 @@ DIFFERENT = {
     "test_those_who_left_or_were_evicted_are_not_missed": BY_HEARTBEAT,
     "test_evicting_a_lost_worker_takes_it_off_the_list": BY_HEARTBEAT,
     "test_even_a_refused_contribution_is_a_sign_of_life": BY_HEARTBEAT,
+    "test_what_went_up_less_than_a_round_trip_ago_does_not_go_up_again": "a pipeline keeps no times: it sends every "
+    "repetition up, and gives no receipts",
     "test_an_evicted_workers_round_goes_up_without_it_and_only_once": "a slot is poked as often as its ring is deep, "
     "and each poke sends a complete round up again, which the parent takes for the repetition that it is",
 }

@@ -24,6 +24,7 @@ from fanin.switch.p4runtime.server.status import Code  # noqa: E402
 from tests.p4.router import CPU_PORT, P4INFO, document  # noqa: E402
 
 WAIT_S = 20.0
+THREE_RATES = {"name": "m", "type": "packets", "is_direct": False, "rate_count": 3, "size": 1}
 EXACT, LPM, TERNARY = 33554433, 33554434, 33554435
 SEND, FLOOD, LOSE, MARK = 16777217, 16777218, 16777219, 16777220
 
@@ -277,7 +278,8 @@ def test_nothing_can_be_read_or_written_before_there_is_a_pipeline(bench: Bench)
         (None, P4INFO.replace("match_type: LPM", "match_type: RANGE"), Code.INVALID_ARGUMENT),
         (None, P4INFO.replace("size: 2", "size: 3"), Code.INVALID_ARGUMENT),
         (None, "", Code.INVALID_ARGUMENT),
-        (document(meter_arrays=[{"name": "m"}]), P4INFO, Code.UNIMPLEMENTED),
+        (document(meter_arrays=[{"name": "m"}]), P4INFO, Code.INVALID_ARGUMENT),
+        (document(meter_arrays=[THREE_RATES]), P4INFO, Code.UNIMPLEMENTED),
     ],
 )
 def test_a_pipeline_that_does_not_fit_is_refused_and_the_old_one_stays(
@@ -408,10 +410,10 @@ def test_a_wildcard_read_of_what_the_program_does_not_have_is_empty(programmed: 
 
 def test_what_is_not_implemented_says_so(programmed: Bench) -> None:
     update = p4runtime_pb2.Update(type=p4runtime_pb2.Update.INSERT)
-    update.entity.meter_entry.meter_id = 1
+    update.entity.extern_entry.extern_id = 1
     assert programmed.write(1, update) == [Code.UNIMPLEMENTED]
     request = p4runtime_pb2.ReadRequest(device_id=7)
-    request.entities.add().digest_entry.digest_id = 1
+    request.entities.add().extern_entry.extern_id = 1
     assert code_of(lambda: list(programmed.stub.Read(request))) is Code.UNIMPLEMENTED
 
 

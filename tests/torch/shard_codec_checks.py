@@ -245,13 +245,13 @@ def check_forward_and_backward_of_a_step_see_the_same_weights(rank: int, size: i
 def check_8_bits_take_at_most_27_percent_of_float32s_bytes(rank: int, size: int) -> None:
     def moved(codecs: Codecs) -> float:
         torch.manual_seed(1)
-        model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(3)))
+        model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(3)))  # small parts would fill packets with others'
         for each in model:
             fully_shard(each, mesh=world_mesh())
         fully_shard(model)
         state = shard_codecs(model, **codecs)
         for _ in range(3):
-            model(torch.randn(4, 256)).square().mean().backward()
+            model(torch.randn(4, 1024)).square().mean().backward()
         counted = state.traffic()
         rows = state.statement()
         assert sum(row.gathers for row in rows) == 6
