@@ -4,7 +4,9 @@
 #
 # Takes the engine that answers. Where none does, and this is root on Debian, installs Debian's docker.io and
 # docker-compose and starts an engine for the time of the check: its data is in a folder that goes again, and it leaves
-# the machine's firewall and routing alone. Where the base image cannot be pulled, debootstrap makes it under its name.
+# the machine's firewall and routing alone. The image is built on the machine's own network, and the clusters run in a
+# network namespace: a firewall that drops what it forwards (an engine that ran earlier leaves one) would drop what
+# containers say to each other. Where the base image cannot be pulled, debootstrap makes it under its name.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,14 +17,19 @@ pull_timeout_s=30
 start_timeout_s=60
 folder=$(mktemp -d /var/tmp/fanin-compose.XXXXXX)
 engine=
+namespace=
 made_wheels=
+
+stop_engine() {
+  kill "$engine" 2>/dev/null && wait "$engine" || true
+  ! mountpoint -q "$folder/exec/netns/default" || umount "$folder/exec/netns/default"
+  engine=
+}
 
 clean_up() {
   [ -z "$made_wheels" ] || rm -rf wheels
-  if [ -n "$engine" ]; then
-    kill "$engine" 2>/dev/null && wait "$engine" || true
-    mountpoint -q "$folder/exec/netns/default" && umount "$folder/exec/netns/default"
-  fi
+  [ -z "$engine" ] || stop_engine
+  [ -z "$namespace" ] || ip netns delete "$namespace"
   rm -rf --one-file-system "$folder"
 }
 trap clean_up EXIT
@@ -32,11 +39,11 @@ skip() {
   exit 0
 }
 
-start_engine() {
+start_engine() { # [PREFIX...]: of the command, to run the engine in a namespace
   # iptables is for names: each container's resolver is set up with it, inside the container's own namespace
   tools/debian_packages.sh docker.io=dockerd,docker iptables || skip 'no container engine answers'
   export DOCKER_HOST=unix://$folder/docker.sock
-  dockerd --data-root "$folder/data" --exec-root "$folder/exec" --pidfile "$folder/pid" --host "$DOCKER_HOST" \
+  "$@" dockerd --data-root "$folder/data" --exec-root "$folder/exec" --pidfile "$folder/pid" --host "$DOCKER_HOST" \
     --bridge none --iptables=false --ip6tables=false --ip-masq=false --ip-forward=false >"$folder/log" 2>&1 &
   engine=$!
   for ((waited_s = 0; waited_s < start_timeout_s; waited_s++)); do
@@ -71,4 +78,14 @@ if [ ! -d wheels ]; then
 fi
 echo 'building the image'
 docker build --network host --quiet --tag fanin:local . # the host's network: an engine started here gives builds no other
-FANIN_COMPOSE_CHECK=1 "$python" -m pytest -p no:cacheprovider tests/compose/test_cluster.py "$@"
+
+inside=()
+if [ -n "$engine" ]; then
+  stop_engine
+  namespace=fanin-compose-$$
+  ip netns add "$namespace"
+  ip -netns "$namespace" link set lo up
+  inside=(ip netns exec "$namespace") # the tests, too: they unplug containers from the engine's bridges
+  start_engine nsenter "--net=/run/netns/$namespace"
+fi
+FANIN_COMPOSE_CHECK=1 "${inside[@]}" "$python" -m pytest -p no:cacheprovider tests/compose/test_cluster.py "$@"
