@@ -44,7 +44,7 @@ from fanin.benchmarks.rivals import Rival
 from fanin.emulation.processes import cause_in
 from fanin.errors import ConfigurationError, FaninError
 from fanin.host.torch.collectives.placement import BOOT_ID, host_identity, hosts_of
-from fanin.host.torch.collectives.rendezvous import reachable_host
+from fanin.host.torch.collectives.reachable import reachable_host
 from fanin.options import Options
 from fanin.protocol.wire import MAX_WORKERS
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,28 +22,35 @@ pytestmark = pytest.mark.processes
 FIELDS = {"backend", "lanes", "workers", "bytes", "median_s", "ratio_to_gloo", "max_error"}
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What a benchmark has left behind."""
+
+    rows: list[dict[str, Any]]
+    said: str
+
+
+def bench(folder: Path, *arguments: str) -> Measured:
+    """`fanin bench ...`, run in that folder; its rows as `--json` writes them."""
+    file = folder / "rows.json"
+    command = [sys.executable, "-m", "fanin", "bench", *arguments, "--json", str(file)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return Measured(json.loads(file.read_text()), done.stdout)
+
+
 @pytest.mark.slow
 def test_rows_have_a_time_a_ratio_and_an_error_for_every_rival(tmp_path: Path) -> None:
-    file = tmp_path / "rows.json"
-    command = ["bench", "allreduce", "--workers", "2", "--bytes", "4096", "--lanes", "32,8", "--loss", "1"]
-    done = subprocess.run(
-        [sys.executable, "-m", "fanin", *command, "--json", str(file)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "fanin-report.html" in done.stdout
+    done = bench(tmp_path, "allreduce", "--workers", "2", "--bytes", "4096", "--lanes", "32,8", "--loss", "1")
+    assert "fanin-report.html" in done.said
     assert "All-reduce of 4 KiB" in (tmp_path / "fanin-report.html").read_text()
-    rows = json.loads(file.read_text())
-    assert [(row["backend"], row["lanes"], row["loss_percent"]) for row in rows] == [
+    assert [(row["backend"], row["lanes"], row["loss_percent"]) for row in done.rows] == [
         ("fanin", 32, None),
         ("fanin", 8, None),
         ("fanin", 32, 1.0),
         ("gloo", 32, None),
     ]
-    for row in rows:
+    for row in done.rows:
         assert set(row) >= FIELDS
         assert row["median_s"] > 0
         assert row["ratio_to_gloo"] > 0
@@ -51,17 +60,9 @@ def test_rows_have_a_time_a_ratio_and_an_error_for_every_rival(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_codecs_have_an_error_bytes_and_times_on_drawn_values_and_captured_gradients(tmp_path: Path) -> None:
-    file = tmp_path / "rows.json"
-    command = ["bench", "codecs", "--workers", "2", "--bytes", "262144", "--steps", "3"]
-    done = subprocess.run(
-        [sys.executable, "-m", "fanin", *command, "--codecs", "rotated:8,low_rank:32:rank=2", "--json", str(file)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    rows = {(row["codec"], row["distribution"]): row for row in json.loads(file.read_text())}
+    size = ("--workers", "2", "--bytes", "262144", "--steps", "3")
+    done = bench(tmp_path, "codecs", *size, "--codecs", "rotated:8,low_rank:32:rank=2")
+    rows = {(row["codec"], row["distribution"]): row for row in done.rows}
     codecs = ("lanes:32", "rotated:8", "low_rank:32:rank=2")
     assert set(rows) == {(codec, values) for codec in codecs for values in ("normal", "student", "digits@50")}
     assert rows["lanes:32", "digits@50"]["elements"] == 151_306
@@ -69,7 +70,7 @@ def test_codecs_have_an_error_bytes_and_times_on_drawn_values_and_captured_gradi
         assert row["bytes_out"] > 0
         assert row["encode_ms"] + row["decode_ms"] > 0
     assert rows["lanes:32", "normal"]["nmse"] < 1e-12
-    assert "THC's tables" in done.stdout
+    assert "THC's tables" in done.said
     for values in ("normal", "student"):
         assert rows["rotated:8", values]["nmse_of_steps"] < rows["rotated:8", values]["nmse"] < 0.01
 
@@ -98,28 +99,9 @@ def test_values_that_nobody_can_draw_are_refused(values: str) -> None:
 
 @pytest.mark.slow
 def test_sharded_training_has_times_bytes_and_losses_for_every_rival(tmp_path: Path) -> None:
-    file = tmp_path / "rows.json"
-    command = [
-        "bench",
-        "sharded",
-        "--workers",
-        "2",
-        "--rate",
-        "none",
-        "--steps",
-        "1",
-        "--rivals",
-        "gloo,fanin-32,fanin-8",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "fanin", *command, "--json", str(file)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    gloo, exact, narrow = json.loads(file.read_text())
+    size = ("--workers", "2", "--rate", "none", "--steps", "1")
+    done = bench(tmp_path, "sharded", *size, "--rivals", "gloo,fanin-32,fanin-8")
+    gloo, exact, narrow = done.rows
     assert gloo["to_gloo"] == 1
     assert exact["median_s"] > 0
     assert exact["share_of_exact"] == 1

@@ -30,6 +30,10 @@ def main() -> None:
     dist.all_reduce(tensor)
     shards = len(group.session.sessions)
     print(f"world {world}: rank {rank} of {size}: the sum is {int(tensor[0])} over {shards} shards", flush=True)
+    # A result may reach one rank before another: the host is to die with nothing left on its way.
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"summed/{world}/{rank}", "")
+    store.wait([f"summed/{world}/{each}" for each in range(size)])
     if world == 0:
         if os.environ["FANIN_HOST"] == os.environ["DIES"]:
             kill_the_switch()

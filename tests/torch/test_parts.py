@@ -11,11 +11,12 @@ from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import ConfigurationError
 from fanin.host.torch.backend import options_for
-from fanin.host.torch.collectives import rendezvous
+from fanin.host.torch.collectives import incarnation
 from fanin.host.torch.collectives.completion import CallbackPool
 from fanin.host.torch.collectives.host_tensor import movable, plain
+from fanin.host.torch.collectives.incarnation import find_incarnation
 from fanin.host.torch.collectives.parting import StoreHost
-from fanin.host.torch.collectives.rendezvous import find_incarnation, reachable_host
+from fanin.host.torch.collectives.reachable import reachable_host
 from fanin.host.torch.collectives.request import tag_of
 from fanin.host.torch.collectives.staging import overlap
 from fanin.options import Options
@@ -120,11 +121,11 @@ def test_a_process_in_the_place_of_another_goes_where_rank_0_is(monkeypatch: pyt
             found, replaces = find_incarnation(store, "g", rank, [], patience)
             assert not replaces, "the same process makes the group again"
     found.set("job", "second")
-    monkeypatch.setattr(rendezvous, "_LIVED", set())
+    monkeypatch.setattr(incarnation, "_LIVED", set())
     place, replaces = find_incarnation(store, "g", 1, [], patience)
     assert (replaces, place.get("job")) == (True, b"second")
     for rank in (0, 1):
-        rendezvous._LIVED.add(("g", "world", rank, 2))
+        incarnation._LIVED.add(("g", "world", rank, 2))
         again, replaces = find_incarnation(store, "g", rank, [], patience)
         assert not replaces, "it counts like the others from there on"
         again.set(f"third{rank}", "")
@@ -135,8 +136,8 @@ def test_a_process_in_the_place_of_another_finds_a_group_that_was_renewed(monkey
     store, patience = c10d.HashStore(), timedelta(seconds=1)
     for rank in (0, 1):
         find_incarnation(store, "g", rank, [], patience)
-        rendezvous.renewed_store(store, rank, [], "after training").set("job", "renewed")
-    monkeypatch.setattr(rendezvous, "_LIVED", set())
+        incarnation.renewed_store(store, rank, [], "after training").set("job", "renewed")
+    monkeypatch.setattr(incarnation, "_LIVED", set())
     place, replaces = find_incarnation(store, "g", 1, [], patience)
     assert (replaces, place.get("job")) == (True, b"renewed")
 

@@ -15,8 +15,10 @@ from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import ConfigurationError, JoinTimeoutError, SwitchUnreachableError
 from fanin.host.torch.collectives import rendezvous
+from fanin.host.torch.collectives.meeting import Meeting
 from fanin.host.torch.collectives.placement import Hosts, hosts_of, where_to_sum
-from fanin.host.torch.collectives.rendezvous import SHARED, Meeting, meet
+from fanin.host.torch.collectives.rendezvous import meet
+from fanin.host.torch.collectives.started_switches import STARTED
 from fanin.options import Options, SwitchAddress
 
 SIZE = 4
@@ -28,10 +30,10 @@ A, B, C = (f"udp://10.0.0.{last}:4919" for last in (1, 2, 3))
 def _no_switch_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every start of a switch is a new address."""
     numbers = itertools.count(1)
-    monkeypatch.setattr(SHARED, "start", lambda options, secret: SwitchAddress("udp", "10.9.9.9", next(numbers)))
-    monkeypatch.setattr(SHARED, "release", lambda secret: None)
+    monkeypatch.setattr(STARTED, "start", lambda options, secret: SwitchAddress("udp", "10.9.9.9", next(numbers)))
+    monkeypatch.setattr(STARTED, "release", lambda secret: None)
     monkeypatch.setattr(
-        SHARED,
+        STARTED,
         "start_leaves",
         lambda shards, options, secret: [SwitchAddress("udp", "10.8.8.8", next(numbers)) for _ in shards],
     )
@@ -281,7 +283,7 @@ def test_a_shard_that_does_not_start_is_every_ranks_error(monkeypatch: pytest.Mo
     def start(options: Options, secret: str) -> SwitchAddress:
         raise SwitchUnreachableError("", "no port is free")
 
-    monkeypatch.setattr(SHARED, "start", start)
+    monkeypatch.setattr(STARTED, "start", start)
     store = c10d.HashStore()
     told = []
 

@@ -45,16 +45,10 @@ from fanin.host.torch.collectives.ballot import StoreBallot, apart, can_be_apart
 from fanin.host.torch.collectives.completion import Completion
 from fanin.host.torch.collectives.failures import WATCH, Failures
 from fanin.host.torch.collectives.fallback import Fallback, warn_once
+from fanin.host.torch.collectives.incarnation import find_incarnation, renewed_store
 from fanin.host.torch.collectives.inner import Inner
-from fanin.host.torch.collectives.rendezvous import (
-    Meeting,
-    find_incarnation,
-    hear,
-    meet,
-    raise_if_unreachable,
-    renewed_store,
-    tell_unreachable,
-)
+from fanin.host.torch.collectives.meeting import Meeting
+from fanin.host.torch.collectives.rendezvous import hear, meet, raise_if_unreachable, tell_unreachable
 from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.collectives.switch_reducer import SwitchReducer
 from fanin.host.torch.collectives.timeline import Timeline, timeline_for

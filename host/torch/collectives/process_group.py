@@ -28,9 +28,9 @@ from fanin.host.torch.collectives.exchanges import Exchanges, carries
 from fanin.host.torch.collectives.failures import WATCH
 from fanin.host.torch.collectives.group_resources import GroupResources
 from fanin.host.torch.collectives.inner import Inner
+from fanin.host.torch.collectives.meeting import Meeting
 from fanin.host.torch.collectives.parting import StoreHost
 from fanin.host.torch.collectives.reduce_collectives import ReduceCollectives
-from fanin.host.torch.collectives.rendezvous import Meeting
 from fanin.host.torch.collectives.routing import SUM
 from fanin.host.torch.collectives.work import CombinedWork, DefaultTimeout, FaninWork, LocalWork, Tensors
 from fanin.options import Options, SwitchAddress

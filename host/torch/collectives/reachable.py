@@ -1,0 +1,39 @@
+"""Under which name or address the other ranks reach this process."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import socket
+
+
+def reachable_host() -> str:
+    """The name or address under which the other ranks reach this process.
+
+    Loopback where MASTER_ADDR is loopback or not set. MASTER_ADDR itself where it names this machine, since the others
+    resolved it too; otherwise the address that this machine uses on the way there.
+    """
+    master = os.environ.get("MASTER_ADDR", "")
+    if not master:
+        return "127.0.0.1"
+    try:
+        family, _, _, _, target = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)  # a datagram socket sends nothing here; the system only picks the way
+            own = str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
+    if ipaddress.ip_address(own).is_loopback:
+        # Debian gives a host's own name a loopback address: right for one machine, wrong for the others.
+        alone = os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
+        return "127.0.0.1" if alone or master in ("localhost", "::1") or master.startswith("127.") else master
+    return master if own == target[0] else own
+
+
+def one_machine() -> bool:
+    """Whether the ranks can only reach each other on this machine."""
+    host = reachable_host()
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost" or os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
