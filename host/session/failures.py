@@ -132,7 +132,8 @@ def packet_refused(who: Membership, reason: Reason, explanation: Explanation | N
         return CollectiveMismatchError(
             f"rank {who.rank} of job {who.job_name!r} and another rank called different collectives, or the same one "
             "with other sizes, dtypes, operators or lanes. Remedy: make every rank call the same collectives in the "
-            "same order, with the same FANIN_LANES and FANIN_EXACT_ELEMENTS"
+            "same order (threads that call some at the same time need a group each), with the same FANIN_LANES and "
+            "FANIN_EXACT_ELEMENTS"
         )
     if reason is Reason.EVICTED:
         return WorkerLostError(
