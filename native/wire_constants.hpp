@@ -1,4 +1,4 @@
-// Generated from fanin/{wire,job,timers,pace}.py by `python -m fanin.constants native/wire_constants.hpp`.
+// Generated from fanin/protocol/{wire,job,timers,pace}.py by `python -m fanin.constants native/wire_constants.hpp`.
 #pragma once
 
 #include <array>
