@@ -33,7 +33,7 @@ class NativeMachine:
         self._code = translate(program, operations)
         self._machine = extension.P4Machine(_described(program, self._code, places, limits))
         self.process: Callable[[list[tuple[int, bytes]], int], Outcome] = self._machine.process
-        for number, table in enumerate(self._code.tables):
+        for number, table in enumerate(program.tables[name] for name in self._code.tables):
             table.watcher = _TableWatcher(self._machine, number, table, self._code)
 
     def set_group(self, number: int, replicas: tuple[Replica, ...] | None) -> None:
@@ -143,7 +143,7 @@ def _described(
         },
         "metadata": metadata,
         "places": {name: code.places[at].at for name, at in places.items()},
-        "tables": [(key_limbs(table), table.is_exact) for table in code.tables],
+        "tables": [(key_limbs(table), table.is_exact) for table in map(program.tables.__getitem__, code.tables)],
         "registers": registers,
         "counters": [(each.packets, each.bytes, each.size) for each in program.counters.values()],
         **limits,

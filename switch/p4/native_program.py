@@ -31,7 +31,7 @@ from fanin.switch.p4.native_code import (
     field_places,
 )
 from fanin.switch.p4.native_values import Values
-from fanin.switch.p4.program import Program
+from fanin.switch.p4.program import PROGRAMS_KEPT, Program
 from fanin.switch.p4.tables import Entry, Table
 
 HASHES: dict[Callable[[bytes], int], tuple[int, int]] = {
@@ -56,16 +56,27 @@ class NativeProgram:
     constants: list[int]
     constants_at: int
     failures: list[str]
-    tables: list[Table]
-    """In the order of their numbers."""
+    tables: tuple[str, ...]
+    """Names, in the order of their numbers."""
+
+
+_TRANSLATED: dict[tuple[str | bytes, str], NativeProgram] = {}
+"""The latest translations, which hold no state, by document and source: more than half of loading a program again."""
 
 
 def translate(program: Program, operations: Mapping[str, int]) -> NativeProgram:
     """The whole program. NotNative for what the interpreter does not do."""
+    of = (program.document, program.source)
+    if (kept := _TRANSLATED.get(of)) is not None:
+        return kept
     try:
-        return _Translation(program, operations).run()
+        made = _Translation(program, operations).run()
     except RecursionError:
         raise NotNative("expressions that are nested so deeply") from None
+    if len(_TRANSLATED) >= PROGRAMS_KEPT:
+        _TRANSLATED.pop(next(iter(_TRANSLATED)), None)
+    _TRANSLATED[of] = made
+    return made
 
 
 @dataclass(slots=True)
@@ -74,7 +85,7 @@ class _Translation:
     operations: Mapping[str, int]
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
     labels: dict[str, int] = field(default_factory=dict)
-    tables: list[Table] = field(default_factory=list)
+    tables: list[str] = field(default_factory=list)
     e: Emitter = field(init=False)
     v: Values = field(init=False)
     jumps_to: int = -1
@@ -114,7 +125,7 @@ class _Translation:
             constants=self.e.constants,
             constants_at=self.e.constants_at,
             failures=self.e.failures,
-            tables=self.tables,
+            tables=tuple(self.tables),
         )
 
     def _facts(self) -> dict[str, Any]:
@@ -197,7 +208,7 @@ class _Translation:
             self.e.emit("JUMP", d=self.labels[next_name(miss)])
             return
         number = len(self.tables)
-        self.tables.append(table)
+        self.tables.append(table.name)
         if not table.key:
             self.e.emit("MISS", d=number)
         else:

@@ -64,6 +64,8 @@ class Program:
     """Places of the fields that a clone, or a packet on its second way, keeps."""
     actions: Mapping[str, tuple[str, ...]]
     """Names of the parameters of every action of a table."""
+    document: str | bytes
+    """What it was made of. Two programs that were made of the same differ in their state alone."""
     source: str
     """The Python that runs; the native interpreter's code is made of it."""
     names: dict[str, Any]
@@ -164,6 +166,7 @@ def load(text: str | bytes, *, drop_port: int) -> Program:
         python_only=_python_only(layout, meters, learn_lists, flow),
         field_lists=field_lists,
         actions={action.name: action.parameters for action in flow.actions.values()},
+        document=text,
         source=text_source,
         names=names,
         nodes=flow.nodes | {symbol: ("state", name) for name, symbol in parser.symbols.items()},
