@@ -58,7 +58,9 @@ def clip_in_place(blocks: Floats, squares: Floats, clip: np.float32) -> None:
     # A block that is not finite, or whose squares are not, is not clipped: NaN must reach everybody.
     with np.errstate(invalid="ignore", over="ignore"):
         bound = np.where(np.isfinite(squares), clip * np.sqrt(squares / np.float32(blocks.shape[1])), np.inf)[:, None]
-    np.clip(blocks, -bound, bound, out=blocks)
+    # Twice as fast as np.clip, which has no short way for bounds of a row.
+    np.minimum(blocks, bound, out=blocks)
+    np.maximum(blocks, -bound, out=blocks)
 
 
 @dataclass(frozen=True, slots=True)
