@@ -33,6 +33,7 @@ from fanin.host.codecs.codec import Place
 
 FLOAT_BYTES = 4
 MAX_STEP = 10_000
+MAX_WORKERS = 32
 BASELINE = "lanes:32"
 """What bytes are compared with."""
 DISTRIBUTIONS = ("normal", "student", "digits@50")
@@ -61,6 +62,8 @@ class Plan:
     """normal, student, or TASK@STEP."""
 
     def __post_init__(self) -> None:
+        if not 2 <= self.workers <= MAX_WORKERS:
+            raise ConfigurationError(f"workers = {self.workers}; must be in 2..{MAX_WORKERS}")
         for each in self.values:
             task, _, step = each.partition("@")
             if each not in DRAWN and (task not in TASKS or not step.isdecimal() or not 1 <= int(step) <= MAX_STEP):

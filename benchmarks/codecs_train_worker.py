@@ -1,13 +1,12 @@
-"""One rank of `fanin bench codecs --train`: trains the same network through every codec, one after the other.
-
-The clock counts steps alone: rank 0's evaluations and the first steps, in which DDP makes its buckets, are outside it.
-"""
+"""One rank of `fanin bench codecs --train`: one training after the other, each with a network of its own."""
 
 from __future__ import annotations
 
-import argparse
+import functools
 import json
+import math
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -19,95 +18,121 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
+from fanin.benchmarks.codecs_train_runs import GLOO, Run, evaluated
+from fanin.benchmarks.processor import ProcessorMeter
 from fanin.emulation.network.fabric import WORKER_DEVICE
-from fanin.examples.tasks import TASKS, Task
+from fanin.examples.tasks import TASKS
 from fanin.examples.train import cross_entropy, evaluate, replica_hash
 from fanin.host.torch import CodecState, codec_hook
 
-GLOO = "gloo"
 WARM_UP_STEPS = 2
-"""Steps before the clock starts."""
+"""Steps that are not timed: DDP puts its buckets together in the first one, and encoders are made in both."""
+COMPUTE_SAMPLES = 3
 TIMEOUT = timedelta(seconds=300)
 
 
-def sent_bytes() -> int:
-    """Bytes that have left by this namespace's device so far."""
+def device_bytes() -> tuple[int, int]:
+    """Bytes that have left by this namespace's device so far, and that have come; 0 where there is none."""
     lines = Path("/proc/self/net/dev").read_text(encoding="ascii").splitlines()
-    return next(int(line.split(":")[1].split()[8]) for line in lines if line.split(":")[0].strip() == WORKER_DEVICE)
+    found = [line.split(":")[1].split() for line in lines if line.split(":")[0].strip() == WORKER_DEVICE]
+    return sum(int(each[8]) for each in found), sum(int(each[0]) for each in found)
 
 
-def batches(training: TensorDataset, task: Task, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+@functools.cache
+def data_of(task: str) -> tuple[TensorDataset, TensorDataset]:
+    """Training and test set, which take seconds to make."""
+    return TASKS[task].data()
+
+
+def batches(training: TensorDataset, batch: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
     """This rank's part of each batch, the same for every codec."""
     rank, workers = dist.get_rank(), dist.get_world_size()
-    own = task.batch // workers
+    own = batch // workers
     inputs, classes = training.tensors
     generator = torch.Generator().manual_seed(seed)
     while True:
         order = torch.randperm(len(inputs), generator=generator)
-        for first in range(0, len(order) - task.batch + 1, task.batch):
+        for first in range(0, len(order) - batch + 1, batch):
             chosen = order[first + rank * own : first + (rank + 1) * own]
             yield inputs[chosen], classes[chosen]
 
 
-def run(codec: str, task: Task, steps: int, points: int, seed: int, groups: dict[str, dist.ProcessGroup]) -> None:
-    """One training; every rank prints what it saw."""
-    torch.manual_seed(seed)
+def compute_s(model: DistributedDataParallel, inputs: Tensor, classes: Tensor, gloo: dist.ProcessGroup) -> float:
+    """Forward and backward, without communication, while all ranks do the same."""
+    taken = []
+    for _ in range(COMPUTE_SAMPLES):
+        dist.barrier(gloo)
+        started = time.perf_counter()
+        with model.no_sync():
+            cross_entropy(model(inputs), classes).backward()
+        taken.append(time.perf_counter() - started)
+    return statistics.median(taken)
+
+
+def train(run: Run, groups: dict[str, dist.ProcessGroup]) -> dict[str, object]:
+    """One training, as this rank saw it."""
+    torch.manual_seed(run.seed)
+    task = TASKS[run.task]
     network = task.network()
-    group = groups[GLOO if codec == GLOO else "fanin"]
-    model = DistributedDataParallel(network, process_group=group)
-    if codec != GLOO:
-        model.register_comm_hook(CodecState(codec, group=group, model=network), codec_hook)
-    optimizer = torch.optim.AdamW(model.parameters(), task.learning_rate)
-    training, test = task.data()
-    data = batches(training, task, seed)
-    clock_s, curve, step_s, before = 0.0, [], [], 0
-    for step in range(-WARM_UP_STEPS, steps):
-        if step == 0:
-            before = sent_bytes()
+    group = groups[GLOO if run.codec == GLOO else "fanin"]
+    # The same seed makes the same weights, which need not go over a slow link.
+    model = DistributedDataParallel(network, process_group=group, init_sync=False, gradient_as_bucket_view=True)
+    state = None
+    if run.codec != GLOO:
+        state = CodecState(run.codec, group=group, model=network)
+        model.register_comm_hook(state, codec_hook)
+    optimizer = torch.optim.AdamW(model.parameters(), task.learning_rate, fused=True)
+    training, test = data_of(run.task)
+    data = batches(training, run.batch, run.seed)
+    asked, points = set(evaluated(run)), []
+    step_s, codec_s, optimizer_s, before = [], [], [], (0, 0)
+    meter = ProcessorMeter()
+    for step in range(run.steps):
+        if step == WARM_UP_STEPS:
+            before = device_bytes()
         inputs, classes = next(data)
         dist.barrier(groups[GLOO])
+        meter.start()
         started = time.perf_counter()
         optimizer.zero_grad()
         cross_entropy(model(inputs), classes).backward()
+        computed = time.perf_counter()
         optimizer.step()
-        if step < 0:
-            continue
-        step_s.append(time.perf_counter() - started)
-        clock_s += step_s[-1]
-        if dist.get_rank() == 0 and ((step + 1) * points // steps != step * points // steps or step == 0):
+        ended = time.perf_counter()
+        if step >= WARM_UP_STEPS:
+            meter.stop()
+            step_s.append(ended - started)
+            optimizer_s.append(ended - computed)
+            codec_s.append(sum(row.encode_ms + row.decode_ms for row in state.statement()) / 1e3 if state else 0.0)
+        if step + 1 in asked and dist.get_rank() == 0:
             found = evaluate(network, test)
-            curve.append((clock_s, step + 1, found["test_loss"], found["accuracy"]))
-    record = {
-        "codec": codec,
-        "seed": seed,
-        "points": curve,
+            loss = found["test_loss"]
+            points.append((step + 1, loss if math.isfinite(loss) else None, found["accuracy"]))
+    sent, received = (now - then for now, then in zip(device_bytes(), before, strict=True))
+    replica = replica_hash(network)
+    return {
+        "points": points,
         "step_s": statistics.median(step_s),
-        "bytes_out": (sent_bytes() - before) / steps,
-        "gradient_bytes": sum(each.numel() * each.element_size() for each in network.parameters()),
-        "replica": replica_hash(network),
+        "compute_s": compute_s(model, inputs, classes, groups[GLOO]) + statistics.median(optimizer_s),
+        "codec_s": statistics.median(codec_s),
+        "bytes_out": sent / (run.steps - WARM_UP_STEPS),
+        "bytes_in": received / (run.steps - WARM_UP_STEPS),
+        "processor": meter.share,
+        "replica": replica,
     }
-    print(json.dumps(record), flush=True)
 
 
 def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--codecs", required=True)
-    parser.add_argument("--task", choices=TASKS, required=True)
-    parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--points", type=int, required=True)
-    parser.add_argument("--repeats", type=int, required=True)
-    arguments = parser.parse_args()
+    """The trainings of the first argument, a JSON list; every rank prints a line for each."""
+    runs = [Run(**each) for each in json.loads(sys.argv[1])]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=TIMEOUT)
     groups = {GLOO: dist.new_group(backend="gloo", timeout=TIMEOUT), "fanin": dist.new_group(backend="fanin")}
-    codecs = arguments.codecs.split("|")
-    for seed in range(arguments.repeats):
-        for number, codec in enumerate(codecs, start=1):
-            run(codec, TASKS[arguments.task], arguments.steps, arguments.points, seed, groups)
-            if dist.get_rank() == 0:
-                words = f"run {seed * len(codecs) + number} of {arguments.repeats * len(codecs)} is done: {codec}"
-                print(json.dumps({"progress": words}), flush=True)
+    for number, run in enumerate(runs):
+        print(json.dumps({"run": number, **train(run, groups)}), flush=True)
+        if dist.get_rank() == 0:
+            words = f"{number + 1} of {len(runs)} is done: {run.task}, {run.codec}, seed {run.seed}"
+            print(json.dumps({"progress": words}), flush=True)
     dist.barrier(groups[GLOO])
     dist.destroy_process_group()
 

@@ -17,12 +17,11 @@ from fanin import files
 from fanin.benchmarks.fairness_worker import COUNT, SECOND_JOBS
 from fanin.emulation.announced import announced
 from fanin.emulation.figures import FigureTable
-from fanin.emulation.network.commands import in_namespace
 from fanin.emulation.network.fabric import Fabric
+from fanin.emulation.network.placed_job import placed_job
 from fanin.emulation.network.switches import Switches
 from fanin.emulation.network.topology import Link, Topology
 from fanin.emulation.network.traffic import LinkWatch
-from fanin.emulation.processes import LocalJob
 from fanin.emulation.record import Quantity, Scalar
 from fanin.emulation.recording import Beginning, finished
 from fanin.emulation.report import publish
@@ -58,8 +57,8 @@ def bench(
     ):
         for second in SECOND_JOBS:
             # A switch for each: the jobs that a flood of joins leaves forming would use up the quota of its address.
-            with announced(console, f"second job: {second}"), Switches(fabric, target, fabric.folder) as switches:
-                rows.append(_measure(fabric, switches.root.url, second, seconds))
+            with announced(console, f"second job: {second}"), Switches(fabric, target, fabric.folder):
+                rows.append(_measure(fabric, second, seconds))
     fair = next(row["bytes_per_s"] for row in rows if row["second_job"] == "sum")
     for row in rows:
         row["of_fair_rate"] = row["bytes_per_s"] / fair
@@ -126,15 +125,9 @@ def quantities_of(rows: list[dict[str, Any]], link: Link) -> list[Quantity]:
     ]
 
 
-def _measure(fabric: Fabric, url: str, second: str, seconds: float) -> dict[str, Any]:
-    job = LocalJob(
-        "fanin.benchmarks.fairness_worker",
-        ["--second-job", second, "--seconds", str(seconds)],
-        WORKERS,
-        {"FANIN_SWITCH": url},
-        lambda rank, line: in_namespace(fabric.worker_namespace(rank), line),
-    )
-    with job:
+def _measure(fabric: Fabric, second: str, seconds: float) -> dict[str, Any]:
+    arguments = ["--second-job", second, "--seconds", str(seconds)]
+    with placed_job(fabric, "fanin.benchmarks.fairness_worker", arguments) as job:
         reports = [report.record for report in job.reports()]
     first = [report for report in reports if report["job"] == 0]
     if any(report["wrong"] for report in reports if "wrong" in report):

@@ -33,20 +33,18 @@ from fanin.benchmarks.rivals import Rival
 from fanin.emulation.announced import Tell, announced, reports_of
 from fanin.emulation.figures import FigureTable
 from fanin.emulation.machine import machine
-from fanin.emulation.network.commands import in_namespace
 from fanin.emulation.network.cross_traffic import CrossTraffic, check_flows
 from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
+from fanin.emulation.network.placed_job import MASTER_PORT, placed_job
 from fanin.emulation.network.switch_place import OWN, SwitchPlace
 from fanin.emulation.network.switches import Switches
 from fanin.emulation.network.topology import Link, Topology
 from fanin.emulation.network.traffic import LinkWatch
-from fanin.emulation.processes import LocalJob
 from fanin.emulation.record import VERSION, Row, RunRecord
 from fanin.emulation.report import publish
 from fanin.errors import ConfigurationError, FaninError
 from fanin.options import Options
 
-MASTER_PORT = 29_500
 MIN_SAMPLES = 5
 MAX_WORKERS = 100
 BOUND_MARK = " !"
@@ -182,7 +180,6 @@ class _Cluster:
         self._fabric = fabric
         self._folder = folder
         self._jobs = 0
-        self._environment = {"GLOO_SOCKET_IFNAME": WORKER_DEVICE}
 
     def all_reduces(self, plan: Plan, rivals: list[Rival], size: int, tell: Tell) -> list[Row]:
         """A row per rival. FaninError where a result is wrong or differs between ranks."""
@@ -234,26 +231,13 @@ class _Cluster:
     def _run(
         self, module: str, arguments: list[str], environment: dict[str, str], tell: Tell
     ) -> dict[str, list[dict[str, Any]]]:
-        fabric = self._fabric
         self._jobs += 1
-        given = {**self._environment, **environment, "MASTER_PORT": str(MASTER_PORT + self._jobs)}
-        job = LocalJob(
-            module,
-            arguments,
-            fabric.topology.workers,
-            given,
-            self._placed,
-        )
+        job = placed_job(self._fabric, module, arguments, environment, master_port=MASTER_PORT + self._jobs)
         reports: dict[str, list[dict[str, Any]]] = defaultdict(list)
         with job:
             for _, record in reports_of(job, tell):
                 reports[record["rival"]].append(record)
         return reports
-
-    def _placed(self, rank: int, line: list[str]) -> list[str]:
-        own = self._fabric.topology.rank_environment(rank)
-        variables = [f"{name}={value}" for name, value in own.items()]
-        return in_namespace(self._fabric.worker_namespace(rank), ["env", *variables, *line])
 
     def _mpi(self, workers: int) -> dict[str, str]:
         """For OpenMPI, which starts its daemons through an agent (address, command line): ours enters a namespace."""

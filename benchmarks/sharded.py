@@ -22,8 +22,8 @@ from fanin import files
 from fanin.benchmarks.sharded_rivals import RIVALS, ShardedRival
 from fanin.emulation.announced import announced, reports_of
 from fanin.emulation.figures import FigureTable
-from fanin.emulation.network.commands import in_namespace
-from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
+from fanin.emulation.network.fabric import Fabric
+from fanin.emulation.network.placed_job import placed_job
 from fanin.emulation.network.switch_place import SwitchPlace
 from fanin.emulation.network.switches import Switches
 from fanin.emulation.network.topology import Link, Topology
@@ -31,7 +31,6 @@ from fanin.emulation.processes import LocalJob
 from fanin.errors import ConfigurationError, FaninError
 
 WORKER = "fanin.benchmarks.sharded_worker"
-MASTER_PORT = 29_500
 EXACT = "fanin-32"
 """What bytes are compared with."""
 
@@ -82,8 +81,11 @@ class Row:
     losses: tuple[float, ...] = ()
     """Mean training loss of the last epoch, per seed."""
     test_losses: tuple[float, ...] = ()
+    apart_step: float | None = None
+    """After one step from the first seed: the largest difference of a weight from the first rival's, by that
+    parameter's largest."""
     apart: float | None = None
-    """Of the first seed: the largest difference of a weight from the first rival's, by that parameter's largest."""
+    """The same in the end, when every rounding has grown through all steps."""
 
 
 def bench(plan: Plan, *, json_file: Path | None, console: Console) -> list[Row]:
@@ -109,13 +111,7 @@ def _job(plan: Plan, arguments: list[str], stack: ExitStack) -> LocalJob:
         return LocalJob(WORKER, arguments, plan.workers, {})
     fabric = stack.enter_context(Fabric(Topology(workers=plan.workers, link=plan.link, switch_at=plan.switch_at)))
     stack.enter_context(Switches(fabric, "native", fabric.folder))
-
-    def placed(rank: int, line: list[str]) -> list[str]:
-        variables = [f"{name}={value}" for name, value in fabric.topology.rank_environment(rank).items()]
-        return in_namespace(fabric.worker_namespace(rank), ["env", *variables, *line])
-
-    environment = {"GLOO_SOCKET_IFNAME": WORKER_DEVICE, "MASTER_PORT": str(MASTER_PORT)}
-    return LocalJob(WORKER, arguments, plan.workers, environment, placed)
+    return placed_job(fabric, WORKER, arguments)
 
 
 def _row(plan: Plan, label: str, reports: dict[str, list[dict[str, Any]]]) -> Row:
@@ -144,6 +140,7 @@ def _row(plan: Plan, label: str, reports: dict[str, list[dict[str, Any]]]) -> Ro
             row,
             losses=tuple(each[0]["loss"] for each in by_seed),
             test_losses=tuple(each[0]["test_loss"] for each in by_seed),
+            apart_step=max(record["apart_step"] for record in by_seed[0]),
             apart=max(record["apart"] for record in by_seed[0]),
         )
     return row
@@ -156,7 +153,18 @@ def _slowest(reports: list[dict[str, Any]]) -> list[float]:
 
 def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
     """For people."""
-    headings = ("moves", "median ms", "to gloo", "MB sent", "of exact", "loss", "test loss", "to the first", "apart")
+    headings = (
+        "moves",
+        "median ms",
+        "to gloo",
+        "MB sent",
+        "of exact",
+        "loss",
+        "test loss",
+        "to the first",
+        "apart",
+        "in the end",
+    )
     rate = (
         "" if plan.link is None or plan.link.rate_bit_s is None else f", links of {plan.link.rate_bit_s / 1e6:g} Mbit/s"
     )
@@ -173,10 +181,12 @@ def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
             "" if loss is None else f"{loss:.4f}",
             "" if not row.test_losses else f"{statistics.mean(row.test_losses):.4f}",
             "" if loss is None or first is None else f"{loss / first - 1:+.2%}",
+            "" if row.apart_step is None else f"{row.apart_step:.2g}",
             "" if row.apart is None else f"{row.apart:.2g}",
         )
     table.caption = (
         f"{plan.steps} steps each, interleaved; {plan.epochs} epochs from {plan.seeds} seeds; MB sent: per step, "
-        "by the rank that sent most, from counters"
+        "by the rank that sent most, from counters; apart: how far a weight is from the first rival's after one step, "
+        "by its parameter's largest"
     )
     return table

@@ -6,21 +6,19 @@ import argparse
 import itertools
 import json
 import os
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from fanin.benchmarks.allreduce_worker import COLLECTIVE_TIMEOUT
-from fanin.benchmarks.processor import ProcessorMeter
 from fanin.benchmarks.sharded_rivals import ShardedRival
+from fanin.benchmarks.trainee import LEARNING_RATE, WARM_UP_STEPS, Trainee
 from fanin.examples import text
 from fanin.examples.sharded import BATCH, shard
 from fanin.examples.sharded import LEARNING_RATE as TRAINING_RATE
@@ -28,21 +26,12 @@ from fanin.examples.train import cross_entropy
 from fanin.host.torch import ShardCodecs, shard_codecs
 from fanin.options import Options
 
-SAMPLES_PER_WORKER = 4
-WARM_UP_STEPS = 2
-LEARNING_RATE = 1e-3
-
 
 @dataclass(slots=True)
-class Trainee:
-    """One rival's shards and how long its steps took."""
+class ShardedTrainee(Trainee[ShardedRival]):
+    """One rival's shards."""
 
-    rival: ShardedRival
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    codecs: ShardCodecs | None
-    seconds: list[float] = field(default_factory=list)
-    processor: ProcessorMeter = field(default_factory=ProcessorMeter)
+    codecs: ShardCodecs | None = None
     bytes_before: float = 0.0
 
 
@@ -56,7 +45,7 @@ def mesh_of(rival: ShardedRival) -> DeviceMesh:
     return DeviceMesh.from_group(dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT), "cpu")
 
 
-def trainee(rival: ShardedRival, mesh: DeviceMesh, seed: int, learning_rate: float) -> Trainee:
+def trainee(rival: ShardedRival, mesh: DeviceMesh, seed: int, learning_rate: float) -> ShardedTrainee:
     """The same weights for every rival."""
     torch.manual_seed(seed)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if rival.half else None
@@ -64,16 +53,7 @@ def trainee(rival: ShardedRival, mesh: DeviceMesh, seed: int, learning_rate: flo
     codecs = None
     if rival.backend == "fanin":
         codecs = shard_codecs(model, weights=rival.weights, gradients=rival.gradients)
-    return Trainee(rival, model, torch.optim.AdamW(model.parameters(), learning_rate), codecs)
-
-
-def step(one: Trainee, inputs: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
-    """The loss."""
-    one.optimizer.zero_grad()
-    loss = cross_entropy(one.model(inputs).float(), classes)
-    loss.backward()
-    one.optimizer.step()
-    return loss.detach()
+    return ShardedTrainee(rival, model, torch.optim.AdamW(model.parameters(), learning_rate), codecs=codecs)
 
 
 def sent_bytes(codecs: ShardCodecs | None) -> float:
@@ -87,23 +67,13 @@ def sent_bytes(codecs: ShardCodecs | None) -> float:
 def steps_in_turn(rivals: list[ShardedRival], steps: int) -> Iterator[dict[str, object]]:
     """Every rival takes a step in turn; a report for each at the end."""
     training, _ = text.load()
-    rank, workers = dist.get_rank(), dist.get_world_size()
     trainees = [trainee(rival, mesh_of(rival), 0, LEARNING_RATE) for rival in rivals]
     for number in range(WARM_UP_STEPS + steps):
-        first = ((number * workers + rank) * SAMPLES_PER_WORKER) % (len(training) - SAMPLES_PER_WORKER)
-        inputs, classes = training[first : first + SAMPLES_PER_WORKER]
         for one in trainees:
             if number == WARM_UP_STEPS:
                 one.bytes_before = sent_bytes(one.codecs)
-            dist.barrier()
-            if number >= WARM_UP_STEPS:
-                one.processor.start()
-            started = time.perf_counter()
-            step(one, inputs, classes)
-            if number >= WARM_UP_STEPS:
-                one.seconds.append(time.perf_counter() - started)
-                one.processor.stop()
-        if rank == 0:
+            one.timed_step(training, number)
+        if dist.get_rank() == 0:
             yield {"progress": f"step {number + 1} of {WARM_UP_STEPS + steps}"}
     for one in trainees:
         yield {
@@ -115,29 +85,38 @@ def steps_in_turn(rivals: list[ShardedRival], steps: int) -> Iterator[dict[str, 
         }
 
 
+def whole(one: ShardedTrainee) -> list[torch.Tensor]:
+    """All weights, gathered."""
+    return [p.full_tensor() for p in one.model.parameters() if isinstance(p, DTensor)]
+
+
+def apart(one: ShardedTrainee, reference: list[torch.Tensor]) -> float:
+    """The largest difference of a weight from the reference's, by that parameter's largest."""
+    found = zip(whole(one), reference, strict=True)
+    return max(float((own - first).abs().max() / first.abs().max()) for own, first in found)
+
+
 def losses_in_turn(rivals: list[ShardedRival], epochs: int, seeds: int) -> Iterator[dict[str, object]]:
-    """Every rival trains from every seed; the losses at the end, and how far the weights are from the first rival's."""
+    """Every rival trains from every seed: the losses, and how far the weights are from the first rival's."""
     training, test = text.load()
     rank, workers = dist.get_rank(), dist.get_world_size()
     meshes = {rival: mesh_of(rival) for rival in rivals}
     for seed in range(seeds):
-        reference: list[torch.Tensor] = []
+        references: dict[str, list[torch.Tensor]] = {}
         for rival in rivals:
             one = trainee(rival, meshes[rival], seed, TRAINING_RATE)
             sampler: DistributedSampler[TensorDataset] = DistributedSampler(training, workers, rank, seed=seed)
             loader = DataLoader(training, BATCH // workers, sampler=sampler, drop_last=True)
             for epoch in range(epochs):
                 sampler.set_epoch(epoch)
-                losses = torch.stack([step(one, *batch) for batch in loader])
+                losses = []
+                for batch in loader:
+                    losses.append(one.step(*batch))
+                    if epoch == 0 and len(losses) == 1:
+                        apart_step = apart(one, references.setdefault("step", whole(one)))
                 if rank == 0:
                     yield {"progress": f"seed {seed}, {rival.label}, epoch {epoch + 1} of {epochs}"}
-            whole = [p.full_tensor() for p in one.model.parameters() if isinstance(p, DTensor)]
-            reference = reference or whole
-            apart = max(
-                float((own - first).abs().max() / first.abs().max())
-                for own, first in zip(whole, reference, strict=True)
-            )
-            mean = losses.mean()
+            mean = torch.stack(losses).mean()
             dist.all_reduce(mean)
             inputs, classes = test.tensors
             with torch.no_grad():
@@ -148,7 +127,8 @@ def losses_in_turn(rivals: list[ShardedRival], epochs: int, seeds: int) -> Itera
                 "seed": seed,
                 "loss": mean.item() / workers,
                 "test_loss": tested.item() / workers,
-                "apart": apart,
+                "apart_step": apart_step,
+                "apart": apart(one, references.setdefault("end", whole(one))),
             }
 
 

@@ -26,8 +26,9 @@ from fanin.emulation import record, report
 from fanin.emulation.announced import Tell, announced, reports_of
 from fanin.emulation.figures import FigureTable
 from fanin.emulation.machine import machine
-from fanin.emulation.network.commands import in_namespace, require_privileges
-from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
+from fanin.emulation.network.commands import require_privileges
+from fanin.emulation.network.fabric import Fabric
+from fanin.emulation.network.placed_job import placed_job
 from fanin.emulation.network.switches import Switches
 from fanin.emulation.network.topology import Link, Topology
 from fanin.emulation.processes import LocalJob
@@ -41,7 +42,6 @@ CONDITIONS = {
     "slow-link": "links of a stated rate",
 }
 WORKER = "fanin.benchmarks.staleness_worker"
-MASTER_PORT = 29_700
 SMOOTHED = 3
 """Points over which accuracy is averaged before it is compared with the target."""
 
@@ -213,24 +213,9 @@ def _over_slow_links(plan: Plan, tell: Tell) -> Told:
     topology = Topology(workers=plan.workers, link=Link(rate_bit_s=plan.rate_bit_s))
     with (
         Fabric(topology) as fabric,
-        Switches(fabric, "native", fabric.folder) as switches,
+        Switches(fabric, "native", fabric.folder),
     ):
-        environment = {
-            "FANIN_SWITCH": switches.root.url,
-            "GLOO_SOCKET_IFNAME": WORKER_DEVICE,
-            "LOCAL_RANK": "0",
-            "LOCAL_WORLD_SIZE": "1",
-            "MASTER_ADDR": topology.worker_address(0),
-            "MASTER_PORT": str(MASTER_PORT),
-        }
-        job = LocalJob(
-            WORKER,
-            _arguments(plan, "slow-link"),
-            plan.workers,
-            environment,
-            lambda rank, line: in_namespace(fabric.worker_namespace(rank), line),
-        )
-        return _collect(job, tell)
+        return _collect(placed_job(fabric, WORKER, _arguments(plan, "slow-link")), tell)
 
 
 def _collect(job: LocalJob, tell: Tell) -> Told:

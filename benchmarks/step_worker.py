@@ -5,39 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import time
-from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import TensorDataset
 
 from fanin.benchmarks.allreduce_worker import COLLECTIVE_TIMEOUT
-from fanin.benchmarks.processor import ProcessorMeter
 from fanin.benchmarks.rivals import Rival
+from fanin.benchmarks.trainee import LEARNING_RATE, WARM_UP_STEPS, Trainee
 from fanin.examples import text
-from fanin.examples.train import cross_entropy, replica_hash
+from fanin.examples.train import replica_hash
 from fanin.options import Options
 
-SAMPLES_PER_WORKER = 4
-WARM_UP_STEPS = 2
-LEARNING_RATE = 1e-3
 
-
-@dataclass(slots=True)
-class Trainee:
-    """One rival's replica and how long its steps took."""
-
-    rival: Rival
-    model: DistributedDataParallel
-    optimizer: torch.optim.Optimizer
-    seconds: list[float] = field(default_factory=list)
-    processor: ProcessorMeter = field(default_factory=ProcessorMeter)
-
-
-def trainee(rival: Rival) -> Trainee:
+def trainee(rival: Rival) -> Trainee[Rival]:
     """A replica of the same weights for every rival."""
     if rival.backend == "fanin":
         options = Options.from_environment(os.environ, lanes=rival.lanes)
@@ -45,21 +26,8 @@ def trainee(rival: Rival) -> Trainee:
     else:
         group = dist.new_group(backend=rival.backend, timeout=COLLECTIVE_TIMEOUT)
     torch.manual_seed(0)
-    network: nn.Module = text.Network()
-    model = DistributedDataParallel(network, process_group=group)
+    model = DistributedDataParallel(text.Network(), process_group=group)
     return Trainee(rival, model, torch.optim.AdamW(model.parameters(), LEARNING_RATE))
-
-
-def step(one: Trainee, training: TensorDataset, number: int) -> float:
-    """Seconds of one step on this rank's part of the data."""
-    rank, workers = dist.get_rank(), dist.get_world_size()
-    first = ((number * workers + rank) * SAMPLES_PER_WORKER) % (len(training) - SAMPLES_PER_WORKER)
-    inputs, targets = training[first : first + SAMPLES_PER_WORKER]
-    started = time.perf_counter()
-    one.optimizer.zero_grad()
-    cross_entropy(one.model(inputs), targets).backward()
-    one.optimizer.step()
-    return time.perf_counter() - started
 
 
 def run(rivals: list[Rival], steps: int) -> None:
@@ -70,20 +38,14 @@ def run(rivals: list[Rival], steps: int) -> None:
     trainees = [trainee(rival) for rival in rivals]
     for number in range(WARM_UP_STEPS + steps):
         for one in trainees:
-            dist.barrier()
-            if number >= WARM_UP_STEPS:
-                one.processor.start()
-            seconds = step(one, training, number)
-            if number >= WARM_UP_STEPS:
-                one.processor.stop()
-                one.seconds.append(seconds)
+            one.timed_step(training, number)
         if dist.get_rank() == 0:
             print(json.dumps({"progress": f"step {number + 1} of {WARM_UP_STEPS + steps}"}), flush=True)
     for one in trainees:
         report = {
             "rival": one.rival.label,
             "seconds": one.seconds,
-            "replica": replica_hash(one.model.module),
+            "replica": replica_hash(one.model),
             "processor": one.processor.share,
             "gradient_bytes": sum(p.numel() * p.element_size() for p in one.model.parameters()),
         }

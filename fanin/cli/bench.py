@@ -65,7 +65,9 @@ def allreduce(
 
 @app.command(epilog=epilog("codecs"))
 def codecs(
-    workers: Annotated[int, typer.Option(min=2, max=32, help="Worker processes on this machine.")] = 4,
+    workers: Annotated[
+        str, typer.Option(help="Worker processes, 2..32; with --train several numbers, separated by commas.")
+    ] = "4",
     bytes_: Annotated[
         int, typer.Option("--bytes", min=4096, max=MAX_BYTES, help="Bytes of float32 per worker.")
     ] = 4_194_304,
@@ -75,14 +77,26 @@ def codecs(
     ] = "normal,student,digits@50",
     steps: Annotated[
         int | None,
-        typer.Option(min=3, max=1000, help="Of each codec on each distribution, 5; with --train of training, 60."),
+        typer.Option(
+            min=3, max=100_000, help="Of each codec on each distribution, 5; with --train of training, by the task."
+        ),
     ] = None,
     train: Annotated[
-        bool, typer.Option("--train", help="Train through each of them over slow star links instead (root).")
+        bool, typer.Option("--train", help="Train through each of them, and time steps over slow star links (root).")
     ] = False,
-    task: Annotated[str, typer.Option(help="With --train: digits, text.")] = "digits",
-    rates: Annotated[str, typer.Option(help="With --train: of the links, separated by commas.")] = "100mbit,1gbit",
-    repeats: Annotated[int, typer.Option(min=1, max=100, help="With --train: runs, each with its own seed.")] = 1,
+    task: Annotated[str, typer.Option(help="With --train: digits, text; separated by commas.")] = "digits",
+    rates: Annotated[
+        str, typer.Option(help="With --train: of the links, separated by commas; none: only what is learned.")
+    ] = "100mbit,1gbit",
+    batch: Annotated[
+        int | None, typer.Option(min=2, max=1024, help="With --train: samples per step over all workers together.")
+    ] = None,
+    timed: Annotated[int, typer.Option(min=4, max=1000, help="With --train: steps over links of each rate.")] = 8,
+    repeats: Annotated[int, typer.Option(min=1, max=100, help="With --train: trainings, each of its own seed.")] = 1,
+    runs: Annotated[
+        Path | None,
+        typer.Option(help="With --train: file that keeps every training; those that it has are not done again."),
+    ] = None,
     json: output.JsonFile = None,
     record: output.RecordFile = None,
     html: output.HtmlFile = None,
@@ -95,28 +109,38 @@ def codecs(
     from fanin.benchmarks import codecs as benchmark
     from fanin.errors import ConfigurationError
 
-    chosen = benchmark.split(codecs)
+    chosen, numbers = benchmark.split(codecs), _numbers("workers", workers)
     if train:
-        from fanin.benchmarks import codecs_train
+        from fanin.benchmarks import codecs_train, codecs_train_rows
         from fanin.emulation.network.units import rate_bit_s
 
         found = [rate_bit_s(text) for text in rates.split(",")]
-        plan = codecs_train.Plan(
-            workers=workers,
-            task=task,
-            steps=60 if steps is None else steps,
+        plan = codecs_train_rows.Plan(
+            tasks=tuple(task.split(",")),
+            workers=numbers,
+            steps=steps,
+            timed_steps=timed,
             repeats=repeats,
+            batch=batch,
             rates_bit_s=tuple(rate for rate in found if rate is not None),
             codecs=chosen,
         )
         codecs_train.bench(
-            plan, json_file=json, record_file=record, html=html, console=Console(), command=output.command_line()
+            plan,
+            runs_file=runs,
+            json_file=json,
+            record_file=record,
+            html=html,
+            console=Console(),
+            command=output.command_line(),
         )
         return
-    if record is not None or html is not None:
-        raise ConfigurationError("--record and --html are of `fanin bench codecs --train`")
+    if record is not None or html is not None or runs is not None:
+        raise ConfigurationError("--record, --html and --runs are of `fanin bench codecs --train`")
+    if len(numbers) != 1:
+        raise ConfigurationError("several numbers of workers are for `fanin bench codecs --train`")
     measured = benchmark.Plan(
-        workers=workers,
+        workers=numbers[0],
         bytes=bytes_,
         steps=5 if steps is None else steps,
         codecs=chosen,

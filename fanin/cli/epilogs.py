@@ -44,6 +44,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "fanin bench codecs --workers 8",
         "fanin bench codecs --codecs lanes:8,rotated:8,low_rank:32:rank=2 --bytes 26214400 --json rows.json",
         "sudo fanin bench codecs --train --workers 8 --task text --rates 100mbit --html page.html",
+        "fanin bench codecs --train --task text,digits --workers 4,8,16 --repeats 5 --rates none --runs runs.json",
     ),
     "network": (
         "sudo fanin bench network --workers 8 --rate 100mbit --against gloo,mpi",

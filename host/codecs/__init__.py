@@ -1,7 +1,8 @@
 """Codecs: how gradients become what a switch can add, and sums of it gradients again. docs/codecs.md has them all.
 
 `words/`: how the elements of one sum become the 32-bit words of packets, in the engines.
-The modules beside it: what becomes of a bucket of gradients before and after such sums (codec.py has the rules).
+The modules beside it: what becomes of a bucket of gradients before and after such sums (codec.py has the rules), and of
+a shard of weights before and after an all-gather (weight_codec.py).
 """
 
 from __future__ import annotations
@@ -10,22 +11,23 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Mapping
+from typing import Any
 
 from fanin.errors import ConfigurationError
 from fanin.host.codecs.codec import Codec
+from fanin.host.codecs.weight_codec import WeightCodec
 
 
 @functools.cache
 def table() -> Mapping[str, type[Codec]]:
     """Every gradient codec by its name."""
-    found: dict[str, type[Codec]] = {}
-    for module in pkgutil.iter_modules(__path__):
-        if module.ispkg:
-            continue
-        for each in vars(importlib.import_module(f"{__name__}.{module.name}")).values():
-            if isinstance(each, type) and issubclass(each, Codec) and each.name:
-                assert found.setdefault(each.name, each) is each, f"two codecs are called {each.name!r}"
-    return found
+    return _named(Codec)
+
+
+@functools.cache
+def weights_table() -> Mapping[str, type[WeightCodec]]:
+    """Every weight codec by its name."""
+    return _named(WeightCodec)
 
 
 def make(text: str) -> Codec:
@@ -34,3 +36,24 @@ def make(text: str) -> Codec:
     if name not in table():
         raise ConfigurationError(f"codec {text!r}: there is no {name!r}, but {', '.join(sorted(table()))}")
     return table()[name].read(given)
+
+
+def make_weights(text: str) -> WeightCodec:
+    """The codec that "shifted:8" names, or "8", which is the same; ConfigurationError says what is wrong with it."""
+    name, *given = ["shifted", text] if text.isascii() and text.isdigit() else text.split(":")
+    if name not in weights_table():
+        known = ", ".join(sorted(weights_table()))
+        raise ConfigurationError(f"weights = {text!r}: there is no codec {name!r} for weights, but {known}")
+    return weights_table()[name].read(given)
+
+
+def _named(kind: type[Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for module in pkgutil.iter_modules(__path__):
+        if module.ispkg:
+            continue
+        members: list[Any] = list(vars(importlib.import_module(f"{__name__}.{module.name}")).values())
+        for each in members:
+            if isinstance(each, type) and issubclass(each, kind) and (name := getattr(each, "name", "")):
+                assert found.setdefault(name, each) is each, f"two codecs are called {name!r}"
+    return found

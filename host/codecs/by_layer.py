@@ -23,8 +23,6 @@ from fanin.host.codecs import make
 from fanin.host.codecs.codec import Codec, Encoder, Floats, Part, Place, Stages, State, sums_of
 
 MAX_RULES = 64
-_GROUP_SHIFT = 20
-"""Buckets' numbers are below 2^20, so that each rule of a bucket draws random numbers of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,22 +119,24 @@ class _Group:
     def __init__(self, codec: Codec, place: Place, members: list[int], number: int) -> None:
         ends = np.cumsum([0, *place.sizes]).tolist()
         self.codec = codec
-        self.spans = [slice(ends[member], ends[member + 1]) for member in members]
+        self.spans: list[slice] = []
+        for member in members:
+            joins = bool(self.spans) and self.spans[-1].stop == ends[member]
+            first = self.spans.pop().start if joins else ends[member]
+            self.spans.append(slice(first, ends[member + 1]))
         self.names = tuple(place.labels[member] for member in members)
-        own = dataclasses.replace(
-            place,
-            shapes=tuple(place.shapes[member] for member in members),
-            names=tuple(place.names[member] for member in members) if place.names else (),
-            bucket=place.bucket | number << _GROUP_SHIFT,
-        )
-        self.encoder = codec.encoder(own)
+        shapes = [place.shapes[member] for member in members]
+        names = [place.names[member] for member in members] if place.names else []
+        self.encoder = codec.encoder(place.part(number, shapes, names))
 
     def gathered(self, x: Floats) -> Floats:
-        """Their elements, one parameter after the other."""
-        return np.concatenate([x[span] for span in self.spans])
+        """Their elements, one parameter after the other; where they are in the bucket, if they are side by side."""
+        return x[self.spans[0]] if len(self.spans) == 1 else np.concatenate([x[span] for span in self.spans])
 
     def scatter(self, values: Floats, x: Floats) -> None:
         """Put them back where they are in the bucket."""
+        if len(self.spans) == 1:
+            return
         first = 0
         for span in self.spans:
             count = span.stop - span.start

@@ -23,9 +23,9 @@ from __future__ import annotations
 import dataclasses
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,8 +38,16 @@ from fanin.numerics.lanes import largest_step
 from fanin.numerics.reduction import LANES, WIDE_SUMS, Operator, lanes_number
 from fanin.numerics.wide_sums import largest
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 Floats = npt.NDArray[np.float32]
 State = dict[str, Array]
+
+_PART_SHIFT = 20
+"""Buckets' numbers are below 2^20."""
+STRETCH = 1 << 15
+"""Elements that a codec's arithmetic goes through at a time: what it reads and writes of them stays in the cache."""
 
 
 @dataclass(slots=True)
@@ -95,6 +103,12 @@ class Place:
     def count(self) -> int:
         """Elements of the bucket."""
         return sum(self.sizes)
+
+    def part(self, number: int, shapes: Sequence[tuple[int, ...]], names: Sequence[str] = ()) -> Place:
+        """A part of the bucket, which draws random numbers of its own."""
+        return dataclasses.replace(
+            self, shapes=tuple(shapes), names=tuple(names), bucket=self.bucket | number << _PART_SHIFT
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +177,11 @@ class Codec(ABC):
     """The name that it is found by; empty for abstract classes."""
     several_sums: ClassVar[bool] = False
     """Whether a stage may be several sums, for which a bucket of parameters is needed."""
+    several_stages: ClassVar[bool] = False
+    """Whether a later stage depends on the sums of an earlier one, whatever the fields are."""
+
+    piecewise: ClassVar[bool] = False
+    """Whether the elements of a bucket may go through several encoders, one after the other."""
 
     lanes: str = field(default="8")
     """Packed bits per lane, as text: "32", "16", "8" or "4"; or bits up / bits down: "8/8", "4/8", "4/4", "2/8" or
@@ -188,7 +207,7 @@ class Codec(ABC):
     @property
     def single_stage(self) -> bool:
         """Whether nothing that it sums depends on an earlier sum of the same step."""
-        return True
+        return not self.several_stages
 
     @property
     def needs_names(self) -> bool:
@@ -217,19 +236,31 @@ class Codec(ABC):
     @classmethod
     def read(cls, texts: list[str]) -> Codec:
         """From `lanes` and `field=value` texts; ConfigurationError says which is wrong."""
-        hints = typing.get_type_hints(cls)
-        given: dict[str, object] = {}
-        for position, text in enumerate(texts):
-            name, equals, value = text.partition("=")
-            if not equals and position == 0:
-                name, value = "lanes", text
-            elif name not in {each.name for each in dataclasses.fields(cls)}:
-                raise ConfigurationError(f"codec {cls.name!r} has no field {name!r}")
-            try:
-                given[name] = {"True": True, "False": False}[value] if hints[name] is bool else hints[name](value)
-            except (KeyError, ValueError):
-                raise ConfigurationError(f"codec {cls.name!r}: {name} = {value!r} is not legal") from None
-        return cls(**given)  # type: ignore[arg-type]
+        return cls(**read_fields(cls, cls.name, texts, first="lanes"))  # type: ignore[arg-type]
+
+
+def check_share(share: float) -> None:
+    """ConfigurationError for what is no share of the elements that may travel."""
+    if not 0 < share <= 1:
+        raise ConfigurationError(f"share = {share}; must be above 0 and at most 1")
+
+
+def read_fields(kind: type[DataclassInstance], name: str, texts: list[str], *, first: str) -> dict[str, object]:
+    """The fields of codec `name` from `field=value` texts, the first of which may be the value of `first` alone."""
+    hints = typing.get_type_hints(kind)
+    given: dict[str, object] = {}
+    for position, text in enumerate(texts):
+        field_name, equals, value = text.partition("=")
+        if not equals and position == 0:
+            field_name, value = first, text
+        elif field_name not in {each.name for each in dataclasses.fields(kind)}:
+            raise ConfigurationError(f"codec {name!r} has no field {field_name!r}")
+        try:
+            hint = hints[field_name]
+            given[field_name] = {"True": True, "False": False}[value] if hint is bool else hint(value)
+        except (KeyError, ValueError):
+            raise ConfigurationError(f"codec {name!r}: {field_name} = {value!r} is not legal") from None
+    return given
 
 
 def levels(bits: int, workers: int) -> int:
@@ -252,7 +283,15 @@ def integer_lanes(bits: int, workers: int) -> int:
 
 def energy_of(x: Floats) -> float:
     """The squared norm, in float64 across blocks that are summed in float32."""
-    return float(np.dot(x, x)) if np.isfinite(x).all() else 0.0
+    with np.errstate(invalid="ignore", over="ignore"):
+        found = float(np.dot(x, x))
+    return found if np.isfinite(found) or np.isfinite(x).all() else 0.0
+
+
+def stretches(count: int, block: int) -> Iterator[slice]:
+    """`count` elements, a multiple of `block`, in consecutive slices of whole blocks, about STRETCH elements each."""
+    length = max(1, STRETCH // block) * block
+    return (slice(start, min(start + length, count)) for start in range(0, count, length))
 
 
 def _shapes(state: State) -> str:

@@ -22,7 +22,7 @@ from typing import ClassVar
 import numpy as np
 
 from fanin.errors import ConfigurationError
-from fanin.host.codecs.codec import Codec, Encoder, Floats, Place, Stages, State, Sum, energy_of, levels
+from fanin.host.codecs.codec import Codec, Encoder, Floats, Place, Stages, State, Sum, energy_of, levels, stretches
 from fanin.host.codecs.philox import Purpose
 from fanin.numerics import fixed_point
 from fanin.numerics.lanes import WORD_BITS
@@ -34,6 +34,7 @@ class Lanes(Codec):
     """float32 in lanes."""
 
     name: ClassVar[str] = "lanes"
+    piecewise: ClassVar[bool] = True
 
     feedback: bool = True
     """Whether what a step cut off is added to the next one."""
@@ -68,7 +69,7 @@ class _Encoder(Encoder):
             yield from self._stochastic(x, step)
             return
         owed = self._owed if self._codec.feedback else np.zeros(len(x), np.float32)
-        self.energy = energy_of(x + owed)
+        self.energy = sum(energy_of(x[here] + owed[here]) for here in stretches(len(x), 1))
         yield Sum(x, self._codec.bits, residual=owed)
         self.lost = energy_of(owed)
 

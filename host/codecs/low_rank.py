@@ -32,6 +32,7 @@ class LowRank(Codec):
     """Matrices as products of two narrow ones."""
 
     name: ClassVar[str] = "low_rank"
+    several_stages: ClassVar[bool] = True
 
     lanes: str = "32"
     rank: int = 4
@@ -41,11 +42,6 @@ class LowRank(Codec):
         Codec.__post_init__(self)
         if not 1 <= self.rank <= 64:
             raise ConfigurationError(f"rank = {self.rank}; must be in 1..64")
-
-    @property
-    def single_stage(self) -> bool:
-        """The second stage needs the first one's sums."""
-        return False
 
     def encoder(self, place: Place) -> Encoder:
         """A residual per element of a matrix, and Q."""

@@ -15,8 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fanin.errors import ConfigurationError
-from fanin.host.codecs.codec import Codec, Encoder, Floats, Place, Stages, State, Sum, energy_of, levels
+from fanin.host.codecs.codec import Codec, Encoder, Floats, Place, Stages, State, Sum, check_share, energy_of, levels
 from fanin.host.codecs.philox import Purpose
 
 RUN = 32
@@ -28,6 +27,7 @@ class RandomCoordinates(Codec):
     """A share of the elements, in runs."""
 
     name: ClassVar[str] = "random_coordinates"
+    piecewise: ClassVar[bool] = True
 
     lanes: str = "32"
     share: float = 0.01
@@ -37,8 +37,7 @@ class RandomCoordinates(Codec):
 
     def __post_init__(self) -> None:
         Codec.__post_init__(self)
-        if not 0 < self.share <= 1:
-            raise ConfigurationError(f"share = {self.share}; must be above 0 and at most 1")
+        check_share(self.share)
 
     def encoder(self, place: Place) -> Encoder:
         """One residual per element."""

@@ -16,15 +16,14 @@ Source: QSDP (Markov et al., ICML 2023), where one shift serves all buckets.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from fanin.errors import ConfigurationError
 from fanin.host.codecs.philox import Purpose, Randomness
-
-Floats = npt.NDArray[np.float32]
-Bytes = npt.NDArray[np.uint8]
+from fanin.host.codecs.weight_codec import Bytes, Floats, Loss, WeightCodec
 
 BITS = (8, 6, 4)
 MIN_BUCKET, MAX_BUCKET = 64, 1 << 20
@@ -33,34 +32,14 @@ _HEADER_BYTES = 8
 _HALF = np.float32(0.5)
 
 
-@dataclass(slots=True)
-class Loss:
-    """What encoding lost: squared norms of the values, and of the error. 0 where a value was not finite."""
-
-    energy: float = 0.0
-    lost: float = 0.0
-
-    def add(self, other: Loss) -> None:
-        """Count other values, too."""
-        self.energy += other.energy
-        self.lost += other.lost
-
-    @property
-    def nmse(self) -> float:
-        """The error's share of the values' energy; 0 where there was none."""
-        return self.lost / self.energy if self.energy else 0.0
-
-
 @dataclass(frozen=True, slots=True)
-class ShiftedWeights:
-    """The codec's parameters; the same on every rank. ConfigurationError for others than these."""
+class ShiftedWeights(WeightCodec):
+    """Codes of 8, 6 or 4 bits. ConfigurationError for others than these."""
 
-    bits: int = 8
-    """8, 6 or 4."""
+    name: ClassVar[str] = "shifted"
+
     bucket: int = 1024
     """Elements that share a grid: 64 .. 2^20, a multiple of 8. Fewer: 8 bytes for each, and a finer grid."""
-    seed: int = 0
-    """0..2^32 - 1, of the shifts."""
 
     def __post_init__(self) -> None:
         if self.bits not in BITS:
@@ -72,39 +51,10 @@ class ShiftedWeights:
         if not 0 <= self.seed < 1 << 32:
             raise ConfigurationError(f"seed = {self.seed}; must be in 0..2^32 - 1")
 
-    @classmethod
-    def read(cls, text: str) -> ShiftedWeights:
-        """From "8", "shifted:8" or "shifted:4:bucket=256:seed=1"; ConfigurationError says what is wrong with it."""
-        name, *given = text.split(":")
-        if name != "shifted":
-            if given or not name.isdigit():
-                raise ConfigurationError(f"weights = {text!r}: there is no codec {name!r} for weights, but 'shifted:8'")
-            given = [name]
-        fields: dict[str, int] = {}
-        for position, part in enumerate(given):
-            field, equals, value = part.partition("=")
-            if not equals and position == 0:
-                field, value = "bits", part
-            elif field not in ("bits", "bucket", "seed"):
-                raise ConfigurationError(f"weights = {text!r}: codec 'shifted' has no field {field!r}")
-            if not (value.isascii() and value.isdigit()):
-                raise ConfigurationError(f"weights = {text!r}: {field} = {value!r} is not a number")
-            fields[field] = int(value)
-        return cls(**fields)
-
-    def __str__(self) -> str:
-        """As `read` takes it."""
-        return f"shifted:{self.bits}:bucket={self.bucket}:seed={self.seed}"
-
     def encoded_bytes(self, count: int) -> int:
-        """Bytes of `count` encoded elements."""
         return _HEADER_BYTES * self._buckets(count) + self._code_bytes(count)
 
     def encode(self, x: Floats, into: Bytes, random: Randomness, step: int, rank: int) -> Loss:
-        """Write x, shape (n,), into `into`, shape (encoded_bytes(n),).
-
-        `rank` is the owner's among those who share the weights; replicas of a shard give the same one.
-        """
         count = len(x)
         if not count:
             return Loss()
@@ -134,7 +84,6 @@ class ShiftedWeights:
         return Loss(energy, lost) if np.isfinite(energy) and np.isfinite(lost) else Loss()
 
     def decode(self, encoded: Bytes, into: Floats) -> None:
-        """Write the values of `encoded`, shape (encoded_bytes(n),), into `into`, shape (n,)."""
         count = len(into)
         buckets = self._buckets(count)
         offset, delta = encoded[: _HEADER_BYTES * buckets].view("<f4").reshape(2, buckets)

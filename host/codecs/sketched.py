@@ -23,8 +23,18 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from fanin.errors import ConfigurationError
-from fanin.host.codecs.codec import Codec, Encoder, Floats, Place, Stages, State, Sum, energy_of, integer_lanes
+from fanin.host.codecs.codec import (
+    Codec,
+    Encoder,
+    Floats,
+    Place,
+    Stages,
+    State,
+    Sum,
+    check_share,
+    energy_of,
+    integer_lanes,
+)
 from fanin.host.codecs.philox import Purpose, Randomness
 from fanin.numerics.reduction import EXACT, Operator
 
@@ -45,6 +55,7 @@ class Sketched(Codec):
     """Each worker's largest elements, though they are not the same ones."""
 
     name: ClassVar[str] = "sketched"
+    several_stages: ClassVar[bool] = True
     several_sums: ClassVar[bool] = True
 
     lanes: str = "8"
@@ -54,13 +65,7 @@ class Sketched(Codec):
 
     def __post_init__(self) -> None:
         Codec.__post_init__(self)
-        if not 0 < self.share <= 1:
-            raise ConfigurationError(f"share = {self.share}; must be above 0 and at most 1")
-
-    @property
-    def single_stage(self) -> bool:
-        """The sketch is laid out for the bitmap's sum."""
-        return False
+        check_share(self.share)
 
     def encoder(self, place: Place) -> Encoder:
         """One residual per element."""

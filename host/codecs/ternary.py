@@ -28,6 +28,7 @@ class Ternary(Codec):
     """-s, 0 or s, for each layer its own s."""
 
     name: ClassVar[str] = "ternary"
+    several_stages: ClassVar[bool] = True
 
     clip: float = 2.5
     """Standard deviations at which a layer's elements are clipped; above 0."""
@@ -36,11 +37,6 @@ class Ternary(Codec):
         Codec.__post_init__(self)
         if not self.clip > 0:
             raise ConfigurationError(f"clip = {self.clip}; must be above 0")
-
-    @property
-    def single_stage(self) -> bool:
-        """The second stage needs the first one's sums."""
-        return False
 
     def encoder(self, place: Place) -> Encoder:
         """Nothing that is kept between steps."""

@@ -154,6 +154,19 @@ def test_low_rank_converges_on_what_does_not_change() -> None:
     assert nmse((applied / 200).astype(np.float32), inputs) < 0.03
 
 
+def test_agreed_blocks_of_a_row_each_lose_nothing_of_a_matrix_whose_other_rows_are_zero() -> None:
+    """As in the gradient of an embedding: as many rows as samples, and no block has a part of two."""
+    inputs = [np.zeros((512, 192), np.float32) for _ in range(3)]
+    for worker, rows in enumerate(([5, 90], [90, 300], [511, 7])):
+        inputs[worker][rows] = np.random.default_rng(worker).normal(size=(2, 192)) + 1
+    flat, mean = [each.reshape(-1) for each in inputs], np.mean(inputs, axis=0).reshape(-1)
+    team = Team(make(f"agreed_blocks:32:share={5 / 512}:block=192"), 3, ((512, 192),))
+    np.testing.assert_allclose(team.step(flat, 0)[0], mean, atol=1e-6)
+    assert all(encoder.residual_norm < 1e-4 for encoder in team.encoders)
+    with pytest.raises(ConfigurationError, match="block = 4"):
+        make("agreed_blocks:32:block=4")
+
+
 def test_agreed_blocks_lose_less_than_random_coordinates_of_as_many_bytes() -> None:
     inputs = [x * np.repeat(np.geomspace(1, 1e-3, 64), 256).astype(np.float32) for x in student(3, 64 * 256, 7)]
     agreed = nmse(Team(make("agreed_blocks:32:share=0.1"), 3, ((16384,),)).step(inputs, 0)[0], inputs)

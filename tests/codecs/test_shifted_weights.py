@@ -7,8 +7,10 @@ import numpy.typing as npt
 import pytest
 
 from fanin.errors import ConfigurationError
+from fanin.host.codecs import make_weights
 from fanin.host.codecs.philox import Purpose, Randomness
-from fanin.host.codecs.shifted_weights import BITS, Loss, ShiftedWeights
+from fanin.host.codecs.shifted_weights import BITS, ShiftedWeights
+from fanin.host.codecs.weight_codec import Loss
 
 Floats = npt.NDArray[np.float32]
 RANDOM = Randomness(5, 2)
@@ -109,19 +111,18 @@ def test_codecs_are_read_as_they_are_written() -> None:
     for text, codec in (
         ("8", ShiftedWeights(8)),
         ("shifted:4", ShiftedWeights(4)),
-        ("shifted:6:bucket=256:seed=9", ShiftedWeights(6, 256, 9)),
+        ("shifted:6:bucket=256:seed=9", ShiftedWeights(6, 256, seed=9)),
     ):
-        assert ShiftedWeights.read(text) == codec
-        assert ShiftedWeights.read(str(codec)) == codec
+        assert make_weights(text) == codec
 
 
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
         ("7", "8, 6, 4 bits"),
-        ("rotated:8", "no codec 'rotated' for weights"),
+        ("rotated:8", "no codec 'rotated' for weights, but shifted"),
         ("shifted:8:clip=3", "no field 'clip'"),
-        ("shifted:8:bucket=some", "'some' is not a number"),
+        ("shifted:8:bucket=some", "bucket = 'some' is not legal"),
         ("shifted:8:bucket=63", "multiple of 8"),
         ("shifted:8:seed=4294967296", r"0\.\.2\^32"),
         ("", "no codec ''"),
@@ -129,4 +130,4 @@ def test_codecs_are_read_as_they_are_written() -> None:
 )
 def test_unknown_codecs_are_refused(text: str, wrong: str) -> None:
     with pytest.raises(ConfigurationError, match=wrong):
-        ShiftedWeights.read(text)
+        make_weights(text)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console, RenderableType
 
-from fanin.benchmarks import allreduce, codecs_train, fairness, network, staleness
+from fanin.benchmarks import allreduce, codecs_train_rows, codecs_train_tables, fairness, network, staleness
 from fanin.benchmarks.fairness_worker import SECOND_JOBS
 from fanin.emulation.announced import announced
 from fanin.emulation.figures import FigureTable
@@ -101,25 +101,48 @@ def training() -> FigureTable:
 
 def learning() -> FigureTable:
     """Of `fanin bench codecs --train`."""
-    plan = codecs_train.Plan(workers=8, task="text", steps=100, repeats=5, rates_bit_s=(1e8, 1e9))
-    row = codecs_train.Row(
-        codec="random_coordinates",
-        rate_bit_s=1e8,
-        workers=8,
+    return codecs_train_tables.tables_of(*_learned())[0]
+
+
+def over_links() -> FigureTable:
+    """Of `fanin bench codecs --train`, the second one."""
+    return codecs_train_tables.tables_of(*_learned())[1]
+
+
+def _learned() -> tuple[codecs_train_rows.Plan, list[codecs_train_rows.Row]]:
+    plan = codecs_train_rows.Plan(
+        tasks=("text",), workers=(8,), steps=100, timed_steps=8, repeats=5, rates_bit_s=(1e8, 1e9)
+    )
+    row = codecs_train_rows.Row(
         task="text",
+        workers=8,
+        codec="random_coordinates",
         steps=100,
         repeats=5,
-        step_s=12.345,
-        bytes_out=51_234_567.0,
-        saved=123.4,
         loss=1.234,
         accuracy=0.987,
+        loss_range=0.012,
+        accuracy_range=0.003,
+        loss_change=0.0123,
+        accuracy_change=-0.0012,
+        accuracy_change_range=0.0034,
         target_loss=1.234,
-        to_target_s=1234.5,
-        speed_up=12.3,
+        to_target_steps=99.0,
         points=(),
     )
-    return codecs_train.table_of(plan, [row, dataclasses.replace(row, rate_bit_s=1e9, to_target_s=None)])
+    timed = dataclasses.replace(
+        row,
+        rate_bit_s=1e8,
+        step_s=12.345,
+        compute_s=0.234,
+        codec_s=0.034,
+        bytes_out=51_234_567.0,
+        saved=123.4,
+        to_target_s=1234.5,
+        speed_up=12.3,
+        processor=0.95,
+    )
+    return plan, [row, timed, dataclasses.replace(timed, rate_bit_s=1e9, to_target_s=None)]
 
 
 def comparison() -> FigureTable:

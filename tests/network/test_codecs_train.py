@@ -1,7 +1,8 @@
-"""`fanin bench codecs --train`: that it trains over links, checks replicas and draws one page; not how fast."""
+"""`fanin bench codecs --train`: that it trains, times over links, checks, goes on where it was and draws one page."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -9,51 +10,121 @@ from pathlib import Path
 
 import pytest
 
-from fanin.benchmarks.codecs_train import Plan, rows_of, to_target
-from fanin.errors import FaninError
+from fanin.benchmarks.codecs_train_rows import Plan, half_interval, rows_of, to_target
+from fanin.benchmarks.codecs_train_runs import Kept, Outcome, Point, Run, evaluated, outcome_of
+from fanin.benchmarks.codecs_train_tables import labels, verdicts
+from fanin.errors import ConfigurationError, FaninError
 
-POINTS = [(1.0, 1, 2.0, 0.1), (2.0, 2, 1.0, 0.5)]
-PLAN = Plan(workers=2, task="digits", steps=4, repeats=1, rates_bit_s=(1e8,), codecs=("lanes:8",))
+PLAN = Plan(tasks=("digits",), workers=(2,), steps=8, timed_steps=4, repeats=2, rates_bit_s=(1e8,), codecs=("lanes:8",))
+LOSSES = {"gloo": (2.0, 1.0), "lanes:8": (1.5, 0.9)}
+STEP_S = {"gloo": 1.0, "lanes:8": 0.1}
 
 
-def said(codec: str, step_s: float, replica: str = "same") -> list[dict[str, object]]:
-    """What two ranks tell."""
-    points = [[at * step_s, *rest] for at, *rest in POINTS]
-    record = {"codec": codec, "seed": 0, "step_s": step_s, "bytes_out": 100 * step_s, "replica": "same"}
-    return [{**record, "points": points}, {**record, "points": [], "replica": replica}]
+def brought(run: Run) -> Outcome:
+    """What a training might bring: half of the loss is gone by half of the steps."""
+    first, last = LOSSES[run.codec]
+    points = (Point(4, first, 0.1), Point(8, last, 0.5))[: run.steps // 4]
+    step_s = STEP_S[run.codec]
+    bytes_out = None if run.rate_bit_s is None else 100 * step_s
+    return Outcome(
+        run, points, step_s, compute_s=0.05, codec_s=0.01, bytes_out=bytes_out, bytes_in=bytes_out, processor=0.5
+    )
+
+
+def all_brought() -> Kept:
+    kept = Kept(None)
+    for run in PLAN.runs:
+        kept.add(brought(run))
+    return kept
 
 
 def test_times_to_the_loss_of_float32_are_compared_with_gloos() -> None:
-    gloo, lanes = rows_of(PLAN, 1e8, {("gloo", 0): said("gloo", 1.0), ("lanes:8", 0): said("lanes:8", 0.1)})
-    assert (gloo.to_target_s, gloo.speed_up, gloo.saved) == (2.0, 1.0, 1.0)
-    assert lanes.to_target_s == pytest.approx(0.2)
+    rows = rows_of(PLAN, all_brought())
+    assert [(row.codec, row.rate_bit_s) for row in rows] == [
+        ("gloo", None), ("lanes:8", None), ("gloo", 1e8), ("lanes:8", 1e8)
+    ]  # fmt: skip
+    gloo, lanes = rows[2:]
+    assert (gloo.to_target_steps, gloo.to_target_s, gloo.speed_up, gloo.saved) == (8, 8.0, 1.0, 1.0)
+    assert lanes.to_target_s == pytest.approx(0.8)
     assert lanes.speed_up == pytest.approx(10)
     assert lanes.saved == pytest.approx(10)
-    assert to_target([(1.0, 1, 2.0, 0.1)], 1.5) is None
+    assert lanes.loss_change == pytest.approx(-0.1)
+    (line,) = verdicts(rows)
+    assert "lanes:8 is first" in line
+    assert "10.0 times as fast as gloo" in line
+
+
+def test_a_target_that_a_seed_does_not_reach_is_never_reached() -> None:
+    kept = all_brought()
+    run = PLAN.learning("digits", 2, "lanes:8", 1)
+    kept.add(dataclasses.replace(brought(run), points=(Point(4, 3.0, 0.1), Point(8, None, 0.1))))
+    lanes = rows_of(PLAN, kept)[3]
+    assert (lanes.to_target_steps, lanes.to_target_s, lanes.speed_up) == (None, None, None)
+    assert to_target(kept[run], 2.9) is None
+
+
+def test_timed_steps_that_come_to_another_loss_than_without_links_are_an_error() -> None:
+    kept = all_brought()
+    run = PLAN.timing("digits", 2, "lanes:8", 1e8)
+    kept.add(dataclasses.replace(brought(run), points=(Point(4, 1.6, 0.1),)))
+    with pytest.raises(FaninError, match=r"loss 1\.6000 after 4 steps, but 1\.5000 without links"):
+        rows_of(PLAN, kept)
 
 
 def test_replicas_that_differ_are_an_error() -> None:
-    told = {("gloo", 0): said("gloo", 1.0), ("lanes:8", 0): said("lanes:8", 0.1, replica="other")}
-    with pytest.raises(FaninError, match="lanes:8, 100 Mbit/s, seed 0: the replicas differ"):
-        rows_of(PLAN, 1e8, told)
+    said = [{"replica": "one", "points": []}, {"replica": "other", "points": []}]
+    with pytest.raises(FaninError, match=r"digits, 2 workers, links of 100 Mbit/s, lanes:8, seed 0: the ranks' param"):
+        outcome_of(PLAN.timing("digits", 2, "lanes:8", 1e8), said)
+
+
+def test_what_a_file_of_runs_has_is_not_done_again(tmp_path: Path) -> None:
+    file = tmp_path / "runs.json"
+    kept, half = Kept(file), len(PLAN.runs) // 2
+    for run in PLAN.runs[:half]:
+        kept.add(brought(run))
+    assert Kept(file).missing(PLAN.runs) == PLAN.runs[half:]
+    assert Kept(file)[PLAN.runs[0]] == brought(PLAN.runs[0])
+    file.write_text('{"a": 1}')
+    with pytest.raises(ConfigurationError, match="no list of runs"):
+        Kept(file)
+
+
+def test_evaluations_are_spread_evenly_and_one_is_the_last_step() -> None:
+    assert list(evaluated(Run("digits", 2, "gloo", 64, 10, 4))) == [3, 5, 8, 10]
+    assert list(evaluated(Run("digits", 2, "gloo", 64, 6, 1))) == [6]
+
+
+def test_long_names_are_short_in_a_legend_and_still_differ() -> None:
+    long = "by_layer:4/8:rules=*embed*=>agreed_blocks,4/8,share=0.0"
+    shown = labels(["gloo", f"{long}1", f"{long}2"])
+    assert shown["gloo"] == "gloo"
+    assert len(set(shown.values())) == 3
+    assert all(len(each) < 40 for each in shown.values())
+
+
+def test_an_interval_is_that_of_students_t() -> None:
+    assert half_interval([1.0]) is None
+    assert half_interval([0.0, 1.0, 2.0]) == pytest.approx(4.30 / 3**0.5)
 
 
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.usefixtures("namespaces")
 def test_a_page_has_a_curve_for_every_codec_and_gloo(tmp_path: Path) -> None:
-    rows, page = tmp_path / "rows.json", tmp_path / "page.html"
-    command = ["bench", "codecs", "--train", "--workers", "2", "--steps", "4", "--rates", "1gbit"]
-    command += ["--codecs", "rotated:4/8,low_rank", "--json", str(rows), "--html", str(page)]
+    rows, page, runs = tmp_path / "rows.json", tmp_path / "page.html", tmp_path / "runs.json"
+    command = ["bench", "codecs", "--train", "--workers", "2", "--steps", "5", "--timed", "4", "--rates", "1gbit"]
+    command += ["--codecs", "rotated:4/8,low_rank", "--json", str(rows), "--html", str(page), "--runs", str(runs)]
     done = subprocess.run(
         [sys.executable, "-m", "fanin", *command], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    found = {row["codec"]: row for row in json.loads(rows.read_text())}
+    found = {row["codec"]: row for row in json.loads(rows.read_text()) if row["rate_bit_s"]}
     assert set(found) == {"gloo", "rotated:4/8", "low_rank"}
     for row in found.values():
-        assert len(row["points"]) == 4
+        assert len(row["points"]) == 5
         assert row["step_s"] > 0
     assert found["rotated:4/8"]["bytes_out"] < found["gloo"]["bytes_out"] / 3
+    assert len(json.loads(runs.read_text())) == 9
+    assert "is first at the loss" in done.stdout
     text = page.read_text()
     assert all(name in text for name in found)

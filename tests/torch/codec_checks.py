@@ -16,6 +16,7 @@ from fanin.errors import CollectiveMismatchError, ConfigurationError
 from fanin.host.codecs import table
 from fanin.host.torch import CodecState, LanesState, codec_hook, counters, lanes_hook
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
+from fanin.host.torch.training import codec_hook as codec_hook_module
 from tests.torch.training_checks import WIDTH, batch, identical, make_model, parameters_of, train, train_alone
 
 
@@ -88,28 +89,49 @@ def steps_of(model: nn.Module, rank: int, steps: range) -> None:
 def check_a_restarted_run_has_the_bits_of_one_that_went_on(rank: int, size: int) -> None:
     """Residuals, subspaces, widths and the step are in the state, and DDP's new buckets of the first step cost none."""
     for name in (*table(), "by_layer:4/8:rules=0.*=>low_rank,16,rank=2;dims<2=>lanes,32;*=>adaptive"):
-        model = make_model()
-        wrapped = DistributedDataParallel(model, bucket_cap_mb=0.01)
-        state = CodecState(name, model=model)
-        wrapped.register_comm_hook(state, codec_hook)
-        steps_of(wrapped, rank, range(6))
-        saved = copy.deepcopy((state.state_dict(), model.state_dict()))
-        assert len(saved[0]["buckets"]) > 1
-        steps_of(wrapped, rank, range(6, 9))
+        restarts_with_the_same_bits(name, rank)
 
-        again = make_model(seed=4)
-        again.load_state_dict(saved[1])
-        resumed = DistributedDataParallel(again, bucket_cap_mb=0.01)
-        restored = CodecState(name, model=again)
-        restored.load_state_dict(saved[0])
-        resumed.register_comm_hook(restored, codec_hook)
-        steps_of(resumed, rank, range(6, 9))
-        assert restored.step == state.step == 9
-        assert torch.equal(parameters_of(again), parameters_of(model)), name
-        went_on, restarted = state.state_dict(), restored.state_dict()
-        for index, each in went_on["buckets"].items():
-            for key, tensor in each["state"].items():
-                assert torch.equal(tensor, restarted["buckets"][index]["state"][key]), (name, key)
+
+def check_large_buckets_go_through_encoders_in_pieces(rank: int, size: int) -> None:
+    """Of 1,100 elements here: the replicas stay alike, every element is trained, and a restart has their bits."""
+    kept, codec_hook_module.PIECE = codec_hook_module.PIECE, 1100
+    try:
+        reference, start = parameters_of(train_alone(size, steps=12)), parameters_of(make_model())
+        model, state = with_codec("rotated:16", rank, 12)
+        identical(parameters_of(model))
+        assert float((parameters_of(model) - reference).norm() / (start - reference).norm()) < 0.01
+        assert sum(row.elements for row in state.statement()) == sum(p.numel() for p in model.parameters())
+        assert any("2/owed" in each["state"] for each in state.state_dict()["buckets"].values())
+        for name in ("rotated:4/8", "lanes:8", "random_coordinates:32:share=0.5"):
+            restarts_with_the_same_bits(name, rank)
+    finally:
+        codec_hook_module.PIECE = kept
+
+
+def restarts_with_the_same_bits(name: str, rank: int) -> None:
+    """Six steps, and three more by a run that went on and by one that was restarted."""
+    model = make_model()
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.01)
+    state = CodecState(name, model=model)
+    wrapped.register_comm_hook(state, codec_hook)
+    steps_of(wrapped, rank, range(6))
+    saved = copy.deepcopy((state.state_dict(), model.state_dict()))
+    assert len(saved[0]["buckets"]) > 1
+    steps_of(wrapped, rank, range(6, 9))
+
+    again = make_model(seed=4)
+    again.load_state_dict(saved[1])
+    resumed = DistributedDataParallel(again, bucket_cap_mb=0.01)
+    restored = CodecState(name, model=again)
+    restored.load_state_dict(saved[0])
+    resumed.register_comm_hook(restored, codec_hook)
+    steps_of(resumed, rank, range(6, 9))
+    assert restored.step == state.step == 9
+    assert torch.equal(parameters_of(again), parameters_of(model)), name
+    went_on, restarted = state.state_dict(), restored.state_dict()
+    for index, each in went_on["buckets"].items():
+        for key, tensor in each["state"].items():
+            assert torch.equal(tensor, restarted["buckets"][index]["state"][key]), (name, key)
 
 
 def check_a_state_of_another_model_is_dropped_with_a_warning(rank: int, size: int) -> None:

@@ -6,21 +6,25 @@ Rules
   bucket over, and decodes when the sum is there. A codec of several stages submits the next stage of every bucket
   before it right after the first stage of a bucket, and what is left with the last bucket: so first stages travel
   while gradients are still computed.
+* A large bucket goes through encoders of its own in pieces, where the codec allows it (`Codec.piecewise`): a piece is
+  encoded while those before it travel, and decoded while those after it do.
 * Encoders are kept by the bucket's number, and made anew where DDP has put other parameters into it: residuals of other
   parameters mean nothing. The ranks then compare codec, seed and shapes, so that unlike ones are an error.
 * A state that was loaded is of the buckets that DDP had then, and DDP begins again with other ones. So the first step
   after it is put together anew: gradients wait for the last bucket, and go through the encoders that were loaded, in
   the buckets that those are of. From the second step on DDP has these buckets itself.
-* A codec works on float32 of its own; float16 and bfloat16 are converted, and CUDA's gradients copied to the host.
+* A codec works on the bucket itself where that is float32 in the host's memory; float16 and bfloat16 are converted, and
+  CUDA's gradients copied to the host.
 """
 
 # No `from __future__ import annotations`: DDP compares a hook's annotations with classes.
 
+import itertools
 import logging
 import time
 import zlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -40,6 +44,9 @@ from fanin.numerics.reduction import EXACT
 
 log = logging.getLogger("fanin")
 
+Result = TypeVar("Result")
+PIECE = 1 << 20
+"""Elements of a large bucket that are encoded while those before them travel, where the codec allows it."""
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 """Gradients that a codec takes."""
 
@@ -66,15 +73,61 @@ class Row:
     """Its parameters by account, where the codec has several: of `by_layer` and `adaptive`."""
 
 
+class _Piece:
+    """Elements of a bucket that go through one encoder, and what their last step cost."""
+
+    def __init__(self, encoder: Encoder, span: slice) -> None:
+        self.encoder = encoder
+        self.span = span
+        self.payload_bytes = 0
+        self.encode_s = self.decode_s = 0.0
+
+
 class _Bucket:
-    """One bucket's encoder, and what its last step cost."""
+    """One bucket's encoders: one, or one for each piece of PIECE elements."""
 
     def __init__(self, codec: Codec, place: Place, parameters: tuple[int, ...]) -> None:
         self.parameters = parameters
         self.place = place
-        self.encoder: Encoder = codec.encoder(place)
-        self.payload_bytes = 0
-        self.encode_s = self.decode_s = 0.0
+        count = place.count
+        if codec.piecewise and codec.single_stage and count > PIECE:
+            ends = [*range(0, count, PIECE), count]
+            self.pieces = [
+                _Piece(codec.encoder(place.part(number, [(end - first,)])), slice(first, end))
+                for number, (first, end) in enumerate(itertools.pairwise(ends))
+            ]
+        else:
+            self.pieces = [_Piece(codec.encoder(place), slice(0, count))]
+
+    @property
+    def encoders(self) -> list[Encoder]:
+        """Of all pieces."""
+        return [each.encoder for each in self.pieces]
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Everything that later steps depend on."""
+        if len(self.pieces) == 1:
+            return {name: torch.from_numpy(array) for name, array in self.encoders[0].state().items()}
+        return {
+            f"{number}/{name}": torch.from_numpy(array)
+            for number, encoder in enumerate(self.encoders)
+            for name, array in encoder.state().items()
+        }
+
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        """Take over what `state` returned."""
+        arrays = {name: tensor.numpy() for name, tensor in state.items()}
+        if len(self.pieces) == 1:
+            self.encoders[0].load(arrays)
+            return
+        for number, encoder in enumerate(self.encoders):
+            prefix = f"{number}/"
+            encoder.load({name.removeprefix(prefix): each for name, each in arrays.items() if name.startswith(prefix)})
+
+    @property
+    def residual_norm(self) -> float:
+        """Euclidean norm of what is still owed."""
+        return float(np.sqrt(sum(encoder.residual_norm**2 for encoder in self.encoders)))
 
 
 @dataclass(slots=True)
@@ -89,18 +142,21 @@ class _Held:
 
 
 class _Flight:
-    """One bucket under way in one step."""
+    """One piece of a bucket under way in one step."""
 
-    def __init__(self, state: "CodecState", bucket: _Bucket, gradients: torch.Tensor) -> None:
-        self._state, self._bucket, self._gradients = state, bucket, gradients
-        self._x: Floats = np.empty(gradients.numel(), np.float32)
-        torch.from_numpy(self._x).copy_(gradients.detach().reshape(-1))
+    def __init__(self, state: "CodecState", piece: _Piece, bucket: torch.Tensor) -> None:
+        gradients = bucket[piece.span]
+        self._state, self._piece, self._gradients = state, piece, gradients
+        flat = gradients.detach().view(-1)
+        self._copied = flat.dtype != torch.float32 or flat.device.type != "cpu"
+        if self._copied:
+            flat = flat.to("cpu", torch.float32)
+        self._x: Floats = flat.numpy()
         self._weights: StepWeights | None = None
-        self._stages: Stages = bucket.encoder.reduce(self._x, state.step)
-        self.future: Future[torch.Tensor] = Future()
+        self._stages: Stages = piece.encoder.reduce(self._x, state.step)
         self.works: list[FaninWork] = []
-        bucket.payload_bytes = 0
-        bucket.encode_s = bucket.decode_s = 0.0
+        piece.payload_bytes = 0
+        piece.encode_s = piece.decode_s = 0.0
 
     @property
     def over(self) -> bool:
@@ -112,7 +168,7 @@ class _Flight:
         self._weights = self._state.step_weights
         if self._weights is not None:
             self._x *= np.float32(self._weights.own)
-        self._bucket.encode_s += self._advance()
+        self._piece.encode_s += self._advance()
 
     def go_on(self) -> None:
         """Wait for the stage that is under way, and submit the next one."""
@@ -122,19 +178,20 @@ class _Flight:
 
     def decode(self) -> None:
         """Take the stage that is there, and submit the next one."""
-        self._bucket.decode_s += self._advance()
+        self._piece.decode_s += self._advance()
 
     def _advance(self) -> float:
         """Submit the next stage, or hand the gradients over after the last; the seconds of the codec's arithmetic."""
         started = time.perf_counter()
         asked = sums_of(next(self._stages, None))
         took_s = time.perf_counter() - started
-        self._bucket.payload_bytes += sum(payload_bytes(self._state.group, each) for each in asked)
+        self._piece.payload_bytes += sum(payload_bytes(self._state.group, each) for each in asked)
         self.works = [start_sum(self._state.group, each) for each in asked]
         if not asked:
             if self._weights is not None:
                 self._x *= np.float32(self._weights.factor())
-            self._gradients.copy_(torch.from_numpy(self._x).view_as(self._gradients))
+            if self._copied:
+                self._gradients.copy_(torch.from_numpy(self._x).view_as(self._gradients))
             if self._gradients.is_cuda:
                 # A thread that waits for the future does not wait for this thread's stream.
                 torch.cuda.current_stream(self._gradients.device).synchronize()
@@ -183,6 +240,8 @@ class CodecState:
         """Of the step under way."""
         self._buckets: dict[int, _Bucket] = {}
         self._flights: list[_Flight] = []
+        self._futures: list[tuple[Future[torch.Tensor], torch.Tensor]] = []
+        """Of the buckets that wait for the last one, with what they will hold."""
         self._numbers: dict[int, int] = {}
         """Of each parameter, by its id: its place in the order of DDP's first step."""
         self._loaded: dict[int, dict[str, Any]] = {}
@@ -209,7 +268,7 @@ class CodecState:
 
     def residual_norm(self) -> float:
         """Euclidean norm of all that is still owed by this rank."""
-        return float(np.sqrt(sum(each.encoder.residual_norm**2 for each in self._buckets.values())))
+        return float(np.sqrt(sum(each.residual_norm**2 for each in self._buckets.values())))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a restart needs: the step, and each bucket's residuals and subspaces, of this rank alone."""
@@ -217,7 +276,7 @@ class CodecState:
             index: {
                 "shapes": [list(shape) for shape in each.place.shapes],
                 "parameters": [self._numbers[parameter] for parameter in each.parameters],
-                "state": {name: torch.from_numpy(array) for name, array in each.encoder.state().items()},
+                "state": each.state(),
             }
             for index, each in self._buckets.items()
         }
@@ -245,34 +304,47 @@ class CodecState:
         if self._loaded:
             return self._hold(bucket)
         if bucket.index() == 0:
-            self._flights = []  # what a step left that ended in an error
+            self._flights, self._futures = [], []  # what a step left that ended in an error
         gradients = bucket.buffer()
-        flight = _Flight(self, self._bucket(bucket.index(), gradients, bucket.parameters()), gradients)
+        pieces = self._bucket(bucket.index(), gradients, bucket.parameters()).pieces
         if bucket.index() == 0:
             self._weigh()
         if bucket.is_last():  # DDP's first step may have more buckets than those after it
             self._buckets = {index: each for index, each in self._buckets.items() if index <= bucket.index()}
-        flight.start()
         if self.codec.single_stage:
+            summed = [self._started(_Flight(self, piece, gradients)) for piece in pieces]
             self.step += bucket.is_last()
-            if flight.over:
-                return _done(gradients)
-
-            def decoded(summed: Future[list[Future[Any]]]) -> torch.Tensor:
-                for each in summed.value():
-                    each.value()  # raises what the sum has raised
-                flight.decode()
-                return gradients
-
-            works = [*flight.works, *([self.step_weights.work] if self.step_weights else [])]
-            return torch.futures.collect_all([work.get_future() for work in works]).then(decoded)
+            return torch.futures.collect_all(summed).then(lambda done: _all_of(done, gradients))
+        (piece,) = pieces
+        flight = _Flight(self, piece, gradients)
+        flight.start()
         for other in self._flights:
             if not other.over:
                 other.go_on()
         self._flights.append(flight)
+        future: Future[torch.Tensor] = Future()
+        self._futures.append((future, gradients))
         if bucket.is_last():
             self._finish()
-        return flight.future
+            futures, self._futures = self._futures, []
+            for each, result in futures:
+                each.set_result(result)
+        return future
+
+    def _started(self, flight: _Flight) -> Future[None]:
+        """Submit the only stage: the next piece is encoded while this one is on its way."""
+        flight.start()
+        if flight.over:
+            done: Future[None] = Future()
+            done.set_result(None)
+            return done
+
+        def decoded(summed: Future[list[Future[Any]]]) -> None:
+            _all_of(summed, None)
+            flight.decode()
+
+        works = [*flight.works, *([self.step_weights.work] if self.step_weights else [])]
+        return torch.futures.collect_all([work.get_future() for work in works]).then(decoded)
 
     def _weigh(self) -> None:
         self.step_weights = StepWeights(self.group, self._weight, self.step) if self.weighted else None
@@ -282,10 +354,8 @@ class CodecState:
         while left := [each for each in self._flights if not each.over]:
             for each in left:
                 each.go_on()
-        flights, self._flights = self._flights, []
+        self._flights = []
         self.step += 1
-        for each in flights:
-            each.future.set_result(each._gradients)
 
     def _hold(self, bucket: c10d.GradBucket) -> Future[torch.Tensor]:
         """The first step after a restart: with the last bucket, all go through the encoders that were loaded."""
@@ -298,9 +368,11 @@ class CodecState:
             held, self._held = self._held, []
             resumed = self._resumed(held)
             self._weigh()
-            for flight, _, _ in resumed:
-                flight.start()
-                self._flights.append(flight)
+            for bucket_, flat, _ in resumed:
+                for piece in bucket_.pieces:
+                    flight = _Flight(self, piece, flat)
+                    flight.start()
+                    self._flights.append(flight)
             self._finish()
             for _, flat, views in resumed:
                 for view, part in zip(
@@ -311,8 +383,8 @@ class CodecState:
                 each.future.set_result(each.buffer)
         return future
 
-    def _resumed(self, held: list[_Held]) -> list[tuple[_Flight, torch.Tensor, list[torch.Tensor]]]:
-        """A flight for each bucket of the state that was loaded, its elements, and the gradients they go back to."""
+    def _resumed(self, held: list[_Held]) -> list[tuple[_Bucket, torch.Tensor, list[torch.Tensor]]]:
+        """Each bucket of the state that was loaded, its elements, and the gradients they go back to."""
         loaded, self._loaded = self._loaded, {}
         gradients = [gradient for each in held for gradient in each.gradients]
         parameters = [parameter for each in held for parameter in each.parameters]
@@ -329,17 +401,16 @@ class CodecState:
                 "rank %d: the codec's state that was loaded is of parameters of other shapes; what it owed is dropped",
                 self.group.rank(),
             )
-            as_they_are = [(self._bucket(each.index, each.buffer, each.parameters), each.buffer) for each in held]
-            return [(_Flight(self, bucket, buffer), buffer, []) for bucket, buffer in as_they_are]
-        flights = []
+            return [(self._bucket(each.index, each.buffer, each.parameters), each.buffer, []) for each in held]
+        found = []
         for index, each in sorted(loaded.items()):
             here = [by_number[number] for number in each["parameters"]]
             views = [gradients[place] for place in here]
             flat = torch.cat([view.reshape(-1) for view in views])
             bucket = self._bucket(index, flat, [parameters[place] for place in here])
-            bucket.encoder.load({name: tensor.numpy() for name, tensor in each["state"].items()})
-            flights.append((_Flight(self, bucket, flat), flat, views))
-        return flights
+            bucket.load(each["state"])
+            found.append((bucket, flat, views))
+        return found
 
     def _bucket(self, index: int, gradients: torch.Tensor, parameters: list[torch.Tensor]) -> _Bucket:
         """The bucket's encoder: the one that it had, while its parameters are the same."""
@@ -388,27 +459,30 @@ class CodecState:
 
     def _row(self, index: int, bucket: _Bucket) -> Row:
         plain = 4 * bucket.place.count
-        busy_s = bucket.encode_s + bucket.decode_s
-        saved_bits = 8 * max(0, plain - bucket.payload_bytes)
+        encode_s, decode_s = (sum(getattr(each, name) for each in bucket.pieces) for name in ("encode_s", "decode_s"))
+        payload = sum(each.payload_bytes for each in bucket.pieces)
+        energy, lost = (sum(getattr(each, name) for each in bucket.encoders) for name in ("energy", "lost"))
+        saved_bits = 8 * max(0, plain - payload)
         return Row(
             bucket=index,
             codec=str(self.codec),
             elements=bucket.place.count,
             float32_bytes=plain,
-            payload_bytes=bucket.payload_bytes,
-            nmse=bucket.encoder.nmse,
-            residual_norm=bucket.encoder.residual_norm,
-            encode_ms=bucket.encode_s * 1e3,
-            decode_ms=bucket.decode_s * 1e3,
-            break_even_bit_s=saved_bits / busy_s if busy_s else 0.0,
-            parts=bucket.encoder.parts(),
+            payload_bytes=payload,
+            nmse=lost / energy if energy else 0.0,
+            residual_norm=bucket.residual_norm,
+            encode_ms=encode_s * 1e3,
+            decode_ms=decode_s * 1e3,
+            break_even_bit_s=saved_bits / (encode_s + decode_s) if encode_s + decode_s else 0.0,
+            parts=[part for encoder in bucket.encoders for part in encoder.parts()],
         )
 
 
-def _done(gradients: torch.Tensor) -> Future[torch.Tensor]:
-    future: Future[torch.Tensor] = Future()
-    future.set_result(gradients)
-    return future
+def _all_of(futures: Future[list[Future[Any]]], result: Result) -> Result:
+    """`result`, unless one of them has raised."""
+    for each in futures.value():
+        each.value()
+    return result
 
 
 def codec_hook(state: CodecState, bucket: c10d.GradBucket) -> Future[torch.Tensor]:

@@ -16,10 +16,10 @@ import torch.distributed as dist
 from torch import nn
 
 from fanin.errors import CollectiveMismatchError, ConfigurationError
-from fanin.host.codecs import make
+from fanin.host.codecs import make, make_weights
 from fanin.host.codecs.codec import levels
 from fanin.host.codecs.lanes import Lanes
-from fanin.host.codecs.shifted_weights import ShiftedWeights
+from fanin.host.codecs.weight_codec import WeightCodec
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.training.shard_gather import ShardGather
 from fanin.host.torch.training.shard_groups import ShardGroup, groups_of
@@ -63,7 +63,7 @@ class ShardRow:
 class ShardCodecs:
     """What `shard_codecs` returns: the codecs of a model's parameter groups, what they owe, and what they cost."""
 
-    def __init__(self, groups: list[ShardGroup], gradients: Lanes | None, weights: ShiftedWeights | None) -> None:
+    def __init__(self, groups: list[ShardGroup], gradients: Lanes | None, weights: WeightCodec | None) -> None:
         self.gradients = gradients
         self.weights = weights
         self._groups = groups
@@ -205,7 +205,7 @@ def shard_codecs(model: nn.Module, *, gradients: str | None = "8/8", weights: st
                 f"Remedy: {remedy}"
             )
     lanes = None if gradients is None else _lanes(str(gradients))
-    made = ShardCodecs(groups, lanes, None if weights is None else ShiftedWeights.read(str(weights)))
+    made = ShardCodecs(groups, lanes, None if weights is None else make_weights(str(weights)))
     made._agree()
     if lanes is not None:
         for group in made._fanin_groups():

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather
 
 from fanin.host.codecs.philox import Randomness
-from fanin.host.codecs.shifted_weights import Bytes, Loss, ShiftedWeights
+from fanin.host.codecs.weight_codec import Bytes, Loss, WeightCodec
 from fanin.host.torch.collectives.work import NO_TIMEOUT
 from fanin.host.torch.training.shard_groups import Segment, ShardGroup
 
@@ -62,7 +62,7 @@ class Gathering(_Work):  # type: ignore[misc]
 class ShardGather(AllGather):
     """The `AllGather` of one group. `codec` None: exact, but under way when the call returns."""
 
-    def __init__(self, group: ShardGroup, codec: ShiftedWeights | None) -> None:
+    def __init__(self, group: ShardGroup, codec: WeightCodec | None) -> None:
         self._group = group
         self._codec = codec
         self._random = None if codec is None else Randomness(codec.seed, group.number)
@@ -120,7 +120,7 @@ class ShardGather(AllGather):
         self.plain_bytes += plain_bytes
         self.gathers += 1
 
-    def _encode(self, codec: ShiftedWeights, tensor: torch.Tensor, layout: list[Segment]) -> torch.Tensor:
+    def _encode(self, codec: WeightCodec, tensor: torch.Tensor, layout: list[Segment]) -> torch.Tensor:
         """Exact segments, then the codes of all others."""
         exact, codes_at, count = _sizes(layout)
         host = tensor.detach().cpu()
@@ -142,9 +142,7 @@ class ShardGather(AllGather):
         self.loss = codec.encode(x.numpy(), encoded[codes_at:].numpy(), self._random, self.step, rank)
         return encoded
 
-    def _decode(
-        self, codec: ShiftedWeights, gathered: torch.Tensor, output: torch.Tensor, layout: list[Segment]
-    ) -> None:
+    def _decode(self, codec: WeightCodec, gathered: torch.Tensor, output: torch.Tensor, layout: list[Segment]) -> None:
         _, codes_at, count = _sizes(layout)
         host = output.detach() if output.device.type == "cpu" else torch.empty_like(output, device="cpu")
         of_ranks = host.view(torch.uint8).view(len(gathered), -1)

@@ -26,7 +26,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 
 from fanin.errors import ConfigurationError, UnsupportedError
 from fanin.host.codecs.lanes import Lanes
-from fanin.host.codecs.shifted_weights import Loss
+from fanin.host.codecs.weight_codec import Loss
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.collectives.routing import SUM_ROUTES
 from fanin.host.torch.collectives.work import FaninWork

@@ -1,0 +1,261 @@
+"""The trainings that a plan of `fanin bench codecs --train` needs, and the rows that come of their outcomes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from dataclasses import dataclass
+
+from fanin.benchmarks.codecs_train_runs import GLOO, Kept, Outcome, Run
+from fanin.errors import ConfigurationError, FaninError
+from fanin.examples.tasks import TASKS
+from fanin.host.codecs import make, table
+from fanin.host.codecs.codec import Place
+
+TARGET_SHARE = 0.01
+APART_SHARE = 0.01
+"""How far the loss of timed steps may be from that of the same steps without links: other rounding, nothing else."""
+STEPS = {"digits": 200, "text": 64}
+"""Of a training, where nothing is said."""
+MIN_STEPS = 4
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+"""Two-sided 95 % of Student's t with 1, 2, ... degrees of freedom; the last one serves beyond."""
+DEFAULTS = ("lanes:32", "lanes:8/8", "rotated:4/8", "rotated:4/4", "by_layer:4/8", "adaptive:4/8")
+"""Beside every codec of the table with its own defaults."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to train, and how."""
+
+    tasks: tuple[str, ...]
+    workers: tuple[int, ...]
+    steps: int | None
+    """None: as many as the task is given."""
+    timed_steps: int
+    """Over links of each rate."""
+    repeats: int
+    """Seeds, from 0 on."""
+    rates_bit_s: tuple[float, ...]
+    """None of them: only what is learned."""
+    batch: int | None = None
+    """Samples per step over all workers together; None: as the task has it."""
+    codecs: tuple[str, ...] = ()
+    points: int = 16
+    """Evaluations in each training."""
+
+    def __post_init__(self) -> None:
+        if not self.tasks or not set(self.tasks) <= set(TASKS):
+            raise ConfigurationError(f"task = {','.join(self.tasks)!r}; must be some of {', '.join(TASKS)}")
+        if not self.workers or not all(2 <= workers <= 32 for workers in self.workers):
+            raise ConfigurationError(f"workers = {','.join(map(str, self.workers))!r}; each must be in 2..32")
+        for task in self.tasks:
+            for workers in self.workers:
+                if self.batch_of(task) % workers:
+                    raise ConfigurationError(f"workers = {workers}; must divide the batch of {self.batch_of(task)}")
+        if any(self.steps_of(task) < MIN_STEPS for task in self.tasks) or self.repeats < 1:
+            raise ConfigurationError(f"{self.repeats} runs of {self.steps} steps; at least 1 of {MIN_STEPS}")
+        if not all(MIN_STEPS <= self.timed_steps <= self.steps_of(task) for task in self.tasks):
+            raise ConfigurationError(f"timed = {self.timed_steps}; must be in {MIN_STEPS}..steps")
+        if self.rates_bit_s and min(self.rates_bit_s) <= 0:
+            raise ConfigurationError("rates: expected some, as in 100mbit,1gbit, or none")
+        for text in self.texts:
+            for workers in self.workers:
+                make(text).encoder(Place(0, workers, ()))
+
+    def steps_of(self, task: str) -> int:
+        """Of a training."""
+        return STEPS[task] if self.steps is None else self.steps
+
+    def batch_of(self, task: str) -> int:
+        """Samples per step."""
+        return TASKS[task].batch if self.batch is None else self.batch
+
+    @property
+    def texts(self) -> list[str]:
+        """The codecs."""
+        return list(dict.fromkeys(self.codecs or (*DEFAULTS, *sorted(set(table()) - {"lanes"}))))
+
+    @property
+    def rivals(self) -> list[str]:
+        """The codecs, and float32 over gloo before them."""
+        return [GLOO, *self.texts]
+
+    def learning(self, task: str, workers: int, codec: str, seed: int) -> Run:
+        """A whole training, without links."""
+        steps = self.steps_of(task)
+        return Run(task, workers, codec, self.batch_of(task), steps, min(self.points, steps), seed)
+
+    def timing(self, task: str, workers: int, codec: str, rate_bit_s: float) -> Run:
+        """The first steps of the first seed, over links."""
+        return Run(task, workers, codec, self.batch_of(task), self.timed_steps, 1, 0, rate_bit_s)
+
+    def check_of_timing(self, task: str, workers: int, codec: str) -> Run:
+        """The same steps without links, for their loss."""
+        return Run(task, workers, codec, self.batch_of(task), self.timed_steps, 1)
+
+    @property
+    def runs(self) -> list[Run]:
+        """All trainings, seed by seed, so that what is there after half the time is of all codecs."""
+        cases = [(task, workers) for workers in self.workers for task in self.tasks]
+        learned = [
+            self.learning(task, workers, codec, seed)
+            for task, workers in cases
+            for seed in range(self.repeats)
+            for codec in self.rivals
+        ]
+        timed = [
+            self.timing(task, workers, codec, rate)
+            for task, workers in cases
+            for rate in self.rates_bit_s
+            for codec in self.rivals
+        ]
+        checks = [self.check_of_timing(*case, codec) for case in cases for codec in self.rivals if self.rates_bit_s]
+        return [*checks, *timed, *learned]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One codec, as in the JSON file: what it learned, and over links of a rate how fast. Means over the seeds."""
+
+    task: str
+    workers: int
+    codec: str
+    steps: int
+    repeats: int
+    loss: float
+    accuracy: float
+    """At the end, on the test set."""
+    loss_range: float | None
+    accuracy_range: float | None
+    """Half of the 95 % interval; None of a single seed."""
+    loss_change: float
+    """Share by which the loss is above gloo's."""
+    accuracy_change: float
+    """Above gloo's, of the same seeds."""
+    accuracy_change_range: float | None
+    target_loss: float
+    to_target_steps: float | None
+    """None: with one of the seeds it was not reached."""
+    points: tuple[tuple[int, float, float], ...]
+    """Steps, loss, accuracy, with the first seed."""
+    rate_bit_s: float | None = None
+    """None: what is learned alone."""
+    step_s: float | None = None
+    """Median of the timed steps, of the slowest rank."""
+    compute_s: float | None = None
+    """Of a step: forward, backward and optimizer, with all workers on this machine's processors."""
+    codec_s: float | None = None
+    """Of a step: the codec's arithmetic, likewise."""
+    bytes_out: float | None = None
+    """Per step, of the worker that sent most."""
+    bytes_in: float | None = None
+    """Of the worker that received most."""
+    saved: float | None = None
+    """How many times fewer bytes leave a worker than with gloo."""
+    to_target_s: float | None = None
+    speed_up: float | None = None
+    """gloo's time to the target over this one's."""
+    processor: float | None = None
+    """How busy this machine's processors were."""
+
+    @property
+    def link_s(self) -> float | None:
+        """What the bytes take of a link alone, in the direction that has more of them."""
+        if self.bytes_out is None or self.bytes_in is None or self.rate_bit_s is None:
+            return None
+        return max(self.bytes_out, self.bytes_in) * 8 / self.rate_bit_s
+
+
+def rows_of(plan: Plan, kept: Kept) -> list[Row]:
+    """A row for each codec, and one more for each rate."""
+    rows = []
+    for workers in plan.workers:
+        for task in plan.tasks:
+            learned = [_learned(plan, kept, task, workers, codec) for codec in plan.rivals]
+            rows += learned
+            for rate in plan.rates_bit_s:
+                gloo: Row | None = None
+                for row in learned:
+                    timed = _timed(plan, kept, row, rate, gloo)
+                    gloo = gloo or timed
+                    rows.append(timed)
+    return rows
+
+
+def _learned(plan: Plan, kept: Kept, task: str, workers: int, codec: str) -> Row:
+    own = [kept[plan.learning(task, workers, codec, seed)] for seed in range(plan.repeats)]
+    gloo = [kept[plan.learning(task, workers, GLOO, seed)] for seed in range(plan.repeats)]
+    losses, accuracies = [_end(each)[0] for each in own], [_end(each)[1] for each in own]
+    targets = [_end(each)[0] * (1 + TARGET_SHARE) for each in gloo]
+    changes = [right - _end(other)[1] for right, other in zip(accuracies, gloo, strict=True)]
+    reached = [to_target(each, target) for each, target in zip(own, targets, strict=True)]
+    steps = [each for each in reached if each is not None]
+    return Row(
+        task=task,
+        workers=workers,
+        codec=codec,
+        steps=plan.steps_of(task),
+        repeats=plan.repeats,
+        loss=statistics.mean(losses),
+        accuracy=statistics.mean(accuracies),
+        loss_range=half_interval(losses),
+        accuracy_range=half_interval(accuracies),
+        loss_change=statistics.mean(losses) / statistics.mean(_end(each)[0] for each in gloo) - 1,
+        accuracy_change=statistics.mean(changes),
+        accuracy_change_range=half_interval(changes),
+        target_loss=statistics.mean(targets),
+        to_target_steps=statistics.mean(steps) if len(steps) == plan.repeats else None,
+        points=tuple((each.step, _loss(each.loss), each.accuracy) for each in own[0].points),
+    )
+
+
+def _timed(plan: Plan, kept: Kept, row: Row, rate_bit_s: float, gloo: Row | None) -> Row:
+    timed = kept[plan.timing(row.task, row.workers, row.codec, rate_bit_s)]
+    check = kept[plan.check_of_timing(row.task, row.workers, row.codec)]
+    over_links, without = _end(timed)[0], _end(check)[0]
+    if not abs(over_links - without) <= APART_SHARE * without and math.isfinite(without):
+        raise FaninError(
+            f"{timed.run.words}: loss {over_links:.4f} after {timed.run.steps} steps, but {without:.4f} without links. "
+            "Remedy: a new file for --runs, if that one is of another machine or version; otherwise please report this"
+        )
+    assert timed.bytes_out is not None
+    to_target_s = None if row.to_target_steps is None else row.to_target_steps * timed.step_s
+    gloo_bytes, gloo_s = (timed.bytes_out, to_target_s) if gloo is None else (gloo.bytes_out, gloo.to_target_s)
+    assert gloo_bytes is not None
+    return dataclasses.replace(
+        row,
+        rate_bit_s=rate_bit_s,
+        step_s=timed.step_s,
+        compute_s=timed.compute_s,
+        codec_s=timed.codec_s,
+        bytes_out=timed.bytes_out,
+        bytes_in=timed.bytes_in,
+        saved=gloo_bytes / timed.bytes_out,
+        to_target_s=to_target_s,
+        speed_up=gloo_s / to_target_s if gloo_s and to_target_s else None,
+        processor=timed.processor,
+    )
+
+
+def _end(outcome: Outcome) -> tuple[float, float]:
+    last = outcome.points[-1]
+    return _loss(last.loss), last.accuracy
+
+
+def _loss(loss: float | None) -> float:
+    return math.inf if loss is None else loss
+
+
+def to_target(outcome: Outcome, target: float) -> int | None:
+    """Steps until the loss was first at the target."""
+    return next((each.step for each in outcome.points if _loss(each.loss) <= target), None)
+
+
+def half_interval(values: list[float]) -> float | None:
+    """Half of the 95 % interval of their mean."""
+    if len(values) < 2:
+        return None
+    student = STUDENT[min(len(values) - 1, len(STUDENT)) - 1]
+    return student * statistics.stdev(values) / math.sqrt(len(values)) if all(map(math.isfinite, values)) else None

@@ -1,0 +1,185 @@
+"""The trainings of `fanin bench codecs --train`: which there are, how they are run, and the file that keeps them.
+
+A training without a rate is on this machine alone and says what is learned in how many steps; one with a rate is over
+links, each worker in a namespace of its own with a port at the switch, and says what a step takes. Both have packets of
+the same size, so that a scale is shared by the same elements, and the same samples: the loss after so many steps is the
+same. So an hour of slow links is not spent on finding out how well a codec learns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fanin import files
+from fanin.emulation.announced import announced, reports_of
+from fanin.emulation.dataclass_files import load_json, read_dataclass
+from fanin.emulation.network.fabric import Fabric
+from fanin.emulation.network.placed_job import placed_job
+from fanin.emulation.network.switches import Switches
+from fanin.emulation.network.topology import Link, Topology
+from fanin.emulation.processes import LocalJob
+from fanin.errors import ConfigurationError, FaninError
+from fanin.protocol.window import packet_shape
+
+WORKER = "fanin.benchmarks.codecs_train_worker"
+GLOO = "gloo"
+"""float32 over gloo, instead of a codec."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One training."""
+
+    task: str
+    workers: int
+    codec: str
+    """Or GLOO."""
+    batch: int
+    """Samples per step over all workers together."""
+    steps: int
+    points: int
+    """Evaluations, evenly spread, the last one after the last step."""
+    seed: int = 0
+    """Of weights and order of samples."""
+    rate_bit_s: float | None = None
+    """Of every link; None: on this machine alone."""
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        links = "" if self.rate_bit_s is None else f", links of {rate_in_words(self.rate_bit_s)}"
+        return f"{self.task}, {self.workers} workers{links}, {self.codec}, seed {self.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One evaluation, on the test set."""
+
+    step: int
+    """How many were done."""
+    loss: float | None
+    """None: it was not finite."""
+    accuracy: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a training brought."""
+
+    run: Run
+    points: tuple[Point, ...]
+    step_s: float
+    """Median, of the slowest rank, without the first steps, in which DDP makes its buckets."""
+    compute_s: float
+    """Of a step: forward and backward without communication, and the optimizer, while all ranks do the same."""
+    codec_s: float
+    """Of a step: the codec's arithmetic, before sums and after them."""
+    bytes_out: float | None = None
+    """Per step, of the worker that sent most, from its device's counters; None without links."""
+    bytes_in: float | None = None
+    """Received, likewise."""
+    processor: float | None = None
+    """How busy this machine's processors were in steps, 0..1."""
+
+
+class Kept:
+    """Outcomes, in a file where there is one: it is written after every training, so that a run can be resumed."""
+
+    def __init__(self, path: Path | None) -> None:
+        """ConfigurationError for a file that holds something else."""
+        self._path = path
+        self._found: dict[Run, Outcome] = {}
+        if path is not None and path.exists():
+            body = load_json(path, "the runs")
+            if not isinstance(body, list):
+                raise ConfigurationError(f"{files.name(path)} is no list of runs. Remedy: name a new file")
+            for number, each in enumerate(body):
+                outcome = read_dataclass(each, Outcome, f"{files.name(path)}: run {number}")
+                self._found[outcome.run] = outcome
+
+    def __getitem__(self, run: Run) -> Outcome:
+        return self._found[run]
+
+    def missing(self, runs: Iterable[Run]) -> list[Run]:
+        """Those that are still to be done."""
+        return [run for run in runs if run not in self._found]
+
+    def add(self, outcome: Outcome) -> None:
+        """Keep it, in the file, too."""
+        self._found[outcome.run] = outcome
+        if self._path is not None:
+            # The old file stays until the new one is whole.
+            fresh = self._path.with_name(self._path.name + ".new")
+            text = json.dumps([dataclasses.asdict(each) for each in self._found.values()]) + "\n"
+            files.write(fresh, text, "the runs")
+            os.replace(fresh, self._path)
+
+
+def carry_out(runs: list[Run], kept: Kept, console: Console) -> None:
+    """Do what `kept` has not; FaninError where replicas differ at the end."""
+    places: dict[tuple[int, float | None], list[Run]] = defaultdict(list)
+    for run in kept.missing(runs):
+        places[run.workers, run.rate_bit_s].append(run)
+    for (workers, rate_bit_s), here in places.items():
+        where = "this machine" if rate_bit_s is None else f"links of {rate_in_words(rate_bit_s)}"
+        with ExitStack() as stack:
+            tell = stack.enter_context(announced(console, f"{workers} workers, {where}, {len(here)} trainings"))
+            job = stack.enter_context(_job(workers, rate_bit_s, here, stack))
+            told: dict[int, list[dict[str, Any]]] = defaultdict(list)
+            for _, report in reports_of(job, tell):
+                said = told[report["run"]]
+                said.append(report)
+                if len(said) == workers:
+                    kept.add(outcome_of(here[report["run"]], said))
+    if left := kept.missing(runs):
+        raise FaninError(f"{left[0].words}: not all ranks have said how it went; please report this")
+
+
+def _job(workers: int, rate_bit_s: float | None, runs: list[Run], stack: ExitStack) -> LocalJob:
+    link = Link(rate_bit_s=rate_bit_s)
+    arguments = [json.dumps([dataclasses.asdict(run) for run in runs])]
+    environment = {"FANIN_WORDS_PER_PACKET": str(packet_shape(link.mtu)[0])}
+    if rate_bit_s is None:
+        return LocalJob(WORKER, arguments, workers, environment)
+    fabric = stack.enter_context(Fabric(Topology(workers=workers, link=link)))
+    stack.enter_context(Switches(fabric, "native", fabric.folder))
+    return placed_job(fabric, WORKER, arguments, environment)
+
+
+def outcome_of(run: Run, said: list[dict[str, Any]]) -> Outcome:
+    """From what all ranks say."""
+    if len({each["replica"] for each in said}) != 1:
+        raise FaninError(f"{run.words}: the ranks' parameters differ at the end; please report this")
+    points: list[list[Any]] = next((each["points"] for each in said if each["points"]), [])
+    return Outcome(
+        run=run,
+        points=tuple(Point(*each) for each in points),
+        step_s=max(each["step_s"] for each in said),
+        compute_s=max(each["compute_s"] for each in said),
+        codec_s=max(each["codec_s"] for each in said),
+        bytes_out=None if run.rate_bit_s is None else max(each["bytes_out"] for each in said),
+        bytes_in=None if run.rate_bit_s is None else max(each["bytes_in"] for each in said),
+        processor=next((each["processor"] for each in said if each["processor"] is not None), None),
+    )
+
+
+def rate_in_words(rate_bit_s: float) -> str:
+    """For people."""
+    return f"{rate_bit_s / 1e6:g} Mbit/s"
+
+
+def evaluated(run: Run) -> Iterator[int]:
+    """The steps after which there is an evaluation."""
+    return (
+        step + 1 for step in range(run.steps) if (step + 1) * run.points // run.steps > step * run.points // run.steps
+    )

@@ -1,0 +1,61 @@
+"""What the benchmarks of training steps have in common: a rival's replica, its samples, and its clock."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from fanin.benchmarks.processor import ProcessorMeter
+from fanin.examples.train import cross_entropy
+
+SAMPLES_PER_WORKER = 4
+WARM_UP_STEPS = 2
+LEARNING_RATE = 1e-3
+
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class Trainee(Generic[R]):
+    """One rival's model, and how long its timed steps took."""
+
+    rival: R
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    seconds: list[float] = field(default_factory=list)
+    processor: ProcessorMeter = field(default_factory=ProcessorMeter)
+
+    def step(self, inputs: Tensor, classes: Tensor) -> Tensor:
+        """The loss."""
+        self.optimizer.zero_grad()
+        loss = cross_entropy(self.model(inputs).float(), classes)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def timed_step(self, training: TensorDataset, number: int) -> None:
+        """Step `number` from the start, on this rank's samples, after a barrier; the first ones are not timed."""
+        inputs, classes = samples_of(training, number)
+        dist.barrier()
+        timed = number >= WARM_UP_STEPS
+        if timed:
+            self.processor.start()
+        started = time.perf_counter()
+        self.step(inputs, classes)
+        if timed:
+            self.seconds.append(time.perf_counter() - started)
+            self.processor.stop()
+
+
+def samples_of(training: TensorDataset, number: int) -> tuple[Tensor, Tensor]:
+    """This rank's inputs and classes of a step."""
+    rank, workers = dist.get_rank(), dist.get_world_size()
+    first = ((number * workers + rank) * SAMPLES_PER_WORKER) % (len(training) - SAMPLES_PER_WORKER)
+    inputs, classes = training[first : first + SAMPLES_PER_WORKER]
+    return inputs, classes

@@ -1,0 +1,84 @@
+"""Weight codecs: how a shard of weights becomes bytes for an all-gather, which adds nothing, and weights again.
+
+    b_r = E(x_r, step, rank r)      at the shard's owner
+    y_r = D(b_r)                    at every rank, the owner too: the same bits
+
+Rules
+-----
+* The bytes alone decide what is decoded, so all ranks compute with the same weights.
+* All that is random is drawn by seed, parameter group, step and the owner's rank, so a step can be replayed.
+* An element that is not finite makes at least itself NaN at every rank.
+* A new codec is a module here with a subclass of `WeightCodec`; `codecs.make_weights` finds it by its name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from fanin.host.codecs.codec import read_fields
+from fanin.host.codecs.philox import Randomness
+
+Floats = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(slots=True)
+class Loss:
+    """What encoding lost: squared norms of the values, and of the error. 0 where a value was not finite."""
+
+    energy: float = 0.0
+    lost: float = 0.0
+
+    def add(self, other: Loss) -> None:
+        """Count other values, too."""
+        self.energy += other.energy
+        self.lost += other.lost
+
+    @property
+    def nmse(self) -> float:
+        """The error's share of the values' energy; 0 where there was none."""
+        return self.lost / self.energy if self.energy else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WeightCodec(ABC):
+    """A codec's parameters; the same on every rank."""
+
+    name: ClassVar[str] = ""
+    """The name that it is found by; empty for abstract classes."""
+
+    bits: int = 8
+    """Of an element's code. Fewer: fewer bytes, and coarser weights."""
+    seed: int = dataclasses.field(default=0, kw_only=True)
+    """0..2^32 - 1, for whatever is drawn at random."""
+
+    @abstractmethod
+    def encoded_bytes(self, count: int) -> int:
+        """Bytes of `count` encoded elements."""
+
+    @abstractmethod
+    def encode(self, x: Floats, into: Bytes, random: Randomness, step: int, rank: int) -> Loss:
+        """Write x, shape (n,), into `into`, shape (encoded_bytes(n),).
+
+        `rank` is the owner's among those who share the weights; replicas of a shard give the same one.
+        """
+
+    @abstractmethod
+    def decode(self, encoded: Bytes, into: Floats) -> None:
+        """Write the values of `encoded`, shape (encoded_bytes(n),), into `into`, shape (n,)."""
+
+    @classmethod
+    def read(cls, texts: list[str]) -> WeightCodec:
+        """From bits and `field=value` texts; ConfigurationError says which is wrong."""
+        return cls(**read_fields(cls, cls.name, texts, first="bits"))  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        """As `codecs.make_weights` reads it."""
+        parts = [f"{each.name}={getattr(self, each.name)}" for each in dataclasses.fields(self) if each.name != "bits"]
+        return ":".join([self.name, str(self.bits), *parts])

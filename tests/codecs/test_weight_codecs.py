@@ -1,0 +1,69 @@
+"""The contract of weight codecs, over every one in the table: a new file in host/codecs with one is under it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fanin.host.codecs import make_weights, weights_table
+from fanin.host.codecs.philox import Randomness
+from fanin.host.codecs.weight_codec import Floats, Loss, WeightCodec
+
+NAMES = sorted(weights_table())
+JUNK = 0xA5
+
+
+def normal(count: int, seed: int = 1) -> Floats:
+    return np.random.default_rng(seed).standard_normal(count).astype(np.float32)
+
+
+def gathered(codec: WeightCodec, shards: list[Floats], step: int = 0) -> tuple[list[Floats], list[Loss]]:
+    """What a rank has of all shards after an all-gather, and what each owner says was lost."""
+    values, losses = [], []
+    for rank, shard in enumerate(shards):
+        encoded = np.full(codec.encoded_bytes(len(shard)), JUNK, np.uint8)
+        losses.append(codec.encode(shard, encoded, Randomness(codec.seed, 2), step, rank))
+        decoded = np.full(len(shard), np.float32(7))
+        codec.decode(encoded, decoded)
+        values.append(decoded)
+    return values, losses
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 64, 1023, 1025, 3001])
+def test_any_count_is_gathered_within_the_stated_loss_and_fewer_bytes(name: str, count: int) -> None:
+    codec, shards = make_weights(name), [normal(count, 1), normal(count, 2)]
+    before = [shard.copy() for shard in shards]
+    for shard, source, decoded, loss in zip(shards, before, *gathered(codec, shards), strict=True):
+        assert np.array_equal(shard, source), "a shard is only read"
+        assert np.isfinite(decoded).all()
+        error, energy = float(np.square(decoded - shard).sum()), float(np.square(shard).sum())
+        assert loss.lost == pytest.approx(error, rel=1e-3, abs=1e-9 * energy)
+        assert loss.energy == pytest.approx(energy, rel=1e-4)
+        assert loss.nmse < 0.05
+    assert count < 64 or codec.encoded_bytes(count) < 4 * count
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_seed_step_and_owner_alone_decide_what_is_drawn(name: str) -> None:
+    codec, x = make_weights(name), normal(2000)
+    first, again = (gathered(codec, [x, x], step=3)[0] for _ in range(2))
+    assert all(one.tobytes() == other.tobytes() for one, other in zip(first, again, strict=True))
+    assert first[0].tobytes() != first[1].tobytes(), "owners draw numbers of their own"
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_reaches_every_rank_and_is_no_loss(name: str, bad: float) -> None:
+    x = normal(3000)
+    x[1500] = bad
+    (decoded,), (loss,) = gathered(make_weights(name), [x])
+    assert np.isnan(decoded[1500])
+    assert loss == Loss()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_codecs_text_makes_it_again(name: str) -> None:
+    codec = make_weights(f"{name}:seed=5")
+    assert codec.seed == 5
+    assert make_weights(str(codec)) == codec
