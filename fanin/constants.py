@@ -48,7 +48,7 @@ def shared_constants(module: ModuleType) -> dict[str, int | float]:
 def cpp_header() -> str:
     """The text of native/wire_constants.hpp."""
     parts = [
-        "// Generated from fanin/protocol/{wire,job,timers,pace}.py by `python -m fanin.constants native/wire_constants.hpp`.",
+        "// By `python -m fanin.constants native/wire_constants.hpp`, from fanin/protocol/{wire,job,timers,pace}.py.",
         "#pragma once",
         "",
         "#include <array>",

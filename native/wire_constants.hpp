@@ -1,4 +1,4 @@
-// Generated from fanin/protocol/{wire,job,timers,pace}.py by `python -m fanin.constants native/wire_constants.hpp`.
+// By `python -m fanin.constants native/wire_constants.hpp`, from fanin/protocol/{wire,job,timers,pace}.py.
 #pragma once
 
 #include <array>
