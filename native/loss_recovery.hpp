@@ -92,7 +92,7 @@ class LossRecovery {
     while (doubtful_.oldest != NONE && transmissions_[doubtful_.oldest].doubtful_until <= now) {
       const std::uint32_t slot = doubtful_.oldest;
       withdraw(slot);
-      if (told_ && asked) {  // one asks for all: what comes back says which of the others are lost
+      if (timer.told && asked) {  // one asks for all: what comes back says which of the others are lost
         transmissions_[slot].doubtful_until = waits_until;
         append(doubtful_, slot);
       } else {
@@ -107,7 +107,7 @@ class LossRecovery {
   template <typename Lost>
   std::optional<double> receipt(std::uint32_t told, std::uint32_t highest, std::uint32_t received, double now,
                                 bool measures, Lost lost) {
-    has_receipts_ = true;
+    has_receipts_ = timer.begun = true;
     // The wire has the lower 32 bits: the order meant is the latest one with those bits that was ever sent.
     const auto last = static_cast<std::int64_t>(next_order_ - 1);
     const std::int64_t top = last - (static_cast<std::uint32_t>(last) - highest);
@@ -161,7 +161,7 @@ class LossRecovery {
     const auto closed = [&](std::uint32_t slot) {
       return static_cast<std::int64_t>(transmissions_[slot].order) <= top && is_over(slot);
     };
-    told_ = true;
+    timer.told = true;
     missing_.clear();  // here: those whose rounds are over
     older_.clear();    // and those that wait for a peer
     for (std::uint32_t slot = doubtful_.oldest; slot != NONE; slot = transmissions_[slot].newer) {
@@ -215,6 +215,7 @@ class LossRecovery {
     // and does not double at once.
     if (!thin() || timeouts_in_a_row_ >= LINEAR_TIMEOUTS) timer.expired();
     ++timeouts_in_a_row_;
+    timer.begun = true;
     withdraw(oldest);
     restarted_at_ = expired_at_ = now;
     return std::pair{oldest, transmissions_[oldest].arrived};
@@ -252,10 +253,10 @@ class LossRecovery {
   bool thin() const { return flying_.size + doubtful_.size <= REORDER_THRESHOLD; }
 
   // How long a result may be overdue.
-  double wait_s() const { return timer.patience_s(patience_, told_); }
+  double wait_s() const { return timer.patience_s(patience_); }
 
   double expires_at() const {
-    return std::max(transmissions_[flying_.oldest].sent_at, restarted_at_) + timer.timeout_s();
+    return std::max(transmissions_[flying_.oldest].sent_at, restarted_at_) + timer.timeout_s(thin());
   }
 
   void doubt_oldest_if_late(double now) {
@@ -295,7 +296,6 @@ class LossRecovery {
   double restarted_at_ = 0.0;
   double expired_at_ = 0.0;
   bool has_receipts_ = false;  // this switch gives some
-  bool told_ = false;          // and they say which rounds are over
 };
 
 }  // namespace fanin

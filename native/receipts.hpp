@@ -18,6 +18,9 @@ class Arrivals {
   std::uint32_t highest() const { return highest_; }
   std::uint32_t received() const { return received_; }
 
+  // Whether one of those that are told apart has not come, and is a hole.
+  bool incomplete() const { return (received_ | ((std::uint32_t{1} << (REORDER_THRESHOLD - 1)) - 1)) != ORDER_MASK; }
+
   // A transmission has arrived; whether it uncovers a hole that the worker has not been told of.
   bool take(std::uint32_t order) {
     const std::uint32_t ahead = order - highest_;

@@ -12,8 +12,12 @@ class RetransmissionTimer {
  public:
   double smoothed_s = 0.0;
   double path_s = 0.0;  // the longest round trip that no peer has a part in, fading; 0: not known
+  bool begun = false;   // something has come for a contribution, or nothing for a whole timeout
+  bool told = false;    // receipts say which rounds are over
 
-  void sample(double round_trip_s) {
+  // `idle`: of HELLO, which says nothing of the queues that contributions make.
+  void sample(double round_trip_s, bool idle = false) {
+    begun = begun || !idle;
     if (smoothed_s == 0.0) {
       smoothed_s = round_trip_s;
       variation_s_ = round_trip_s / 2;
@@ -31,9 +35,12 @@ class RetransmissionTimer {
     if (timeout_s() < MAX_TIMEOUT_S) ++backoff_;
   }
 
-  void progressed() { backoff_ = 0; }
+  void progressed() {
+    backoff_ = 0;
+    begun = true;
+  }
 
-  double patience_s(double more, bool told = false) const {
+  double patience_s(double more) const {
     if (smoothed_s == 0.0) return timeout_s();
     if (told) return std::min((PATHS_PER_TIMEOUT + more) * std::max(path_s, smoothed_s), MAX_TIMEOUT_S);
     double wait_s = smoothed_s + std::max(smoothed_s * PATIENCE_SHARE, 2 * variation_s_);
@@ -45,10 +52,15 @@ class RetransmissionTimer {
     return std::min(wait_s + more * trip_s, MAX_TIMEOUT_S);
   }
 
-  double timeout_s() const {
-    double timeout_s = smoothed_s == 0.0 ? INITIAL_TIMEOUT_S
-                                         : smoothed_s + std::max(GRANULARITY_S, double{VARIATION_FACTOR} * variation_s_);
+  // `thin`: hardly anything else flies.
+  double timeout_s(bool thin = false) const {
+    double timeout_s = smoothed_s + std::max(GRANULARITY_S, double{VARIATION_FACTOR} * variation_s_);
+    if (smoothed_s == 0.0)
+      timeout_s = INITIAL_TIMEOUT_S;
+    else if (told && path_s > 0.0)
+      timeout_s = thin ? 0.0 : smoothed_s;
     timeout_s = std::max(timeout_s, PATHS_PER_TIMEOUT * path_s);
+    if (!begun) timeout_s = std::max(timeout_s, FIRST_TIMEOUT_S);
     return std::min(std::ldexp(std::max(timeout_s, MIN_TIMEOUT_S), backoff_), MAX_TIMEOUT_S);
   }
 

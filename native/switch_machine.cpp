@@ -315,8 +315,9 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
   // The transmission's order. A result or an answer says as much as a receipt, and most of what comes in order says
   // nothing new: so a receipt goes out for a gap, for what was sent in vain, and now and then to measure the path.
   if (header.bitmap != 0) {
-    const bool uncovers = job.arrivals[header.worker].take(header.bitmap);
-    const bool due = uncovers || repeated || measures(header.bitmap);
+    Arrivals& arrivals = job.arrivals[header.worker];
+    const bool uncovers = arrivals.take(header.bitmap);
+    const bool due = uncovers || arrivals.incomplete() || repeated || measures(header.bitmap);
     if (!outcome.answered && !ascends && due) receipt(job, header, asked_bytes, repeated, source);
   }
   if (outcome.closed) {

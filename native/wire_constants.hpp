@@ -69,6 +69,7 @@ inline constexpr double BETA = 0.25;
 inline constexpr std::uint32_t VARIATION_FACTOR = 4;
 inline constexpr double GRANULARITY_S = 0.001;
 inline constexpr double INITIAL_TIMEOUT_S = 0.1;
+inline constexpr double FIRST_TIMEOUT_S = 0.03;
 inline constexpr double MIN_TIMEOUT_S = 0.01;
 inline constexpr double PATHS_PER_TIMEOUT = 2.0;
 inline constexpr double MAX_TIMEOUT_S = 1.0;

@@ -308,7 +308,7 @@ void WorkerMachine::State::welcome(const Parsed& packet, std::size_t bytes, doub
   const auto news = static_cast<Reason>(packet.header.contributors);
   if (news == Reason::branch_lost || news == Reason::branch_left) presence_.branch(news, now);
   if (!round_trip_s) return;  // it answers an earlier HELLO, and nobody knows how long that took
-  recovery_.timer.sample(*round_trip_s);
+  recovery_.timer.sample(*round_trip_s, true);
   path_round_trip(*round_trip_s, now);
 }
 

@@ -20,6 +20,9 @@ GRANULARITY_S = 0.001
 """G of RFC 6298: what a sleeping thread's wake-up can be off by."""
 INITIAL_TIMEOUT_S = 0.1
 """Before the first sample. RFC 6298 has 1 s for the Internet; a switch is in the same building."""
+FIRST_TIMEOUT_S = 0.03
+"""At least, until something has come for a contribution: HELLO has measured the path without the queues that the first
+windows of all flows fill at once. Longer, and a first window that overflows one of them and is lost costs more."""
 MIN_TIMEOUT_S = 0.01
 """RFC 6298 has 1 s; Linux TCP 0.2 s. Gap detection finds most losses, so only a tail loss waits for this."""
 PATHS_PER_TIMEOUT = 2.0
@@ -66,9 +69,17 @@ class RetransmissionTimer:
     """The longest round trip that no peer has a part in, fading; 0: not known."""
     backoff: int = 0
     """How many times the timeout has been doubled since the last progress."""
+    begun: bool = False
+    """Whether anything has come for a contribution, or none for a whole timeout."""
+    told: bool = False
+    """Whether receipts say which rounds are over."""
 
-    def sample(self, round_trip_s: float) -> None:
-        """Take in a round trip of a packet that was sent once (Karn; RFC 6298, section 3); undoes no doubling."""
+    def sample(self, round_trip_s: float, *, idle: bool = False) -> None:
+        """Take in a round trip of a packet that was sent once (Karn; RFC 6298, section 3); undoes no doubling.
+
+        `idle`: of HELLO, which says nothing of the queues that contributions make.
+        """
+        self.begun = self.begun or not idle
         if self.smoothed_s == 0.0:
             self.smoothed_s, self.variation_s = round_trip_s, round_trip_s / 2
         else:
@@ -87,17 +98,18 @@ class RetransmissionTimer:
     def progressed(self) -> None:
         """Something new arrived: silence is over, the doubling is undone."""
         self.backoff = 0
+        self.begun = True
 
-    def patience_s(self, more: float, *, told: bool = False) -> float:
+    def patience_s(self, more: float) -> float:
         """How long a result may be overdue, because a peer may be sending again, before the item is sent again.
 
         A peer's repetition takes a round trip of the path; round trips that peers have a part in would drive each
-        other's patience up. `more`: round trips on top. `told`: receipts say which rounds are over, so that waiting for
-        one is seldom in vain: as long as a timeout of the path.
+        other's patience up. `more`: round trips on top. Where receipts say which rounds are over, waiting for one is
+        seldom in vain: as long as a timeout of the path.
         """
         if self.smoothed_s == 0.0:
             return self.timeout_s()
-        if told:
+        if self.told:
             return min((PATHS_PER_TIMEOUT + more) * max(self.path_s, self.smoothed_s), MAX_TIMEOUT_S)
         wait_s = self.smoothed_s + max(self.smoothed_s * PATIENCE_SHARE, 2 * self.variation_s)
         trip_s = self.smoothed_s
@@ -106,11 +118,20 @@ class RetransmissionTimer:
             trip_s = min(trip_s, self.path_s)
         return min(wait_s + more * trip_s, MAX_TIMEOUT_S)
 
-    def timeout_s(self) -> float:
-        """How long to wait for a result before the contribution is sent again."""
+    def timeout_s(self, *, thin: bool = False) -> float:
+        """How long to wait for a result before the contribution is sent again. `thin`: hardly anything else flies.
+
+        Where receipts say which rounds are over, what is sent again is a question that costs one packet. So nobody's
+        lateness is waited for: not its variation, nor, where nothing else would show a loss, any of it. Timeouts that
+        grew with the repairs of peers made the end of a reduction over shards take longer than all before it.
+        """
         if self.smoothed_s == 0.0:
             timeout_s = INITIAL_TIMEOUT_S
+        elif self.told and self.path_s > 0.0:
+            timeout_s = 0.0 if thin else self.smoothed_s
         else:
             timeout_s = self.smoothed_s + max(GRANULARITY_S, VARIATION_FACTOR * self.variation_s)
         timeout_s = max(timeout_s, PATHS_PER_TIMEOUT * self.path_s)
+        if not self.begun:
+            timeout_s = max(timeout_s, FIRST_TIMEOUT_S)
         return min(max(timeout_s, MIN_TIMEOUT_S) * 2.0**self.backoff, MAX_TIMEOUT_S)

@@ -23,10 +23,11 @@ Rules of this file
   was the first to arrive, and then a receipt tells what else is missing. One more repetition for each such result
   would have the next one sent twice as well, and so on: nothing would be lost, nothing measured (Karn again), and
   every packet of the job would go out twice.
-* If nothing comes, a timer (fanin/protocol/timers.py; RFC 6298, section 5) sends the oldest one again, alone, and
-  doubles. One is enough: its receipt says what else is missing. Where the switch had it already, a peer is late.
-  Every other time it is the lowest item instead: of all workers' items the lowest one waits for none, so that workers
-  which wait for each other's results go on however many transmissions there are to try.
+* If nothing comes, a timer (fanin/protocol/timers.py; RFC 6298, section 5; where receipts tell of rounds, it waits for
+  no peer) sends the oldest one again, alone, and doubles. One is enough: its receipt says what else is missing. Where
+  the switch had it already, a peer is late. Every other time it is the lowest item instead: of all workers' items the
+  lowest one waits for none, so that workers which wait for each other's results go on however many transmissions there
+  are to try.
 * The flight is thin where no more than REORDER_THRESHOLD others fly: in a short transfer, and at the end of each. Three
   later results will not come there, so that one is evidence enough (THIN_REORDER_THRESHOLD), and what is in doubt is
   sent again at once: at most REORDER_THRESHOLD packets. For the last packet there is none but the timer, which does not
@@ -84,8 +85,8 @@ class LossRecovery:
         """The order number of the next transmission. Its lower 32 bits are on the wire, where 0 means none."""
         self._restarted_at = 0.0
         self._expired_at = 0.0
-        self._has_receipts = self._told = False
-        """Whether this switch gives any, and whether they say which rounds are over."""
+        self._has_receipts = False
+        """Whether this switch gives any."""
         self._transmissions: dict[int, Transmission] = {}
         self._flying: dict[int, None] = {}
         """Slots in order of their last transmission; those in doubt or waiting to be sent again are not in it."""
@@ -197,7 +198,7 @@ class LossRecovery:
             late.append(slot)
         for slot in late:
             del self._doubtful[slot]
-        if self._told:  # one asks for all: what comes back says which of the others are lost
+        if self.timer.told:  # one asks for all: what comes back says which of the others are lost
             self._doubtful.update(dict.fromkeys(late[1:], now + self._wait_s))
             del late[1:]
         return late
@@ -218,7 +219,7 @@ class LossRecovery:
 
         Returns the slots whose transmissions are lost, and the round trip of the path, if this measures one.
         """
-        self._has_receipts = True
+        self._has_receipts = self.timer.begun = True
         # Orders on the wire are 32 bits: both are taken as the latest ones, up to what was sent, that end in these.
         top = self.next_order - 1 - (self.next_order - 1 - highest & ORDER_MASK)
         answered = self.next_order - 1 - (self.next_order - 1 - told & ORDER_MASK)
@@ -258,7 +259,7 @@ class LossRecovery:
     @property
     def _wait_s(self) -> float:
         """How long a result may be overdue."""
-        return self.timer.patience_s(self._patience, told=self._told)
+        return self.timer.patience_s(self._patience)
 
     def settle(self, highest: int, closed: Callable[[int], bool], now: float) -> list[int]:
         """The switch says which rounds were over when order `highest` had come: what is overdue is lost, or a peer's.
@@ -266,7 +267,7 @@ class LossRecovery:
         The result of such a round, or its answer to what was sent by then, has left the switch before the receipt.
         Returns the slots whose results are lost.
         """
-        self._told = True
+        self.timer.told = True
         top = self.next_order - 1 - (self.next_order - 1 - highest & ORDER_MASK)
         over = [
             slot for slot in (*self._doubtful, *self._flying) if self._transmissions[slot].order <= top and closed(slot)
@@ -291,8 +292,13 @@ class LossRecovery:
         times = [*self._doubtful.values()][:1]
         oldest = next(iter(self._flying), None)
         if oldest is not None:
-            times.append(max(self._transmissions[oldest].sent_at, self._restarted_at) + self.timer.timeout_s())
+            times.append(self._expires_at(oldest))
         return min(times, default=None)
+
+    def _expires_at(self, oldest: int) -> float:
+        """When the timer does, which the oldest transmission and the last result have started."""
+        sent_at = self._transmissions[oldest].sent_at
+        return max(sent_at, self._restarted_at) + self.timer.timeout_s(thin=self._thin)
 
     def expire(self, now: float, lowest: int) -> tuple[int, bool] | None:
         """If the timer has expired: the slot to send again, and whether that is known to have arrived.
@@ -303,7 +309,7 @@ class LossRecovery:
         if oldest is None:
             return None
         transmission = self._transmissions[oldest]
-        if max(transmission.sent_at, self._restarted_at) + self.timer.timeout_s() > now:
+        if self._expires_at(oldest) > now:
             return None
         # Not if it was sent so recently that its result cannot be overdue.
         due = now - self.timer.patience_s(0.0)
@@ -313,6 +319,7 @@ class LossRecovery:
         if not self._thin or self.timeouts_in_a_row >= LINEAR_TIMEOUTS:
             self.timer.expired()
         self.timeouts_in_a_row += 1
+        self.timer.begun = True
         self.withdraw(oldest)
         self._restarted_at = self._expired_at = now
         return oldest, transmission.arrived

@@ -344,7 +344,7 @@ class WorkerMachine:
         if packet.contributors in (Reason.BRANCH_LOST, Reason.BRANCH_LEFT):
             self._presence.branch(Reason(packet.contributors), now)
         if round_trip_s is not None:
-            self._recovery.timer.sample(round_trip_s)
+            self._recovery.timer.sample(round_trip_s, idle=True)
             self._path_round_trip(round_trip_s, now)
         return None
 

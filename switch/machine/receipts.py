@@ -6,6 +6,9 @@ Rules of this file
   switch keeps the highest one that it has seen, and which of the 32 before that one have come.
 * An order that has not come once REORDER_THRESHOLD later ones have (RFC 9002, section 6.1.1; RFC 5681, section 3.2) is
   a hole. A contribution that uncovers one is answered by a RECEIPT, so that the worker, and no other, sends again.
+* So is every one while one of these 32 is missing. On such a path results are lost, too, and what has them repeated is
+  what a receipt says of rounds: with one in RECEIPT_EVERY a slot could wait for many round trips for that, and all
+  workers for the slot. A receipt has a thirtieth of a contribution's length.
 * So is one in RECEIPT_EVERY, which measures the path for its worker, queues and all, and no peers: results wait for
   peers, and what was sent twice measures nothing.
 * So is one that was here already while its round is open: nothing of this worker is missing, a peer is late.
@@ -35,6 +38,11 @@ class Arrivals:
         self.highest = 0
         self.received = ORDER_MASK
         """Bit i: whether order `highest` - 1 - i has come."""
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether one of those that are told apart has not come, and is a hole."""
+        return self.received | (1 << REORDER_THRESHOLD - 1) - 1 != ORDER_MASK
 
     def take(self, order: int) -> bool:
         """A transmission has arrived; whether it uncovers a hole that the worker has not been told of."""

@@ -408,9 +408,10 @@ class SwitchMachine:
         repeated = outcome.verdict is Verdict.DUPLICATE
         ascends = outcome.ascends and not (repeated and job.ascents.under_way(packet.slot, now))
         if order and outcome.verdict in (Verdict.ACCEPTED, Verdict.DUPLICATE):
-            uncovers = job.arrivals[packet.worker].take(order)
+            arrivals = job.arrivals[packet.worker]
+            uncovers = arrivals.take(order)
             # An answer acknowledges as well, and so will what the parent sends down: no receipt beside those.
-            due = uncovers or repeated or measures(order)
+            due = uncovers or arrivals.incomplete or repeated or measures(order)
             if outcome.answer is None and not ascends and due:
                 self._receipt(job, packet, repeated, source)
         if outcome.closed is not None:

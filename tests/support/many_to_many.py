@@ -34,6 +34,14 @@ class ManyToMany:
         slots = [round(self.spec.slots * self.spread.part(shard)) for shard in range(self.spread.shards)]
         self.specs = [dataclasses.replace(self.spec, slots=max(MIN_SHARE_SLOTS, each)) for each in slots]
         self.network = Playground(seed=seed)
+        # Before anybody speaks: HELLO measures the path.
+        self.links: list[SharedLink] = [
+            self.network.share(
+                [SHARDS_FROM + host, *(shard * hosts + host for shard in range(self.spread.shards) if host < hosts)],
+                link,
+            )
+            for host in range(self.spread.shards)
+        ]
         self.shards = []
         self.flows: dict[tuple[int, int], Any] = {}
         """By worker and shard."""
@@ -48,13 +56,6 @@ class ManyToMany:
                 )
                 self.flows[worker, shard] = flow
                 self.network.attach(shard * hosts + worker, flow)
-        self.links: list[SharedLink] = [
-            self.network.share(
-                [SHARDS_FROM + host, *(shard * hosts + host for shard in range(self.spread.shards) if host < hosts)],
-                link,
-            )
-            for host in range(self.spread.shards)
-        ]
         self.network.run_until(lambda: all(flow.ready for flow in self.flows.values()), limit_s=30)
 
     def all_reduce(self, inputs: list[Array], *, limit_s: float = 60.0, **given: Any) -> list[Array]:

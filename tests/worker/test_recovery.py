@@ -6,6 +6,7 @@ import pytest
 
 from fanin.host.machine.loss_recovery import LossRecovery
 from fanin.protocol.timers import (
+    FIRST_TIMEOUT_S,
     INITIAL_TIMEOUT_S,
     LINEAR_TIMEOUTS,
     MAX_TIMEOUT_S,
@@ -128,7 +129,7 @@ def test_what_a_peer_holds_up_is_waited_for_as_long_as_receipts_say_so() -> None
         assert recovery.settle(9, lambda slot: False, now) == []
         assert recovery.take_late(now) == []
     assert recovery.take_late(0.006) == []
-    assert recovery.take_late(0.005 + recovery.timer.patience_s(0.0, told=True)) == [0]
+    assert recovery.take_late(0.005 + recovery.timer.patience_s(0.0)) == [0]
 
 
 def test_of_what_is_in_doubt_one_asks_for_all() -> None:
@@ -247,6 +248,31 @@ def test_the_timeout_stays_within_its_bounds(round_trip_s: float) -> None:
         timer.sample(round_trip_s)
         assert MIN_TIMEOUT_S <= timer.timeout_s() <= MAX_TIMEOUT_S
     assert timer.timeout_s() >= min(round_trip_s, MAX_TIMEOUT_S)
+
+
+def test_before_anything_has_come_for_a_contribution_the_timer_knows_of_no_queues() -> None:
+    """The first windows of all flows fill them at once: every flow would send its first packet twice."""
+    recovery = LossRecovery()
+    recovery.timer.sample(0.001, idle=True)
+    sent(recovery, 0, 1)
+    assert recovery.deadline() == FIRST_TIMEOUT_S
+    recovery.receipt(1, 1, 0, 0.004)
+    assert recovery.deadline() == MIN_TIMEOUT_S
+
+
+def test_where_receipts_tell_of_rounds_the_timer_does_not_wait_for_peers() -> None:
+    """At 5 % loss over shards items took seven round trips of the path, and timers twenty: ends took longest."""
+    recovery = LossRecovery()
+    for round_trip_s in (0.1, 0.9):
+        recovery.timer.sample(round_trip_s)
+    recovery.timer.path_round_trip(0.02)
+    assert recovery.timer.timeout_s() > recovery.timer.smoothed_s + 0.2
+    recovery.settle(0, lambda slot: False, 1.0)
+    sent(recovery, *range(9), now=1.0)
+    assert recovery.deadline() == 1.0 + recovery.timer.smoothed_s
+    for slot in range(8):
+        recovery.finished(slot, 1.0)
+    assert recovery.deadline() == 1.0 + PATHS_PER_TIMEOUT * 0.02, "nothing else would show that it is lost"
 
 
 def test_the_timer_doubles_up_to_its_bound_and_progress_undoes_it() -> None:
