@@ -135,10 +135,10 @@ bool SlotRing::takes(const Facts& facts, const Contribution& given) const {
          facts.given_words == given.word_count && without_shift(facts.lanes) == without_shift(given.lanes);
 }
 
-// `last`: the round closes with this one, so its words are left in wire order.
+// `last`: the round closes with this one.
 void SlotRing::add(std::uint32_t slot, std::uint8_t* entry, const Contribution& given, bool last) const {
   Facts& facts = *reinterpret_cast<Facts*>(entry);
-  auto* const sum = reinterpret_cast<std::uint32_t*>(entry + head_bytes_);
+  std::uint8_t* const sum = entry + head_bytes_;
   std::uint8_t* const codes = entry + head_bytes_ - codes_bytes(given.code_count);
   const bool first = facts.contributors == 0;
   facts.contributors += given.contributors;
@@ -158,31 +158,20 @@ void SlotRing::add(std::uint32_t slot, std::uint8_t* entry, const Contribution& 
     if (last) finish_sums(slot, entry);
     return;
   }
-  if (first) {
-    if (last) {
-      std::memcpy(sum, given.words, given.word_count * WORD_BYTES);
-    } else {
-      store_words(sum, given.words, given.word_count);
-    }
-    return;
-  }
-  if (last) {
-    finish_words(sum, given.words, given.word_count);
-  } else {
+  if (first)
+    std::memcpy(sum, given.words, given.word_count * WORD_BYTES);
+  else
     add_words(sum, given.words, given.word_count);
-  }
 }
 
 void SlotRing::finish_sums(std::uint32_t slot, std::uint8_t* entry) const {
   Facts& facts = *reinterpret_cast<Facts*>(entry);
-  std::uint8_t* const words = entry + head_bytes_;
-  if (facts.lanes == 0) return to_wire(reinterpret_cast<std::uint32_t*>(words), facts.word_count);
+  if (facts.lanes == 0) return;  // they are
   const std::size_t given_bytes = std::size_t{facts.given_words} * WORD_BYTES;
-  const std::uint32_t shift = narrow_lanes(sums_at(slot), facts.lanes, given_bytes, words);
+  const std::uint32_t shift = narrow_lanes(sums_at(slot), facts.lanes, given_bytes, entry + head_bytes_);
   facts.lanes = lanes_of_result(facts.lanes, shift);
 }
 
-// The words are in wire order already.
 void SlotRing::close(std::uint32_t slot, Slot& state, std::uint8_t* entry) const {
   const Facts& facts = *reinterpret_cast<const Facts*>(entry);
   const Arrived& arrived = state.arrived()[place(state.open)];
@@ -216,7 +205,7 @@ std::optional<std::uint32_t> SlotRing::poke(std::uint32_t slot) {
   if (state.count == 0 || !due(state, state.count)) return std::nullopt;
   const std::uint32_t number = state.open;
   std::uint8_t* const entry = entry_at(slot, number);
-  if (reinterpret_cast<const Facts*>(entry)->in_wire_order != 0) return std::nullopt;  // a leaf's, complete before
+  if (reinterpret_cast<const Facts*>(entry)->finished != 0) return std::nullopt;  // a leaf's, complete before
   finish_sums(slot, entry);
   if (uplink_) {
     make_contribution(slot, state, entry);
@@ -226,10 +215,10 @@ std::optional<std::uint32_t> SlotRing::poke(std::uint32_t slot) {
   return number;
 }
 
-// The words are in wire order already. What stands in the entry is from here on what goes up, until the result comes.
+// What stands in the entry is from here on what goes up, until the result comes.
 void SlotRing::make_contribution(std::uint32_t slot, Slot& state, std::uint8_t* entry) const {
   Facts& facts = *reinterpret_cast<Facts*>(entry);
-  facts.in_wire_order = 1;
+  facts.finished = 1;
   std::uint8_t* const image = entry + head_bytes_ - codes_bytes(facts.code_count) - HEADER_BYTES;
   store_header(image, {.kind = Kind::contribution,
                        .job = uplink_->job,
@@ -257,7 +246,7 @@ bool SlotRing::descend(std::uint32_t slot, std::uint32_t number, const Contribut
   facts = {.signature = given.signature,
            .contributors = given.contributors,
            .code_count = static_cast<std::uint16_t>(given.code_count),
-           .in_wire_order = 0,
+           .finished = 0,
            .lanes = given.lanes,
            .word_count = given.word_count,
            .queue_mark = 0,

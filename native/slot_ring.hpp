@@ -13,7 +13,7 @@
 // A round whose lanes are added up one by one (fanin/numerics/wide_sums.py) has no words while it is open. Its accumulators
 // are the slot's, since a slot has one open round; they are narrowed to where the words stand when it closes or goes up.
 //
-// Words are in host order while the round is open and in wire order once it has closed; codes always in wire order.
+// Words and codes are in wire order, while the round is open too: what one worker alone contributes is copied, and that is all.
 #pragma once
 
 #include <cstdint>
@@ -124,7 +124,7 @@ class SlotRing {
     std::uint32_t signature;  // of contributions; while there is none, the first that a pass has said
     std::uint32_t contributors;
     std::uint16_t code_count;
-    std::uint8_t in_wire_order;  // the words are, though the round is open: a leaf's, complete
+    std::uint8_t finished;  // finish_sums was called, though the round is open: a leaf's, complete
     std::uint8_t lanes;          // of a round that is closed, or has gone up: its words'; else its contributions', no shift
     std::uint32_t word_count;    // of the result
     std::uint32_t queue_mark;
@@ -151,7 +151,7 @@ class SlotRing {
   void make_contribution(std::uint32_t slot, Slot& state, std::uint8_t* entry) const;
   bool takes(const Facts& facts, const Contribution& given) const;
   void add(std::uint32_t slot, std::uint8_t* entry, const Contribution& given, bool last) const;
-  // The sums as they are sent, where `add` has not left them so.
+  // Narrows accumulators to the words that are sent.
   void finish_sums(std::uint32_t slot, std::uint8_t* entry) const;
   LaneSums sums_at(std::uint32_t slot) const {
     return {sums_.get() + slot * sums_bytes_, accumulator_bytes_};
