@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fanin.numerics.reduction import Reduction
+from fanin.numerics.reduction import Brief, Reduction
 from fanin.protocol.events import SwitchEvent, WorkerEvent
 from fanin.protocol.job import JobSpec, ParentRoute, Uplink
 
@@ -265,9 +265,7 @@ class WorkerEngine:
     def submit(self, reduction: Reduction) -> int:
         """Send what the window takes, from the calling thread, and return the ticket. Keeps `reduction` until done."""
 
-    def sum_in_place(
-        self, address: int, count: int, element: int, lanes: int, tag: int, timeout_s: float, owner: object
-    ) -> int:
+    def at_once(self, brief: Brief, timeout_s: float, owner: object) -> int:
         """One call without the GIL; signals are seen."""
 
     def begin(self, base: int) -> None: ...
