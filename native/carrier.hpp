@@ -4,7 +4,8 @@
 // bypasses, which reach some peers at less cost (shared memory, between processes of one machine). Datagrams have the same
 // bytes whatever carries them, so the machines know nothing of carriers. Rules of the flows:
 //
-// * A datagram goes by the first bypass that has room for it, otherwise by the base carrier. Nothing waits for room.
+// * A datagram goes by the first bypass that reaches its destination and has room for it, otherwise by the base carrier: of
+//   the destinations of a result, some by this and some by that. Nothing waits for room.
 // * HELLO goes by the base carrier, since it has to prove that path; so does what is overdue, since that wakes the switch and
 //   depends on nothing that other processes may have done to a bypass.
 // * A thread that polls descriptors sleeps in poll and is woken by the base carrier, with an empty datagram (a doorbell). One
@@ -125,8 +126,9 @@ class SwitchCarrier {
  public:
   virtual ~SwitchCarrier() = default;
 
-  // Sends a train to every destination: all of it, or false, and the next carrier sends all of it again.
-  virtual bool carry(std::uint16_t job, std::span<const Address> destinations, std::span<iovec> train) = 0;
+  // Sends a train to those destinations that it reaches, which it moves to the front, and returns how many these are. 0 also
+  // where there was no room for all of the train: the next carrier sends all of it again.
+  virtual std::size_t carry(std::uint16_t job, std::span<Address> destinations, std::span<iovec> train) = 0;
   virtual void idle() {}  // there is nothing more to read: who sleeps while results lie there is woken now
 
   // --- what is offered to the workers of a job; the base carrier is told by its port ---

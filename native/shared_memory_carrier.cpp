@@ -141,25 +141,30 @@ class SharedMemorySwitch final : public SwitchBypass {
  public:
   explicit SharedMemorySwitch(CarrierHost& host) : host_(host) {}
 
-  // Once for all, if that is where all of them are and have left room.
-  bool carry(std::uint16_t job, std::span<const Address> destinations, std::span<iovec> train) override {
+  // Once for all who are here, if they have left room.
+  std::size_t carry(std::uint16_t job, std::span<Address> destinations, std::span<iovec> train) override {
     const auto found = segments_.find(job);
-    if (found == segments_.end()) return false;
+    if (found == segments_.end()) return 0;
     SharedMemory& memory = found->second.memory;
+    const auto& readers = found->second.readers;
+    const std::uint32_t attached = memory.attached();
     std::uint32_t mask = 0;
-    for (const Address number : destinations) {
-      const auto readers = found->second.readers.find(number);
+    const auto elsewhere = std::ranges::partition(destinations, [&](Address number) {
+      const auto reads = readers.find(number);
       // A parent's index of a job is not ours: what goes up never goes through a segment of that index.
-      if (readers == found->second.readers.end() || readers->second == 0 || host_.is_parent(number)) return false;
-      mask |= readers->second;
-    }
+      if (reads == readers.end() || reads->second == 0 || (reads->second & ~attached) != 0 || host_.is_parent(number))
+        return false;
+      mask |= reads->second;
+      return true;
+    });
+    if (mask == 0) return 0;
     for (const iovec& datagram : train) {
       // What has gone out already goes out again by the next carrier: the protocol copes with duplicates.
-      if (!memory.publish({static_cast<const std::uint8_t*>(datagram.iov_base), datagram.iov_len}, mask)) return false;
+      if (!memory.publish({static_cast<const std::uint8_t*>(datagram.iov_base), datagram.iov_len}, mask)) return 0;
       ++counters_.out;
     }
     if (memory.announces()) announce(job, memory);
-    return true;
+    return destinations.size() - elsewhere.size();
   }
 
   void idle() override {

@@ -116,7 +116,7 @@ void WorkerFlow::start() {
 // While somebody drives, that thread says who sleeps. Waking too many does no harm.
 bool WorkerFlow::turn(bool woken) {
   if (closing_.load()) return false;
-  if (woken) poller_.look();
+  if (woken && poller_.has_own_news()) poller_.look();  // of its socket `pump` finds out
   if (!driven_.load()) count_as_awake();
   const bool drained = pump(true);
   if (driven_.load()) {  // what it waits for may have come in here, or it may count as awake by mistake
@@ -207,14 +207,19 @@ void WorkerFlow::wait_for_packets(const std::function<bool()>& finished, double 
 // Gives the processor to others for a moment, on the chance that the result comes meanwhile: where a round trip takes
 // less than going to sleep and being woken, that is the quicker way. Only bypasses can be looked at without a system call.
 bool WorkerFlow::linger() {
-  const double until = monotonic_now() + LINGER_S;
+  const auto has_more = [this] {
+    const std::lock_guard lock(turnstile_);
+    return std::ranges::any_of(bypasses_, [](const WorkerCarrier* bypass) { return bypass->has_more(); });
+  };
+  if (!bell_ || !lingering_.pays()) return false;
+  const double until = monotonic_now() + Lingering::FOR_S;
+  bool came = false;
   do {
     sched_yield();
-    const std::lock_guard lock(turnstile_);
-    if (bypasses_.empty()) return false;
-    if (std::ranges::any_of(bypasses_, [](const WorkerCarrier* bypass) { return bypass->has_more(); })) return true;
-  } while (monotonic_now() < until);
-  return false;
+    came = has_more();
+  } while (!came && monotonic_now() < until);
+  lingering_.ended(came);
+  return came;
 }
 
 bool WorkerFlow::may_sleep(Sleep how) {
