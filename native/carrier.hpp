@@ -22,6 +22,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -78,6 +79,8 @@ class WorkerCarrier {
 
   // Room for one datagram of `bytes`, empty when there is none now. The base carrier always has room.
   virtual std::span<std::uint8_t> reserve(std::size_t bytes) = 0;
+  // The same so many bytes behind the start of SwitchCarrier::images; empty where there are none, or no room.
+  virtual std::span<std::uint8_t> reserve_image(std::size_t, std::size_t) { return {}; }
   virtual void commit(std::size_t bytes) = 0;  // it is complete in the span last reserved
   // What was committed is on its way. True: the switch may sleep where this carrier does not wake it.
   virtual bool flush() = 0;
@@ -134,6 +137,9 @@ class SwitchCarrier {
   // --- what is offered to the workers of a job; the base carrier is told by its port ---
   virtual std::uint64_t offer_bytes(const JobSpec&) const { return 0; }  // memory that an offer takes; 0: makes none
   virtual std::string offer(const JobSpec&) { return ""; }               // where they find it; throws std::system_error
+  // Memory of what was offered, for the images of the job's results (SlotRing::use_images): they need not be copied then.
+  // Null: none.
+  virtual std::shared_ptr<std::uint8_t> images(std::uint16_t) { return nullptr; }
   virtual void withdraw(std::uint16_t) {}
   virtual void joined(Address, std::uint16_t) {}        // a WELCOME is about to go there
   virtual void gone(std::uint16_t, std::uint32_t) {}    // a worker does not read any more

@@ -262,7 +262,9 @@ std::string SwitchFlow::offer_bypass(const JobSpec& spec) {
   SwitchBypass* const bypass = offering(spec);
   if (bypass == nullptr || !machine_.hold(spec.job, bypass->offer_bytes(spec))) return "";
   try {
-    return bypass->offer(spec);
+    std::string told = bypass->offer(spec);
+    if (const std::shared_ptr<std::uint8_t> images = bypass->images(spec.job)) machine_.use_images(spec.job, images);
+    return told;
   } catch (const std::system_error&) {  // no memory to be had for it: the base carrier does
     machine_.hold(spec.job, 0);
     return "";

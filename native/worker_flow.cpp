@@ -7,13 +7,14 @@
 #include <cmath>
 
 #include "packet.hpp"
+#include "slot_ring.hpp"
 
 namespace fanin {
 
 // Where the machine writes its packets: the first carrier that has room.
 class WorkerFlow::Outbox final : public WorkerSink {
  public:
-  explicit Outbox(WorkerFlow& flow) : flow_(flow) {}
+  Outbox(WorkerFlow& flow, const JobSpec& spec) : flow_(flow), spec_(spec) {}
 
   // By the base carrier alone: what has waited, as that wakes the switch and depends on nothing that others may have done
   // to a bypass; and everything until the switch has answered a HELLO, which has to prove the path.
@@ -32,6 +33,19 @@ class WorkerFlow::Outbox final : public WorkerSink {
     return reserved_->reserve(bytes);
   }
 
+  std::span<std::uint8_t> reserve_sole(std::uint32_t slot, std::uint32_t base, std::size_t bytes) override {
+    if (bypassing_) {
+      const std::size_t at = SlotRing::words_at(spec_, slot, base) - HEADER_BYTES;
+      for (WorkerCarrier* const bypass : flow_.bypasses_) {
+        const std::span<std::uint8_t> room = bypass->reserve_image(at, bytes);
+        if (room.empty()) continue;
+        reserved_ = bypass;
+        return room;
+      }
+    }
+    return reserve(bytes);
+  }
+
   void commit(std::size_t bytes) override { reserved_->commit(bytes); }
 
   void flush() {
@@ -43,6 +57,7 @@ class WorkerFlow::Outbox final : public WorkerSink {
 
  private:
   WorkerFlow& flow_;
+  const JobSpec spec_;
   WorkerCarrier* reserved_ = nullptr;
   bool bypassing_ = false;
 };
@@ -93,7 +108,7 @@ WorkerFlow::WorkerFlow(const JobSpec& spec, const WorkerPath& path, std::uint32_
     : listener_(std::move(listener)),
       base_(BASE.open_worker(path)),
       machine_(spec, path.worker, SWITCH, path.token, flow, flow_count, connect_timeout_s, newcomer),
-      outbox_(std::make_unique<Outbox>(*this)),
+      outbox_(std::make_unique<Outbox>(*this, spec)),
       intake_(std::make_unique<Intake>(*this, spec)),
       my_bit_(std::uint32_t{1} << path.worker) {
   poller_.watch(base_->fd(), SWITCH);
