@@ -100,20 +100,12 @@ def switch_rows(implementation: str) -> list[Row]:
     assert _native.use_kernels(implementation)
     words = np.random.default_rng(1).integers(0, 1 << 32, ELEMENTS, np.uint32)
     words_be = words.astype(">u4").view(np.uint8)
-    total = np.empty_like(words)
-    _native.store_words(total, words_be)
+    total = words_be.copy()
     _native.add_words(total, words_be)
-    assert (total == words + words).all()
-    _native.finish_words(total, words_be)
-    assert (total.view(">u4") == words * np.uint32(3)).all()
+    assert (total.view(">u4") == words + words).all()
     assert _native.crc32(words_be[:8192]) == _native.crc32(words_be[4096:8192], _native.crc32(words_be[:4096]))
-    kernels = {"store_words": _native.store_words, "add_words": _native.add_words}
-    kernels["finish_words"] = _native.finish_words
     return [
-        *(
-            Row(name, 32, implementation, _with(implementation, partial(kernel, total, words_be)), [])
-            for name, kernel in kernels.items()
-        ),
+        Row("add_words", 32, implementation, _with(implementation, partial(_native.add_words, total, words_be)), []),
         Row("crc32", 32, implementation, _with(implementation, partial(_native.crc32, words_be)), []),
     ]
 

@@ -117,7 +117,7 @@ class CarrierRig final : private CarrierHost {
       train.push_back({const_cast<char*>(datagram.data()), datagram.size()});
     std::vector<Address> numbers;
     for (const std::uint32_t worker : workers) numbers.push_back(sources_.at(worker));
-    return at_the_switch().carry(spec_.job, numbers, train);
+    return at_the_switch().carry(spec_.job, numbers, train) == numbers.size();
   }
 
   void idle() { at_the_switch().idle(); }

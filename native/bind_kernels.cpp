@@ -90,12 +90,9 @@ Residual::value_type residual_after(const FixedPoint& codec, const Bytes& x, con
   return after;
 }
 
-using AddWords = void (*)(std::uint32_t*, const std::uint8_t*, std::size_t);
-
-template <AddWords add>
-void on_words(Words& sum, const Bytes& in) {
-  require(sum.size() * 4 == in.size(), "sum and in differ in length");
-  add(sum.mutable_data(), in.data(), static_cast<std::size_t>(sum.size()));
+void add(Bytes& sum_be, const Bytes& in_be) {
+  require(sum_be.size() == in_be.size() && in_be.size() % 4 == 0, "sum and words differ in length");
+  add_words(sum_be.mutable_data(), in_be.data(), static_cast<std::size_t>(in_be.size()) / 4);
 }
 
 // Accumulators of contributions of so many words, as tests see them; `bytes_each` of them is 2 or 4.
@@ -209,16 +206,11 @@ void bind_kernels(py::module_& module) {
   bind_gradient_kernels(module);
   bind_codec(module);
   bind_exact(module);
-  module.def("store_words", &on_words<&store_words>, py::arg("sum").noconvert(), py::arg("words_be"));
-  module.def("add_words", &on_words<&add_words>, py::arg("sum").noconvert(), py::arg("words_be"));
-  module.def("finish_words", &on_words<&finish_words>, py::arg("sum").noconvert(), py::arg("words_be"));
+  module.def("add_words", &add, py::arg("sum_be").noconvert(), py::arg("words_be"));
   module.def("accumulate_lanes", &accumulate, py::arg("sums").noconvert(), py::arg("bytes_each"), py::arg("lanes"),
              py::arg("words_be"), py::arg("first"));
   module.def("narrow_lanes", &narrow, py::arg("sums").noconvert(), py::arg("bytes_each"), py::arg("lanes"),
              py::arg("words_be").noconvert());
-  module.def(
-      "to_wire", [](Words& sum) { to_wire(sum.mutable_data(), static_cast<std::size_t>(sum.size())); },
-      py::arg("sum").noconvert());
   module.def(
       "max_codes",
       [](Bytes& codes_be, const Bytes& in_be) {

@@ -76,16 +76,8 @@ class BoundWorkerEngine {
     return done && engine().done(ticket);
   }
 
-  std::uint64_t sum_in_place(std::uintptr_t address, std::uint64_t count, int element, std::uint32_t lanes,
-                             std::uint8_t tag, double timeout_s, py::object owner) {
-    auto* const memory = reinterpret_cast<std::uint8_t*>(address);
-    const Reduction reduction{.source = memory,
-                              .destination = memory,
-                              .count = count,
-                              .element = element_from_python(element),
-                              .lanes = lanes,
-                              .keep_count = count,
-                              .tag = tag};
+  std::uint64_t at_once(const py::tuple& brief, double timeout_s, py::object owner) {
+    const Reduction reduction = reduction_from_brief(brief);
     const double slice_s = std::min(bounded(timeout_s), SIGNAL_INTERVAL_S);
     const std::uint64_t unfinished = submitted([&] {
       const std::uint64_t ticket = engine().submit(reduction);
@@ -245,8 +237,7 @@ void bind_engine(py::module_& module) {
       .def_property_readonly("trouble", [](Bound& self) { return self.engine().trouble(); })
       .def("start", [](Bound& self) { self.engine().start(); })
       .def("submit", &Bound::submit, py::arg("reduction"))
-      .def("sum_in_place", &Bound::sum_in_place, py::arg("address"), py::arg("count"), py::arg("element"),
-           py::arg("lanes"), py::arg("tag"), py::arg("timeout_s"), py::arg("owner"))
+      .def("at_once", &Bound::at_once, py::arg("brief"), py::arg("timeout_s"), py::arg("owner"))
       .def("begin", &Bound::begin, py::arg("base"))
       .def("wait", &Bound::wait, py::arg("ticket"), py::arg("timeout_s"))
       .def("done", &Bound::done, py::arg("ticket"))

@@ -4,7 +4,8 @@
 // bypasses, which reach some peers at less cost (shared memory, between processes of one machine). Datagrams have the same
 // bytes whatever carries them, so the machines know nothing of carriers. Rules of the flows:
 //
-// * A datagram goes by the first bypass that has room for it, otherwise by the base carrier. Nothing waits for room.
+// * A datagram goes by the first bypass that reaches its destination and has room for it, otherwise by the base carrier: of
+//   the destinations of a result, some by this and some by that. Nothing waits for room.
 // * HELLO goes by the base carrier, since it has to prove that path; so does what is overdue, since that wakes the switch and
 //   depends on nothing that other processes may have done to a bypass.
 // * A thread that polls descriptors sleeps in poll and is woken by the base carrier, with an empty datagram (a doorbell). One
@@ -21,6 +22,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -77,6 +79,8 @@ class WorkerCarrier {
 
   // Room for one datagram of `bytes`, empty when there is none now. The base carrier always has room.
   virtual std::span<std::uint8_t> reserve(std::size_t bytes) = 0;
+  // The same so many bytes behind the start of SwitchCarrier::images; empty where there are none, or no room.
+  virtual std::span<std::uint8_t> reserve_image(std::size_t, std::size_t) { return {}; }
   virtual void commit(std::size_t bytes) = 0;  // it is complete in the span last reserved
   // What was committed is on its way. True: the switch may sleep where this carrier does not wake it.
   virtual bool flush() = 0;
@@ -125,13 +129,17 @@ class SwitchCarrier {
  public:
   virtual ~SwitchCarrier() = default;
 
-  // Sends a train to every destination: all of it, or false, and the next carrier sends all of it again.
-  virtual bool carry(std::uint16_t job, std::span<const Address> destinations, std::span<iovec> train) = 0;
+  // Sends a train to those destinations that it reaches, which it moves to the front, and returns how many these are. 0 also
+  // where there was no room for all of the train: the next carrier sends all of it again.
+  virtual std::size_t carry(std::uint16_t job, std::span<Address> destinations, std::span<iovec> train) = 0;
   virtual void idle() {}  // there is nothing more to read: who sleeps while results lie there is woken now
 
   // --- what is offered to the workers of a job; the base carrier is told by its port ---
   virtual std::uint64_t offer_bytes(const JobSpec&) const { return 0; }  // memory that an offer takes; 0: makes none
   virtual std::string offer(const JobSpec&) { return ""; }               // where they find it; throws std::system_error
+  // Memory of what was offered, for the images of the job's results (SlotRing::use_images): they need not be copied then.
+  // Null: none.
+  virtual std::shared_ptr<std::uint8_t> images(std::uint16_t) { return nullptr; }
   virtual void withdraw(std::uint16_t) {}
   virtual void joined(Address, std::uint16_t) {}        // a WELCOME is about to go there
   virtual void gone(std::uint16_t, std::uint32_t) {}    // a worker does not read any more

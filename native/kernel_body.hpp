@@ -368,8 +368,7 @@ struct KernelBody : KernelLoops<Simd> {
 
   static constexpr KernelTable table(const char* name, decltype(&fanin::crc32) crc32) {
     return {name, scale_codes, quantize, dequantize, dequantize_narrowed, update_residual,
-            Loops::store_words, Loops::add_words, Loops::finish_words, Loops::to_wire,
-            LaneLoops<Simd>::accumulate, LaneLoops<Simd>::narrow,
+            Loops::add_words, LaneLoops<Simd>::accumulate, LaneLoops<Simd>::narrow,
             ExactLoops<Simd>::encode, ExactLoops<Simd>::residual, ExactLoops<Simd>::decode, crc32};
   }
 };

@@ -39,17 +39,8 @@ struct KernelLoops {
     return __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? __builtin_bswap32(value) : value;
   }
 
-  static void store_words(std::uint32_t* sum, const std::uint8_t* in, Size n) {
-    for (Size i = 0; i < n; ++i) sum[i] = get_word(in, i);
-  }
-  static void add_words(std::uint32_t* sum, const std::uint8_t* in, Size n) {
-    for (Size i = 0; i < n; ++i) sum[i] += get_word(in, i);
-  }
-  static void finish_words(std::uint32_t* sum, const std::uint8_t* in, Size n) {
-    for (Size i = 0; i < n; ++i) sum[i] = swap(sum[i] + get_word(in, i));
-  }
-  static void to_wire(std::uint32_t* sum, Size n) {
-    for (Size i = 0; i < n; ++i) sum[i] = swap(sum[i]);
+  static void add_words(std::uint8_t* __restrict sum_be, const std::uint8_t* __restrict in_be, Size n) {
+    for (Size i = 0; i < n; ++i) put_word(sum_be, i, get_word(sum_be, i) + get_word(in_be, i));
   }
 
   // ---- integers: one word each, extended and truncated

@@ -41,10 +41,7 @@ struct KernelTable {
   decltype(&fanin::dequantize) dequantize;
   decltype(&fanin::dequantize_narrowed) dequantize_narrowed;
   decltype(&fanin::update_residual) update_residual;
-  decltype(&fanin::store_words) store_words;
   decltype(&fanin::add_words) add_words;
-  decltype(&fanin::finish_words) finish_words;
-  decltype(&fanin::to_wire) to_wire;
   decltype(&fanin::accumulate_lanes) accumulate_lanes;
   decltype(&fanin::narrow_lanes) narrow_lanes;
   decltype(&fanin::exact_encode) exact_encode;

@@ -202,13 +202,7 @@ void exact_decode(const Parts& parts, Operator with, double divisor, std::size_t
   kernels().exact_decode(parts, with, divisor, skip, keep, out);
 }
 
-void store_words(std::uint32_t* sum, const std::uint8_t* in, std::size_t n) { kernels().store_words(sum, in, n); }
-
-void add_words(std::uint32_t* sum, const std::uint8_t* in, std::size_t n) { kernels().add_words(sum, in, n); }
-
-void finish_words(std::uint32_t* sum, const std::uint8_t* in, std::size_t n) { kernels().finish_words(sum, in, n); }
-
-void to_wire(std::uint32_t* sum, std::size_t n) { kernels().to_wire(sum, n); }
+void add_words(std::uint8_t* sum_be, const std::uint8_t* in_be, std::size_t n) { kernels().add_words(sum_be, in_be, n); }
 
 void accumulate_lanes(const LaneSums& sums, std::uint8_t lanes, const std::uint8_t* in, std::size_t bytes, bool first) {
   kernels().accumulate_lanes(sums, lanes, in, bytes, first);

@@ -2,7 +2,7 @@
 // fanin/numerics/fixed_point.py the readable twin; both agree with this bit for bit.
 //
 // Every function takes unaligned buffers, allocates nothing and reads and writes no byte beyond what it is given.
-// `words` on the host side are in wire order (big-endian); a switch's sums are in host order until they are finished.
+// `words` are in wire order (big-endian), at the switch too.
 #pragma once
 
 #include <cstddef>
@@ -91,11 +91,8 @@ struct Parts {
 // Writes elements [skip, skip + keep) of the result to `out`.
 void exact_decode(const Parts& parts, Operator with, double divisor, std::size_t skip, std::size_t keep, void* out);
 
-// The switch. `in` is in wire order; `sum` is `n` words in host order; all sums wrap around.
-void store_words(std::uint32_t* sum, const std::uint8_t* in, std::size_t n);   // sum = in
-void add_words(std::uint32_t* sum, const std::uint8_t* in, std::size_t n);     // sum += in
-void finish_words(std::uint32_t* sum, const std::uint8_t* in, std::size_t n);  // sum += in, left in wire order
-void to_wire(std::uint32_t* sum, std::size_t n);                               // sum from host to wire order
+// The switch: sum += in, `n` words each, which do not overlap. Sums wrap around.
+void add_words(std::uint8_t* sum_be, const std::uint8_t* in_be, std::size_t n);
 
 // Accumulators, one for each lane, of 16 or 32 bits, which wrap around. They are in planes: of lanes of U bits, plane p holds
 // lanes p, p + 8/U, p + 16/U, ..., one for each byte of the words.

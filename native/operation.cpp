@@ -7,10 +7,13 @@
 
 #include "kernels.hpp"
 #include "packet.hpp"
+#include "streaming.hpp"
 
 namespace fanin {
 
 namespace {
+
+constexpr std::size_t STREAMED_BYTES = 4 << 20;  // results from here on do not stay in caches until they are used
 
 void check(const Reduction& asked, const WordCodec& codec, const JobSpec& spec) {
   if (asked.lanes != EXACT && asked.with != Operator::sum)
@@ -100,6 +103,12 @@ bool Operation::passes(std::uint64_t item) const {
   return own(Range{at.start, at.start + at.count}).count() == 0;
 }
 
+bool Operation::is_sole(std::uint64_t item) const {
+  if (!owned() || !carries_words(item)) return false;
+  const PacketSpan at = codec_->span(packet(words_chunk(item)));
+  return own(Range{at.start, at.start + at.count}).count() == at.count;
+}
+
 bool Operation::keeps(std::uint64_t item) const {
   if (!carries_words(item) || forecasts) return true;
   const Range wanted = kept(codec_->span(packet(words_chunk(item))));
@@ -133,9 +142,27 @@ void Operation::store(std::uint64_t chunk, const std::uint16_t* agreed, const st
   if (collected == nullptr) return;
   const Range wanted = kept(at);
   const Range mine = owned() ? own(wanted) : Range{wanted.first, wanted.first};
-  for (const Range& part : {Range{wanted.first, mine.first}, Range{mine.last, wanted.last}})
-    if (part.count() != 0)
-      codec_->decode_narrowed(collected, at.count, codes(agreed), contributors, asked_.divisor, shift, place(at, part));
+  for (const Range& part : {Range{wanted.first, mine.first}, Range{mine.last, wanted.last}}) {
+    if (part.count() == 0) continue;
+    const Kept there = place(at, part);
+    if (!streams()) {
+      codec_->decode_narrowed(collected, at.count, codes(agreed), contributors, asked_.divisor, shift, there);
+      continue;
+    }
+    thread_local std::vector<std::uint8_t> near;
+    const std::size_t bytes = there.count * element_bytes(asked_.element);
+    if (near.size() < bytes) near.resize(bytes);
+    codec_->decode_narrowed(collected, at.count, codes(agreed), contributors, asked_.divisor, shift,
+                            {there.skip, there.count, near.data()});
+    stream_copy(there.out, near.data(), bytes);
+  }
+}
+
+// What is summed in place is in the caches, as it was read a window before.
+bool Operation::streams() const {
+  const std::size_t size = element_bytes(asked_.element);
+  const bool in_place = !owned() && asked_.destination == asked_.source + asked_.keep_first * size;
+  return asked_.keep_count * size >= STREAMED_BYTES && !in_place;
 }
 
 void Operation::store_zeros(std::uint64_t chunk) {

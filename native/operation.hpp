@@ -35,6 +35,8 @@ class Operation {
   bool owned() const { return asked_.owned; }
   // Whether this worker contributes nothing to the item.
   bool passes(std::uint64_t item) const;
+  // Whether nobody else contributes anything to it.
+  bool is_sole(std::uint64_t item) const;
   // Whether the words of the item's result are needed here.
   bool keeps(std::uint64_t item) const;
   Shape shape() const { return {asked_.count, asked_.element, codec_->number}; }
@@ -83,6 +85,7 @@ class Operation {
   };
   // Of elements [first, last): those that are this worker's own; an empty range is at an end of that.
   Range own(Range of) const;
+  bool streams() const;  // whether results are written past the caches
   Range kept(const PacketSpan& at) const;
   // Where elements of a packet go.
   Kept place(const PacketSpan& at, Range elements) const;

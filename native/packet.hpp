@@ -133,7 +133,9 @@ inline Parsed parse(std::span<const std::uint8_t> datagram) {
   if (datagram.size() < HEADER_BYTES) return refused(Reason::too_short);
   std::uint8_t head[HEADER_BYTES];
   std::memcpy(head, datagram.data(), HEADER_BYTES);
-  std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler must not read the datagram again instead
+  // The compiler must not read the datagram again instead; and words that are read later are not older than the header.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
   if (load_be16(head + OFFSET_MAGIC) != MAGIC) return refused(Reason::bad_magic);
   parsed.header = load_header(head);
   if (head[OFFSET_VERSION] != VERSION) return refused(Reason::version);

@@ -54,7 +54,10 @@ std::span<const epoll_event> Poller::wait_for(int timeout_ms) {
   const int count = epoll_wait(epoll_, events_, MAX_EVENTS, timeout_ms);
   if (count < 0) return {};  // EINTR: the caller's loop comes back
   for (int i = 0; i < count; ++i) {
-    if (events_[i].data.u64 == BELL) bell_.silence();
+    if (events_[i].data.u64 == BELL) {
+      rung_.store(false);  // before reading: who rings meanwhile is heard
+      bell_.silence();
+    }
     if (events_[i].data.u64 == ALARM) {
       alarm_s_.store(0.0);  // before reading: a new alarm set meanwhile stays
       std::uint64_t value;
@@ -62,6 +65,11 @@ std::span<const epoll_event> Poller::wait_for(int timeout_ms) {
     }
   }
   return {events_, static_cast<std::size_t>(count)};
+}
+
+bool Poller::has_own_news() const {
+  const double alarm_s = alarm_s_.load();
+  return rung_.load() || (alarm_s != 0.0 && alarm_s <= monotonic_now());
 }
 
 void Poller::alarm_at(std::optional<double> when) {

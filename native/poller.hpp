@@ -33,10 +33,15 @@ class Poller {
   std::span<const epoll_event> wait() { return wait_for(-1); }
   // The same, of what has happened by now.
   std::span<const epoll_event> look() { return wait_for(0); }
+  // Whether the bell or the alarm has something to say: who watches `fd` and has found it readable need not look otherwise.
+  bool has_own_news() const;
   // Readable when `wait` would return at once: what another poller can watch.
   int fd() const { return epoll_; }
   // From any thread.
-  void ring() { bell_.ring(); }
+  void ring() {
+    rung_.store(true);
+    bell_.ring();
+  }
   // Wake `wait` at `when` at the latest. Callers hold one lock of their choice. An alarm that is set and earlier stays: a
   // wake-up too many is cheaper than a system call for every packet.
   void alarm_at(std::optional<double> when);
@@ -46,6 +51,7 @@ class Poller {
   std::span<const epoll_event> wait_for(int timeout_ms);
 
   EventFd bell_;
+  std::atomic<bool> rung_ = false;  // before the bell is readable
   int epoll_ = -1;
   int alarm_ = -1;
   std::atomic<double> alarm_s_{0.0};  // 0: none is set

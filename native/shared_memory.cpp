@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <functional>
 #include <new>
 #include <string_view>
 #include <system_error>
@@ -24,10 +25,11 @@ namespace {
 
 constexpr std::size_t LINE_BYTES = RECORD_ALIGNMENT;
 constexpr std::size_t PAGE_BYTES = 4096;
-constexpr std::uint64_t MAGIC_AND_LAYOUT = 0xFA19'5348'4D45'4D04;  // the last byte counts changes of the layout
+constexpr std::uint64_t MAGIC_AND_LAYOUT = 0xFA19'5348'4D45'4D05;  // the last byte counts changes of the layout
 constexpr const char* MEMFD_NAME = "fanin";
 constexpr std::string_view MEMFD_LINK = "/memfd:fanin ";           // what /proc shows for it, then "(deleted)"
 constexpr std::uint32_t WRAP = ~std::uint32_t{0};                  // a record that only fills the ring up to its end
+constexpr std::uint32_t ELSEWHERE = std::uint32_t{1} << 31;        // in a length: the record is a Reference
 
 constexpr int SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -35,6 +37,13 @@ struct Record {
   std::uint32_t datagram_bytes;
   std::uint32_t mask;
 };
+
+// In the place of the datagram, which lies among the images, if it still begins with these bytes.
+struct Reference {
+  std::uint64_t at;
+  std::uint8_t begins[HEADER_BYTES];
+};
+static_assert(sizeof(Reference) == REFERENCE_BYTES);
 
 // What it says is read once: its writer may change it at any time.
 Record read_once(const std::uint8_t* at) {
@@ -50,8 +59,10 @@ constexpr std::size_t ring_bytes_for(std::size_t window_bytes) {
   return (2 * window_bytes + 3 * PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
 }
 
-constexpr std::size_t segment_bytes(std::uint32_t workers, std::size_t ring_bytes) {
-  return (std::size_t{workers} + 1) * (PAGE_BYTES + ring_bytes);
+constexpr std::size_t whole_pages(std::size_t bytes) { return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES; }
+
+constexpr std::size_t segment_bytes(std::uint32_t workers, std::size_t ring_bytes, std::size_t image_bytes) {
+  return (std::size_t{workers} + 1) * (PAGE_BYTES + ring_bytes) + image_bytes;
 }
 
 // A token is a secret between its worker and the switch; others who map the segment see only this of it.
@@ -75,15 +86,26 @@ std::span<const std::uint8_t> RingReader::next(std::uint32_t mask) {
     const std::size_t to_end = bytes_ - place;
     const Record record = read_once(ring_ + place);
     const bool wraps = record.datagram_bytes == WRAP;
-    const std::size_t length = wraps ? to_end : record_bytes(record.datagram_bytes);
-    const bool legal =
-        wraps || (record.mask != 0 && record.datagram_bytes != 0 && record.datagram_bytes <= MAX_DATAGRAM_BYTES);
+    const bool elsewhere = !wraps && (record.datagram_bytes & ELSEWHERE) != 0;
+    const std::uint32_t bytes = record.datagram_bytes & ~ELSEWHERE;
+    const std::size_t length = wraps ? to_end : record_bytes(elsewhere ? sizeof(Reference) : bytes);
+    const bool legal = wraps || (record.mask != 0 && bytes != 0 && bytes <= MAX_DATAGRAM_BYTES);
     if (!legal || length > unread || length > to_end) {
       broken_ = true;
       return {};
     }
     position_ += length;
-    if (!wraps && (record.mask & mask) != 0) return {ring_ + place + sizeof record, record.datagram_bytes};
+    if (wraps || (record.mask & mask) == 0) continue;
+    if (!elsewhere) return {ring_ + place + sizeof record, bytes};
+    Reference reference;
+    std::memcpy(&reference, ring_ + place + sizeof record, sizeof reference);
+    std::atomic_signal_fence(std::memory_order_seq_cst);  // what is checked is what is used
+    if (bytes < HEADER_BYTES || bytes > images_.size() || reference.at > images_.size() - bytes) {
+      broken_ = true;
+      return {};
+    }
+    const std::span<const std::uint8_t> datagram = images_.subspan(reference.at, bytes);
+    if (std::memcmp(datagram.data(), reference.begins, sizeof reference.begins) == 0) return datagram;
   }
   return {};
 }
@@ -107,19 +129,32 @@ std::span<std::uint8_t> RingWriter::reserve(std::size_t datagram_bytes, std::uin
 }
 
 void RingWriter::commit(std::size_t datagram_bytes, std::uint32_t mask) {
-  const Record record = {static_cast<std::uint32_t>(datagram_bytes), mask};
+  write(static_cast<std::uint32_t>(datagram_bytes), mask, datagram_bytes);
+}
+
+void RingWriter::refer(std::span<const std::uint8_t> datagram, std::uint64_t at, std::uint32_t mask) {
+  Reference reference{.at = at, .begins = {}};
+  std::memcpy(reference.begins, datagram.data(), sizeof reference.begins);
+  std::memcpy(ring_ + start_ % bytes_ + sizeof(Record), &reference, sizeof reference);
+  write(static_cast<std::uint32_t>(datagram.size()) | ELSEWHERE, mask, sizeof reference);
+}
+
+// `bytes`: what follows the record's head.
+void RingWriter::write(std::uint32_t length, std::uint32_t mask, std::size_t bytes) {
+  const Record record = {length, mask};
   std::memcpy(ring_ + start_ % bytes_, &record, sizeof record);
-  position_ = start_ + record_bytes(datagram_bytes);
+  position_ = start_ + record_bytes(bytes);
   written_->store(position_, std::memory_order_release);
 }
 
 // --- the segment ---
 
-// The first three are for who maps it, and looked at once.
+// The first four are for who maps it, and looked at once.
 struct SharedMemory::Control {
   std::uint64_t magic;
   std::uint32_t workers;
   std::uint32_t ring_pages;  // of each uplink and of the downlink
+  std::uint32_t image_pages;  // of all images together
   alignas(LINE_BYTES) std::atomic<std::uint32_t> switch_sleeps_until;  // so many have written; 0: it is awake
   std::atomic<std::uint32_t> written_meanwhile;                        // by whom, as a bit mask
   alignas(LINE_BYTES) std::atomic<std::uint64_t> downlink_written;
@@ -150,14 +185,28 @@ std::uint8_t* SharedMemory::uplink_memory(std::uint32_t worker) const {
 
 std::uint8_t* SharedMemory::downlink_memory() const { return uplink_memory(workers_); }
 
-std::uint64_t SharedMemory::bytes_for(std::uint32_t workers, std::size_t window_bytes) {
-  return segment_bytes(workers, ring_bytes_for(window_bytes));
+std::span<std::uint8_t> SharedMemory::image_memory() const {
+  return {uplink_memory(workers_ + 1), image_bytes_};
 }
 
-SharedMemory SharedMemory::create(std::uint32_t workers, std::size_t window_bytes,
+SharedMemory::SharedMemory(int fd, std::uint8_t* memory, std::size_t bytes, std::uint32_t workers,
+                           std::size_t ring_bytes, std::size_t image_bytes)
+    : fd_(fd),
+      mapping_(memory, [bytes](std::uint8_t* mapped) { munmap(mapped, bytes); }),
+      memory_(memory),
+      workers_(workers),
+      ring_bytes_(ring_bytes),
+      image_bytes_(image_bytes) {}
+
+std::uint64_t SharedMemory::bytes_for(std::uint32_t workers, std::size_t window_bytes, std::size_t image_bytes) {
+  return segment_bytes(workers, ring_bytes_for(window_bytes), whole_pages(image_bytes));
+}
+
+SharedMemory SharedMemory::create(std::uint32_t workers, std::size_t window_bytes, std::size_t image_bytes,
                                   std::span<const std::uint64_t> tokens) {
   const std::size_t ring = ring_bytes_for(window_bytes);
-  const std::size_t bytes = segment_bytes(workers, ring);
+  const std::size_t images = whole_pages(image_bytes);
+  const std::size_t bytes = segment_bytes(workers, ring, images);
   const int fd = memfd_create(MEMFD_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) throw std::system_error(errno, std::generic_category(), "memfd_create");
   const bool sized = ftruncate(fd, static_cast<off_t>(bytes)) == 0 && fcntl(fd, F_ADD_SEALS, SEALS) == 0;
@@ -167,10 +216,11 @@ SharedMemory SharedMemory::create(std::uint32_t workers, std::size_t window_byte
     ::close(fd);
     throw std::system_error(error, std::generic_category(), "shared memory of " + std::to_string(bytes) + " bytes");
   }
-  SharedMemory segment(fd, static_cast<std::uint8_t*>(memory), bytes, workers, ring);
+  SharedMemory segment(fd, static_cast<std::uint8_t*>(memory), bytes, workers, ring, images);
   auto* const control = new (memory) Control{};
   control->workers = workers;
   control->ring_pages = static_cast<std::uint32_t>(ring / PAGE_BYTES);
+  control->image_pages = static_cast<std::uint32_t>(images / PAGE_BYTES);
   for (std::uint32_t worker = 0; worker < workers; ++worker)
     (new (&segment.worker_control(worker)) WorkerControl{})->token_fingerprint = fingerprint(tokens[worker], worker);
   control->magic = MAGIC_AND_LAYOUT;
@@ -206,13 +256,15 @@ std::optional<SharedMemory> SharedMemory::open(const std::string& path, std::uin
   std::memcpy(first_line, memory, sizeof first_line);
   std::atomic_signal_fence(std::memory_order_seq_cst);  // what is checked is what is used
   std::uint64_t magic;
-  std::uint32_t workers, ring_pages;
+  std::uint32_t workers, ring_pages, image_pages;
   std::memcpy(&magic, first_line + offsetof(Control, magic), sizeof magic);
   std::memcpy(&workers, first_line + offsetof(Control, workers), sizeof workers);
   std::memcpy(&ring_pages, first_line + offsetof(Control, ring_pages), sizeof ring_pages);
-  SharedMemory segment(fd, static_cast<std::uint8_t*>(memory), bytes, workers, ring_pages * PAGE_BYTES);
+  std::memcpy(&image_pages, first_line + offsetof(Control, image_pages), sizeof image_pages);
+  SharedMemory segment(fd, static_cast<std::uint8_t*>(memory), bytes, workers, ring_pages * PAGE_BYTES,
+                       image_pages * PAGE_BYTES);
   if (magic != MAGIC_AND_LAYOUT || workers > MAX_WORKERS || worker >= workers || ring_pages == 0 ||
-      bytes != segment_bytes(workers, segment.ring_bytes_) ||
+      bytes != segment_bytes(workers, segment.ring_bytes_, segment.image_bytes_) ||
       segment.worker_control(worker).token_fingerprint != fingerprint(token, worker))
     return std::nullopt;
   segment.writer_ =
@@ -222,10 +274,11 @@ std::optional<SharedMemory> SharedMemory::open(const std::string& path, std::uin
 
 SharedMemory::SharedMemory(SharedMemory&& other) noexcept
     : fd_(std::exchange(other.fd_, -1)),
-      memory_(std::exchange(other.memory_, nullptr)),
-      bytes_(other.bytes_),
+      mapping_(std::move(other.mapping_)),
+      memory_(other.memory_),
       workers_(other.workers_),
       ring_bytes_(other.ring_bytes_),
+      image_bytes_(other.image_bytes_),
       detached_(other.detached_),
       window_bytes_(other.window_bytes_),
       unannounced_bytes_(other.unannounced_bytes_),
@@ -233,7 +286,6 @@ SharedMemory::SharedMemory(SharedMemory&& other) noexcept
       writer_(other.writer_) {}
 
 SharedMemory::~SharedMemory() {
-  if (memory_ != nullptr) munmap(memory_, bytes_);
   if (fd_ >= 0) ::close(fd_);
 }
 
@@ -255,7 +307,18 @@ std::uint32_t SharedMemory::attached() const {
 
 RingReader SharedMemory::uplink(std::uint32_t worker) {
   WorkerControl& its = worker_control(worker);
-  return {uplink_memory(worker), ring_bytes_, &its.uplink_written, &its.uplink_read};
+  return {uplink_memory(worker), ring_bytes_, &its.uplink_written, &its.uplink_read, image_memory()};
+}
+
+std::shared_ptr<std::uint8_t> SharedMemory::images() const {
+  if (image_bytes_ == 0) return nullptr;
+  return {mapping_, uplink_memory(workers_ + 1)};
+}
+
+bool SharedMemory::holds(std::span<const std::uint8_t> datagram) const {
+  const std::uint8_t* const first = image_memory().data();
+  const std::less<> before;
+  return !before(datagram.data(), first) && before(datagram.data(), first + image_bytes_);
 }
 
 bool SharedMemory::publish(std::span<const std::uint8_t> datagram, std::uint32_t mask) {
@@ -266,10 +329,15 @@ bool SharedMemory::publish(std::span<const std::uint8_t> datagram, std::uint32_t
     const auto worker = static_cast<std::uint32_t>(std::countr_zero(left));
     slowest = std::min(slowest, worker_control(worker).downlink_read.load(std::memory_order_acquire));
   }
-  const std::span<std::uint8_t> room = writer_.reserve(datagram.size(), slowest);
+  const bool lies_there = holds(datagram);
+  const std::span<std::uint8_t> room = writer_.reserve(lies_there ? REFERENCE_BYTES : datagram.size(), slowest);
   if (room.empty()) return false;
-  std::memcpy(room.data(), datagram.data(), datagram.size());
-  writer_.commit(datagram.size(), mask);
+  if (lies_there) {
+    writer_.refer(datagram, static_cast<std::uint64_t>(datagram.data() - image_memory().data()), mask);
+  } else {
+    std::memcpy(room.data(), datagram.data(), datagram.size());
+    writer_.commit(datagram.size(), mask);
+  }
   unannounced_bytes_ += datagram.size();
   unannounced_ |= mask;
   return true;
@@ -310,9 +378,15 @@ std::span<std::uint8_t> SharedMemory::reserve_uplink(std::uint32_t worker, std::
   return writer_.reserve(datagram_bytes, mine.uplink_read.load(std::memory_order_acquire));
 }
 
+std::span<std::uint8_t> SharedMemory::reserve_image(std::uint32_t worker, std::size_t at, std::size_t datagram_bytes) {
+  if (datagram_bytes < HEADER_BYTES || datagram_bytes > image_bytes_ || at > image_bytes_ - datagram_bytes) return {};
+  if (reserve_uplink(worker, REFERENCE_BYTES).empty()) return {};
+  return image_memory().subspan(at, datagram_bytes);
+}
+
 RingReader SharedMemory::downlink(std::uint32_t worker) {
   WorkerControl& mine = worker_control(worker);
-  return {downlink_memory(), ring_bytes_, &control().downlink_written, &mine.downlink_read};
+  return {downlink_memory(), ring_bytes_, &control().downlink_written, &mine.downlink_read, image_memory()};
 }
 
 bool SharedMemory::rouses_switch(std::uint32_t worker, bool at_once) {

@@ -6,14 +6,19 @@
 //
 // One segment per job and flow, made by the switch in anonymous memory that dies with its processes, mapped by workers:
 //
-//     | control: one page, then a page per worker | uplink of worker 0 | uplink of worker 1 | ... | downlink |
+//     | control: one page, then a page per worker | uplink of worker 0 | uplink of worker 1 | ... | downlink | images |
 //
 // * An uplink is a ring with one writer, the worker, and one reader, the switch. The worker quantizes into it, the switch
 //   adds up from it: no copy at all.
 // * The downlink is a ring with one writer, the switch, and every worker as a reader with a position of its own. A result
 //   is written once for all; a record says in a bit mask whom it is for.
+// * Images are where the switch of a job without staleness adds up, and so where its results lie already: a record then says
+//   where, and nothing is copied. An image is used again two rounds later, when every worker has sent its contribution to
+//   the round between, and therefore had the result. Who reads of it later has had it by another way: a record holds the
+//   datagram's first bytes, and is passed over where others stand in the image by then. For the same reason the one worker
+//   that contributes to a round may write into the image itself, as soon as it may send at all, and refer to that.
 //
-// Records are contiguous: a length, a mask, the datagram, padding to a cache line. A position counts bytes from the
+// Records are contiguous: a length, a mask, the datagram or where it is, padding to a cache line. A position counts bytes from the
 // beginning of time; the place in the ring is its remainder. A writer stores its position with release order after the
 // record, a reader its own after it is done with the record; neither ever waits for the other.
 //
@@ -39,6 +44,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -53,13 +59,21 @@ namespace fanin {
 inline constexpr std::uint64_t RECORD_ALIGNMENT = 64;
 constexpr std::uint64_t aligned(std::uint64_t position) { return position & ~(RECORD_ALIGNMENT - 1); }
 
+// What a record takes whose datagram is elsewhere.
+inline constexpr std::size_t REFERENCE_BYTES = 48;
+
 // Written by one process, read in place by another. Everything is checked: a broken writer ends in `broken`, not in a crash.
 class RingReader {
  public:
   RingReader() = default;
   RingReader(const std::uint8_t* ring, std::size_t bytes, const std::atomic<std::uint64_t>* written,
-             std::atomic<std::uint64_t>* read)
-      : ring_(ring), bytes_(bytes), written_(written), read_(read), position_(aligned(read->load(std::memory_order_relaxed))) {}
+             std::atomic<std::uint64_t>* read, std::span<const std::uint8_t> images = {})
+      : ring_(ring),
+        bytes_(bytes),
+        written_(written),
+        read_(read),
+        images_(images),
+        position_(aligned(read->load(std::memory_order_relaxed))) {}
 
   // The next datagram for anybody in `mask`; empty when there is none. It is at most MAX_DATAGRAM_BYTES long, and stays until
   // `release`.
@@ -75,6 +89,7 @@ class RingReader {
   std::size_t bytes_ = 0;
   const std::atomic<std::uint64_t>* written_ = nullptr;
   std::atomic<std::uint64_t>* read_ = nullptr;
+  std::span<const std::uint8_t> images_;  // where records may say that their datagrams lie
   std::uint64_t position_ = 0;  // of the next record; `read_` is behind it until `release`
   bool broken_ = false;
 };
@@ -90,12 +105,16 @@ class RingWriter {
   std::span<std::uint8_t> reserve(std::size_t datagram_bytes, std::uint64_t slowest);
   // The datagram is complete in the span last reserved.
   void commit(std::size_t datagram_bytes, std::uint32_t mask);
+  // The same of a datagram that lies `at` bytes behind the start of the images: REFERENCE_BYTES were reserved.
+  void refer(std::span<const std::uint8_t> datagram, std::uint64_t at, std::uint32_t mask);
   std::uint64_t position() const { return position_; }
 
  private:
   std::uint8_t* ring_ = nullptr;
   std::size_t bytes_ = 0;
   std::atomic<std::uint64_t>* written_ = nullptr;
+  void write(std::uint32_t length, std::uint32_t mask, std::size_t bytes);
+
   std::uint64_t position_ = 0;
   std::uint64_t start_ = 0;  // of the record last reserved
 };
@@ -105,9 +124,10 @@ class SharedMemory {
   static constexpr std::size_t MUCH_BYTES = 16'000;  // that the switch should not let lie until others have come
 
   // What `create` takes: memory of the switch.
-  static std::uint64_t bytes_for(std::uint32_t workers, std::size_t window_bytes);
-  // For a window of `window_bytes` per worker. Throws std::system_error.
-  static SharedMemory create(std::uint32_t workers, std::size_t window_bytes, std::span<const std::uint64_t> tokens);
+  static std::uint64_t bytes_for(std::uint32_t workers, std::size_t window_bytes, std::size_t image_bytes);
+  // For a window of `window_bytes` per worker, and so many bytes of images. Throws std::system_error.
+  static SharedMemory create(std::uint32_t workers, std::size_t window_bytes, std::size_t image_bytes,
+                             std::span<const std::uint64_t> tokens);
   // The segment at `path` as `worker` may use it; nothing when it cannot be reached from here (another machine, user or
   // process namespace), is not sealed, or is not the one in which this worker's token was written.
   static std::optional<SharedMemory> open(const std::string& path, std::uint32_t worker, std::uint64_t token);
@@ -124,7 +144,12 @@ class SharedMemory {
   // --- the switch's side ---
   std::uint32_t attached() const;  // the workers that have mapped it, as a bit mask
   RingReader uplink(std::uint32_t worker);
-  // Copies the datagram into the downlink; false when one in `mask` reads none, or has left no room for it.
+  // Where results are to be added up; none if `create` was not asked for any. It stays mapped as long as anybody holds it.
+  std::shared_ptr<std::uint8_t> images() const;
+  // Whether the datagram lies there.
+  bool holds(std::span<const std::uint8_t> datagram) const;
+  // Copies the datagram into the downlink, or where it lies among the images says so there; false when one in `mask` reads
+  // none, or has left no room for it.
   bool publish(std::span<const std::uint8_t> datagram, std::uint32_t mask);
   // Whether so much was published since take_unannounced() that who sleeps has half a window to work on.
   bool announces() const { return 2 * unannounced_bytes_ >= window_bytes_; }
@@ -143,6 +168,11 @@ class SharedMemory {
   void attach(std::uint32_t worker);
   std::span<std::uint8_t> reserve_uplink(std::uint32_t worker, std::size_t datagram_bytes);
   void commit_uplink(std::size_t datagram_bytes) { writer_.commit(datagram_bytes, 1); }
+  // The same in place, `at` bytes behind the start of the images.
+  std::span<std::uint8_t> reserve_image(std::uint32_t worker, std::size_t at, std::size_t datagram_bytes);
+  void commit_image(std::size_t at, std::size_t datagram_bytes) {
+    writer_.refer(image_memory().subspan(at, datagram_bytes), at, 1);
+  }
   RingReader downlink(std::uint32_t worker);
   // This worker has written. Whether it has to wake the switch, which then counts as awake; `at_once` if it sleeps at all.
   bool rouses_switch(std::uint32_t worker, bool at_once);
@@ -155,18 +185,20 @@ class SharedMemory {
   struct Control;
   struct WorkerControl;
 
-  SharedMemory(int fd, std::uint8_t* memory, std::size_t bytes, std::uint32_t workers, std::size_t ring_bytes)
-      : fd_(fd), memory_(memory), bytes_(bytes), workers_(workers), ring_bytes_(ring_bytes) {}
+  SharedMemory(int fd, std::uint8_t* memory, std::size_t bytes, std::uint32_t workers, std::size_t ring_bytes,
+               std::size_t image_bytes);
   Control& control() const;
   WorkerControl& worker_control(std::uint32_t worker) const;
   std::uint8_t* uplink_memory(std::uint32_t worker) const;
   std::uint8_t* downlink_memory() const;
+  std::span<std::uint8_t> image_memory() const;
 
   int fd_ = -1;
-  std::uint8_t* memory_ = nullptr;
-  std::size_t bytes_ = 0;
+  std::shared_ptr<std::uint8_t> mapping_;
+  std::uint8_t* memory_ = nullptr;  // the same
   std::uint32_t workers_ = 0;
   std::size_t ring_bytes_ = 0;    // of each uplink and of the downlink
+  std::size_t image_bytes_ = 0;   // of all images
   std::uint32_t detached_ = 0;    // by this side, as a bit mask: whatever the segment says
   std::size_t window_bytes_ = 0;  // this and the next two: the switch's
   std::size_t unannounced_bytes_ = 0;

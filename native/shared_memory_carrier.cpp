@@ -4,11 +4,13 @@
 #include <array>
 #include <bit>
 #include <map>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "packet.hpp"
 #include "shared_memory.hpp"
+#include "slot_ring.hpp"
 
 namespace fanin {
 
@@ -65,12 +67,25 @@ class SharedMemoryWorker final : public WorkerCarrier {
     downlink_ = memory_.downlink(worker_);
   }
 
-  std::span<std::uint8_t> reserve(std::size_t bytes) override { return memory_.reserve_uplink(worker_, bytes); }
+  std::span<std::uint8_t> reserve(std::size_t bytes) override {
+    image_at_.reset();
+    return memory_.reserve_uplink(worker_, bytes);
+  }
+
+  std::span<std::uint8_t> reserve_image(std::size_t at, std::size_t bytes) override {
+    const std::span<std::uint8_t> room = memory_.reserve_image(worker_, at, bytes);
+    if (!room.empty()) image_at_ = at;
+    return room;
+  }
 
   void commit(std::size_t bytes) override {
-    memory_.commit_uplink(bytes);
+    if (image_at_)
+      memory_.commit_image(*image_at_, bytes);
+    else
+      memory_.commit_uplink(bytes);
     ++counters_.out;
-    unannounced_bytes_ += bytes;
+    unannounced_bytes_ += image_at_ ? REFERENCE_BYTES : bytes;  // the switch has little to do with it
+    image_at_.reset();
   }
 
   bool flush() override {
@@ -126,6 +141,7 @@ class SharedMemoryWorker final : public WorkerCarrier {
   std::uint32_t worker_;
   RingReader downlink_;
   Batch batch_;
+  std::optional<std::size_t> image_at_;  // where the datagram last reserved is, if among images
   std::size_t unannounced_bytes_ = 0;  // written, that the switch may be asleep to
   bool works_ = true;
   Counters counters_;
@@ -137,29 +153,44 @@ std::size_t window_bytes(const JobSpec& spec) {
   return spec.slots * datagram_bytes(spec.codes_per_packet, spec.words_per_packet);
 }
 
+// With more history a late worker may read an image that is in use again.
+std::size_t image_bytes(const JobSpec& spec) { return spec.history() == 2 ? SlotRing::image_bytes(spec) : 0; }
+
 class SharedMemorySwitch final : public SwitchBypass {
  public:
   explicit SharedMemorySwitch(CarrierHost& host) : host_(host) {}
 
-  // Once for all, if that is where all of them are and have left room.
-  bool carry(std::uint16_t job, std::span<const Address> destinations, std::span<iovec> train) override {
+  // Once for all who are here, if they have left room.
+  std::size_t carry(std::uint16_t job, std::span<Address> destinations, std::span<iovec> train) override {
     const auto found = segments_.find(job);
-    if (found == segments_.end()) return false;
+    if (found == segments_.end()) return 0;
     SharedMemory& memory = found->second.memory;
+    const auto& readers = found->second.readers;
+    const std::uint32_t attached = memory.attached();
     std::uint32_t mask = 0;
-    for (const Address number : destinations) {
-      const auto readers = found->second.readers.find(number);
+    const auto elsewhere = std::ranges::partition(destinations, [&](Address number) {
+      const auto reads = readers.find(number);
       // A parent's index of a job is not ours: what goes up never goes through a segment of that index.
-      if (readers == found->second.readers.end() || readers->second == 0 || host_.is_parent(number)) return false;
-      mask |= readers->second;
-    }
+      if (reads == readers.end() || reads->second == 0 || (reads->second & ~attached) != 0 || host_.is_parent(number))
+        return false;
+      mask |= reads->second;
+      return true;
+    });
+    if (mask == 0) return 0;
+    // Workers may write what they like into their job's images, another job's number too.
+    const auto foreign = [&](const iovec& datagram) {
+      const std::span bytes(static_cast<const std::uint8_t*>(datagram.iov_base), datagram.iov_len);
+      const auto holds = [bytes](const auto& each) { return each.second.memory.holds(bytes); };
+      return !memory.holds(bytes) && std::ranges::any_of(segments_, holds);
+    };
+    if (std::ranges::any_of(train, foreign)) return 0;
     for (const iovec& datagram : train) {
       // What has gone out already goes out again by the next carrier: the protocol copes with duplicates.
-      if (!memory.publish({static_cast<const std::uint8_t*>(datagram.iov_base), datagram.iov_len}, mask)) return false;
+      if (!memory.publish({static_cast<const std::uint8_t*>(datagram.iov_base), datagram.iov_len}, mask)) return 0;
       ++counters_.out;
     }
     if (memory.announces()) announce(job, memory);
-    return true;
+    return destinations.size() - elsewhere.size();
   }
 
   void idle() override {
@@ -202,17 +233,18 @@ class SharedMemorySwitch final : public SwitchBypass {
   }
 
   std::uint64_t offer_bytes(const JobSpec& spec) const override {
-    return SharedMemory::bytes_for(spec.workers, window_bytes(spec));
+    return SharedMemory::bytes_for(spec.workers, window_bytes(spec), image_bytes(spec));
   }
 
   std::string offer(const JobSpec& spec) override {
-    SharedMemory memory = SharedMemory::create(spec.workers, window_bytes(spec), spec.tokens);
+    SharedMemory memory = SharedMemory::create(spec.workers, window_bytes(spec), image_bytes(spec), spec.tokens);
     Segment& segment = segments_.emplace(spec.job, Segment{std::move(memory), {}, {}}).first->second;
     for (std::uint32_t worker = 0; worker < spec.workers; ++worker)
       segment.uplinks.push_back(segment.memory.uplink(worker));
     return segment.memory.path();
   }
 
+  std::shared_ptr<std::uint8_t> images(std::uint16_t job) override { return segments_.at(job).memory.images(); }
   void withdraw(std::uint16_t job) override { segments_.erase(job); }
   void remove(std::uint16_t job) override { segments_.erase(job); }
 

@@ -24,6 +24,9 @@ class WorkerSink {
  public:
   // Room for one datagram of `bytes`, or an empty span when the driver takes no more for now.
   virtual std::span<std::uint8_t> reserve(std::size_t bytes) = 0;
+  // The same of a contribution of words alone to that round, to which nobody else contributes, and which was not sent before: it
+  // may be written where the switch will add it up.
+  virtual std::span<std::uint8_t> reserve_sole(std::uint32_t, std::uint32_t, std::size_t bytes) { return reserve(bytes); }
   // The datagram of `bytes` is complete in the span last reserved.
   virtual void commit(std::size_t bytes) = 0;
 

@@ -1,6 +1,7 @@
 #include "slot_ring.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <new>
 
@@ -16,10 +17,11 @@ constexpr std::size_t whole_lines(std::size_t bytes) {
 }
 
 std::size_t head_bytes(const JobSpec& spec) {
-  return whole_lines(ENTRY_FACTS_BYTES + HEADER_BYTES + codes_bytes(spec.codes_per_packet));
+  return whole_lines(HEADER_BYTES + codes_bytes(spec.codes_per_packet));
 }
 
-std::size_t entry_bytes(const JobSpec& spec) {
+// Of one round.
+std::size_t one_image_bytes(const JobSpec& spec) {
   return head_bytes(spec) + whole_lines(std::size_t{spec.words_per_packet} * WORD_BYTES);
 }
 
@@ -46,23 +48,32 @@ SlotRing::SlotRing(const JobSpec& spec, const std::optional<Uplink>& uplink)
       live_(spec.full_mask()),
       slot_words_((SLOT_BYTES + history_ * ARRIVED_BYTES) / sizeof(std::uint32_t)),
       head_bytes_(head_bytes(spec)),
-      entry_bytes_(entry_bytes(spec)),
+      image_bytes_(one_image_bytes(spec)),
       slots_(spec.slots * slot_words_),
+      facts_(std::size_t{spec.slots} * history_),
       accumulator_bytes_(spec.accumulator_bytes()),
       sums_bytes_(sums_bytes(spec)) {
   set_quorum(spec.quorum);
-  const std::size_t entries = std::size_t{spec.slots} * history_;
-  entries_.reset(static_cast<std::uint8_t*>(std::aligned_alloc(CACHE_LINE_BYTES, entries * entry_bytes_)));
-  if (entries_ == nullptr) throw std::bad_alloc();
+  images_.reset(static_cast<std::uint8_t*>(std::aligned_alloc(CACHE_LINE_BYTES, image_bytes(spec))), Free{});
+  if (images_ == nullptr) throw std::bad_alloc();
   if (sums_bytes_ != 0) {
     sums_.reset(static_cast<std::uint8_t*>(std::aligned_alloc(CACHE_LINE_BYTES, spec.slots * sums_bytes_)));
     if (sums_ == nullptr) throw std::bad_alloc();
   }
-  for (std::size_t entry = 0; entry < entries; ++entry) new (entries_.get() + entry * entry_bytes_) Facts{};
 }
 
 std::uint64_t SlotRing::pool_bytes(const JobSpec& spec) {
-  return spec.slots * (SLOT_BYTES + std::uint64_t{spec.history()} * (ARRIVED_BYTES + entry_bytes(spec)) + sums_bytes(spec));
+  const std::uint64_t registers = SLOT_BYTES + std::uint64_t{spec.history()} * (ARRIVED_BYTES + ENTRY_FACTS_BYTES);
+  return spec.slots * (registers + sums_bytes(spec)) + image_bytes(spec);
+}
+
+std::size_t SlotRing::image_bytes(const JobSpec& spec) {
+  return std::size_t{spec.slots} * spec.history() * one_image_bytes(spec);
+}
+
+std::size_t SlotRing::words_at(const JobSpec& spec, std::uint32_t slot, std::uint32_t number) {
+  const std::size_t index = std::size_t{slot} * spec.history() + number % spec.history();
+  return index * one_image_bytes(spec) + head_bytes(spec);
 }
 
 void SlotRing::set_live(std::uint32_t mask) {
@@ -98,8 +109,8 @@ SlotOutcome SlotRing::contribute(std::uint32_t slot, std::uint32_t worker, std::
   if ((before & bit) != 0)
     return {.verdict = Verdict::duplicate, .answered = stale > 0, .ascends = stale == 0 && complete(slot)};
   if (stale > history_ - 2) return {.verdict = Verdict::ancient};
-  std::uint8_t* const entry = entry_at(slot, open);
-  Facts& facts = *reinterpret_cast<Facts*>(entry);
+  const Entry entry = entry_at(slot, open);
+  Facts& facts = entry.facts;
   if (given != nullptr && state.count != 0 && facts.contributors != 0 && !takes(facts, *given))
     return {.verdict = Verdict::mismatch};
   if (state.count != 0 && manner.signature != 0 && facts.signature != 0 && manner.signature != facts.signature)
@@ -135,11 +146,10 @@ bool SlotRing::takes(const Facts& facts, const Contribution& given) const {
          facts.given_words == given.word_count && without_shift(facts.lanes) == without_shift(given.lanes);
 }
 
-// `last`: the round closes with this one, so its words are left in wire order.
-void SlotRing::add(std::uint32_t slot, std::uint8_t* entry, const Contribution& given, bool last) const {
-  Facts& facts = *reinterpret_cast<Facts*>(entry);
-  auto* const sum = reinterpret_cast<std::uint32_t*>(entry + head_bytes_);
-  std::uint8_t* const codes = entry + head_bytes_ - codes_bytes(given.code_count);
+// `last`: the round closes with this one.
+void SlotRing::add(std::uint32_t slot, const Entry& entry, const Contribution& given, bool last) const {
+  Facts& facts = entry.facts;
+  std::uint8_t* const codes = entry.words - codes_bytes(given.code_count);
   const bool first = facts.contributors == 0;
   facts.contributors += given.contributors;
   if (first) {
@@ -159,34 +169,26 @@ void SlotRing::add(std::uint32_t slot, std::uint8_t* entry, const Contribution& 
     return;
   }
   if (first) {
-    if (last) {
-      std::memcpy(sum, given.words, given.word_count * WORD_BYTES);
-    } else {
-      store_words(sum, given.words, given.word_count);
-    }
-    return;
-  }
-  if (last) {
-    finish_words(sum, given.words, given.word_count);
+    // A worker that shares this memory may have written them here (WorkerSink::reserve_sole).
+    if (given.words != entry.words) std::memmove(entry.words, given.words, given.word_count * WORD_BYTES);
   } else {
-    add_words(sum, given.words, given.word_count);
+    add_words(entry.words, given.words, given.word_count);
   }
 }
 
-void SlotRing::finish_sums(std::uint32_t slot, std::uint8_t* entry) const {
-  Facts& facts = *reinterpret_cast<Facts*>(entry);
-  std::uint8_t* const words = entry + head_bytes_;
-  if (facts.lanes == 0) return to_wire(reinterpret_cast<std::uint32_t*>(words), facts.word_count);
+void SlotRing::finish_sums(std::uint32_t slot, const Entry& entry) const {
+  Facts& facts = entry.facts;
+  if (facts.lanes == 0) return;  // they are
   const std::size_t given_bytes = std::size_t{facts.given_words} * WORD_BYTES;
-  const std::uint32_t shift = narrow_lanes(sums_at(slot), facts.lanes, given_bytes, words);
+  const std::uint32_t shift = narrow_lanes(sums_at(slot), facts.lanes, given_bytes, entry.words);
   facts.lanes = lanes_of_result(facts.lanes, shift);
 }
 
-// The words are in wire order already.
-void SlotRing::close(std::uint32_t slot, Slot& state, std::uint8_t* entry) const {
-  const Facts& facts = *reinterpret_cast<const Facts*>(entry);
+void SlotRing::close(std::uint32_t slot, Slot& state, const Entry& entry) const {
+  const Facts& facts = entry.facts;
   const Arrived& arrived = state.arrived()[place(state.open)];
-  std::uint8_t* const image = entry + head_bytes_ - codes_bytes(facts.code_count) - HEADER_BYTES;
+  std::uint8_t* const image = entry.image();
+  std::atomic_thread_fence(std::memory_order_release);  // who sees the header in shared memory sees the words
   store_header(image, {.kind = Kind::result,
                        .job = job_,
                        .worker = SWITCH_WORKER,
@@ -215,8 +217,8 @@ std::optional<std::uint32_t> SlotRing::poke(std::uint32_t slot) {
   }
   if (state.count == 0 || !due(state, state.count)) return std::nullopt;
   const std::uint32_t number = state.open;
-  std::uint8_t* const entry = entry_at(slot, number);
-  if (reinterpret_cast<const Facts*>(entry)->in_wire_order != 0) return std::nullopt;  // a leaf's, complete before
+  const Entry entry = entry_at(slot, number);
+  if (entry.facts.finished != 0) return std::nullopt;  // a leaf's, complete before
   finish_sums(slot, entry);
   if (uplink_) {
     make_contribution(slot, state, entry);
@@ -226,11 +228,11 @@ std::optional<std::uint32_t> SlotRing::poke(std::uint32_t slot) {
   return number;
 }
 
-// The words are in wire order already. What stands in the entry is from here on what goes up, until the result comes.
-void SlotRing::make_contribution(std::uint32_t slot, Slot& state, std::uint8_t* entry) const {
-  Facts& facts = *reinterpret_cast<Facts*>(entry);
-  facts.in_wire_order = 1;
-  std::uint8_t* const image = entry + head_bytes_ - codes_bytes(facts.code_count) - HEADER_BYTES;
+// What stands in the entry is from here on what goes up, until the result comes.
+void SlotRing::make_contribution(std::uint32_t slot, Slot& state, const Entry& entry) const {
+  Facts& facts = entry.facts;
+  facts.finished = 1;
+  std::uint8_t* const image = entry.image();
   store_header(image, {.kind = Kind::contribution,
                        .job = uplink_->job,
                        .worker = uplink_->worker,
@@ -251,21 +253,21 @@ void SlotRing::make_contribution(std::uint32_t slot, Slot& state, std::uint8_t* 
 bool SlotRing::descend(std::uint32_t slot, std::uint32_t number, const Contribution& given, SwitchQueue& queue) {
   Slot& state = slot_at(slot);
   if (number != state.open || !complete(slot)) return false;
-  std::uint8_t* const entry = entry_at(slot, number);
-  Facts& facts = *reinterpret_cast<Facts*>(entry);
+  const Entry entry = entry_at(slot, number);
+  Facts& facts = entry.facts;
   if (facts.queue_mark != 0) queue.copy_out(facts.queue_mark);
   facts = {.signature = given.signature,
            .contributors = given.contributors,
            .code_count = static_cast<std::uint16_t>(given.code_count),
-           .in_wire_order = 0,
+           .finished = 0,
            .lanes = given.lanes,
            .word_count = given.word_count,
            .queue_mark = 0,
            .given_words = 0};
-  std::uint8_t* const codes = entry + head_bytes_ - codes_bytes(given.code_count);
+  std::uint8_t* const codes = entry.words - codes_bytes(given.code_count);
   std::memset(codes, 0, codes_bytes(given.code_count));
   if (given.code_count != 0) std::memcpy(codes, given.codes, given.code_count * CODE_BYTES);
-  if (given.word_count != 0) std::memcpy(entry + head_bytes_, given.words, given.word_count * WORD_BYTES);
+  if (given.word_count != 0) std::memcpy(entry.words, given.words, given.word_count * WORD_BYTES);
   close(slot, state, entry);
   return true;
 }
@@ -288,14 +290,17 @@ std::uint32_t SlotRing::stands(std::uint32_t slot, std::uint32_t worker) const {
 }
 
 std::span<const std::uint8_t> SlotRing::result(std::uint32_t slot, std::uint32_t number) const {
-  const std::uint8_t* const entry = entry_at(slot, number);
-  const Facts& facts = *reinterpret_cast<const Facts*>(entry);
-  return {entry + head_bytes_ - codes_bytes(facts.code_count) - HEADER_BYTES,
-          datagram_bytes(facts.code_count, facts.word_count)};
+  const Facts& facts = facts_at(slot, number);
+  const std::uint8_t* const words = words_of(std::size_t{slot} * history_ + place(number));
+  return {words - codes_bytes(facts.code_count) - HEADER_BYTES, datagram_bytes(facts.code_count, facts.word_count)};
+}
+
+std::span<const std::uint8_t> SlotRing::bare_result(std::uint32_t slot, std::uint32_t number) const {
+  return result(slot, number).first(datagram_bytes(facts_at(slot, number).code_count, 0));
 }
 
 std::uint32_t* SlotRing::queue_mark(std::uint32_t slot, std::uint32_t number) {
-  return &reinterpret_cast<Facts*>(entry_at(slot, number))->queue_mark;
+  return &entry_at(slot, number).facts.queue_mark;
 }
 
 std::uint32_t SlotRing::arrived(std::uint32_t slot, std::uint32_t base) const {
@@ -303,7 +308,7 @@ std::uint32_t SlotRing::arrived(std::uint32_t slot, std::uint32_t base) const {
 }
 
 std::span<const std::uint8_t> SlotRing::memory() const {
-  return {entries_.get(), std::size_t{slot_count_} * history_ * entry_bytes_};
+  return {images_.get(), facts_.size() * image_bytes_};
 }
 
 }  // namespace fanin

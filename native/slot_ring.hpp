@@ -4,16 +4,20 @@
 //
 //     floor | open | count | bare | arrived[0].tag | arrived[0].bitmap | arrived[1].tag | ...    32 bits each
 //
-// A ring entry holds one round. Its words are summed up at the place where they will be sent from, and stand on a cache
-// line boundary, so header and codes stand right before them, wherever that is for a round with and one without codes:
+// A ring entry holds one round: facts, and the image of its result. The words are summed up at the place where they will be
+// sent from, and stand on a cache line boundary, so header and codes stand right before them, wherever that is for a round
+// with and one without codes:
 //
-//     | facts (24) | ... | header (36) | codes | words ............ |
-//     ^ 64-byte line                           ^ 64-byte line
+//     | ... | header (36) | codes | words ............ |
+//     ^ 64-byte line              ^ 64-byte line
+//
+// Images may lie in memory that workers of this machine read, and may write whatever they like to (shared_memory.hpp): nothing
+// there says where the switch reads or writes. Facts and registers are the switch's own.
 //
 // A round whose lanes are added up one by one (fanin/numerics/wide_sums.py) has no words while it is open. Its accumulators
 // are the slot's, since a slot has one open round; they are narrowed to where the words stand when it closes or goes up.
 //
-// Words are in host order while the round is open and in wire order once it has closed; codes always in wire order.
+// Words and codes are in wire order, while the round is open too: what one worker alone contributes is copied, and that is all.
 #pragma once
 
 #include <cstdint>
@@ -65,6 +69,11 @@ class SlotRing {
 
   // What the job takes: JobSpec.pool_bytes.
   static std::uint64_t pool_bytes(const JobSpec& spec);
+  // Of that, the images, and where among them the words of a round are.
+  static std::size_t image_bytes(const JobSpec& spec);
+  static std::size_t words_at(const JobSpec& spec, std::uint32_t slot, std::uint32_t number);
+  // From here on they are in that memory, which has as many bytes: before the first round.
+  void use_images(std::shared_ptr<std::uint8_t> memory) { images_ = std::move(memory); }
 
   std::uint32_t live() const { return live_; }
   void set_live(std::uint32_t mask);
@@ -97,13 +106,15 @@ class SlotRing {
   // The base that a live worker has to contribute next.
   std::uint32_t stands(std::uint32_t slot, std::uint32_t worker) const;
 
-  // The datagram of a round that has closed and is still in the ring, as it is multicast; and its mark for the queue.
+  // The datagram of a round that has closed and is still in the ring, as it is multicast; what it is without its words; and
+  // its mark for the queue.
   std::span<const std::uint8_t> result(std::uint32_t slot, std::uint32_t number) const;
+  std::span<const std::uint8_t> bare_result(std::uint32_t slot, std::uint32_t number) const;
   std::uint32_t* queue_mark(std::uint32_t slot, std::uint32_t number);
   // The workers whose contribution `base` is accepted by now; `base` must still be in the ring.
   std::uint32_t arrived(std::uint32_t slot, std::uint32_t base) const;
 
-  // All entries, for SwitchQueue::copy_out_all.
+  // All images, for SwitchQueue::copy_out_all.
   std::span<const std::uint8_t> memory() const;
 
  private:
@@ -124,13 +135,20 @@ class SlotRing {
     std::uint32_t signature;  // of contributions; while there is none, the first that a pass has said
     std::uint32_t contributors;
     std::uint16_t code_count;
-    std::uint8_t in_wire_order;  // the words are, though the round is open: a leaf's, complete
+    std::uint8_t finished;  // finish_sums was called, though the round is open: a leaf's, complete
     std::uint8_t lanes;          // of a round that is closed, or has gone up: its words'; else its contributions', no shift
     std::uint32_t word_count;    // of the result
     std::uint32_t queue_mark;
     std::uint32_t given_words;  // of each contribution
   };
   static_assert(sizeof(Arrived) == ARRIVED_BYTES && sizeof(Slot) == SLOT_BYTES && sizeof(Facts) == ENTRY_FACTS_BYTES);
+
+  struct Entry {
+    Facts& facts;
+    std::uint8_t* words;
+
+    std::uint8_t* image() const { return words - codes_bytes(facts.code_count) - HEADER_BYTES; }
+  };
 
   struct Free {
     void operator()(std::uint8_t* memory) const { std::free(memory); }
@@ -141,18 +159,23 @@ class SlotRing {
   const Slot& slot_at(std::uint32_t slot) const {
     return *reinterpret_cast<const Slot*>(slots_.data() + std::size_t{slot} * slot_words_);
   }
-  std::uint8_t* entry_at(std::uint32_t slot, std::uint32_t number) const {
-    return entries_.get() + (std::size_t{slot} * history_ + place(number)) * entry_bytes_;
+  Entry entry_at(std::uint32_t slot, std::uint32_t number) {
+    const std::size_t index = std::size_t{slot} * history_ + place(number);
+    return {facts_[index], words_of(index)};
   }
+  const Facts& facts_at(std::uint32_t slot, std::uint32_t number) const {
+    return facts_[std::size_t{slot} * history_ + place(number)];
+  }
+  std::uint8_t* words_of(std::size_t index) const { return images_.get() + index * image_bytes_ + head_bytes_; }
   bool due(const Slot& slot, std::uint32_t count) const {
     return count >= arrivals_to_close_ && slot.open < std::uint64_t{slot.floor} + staleness_;
   }
-  void close(std::uint32_t slot, Slot& state, std::uint8_t* entry) const;
-  void make_contribution(std::uint32_t slot, Slot& state, std::uint8_t* entry) const;
+  void close(std::uint32_t slot, Slot& state, const Entry& entry) const;
+  void make_contribution(std::uint32_t slot, Slot& state, const Entry& entry) const;
   bool takes(const Facts& facts, const Contribution& given) const;
-  void add(std::uint32_t slot, std::uint8_t* entry, const Contribution& given, bool last) const;
-  // The sums as they are sent, where `add` has not left them so.
-  void finish_sums(std::uint32_t slot, std::uint8_t* entry) const;
+  void add(std::uint32_t slot, const Entry& entry, const Contribution& given, bool last) const;
+  // Narrows accumulators to the words that are sent.
+  void finish_sums(std::uint32_t slot, const Entry& entry) const;
   LaneSums sums_at(std::uint32_t slot) const {
     return {sums_.get() + slot * sums_bytes_, accumulator_bytes_};
   }
@@ -171,10 +194,11 @@ class SlotRing {
   std::uint32_t live_;
   std::uint32_t arrivals_to_close_;
   std::size_t slot_words_;   // 32-bit words in a slot's record
-  std::size_t head_bytes_;   // from an entry's start to its words
-  std::size_t entry_bytes_;
+  std::size_t head_bytes_;   // from an image's start to its words
+  std::size_t image_bytes_;
   std::vector<std::uint32_t> slots_;
-  std::unique_ptr<std::uint8_t, Free> entries_;
+  std::vector<Facts> facts_;
+  std::shared_ptr<std::uint8_t> images_;
   std::uint32_t accumulator_bytes_;
   std::size_t sums_bytes_;                      // accumulators of one slot; 0: the job has none
   std::unique_ptr<std::uint8_t, Free> sums_;

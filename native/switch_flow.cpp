@@ -71,10 +71,11 @@ class SwitchFlow::Outbox final : public SwitchSink {
     }
   }
 
-  // By the first bypass that takes it, otherwise by the base carrier.
-  void carry(std::uint16_t job, std::span<const Address> to, std::span<iovec> train) {
+  // To each by the first bypass that takes it there, otherwise by the base carrier.
+  void carry(std::uint16_t job, std::span<Address> to, std::span<iovec> train) {
     for (const auto& bypass : flow_.bypasses_) {
-      if (bypass->carry(job, to, train)) return;
+      to = to.subspan(bypass->carry(job, to, train));
+      if (to.empty()) return;
     }
     flow_.base_->carry(job, to, train);
   }
@@ -173,14 +174,23 @@ bool SwitchFlow::receive_from_bypasses() {
 
 // As WorkerFlow::linger, after a round of work only: what is idle stays asleep.
 bool SwitchFlow::linger() {
-  const double until = monotonic_now() + LINGER_S;
-  do {
-    sched_yield();
+  const auto worth_waking = [this] {
+    const std::lock_guard lock(turnstile_);
+    return std::ranges::any_of(bypasses_, [](const auto& bypass) { return bypass->worth_waking(); });
+  };
+  {
     const std::lock_guard lock(turnstile_);
     if (!in_use()) return false;
-    if (std::ranges::any_of(bypasses_, [](const auto& bypass) { return bypass->worth_waking(); })) return true;
-  } while (monotonic_now() < until);
-  return false;
+  }
+  if (!lingering_.pays()) return false;
+  const double until = monotonic_now() + Lingering::FOR_S;
+  bool came = false;
+  do {
+    sched_yield();
+    came = worth_waking();
+  } while (!came && monotonic_now() < until);
+  lingering_.ended(came);
+  return came;
 }
 
 // The lock is taken anew for each step: whoever waits for it, for a verb of the server, has his turn in between.
@@ -252,7 +262,9 @@ std::string SwitchFlow::offer_bypass(const JobSpec& spec) {
   SwitchBypass* const bypass = offering(spec);
   if (bypass == nullptr || !machine_.hold(spec.job, bypass->offer_bytes(spec))) return "";
   try {
-    return bypass->offer(spec);
+    std::string told = bypass->offer(spec);
+    if (const std::shared_ptr<std::uint8_t> images = bypass->images(spec.job)) machine_.use_images(spec.job, images);
+    return told;
   } catch (const std::system_error&) {  // no memory to be had for it: the base carrier does
     machine_.hold(spec.job, 0);
     return "";

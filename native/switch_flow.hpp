@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "carriers.hpp"
+#include "lingering.hpp"
 #include "loop_thread.hpp"
 #include "poller.hpp"
 #include "switch_machine.hpp"
@@ -27,7 +28,6 @@ namespace fanin {
 
 class SwitchFlow : private CarrierHost {
  public:
-  static constexpr double LINGER_S = 50e-6;
   // Before descriptors have their turn: datagrams from bypasses, where one counts as more the longer it is: 1 MiB at most,
   // and one batch. A look costs a system call.
   static constexpr std::size_t BYPASS_TURN = 256;
@@ -94,6 +94,7 @@ class SwitchFlow : private CarrierHost {
   std::unique_ptr<SwitchBase> base_;
   std::vector<std::unique_ptr<SwitchBypass>> bypasses_;  // by preference
   std::set<Address> parents_;
+  Lingering lingering_;
   std::size_t bypass_turn_ = 0;  // of BYPASS_TURN, since descriptors were looked at
   std::unique_ptr<Outbox> outbox_;
   std::unique_ptr<Intake> from_base_;

@@ -54,6 +54,10 @@ bool SwitchMachine::hold(std::uint16_t job, std::uint64_t bytes) {
   return true;
 }
 
+void SwitchMachine::use_images(std::uint16_t job, std::shared_ptr<std::uint8_t> memory) {
+  state_->job_at(job).ring.use_images(std::move(memory));
+}
+
 void SwitchMachine::remove(std::uint16_t job) {
   SwitchJob& gone = state_->job_at(job);
   const std::span<const std::uint8_t> memory = gone.ring.memory();

@@ -59,6 +59,8 @@ class SwitchMachine {
   // Counts so many bytes, beside the slots, as the job's until it is removed, in the place of what was held before; false,
   // and nothing changes, where they are not free. Throws NoSuchJob.
   bool hold(std::uint16_t job, std::uint64_t bytes);
+  // As SlotRing::use_images, right after the job was admitted. Throws NoSuchJob.
+  void use_images(std::uint16_t job, std::shared_ptr<std::uint8_t> memory);
   void remove(std::uint16_t job);   // this and the following throw NoSuchJob
   void evict(std::uint16_t job, std::uint32_t worker, double now);
   void suspect(std::uint16_t job, std::uint32_t worker, double now);

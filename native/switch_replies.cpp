@@ -38,12 +38,9 @@ Header reply_to(const Header& header, Kind kind) {
           .base = header.base};
 }
 
-// Of a result: its length without its words.
-std::size_t bare_bytes(std::span<const std::uint8_t> result) { return datagram_bytes(result[OFFSET_CODE_COUNT], 0); }
-
-// Writes a result without its words to `datagram`, which has bare_bytes.
-void make_bare(std::span<const std::uint8_t> result, std::span<std::uint8_t> datagram) {
-  std::ranges::copy(result.first(datagram.size()), datagram.begin());
+// Writes a result without its words to `datagram`; `bare` is what that is in the ring.
+void make_bare(std::span<const std::uint8_t> bare, std::span<std::uint8_t> datagram) {
+  std::ranges::copy(bare, datagram.begin());
   datagram[OFFSET_FLAGS] |= FLAG_BARE;
   datagram[OFFSET_LANES] = 0;
   store_be32(datagram.data() + OFFSET_CHECKSUM, 0);
@@ -95,8 +92,8 @@ void SwitchMachine::State::multicast(SwitchJob& job, std::uint32_t slot, std::ui
   ++job.tally.rounds;
   job.parities[slot / WORD_BITS] ^= std::uint32_t{1} << slot % WORD_BITS;
   const std::span<const std::uint8_t> datagram = job.ring.result(slot, number);
-  const std::size_t without_words = bare_bytes(datagram);
-  const std::uint32_t bare = without_words == datagram.size() ? 0 : job.ring.bare(slot);
+  const std::span<const std::uint8_t> without_words = job.ring.bare_result(slot, number);
+  const std::uint32_t bare = without_words.size() == datagram.size() ? 0 : job.ring.bare(slot);
   if (bare == 0) {
     if (takes(job.tally, datagram.size(), job.listener_count))
       queue.push_in_place(datagram, job.ring.queue_mark(slot, number), job.audience());
@@ -107,9 +104,9 @@ void SwitchMachine::State::multicast(SwitchJob& job, std::uint32_t slot, std::ui
   const std::span<const Address> others(numbers.data() + keepers, job.listener_count - keepers);
   if (takes(job.tally, datagram.size(), keepers))
     queue.push_in_place(datagram, job.ring.queue_mark(slot, number), {numbers.data(), keepers});
-  if (!takes(job.tally, without_words, others.size())) return;
-  const std::span<std::uint8_t> copy = queue.push(without_words, others);
-  make_bare(datagram, copy);
+  if (!takes(job.tally, without_words.size(), others.size())) return;
+  const std::span<std::uint8_t> copy = queue.push(without_words.size(), others);
+  make_bare(without_words, copy);
   finish(copy);
   job.keys.finish(copy);
 }
@@ -119,14 +116,14 @@ void SwitchMachine::State::answer(SwitchJob& job, const Header& header, std::siz
   ++job.tally.answers;
   const std::uint32_t arrived = job.ring.arrived(header.slot, header.base);
   const std::span<const std::uint8_t> result = job.ring.result(header.slot, header.base);
-  const std::size_t without_words = bare_bytes(result);
-  const bool bare = (header.flags & FLAG_BARE) != 0 && without_words != result.size();
-  const std::size_t bytes = bare ? without_words : result.size();
+  const std::span<const std::uint8_t> without_words = job.ring.bare_result(header.slot, header.base);
+  const bool bare = (header.flags & FLAG_BARE) != 0 && without_words.size() != result.size();
+  const std::size_t bytes = bare ? without_words.size() : result.size();
   if (bytes > asked_bytes) return answer_bare(job, header, header.base, arrived, source);
   if (!takes(job.tally, bytes, 1)) return;
   const std::span<std::uint8_t> datagram = queue.push(bytes, {&source, 1});
   if (bare)
-    make_bare(result, datagram);
+    make_bare(without_words, datagram);
   else
     std::ranges::copy(result, datagram.begin());
   datagram[OFFSET_KIND] = static_cast<std::uint8_t>(Kind::answer);

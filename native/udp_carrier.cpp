@@ -132,9 +132,9 @@ class UdpSwitch final : public SwitchBase {
     return number;
   }
 
-  bool carry(std::uint16_t, std::span<const Address> destinations, std::span<iovec> train) override {
+  std::size_t carry(std::uint16_t, std::span<Address> destinations, std::span<iovec> train) override {
     for (const Address number : destinations) send_to(number, train);
-    return true;
+    return destinations.size();
   }
 
   bool ring(Address number) override {

@@ -7,13 +7,14 @@
 #include <cmath>
 
 #include "packet.hpp"
+#include "slot_ring.hpp"
 
 namespace fanin {
 
 // Where the machine writes its packets: the first carrier that has room.
 class WorkerFlow::Outbox final : public WorkerSink {
  public:
-  explicit Outbox(WorkerFlow& flow) : flow_(flow) {}
+  Outbox(WorkerFlow& flow, const JobSpec& spec) : flow_(flow), spec_(spec) {}
 
   // By the base carrier alone: what has waited, as that wakes the switch and depends on nothing that others may have done
   // to a bypass; and everything until the switch has answered a HELLO, which has to prove the path.
@@ -32,6 +33,19 @@ class WorkerFlow::Outbox final : public WorkerSink {
     return reserved_->reserve(bytes);
   }
 
+  std::span<std::uint8_t> reserve_sole(std::uint32_t slot, std::uint32_t base, std::size_t bytes) override {
+    if (bypassing_) {
+      const std::size_t at = SlotRing::words_at(spec_, slot, base) - HEADER_BYTES;
+      for (WorkerCarrier* const bypass : flow_.bypasses_) {
+        const std::span<std::uint8_t> room = bypass->reserve_image(at, bytes);
+        if (room.empty()) continue;
+        reserved_ = bypass;
+        return room;
+      }
+    }
+    return reserve(bytes);
+  }
+
   void commit(std::size_t bytes) override { reserved_->commit(bytes); }
 
   void flush() {
@@ -43,6 +57,7 @@ class WorkerFlow::Outbox final : public WorkerSink {
 
  private:
   WorkerFlow& flow_;
+  const JobSpec spec_;
   WorkerCarrier* reserved_ = nullptr;
   bool bypassing_ = false;
 };
@@ -93,7 +108,7 @@ WorkerFlow::WorkerFlow(const JobSpec& spec, const WorkerPath& path, std::uint32_
     : listener_(std::move(listener)),
       base_(BASE.open_worker(path)),
       machine_(spec, path.worker, SWITCH, path.token, flow, flow_count, connect_timeout_s, newcomer),
-      outbox_(std::make_unique<Outbox>(*this)),
+      outbox_(std::make_unique<Outbox>(*this, spec)),
       intake_(std::make_unique<Intake>(*this, spec)),
       my_bit_(std::uint32_t{1} << path.worker) {
   poller_.watch(base_->fd(), SWITCH);
@@ -116,7 +131,7 @@ void WorkerFlow::start() {
 // While somebody drives, that thread says who sleeps. Waking too many does no harm.
 bool WorkerFlow::turn(bool woken) {
   if (closing_.load()) return false;
-  if (woken) poller_.look();
+  if (woken && poller_.has_own_news()) poller_.look();  // of its socket `pump` finds out
   if (!driven_.load()) count_as_awake();
   const bool drained = pump(true);
   if (driven_.load()) {  // what it waits for may have come in here, or it may count as awake by mistake
@@ -207,14 +222,19 @@ void WorkerFlow::wait_for_packets(const std::function<bool()>& finished, double 
 // Gives the processor to others for a moment, on the chance that the result comes meanwhile: where a round trip takes
 // less than going to sleep and being woken, that is the quicker way. Only bypasses can be looked at without a system call.
 bool WorkerFlow::linger() {
-  const double until = monotonic_now() + LINGER_S;
+  const auto has_more = [this] {
+    const std::lock_guard lock(turnstile_);
+    return std::ranges::any_of(bypasses_, [](const WorkerCarrier* bypass) { return bypass->has_more(); });
+  };
+  if (!bell_ || !lingering_.pays()) return false;
+  const double until = monotonic_now() + Lingering::FOR_S;
+  bool came = false;
   do {
     sched_yield();
-    const std::lock_guard lock(turnstile_);
-    if (bypasses_.empty()) return false;
-    if (std::ranges::any_of(bypasses_, [](const WorkerCarrier* bypass) { return bypass->has_more(); })) return true;
-  } while (monotonic_now() < until);
-  return false;
+    came = has_more();
+  } while (!came && monotonic_now() < until);
+  lingering_.ended(came);
+  return came;
 }
 
 bool WorkerFlow::may_sleep(Sleep how) {

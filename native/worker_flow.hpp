@@ -20,6 +20,7 @@
 
 #include "carriers.hpp"
 #include "event_fd.hpp"
+#include "lingering.hpp"
 #include "poller.hpp"
 #include "turnstile.hpp"
 #include "worker_machine.hpp"
@@ -30,7 +31,6 @@ namespace fanin {
 class WorkerFlow final : private Seated {
  public:
   static constexpr Address SWITCH = 0;
-  static constexpr double LINGER_S = 50e-6;  // before a thread that waits goes to sleep
 
   // Called with the machine locked (on_event) and with nothing locked (on_failure: the event that ends the flow).
   struct Listener {
@@ -94,6 +94,7 @@ class WorkerFlow final : private Seated {
   std::uint64_t packing_ns_ = 0;
   std::atomic<bool> closing_ = false;
   std::mutex driver_;  // held by the thread that waits and drives
+  Lingering lingering_;  // its
   std::atomic<bool> driven_ = false;
   Bell bell_;            // what it sleeps on, where a bypass has one
   std::uint32_t my_bit_;  // its place on the bell

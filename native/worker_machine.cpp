@@ -570,7 +570,10 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
                             : asks ? operation.result_word_count(item)
                                    : operation.word_count(item) + forecasts * AGE_WORDS;
   const std::size_t bytes = datagram_bytes(operation.code_count, words);
-  const std::span<std::uint8_t> datagram = sink.reserve(bytes);
+  // Later ones may find that the round has closed, and its result in that place.
+  const bool sole = operation.is_sole(item) && !recovery_.was_sent(slot);
+  const std::span<std::uint8_t> datagram =
+      sole ? sink.reserve_sole(slot, static_cast<std::uint32_t>(base), bytes) : sink.reserve(bytes);
   if (datagram.empty()) return false;
 
   Header contribution = header(Kind::contribution);

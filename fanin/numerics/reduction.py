@@ -90,6 +90,12 @@ class Operator(enum.IntEnum):
         return self >= Operator.BAND
 
 
+Brief = tuple[int, int, int, Element, int, int, int, int, int, int]
+"""A reduction that is waited for at once, in as few words as it takes: source, destination, count, element, lanes, tag,
+keep_first, keep_count, own_first and own_count of a `Reduction`, which is otherwise as it comes. (A tuple: what Python
+does around the engine takes longer than a small reduction does.)"""
+
+
 @dataclass(slots=True, kw_only=True)
 class Reduction:
     """Sum `count` elements at `source` over all workers into `destination`. Not to be changed once submitted.
@@ -171,11 +177,20 @@ class Reduction:
             raise ConfigurationError("a pass has no residual, and of floating point it needs a scale_code")
 
     @classmethod
-    def in_place(cls, address: int, count: int, element: Element, lanes: int, tag: int, owner: object) -> Reduction:
-        """A sum of `count` elements at `address` into the same memory."""
-        return cls(source=address, destination=address, count=count, element=element, lanes=lanes, tag=tag, owner=owner)
+    def of(cls, brief: Brief, owner: object) -> Reduction:
+        """The same at full length."""
+        source, destination, count, element, lanes, tag, keep_first, keep_count, own_first, own_count = brief
+        return cls(
+            source=source, destination=destination, count=count, element=Element(element), lanes=lanes, tag=tag,
+            keep_first=keep_first, keep_count=keep_count, own_first=own_first, own_count=own_count, owner=owner,
+        )  # fmt: skip
 
     @property
     def kept(self) -> int:
         """Elements of the result that are written."""
         return self.count if self.keep_count < 0 else self.keep_count
+
+
+def sum_in_place(address: int, count: int, element: Element, lanes: int, tag: int) -> Brief:
+    """A sum of `count` elements at `address` into the same memory."""
+    return (address, address, count, element, lanes, tag, 0, -1, 0, -1)

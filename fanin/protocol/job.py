@@ -45,7 +45,7 @@ WINDOW_POOLS = 8
 """No item is sent this many pools ahead of the oldest unfinished one: bounds how far slots drift apart. See
 `JobSpec.window_items`."""
 CACHE_LINE_BYTES = 64
-"""The words of a ring entry begin on a cache line of their own, behind the entry's facts and the result's header."""
+"""The words of a result begin on a cache line of their own, behind its header and codes."""
 ENTRY_FACTS_BYTES = 24
 """What a switch notes about a ring entry beside the result's wire image."""
 ARRIVED_BYTES = 8
@@ -203,9 +203,9 @@ class JobSpec:
     @property
     def pool_bytes(self) -> int:
         """Switch memory that the job takes: per slot its registers, and per ring entry a result's wire image."""
-        head = _whole_lines(ENTRY_FACTS_BYTES + HEADER_BYTES + codes_bytes(self.codes_per_packet))
-        entry_bytes = head + _whole_lines(self.words_per_packet * WORD_BYTES)
-        per_slot = SLOT_BYTES + self.history * (ARRIVED_BYTES + entry_bytes)
+        head = _whole_lines(HEADER_BYTES + codes_bytes(self.codes_per_packet))
+        image_bytes = head + _whole_lines(self.words_per_packet * WORD_BYTES)
+        per_slot = SLOT_BYTES + self.history * (ARRIVED_BYTES + ENTRY_FACTS_BYTES + image_bytes)
         return self.slots * (per_slot + (self.accumulated_bytes if self.accumulators else 0))
 
     @property

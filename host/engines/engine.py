@@ -18,7 +18,7 @@ from fanin.host.engines import pump
 from fanin.host.machine.interface import AnyWorkerMachine
 from fanin.host.machine.worker_machine import WorkerMachine
 from fanin.host.transports import open_transport
-from fanin.numerics.reduction import Reduction
+from fanin.numerics.reduction import Brief, Reduction
 from fanin.options import Options
 from fanin.protocol.events import WorkerEvent
 from fanin.protocol.job import JobSpec
@@ -64,14 +64,12 @@ class Engine(Protocol):
         done: so whoever submits need not fear a failure in between.
         """
 
-    def sum_in_place(
-        self, address: int, count: int, element: int, lanes: int, tag: int, timeout_s: float, owner: object
-    ) -> int:
-        """Submit a sum of `count` elements at `address` into the same memory, and wait for it, in one call.
+    def at_once(self, brief: Brief, timeout_s: float, owner: object) -> int:
+        """Submit a reduction and wait for it, in one call.
 
         0 once it is done. Otherwise its ticket, after `timeout_s` or a failure: it goes on, as a submitted one does,
         and `owner` is kept till its end. Between processes of one machine what Python does around the engine takes
-        longer than the engine does; this is all that the commonest collective needs."""
+        longer than the engine does; this is all that collectives need which are waited for."""
 
     def begin(self, base: int) -> None:
         """Let the reductions of a newcomer begin with `base` of every slot: no earlier than its event Stands said."""

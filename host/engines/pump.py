@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from fanin.host.machine.interface import AnyWorkerMachine
-from fanin.numerics.reduction import Element, Reduction
+from fanin.numerics.reduction import Brief, Reduction
 from fanin.protocol.events import (
     Departed,
     EngineStopped,
@@ -122,11 +122,9 @@ class PumpEngine:
             pump.transport.wake()
         return ticket
 
-    def sum_in_place(
-        self, address: int, count: int, element: int, lanes: int, tag: int, timeout_s: float, owner: object
-    ) -> int:
-        """Submit a sum in place and wait for it: 0, or the ticket when it is not done by then."""
-        ticket = self.submit(Reduction.in_place(address, count, Element(element), lanes, tag, owner))
+    def at_once(self, brief: Brief, timeout_s: float, owner: object) -> int:
+        """Submit it and wait for it: 0, or the ticket when it is not done by then."""
+        ticket = self.submit(Reduction.of(brief, owner))
         return 0 if self.wait(ticket, timeout_s) else ticket
 
     def wait(self, ticket: int, timeout_s: float) -> bool:

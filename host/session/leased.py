@@ -44,7 +44,7 @@ from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
 from fanin.host.session.failures import Membership, used_in_child
 from fanin.host.session.session import WAIT_SLICE_S, MembershipChange, Session
 from fanin.host.session.shards import ShardedSession, added_up
-from fanin.numerics.reduction import Element, Reduction
+from fanin.numerics.reduction import Brief, Element, Reduction
 from fanin.options import SwitchAddress
 from fanin.protocol.job import JobSpec
 
@@ -166,8 +166,8 @@ class LeasedSession:
             self.observer(ticket, reduction)
         return ticket
 
-    def sum_in_place(self, address: int, count: int, element: Element, lanes: int, *, tag: int, owner: object) -> int:
-        """As Session.sum_in_place; where there is no lease at the moment, the ticket at once."""
+    def at_once(self, brief: Brief, owner: object) -> int:
+        """As Session.at_once; where there is no lease at the moment, the ticket at once."""
         self._refuse_children()
         with self._changed:
             session = self._session if self._state is Life.LEASED and self.observer is None else None
@@ -175,10 +175,10 @@ class LeasedSession:
                 self._direct += 1
                 self._submitted += 1
         if session is None:
-            return self.submit(Reduction.in_place(address, count, element, lanes, tag, owner))
+            return self.submit(Reduction.of(brief, owner))
         taken = True
         try:
-            left = session.sum_in_place(address, count, element, lanes, tag=tag, owner=owner)
+            left = session.at_once(brief, owner)
         except BaseException:
             taken = False
             raise

@@ -35,7 +35,7 @@ from fanin.host.session.failures import (
     workers_gone,
 )
 from fanin.host.session.outputs import check_outputs
-from fanin.numerics.reduction import Element, Reduction
+from fanin.numerics.reduction import Brief, Element, Reduction
 from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
 from fanin.protocol import control
 from fanin.protocol.events import (
@@ -236,15 +236,15 @@ class Session:
                 self._seen(ticket)
                 return
 
-    def sum_in_place(self, address: int, count: int, element: Element, lanes: int, *, tag: int, owner: object) -> int:
-        """Submit a sum of `count` elements at `address`, into the same memory, and wait for it a moment: the quick way.
+    def at_once(self, brief: Brief, owner: object) -> int:
+        """Submit a reduction and wait for it a moment: the quick way.
 
         0 when it is done; otherwise, after WAIT_SLICE_S or a failure, its ticket, for `wait`. `owner` keeps the memory
         alive till it is done.
         """
-        if self.observer is not None:  # it is told of tickets, and the engine gives none to a sum that is done at once
-            return self.submit(Reduction.in_place(address, count, element, lanes, tag, owner))
-        return self._engine.sum_in_place(address, count, element, lanes, tag, WAIT_SLICE_S, owner)
+        if self.observer is not None:  # it is told of tickets, and the engine gives none to what is done at once
+            return self.submit(Reduction.of(brief, owner))
+        return self._engine.at_once(brief, WAIT_SLICE_S, owner)
 
     @property
     def sessions(self) -> tuple[Session, ...]:

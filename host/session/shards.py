@@ -42,7 +42,7 @@ from collections.abc import Callable, Iterator, Sequence
 from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError, SwitchLostError
 from fanin.host.codecs.words import codec_class, codec_for
 from fanin.host.session.session import WAIT_SLICE_S, MembershipChange, Session
-from fanin.numerics.reduction import Element, Reduction
+from fanin.numerics.reduction import Brief, Element, Reduction
 from fanin.options import SwitchAddress
 from fanin.protocol.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S, JobSpec
 from fanin.protocol.spread import MIN_PACKETS_PER_SHARD, Spread
@@ -188,17 +188,18 @@ class ShardedSession:
             self.observer(ticket, reduction)
         return ticket
 
-    def sum_in_place(self, address: int, count: int, element: Element, lanes: int, *, tag: int, owner: object) -> int:
-        """As Session.sum_in_place."""
+    def at_once(self, brief: Brief, owner: object) -> int:
+        """As Session.at_once."""
+        _, _, count, element, lanes, *_ = brief
         packet_elements = self._packet_elements(element, lanes)
         if self.observer is not None or (packet_elements and count > packet_elements * MIN_PACKETS_PER_SHARD):
-            return self.submit(Reduction.in_place(address, count, element, lanes, tag, owner))
+            return self.submit(Reduction.of(brief, owner))
         try:
             with self._lock:
                 self._raise_unless_whole()
                 ticket = self._submitted = self._submitted + 1
             session = self._sessions[self._spread.in_turn(ticket)]
-            left = session.sum_in_place(address, count, element, lanes, tag=tag, owner=owner)
+            left = session.at_once(brief, owner)
         except FaninError as error:
             raise self._settled(error).with_traceback(None) from None
         if not left:

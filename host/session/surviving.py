@@ -48,7 +48,7 @@ from fanin.host.session.control import ControlClient
 from fanin.host.session.kept_reductions import KeptReduction, KeptReductions
 from fanin.host.session.session import MAX_CHANGES, WAIT_SLICE_S, MembershipChange, Session
 from fanin.host.session.shards import ShardedSession, added_up, deal, leave_all, of_the_whole
-from fanin.numerics.reduction import Element, Reduction
+from fanin.numerics.reduction import Brief, Reduction
 from fanin.options import Options, SwitchAddress
 from fanin.protocol import control
 from fanin.protocol.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S
@@ -122,9 +122,9 @@ class SurvivingSession(ShardedSession):
             self.observer(ticket, reduction)
         return ticket
 
-    def sum_in_place(self, address: int, count: int, element: Element, lanes: int, *, tag: int, owner: object) -> int:
-        """As Session.sum_in_place, without the short way."""
-        return self.submit(Reduction.in_place(address, count, element, lanes, tag, owner))
+    def at_once(self, brief: Brief, owner: object) -> int:
+        """As Session.at_once, without the short way."""
+        return self.submit(Reduction.of(brief, owner))
 
     def _deal(self, kept: KeptReduction, reduction: Reduction) -> None:
         """Give its parts to the shards (called with the lock held). What a lost shard does not take, is dealt again."""

@@ -14,7 +14,7 @@ from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
 from fanin.host.session.failures import Membership
 from fanin.host.session.joining import Joined
 from fanin.host.session.session import MAX_UNSEEN_TICKETS, Session
-from fanin.numerics.reduction import Element, Reduction
+from fanin.numerics.reduction import Brief, Element, Reduction, sum_in_place
 from fanin.options import Options, SwitchAddress
 from fanin.protocol.events import MembersChanged, ReductionDone, WorkerEvent, WorkersGone
 from fanin.protocol.job import JobSpec
@@ -62,9 +62,7 @@ class FakeEngine:
         self._submitted += 1
         return self._submitted
 
-    def sum_in_place(
-        self, address: int, count: int, element: int, lanes: int, tag: int, timeout_s: float, owner: object
-    ) -> int:
+    def at_once(self, brief: Brief, timeout_s: float, owner: object) -> int:
         ticket = self.submit(REDUCTION)
         return 0 if self.wait(ticket, timeout_s) else ticket
 
@@ -198,33 +196,33 @@ def test_a_wait_that_is_too_long_says_so_and_changes_nothing() -> None:
     assert session.failure is None
 
 
-def sum_in_place(session: Session) -> int:
-    return session.sum_in_place(64, 8, Element.FLOAT32, 32, tag=2, owner=None)
+def sum_at_once(session: Session) -> int:
+    return session.at_once(sum_in_place(64, 8, Element.FLOAT32, 32, tag=2), None)
 
 
-def test_a_sum_in_place_is_done_or_has_a_ticket_to_wait_for() -> None:
+def test_what_is_done_at_once_is_done_or_has_a_ticket_to_wait_for() -> None:
     session, engine = a_session()
     assert session.next_done(0) is None
     engine.finish(1)
-    assert sum_in_place(session) == 0
+    assert sum_at_once(session) == 0
     assert session.next_done(0) is None, "nobody else's"
-    assert sum_in_place(session) == 2
+    assert sum_at_once(session) == 2
     with pytest.raises(CollectiveTimeoutError, match="Timed out: reduction 2"):
         session.wait(2, 0.01)
     engine.fail(WorkersGone(lost=0b0100, left=0))
     with pytest.raises(WorkerLostError):
-        session.wait(sum_in_place(session))
+        session.wait(sum_at_once(session))
     closed, _ = a_session()
     closed.close()
     with pytest.raises(FaninError, match="closed"):
-        closed.wait(sum_in_place(closed))
+        closed.wait(sum_at_once(closed))
 
 
-def test_an_observer_is_told_of_sums_in_place_too() -> None:
+def test_an_observer_is_told_of_what_is_done_at_once_too() -> None:
     session, _ = a_session()
     seen: list[tuple[int, Reduction]] = []
     session.observer = lambda ticket, reduction: seen.append((ticket, reduction))
-    assert sum_in_place(session) == 1
+    assert sum_at_once(session) == 1
     ((ticket, reduction),) = seen
     assert ticket == 1
     assert (reduction.source, reduction.destination, reduction.count, reduction.tag) == (64, 64, 8, 2)

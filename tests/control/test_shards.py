@@ -26,7 +26,7 @@ from fanin.errors import (
 )
 from fanin.host.session.joining_shards import join_shards
 from fanin.host.session.shards import ShardedSession, deal
-from fanin.numerics.reduction import COPIED, Element, Reduction, lanes_number
+from fanin.numerics.reduction import COPIED, Element, Reduction, lanes_number, sum_in_place
 from fanin.options import Options, SwitchAddress
 from fanin.protocol.spread import MIN_PACKETS_PER_SHARD, Spread
 from tests.support.processes import DEADLINE_S
@@ -123,12 +123,15 @@ def switches(count: int, *, native: bool) -> Iterator[list[SwitchAddress]]:
         yield [address_of(stack.enter_context(a_service(native=native or None))) for _ in range(count)]
 
 
+def in_place(array: npt.NDArray[np.float32], lanes: int = 32) -> Reduction:
+    return Reduction.of(sum_in_place(array.ctypes.data, array.size, Element.FLOAT32, lanes, 1), array)
+
+
 def sums(sessions: list[ShardedSession], count: int, lanes: int) -> list[npt.NDArray[np.float32]]:
     arrays = tensors(count)
     works = []
     for session, array in zip(sessions, arrays, strict=True):
-        reduction = Reduction.in_place(array.ctypes.data, count, Element.FLOAT32, lanes, 1, array)
-        works.append((session, session.submit(reduction)))
+        works.append((session, session.submit(in_place(array, lanes))))
     for session, ticket in works:
         session.wait(ticket, DEADLINE_S)
         assert session.done(ticket)
@@ -161,7 +164,7 @@ def test_small_sums_go_to_the_shards_in_turn_and_are_done_when_the_call_returns(
                 expected = np.sum([array.astype(np.float64) for array in arrays], axis=0)
 
                 def add(session: ShardedSession, array: npt.NDArray[np.float32]) -> None:
-                    ticket = session.sum_in_place(array.ctypes.data, 16, Element.FLOAT32, 32, tag=1, owner=array)
+                    ticket = session.at_once(sum_in_place(array.ctypes.data, 16, Element.FLOAT32, 32, 1), array)
                     session.wait(ticket, DEADLINE_S)
 
                 together([partial(add, session, array) for session, array in zip(spread, arrays, strict=True)])
@@ -215,10 +218,7 @@ def test_a_rank_that_leaves_fails_the_waits_of_the_others_at_every_shard() -> No
     with switches(2, native=True) as addresses:
         spread = join_all(addresses, native=True)
         array = tensors(64 * 40)[0]
-        tickets = [
-            session.submit(Reduction.in_place(array.ctypes.data, array.size, Element.FLOAT32, 32, 1, array))
-            for session in spread[:2]
-        ]
+        tickets = [session.submit(in_place(array)) for session in spread[:2]]
         spread[2].close()
         for session, ticket in zip(spread, tickets, strict=False):
             with pytest.raises(WorkerLostError) as caught:
@@ -237,7 +237,7 @@ def test_when_a_shard_is_lost_all_sessions_stop_and_what_was_done_stays_done() -
         before = [array.copy() for array in second]
 
         def submit(rank: int, array: npt.NDArray[np.float32]) -> int:
-            return spread[rank].submit(Reduction.in_place(array.ctypes.data, array.size, Element.FLOAT32, 32, 1, array))
+            return spread[rank].submit(in_place(array))
 
         early = [submit(rank, first[rank]) for rank in range(2)]
         for rank in range(2):
@@ -262,7 +262,7 @@ def test_a_wait_that_takes_too_long_names_the_reduction_of_the_whole_job() -> No
         spread = join_all(addresses, native=True)
         array = tensors(64 * 40)[0]
         for _ in range(2):
-            ticket = spread[0].submit(Reduction.in_place(array.ctypes.data, array.size, Element.FLOAT32, 32, 1, array))
+            ticket = spread[0].submit(in_place(array))
         with pytest.raises(CollectiveTimeoutError, match=r"Timed out: reduction 2 .*after 0.01 s"):
             spread[0].wait(ticket, 0.01)
         together([partial(session.close) for session in spread])
@@ -277,9 +277,7 @@ def test_threads_may_submit_and_wait_at_once() -> None:
             array = np.ones(64 * 10, np.float32)
             try:
                 for _ in range(50):
-                    ticket = session.submit(
-                        Reduction.in_place(array.ctypes.data, array.size, Element.FLOAT32, 32, 1, array)
-                    )
+                    ticket = session.submit(in_place(array))
                     session.wait(ticket, DEADLINE_S)
             except FaninError as error:
                 failures.append(error)

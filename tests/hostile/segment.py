@@ -1,6 +1,7 @@
 """A job's shared memory as another process of the same user sees it: everything in it may be read and written.
 
-The layout is that of native/shared_memory.cpp: a page for all, a page per worker, an uplink per worker, the downlink.
+The layout is that of native/shared_memory.cpp: a page for all, a page per worker, an uplink per worker, the downlink,
+the images of results.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 PAGE_BYTES = 4096
-WORKERS_AT, RING_PAGES_AT = 8, 12
+WORKERS_AT, RING_PAGES_AT, IMAGE_PAGES_AT = 8, 12, 16
 SWITCH_SLEEPS_AT, DOWNLINK_WRITTEN_AT = 64, 128
 ATTACHED_AT, UPLINK_WRITTEN_AT, UPLINK_READ_AT, DOWNLINK_READ_AT = 8, 128, 192, 256
 """In a worker's page."""
 LINE_BYTES = 64
 """Records fill whole lines; each begins with its datagram's length and the mask of its readers, 32 bits each."""
+ELSEWHERE = 1 << 31
+"""In a length: what follows is where among the images the datagram lies (64 bits), and its first bytes."""
 
 
 class Segment:
@@ -48,6 +51,10 @@ class Segment:
         """A worker's ring; behind that of the last worker there is the downlink."""
         start = PAGE_BYTES * (self.workers + 1) + worker * self.ring_bytes
         return self.memory[start : start + self.ring_bytes]
+
+    def images(self) -> npt.NDArray[np.uint8]:
+        """Where the switch adds up."""
+        return self.memory[PAGE_BYTES * (self.workers + 1) + (self.workers + 1) * self.ring_bytes :]
 
     def close(self) -> None:
         """Let go of it; it is unmapped with the last array that shows some of it."""

@@ -24,6 +24,8 @@ from tests.hostile.segment import (
     ATTACHED_AT,
     DOWNLINK_READ_AT,
     DOWNLINK_WRITTEN_AT,
+    ELSEWHERE,
+    IMAGE_PAGES_AT,
     LINE_BYTES,
     PAGE_BYTES,
     RING_PAGES_AT,
@@ -86,7 +88,15 @@ def test_a_worker_uses_only_memory_that_is_sealed(seals: int) -> None:
 
 @pytest.mark.parametrize(
     ("at", "value"),
-    [(WORKERS_AT, 1), (WORKERS_AT, 3), (WORKERS_AT, 1 << 31), (RING_PAGES_AT, 0), (RING_PAGES_AT, 0xFFFFFFFF), (0, 7)],
+    [
+        (WORKERS_AT, 1),
+        (WORKERS_AT, 3),
+        (WORKERS_AT, 1 << 31),
+        (RING_PAGES_AT, 0),
+        (RING_PAGES_AT, 0xFFFFFFFF),
+        (IMAGE_PAGES_AT, 0xFFFFFFFF),
+        (0, 7),
+    ],
 )
 def test_a_worker_uses_only_memory_whose_facts_agree(at: int, value: int) -> None:
     with serving() as server:
@@ -131,7 +141,7 @@ def maps(server: Any, spec: JobSpec, path: str) -> bool:
 def scribble(segment: Segment, dice: np.random.Generator) -> None:
     """Random bytes, words that look like positions and lengths, zeros and ones: here and there, or everywhere."""
     control = PAGE_BYTES * (segment.workers + 1)
-    kind = dice.integers(5)
+    kind = dice.integers(7)
     if kind == 0:
         segment.memory[:] = dice.bytes(1)[0]
     elif kind == 1:
@@ -150,10 +160,17 @@ def scribble(segment: Segment, dice: np.random.Generator) -> None:
             ):
                 where = segment.of_worker(worker, at)
                 segment.put(where, segment.number(where) + int(dice.integers(-4096, 4096)) & NEVER)
+    elif kind == 4:
+        images = segment.images()
+        images[:] = np.frombuffer(dice.bytes(images.size), np.uint8)
     else:
         for ring in range(segment.workers + 1):
             records = segment.uplink(ring).view(np.uint32).reshape(-1, LINE_BYTES // 4)
             records[:, :2] = dice.integers(0, 3000, (len(records), 2), np.uint32)
+            if kind == 5:
+                records[:, 0] |= ELSEWHERE
+                records[:, 2] = dice.integers(0, 2 * segment.images().size, len(records), np.uint32)
+                records[:, 3] = dice.integers(0, 2, len(records), np.uint32)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -197,6 +214,7 @@ def spoil(at: Callable[[Segment], int], value: int) -> Callable[[Segment], None]
         pytest.param(lambda of: of.put(WORKERS_AT, 0xFFFFFFFF, "I"), id="the number of workers"),
         pytest.param(lambda of: of.put(RING_PAGES_AT, 0xFFFFFFFF, "I"), id="the rings' size"),
         pytest.param(lambda of: of.uplink(of.workers).fill(0), id="the downlink"),
+        pytest.param(lambda of: of.images().fill(0), id="the images of results"),
     ],
 )
 def test_a_job_whose_memory_is_spoilt_goes_on_by_udp(harm: Callable[[Segment], None]) -> None:
@@ -207,6 +225,43 @@ def test_a_job_whose_memory_is_spoilt_goes_on_by_udp(harm: Callable[[Segment], N
             harm(segment)
         right_sums(job, 4)
         right_sums(job, 5)
+
+
+@pytest.mark.parametrize(
+    ("length", "behind_images"),
+    [(100, 0), (100, -99), (100, 1 << 40), (100, NEVER), (35, -100), (0, -100), (65_508, -65_508), (0x7FFFFFFF, -200)],
+)
+def test_what_is_referred_to_is_read_nowhere_but_among_the_images(length: int, behind_images: int) -> None:
+    rig = native.CarrierRig(native.carriers()[1], spec_of(2))
+    rig.join(0)
+    with Segment(rig.offer) as segment:
+        for ring, written_at in ((0, segment.of_worker(0, UPLINK_WRITTEN_AT)), (segment.workers, DOWNLINK_WRITTEN_AT)):
+            written = segment.number(written_at)
+            record = segment.uplink(ring)[written % segment.ring_bytes :][:LINE_BYTES]
+            record[:8].view(np.uint32)[:] = length | ELSEWHERE, 0xFFFFFFFF
+            record[8:16].view(np.uint64)[0] = segment.images().size + behind_images & NEVER
+            segment.put(written_at, written + LINE_BYTES)
+    assert rig.at_switch() == []
+    assert rig.at_worker(0) == []
+    assert not rig.works(0)
+    assert rig.worker_counters(0)["shared_memory_broken"] == rig.switch_counters()["shared_memory_broken"] == 1
+
+
+def test_a_result_that_another_has_taken_the_place_of_is_passed_over() -> None:
+    rig = native.CarrierRig(native.carriers()[1], spec_of(2))
+    rig.join(0)
+    with Segment(rig.offer) as segment:
+        images = segment.images()
+        images[64:164] = np.arange(100, dtype=np.uint8)
+        for first in (0, 7):
+            written = segment.number(DOWNLINK_WRITTEN_AT)
+            record = segment.uplink(segment.workers)[written % segment.ring_bytes :][:LINE_BYTES]
+            record[:8].view(np.uint32)[:] = 100 | ELSEWHERE, 1
+            record[8:16].view(np.uint64)[0] = 64
+            record[16:52] = np.arange(first, first + 36, dtype=np.uint8)
+            segment.put(DOWNLINK_WRITTEN_AT, written + LINE_BYTES)
+        assert rig.at_worker(0) == [bytes(range(100))]
+        assert rig.works(0)
 
 
 # --- rings and sockets ---

@@ -7,11 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 
+from fanin.numerics.reduction import COPIED
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import datagram_bytes
-from tests.support.builders import Array
+from tests.hostile.segment import DOWNLINK_WRITTEN_AT, LINE_BYTES, UPLINK_WRITTEN_AT, Segment
+from tests.support.builders import Array, reduction
 from tests.support.engines import DEADLINE_S, Engines
 from tests.support.native_engines import gradients, joined, serving
 from tests.support.native_engines import spec_of as any_spec_of
@@ -53,11 +56,31 @@ def test_the_bits_are_those_that_udp_yields(flows: int, lanes: int) -> None:
     assert len({array.tobytes() for array in shared + sockets}) == 1
 
 
-def test_workers_here_and_elsewhere_share_a_job() -> None:
+def test_workers_here_and_elsewhere_share_a_job_each_by_the_way_that_there_is() -> None:
     with cluster(spec_of(3), shared=[None, [], None]) as job:
         assert [engine.shares_memory for engine in job.engines] == [True, False, True]
         results = add_up(job, 20_000)
         assert len({array.tobytes() for array in results}) == 1
+        here, elsewhere, _ = (engine.counters() for engine in job.engines)
+    assert here["shared_memory_in"] >= here["results"] - here["timeouts"]
+    assert elsewhere["shared_memory_in"] == 0
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_a_result_is_read_where_it_was_added_up_unless_a_late_worker_might_find_another_there(
+    max_staleness: int,
+) -> None:
+    spec = replace(spec_of(2), max_staleness=max_staleness)
+    with cluster(spec) as job:
+        arrays = [np.full(20_000, rank, np.int32) for rank in range(2)]
+        job.run(arrays, signature=7)
+        assert all((array == 1).all() for array in arrays)
+        with Segment(job.server.shared_memory(spec.job)[0]) as segment:
+            lines = segment.number(DOWNLINK_WRITTEN_AT) / LINE_BYTES
+        counters = job.server.counters()
+    assert counters["shared_memory_out"] >= counters["rounds"] >= 20_000 // spec.words_per_packet
+    copied = counters["rounds"] * (spec.packet_bytes // LINE_BYTES)  # answers to what timers send again always are
+    assert lines < copied / 2 if max_staleness == 0 else lines >= copied
 
 
 @pytest.mark.parametrize("path", ["/proc/1/fd/0", "/nonexistent", "/dev/zero", "", "/proc/self/exe"])
@@ -83,6 +106,40 @@ def test_packets_that_find_no_room_go_by_udp() -> None:
     with cluster(spec) as job:
         for seed in range(3):
             assert len({array.tobytes() for array in add_up(job, 600_000, seed=seed)}) == 1
+
+
+@pytest.mark.parametrize("flows", [1, 2])
+def test_what_one_worker_alone_contributes_is_written_where_the_others_read_it(flows: int) -> None:
+    """Ranks own parts of one size, which begin and end within packets; then one has all, larger than two windows."""
+    spec = spec_of(3)
+    with cluster(spec, flows=flows) as job:
+        for owned in ([30_001] * 3, [0, 90_003, 0]):
+            total = sum(owned)
+            expected = np.random.default_rng(total).integers(0, 256, total, np.uint8)
+            starts = np.cumsum([0, *owned])[:-1]
+            arrays = [np.zeros(total, np.uint8) for _ in owned]
+            parts = [expected[start : start + count].copy() for start, count in zip(starts, owned, strict=True)]
+            for array, part, start in zip(arrays, parts, starts, strict=True):
+                array[start : start + part.size] = part
+            tickets = [
+                engine.submit(
+                    reduction(part, array, count=total, lanes=COPIED, own_first=int(start), own_count=part.size)
+                )
+                for engine, part, array, start in zip(job.engines, parts, arrays, starts, strict=True)
+            ]
+            for engine, ticket, array in zip(job.engines, tickets, arrays, strict=True):
+                assert engine.wait(ticket, DEADLINE_S)
+                np.testing.assert_array_equal(array, expected)
+        with contextlib.ExitStack() as opened:
+            segments = [opened.enter_context(Segment(path)) for path in job.server.shared_memory(spec.job)]
+            lines = sum(
+                segment.number(segment.of_worker(worker, UPLINK_WRITTEN_AT)) / LINE_BYTES
+                for segment in segments
+                for worker in range(3)
+            )
+        sent = sum(engine.counters()["shared_memory_out"] for engine in job.engines)
+    copied = 2 * 2 * (spec.packet_bytes // LINE_BYTES + 1)  # two packets hold parts of two ranks each
+    assert sent <= lines <= sent + copied + 3 * flows * spec.packet_bytes // LINE_BYTES
 
 
 def test_a_job_that_is_removed_gives_its_memory_up() -> None:

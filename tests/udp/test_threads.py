@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from fanin.errors import ConfigurationError, FaninError
-from fanin.numerics.reduction import Element, Reduction
+from fanin.numerics.reduction import Element, Reduction, sum_in_place
 from fanin.protocol.job import JobSpec
 from tests.support.builders import Array, reduction
 from tests.support.engines import DEADLINE_S
@@ -98,11 +98,11 @@ def sum_and_ask(engine: Any) -> None:
         assert (array == 2).all()
 
 
-def sum_in_place(engine: Any) -> None:
+def sum_at_once(engine: Any) -> None:
     for _ in range(ROUNDS):
         array = np.ones(500, np.float32)
         owner = Owner(array)
-        ticket = engine.sum_in_place(array.ctypes.data, array.size, int(Element.FLOAT32), 32, 0, 0.0, owner)
+        ticket = engine.at_once(sum_in_place(array.ctypes.data, array.size, Element.FLOAT32, 32, 0), 0.0, owner)
         del owner
         assert ticket == 0 or engine.wait(ticket, DEADLINE_S)
         assert (array == 2).all()
@@ -127,7 +127,7 @@ def test_threads_that_submit_wait_ask_and_drop_at_once(flows: int) -> None:
             try:
                 with crowd() as workers:
                     for engine in running.engines:
-                        for work in [sum_and_wait, sum_and_ask, sum_in_place] * THREADS:
+                        for work in [sum_and_wait, sum_and_ask, sum_at_once] * THREADS:
                             workers.add(partial(work, engine))
             finally:
                 ended.set()
@@ -234,12 +234,18 @@ def test_bad_arguments_are_refused() -> None:
         for call in calls:
             with pytest.raises(ValueError, match="timeout"):
                 call(math.nan)
+        brief = sum_in_place(array.ctypes.data, 4, Element.FLOAT32, 32, 0)
         with pytest.raises(ValueError, match="element"):
-            engine.sum_in_place(array.ctypes.data, 4, 99, 32, 0, 1.0, array)
+            engine.at_once((*brief[:3], 99, *brief[4:]), 1.0, array)
         with pytest.raises(ConfigurationError, match="no codec 7"):
-            engine.sum_in_place(array.ctypes.data, 4, 0, 7, 0, 1.0, array)
+            engine.at_once((*brief[:4], 7, *brief[5:]), 1.0, array)
         assert not engine.wait(99, 0.0)
-        assert engine.sum_in_place(array.ctypes.data, 4, 0, 32, 0, math.inf, array) == 0
+        assert engine.at_once(brief, math.inf, array) == 0
+        for wrong_range in ((1, 4, 0, -1), (0, -1, 0, 4), (0, 1 << 62, 0, -1)):
+            with pytest.raises(ValueError, match="brief reduction"):
+                engine.at_once((*brief[:6], *wrong_range), 1.0, array)
+        with pytest.raises(ValueError, match="ten fields"):
+            engine.at_once(brief[:9], 1.0, array)
         facts = {name: getattr(spec, name) for name in dir(spec) if not name.startswith("_")}
         for wrong in ({"workers": 33}, {"tokens": ()}, {"codes_per_packet": 0}, {"words_per_packet": 1 << 20}):
             with pytest.raises(ValueError, match="JobSpec"):

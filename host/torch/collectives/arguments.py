@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import torch
 
 from fanin.errors import ArgumentError, UnsupportedError
+from fanin.host.torch.collectives.host_tensor import plain
 
 DEVICES = ("cpu", "cuda")
 """Where tensors may lie."""
@@ -122,6 +123,8 @@ class Arguments:
 
     def _check_types(self, name: str, tensors: Sequence[torch.Tensor]) -> None:
         """One element type throughout."""
+        if all(tensor.dtype is tensors[0].dtype for tensor in tensors):
+            return
         types = list(dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in tensors))
         if len(types) > 1:
             raise ArgumentError(
@@ -130,6 +133,8 @@ class Arguments:
 
     def _has_memory(self, name: str, tensors: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> bool:
         """Whether the tensors lie somewhere, all of one call in the same kind of memory."""
+        if all(map(plain, tensors)):  # nearly always; what follows takes as long as a small collective
+            return True
         kinds = list(dict.fromkeys(tensor.device.type for tensor in tensors))
         if kinds == ["meta"]:
             if any(tensor.layout is not torch.strided for tensor in tensors):

@@ -12,10 +12,13 @@ Rules
   the signature, and the switch refuses who does not.
 * A rank's own part never leaves its memory for its own sake: it is copied here.
 * CUDA tensors are copied to the host by the call, and back by `wait`.
+* What its caller waits for, between tensors that can be used as they lie, is one call into the engine, as the sums of
+  ReduceCollectives.sum_at_once.
 """
 
 from __future__ import annotations
 
+import functools
 import struct
 import zlib
 from collections.abc import Callable, Sequence
@@ -26,7 +29,7 @@ import torch
 from fanin.host.session.leased import LeasedSession
 from fanin.host.torch.collectives.group_resources import GroupResources
 from fanin.host.torch.collectives.host_tensor import as_bytes, copy_back, on_host, plain
-from fanin.host.torch.collectives.request import Request
+from fanin.host.torch.collectives.request import Request, tag_of
 from fanin.host.torch.collectives.work import CombinedWork, FaninWork, LocalWork, Tensors
 from fanin.numerics.reduction import COPIED, Element
 
@@ -50,8 +53,10 @@ def carries(resources: GroupResources) -> bool:
 class Exchanges:
     """Those of one group. Ranks are group ranks, timeouts seconds; the arguments have been checked."""
 
-    def __init__(self, resources: GroupResources) -> None:
+    def __init__(self, resources: GroupResources, *, at_once: bool = False) -> None:
+        """`at_once`: the callers wait for each before they do anything else."""
         self._submit = resources.submit
+        self._quick = resources.quick if at_once else None
         self._rank, self._size = resources.rank, resources.size
         self._completion = resources.completion
 
@@ -59,42 +64,40 @@ class Exchanges:
         """Every rank's tensor becomes the root's."""
         owns = self._rank == root
         host = on_host(tensor) if owns or plain(tensor) else _beside(tensor)
-        moved = as_bytes(host)
-        shares = host.data_ptr() == tensor.data_ptr()
         return self._one(
-            "broadcast", [root], moved.numel(),
-            source=moved if owns else _NOTHING, own_first=0,
-            kept=None if owns else moved,
+            "broadcast", (root,), host.nbytes,
+            source=host if owns else _NOTHING, own_first=0,
+            kept=None if owns else host,
             outputs=[tensor], timeout_s=timeout_s,
-            finish=None if shares or owns else lambda: copy_back(tensor, host),
+            finish=None if owns else _arrive(tensor, host),
         )  # fmt: skip
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, timeout_s: float) -> FaninWork:
         """`output` becomes all ranks' tensors, one after the other."""
-        source = as_bytes(on_host(tensor))
+        source = on_host(tensor)
         host = output.detach() if plain(output) else _beside(output)
-        flat = as_bytes(host)
-        _copy_own(flat, self._rank * source.numel(), source)
+        own_first = self._rank * source.nbytes
+        _copy_own(host, own_first, source)
         return self._one(
-            "all_gather", [source.numel()], flat.numel(),
-            source=source, own_first=self._rank * source.numel(), kept=flat,
+            "all_gather", (source.nbytes,), host.nbytes,
+            source=source, own_first=own_first, kept=host,
             outputs=[output], timeout_s=timeout_s,
             finish=_arrive(output, host),
         )  # fmt: skip
 
     def all_gather(self, outputs: Tensors, tensor: torch.Tensor, timeout_s: float) -> FaninWork:
         """`outputs[r]` becomes rank r's tensor; ranks' tensors may differ in size."""
-        source = as_bytes(on_host(tensor))
+        source = on_host(tensor)
         sizes = [output.nbytes for output in outputs]
         if max(sizes) < MIN_PART_BYTES:
             return self._gather_flat(outputs, source, sizes, timeout_s)
         hosts = [output.detach() if plain(output) else _beside(output) for output in outputs]
-        _copy_own(as_bytes(hosts[self._rank]), 0, source)
+        _copy_own(hosts[self._rank], 0, source)
         works = [
             self._one(
-                "all_gather", [*sizes, owner], size,
+                "all_gather", (*sizes, owner), size,
                 source=source if owner == self._rank else _NOTHING, own_first=0,
-                kept=None if owner == self._rank else as_bytes(hosts[owner]),
+                kept=None if owner == self._rank else hosts[owner],
                 outputs=[], timeout_s=timeout_s, finish=_arrive(outputs[owner], hosts[owner]),
             )
             for owner, size in enumerate(sizes)
@@ -115,7 +118,7 @@ class Exchanges:
                 copy_back(output, whole)
 
         return self._one(
-            "all_gather", sizes, starts[-1],
+            "all_gather", tuple(sizes), starts[-1],
             source=source, own_first=starts[self._rank], kept=flat,
             outputs=outputs, timeout_s=timeout_s, finish=finish,
         )  # fmt: skip
@@ -123,7 +126,7 @@ class Exchanges:
     def _one(
         self,
         name: str,
-        agreed: Sequence[int],
+        agreed: tuple[int, ...],
         count: int,
         *,
         source: torch.Tensor,
@@ -133,19 +136,27 @@ class Exchanges:
         timeout_s: float,
         finish: Callable[[], None] | None,
     ) -> FaninWork:
-        """One reduction of `count` bytes, of which this rank contributes `source`."""
+        """One reduction of `count` bytes, of which this rank contributes `source`. All tensors are plain."""
         if count == 0:
             return LocalWork(self._completion, outputs)
+        quick = self._quick
+        if quick is not None and finish is None and quick.free:
+            brief = (
+                source.data_ptr(), 0 if kept is None else kept.data_ptr(), count, Element.UINT8, COPIED,
+                tag_of(name, average=False, says=_said(agreed)),
+                0, 0 if kept is None else count, own_first, source.nbytes,
+            )  # fmt: skip
+            return quick.at_once(name, brief, (source, kept), lambda: timeout_s)
         return self._submit(
             Request(
                 name=name,
-                source=source,
+                source=as_bytes(source),
                 count=count,
                 own_first=own_first,
-                kept=kept,
+                kept=None if kept is None else as_bytes(kept),
                 element=Element.UINT8,
                 lanes=COPIED,
-                says=zlib.crc32(struct.pack(f"!{len(agreed)}q", *agreed)),
+                says=_said(agreed),
                 outputs=outputs,
                 timeout_s=timeout_s,
                 finish=finish,
@@ -158,11 +169,16 @@ def _beside(output: torch.Tensor) -> torch.Tensor:
     return torch.empty(output.shape, dtype=output.dtype)
 
 
-def _copy_own(flat: torch.Tensor, first: int, source: torch.Tensor) -> None:
-    """One's own part in its place, where it may be already."""
-    place = flat[first : first + source.numel()]
-    if place.data_ptr() != source.data_ptr():
-        place.copy_(source)
+@functools.lru_cache(maxsize=256)
+def _said(agreed: tuple[int, ...]) -> int:
+    """What stands in the signature for these numbers."""
+    return zlib.crc32(struct.pack(f"!{len(agreed)}q", *agreed))
+
+
+def _copy_own(host: torch.Tensor, first: int, source: torch.Tensor) -> None:
+    """One's own part in its place in `host`, `first` bytes behind its start, where it may be already."""
+    if host.data_ptr() + first != source.data_ptr():
+        as_bytes(host)[first : first + source.nbytes].copy_(as_bytes(source))
 
 
 def _arrive(output: torch.Tensor, host: torch.Tensor) -> Callable[[], None] | None:

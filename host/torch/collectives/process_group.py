@@ -138,7 +138,9 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def _use_resources(self) -> None:
         """Collectives over what there is now."""
         self._reduce_collectives = ReduceCollectives(self._resources, self._counters)
-        self._exchanges = Exchanges(self._resources) if carries(self._resources) else None
+        through_switch = carries(self._resources)
+        self._exchanges = Exchanges(self._resources) if through_switch else None
+        self._exchanges_at_once = Exchanges(self._resources, at_once=True) if through_switch else None
 
     @property
     def _inner(self) -> Inner:
@@ -229,7 +231,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
                 return self._noted(
                     self._reduce_collectives.all_reduce_narrowed(tensor, op, timeout_s, lanes=lanes, residual=residual)
                 )
-        if self._coalescing is None and not getattr(opts, "asyncOp", True):
+        if self._waits(opts):
             done = self._reduce_collectives.sum_at_once(
                 tensor, _operator(opts), lambda: self._seconds(getattr(opts, "timeout", timeout))
             )
@@ -299,7 +301,8 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> FaninWork:
         """Wait for every rank."""
         self._sequence += 1
-        return self._noted(self._reduce_collectives.barrier(self._seconds(timeout if opts is None else opts.timeout)))
+        timeout_s = self._seconds(timeout if opts is None else opts.timeout)
+        return self._noted(self._reduce_collectives.barrier(timeout_s, self._waits(opts)))
 
     # --- exchanges ---
 
@@ -310,7 +313,8 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         tensor = _single(tensors)
         if not self._arguments.of_one("broadcast", tensor, root):
             return self._nothing([tensor])
-        return self._noted(self._moving("broadcast", tensor).broadcast(tensor, root, timeout_s))
+        moving = self._moving("broadcast", tensor, self._waits(opts))
+        return self._noted(moving.broadcast(tensor, root, timeout_s))
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> FaninWork:
         """Gather every rank's tensor on all."""
@@ -327,7 +331,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         timeout_s = self._seconds(None if opts is None else opts.timeout)
         if not self._arguments.of_parts("all_gather_into_tensor", output, tensor, output):
             return self._nothing([output])
-        moving = self._moving("all_gather_into_tensor", tensor)
+        moving = self._moving("all_gather_into_tensor", tensor, self._waits(opts))
         return self._noted(moving.all_gather_single(output, tensor, timeout_s))
 
     _allgather_base = all_gather_single
@@ -466,18 +470,23 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         """Operator and timeout from an options object or a bare operator."""
         return _operator(opts), self._seconds(getattr(opts, "timeout", timeout))
 
+    def _waits(self, opts: Any) -> bool:
+        """Whether the caller waits for this collective before it does anything else."""
+        return self._coalescing is None and not getattr(opts, "asyncOp", True)
+
     def _seconds(self, timeout: timedelta | None) -> float:
         return self._timeout_s if timeout is None or timeout < _ZERO else timeout.total_seconds()
 
-    def _moving(self, name: str, tensor: torch.Tensor) -> Exchanges | Inner:
+    def _moving(self, name: str, tensor: torch.Tensor, waits: bool = False) -> Exchanges | Inner:
         """What does an exchange, which is counted: the switch, or gloo."""
-        if self._exchanges is None:
+        exchanges = self._exchanges_at_once if waits else self._exchanges
+        if exchanges is None:
             self._exchanging(name, tensor)
             return self._inner
         self._sequence += 1
         self._counters[f"switch.{name}"] += 1
         self._counters["switch.bytes"] += tensor.nbytes
-        return self._exchanges
+        return exchanges
 
     def _exchanging(self, name: str, *tensors: torch.Tensor) -> None:
         """Count an exchange by gloo; raise the group's failure instead of starting on a broken group."""

@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import torch
-
 from fanin.host.session.leased import LeasedSession
-from fanin.host.torch.collectives.request import Request, tag_of
+from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.collectives.staging import Staging
-from fanin.host.torch.collectives.work import FaninWork, LocalWork, SwitchWork
-from fanin.numerics.reduction import Element
+from fanin.host.torch.collectives.work import FaninWork, LocalWork, SwitchWork, at_present
+from fanin.numerics.reduction import Brief
 
 if TYPE_CHECKING:
     from fanin.host.session.leased import AnySession
     from fanin.host.torch.collectives.completion import Completion
     from fanin.host.torch.collectives.failures import Failures
-
-_SUM_TAG = tag_of("all_reduce", average=False)
 
 
 class SwitchReducer:
@@ -38,7 +34,7 @@ class SwitchReducer:
     def submit(self, request: Request) -> FaninWork:
         """Start it; raise the group's failure when nothing can be started any more."""
         # Requests on host memory queue behind CUDA's: every rank must submit in the order of the calls.
-        if request.source.is_cuda or (self.staging is not None and self.staging.busy):
+        if request.source.is_cuda or not self.free:
             return self._staged(request)
         if request.source.numel() == 0 and request.count <= 0:
             return LocalWork(self._completion, request.outputs)
@@ -60,25 +56,26 @@ class SwitchReducer:
         except Exception as error:
             raise self._failures.explain(error, request.name, request.timeout_s) from error
 
-    def sum_at_once(
-        self, tensor: torch.Tensor, element: Element, lanes: int, timeout_s: Callable[[], float]
-    ) -> FaninWork:
-        """A sum of a dense host tensor, in place, that is done, or has raised, when this returns.
+    @property
+    def free(self) -> bool:
+        """Whether `at_once` may be called: staging is not busy, behind whose requests all others queue."""
+        return self.staging is None or not self.staging.busy
 
-        Not while staging is busy. It has neither a request nor a handle of its own, and the timeout is asked for only
-        when a moment has not been enough.
-        ReduceCollectives.sum_at_once has the measurement that keeps this beside `submit`.
+    def at_once(self, name: str, brief: Brief, owner: object, timeout_s: Callable[[], float]) -> FaninWork:
+        """A reduction of dense host memory that is done, or has raised, when this returns. `owner` has the memory.
+
+        It has neither a request nor a handle of its own, and the timeout is asked for only when a moment has not been
+        enough. ReduceCollectives.sum_at_once has the measurement that keeps this beside `submit`.
         """
-        count = tensor.numel()
-        if count == 0:
+        if brief[2] == 0:  # no elements
             return self._done
         session = self.session
         try:
-            ticket = session.sum_in_place(tensor.data_ptr(), count, element, lanes, tag=_SUM_TAG, owner=tensor)
+            ticket = session.at_once(brief, owner)
             if ticket:
-                session.wait(ticket, timeout_s())
+                session.wait(ticket, at_present(timeout_s()))
         except Exception as error:
-            raise self._failures.explain(error, "all_reduce", timeout_s()) from error
+            raise self._failures.explain(error, name, timeout_s()) from error
         return self._done
 
     def _staged(self, request: Request) -> FaninWork:
