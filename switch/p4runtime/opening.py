@@ -92,7 +92,7 @@ def open_emulated(artefacts: Artefacts, host: str, port: int) -> DataPlane:
     except BaseException:
         udp.close()
         raise
-    udp.start(link.receive_batch)
+    udp.start(link.receive_batch, link.receive_natively)
     return plane
 
 
@@ -133,7 +133,7 @@ def open_device(
     except BaseException:
         udp.close()
         raise
-    udp.start(service.receive)
+    udp.start(service.receive, service.receive_natively)
     where = f"data at udp://{data[0]}:{udp.port}, P4Runtime at {control[0]}:{server.port}, device {device_id}"
     return ServedDevice(udp, server, f"P4 program in the emulator, {engine}; {where}{', TLS' * (tls is not None)}")
 

@@ -21,6 +21,7 @@ grpc = pytest.importorskip("grpc", reason="needs grpcio: pip install 'fanin[p4]'
 from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc  # noqa: E402
 
 from fanin.errors import ConfigurationError  # noqa: E402
+from fanin.extension import native_extension  # noqa: E402
 from fanin.formats.capture import read_pcap  # noqa: E402
 from fanin.switch.p4runtime.opening import BUILD, Artefacts  # noqa: E402
 from fanin.switch.p4runtime.server.p4info import read_p4info  # noqa: E402
@@ -95,15 +96,22 @@ def options(folder: Path, ports: dict[int, str], **more: object) -> RunOptions:
 
 
 @NEEDS_ROOT
-def test_frames_pass_between_interfaces_as_the_entries_say_and_captures_have_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("captured", [True, False], ids=["captured", "native"])
+def test_frames_pass_between_interfaces_as_the_entries_say_and_captures_have_them(
+    tmp_path: Path, captured: bool
+) -> None:
     with veth() as (first, at_first), veth() as (third, at_third):
         ports = {1: first, 3: third}
-        with contextlib.closing(StandaloneSwitch(options(tmp_path, ports, captures=tmp_path))) as switch:
+        given = options(tmp_path, ports, captures=tmp_path if captured else None)
+        with contextlib.closing(StandaloneSwitch(given)) as switch:
             at_first.send(frame(0x2F, 7))  # no entry: dropped
             at_first.send(frame(0x1F, 7))
             assert at_third.recv(2000) == frame(0x1F, 9)
             assert f"1={first}, 3={third}" in switch.describe()[1]
         assert "2 packets in, 1 out, 1 dropped by the program, 0 lost" in switch.summary()
+    if not captured:
+        assert not list(tmp_path.glob("*.pcap"))
+        return
     captured = {name: read_pcap((tmp_path / f"{name}.pcap").read_bytes()) for name in (f"{first}_in", f"{third}_out")}
     assert captured == {f"{first}_in": [frame(0x2F, 7), frame(0x1F, 7)], f"{third}_out": [frame(0x1F, 9)]}
 
@@ -119,6 +127,16 @@ def test_what_the_switch_sends_does_not_come_back_to_it_and_a_tag_of_a_vlan_is_k
         assert next(got) == tagged  # the kernel has taken the tag out of it meanwhile
         assert port.receive() is None
         assert not port.send(bytes(3000)), "longer than the interface takes"
+        extension = native_extension(None)
+        if extension is not None:
+            native = extension.P4Ports()
+            port.add_to(native, 3)
+            tap.send(tagged)
+            tap.send(frame(1, 2))
+            frames: list[tuple[int, bytes]] = []
+            while len(frames) < 2 and native.receive():
+                frames += native.frames()
+            assert frames == [(3, tagged), (3, frame(1, 2))]
 
 
 @NEEDS_ROOT
