@@ -161,6 +161,15 @@ def open_remote(
     try:
         if artefacts is not None:
             link.ensure_pipeline(read_p4info(artefacts.p4info), artefacts.program)
+    except BaseException:
+        link.close()
+        raise
+    return open_linked(link, network, liveness_timeout_s)
+
+
+def open_linked(link: Link, network: DeviceNetwork, liveness_timeout_s: float) -> DataPlane:
+    """A device that runs the program, over a link that is closed with it; what it still has of jobs is taken over."""
+    try:
         plane = _plane(link, Placement((network.end,), network.parent_port), adopts_s=liveness_timeout_s)
         _connect(link, network)
         return plane
