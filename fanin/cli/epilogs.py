@@ -31,6 +31,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "fanin advise --hosts node1,node2 --switch udp://node3:4919 -- python train.py",
     ),
     "report": ("fanin report run.json", "fanin report run.json --html report.html --png plots"),
+    "conformance": (
+        "fanin conformance udp://10.0.0.1:4919 --words 64",
+        "fanin conformance --seeds 20 -- fanin switch --bind 127.0.0.1:0",
+    ),
     "simulate": (
         "fanin simulate --seed 7 --events",
         "fanin simulate --scenario hostile-link",
