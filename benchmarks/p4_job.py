@@ -51,8 +51,11 @@ def main() -> None:
             runs[target].append(run(target, given))
             print(f"{target}: {runs[target][-1]}", flush=True)
     print(f"{given.workers} ranks, {given.bytes:,} bytes, {given.words} words per packet; medians:")
-    for what, of in (("ms of a call", lambda each: each.call_s * 1e3), ("us per packet", lambda each: each.packet_us)):
-        found = {target: [of(each) for each in runs[target]] for target in TARGETS}
+    measured = {
+        "ms of a call": {target: [each.call_s * 1e3 for each in runs[target]] for target in TARGETS},
+        "us per packet": {target: [each.packet_us for each in runs[target]] for target in TARGETS},
+    }
+    for what, found in measured.items():
         quotients = [p4 / software for software, p4 in zip(*(found[target] for target in TARGETS), strict=True)]
         medians = ", ".join(f"{target} {statistics.median(found[target]):.2f}" for target in TARGETS)
         spread = f"{min(quotients):.2f} to {max(quotients):.2f}"

@@ -157,11 +157,11 @@ class BfrtServer:
         self.gone: queue.Queue[int] = queue.Queue()
         """Clients whose streams have ended."""
         self.loaded: list[Any] = []
-        self.ports: dict[int, dict[str, Any]] = {}
+        self.ports: dict[int, Any] = {}
         self.dark: set[int] = set()
         """Ports that never come up."""
-        self.nodes: dict[int, dict[str, Any]] = {}
-        self.groups: dict[int, list[int]] = {}
+        self.nodes: dict[int, Any] = {}
+        self.groups: dict[int, Any] = {}
         self.cpu_out: queue.Queue[bytes] = queue.Queue()
         """What left through the CPU port, with the program's header."""
         self.out: list[tuple[int, bytes]] = []
@@ -273,7 +273,8 @@ class BfrtServer:
 
     def _table(self, entry: Any) -> dict[str, Any]:
         demand(entry.table_id in self.tables, f"no table {entry.table_id}", Code.NOT_FOUND)
-        return self.tables[entry.table_id]
+        found: dict[str, Any] = self.tables[entry.table_id]
+        return found
 
     def _key(self, table: dict[str, Any], entry: Any) -> dict[str, Any]:
         fields = {each["id"]: each for each in table["key"]}
@@ -302,7 +303,7 @@ class BfrtServer:
             return
         (number,) = self._key(table, entry).values()
         values = self._data(table, entry)
-        there: dict[int, Any] = {"$PORT": self.ports, "$pre.node": self.nodes, "$pre.mgid": self.groups}[name]
+        there = self._things(name)
         demand(kind is not UpdateType.INSERT or number not in there, f"{name}: {number} is there", Code.ALREADY_EXISTS)
         demand(kind is UpdateType.INSERT or number in there, f"{name}: no {number}", Code.NOT_FOUND)
         if name == "$pre.node":
@@ -324,6 +325,10 @@ class BfrtServer:
             there[number] = values
         if name == "$pre.mgid":
             self._replicate(kind, number)
+
+    def _things(self, name: str) -> dict[int, Any]:
+        things: dict[str, dict[int, Any]] = {"$PORT": self.ports, "$pre.node": self.nodes, "$pre.mgid": self.groups}
+        return things[name]
 
     def _replicate(self, kind: UpdateType, number: int) -> None:
         update = p4runtime_pb2.Update(type=P4_TYPES[kind])
@@ -379,7 +384,7 @@ class BfrtServer:
             demand(wanted in FRONT_PANEL, f"no port {wanted}", Code.NOT_FOUND)
             yield self._entry(table, wanted, {"$DEV_PORT": FRONT_PANEL[str(wanted)]})
         else:
-            there: dict[int, Any] = {"$PORT": self.ports, "$pre.node": self.nodes, "$pre.mgid": self.groups}[name]
+            there = self._things(name)
             demand(wanted is None or wanted in there, f"{name}: no {wanted}", Code.NOT_FOUND)
             for number in there if wanted is None else [wanted]:
                 values = there[number]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from fanin.errors import ConfigurationError, FaninError, ProgramError, SwitchLos
 from fanin.formats.frames import Frame, read_frame
 from fanin.numerics.reduction import Element
 from fanin.switch.p4runtime.bfrt.client import BfrtAddress, BfrtClient
-from fanin.switch.p4runtime.bfrt.cpu_port import ControllerHeaders
+from fanin.switch.p4runtime.bfrt.cpu_port import ControllerHeaders, InterfacePort
 from fanin.switch.p4runtime.bfrt.deployment import Deployment, read_conf
 from fanin.switch.p4runtime.bfrt.link import BfrtLink
 from fanin.switch.p4runtime.bfrt.ports import DevicePorts, PortPlan, one_pipe, read_plan
@@ -32,6 +32,7 @@ from fanin.switch.p4runtime.opening import BUILD, Artefacts, emulated_device, en
 from fanin.switch.p4runtime.server.status import Code
 from fanin.switch.p4runtime.server.udp_port import UdpPort
 from tests.p4.bfrt import PROGRAM, BfrtServer, serving
+from tests.p4.cables import NEEDS_ROOT, WAIT_S, frame, veth
 from tests.p4.emulated import NETWORK, SWITCH, ControlledMachine, endpoint_of, port_of
 from tests.support.bench import Bench, make_spec
 from tests.support.cluster import SWITCH_MACHINES, Cluster, expected, job
@@ -142,7 +143,7 @@ def test_a_successor_finds_the_jobs_and_their_groups(server: BfrtServer, address
         successor.serve()
         assert adopt(successor, link, words, liveness_timeout_s=5.0, now=0.0) == [bench.spec.job]
         placed = successor.jobs[bench.spec.job]
-        assert (placed.registered, placed.groups) == (0b11, groups.keys())
+        assert (placed.registered, placed.groups) == (0b11, set(groups))
         assert [worker and worker.end for worker in placed.workers] == [endpoint_of(100), endpoint_of(101)]
         successor.evict(bench.spec.job, 1)
         assert [node["$MULTICAST_RID"] for node in server.nodes.values()] == [1], "the node of the worker that stays"
@@ -219,6 +220,19 @@ def test_controller_headers_are_the_programs_bit_by_bit(server: BfrtServer) -> N
     payload, metadata = words.packet_in(packet)
     assert (payload, metadata["ingress_port"]) == (b"frame", 136)
     assert headers.take(b"\x01") is None
+
+
+@NEEDS_ROOT
+def test_an_interface_is_the_way_to_the_cpu_port_and_who_waits_there_is_woken() -> None:
+    with veth() as (name, device), contextlib.closing(InterfacePort(name)) as port:
+        assert port.send(frame(0x44, 0x40))
+        assert device.recv(2000) == frame(0x44, 0x40)
+        device.send(frame(0x44, 0x00))
+        assert port.receive(WAIT_S) == frame(0x44, 0x00)
+        assert port.receive(0.0) is None
+        port.wake()
+        assert port.receive(WAIT_S) is None
+    assert port.receive(WAIT_S) is None, "closed"
 
 
 # --- ports ---
@@ -307,7 +321,12 @@ def test_from_a_compiled_program_to_a_job(server: BfrtServer, address: BfrtAddre
     said: list[str] = []
     udp = UdpPort("127.0.0.1", 0)
     server.transmit = udp.transmit
-    udp.start(lambda packets: [server.receive(port, frame) for port, frame in packets] and None)
+
+    def receive(packets: Sequence[tuple[int, bytes]]) -> None:
+        for port, data in packets:
+            server.receive(port, data)
+
+    udp.start(receive)
     deployment = Deployment(
         address=address,
         program=read_conf(conf),
@@ -332,7 +351,7 @@ def test_from_a_compiled_program_to_a_job(server: BfrtServer, address: BfrtAddre
     ]
     assert [each["$SPEED"] for each in server.ports.values()] == ["BF_SPEED_100G", "BF_SPEED_25G"]
     assert len(server.loaded) == (not runs)
-    assert server.gone.get(timeout=20.0) == 0, "it let go of the device"
+    assert server.gone.get(timeout=WAIT_S) == 0, "it let go of the device"
 
 
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
