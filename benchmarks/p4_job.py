@@ -3,10 +3,10 @@
     python -m fanin.benchmarks.p4_job
 
 Both switches are processes of their own with one UDP port; ranks are processes of torch.distributed over loopback. The
-two take turns, every sum is checked, and the figures are medians of the quotients of neighbours. Words per packet, the
-only thing that makes their packets differ otherwise, are the same for both (`--words`). On a busy machine the time of a
-call is the scheduler's as much as the switch's: so the processor time of the switch for each packet that it got stands
-beside it. The goal is a quotient of 3 in both.
+two take turns, every sum is checked, and the figures are medians of the quotients of neighbours. Words per packet and
+slots, the only things that make their packets differ otherwise, are the same for both (`--words`, `--slots`). On a busy
+machine the time of a call is the scheduler's as much as the switch's: so the processor time of the switch for each
+packet that it got stands beside it. The goal is a quotient of 3 in the time of a call.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from fanin.cli.stats import ask_stats
 from fanin.emulation.processes import free_port
 from fanin.host.session.control import ControlClient
 from fanin.options import SwitchAddress
+from fanin.switch.p4runtime.opening import WINDOW
 
 TARGETS = ("software", "p4")
 START_TIMEOUT_S = 60.0
@@ -39,6 +40,7 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=1 << 20, help="of the tensor, float32")
     parser.add_argument("--calls", type=int, default=10)
     parser.add_argument("--words", type=int, default=96, help="per packet")
+    parser.add_argument("--slots", type=int, default=WINDOW, help="the P4 program's window, for both")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -112,6 +114,7 @@ def run(target: str, given: argparse.Namespace) -> Run:
                 **os.environ,
                 "FANIN_SWITCH": address,
                 "FANIN_WORDS_PER_PACKET": str(given.words),
+                "FANIN_SLOTS": str(given.slots),
                 "OMP_NUM_THREADS": "1",
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(free_port()),
