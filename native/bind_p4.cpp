@@ -14,6 +14,7 @@
 #include "bind_gil.hpp"
 #include "bind_p4.hpp"
 #include "p4_machine.hpp"
+#include "p4_ports.hpp"
 
 namespace py = pybind11;
 
@@ -41,6 +42,14 @@ std::vector<p4::Replica> replicas_from(const Replicas& given) {
   std::vector<p4::Replica> made;
   for (const auto& [port, instance] : given) made.push_back({port, instance});
   return made;
+}
+
+py::list as_list(const std::vector<p4::Sent>& sent) {
+  py::list list(sent.size());
+  for (std::size_t at = 0; at < sent.size(); ++at)
+    list[at] = py::make_tuple(sent[at].port,
+                              py::bytes(reinterpret_cast<const char*>(sent[at].data.data()), sent[at].data.size()));
+  return list;
 }
 
 class BoundMachine {
@@ -114,11 +123,36 @@ class BoundMachine {
     std::uint64_t bytes_in = 0, bytes_out = 0;
     for (const auto& [port, data] : given) bytes_in += data.size();
     for (const p4::Sent& each : sent) bytes_out += each.data.size();
-    py::list list(sent.size());
-    for (std::size_t at = 0; at < sent.size(); ++at)
-      list[at] = py::make_tuple(sent[at].port, py::bytes(reinterpret_cast<const char*>(sent[at].data.data()),
-                                                         sent[at].data.size()));
-    return py::make_tuple(list, bytes_in, bytes_out, machine_.dropped() - dropped, lost, reason);
+    return py::make_tuple(as_list(sent), bytes_in, bytes_out, machine_.dropped() - dropped, lost, reason);
+  }
+
+  // What the last receive() of these ports has got. What leaves through one of them waits there for flush(); what leaves
+  // elsewhere is returned, then as process() has it, and how many packets left in all.
+  py::tuple process_ports(p4::Ports& ports, std::uint64_t now_us) {
+    const std::uint64_t dropped = machine_.dropped();
+    std::vector<p4::Sent> others;
+    std::uint64_t lost = 0, bytes_in = 0, bytes_out = 0, packets_out = 0;
+    std::string reason;
+    without_gil([&] {
+      std::vector<p4::Sent> sent;
+      for (const p4::Frame& data : ports.frames()) {
+        bytes_in += data.size();
+        sent.clear();
+        try {
+          machine_.process(ports.number(), data, now_us, sent);
+        } catch (const p4::PacketLost& error) {
+          ++lost;
+          reason = error.what();
+          continue;
+        }
+        packets_out += sent.size();
+        for (p4::Sent& each : sent) {
+          bytes_out += each.data.size();
+          if (!ports.send(each.port, each.data)) others.push_back(std::move(each));
+        }
+      }
+    });
+    return py::make_tuple(as_list(others), bytes_in, bytes_out, machine_.dropped() - dropped, lost, reason, packets_out);
   }
 
  private:
@@ -194,6 +228,20 @@ class BoundMachine {
 
 void bind_p4(py::module_& module) {
   module.attr("P4_OPERATIONS") = py::tuple(py::cast(p4::operation_names()));
+  py::class_<p4::Ports>(module, "P4Ports",
+                        "Twin of the ports of fanin.switch.p4runtime.server, whose sockets it uses; one thread at a time.")
+      .def(py::init<>())
+      .def("add_udp", &p4::Ports::add_udp, py::arg("fd"), py::arg("number"), py::arg("address"), py::arg("udp_port"))
+      .def("add_raw", &p4::Ports::add_raw, py::arg("fd"), py::arg("number"))
+      .def("receive", [](p4::Ports& ports) { return without_gil([&] { return ports.receive(); }); })
+      .def("frames",
+           [](p4::Ports& ports) {
+             std::vector<p4::Sent> frames;
+             for (const p4::Frame& each : ports.frames()) frames.push_back({ports.number(), {each.begin(), each.end()}});
+             return as_list(frames);
+           })
+      .def("flush", [](p4::Ports& ports) { return without_gil([&] { return ports.flush(); }); })
+      .def("stop", &p4::Ports::stop);
   py::class_<BoundMachine>(module, "P4Machine",
                            "Twin of fanin.switch.p4.v1model.V1Switch; fanin.switch.p4.native makes what it is given.")
       .def(py::init<const py::dict&>(), py::arg("program"))
@@ -203,7 +251,8 @@ void bind_p4(py::module_& module) {
       .def("set_miss", &BoundMachine::set_miss, py::arg("table"), py::arg("action"), py::arg("next"), py::arg("data"))
       .def("set_group", &BoundMachine::set_group, py::arg("number"), py::arg("replicas"))
       .def("set_mirror", &BoundMachine::set_mirror, py::arg("number"), py::arg("replicas"), py::arg("cut"))
-      .def("process", &BoundMachine::process, py::arg("packets"), py::arg("now_us"));
+      .def("process", &BoundMachine::process, py::arg("packets"), py::arg("now_us"))
+      .def("process_ports", &BoundMachine::process_ports, py::arg("ports"), py::arg("now_us"));
 }
 
 }  // namespace fanin

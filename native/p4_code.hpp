@@ -1,4 +1,4 @@
-// A compiled P4 program as instructions for a register machine, made by fanin/switch/p4/lowering.py of the very functions
+// A compiled P4 program as instructions for a register machine, made by switch/p4/native_program.py of the very functions
 // that the Python emulator runs.
 //
 // A packet's state is one array of 64-bit limbs, the frame: what the architecture keeps of it, its fields, the data of the

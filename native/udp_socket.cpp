@@ -1,5 +1,6 @@
 #include "udp_socket.hpp"
 
+#include <fcntl.h>
 #include <linux/sock_diag.h>
 #include <netinet/udp.h>
 #include <unistd.h>
@@ -54,10 +55,20 @@ UdpSocket::UdpSocket(int family, const UdpOptions& options)
     else
       set_option(fd_, IPPROTO_IP, IP_PKTINFO, 1);
   }
-  if (options.offload) {
-    if (set_option(fd_, SOL_UDP, UDP_SEGMENT, 0)) train_bytes_ = family == AF_INET6 ? IPV6_TRAIN_BYTES : IPV4_TRAIN_BYTES;
-    set_option(fd_, SOL_UDP, UDP_GRO, 1);
-  }
+  if (options.offload) offload(family);
+}
+
+UdpSocket UdpSocket::adopt(int fd) {
+  UdpSocket made;
+  made.fd_ = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (made.fd_ < 0 || fcntl(made.fd_, F_SETFL, fcntl(made.fd_, F_GETFL) | O_NONBLOCK) != 0) fail("adopting a UDP socket");
+  made.offload(made.local_address().family());
+  return made;
+}
+
+void UdpSocket::offload(int family) {
+  if (set_option(fd_, SOL_UDP, UDP_SEGMENT, 0)) train_bytes_ = family == AF_INET6 ? IPV6_TRAIN_BYTES : IPV4_TRAIN_BYTES;
+  set_option(fd_, SOL_UDP, UDP_GRO, 1);
 }
 
 UdpSocket::~UdpSocket() { close(); }

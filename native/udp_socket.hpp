@@ -43,6 +43,8 @@ class UdpSocket {
   UdpSocket() = default;
   // Throws std::system_error.
   UdpSocket(int family, const UdpOptions& options);
+  // A duplicate of somebody else's socket, which is non-blocking from here on, with GSO and GRO where the kernel has them.
+  static UdpSocket adopt(int fd);
   ~UdpSocket();
   UdpSocket(UdpSocket&& other) noexcept;
   UdpSocket& operator=(UdpSocket&& other) noexcept;
@@ -65,6 +67,8 @@ class UdpSocket {
   void give_up_trains() { train_bytes_ = 0; }
 
  private:
+  void offload(int family);
+
   int fd_ = -1;
   std::size_t train_bytes_ = 0;
 };

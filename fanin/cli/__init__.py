@@ -12,6 +12,7 @@ import fanin
 from fanin.cli import (
     advise,
     bench,
+    conformance,
     controller,
     demo,
     descriptors,
@@ -39,6 +40,7 @@ for command in (
     advise.advise,
     report.report,
     simulate.simulate,
+    conformance.conformance,
 ):
     app.command(epilog=epilog(command.__name__))(command)
 app.add_typer(bench.app, name="bench")

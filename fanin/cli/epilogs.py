@@ -31,6 +31,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "fanin advise --hosts node1,node2 --switch udp://node3:4919 -- python train.py",
     ),
     "report": ("fanin report run.json", "fanin report run.json --html report.html --png plots"),
+    "conformance": (
+        "fanin conformance udp://10.0.0.1:4919 --words 64",
+        "fanin conformance --seeds 20 -- fanin switch --bind 127.0.0.1:0",
+    ),
     "simulate": (
         "fanin simulate --seed 7 --events",
         "fanin simulate --scenario hostile-link",
@@ -63,6 +67,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "fanin p4 trace 0200c0a80001020000000001080045000014 --p4runtime 127.0.0.1:9559 --port 2",
     ),
     "vectors": ("fanin p4 vectors ptf-fanin",),
+    "deploy": (
+        "fanin p4 deploy out/fanin.conf --p4info out/fanin.p4info.txtpb --switch-address 10.77.0.1:4920",
+        "sudo fanin p4 deploy out/fanin.conf --p4info out/fanin.p4info.txtpb --ports ports.json "
+        "--switch-address 10.77.0.1:4920 --bind 10.77.0.100:4919 --cpu-interface bf_pci0 --go",
+    ),
     "slots": ("fanin p4 slots --p4runtime 127.0.0.1:9559", "fanin p4 slots --job 1 --slot 0 --words"),
     "sharded": (
         "sudo fanin bench sharded --workers 8 --rate 100mbit --json rows.json",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fanin.cli.epilogs import epilog
+from fanin.cli.p4_deploy import deploy
 from fanin.cli.switch import TlsCa, TlsCertificate, TlsKey, load_p4, tls_files, where
 from fanin.errors import ConfigurationError, FaninError
 
@@ -183,6 +184,7 @@ app.command(epilog=epilog("run"))(run)
 app.command(epilog=epilog("trace"))(trace)
 app.command(epilog=epilog("slots"))(slots)
 app.command(epilog=epilog("vectors"))(vectors)
+app.command(epilog=epilog("deploy"))(deploy)
 
 
 # --- trace ---

@@ -21,6 +21,9 @@ from fanin.switch.p4.tables import Entry, Table
 Outcome = tuple[list[tuple[int, bytes]], int, int, int, int, str]
 """What leaves, bytes that came and that leave, copies dropped, packets lost, and why the last of these was."""
 
+PortsOutcome = tuple[list[tuple[int, bytes]], int, int, int, int, str, int]
+"""The same of what arrived at native ports, of what leaves only that for none of them; and how many left in all."""
+
 
 class NativeMachine:
     """A program in the native interpreter. NotNative for one that it does not run."""
@@ -32,6 +35,7 @@ class NativeMachine:
         operations = {name: number for number, name in enumerate(extension.P4_OPERATIONS)}
         self._code = translate(program, operations)
         self._machine = extension.P4Machine(_described(program, self._code, places, limits))
+        self.process_ports: Callable[[Any, int], PortsOutcome] = self._machine.process_ports
         self.process: Callable[[list[tuple[int, bytes]], int], Outcome] = self._machine.process
         for number, table in enumerate(program.tables[name] for name in self._code.tables):
             table.watcher = _TableWatcher(self._machine, number, table, self._code)

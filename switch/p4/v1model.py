@@ -178,17 +178,35 @@ class V1Switch:
                 reason = str(error)
         return sent, reason
 
+    def process_ports(self, ports: Any, count: int, now: float) -> tuple[list[tuple[int, bytes]], str]:
+        """The same of `count` packets that have arrived at native ports (native/p4_ports.hpp).
+
+        What leaves through one of them waits there; returned is what leaves elsewhere. Only where `runs_natively`.
+        """
+        assert self._machine is not None
+        others, bytes_in, bytes_out, dropped, lost, reason, left = self._machine.process_ports(ports, int(now * 1e6))
+        self._tallied(count, bytes_in, bytes_out, dropped, lost, left)
+        return others, reason
+
+    @property
+    def runs_natively(self) -> bool:
+        """Whether the native interpreter runs the program."""
+        return self._machine is not None
+
     def _process_natively(self, packets: list[tuple[int, bytes]], now: float) -> tuple[list[tuple[int, bytes]], str]:
         assert self._machine is not None
         sent, bytes_in, bytes_out, dropped, lost, reason = self._machine.process(packets, int(now * 1e6))
+        self._tallied(len(packets), bytes_in, bytes_out, dropped, lost, len(sent))
+        return sent, reason
+
+    def _tallied(self, came: int, bytes_in: int, bytes_out: int, dropped: int, lost: int, left: int) -> None:
         tally = self.tally
-        tally.packets_in += len(packets)
+        tally.packets_in += came
         tally.bytes_in += bytes_in
         tally.dropped += dropped
         tally.failed += lost
-        tally.packets_out += len(sent)
+        tally.packets_out += left
         tally.bytes_out += bytes_out
-        return sent, reason
 
     def _process_here(self, port: int, data: bytes, now: float) -> list[tuple[int, bytes]]:
         tally = self.tally

@@ -92,7 +92,7 @@ def open_emulated(artefacts: Artefacts, host: str, port: int) -> DataPlane:
     except BaseException:
         udp.close()
         raise
-    udp.start(link.receive_batch)
+    udp.start(link.receive_batch, link.receive_natively)
     return plane
 
 
@@ -133,7 +133,7 @@ def open_device(
     except BaseException:
         udp.close()
         raise
-    udp.start(service.receive)
+    udp.start(service.receive, service.receive_natively)
     where = f"data at udp://{data[0]}:{udp.port}, P4Runtime at {control[0]}:{server.port}, device {device_id}"
     return ServedDevice(udp, server, f"P4 program in the emulator, {engine}; {where}{', TLS' * (tls is not None)}")
 
@@ -161,6 +161,15 @@ def open_remote(
     try:
         if artefacts is not None:
             link.ensure_pipeline(read_p4info(artefacts.p4info), artefacts.program)
+    except BaseException:
+        link.close()
+        raise
+    return open_linked(link, network, liveness_timeout_s)
+
+
+def open_linked(link: Link, network: DeviceNetwork, liveness_timeout_s: float) -> DataPlane:
+    """A device that runs the program, over a link that is closed with it; what it still has of jobs is taken over."""
+    try:
         plane = _plane(link, Placement((network.end,), network.parent_port), adopts_s=liveness_timeout_s)
         _connect(link, network)
         return plane

@@ -74,7 +74,7 @@ class StandaloneSwitch:
             raise
         self.p4runtime_port = self._server.port
         self._options = options
-        self._ports.start(self._service.receive, failed)
+        self._ports.start(self._service.receive, self._service.receive_natively, failed)
 
     @property
     def failed(self) -> BaseException | None:

@@ -34,6 +34,8 @@ TEXTS = ("", " ", ",", ":", "::1:5", "[", "-1", "\udcff", "ü", "9" * 5000, "a" 
 REQUIRED = {
     "emulate": ["--", "python", "train.py"],
     "controller": ["--p4runtime", "127.0.0.1:1", "--switch-address", "127.0.0.1:1"],
+    "conformance": ["udp://127.0.0.1:1"],
+    "deploy": ["fanin.conf", "--p4info", "fanin.txtpb", "--switch-address", "127.0.0.1:1"],
     "stats": ["udp://127.0.0.1:1"],
     "tune": ["udp://127.0.0.1:1", "job"],
     "doctor": ["udp://127.0.0.1:1"],

@@ -123,3 +123,31 @@ def test_the_description_of_a_program(data: st.DataObject) -> None:
     text = (ROOT / "p4/build/v1model-64.p4info.txtpb").read_text(encoding="utf-8")
     with contextlib.suppress(FaninError):
         read_p4info(data.draw(damaged([text])))
+
+
+PORTS = '{"ports": [{"port": "1/0", "speed": "100G", "fec": "rs"}, {"device_port": 136, "speed": "25G"}]}'
+CONF = (
+    '{"p4_devices": [{"device-id": 0, "p4_programs": [{"program-name": "fanin", "bfrt-config": "there", '
+    '"p4_pipelines": [{"p4_pipeline_name": "pipe", "context": "there", "config": "there", "pipe_scope": [0, 1]}]}]}]}'
+)
+TABLES = (
+    '{"tables": [{"id": 1, "name": "t", "table_type": "x", "key": [{"id": 1, "name": "k", "type": {"type": "bool"}}]}]}'
+)
+
+
+@given(ports=damaged([PORTS]), conf=damaged([CONF]), tables=damaged([TABLES]))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_a_tofino_is_deployed_from(tmp_path: Path, ports: str, conf: str, tables: str) -> None:
+    pytest.importorskip("p4.v1", reason="needs the P4Runtime messages: pip install p4runtime")
+    from fanin.switch.p4runtime.bfrt.deployment import read_conf
+    from fanin.switch.p4runtime.bfrt.info import BfrtInfo
+    from fanin.switch.p4runtime.bfrt.ports import read_plan
+
+    for name, text in (("ports", ports), ("conf", conf), ("there", "")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    with contextlib.suppress(ConfigurationError):
+        read_plan(tmp_path / "ports")
+    with contextlib.suppress(ConfigurationError):
+        read_conf(tmp_path / "conf")
+    with contextlib.suppress(ProgramError):
+        BfrtInfo([tables.encode()])

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import os
 import queue
 import re
 import socket
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,65 +17,15 @@ grpc = pytest.importorskip("grpc", reason="needs grpcio: pip install 'fanin[p4]'
 from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc  # noqa: E402
 
 from fanin.errors import ConfigurationError  # noqa: E402
+from fanin.extension import native_extension  # noqa: E402
 from fanin.formats.capture import read_pcap  # noqa: E402
 from fanin.switch.p4runtime.opening import BUILD, Artefacts  # noqa: E402
 from fanin.switch.p4runtime.server.p4info import read_p4info  # noqa: E402
 from fanin.switch.p4runtime.server.port_set import read_ports  # noqa: E402
 from fanin.switch.p4runtime.server.raw_port import RawPort  # noqa: E402
 from fanin.switch.p4runtime.standalone import RunOptions, StandaloneSwitch  # noqa: E402
+from tests.p4.cables import NEEDS_ROOT, WAIT_S, frame, veth  # noqa: E402
 from tests.p4.router import CPU_PORT, ENTRIES, P4INFO, document  # noqa: E402
-
-WAIT_S = 20.0
-NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for veth pairs and packet sockets")
-NUMBERS = itertools.count()
-SHORTEST = 60
-"""No Ethernet frame is shorter; the router reads two bytes of it."""
-
-
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
-
-
-@contextlib.contextmanager
-def veth() -> Iterator[tuple[str, socket.socket]]:
-    """An interface for a port, and a socket on the other end of its cable."""
-    name = f"fr{os.getpid()}n{next(NUMBERS)}"[-13:]
-    ip("link", "add", f"{name}s", "type", "veth", "peer", "name", f"{name}h")
-    try:
-        for end in "sh":
-            Path(f"/proc/sys/net/ipv6/conf/{name}{end}/disable_ipv6").write_text("1", encoding="ascii")
-            ip("link", "set", f"{name}{end}", "up")
-        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as tap:
-            tap.bind((f"{name}h", 3))
-            tap.setsockopt(263, 23, 1)  # SOL_PACKET, PACKET_IGNORE_OUTGOING
-            _until_it_carries(f"{name}s", tap)
-            tap.settimeout(WAIT_S)
-            yield f"{name}s", tap
-    finally:
-        ip("link", "delete", f"{name}s")
-
-
-def _until_it_carries(name: str, tap: socket.socket) -> None:
-    """A new cable loses what is sent before the kernel has noticed that both ends are up."""
-    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as other:
-        other.bind((name, 3))
-        for ends in ((tap, other), (other, tap)):
-            ends[1].settimeout(0.05)
-            for _ in range(int(WAIT_S / 0.05)):
-                ends[0].send(frame(0xFF))
-                with contextlib.suppress(TimeoutError):
-                    ends[1].recv(2000)
-                    break
-            else:
-                raise AssertionError(f"nothing passes {name}")
-        tap.setblocking(False)
-        with contextlib.suppress(BlockingIOError):
-            while tap.recv(2000):
-                pass
-
-
-def frame(*head: int) -> bytes:
-    return bytes(head) + bytes(SHORTEST - len(head))
 
 
 def options(folder: Path, ports: dict[int, str], **more: object) -> RunOptions:
@@ -95,15 +41,22 @@ def options(folder: Path, ports: dict[int, str], **more: object) -> RunOptions:
 
 
 @NEEDS_ROOT
-def test_frames_pass_between_interfaces_as_the_entries_say_and_captures_have_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("captures", [True, False], ids=["captured", "native"])
+def test_frames_pass_between_interfaces_as_the_entries_say_and_captures_have_them(
+    tmp_path: Path, captures: bool
+) -> None:
     with veth() as (first, at_first), veth() as (third, at_third):
         ports = {1: first, 3: third}
-        with contextlib.closing(StandaloneSwitch(options(tmp_path, ports, captures=tmp_path))) as switch:
+        given = options(tmp_path, ports, captures=tmp_path if captures else None)
+        with contextlib.closing(StandaloneSwitch(given)) as switch:
             at_first.send(frame(0x2F, 7))  # no entry: dropped
             at_first.send(frame(0x1F, 7))
             assert at_third.recv(2000) == frame(0x1F, 9)
             assert f"1={first}, 3={third}" in switch.describe()[1]
         assert "2 packets in, 1 out, 1 dropped by the program, 0 lost" in switch.summary()
+    if not captures:
+        assert not list(tmp_path.glob("*.pcap"))
+        return
     captured = {name: read_pcap((tmp_path / f"{name}.pcap").read_bytes()) for name in (f"{first}_in", f"{third}_out")}
     assert captured == {f"{first}_in": [frame(0x2F, 7), frame(0x1F, 7)], f"{third}_out": [frame(0x1F, 9)]}
 
@@ -119,6 +72,16 @@ def test_what_the_switch_sends_does_not_come_back_to_it_and_a_tag_of_a_vlan_is_k
         assert next(got) == tagged  # the kernel has taken the tag out of it meanwhile
         assert port.receive() is None
         assert not port.send(bytes(3000)), "longer than the interface takes"
+        extension = native_extension(None)
+        if extension is not None:
+            native = extension.P4Ports()
+            port.add_to(native, 3)
+            tap.send(tagged)
+            tap.send(frame(1, 2))
+            frames: list[tuple[int, bytes]] = []
+            while len(frames) < 2 and native.receive():
+                frames += native.frames()
+            assert frames == [(3, tagged), (3, frame(1, 2))]
 
 
 @NEEDS_ROOT

@@ -98,6 +98,17 @@ class LocalLink:
             self._forward(sent)
             self.failed = failed or self.failed  # counted by the switch as well
 
+    def receive_natively(self, ports: Any, count: int) -> bool:
+        """The same of packets at native ports (native_ports.py); False where the program does not run natively."""
+        with self._lock:
+            switch = self._device.switch
+            if switch is None or not switch.runs_natively:
+                return False
+            others, failed = switch.process_ports(ports, count, time.monotonic())
+            self._forward(others)
+            self.failed = failed or self.failed
+        return True
+
     def _forward(self, sent: list[tuple[int, bytes]]) -> None:
         for port, data in sent:
             if port != self._device.cpu_port:

@@ -9,18 +9,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from fanin.errors import ConfigurationError
 from fanin.formats.capture import pcap_header, pcap_record
+from fanin.switch.p4runtime.server.native_ports import NativePorts, Receive, ReceiveNatively, native_ports
 from fanin.switch.p4runtime.server.raw_port import RawPort
 from fanin.switch.p4runtime.server.udp_port import MAX_BATCH, UdpPort
 
 MAX_PORTS = 256
 UDP = "udp:"
 """What the address of a UDP socket begins with; anything else is the name of an interface."""
-
-Receive = Callable[[Sequence[tuple[int, bytes]]], None]
 
 
 class Port(Protocol):
@@ -31,6 +30,7 @@ class Port(Protocol):
     def fileno(self) -> int: ...
     def receive(self) -> bytes | None: ...
     def send(self, data: bytes) -> bool: ...
+    def add_to(self, native: Any, number: int) -> None: ...
     def close(self) -> None: ...
 
 
@@ -77,6 +77,7 @@ class PortSet:
         self._ports: dict[int, Port] = {}
         self._captures: dict[int, Capture] = {}
         self._thread: threading.Thread | None = None
+        self._native: NativePorts | None = None
         self._selector = selectors.DefaultSelector()
         self._wake_reader, self._wake_writer = os.pipe()
         try:
@@ -95,11 +96,24 @@ class PortSet:
         """Numbers, and what is behind them."""
         return ", ".join(f"{number}={port.name}" for number, port in self._ports.items()) or "none"
 
-    def start(self, receive: Receive, failed: Callable[[], None] = lambda: None) -> None:
-        """Hand over what arrives, in a thread, until `close`; `failed` is called when an error ends it before."""
+    def start(
+        self,
+        receive: Receive,
+        receive_natively: ReceiveNatively | None = None,
+        failed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Hand over what arrives, in a thread, until `close`; `failed` is called when an error ends it before.
+
+        With `receive_natively` native code looks after the ports, unless what passes is captured (native_ports.py).
+        """
+        if receive_natively is not None and not self._captures:
+            self._native = native_ports(self._ports.items())
 
         def serve() -> None:
             try:
+                if self._native is not None and receive_natively is not None:
+                    self._native.serve(receive, receive_natively, self._lose)
+                    return
                 while self._take_in(receive):
                     pass
             except BaseException as error:
@@ -108,6 +122,9 @@ class PortSet:
 
         self._thread = threading.Thread(target=serve, name="fanin p4 ports", daemon=True)
         self._thread.start()
+
+    def _lose(self, count: int) -> None:
+        self.unsent += count
 
     def _take_in(self, receive: Receive) -> bool:
         """Wait, and hand over what has arrived, at most MAX_BATCH frames of each port; False: it is time to end."""
@@ -138,6 +155,8 @@ class PortSet:
     def close(self) -> None:
         """Stop, and give everything up."""
         if self._thread is not None:
+            if self._native is not None:
+                self._native.stop()
             os.write(self._wake_writer, b"\0")
             self._thread.join()
         for port in self._ports.values():

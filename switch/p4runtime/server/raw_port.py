@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+from typing import Any
 
 from fanin.errors import ConfigurationError
 
@@ -79,6 +80,10 @@ class RawPort:
         except OSError:
             return False
         return True
+
+    def add_to(self, native: Any, number: int) -> None:
+        """Have native code take in and send what passes here (native/p4_ports.hpp)."""
+        native.add_raw(self._socket.fileno(), number)
 
     def close(self) -> None:
         """Give up the socket."""

@@ -126,6 +126,16 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
                 if self.device.announces:
                     self._announce(now)
 
+    def receive_natively(self, ports: Any, count: int) -> bool:
+        """The same of packets at native ports (native_ports.py); False where the program does not run natively."""
+        with self.lock:
+            switch = self.device.switch
+            if switch is None or not switch.runs_natively:
+                return False
+            others, _ = switch.process_ports(ports, count, time.monotonic())
+            self._send_out(others)
+        return True
+
     def _send_out(self, sent: list[tuple[int, bytes]]) -> None:
         for port, data in sent:
             if port != self.device.cpu_port:

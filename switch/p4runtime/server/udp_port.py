@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from typing import Any
 
 from fanin.errors import ConfigurationError
 from fanin.formats.frames import Endpoint, Frame, mac_of, read_frame
 from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES
 from fanin.protocol.wire import MAX_DATAGRAM_BYTES
+from fanin.switch.p4runtime.server.native_ports import NativePorts, Receive, ReceiveNatively, native_ports
 
 STAND_IN = "192.0.2.1"
 """The switch's address where the socket listens on all of its machine's (TEST-NET-1, RFC 5737: never a real one)."""
@@ -31,7 +32,8 @@ class UdpPort:
         """ConfigurationError for an address that cannot be had; IPv4 only, as the program's parser."""
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_REQUEST_BYTES)
+            for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+                self._socket.setsockopt(socket.SOL_SOCKET, buffer, RECEIVE_BUFFER_REQUEST_BYTES)
             self._socket.bind((host, port))
         except OSError as error:
             self._socket.close()
@@ -42,6 +44,7 @@ class UdpPort:
         self.end = Endpoint(mac_of(address), address, self.port)
         """The switch, as the program sees it."""
         self._thread: threading.Thread | None = None
+        self._native: NativePorts | None = None
         self._closing = False
 
     def fileno(self) -> int:
@@ -73,9 +76,25 @@ class UdpPort:
             return False
         return True
 
-    def start(self, receive: Callable[[Sequence[tuple[int, bytes]]], None]) -> None:
-        """Hand datagrams to `receive([(port, frame), ...])`, in a thread: whatever has arrived, up to MAX_BATCH."""
-        self._thread = threading.Thread(target=self._serve, args=(receive,), name="fanin udp port", daemon=True)
+    def add_to(self, native: Any, number: int) -> None:
+        """Have native code take in and send what passes here (native/p4_ports.hpp)."""
+        native.add_udp(self._socket.fileno(), number, self.end.address, self.end.port)
+
+    def start(self, receive: Receive, receive_natively: ReceiveNatively | None = None) -> None:
+        """Hand datagrams to `receive([(port, frame), ...])`, in a thread: whatever has arrived, up to MAX_BATCH.
+
+        With `receive_natively` native code takes them in, where the extension is used (native_ports.py).
+        """
+        native = None if receive_natively is None else native_ports([(self.NUMBER, self)])
+
+        def serve() -> None:
+            if native is None or receive_natively is None:
+                self._serve(receive)
+            else:
+                native.serve(receive, receive_natively, lambda lost: None)
+
+        self._native = native
+        self._thread = threading.Thread(target=serve, name="fanin udp port", daemon=True)
         self._thread.start()
 
     def transmit(self, port: int, data: bytes) -> None:
@@ -87,13 +106,19 @@ class UdpPort:
         """Stop and give up the socket."""
         self._closing = True
         if self._thread is not None:
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as waker:
-                host = self._socket.getsockname()[0]
-                waker.sendto(b"", ("127.0.0.1" if host == "0.0.0.0" else host, self.port))
+            self._wake()
             self._thread.join()
         self._socket.close()
 
-    def _serve(self, receive: Callable[[Sequence[tuple[int, bytes]]], None]) -> None:
+    def _wake(self) -> None:
+        if self._native is not None:
+            self._native.stop()
+            return
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as waker:
+            host = self._socket.getsockname()[0]
+            waker.sendto(b"", ("127.0.0.1" if host == "0.0.0.0" else host, self.port))
+
+    def _serve(self, receive: Receive) -> None:
         while not self._closing:
             batch: list[tuple[int, bytes]] = []
             flags = 0  # wait for the first one only

@@ -1,0 +1,163 @@
+"""All-reduce of four ranks through the software switch and through the compiled P4 program, with the same packets.
+
+    python -m fanin.benchmarks.p4_job
+
+Both switches are processes of their own with one UDP port; ranks are processes of torch.distributed over loopback. The
+two take turns, every sum is checked, and the figures are medians of the quotients of neighbours. Words per packet and
+slots, the only things that make their packets differ otherwise, are the same for both (`--words`, `--slots`). On a busy
+machine the time of a call is the scheduler's as much as the switch's: so the processor time of the switch for each
+packet that it got stands beside it. The goal is a quotient of 3 in the time of a call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fanin.cli.stats import ask_stats
+from fanin.emulation.processes import free_port
+from fanin.host.session.control import ControlClient
+from fanin.options import SwitchAddress
+from fanin.switch.p4runtime.opening import WINDOW
+
+TARGETS = ("software", "p4")
+START_TIMEOUT_S = 60.0
+JOB_TIMEOUT_S = 300.0
+WARM_UP_CALLS = 2
+
+
+def main() -> None:
+    """Measure and print a line for each run, and one with the medians."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--bytes", type=int, default=1 << 20, help="of the tensor, float32")
+    parser.add_argument("--calls", type=int, default=10)
+    parser.add_argument("--words", type=int, default=96, help="per packet")
+    parser.add_argument("--slots", type=int, default=WINDOW, help="the P4 program's window, for both")
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.rank is not None:
+        work(given)
+        return
+    runs: dict[str, list[Run]] = {target: [] for target in TARGETS}
+    for _ in range(given.repetitions):
+        for target in TARGETS:
+            runs[target].append(run(target, given))
+            print(f"{target}: {runs[target][-1]}", flush=True)
+    print(f"{given.workers} ranks, {given.bytes:,} bytes, {given.words} words per packet; medians:")
+    measured = {
+        "ms of a call": {target: [each.call_s * 1e3 for each in runs[target]] for target in TARGETS},
+        "us per packet": {target: [each.packet_us for each in runs[target]] for target in TARGETS},
+    }
+    for what, found in measured.items():
+        quotients = [p4 / software for software, p4 in zip(*(found[target] for target in TARGETS), strict=True)]
+        medians = ", ".join(f"{target} {statistics.median(found[target]):.2f}" for target in TARGETS)
+        spread = f"{min(quotients):.2f} to {max(quotients):.2f}"
+        print(f"  {what}: {medians}; the P4 program takes {statistics.median(quotients):.2f} times as much ({spread})")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One job."""
+
+    call_s: float
+    """Of an all-reduce, the mean of all calls."""
+    packets: int
+    """That the switch got, in all of the job."""
+    busy_s: float
+    """Processor time of the switch meanwhile."""
+
+    @property
+    def packet_us(self) -> float:
+        """Processor time for each."""
+        return self.busy_s / self.packets * 1e6
+
+    def __str__(self) -> str:
+        return (
+            f"{self.call_s * 1e3:.1f} ms a call, {self.packets:,} packets, {self.packet_us:.2f} us of the switch each"
+        )
+
+
+def busy_s(process: int) -> float:
+    """Processor time of a process so far (proc(5))."""
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def packets_in(address: str) -> int:
+    """What a switch has got so far."""
+    with ControlClient(SwitchAddress.parse(address), curve_server_key=None, timeout_s=START_TIMEOUT_S) as client:
+        return sum(report.counters["packets_in"] for report in ask_stats(client).data)
+
+
+def run(target: str, given: argparse.Namespace) -> Run:
+    """One job through a switch of that kind."""
+    command = [sys.executable, "-m", "fanin", "switch", "--bind", "127.0.0.1:0", "--target", target]
+    if target == "software":
+        command += ["--no-shared-memory", "--flows", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as switch:
+        try:
+            assert switch.stdout is not None
+            found = re.search(r"control: TCP port (\d+)", switch.stdout.readline())
+            assert found, "the switch says where it listens"
+            address = f"udp://127.0.0.1:{found[1]}"
+            before = busy_s(switch.pid)
+            environment = {
+                **os.environ,
+                "FANIN_SWITCH": address,
+                "FANIN_WORDS_PER_PACKET": str(given.words),
+                "FANIN_SLOTS": str(given.slots),
+                "OMP_NUM_THREADS": "1",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(free_port()),
+                "WORLD_SIZE": str(given.workers),
+            }
+            ranks = [
+                subprocess.Popen(
+                    [sys.executable, "-m", "fanin.benchmarks.p4_job", *sys.argv[1:], "--rank", str(rank)],
+                    env={**environment, "RANK": str(rank)},
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+                for rank in range(given.workers)
+            ]
+            outputs = [rank.communicate(timeout=JOB_TIMEOUT_S)[0] for rank in ranks]
+            assert not any(rank.returncode for rank in ranks), "a rank failed"
+            return Run(float(outputs[0]), packets_in(address), busy_s(switch.pid) - before)
+        finally:
+            switch.terminate()
+
+
+def work(given: argparse.Namespace) -> None:
+    """One rank: times its calls, and rank 0 prints the mean."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("fanin")
+    count = given.bytes // 4
+    expected = sum(range(1, given.workers + 1))
+    for _ in range(WARM_UP_CALLS):
+        dist.all_reduce(torch.full((count,), given.rank + 1.0))
+    dist.barrier()
+    begin = time.perf_counter()
+    for _ in range(given.calls):
+        tensor = torch.full((count,), given.rank + 1.0)
+        dist.all_reduce(tensor)
+        assert torch.allclose(tensor, torch.full((count,), float(expected)), rtol=1e-2)
+    seconds = (time.perf_counter() - begin) / given.calls
+    dist.barrier()
+    dist.destroy_process_group()
+    if given.rank == 0:
+        print(seconds)
+
+
+if __name__ == "__main__":
+    main()

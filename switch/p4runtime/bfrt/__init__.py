@@ -1,0 +1,1 @@
+"""Devices that are programmed over BfRt, the control interface of the Tofino SDE: `fanin[p4]`."""
