@@ -21,10 +21,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from fanin.cli.stats import ask_stats
 from fanin.emulation.processes import free_port
-from fanin.host.session.control import ControlClient
+from fanin.host.session.control import ask
 from fanin.options import SwitchAddress
+from fanin.protocol import control
 from fanin.switch.p4runtime.opening import WINDOW
 
 TARGETS = ("software", "p4")
@@ -94,8 +94,9 @@ def busy_s(process: int) -> float:
 
 def packets_in(address: str) -> int:
     """What a switch has got so far."""
-    with ControlClient(SwitchAddress.parse(address), curve_server_key=None, timeout_s=START_TIMEOUT_S) as client:
-        return sum(report.counters["packets_in"] for report in ask_stats(client).data)
+    answer = ask(SwitchAddress.parse(address), control.Ask(), timeout_s=START_TIMEOUT_S)
+    assert isinstance(answer, control.Stats)
+    return sum(report.counters["packets_in"] for report in answer.data)
 
 
 def run(target: str, given: argparse.Namespace) -> Run:
