@@ -82,8 +82,8 @@ class Row:
     """Mean training loss of the last epoch, per seed."""
     test_losses: tuple[float, ...] = ()
     apart_step: float | None = None
-    """After one step from the first seed: the largest difference of a weight from the first rival's, by that
-    parameter's largest."""
+    """After one step from the first seed: of the parameter that is farthest from the first rival's, the norm of the
+    difference, by the parameter's own."""
     apart: float | None = None
     """The same in the end, when every rounding has grown through all steps."""
 
@@ -186,7 +186,7 @@ def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
         )
     table.caption = (
         f"{plan.steps} steps each, interleaved; {plan.epochs} epochs from {plan.seeds} seeds; MB sent: per step, "
-        "by the rank that sent most, from counters; apart: how far a weight is from the first rival's after one step, "
-        "by its parameter's largest"
+        "by the rank that sent most, from counters; apart: how far a parameter is from the first rival's after one "
+        "step, in norms"
     )
     return table

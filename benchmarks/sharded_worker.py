@@ -53,7 +53,7 @@ def trainee(rival: ShardedRival, mesh: DeviceMesh, seed: int, learning_rate: flo
     codecs = None
     if rival.backend == "fanin":
         codecs = shard_codecs(model, weights=rival.weights, gradients=rival.gradients)
-    return ShardedTrainee(rival, model, torch.optim.AdamW(model.parameters(), learning_rate), codecs=codecs)
+    return ShardedTrainee(rival, model, torch.optim.AdamW(model.parameters(), learning_rate, fused=True), codecs=codecs)
 
 
 def sent_bytes(codecs: ShardCodecs | None) -> float:
@@ -91,9 +91,9 @@ def whole(one: ShardedTrainee) -> list[torch.Tensor]:
 
 
 def apart(one: ShardedTrainee, reference: list[torch.Tensor]) -> float:
-    """The largest difference of a weight from the reference's, by that parameter's largest."""
+    """Of the parameter that is farthest from the reference's: the norm of the difference, by its own."""
     found = zip(whole(one), reference, strict=True)
-    return max(float((own - first).abs().max() / first.abs().max()) for own, first in found)
+    return max(float((own - first).norm() / first.norm()) for own, first in found)
 
 
 def losses_in_turn(rivals: list[ShardedRival], epochs: int, seeds: int) -> Iterator[dict[str, object]]:
