@@ -12,7 +12,7 @@ class Lingering {
 
   // Asked before each sleep; while it has not paid, now and then it is tried all the same.
   bool pays() { return paid_ >= LEAST || ++asked_ % TRIED_EVERY == 0; }
-  // Something came in that moment, or nothing.
+  // Whether something came in that moment.
   void ended(bool came) { paid_ += ((came ? 1.0 : 0.0) - paid_) / MEMORY; }
 
  private:
