@@ -1,4 +1,4 @@
-// How many contributions of a flow may be under way, and how fast they go out. The rules stand in host/machine/congestion.py;
+// How many contributions of a flow may be under way, and how fast they go out. The rules stand in fanin/protocol/congestion.py;
 // operation by operation, so that both machines keep the same windows and times.
 #pragma once
 

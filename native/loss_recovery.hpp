@@ -1,4 +1,4 @@
-// When a contribution is sent again. The rules stand in host/machine/loss_recovery.py.
+// When a contribution is sent again. The rules stand in fanin/protocol/loss_recovery.py.
 #pragma once
 
 #include <algorithm>

@@ -245,9 +245,19 @@ void SlotRing::make_contribution(std::uint32_t slot, Slot& state, const Entry& e
                        .contributors = static_cast<std::uint16_t>(facts.contributors),
                        .code_count = static_cast<std::uint8_t>(facts.code_count),
                        .lanes = facts.lanes});
+}
+
+std::span<const std::uint8_t> SlotRing::ascending(std::uint32_t slot, std::uint32_t order, SwitchQueue& queue) {
+  std::uint8_t* const entry = entry_at(slot, open(slot));
+  const Facts& facts = *reinterpret_cast<const Facts*>(entry);
+  if (facts.queue_mark != 0) queue.copy_out(facts.queue_mark);
+  std::uint8_t* const image = entry + head_bytes_ - codes_bytes(facts.code_count) - HEADER_BYTES;
   const std::span datagram(image, datagram_bytes(facts.code_count, facts.word_count));
+  store_be32(image + OFFSET_BITMAP, order);
+  store_be32(image + OFFSET_CHECKSUM, 0);
   if (flags_ != 0) seal(datagram);
   parent_keys_.finish(datagram);
+  return datagram;
 }
 
 bool SlotRing::descend(std::uint32_t slot, std::uint32_t number, const Contribution& given, SwitchQueue& queue) {

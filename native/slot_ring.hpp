@@ -90,11 +90,13 @@ class SlotRing {
   // The round that can close after a change of live, K or S.
   std::optional<std::uint32_t> poke(std::uint32_t slot);
 
-  // At a leaf: whether the open round holds all that it waits for; what `result` gives of it is what goes up.
+  // At a leaf: whether the open round holds all that it waits for.
   bool complete(std::uint32_t slot) const {
     const Slot& state = slot_at(slot);
     return uplink_ && state.count != 0 && due(state, state.count);
   }
+  // Of such a round: what goes up to the parent, with that order. Copies out of `queue` what still waits there with another.
+  std::span<const std::uint8_t> ascending(std::uint32_t slot, std::uint32_t order, SwitchQueue& queue);
   // Fewer than so many contributors more close no round, at least 1.
   std::uint32_t missing() const;
   std::uint32_t open(std::uint32_t slot) const { return slot_at(slot).open; }

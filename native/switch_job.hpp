@@ -29,7 +29,7 @@ struct SwitchJob {
     parities.resize((std::size_t{given.slots} + WORD_BITS - 1) / WORD_BITS);
     if (!link) return;
     uplink.emplace(*link, given);
-    ascents.emplace(given.slots);
+    ascents.emplace(given.slots, datagram_bytes(given.codes_per_packet, given.words_per_packet));
     parent_keys = MemberKeys(link->data_key, link->token);
   }
 
@@ -109,7 +109,7 @@ struct SwitchJob {
   std::vector<std::uint32_t> parities;  // bit s % 32 of word s / 32: whether slot s has closed an odd number of rounds
   SwitchTally tally;
   std::optional<UplinkPresence> uplink;  // of a leaf: how it is present at its parent
-  std::optional<Ascents> ascents;        // likewise: what is under way to the parent
+  std::optional<Ascents> ascents;        // likewise: what goes up to the parent
   std::uint32_t registered = 0;  // and not evicted; so too the next two
   std::uint32_t lost = 0;
   std::uint32_t left = 0;

@@ -6,35 +6,29 @@
 namespace fanin {
 
 // Contributes a complete round to the parent's, for the first time or again.
-void SwitchMachine::State::ascend(SwitchJob& job, std::uint32_t slot) {
-  const std::uint32_t number = job.ring.open(slot);
-  std::uint32_t* const mark = job.ring.queue_mark(slot, number);
-  const std::span<const std::uint8_t> datagram = job.ring.result(slot, number);
-  if (!takes(job.tally, datagram.size(), 1)) return;
-  const Address parent = job.uplink->uplink().parent;
-  if (*mark == 0) return queue.push_in_place(datagram, mark, {&parent, 1});
-  std::ranges::copy(datagram, queue.push(datagram.size(), {&parent, 1}).begin());
-}
-
-// The parent has acknowledged: contributes again, at the length of a result, to be answered with that.
-void SwitchMachine::State::ask_parent(SwitchJob& job, std::uint32_t slot) {
-  const std::uint32_t number = job.ring.open(slot);
-  const Header up = load_header(job.ring.result(slot, number).data());
-  if ((up.flags & FLAG_PASS) == 0 || (up.flags & FLAG_BARE) != 0) return ascend(job, slot);
-  const std::size_t bytes = datagram_bytes(job.spec.codes_per_packet, job.spec.words_per_packet);
-  if (!takes(job.tally, bytes, 1)) return;
+void SwitchMachine::State::ascend(SwitchJob& job, const Ascent& ascent) {
   const Uplink& uplink = job.uplink->uplink();
-  const Header asking = {.kind = Kind::contribution,
-                         .job = uplink.job,
-                         .worker = uplink.worker,
-                         .flags = job.spec.checksum ? FLAG_CHECKSUM : std::uint8_t{0},
-                         .generation = uplink.generation,
-                         .slot = slot,
-                         .base = number,
-                         .code_count = static_cast<std::uint8_t>(job.spec.codes_per_packet)};
-  const std::span<std::uint8_t> datagram = queue.push(bytes, {&uplink.parent, 1});
-  write_news(datagram, asking, 0, 0);
-  job.parent_keys.finish(datagram);
+  const std::uint32_t number = job.ring.open(ascent.slot);
+  const std::span<const std::uint8_t> known = job.ring.result(ascent.slot, number);
+  if (ascent.full && (known[OFFSET_FLAGS] & FLAG_PASS) != 0 && (known[OFFSET_FLAGS] & FLAG_BARE) == 0) {
+    const std::size_t bytes = datagram_bytes(job.spec.codes_per_packet, job.spec.words_per_packet);
+    if (!takes(job.tally, bytes, 1)) return;
+    const Header asking = {.kind = Kind::contribution,
+                           .job = uplink.job,
+                           .worker = uplink.worker,
+                           .flags = job.spec.checksum ? FLAG_CHECKSUM : std::uint8_t{0},
+                           .generation = uplink.generation,
+                           .slot = ascent.slot,
+                           .base = number,
+                           .bitmap = ascent.order,
+                           .code_count = static_cast<std::uint8_t>(job.spec.codes_per_packet)};
+    const std::span<std::uint8_t> datagram = queue.push(bytes, {&uplink.parent, 1});
+    write_news(datagram, asking, 0, 0);
+    return job.parent_keys.finish(datagram);
+  }
+  if (!takes(job.tally, known.size(), 1)) return;
+  const std::span<const std::uint8_t> datagram = job.ring.ascending(ascent.slot, ascent.order, queue);
+  queue.push_in_place(datagram, job.ring.queue_mark(ascent.slot, number), {&uplink.parent, 1});
 }
 
 void SwitchMachine::State::speak_to_parent(SwitchJob& job, double now) {
@@ -43,12 +37,14 @@ void SwitchMachine::State::speak_to_parent(SwitchJob& job, double now) {
   if (presence.hello_due(now)) {
     const bool connecting = presence.phase() == Phase::connecting;
     send_token_up(job, Kind::hello, presence.hello_sequence(), connecting ? longest : datagram_bytes(0, TOKEN_WORDS));
+    job.ascents->hello_sent(presence.hello_sequence(), now);
     presence.hello_sent(now);
   }
   if (presence.bye_due(now)) {
     send_token_up(job, Kind::bye, 0, datagram_bytes(0, TOKEN_WORDS));
     presence.bye_sent(now);
   }
+  while (const std::optional<Ascent> next = job.ascents->take(now)) ascend(job, *next);
 }
 
 void SwitchMachine::State::send_token_up(SwitchJob& job, Kind kind, std::uint32_t sequence, std::size_t bytes) {
@@ -93,6 +89,8 @@ void SwitchMachine::State::receive_from_parent(SwitchJob& job, const Parsed& pac
             packet.word_count > job.spec.words_per_packet)
           return Reason::length;
         return Reason{};
+      case Kind::receipt:
+        return Reason{};
       case Kind::welcome:
         if (connecting && datagram.size() != datagram_bytes(job.spec.codes_per_packet, job.spec.words_per_packet))
           return Reason::length;
@@ -116,9 +114,11 @@ void SwitchMachine::State::receive_from_parent(SwitchJob& job, const Parsed& pac
     return presence.branches_gone(load_be32(packet.words), load_be32(packet.words + WORD_BYTES));
   };
   if (header.kind == Kind::result || header.kind == Kind::answer) return descend(job, packet, now);
+  if (header.kind == Kind::receipt) return receipt_from_parent(job, packet, now);
   if (header.kind == Kind::bye) return presence.departed();
   if (header.kind == Kind::welcome) {
     job.parent_welcomes = std::uint64_t{header.slot} + 1;
+    job.ascents->welcome(header.slot, now);
     presence.welcome(now);
     return tell_news(job, gone());
   }
@@ -136,7 +136,7 @@ void SwitchMachine::State::descend(SwitchJob& job, const Parsed& packet, double 
     // It has all that workers need which keep no words, if it has the codes.
     const bool enough = asked && job.ring.all_bare(header.slot) &&
                         header.code_count == job.ring.result(header.slot, header.base)[OFFSET_CODE_COUNT];
-    if (asked && !enough) ask_parent(job, header.slot);
+    if (asked && !enough) job.ascents->acknowledged(header.slot);
     if (!enough) return;
   }
   const Contribution result = {.signature = header.signature,
@@ -148,13 +148,24 @@ void SwitchMachine::State::descend(SwitchJob& job, const Parsed& packet, double 
                                .lanes = header.lanes};
   if (job.ring.descend(header.slot, header.base, result, queue)) {
     job.uplink->heard(now);
-    job.ascents->came(header.slot, now);
+    job.ascents->came(header.slot, now, header.kind == Kind::answer);
     return multicast(job, header.slot, header.base);
   }
   if (header.base < job.ring.open(header.slot))
     ++job.tally.duplicates;
   else
     job.tally.drop(Reason::future);
+}
+
+// The parent says which ascents have arrived and, if it has a bit for every slot, which rounds it has closed.
+void SwitchMachine::State::receipt_from_parent(SwitchJob& job, const Parsed& packet, double now) {
+  const Header& header = packet.header;
+  job.ascents->receipt(header.slot, header.signature, header.bitmap, now, header.contributors != 0);
+  if (packet.word_count != job.parities.size()) return;
+  const auto odd = [&](std::uint32_t slot) {
+    return (load_be32(packet.words + std::size_t{slot / WORD_BITS} * WORD_BYTES) >> slot % WORD_BITS & 1) != 0;
+  };
+  job.ascents->settle(header.signature, odd, now);
 }
 
 void SwitchMachine::State::tell_news(SwitchJob& job, Reason news) {

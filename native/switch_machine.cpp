@@ -223,7 +223,9 @@ std::optional<double> SwitchMachine::next_timer() const {
     if (job == nullptr) continue;
     for (std::uint32_t worker = 0; worker < job->spec.workers; ++worker)
       if (job->watched(worker)) first = std::min({first, job->silent_at(worker), state_->stops.due_at()});
-    if (job->uplink) first = std::min(first, job->uplink->next_timer().value_or(first));
+    if (!job->uplink) continue;
+    first = std::min(first, job->uplink->next_timer().value_or(first));
+    first = std::min(first, job->ascents->next_timer().value_or(first));
   }
   return first == std::numeric_limits<double>::infinity() ? std::nullopt : std::optional(first);
 }
@@ -315,7 +317,8 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
   }
   const std::size_t asked_bytes = datagram_bytes(header.code_count, packet.word_count);
   const bool repeated = outcome.verdict == Verdict::duplicate;
-  const bool ascends = outcome.ascends && !(repeated && job.ascents->under_way(header.slot, now));
+  if (outcome.ascends && !repeated) job.ascents->complete(header.slot, header.base);
+  const bool ascends = outcome.ascends && (!repeated || job.ascents->asked(header.slot, now));
   // The transmission's order. A result or an answer says as much as a receipt, and most of what comes in order says
   // nothing new: so a receipt goes out for a gap, for what was sent in vain, and now and then to measure the path.
   if (header.bitmap != 0) {
@@ -329,9 +332,6 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
     multicast(job, header.slot, outcome.number);
   }
   if (outcome.answered) answer(job, header, asked_bytes, source);
-  if (!ascends) return;
-  job.ascents->sent(header.slot, now);
-  ascend(job, header.slot);
 }
 
 void SwitchMachine::State::register_source(SwitchJob& job, std::uint32_t worker, Address source) {
@@ -364,7 +364,7 @@ void SwitchMachine::State::part(SwitchJob& job, std::uint32_t worker, std::span<
 void SwitchMachine::State::poke(SwitchJob& job) {
   for (std::uint32_t slot = 0; slot < job.spec.slots; ++slot) {
     if (const std::optional<std::uint32_t> number = job.ring.poke(slot)) multicast(job, slot, *number);
-    if (job.ring.complete(slot)) ascend(job, slot);
+    if (job.ring.complete(slot)) job.ascents->complete(slot, job.ring.open(slot));
   }
 }
 

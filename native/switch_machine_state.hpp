@@ -42,8 +42,8 @@ struct SwitchMachine::State {
   void part(SwitchJob& job, std::uint32_t worker, std::span<const std::uint8_t> bye, Address source);
   void poke(SwitchJob& job);
 
-  void ascend(SwitchJob& job, std::uint32_t slot);
-  void ask_parent(SwitchJob& job, std::uint32_t slot);
+  void ascend(SwitchJob& job, const Ascent& ascent);
+  void receipt_from_parent(SwitchJob& job, const Parsed& packet, double now);
   void speak_to_parent(SwitchJob& job, double now);
   void send_token_up(SwitchJob& job, Kind kind, std::uint32_t sequence, std::size_t bytes);
   void receive_from_parent(SwitchJob& job, const Parsed& packet, std::span<const std::uint8_t> datagram, double now);

@@ -1,4 +1,4 @@
-"""Numbers of the congestion window and the pace (host/machine/congestion.py has the rules); C++ shares them."""
+"""Numbers of the congestion window and the pace (fanin/protocol/congestion.py has the rules); C++ shares them."""
 
 from __future__ import annotations
 

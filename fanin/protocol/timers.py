@@ -1,7 +1,7 @@
 """The retransmission timer: RFC 6298's estimator, with bounds that fit aggregation.
 
 A round trip here lasts until the slowest worker has contributed. So it measures the peers, too; but not how long they
-waited before they sent something again (host/machine/loss_recovery.py says which round trips count).
+waited before they sent something again (fanin/protocol/loss_recovery.py says which round trips count).
 """
 
 from __future__ import annotations

@@ -54,18 +54,18 @@ from collections.abc import Callable
 import numpy as np
 
 from fanin.host.machine.catch_up import CatchUp, Step
-from fanin.host.machine.congestion import Congestion
 from fanin.host.machine.item_stream import ItemStream
-from fanin.host.machine.loss_recovery import LossRecovery
 from fanin.host.machine.operation import Operation
 from fanin.host.machine.presence import Presence
 from fanin.host.machine.scale_forecast import AGE_WORDS, NO_FORECAST, ScaleForecast
 from fanin.numerics.fixed_point import Codes
 from fanin.numerics.lanes import WORD_BITS, Words
 from fanin.numerics.reduction import Reduction
+from fanin.protocol.congestion import Congestion
 from fanin.protocol.events import ReductionDone, RoundHeard, Stands, WorkerEvent
 from fanin.protocol.job import LEFT_MIN_TIMEOUTS, JobSpec
 from fanin.protocol.keepalive import Phase
+from fanin.protocol.loss_recovery import LossRecovery
 from fanin.protocol.packet_tag import MemberKeys
 from fanin.protocol.timers import measures
 from fanin.protocol.wire import (

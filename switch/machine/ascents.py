@@ -1,47 +1,129 @@
-"""What a leaf has sent up and waits for, and how long that takes. Twin of native/ascents.hpp.
+"""What goes up from a leaf to its parent, when, and how long that takes. Twin of native/ascents.hpp.
 
 Rules of this file
 ------------------
-* A leaf sends nothing again of its own accord: its workers do, and it passes that on. It has several workers, none of
-  which knows when the sum of all went up; so what went up less than a round trip ago does not go up again.
+* The link to the parent may be one that others use. So what goes up has a congestion window and is paced
+  (fanin/protocol/congestion.py), has orders, and what the parent's receipts say is lost goes up again at once
+  (fanin/protocol/loss_recovery.py), as at a worker. Complete rounds wait at the leaf for their turn: one per slot at
+  most, since a slot has one open round.
+* Nothing else goes up again of the leaf's own accord: it has no retransmission timer. Its workers have, and it passes
+  on what they repeat. It has several workers, none of which knows when the sum of all went up; so what waits for its
+  turn, or went up less than a round trip ago, does not go up again.
 * That round trip is the shortest of the last RECEIPT_EVERY rounds that went up once, or of those before them: what is
   shared by all of them is the path, queues included, and what is not are late peers. Before the first: MIN_TIMEOUT_S.
 * Receipts tell the workers of it: their path is longer than what a receipt of the leaf alone measures.
+* Of the rounds that wait the lowest goes first, and if no lower one is under way it needs no room in the window: leaves
+  whose windows were full of different rounds would wait for each other.
 """
 
 from __future__ import annotations
 
-from fanin.protocol.timers import MIN_TIMEOUT_S, RECEIPT_EVERY
+from collections.abc import Callable
+
+from fanin.protocol.congestion import Congestion
+from fanin.protocol.loss_recovery import LossRecovery
+from fanin.protocol.timers import MIN_TIMEOUT_S, RECEIPT_EVERY, measures
 from fanin.protocol.wire import ORDER_MASK
 
 NEVER = float("inf")
 
 
 class Ascents:
-    """Rounds under way from one leaf to its parent. Times in seconds of one monotonic clock."""
+    """Rounds of one job, from the leaf's last contribution to the parent's result. Seconds of one monotonic clock."""
 
-    __slots__ = ("_before_s", "_rounds", "_sent_at", "_shortest_s")
+    __slots__ = (
+        "_again", "_before_s", "_congestion", "_hello", "_recovery", "_rounds", "_sent_at", "_shortest_s", "_under_way",
+        "_waiting",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, slots: int, packet_bytes: int) -> None:
+        """`packet_bytes`: of the longest packets that go up."""
+        self._congestion = Congestion(slots, packet_bytes)
+        self._recovery = LossRecovery()
+        self._waiting: dict[int, int] = {}
+        """By slot, the number of a complete round that has not gone up."""
+        self._under_way: dict[int, int] = {}
+        """The same of those that have, and wait for the parent's result."""
+        self._again: dict[int, bool] = {}
+        """Slots of these whose rounds are to go up again, in the order in which that was found; and whether that is to
+        be as long as a result."""
         self._sent_at: dict[int, tuple[float, bool]] = {}
         """By slot: when its open round last went up, and whether for the first time."""
         self._shortest_s = self._before_s = NEVER
         self._rounds = 0
         """That `_shortest_s` is of."""
+        self._hello = -1, 0.0
+        """Number and time of the last one."""
 
-    def sent(self, slot: int, now: float) -> None:
-        """The slot's open round goes up."""
-        self._sent_at[slot] = now, slot not in self._sent_at
+    # --- what is to go up ---
 
-    def under_way(self, slot: int, now: float) -> bool:
-        """Whether the slot's open round went up so late that its result cannot be here yet."""
+    def complete(self, slot: int, number: int) -> None:
+        """The slot's open round, `number`, is complete; or, if it was already, is to go up again."""
+        if slot in self._under_way:
+            self._again.setdefault(slot, False)
+        else:
+            self._waiting[slot] = number
+
+    def asked(self, slot: int, now: float) -> bool:
+        """A worker repeats what it gave to the slot's open round, which is complete: whether that goes up again."""
+        if slot not in self._under_way or slot in self._again:
+            return False
         shortest_s = min(self._shortest_s, self._before_s)
-        sent = self._sent_at.get(slot)
-        return sent is not None and now < sent[0] + (MIN_TIMEOUT_S if shortest_s == NEVER else shortest_s)
+        if now < self._sent_at[slot][0] + (MIN_TIMEOUT_S if shortest_s == NEVER else shortest_s):
+            return False
+        self._again[slot] = False
+        return True
 
-    def came(self, slot: int, now: float) -> None:
-        """The result of the slot's open round has come."""
-        sent_at, once = self._sent_at.pop(slot, (0.0, False))
+    def acknowledged(self, slot: int) -> None:
+        """The parent has what went up, and may not answer with more bytes than that: it is asked again, at once."""
+        if slot in self._under_way:
+            self._again[slot] = True
+
+    def take(self, now: float) -> tuple[int, int, bool] | None:
+        """The next slot whose round goes up now, its packet's order, and whether that is to be as long as a result."""
+        round_trip_s = self._congestion.paced_round_trip(self._recovery.timer.smoothed_s)
+        slot, long = next(iter(self._again), None), False
+        if slot is not None:  # it needs no room, nor is it paced: it replaces what has left the path
+            long = self._again.pop(slot)
+        elif (slot := self._first()) is None or not self._congestion.may_send(round_trip_s, now):
+            self._congestion.limited = bool(self._waiting)
+            return None
+        else:
+            self._under_way[slot] = self._waiting.pop(slot)
+        order = self._recovery.next_order & ORDER_MASK if self._congestion.shares else 0
+        self._congestion.sent(round_trip_s, now)
+        self._sent_at[slot] = now, self._recovery.sent(slot, now)
+        return slot, order, long
+
+    def _first(self) -> int | None:
+        """The lowest round that waits, if the window has room for it."""
+        slot = min(self._waiting, key=lambda each: (self._waiting[each], each), default=None)
+        if slot is None or self._congestion.has_room(self._recovery.in_flight, self._recovery.waiting):
+            return slot
+        lowest = min(((number, each) for each, number in self._under_way.items()), default=None)
+        return slot if lowest is None or (self._waiting[slot], slot) < lowest else None
+
+    def next_timer(self) -> float | None:
+        """When `take` is worth another try, if the pace alone stands in the way."""
+        return self._congestion.held_until if not self._again and self._first() is not None else None
+
+    # --- what comes down ---
+
+    def came(self, slot: int, now: float, *, answered: bool) -> None:
+        """The result of the slot's open round has come: to all leaves, or `answered` because this one asked again."""
+        self._again.pop(slot, None)
+        self._waiting.pop(slot, None)
+        if self._under_way.pop(slot, None) is None:
+            return
+        order = self._recovery.order(slot)
+        if answered:
+            self._recovery.repetition_was(needed=True)
+            self._congestion.lost(order, self._recovery.next_order)
+        round_trip_s = self._recovery.finished(slot, now, answered=answered)
+        if round_trip_s is not None:
+            self._congestion.round_trip(round_trip_s, now)
+        self._congestion.result(order, self._recovery.next_order, self._recovery.overdue)
+        sent_at, once = self._sent_at.pop(slot)
         if not once:
             return
         self._shortest_s = min(self._shortest_s, now - sent_at)
@@ -49,8 +131,41 @@ class Ascents:
         if self._rounds == RECEIPT_EVERY:
             self._before_s, self._shortest_s, self._rounds = self._shortest_s, NEVER, 0
 
+    def receipt(self, told: int, highest: int, received: int, now: float, *, needless: bool) -> None:
+        """The parent says what has arrived, as LossRecovery.receipt takes it. `needless`: `told` was a repetition."""
+        by_rota = not needless and measures(told)
+        lost, round_trip_s = self._recovery.receipt(told, highest, received, now, measures=by_rota)
+        self._congestion.heard()
+        if round_trip_s is not None:
+            self._recovery.timer.path_round_trip(round_trip_s)
+            if not by_rota:
+                self._congestion.path_round_trip(round_trip_s, now)
+        if needless:
+            self._recovery.repetition_was(needed=False)
+        for slot in lost:
+            self._congestion.lost(self._recovery.order(slot), self._recovery.next_order)
+            self._again.setdefault(slot, False)
+
+    def settle(self, highest: int, odd: Callable[[int], bool], now: float) -> None:
+        """A receipt also says of each slot whether the parent has closed an odd number of its rounds."""
+        for slot in self._recovery.settle(highest, lambda slot: odd(slot) != bool(self._under_way[slot] & 1), now):
+            self._again.setdefault(slot, False)
+
+    def hello_sent(self, sequence: int, now: float) -> None:
+        """HELLO of that number went to the parent."""
+        self._hello = sequence, now
+
+    def welcome(self, sequence: int, now: float) -> None:
+        """WELCOME came: it measures the path if it answers the last HELLO, whose time is known."""
+        if sequence != self._hello[0]:
+            return
+        round_trip_s = now - self._hello[1]
+        self._recovery.timer.sample(round_trip_s, idle=True)
+        self._recovery.timer.path_round_trip(round_trip_s)
+        self._congestion.path_round_trip(round_trip_s, now)
+
     @property
     def round_trip_us(self) -> int:
-        """Microseconds; 0 while it is not known."""
+        """Microseconds from a round's going up to its result; 0 while it is not known."""
         shortest_s = min(self._shortest_s, self._before_s)
         return 0 if shortest_s == NEVER else min(int(shortest_s * 1e6), ORDER_MASK)

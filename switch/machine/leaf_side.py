@@ -12,13 +12,15 @@ address, of the uplink's job, pass these rows:
     all                  generation is the uplink's                          GENERATION
     all                  worker is the leaf's branch, or 0xFF                WORKER_RANGE
     all                  the keyed tag holds, if the uplink has a data key   TAG
-    all                  RESULT, ANSWER, WELCOME, NOTICE or BYE              KIND
+    all                  RESULT, ANSWER, RECEIPT, WELCOME, NOTICE or BYE     KIND
     RESULT, ANSWER       slot < slots                                        SLOT_RANGE
     RESULT, ANSWER       shape fits the job; of WELCOME, length              LENGTH
     WELCOME              if the uplink has one: newer than the last one      ANCIENT
     NOTICE(VERSION)      connecting, and the job has no checksum: or else    VERSION
                          it was a damaged packet that it answers
     RESULT, ANSWER       not beyond the open round                           FUTURE
+
+When a complete round goes up, and what a RECEIPT is for, is in switch/machine/ascents.py.
 
 A leaf tells its workers BRANCH_LOST or BRANCH_LEFT, by NOTICE and, from then on, in `contributors` of every WELCOME.
 """
@@ -30,6 +32,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from fanin.numerics.lanes import WORD_BITS
 from fanin.protocol.job import Uplink
 from fanin.protocol.wire import SWITCH_WORKER, Flag, Kind, Packet, Reason
 from fanin.switch.machine.slot_machine import Round
@@ -37,7 +40,7 @@ from fanin.switch.machine.switch_job import SwitchJob
 from fanin.switch.machine.tally import Tally
 from fanin.switch.machine.uplink import UplinkPresence
 
-FROM_PARENT = (Kind.RESULT, Kind.ANSWER, Kind.WELCOME, Kind.NOTICE, Kind.BYE)
+FROM_PARENT = (Kind.RESULT, Kind.ANSWER, Kind.RECEIPT, Kind.WELCOME, Kind.NOTICE, Kind.BYE)
 
 
 class LeafSide:
@@ -72,43 +75,43 @@ class LeafSide:
         return self._jobs[min(alike)] if alike else None
 
     def speak(self, now: float) -> None:
-        """Say HELLO and BYE to parents, when it is time to."""
+        """Say HELLO and BYE to parents, when it is time to, and send them the rounds whose turn it is."""
         for _, job in sorted(self._jobs.items()):
             assert job.uplink is not None
             for packet in job.uplink.packets_due(now):
                 self._send_up(job, job.uplink.uplink, packet)
+                if packet.kind is Kind.HELLO:
+                    job.ascents.hello_sent(packet.slot, now)
+            while (ascent := job.ascents.take(now)) is not None:
+                self._ascend(job, *ascent)
 
-    def ascend(self, job: SwitchJob, slot: int) -> None:
-        """Contribute a complete round to the parent's, for the first time or again."""
+    def _ascend(self, job: SwitchJob, slot: int, order: int, long: bool) -> None:
+        """Contribute a complete round to the parent's, for the first time or again; `long`: to be answered in full."""
         assert job.uplink is not None
         base, sums = job.slot(slot).partial
         passes = sums.contributors == 0
+        if long and passes and not job.slot(slot).all_bare:
+            asking = Packet(
+                kind=Kind.CONTRIBUTION,
+                slot=slot,
+                base=base,
+                bitmap=order,
+                codes=(0,) * job.spec.codes_per_packet,
+                words=np.zeros(job.spec.words_per_packet, np.uint32),
+            )
+            self._send_up(job, job.uplink.uplink, asking)
+            return
         packet = Packet(
             kind=Kind.CONTRIBUTION,
             flags=(Flag.PASS if passes else Flag(0)) | (Flag.BARE if job.slot(slot).all_bare else Flag(0)),
             slot=slot,
             base=base,
             signature=job.slot(slot).signature,
+            bitmap=order,
             contributors=sums.contributors,
             codes=sums.codes,
             words=sums.words,
             lanes=sums.lanes,
-        )
-        self._send_up(job, job.uplink.uplink, packet)
-
-    def _ask(self, job: SwitchJob, slot: int) -> None:
-        """The parent has acknowledged: contribute again, at the length of a result, to be answered with that."""
-        assert job.uplink is not None
-        base, sums = job.slot(slot).partial
-        if sums.contributors or job.slot(slot).all_bare:
-            self.ascend(job, slot)
-            return
-        packet = Packet(
-            kind=Kind.CONTRIBUTION,
-            slot=slot,
-            base=base,
-            codes=(0,) * job.spec.codes_per_packet,
-            words=np.zeros(job.spec.words_per_packet, np.uint32),
         )
         self._send_up(job, job.uplink.uplink, packet)
 
@@ -138,8 +141,12 @@ class LeafSide:
         if packet.kind in (Kind.RESULT, Kind.ANSWER):
             self._descend(job, packet, presence, now)
             return
+        if packet.kind is Kind.RECEIPT:
+            self._receipt(job, packet, now)
+            return
         if packet.kind is Kind.WELCOME:
             job.parent_welcomes = packet.slot + 1
+            job.ascents.welcome(packet.slot, now)
         self.tell(job, presence.receive(packet, now))
 
     def _parent_objection(self, job: SwitchJob, presence: UplinkPresence, packet: Packet, data: bytes) -> Reason | None:
@@ -160,6 +167,8 @@ class LeafSide:
                 return Reason.SLOT_RANGE
             fits = len(packet.codes) in (0, spec.codes_per_packet) and len(packet.words) <= spec.words_per_packet
             return None if fits else Reason.LENGTH
+        if packet.kind is Kind.RECEIPT:
+            return None
         objection = presence.objection(packet, len(data))
         if objection is not None:
             return objection
@@ -174,18 +183,27 @@ class LeafSide:
             # It has all that workers need which keep no words, if it has the codes.
             if not (asked and slot.all_bare and len(packet.codes) == len(slot.partial[1].codes)):
                 if asked:
-                    self._ask(job, packet.slot)
+                    job.ascents.acknowledged(packet.slot)
                 return
         result = Round(packet.words, packet.codes, packet.signature, packet.contributors, 0, packet.lanes)
         closed = slot.descend(packet.base, result)
         if closed is not None:
             presence.heard(now)
-            job.ascents.came(packet.slot, now)
+            job.ascents.came(packet.slot, now, answered=packet.kind is Kind.ANSWER)
             self._multicast(job, packet.slot, *closed)
         elif packet.base < slot.open:
             job.tally.duplicates += 1
         else:
             job.tally.dropped[Reason.FUTURE] += 1
+
+    def _receipt(self, job: SwitchJob, packet: Packet, now: float) -> None:
+        """The parent says which ascents have arrived and, with a bit for every slot, which rounds have closed."""
+        needless = bool(packet.contributors)
+        job.ascents.receipt(packet.slot, packet.signature, packet.bitmap, now, needless=needless)
+        if len(packet.words) == len(job.parities):
+            bits = packet.words.tolist()
+            odd = [bool(bits[slot // WORD_BITS] >> slot % WORD_BITS & 1) for slot in range(job.spec.slots)]
+            job.ascents.settle(packet.signature, odd.__getitem__, now)
 
     def tell(self, job: SwitchJob, news: Reason | None) -> None:
         """Tell the job's workers what came of a packet or of time, if anything."""

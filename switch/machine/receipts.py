@@ -2,7 +2,7 @@
 
 Rules of this file
 ------------------
-* A worker numbers its transmissions 1, 2, ... (`order`, 32 bits, wrapping around; host/machine/loss_recovery.py). The
+* A worker numbers its transmissions 1, 2, ... (`order`, 32 bits, wrapping around; fanin/protocol/loss_recovery.py). The
   switch keeps the highest one that it has seen, and which of the 32 before that one have come.
 * An order that has not come once REORDER_THRESHOLD later ones have (RFC 9002, section 6.1.1; RFC 5681, section 3.2) is
   a hole. A contribution that uncovers one is answered by a RECEIPT, so that the worker, and no other, sends again.

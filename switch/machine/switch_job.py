@@ -24,8 +24,8 @@ class SwitchJob:
         self.spec = spec
         self.uplink = None if uplink is None else UplinkPresence(uplink, spec)
         """At a leaf: its registration at the parent; None elsewhere."""
-        self.ascents = Ascents()
-        """Likewise: what is under way to the parent."""
+        self.ascents = Ascents(spec.slots, spec.packet_bytes)
+        """Likewise: what goes up to the parent."""
         self.parities = np.zeros(-(-spec.slots // WORD_BITS), np.uint32)
         """Bit s % 32 of word s // 32: whether slot s has closed an odd number of rounds. Receipts carry it."""
         self.tally = Tally()

@@ -272,9 +272,9 @@ class SwitchMachine:
         times = [at for job in self._jobs.values() for _, at in job.watched()]
         if times and self._stops.due_at is not None:
             times.append(self._stops.due_at)
-        times += [
-            at for job in self._jobs.values() if job.uplink is not None and (at := job.uplink.next_timer()) is not None
-        ]
+        for job in self._jobs.values():
+            if job.uplink is not None:
+                times += [at for at in (job.uplink.next_timer(), job.ascents.next_timer()) if at is not None]
         return min(times, default=None)
 
     def handle_timer(self, now: float) -> None:
@@ -406,7 +406,9 @@ class SwitchMachine:
             self._refuse(tally, job, REFUSALS[outcome.verdict], packet, source)
         order = packet.bitmap
         repeated = outcome.verdict is Verdict.DUPLICATE
-        ascends = outcome.ascends and not (repeated and job.ascents.under_way(packet.slot, now))
+        if outcome.ascends and not repeated:
+            job.ascents.complete(packet.slot, packet.base)
+        ascends = outcome.ascends and (not repeated or job.ascents.asked(packet.slot, now))
         if order and outcome.verdict in (Verdict.ACCEPTED, Verdict.DUPLICATE):
             arrivals = job.arrivals[packet.worker]
             uncovers = arrivals.take(order)
@@ -419,9 +421,6 @@ class SwitchMachine:
             self._multicast(job, packet.slot, *outcome.closed)
         if outcome.answer is not None:
             self._answer(job, packet, outcome.answer, source)
-        if ascends:
-            job.ascents.sent(packet.slot, now)
-            self._leaf.ascend(job, packet.slot)
 
     def _poke(self, job: SwitchJob) -> None:
         for index, slot in sorted(job.slots.items()):
@@ -429,7 +428,7 @@ class SwitchMachine:
             if closed is not None:
                 self._multicast(job, index, *closed)
             if slot.complete:
-                self._leaf.ascend(job, index)
+                job.ascents.complete(index, slot.open)
 
     # --- what is sent ---
 

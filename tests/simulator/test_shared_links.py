@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.cluster import WORKER_MACHINES, Cluster, job
 from tests.support.network import Link, SharedLink
+from tests.support.tree import LEAF, WORKER, Tree
 
 pytestmark = pytest.mark.skipif(WORKER_MACHINES["native"] is None, reason="the native extension is not built")
 
@@ -67,6 +68,22 @@ def test_incast_of_sixteen_workers_into_a_queue_of_128_kib() -> None:
     outcome = over_shared_link(16, 128 << 10, chunks=800)
     assert outcome.of_ideal > 0.85
     assert outcome.resent <= 2 * outcome.lost
+
+
+def test_leaves_behind_one_link_to_their_root_use_nine_tenths_of_it() -> None:
+    """Without a window of their own they sent up whatever was complete, and got 1 % through."""
+    chunks, words = 600, WORDS
+    tree = Tree(
+        root="native", leaf="native", worker="native", per_leaf=4, slots=SLOTS, words_per_packet=words,
+        link=Link(delay_s=20e-6),
+    )  # fmt: skip
+    hosts = [LEAF, LEAF + 1, *(WORKER + worker for worker in range(8))]
+    link = tree.share(hosts, Link(delay_s=20e-6, bytes_per_s=BYTES_PER_S, queue_bytes=64 << 10))
+    begun = tree.now
+    results = tree.all_reduce([np.full(chunks * words, 1 + rank, np.int32) for rank in range(8)])
+    assert all((result == 36).all() for result in results)
+    assert 2 * chunks * PACKET_BYTES / BYTES_PER_S / (tree.now - begun) > 0.9
+    assert link.up.overflows < 0.15 * 2 * chunks
 
 
 @pytest.mark.parametrize("loss", [0.0001, 0.001, 0.01, 0.05])

@@ -24,9 +24,9 @@ class LeafMachine(Machine, Protocol):
 class Leaf(Bench):
     """A leaf with two workers, and its parent's voice."""
 
-    def __init__(self, make: MachineType) -> None:
+    def __init__(self, make: MachineType, slots: int = 2) -> None:
         self.machine = make(1 << 24)
-        self.spec = replace(make_spec(), total_workers=8)
+        self.spec = replace(make_spec(slots=slots), total_workers=8)
         cast("LeafMachine", self.machine).admit_leaf(self.spec, UPLINK)
         self.now = 0.0
         said = [packet for worker in range(2) for packet in self.say(self.hello(worker), address(worker))]
@@ -55,8 +55,10 @@ class Leaf(Bench):
 
 def parent_packet(random: Random, base: int) -> bytes:
     """What a parent, or somebody with its address, may send."""
-    kind = random.choice([Kind.RESULT] * 6 + [Kind.ANSWER] * 2 + [Kind.WELCOME, Kind.NOTICE, Kind.BYE, Kind.HELLO])
-    news = kind is Kind.NOTICE
+    kind = random.choice([Kind.RESULT] * 6 + [Kind.ANSWER] * 2 + [Kind.RECEIPT, Kind.WELCOME, Kind.NOTICE, Kind.BYE])
+    if random.random() < 0.05:
+        kind = Kind.HELLO
+    news, told = kind is Kind.NOTICE, kind is Kind.RECEIPT
     count = random.choice([2, 2, 2, 0, 8, 9])
     packet = Packet(
         kind=kind,
@@ -64,10 +66,11 @@ def parent_packet(random: Random, base: int) -> bytes:
         worker=random.choice([3, SWITCH_WORKER, SWITCH_WORKER, 4]),
         generation=random.choice([0xBEEF] * 9 + [1]),
         flags=random.choice([Flag(0)] * 8 + [Flag.BARE, Flag.CHECKSUM]),
-        slot=random.choice([0, 0, 1, 7]),
+        slot=random.randrange(20) if told else random.choice([0, 0, 1, 7]),  # of a receipt, the order that it answers
         base=max(0, base - random.choice([0, 0, 0, 1, -1])),
-        signature=5,
-        contributors=random.choice([*Reason, 0, 999]) if news else 8,
+        signature=random.randrange(20) if told else 5,
+        bitmap=random.getrandbits(32) if told else 0,
+        contributors=random.choice([*Reason, 0, 999]) if news else 0 if told else 8,
         codes=(9,) * random.choice([0, 1, 1, 2]),
         words=words_of(*(random.choice([0, 0, 1]) if news else random.getrandbits(32) for _ in range(count))),
     )

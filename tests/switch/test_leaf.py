@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from fanin.protocol.pace import INITIAL_WINDOW_BYTES
 from fanin.protocol.timers import MIN_TIMEOUT_S
 from fanin.protocol.wire import SWITCH_WORKER, Flag, Kind, Packet, Reason
 from tests.support.bench import MACHINES, Bench, Machine, MachineType, address, make_spec, words_of
@@ -35,7 +36,8 @@ def test_a_worker_that_asks_again_has_the_leaf_ask_again(machine_type: MachineTy
     ((first, _),) = leaf.gives(1, 0, (2,))
     leaf.now += MIN_TIMEOUT_S
     ((again, destination),) = leaf.gives(0, 0, (1,))
-    assert (again.to_bytes(), destination) == (first.to_bytes(), PARENT)
+    assert (first.bitmap, again.bitmap) == (1, 2), "every transmission has an order of its own"
+    assert (again.to_bytes(), destination) == (replace(first, bitmap=2).to_bytes(), PARENT)
     leaf.result(0, 3, kind=Kind.ANSWER)
     ((answer, destination),) = leaf.gives(1, 0, (2,))
     assert (answer.kind, answer.words.tolist(), destination) == (Kind.ANSWER, [3], address(1))
@@ -59,6 +61,39 @@ def test_what_went_up_less_than_a_round_trip_ago_does_not_go_up_again(machine_ty
     leaf.now += 0.2 * trip_s
     assert [to for _, to in leaf.say(again.to_bytes(), address(0))] == [PARENT]
     assert leaf.say(again.to_bytes(), address(0))[0][0].kind is Kind.RECEIPT, "it has gone up again just now"
+
+
+def test_what_the_parent_says_is_lost_goes_up_again_at_once(machine_type: MachineType) -> None:
+    """Orders 2 to 4 have come, the first has not: nobody at the leaf needs to find out."""
+    leaf = Leaf(machine_type, slots=8)
+    ups = [up for slot in range(4) for worker in range(2) for up, to in leaf.gives(worker, 0, (1,), slot=slot)]
+    assert [(up.slot, up.bitmap) for up in ups] == [(0, 1), (1, 2), (2, 3), (3, 4)]
+    ((again, destination),) = leaf.parent_says(Kind.RECEIPT, slot=4, signature=4, bitmap=0b011)
+    assert (again.slot, again.base, again.bitmap, destination) == (0, 0, 5, PARENT)
+
+
+def test_a_result_that_was_lost_on_its_way_to_the_leaf_is_asked_for_at_once(machine_type: MachineType) -> None:
+    leaf = Leaf(machine_type, slots=8)
+    for slot in range(2):
+        for worker in range(2):
+            leaf.gives(worker, 0, (1,), slot=slot)
+    ((again, destination),) = leaf.parent_says(Kind.RECEIPT, slot=2, signature=2, bitmap=0b1, words=(0b01,))
+    assert (again.slot, again.base, destination) == (0, 0, PARENT)
+
+
+def test_rounds_wait_at_the_leaf_for_room_in_its_window_the_lowest_apart(machine_type: MachineType) -> None:
+    """Leaves whose windows were full of different rounds would wait for each other."""
+    leaf = Leaf(machine_type, slots=512)
+    window = INITIAL_WINDOW_BYTES // leaf.spec.packet_bytes
+    complete = range(1, window + 4)
+    ups = [up for slot in complete for worker in range(2) for up, _ in leaf.gives(worker, 0, (1,), slot=slot)]
+    assert [up.slot for up in ups] == list(complete)[:window]
+    lowest = [up for worker in range(2) for up, _ in leaf.gives(worker, 0, (1,), slot=0)]
+    assert [up.slot for up in lowest] == [0]
+    sent = leaf.parent_says(Kind.RESULT, worker=SWITCH_WORKER, slot=1, signature=5, contributors=8, words=(2,))
+    assert [up.slot for up, to in sent if to == PARENT] == [window + 1], "it was one too full, and has grown by one"
+    sent = leaf.parent_says(Kind.RESULT, worker=SWITCH_WORKER, slot=2, signature=5, contributors=8, words=(2,))
+    assert [up.slot for up, to in sent if to == PARENT] == [window + 2, window + 3]
 
 
 def test_results_that_nobody_waits_for_change_nothing(machine_type: MachineType) -> None:
@@ -183,7 +218,7 @@ def test_an_evicted_workers_round_goes_up_without_it_and_only_once(machine_type:
     assert [(packet.contributors, packet.words.tolist()) for packet in up] == [(1, [1])]
     leaf.machine.set_quorum(1, 1, 0.0)
     (again,) = [packet for packet, _ in leaf.sent()]
-    assert again.to_bytes() == up[0].to_bytes(), "another poke sends the same again"
+    assert replace(again, bitmap=1).to_bytes() == up[0].to_bytes(), "another poke sends the same again"
     assert [destination for _, destination in leaf.result(0, 5)] == [address(0)]
 
 

@@ -1,11 +1,11 @@
-"""How many contributions may be under way, and how fast they go out (host/machine/congestion.py)."""
+"""How many contributions may be under way, and how fast they go out (fanin/protocol/congestion.py)."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from fanin.host.machine.congestion import Congestion
+from fanin.protocol.congestion import Congestion
 from fanin.protocol.pace import (
     BURST_PACKETS,
     DECREASE,

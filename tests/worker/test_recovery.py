@@ -1,10 +1,10 @@
-"""When a contribution is sent again (host/machine/loss_recovery.py): gaps, the timer, which round trips count."""
+"""When a contribution is sent again (fanin/protocol/loss_recovery.py): gaps, the timer, which round trips count."""
 
 from __future__ import annotations
 
 import pytest
 
-from fanin.host.machine.loss_recovery import LossRecovery
+from fanin.protocol.loss_recovery import LossRecovery
 from fanin.protocol.timers import (
     FIRST_TIMEOUT_S,
     INITIAL_TIMEOUT_S,
