@@ -248,10 +248,10 @@ void SlotRing::make_contribution(std::uint32_t slot, Slot& state, const Entry& e
 }
 
 std::span<const std::uint8_t> SlotRing::ascending(std::uint32_t slot, std::uint32_t order, SwitchQueue& queue) {
-  std::uint8_t* const entry = entry_at(slot, open(slot));
-  const Facts& facts = *reinterpret_cast<const Facts*>(entry);
+  const Entry entry = entry_at(slot, open(slot));
+  const Facts& facts = entry.facts;
   if (facts.queue_mark != 0) queue.copy_out(facts.queue_mark);
-  std::uint8_t* const image = entry + head_bytes_ - codes_bytes(facts.code_count) - HEADER_BYTES;
+  std::uint8_t* const image = entry.image();
   const std::span datagram(image, datagram_bytes(facts.code_count, facts.word_count));
   store_be32(image + OFFSET_BITMAP, order);
   store_be32(image + OFFSET_CHECKSUM, 0);
