@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from types import MethodType
 
 import pybind11
 from pybind11.setup_helpers import ParallelCompile, Pybind11Extension, build_ext
@@ -65,11 +66,16 @@ class BuildExtension(build_ext):
         kind = SANITIZER.replace(",", "-") or "release"
         self.build_temp = str(Path("build", f"native-{kind}-{sys.implementation.cache_tag}"))
 
+    def build_extensions(self) -> None:
+        # Of this very compiler: ParallelCompile.install() changes a class of distutils, of which setuptools has two.
+        compile_sources = ParallelCompile("FANIN_BUILD_JOBS", needs_recompile=needs_recompile, default=0).function()
+        self.compiler.compile = MethodType(compile_sources, self.compiler)
+        super().build_extensions()
+
 
 if NATIVE and COMPILING.intersection(sys.argv) and (lacking := missing()):
     # An error, before anything is copied and in one line: with the twin instead, fanin would work and be slow.
     raise SystemExit(f"fanin: the native engine cannot be built: {lacking}")
-ParallelCompile("FANIN_BUILD_JOBS", needs_recompile=needs_recompile, default=0).install()
 setup(
     cmdclass={"build_ext": BuildExtension},
     ext_modules=[]
