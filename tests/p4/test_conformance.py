@@ -26,6 +26,7 @@ pytest.importorskip("p4.v1.p4runtime_pb2", reason="needs p4runtime: pip install 
 
 from tests.p4.conformance import Subjects
 
+ORDERS = "a pipeline gives what goes up no orders, and nobody there would read the parent's receipts"
 BY_HEARTBEAT = "the controller sees HELLO and BYE only: a contribution is no sign of life to it"
 NO_BMV2 = pytest.mark.skipif(bmv2.missing() is not None, reason=f"bmv2: {bmv2.missing()}")
 NAMES = [
@@ -58,6 +59,10 @@ DIFFERENT = {
     "test_even_a_refused_contribution_is_a_sign_of_life": BY_HEARTBEAT,
     "test_what_went_up_less_than_a_round_trip_ago_does_not_go_up_again": "a pipeline keeps no times: it sends every "
     "repetition up, and gives no receipts",
+    "test_a_worker_that_asks_again_has_the_leaf_ask_again": ORDERS,
+    "test_what_the_parent_says_is_lost_goes_up_again_at_once": ORDERS,
+    "test_a_result_that_was_lost_on_its_way_to_the_leaf_is_asked_for_at_once": ORDERS,
+    "test_rounds_wait_at_the_leaf_for_room_in_its_window_the_lowest_apart": "a pipeline has no window to its parent",
     "test_an_evicted_workers_round_goes_up_without_it_and_only_once": "a slot is poked as often as its ring is deep, "
     "and each poke sends a complete round up again, which the parent takes for the repetition that it is",
 }
