@@ -168,14 +168,16 @@ class SharedMemorySwitch final : public SwitchBypass {
     const auto& readers = found->second.readers;
     const std::uint32_t attached = memory.attached();
     std::uint32_t mask = 0;
-    const auto elsewhere = std::ranges::partition(destinations, [&](Address number) {
+    const auto is_here = [&](Address number) {
       const auto reads = readers.find(number);
       // A parent's index of a job is not ours: what goes up never goes through a segment of that index.
       if (reads == readers.end() || reads->second == 0 || (reads->second & ~attached) != 0 || host_.is_parent(number))
         return false;
       mask |= reads->second;
       return true;
-    });
+    };
+    // Not std::ranges::partition: what it returns clang 14 cannot compile.
+    const auto elsewhere = std::partition(destinations.begin(), destinations.end(), is_here);
     if (mask == 0) return 0;
     // Workers may write what they like into their job's images, another job's number too.
     const auto foreign = [&](const iovec& datagram) {
@@ -190,7 +192,7 @@ class SharedMemorySwitch final : public SwitchBypass {
       ++counters_.out;
     }
     if (memory.announces()) announce(job, memory);
-    return destinations.size() - elsewhere.size();
+    return static_cast<std::size_t>(elsewhere - destinations.begin());
   }
 
   void idle() override {
