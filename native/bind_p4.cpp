@@ -164,6 +164,15 @@ class BoundMachine {
     return entry;
   }
 
+  static std::vector<p4::Extent> extents_from(const py::handle& given, std::size_t limbs) {
+    std::vector<p4::Extent> extents;
+    for (const auto& [first, count] : given.cast<std::vector<std::pair<std::uint32_t, std::uint32_t>>>()) {
+      if (std::size_t{first} + count > limbs) throw py::value_error("an extent beyond the fields");
+      extents.push_back({first, count});
+    }
+    return extents;
+  }
+
   static std::vector<p4::Table> tables_from(const py::dict& given) {
     std::vector<p4::Table> tables;
     for (const auto& [limbs, exact] : given["tables"].cast<std::vector<std::pair<std::uint32_t, bool>>>())
@@ -179,6 +188,8 @@ class BoundMachine {
     program.code.resize(code.size() / sizeof(p4::Instruction));
     std::memcpy(program.code.data(), code.data(), code.size());
     program.blank = given["blank"].cast<Limbs>();
+    program.beginning = extents_from(given["beginning"], program.blank.size());
+    program.carried = extents_from(given["carried"], program.blank.size());
     program.constants = given["constants"].cast<Limbs>();
     program.parameters = number("parameters");
     program.constants_at = number("constants_at");

@@ -44,6 +44,10 @@ std::uint64_t identity(const std::uint8_t* data, std::size_t bytes) {
   return value;
 }
 
+std::uint64_t big_endian(std::uint64_t value) {
+  return std::endian::native == std::endian::little ? __builtin_bswap64(value) : value;
+}
+
 std::uint16_t xor16(const std::uint8_t* data, std::size_t bytes) {
   std::uint16_t folded = 0;
   for (std::size_t at = 0; at < bytes; ++at)
@@ -66,29 +70,43 @@ std::uint64_t hash_of(Hash algorithm, const std::uint8_t* data, std::size_t byte
 }
 
 void BitWriter::put(std::uint64_t value, unsigned bits) {
-  if (rest_bits_ == 0 && bits % 8 == 0) {
-    std::uint64_t swapped = std::endian::native == std::endian::little ? __builtin_bswap64(value) : value;
-    const auto* top = reinterpret_cast<const std::uint8_t*>(&swapped);
-    bytes_.insert(bytes_.end(), top + 8 - bits / 8, top + 8);
-    return;
+  if (rest_bits_ != 0 || bits % 8 != 0) {
+    if (bits > 32) {
+      put(value >> 32, bits - 32);
+      bits = 32;
+    }
+    value &= (std::uint64_t{1} << bits) - 1;
+    rest_ = rest_ << bits | value;
+    rest_bits_ += bits;
+    if (rest_bits_ < 8) return;
+    value = rest_ >> rest_bits_ % 8;
+    bits = rest_bits_ - rest_bits_ % 8;
+    rest_bits_ %= 8;
+    rest_ &= (std::uint64_t{1} << rest_bits_) - 1;
   }
-  if (bits > 32) {
-    put(value >> 32, bits - 32);
-    bits = 32;
-  }
-  rest_ = rest_ << bits | (value & ((std::uint64_t{1} << bits) - 1));
-  rest_bits_ += bits;
-  while (rest_bits_ >= 8) {
-    rest_bits_ -= 8;
-    bytes_.push_back(static_cast<std::uint8_t>(rest_ >> rest_bits_));
-  }
-  rest_ &= (std::uint64_t{1} << rest_bits_) - 1;
+  const std::uint64_t first = big_endian(value << (64 - bits));
+  std::memcpy(room(8), &first, 8);  // what is too much is written over
+  used_ += bits / 8;
 }
 
 void BitWriter::put_wide(const std::uint64_t* limbs, unsigned bits) {
   unsigned limb = bits / 64;
   if (bits % 64) put(limbs[limb], bits % 64);
-  while (limb-- > 0) put(limbs[limb], 64);
+  if (rest_bits_ != 0) {
+    while (limb-- > 0) put(limbs[limb], 64);
+    return;
+  }
+  std::uint8_t* to = room(limb * 8);
+  used_ += limb * 8;
+  for (; limb-- > 0; to += 8) {
+    const std::uint64_t word = big_endian(limbs[limb]);
+    std::memcpy(to, &word, 8);
+  }
+}
+
+void BitWriter::put_bytes(const std::uint8_t* data, std::size_t count) {
+  std::copy_n(data, count, room(count));
+  used_ += count;
 }
 
 void BitWriter::pad() {

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -90,7 +91,7 @@ struct CounterArray {
 class BitWriter {
  public:
   void clear() {
-    bytes_.clear();
+    used_ = 0;
     rest_ = 0;
     rest_bits_ = 0;
   }
@@ -98,12 +99,19 @@ class BitWriter {
   void put(std::uint64_t value, unsigned bits);
   // The low `bits` of a value of several limbs.
   void put_wide(const std::uint64_t* limbs, unsigned bits);
-  void put_bytes(const std::uint8_t* data, std::size_t count) { bytes_.insert(bytes_.end(), data, data + count); }
+  void put_bytes(const std::uint8_t* data, std::size_t count);
   void pad();
-  std::vector<std::uint8_t>& bytes() { return bytes_; }
+  std::span<const std::uint8_t> bytes() const { return {bytes_.data(), used_}; }
 
  private:
-  std::vector<std::uint8_t> bytes_;
+  // Where so many bytes more have room.
+  std::uint8_t* room(std::size_t count) {
+    if (bytes_.size() < used_ + count) bytes_.resize(2 * (used_ + count));
+    return bytes_.data() + used_;
+  }
+
+  std::vector<std::uint8_t> bytes_;  // kept from packet to packet
+  std::size_t used_ = 0;
   std::uint64_t rest_ = 0;
   unsigned rest_bits_ = 0;
 };

@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-gcse", "no-crossjumping")  // they would merge the jumps from one operation to the next
+#endif
+
 namespace fanin::p4 {
 
 namespace {
@@ -44,6 +48,7 @@ void Machine::process(std::uint32_t port, std::span<const std::uint8_t> data, st
       if (!leaving_.empty()) {
         Leaving next = std::move(leaving_.front());
         leaving_.pop_front();
+        if (next.original) become_replica(next);
         egress(std::move(next), now_us, sent);
       } else {
         Entering next = std::move(entering_.front());
@@ -62,7 +67,7 @@ void Machine::process(std::uint32_t port, std::span<const std::uint8_t> data, st
 Machine::Packet Machine::parse(const Entering& entering, std::uint64_t now_us) {
   Packet packet{new_frame(), {}, entering.owner};
   std::uint64_t* const f = packet.frame.get();
-  std::copy(program_.blank.begin(), program_.blank.end(), f);
+  copy_limbs(program_.blank.data(), f, program_.beginning);
   const Places& places = program_.places;
   f[ARRIVED] = f[LENGTH] = f[PACKET_BYTES] = entering.data.size();
   f[CUT] = NO_CUT;
@@ -113,28 +118,41 @@ void Machine::ingress(Entering entering, std::uint64_t now_us) {
     return;
   }
   f[places.instance_type] = NORMAL;
-  leaving_.push_back(Leaving{std::move(packet), port});
+  leaving_.push_back(Leaving{std::move(packet), port, nullptr, 0});
+}
+
+// With the state before the fields. What is in the other limbs of a frame is an earlier packet's, and nobody reads it.
+void Machine::copy_limbs(const std::uint64_t* from, std::uint64_t* to, const std::vector<Extent>& fields) {
+  std::copy_n(from, STATE_LIMBS, to);
+  for (const Extent& each : fields) std::copy_n(from + each.first, each.limbs, to + each.first);
 }
 
 // The frame's state of what was asked of the original stays behind: a replica goes its own way.
 Machine::Packet Machine::copy(const Packet& packet) {
   Packet made{new_frame(), packet.payload, packet.owner};
   std::uint64_t* const f = made.frame.get();
-  std::copy(packet.frame.get(), packet.frame.get() + program_.blank.size(), f);
+  copy_limbs(packet.frame.get(), f, program_.carried);
   f[EXIT] = f[CLONE] = f[RESUBMIT] = f[RECIRCULATE] = 0;
   return made;
 }
 
+// Each is copied when its turn comes: so two frames do for any number of replicas.
 void Machine::replicate(Packet packet, const std::vector<Replica>& replicas) {
-  for (std::size_t each = 0; each < replicas.size(); ++each) {
-    const bool last = each + 1 == replicas.size();
-    Packet made = last ? std::move(packet) : copy(packet);
-    std::uint64_t* const f = made.frame.get();
-    if (last) f[EXIT] = f[CLONE] = f[RESUBMIT] = f[RECIRCULATE] = 0;
-    set(f, program_.places.egress_rid, replicas[each].instance);
-    leaving_.push_back(Leaving{std::move(made), replicas[each].port});
+  if (replicas.empty()) {
+    release(std::move(packet.frame));
+    return;
   }
-  if (packet.frame) release(std::move(packet.frame));
+  std::uint64_t* const f = packet.frame.get();
+  f[EXIT] = f[CLONE] = f[RESUBMIT] = f[RECIRCULATE] = 0;
+  const auto original = std::make_shared<Packet>(std::move(packet));
+  for (const Replica& replica : replicas) leaving_.push_back(Leaving{{}, replica.port, original, replica.instance});
+}
+
+void Machine::become_replica(Leaving& leaving) {
+  const bool last = leaving.original.use_count() == 1;
+  leaving.packet = last ? std::move(*leaving.original) : copy(*leaving.original);
+  leaving.original.reset();
+  set(leaving.packet.frame.get(), program_.places.egress_rid, leaving.instance);
 }
 
 void Machine::clone_ingress(const Entering& entering, const Packet& packet, std::uint64_t now_us) {
@@ -197,11 +215,9 @@ void Machine::egress(Leaving leaving, std::uint64_t now_us, std::vector<Sent>& s
   }
   run(f, program_.update, packet.payload);
   emitted_.clear();
-  emitted_.bytes().reserve(f[LENGTH] + packet.payload.size() / 4);
   run(f, program_.deparse, packet.payload);
-  std::vector<std::uint8_t> data = std::move(emitted_.bytes());
-  emitted_.clear();
-  if (data.size() > f[CUT]) data.resize(f[CUT]);
+  const std::span<const std::uint8_t> leaves = emitted_.bytes().first(std::min(emitted_.bytes().size(), f[CUT]));
+  std::vector<std::uint8_t> data(leaves.begin(), leaves.end());
   if (f[RECIRCULATE]) {
     auto owner = std::make_shared<std::vector<std::uint8_t>>(std::move(data));
     const auto port = static_cast<std::uint32_t>(f[places.ingress_port]);
@@ -216,11 +232,30 @@ namespace {
 
 std::uint64_t low_bits(std::uint64_t value, unsigned bits) { return value & (~std::uint64_t{0} >> (64 - bits)); }
 
+template <typename Word>
+std::uint64_t load(std::span<const std::uint8_t> packet, std::size_t at) {
+  Word word;
+  if (at + sizeof word > packet.size()) return 0;
+  std::memcpy(&word, packet.data() + at, sizeof word);
+  if constexpr (sizeof word == 1) return word;
+  if constexpr (sizeof word == 2) return __builtin_bswap16(word);
+  if constexpr (sizeof word == 4) return __builtin_bswap32(word);
+  return __builtin_bswap64(word);
+}
+
 // `bits` bits of a packet from bit `first` on, as limbs.
 void load_bits(std::uint64_t* to, std::span<const std::uint8_t> packet, std::size_t first, unsigned bits) {
+  if (bits <= 57 && first / 8 + 8 <= packet.size()) {  // within eight bytes, wherever it begins
+    *to = load<std::uint64_t>(packet, first / 8) << first % 8 >> (64 - bits);
+    return;
+  }
   const std::size_t last = first + bits;  // one past the lowest bit
   if (last > packet.size() * 8) {
     std::fill_n(to, (bits + 63) / 64, 0);
+    return;
+  }
+  if (first % 8 == 0 && bits % 64 == 0) {
+    for (std::size_t at = last / 8; bits > 0; bits -= 64) *to++ = load<std::uint64_t>(packet, at -= 8);
     return;
   }
   for (std::size_t end = last; bits > 0; ++to) {
@@ -238,17 +273,6 @@ void load_bits(std::uint64_t* to, std::span<const std::uint8_t> packet, std::siz
     end -= count;
     bits -= count;
   }
-}
-
-template <typename Word>
-std::uint64_t load(std::span<const std::uint8_t> packet, std::size_t at) {
-  Word word;
-  if (at + sizeof word > packet.size()) return 0;
-  std::memcpy(&word, packet.data() + at, sizeof word);
-  if constexpr (sizeof word == 1) return word;
-  if constexpr (sizeof word == 2) return __builtin_bswap16(word);
-  if constexpr (sizeof word == 4) return __builtin_bswap32(word);
-  return __builtin_bswap64(word);
 }
 
 // From the top, as numbers without a sign: negative, zero or positive.

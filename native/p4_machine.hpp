@@ -41,9 +41,17 @@ struct MirrorSession {
   std::uint64_t cut;  // 0: all of it
 };
 
+// Limbs side by side in a frame.
+struct Extent {
+  std::uint32_t first;
+  std::uint32_t limbs;
+};
+
 struct Program {
   std::vector<Instruction> code;
   std::vector<std::uint64_t> blank;      // state and fields, as every packet starts
+  std::vector<Extent> beginning;         // fields that a new packet must have like that
+  std::vector<Extent> carried;           // fields that a replica takes over from its original
   std::vector<std::uint64_t> constants;  // the last limbs of a frame
   std::uint32_t parameters = 0;          // where the data of an entry goes
   std::uint32_t constants_at = 0;
@@ -99,6 +107,8 @@ class Machine {
   struct Leaving {
     Packet packet;
     std::uint32_t port;
+    std::shared_ptr<Packet> original;  // of a replica that is no packet yet
+    std::uint32_t instance;
   };
 
   Frame new_frame();
@@ -109,7 +119,9 @@ class Machine {
   void clone_ingress(const Entering& entering, const Packet& packet, std::uint64_t now_us);
   void clone_egress(const Packet& packet);
   void replicate(Packet packet, const std::vector<Replica>& replicas);
+  void become_replica(Leaving& leaving);
   Packet copy(const Packet& packet);
+  static void copy_limbs(const std::uint64_t* from, std::uint64_t* to, const std::vector<Extent>& fields);
   Kept kept(const std::uint64_t* frame, std::uint64_t list) const;
   static void restore(std::uint64_t* frame, const Kept& kept);
   void set(std::uint64_t* frame, std::uint32_t place, std::uint64_t value) const {

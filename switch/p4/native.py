@@ -33,7 +33,7 @@ class NativeMachine:
     ) -> None:
         """`places` are those of the fields that the architecture knows; `limits`: max_states, max_passes, drop_port."""
         operations = {name: number for number, name in enumerate(extension.P4_OPERATIONS)}
-        self._code = translate(program, operations)
+        self._code = translate(program, operations, places.values())
         self._machine = extension.P4Machine(_described(program, self._code, places, limits))
         self.process_ports: Callable[[Any, int], PortsOutcome] = self._machine.process_ports
         self.process: Callable[[list[tuple[int, bytes]], int], Outcome] = self._machine.process
@@ -131,6 +131,8 @@ def _described(
     return {
         "code": code.code,
         "blank": blank,
+        "beginning": code.beginning,
+        "carried": code.carried,
         "constants": code.constants,
         "constants_at": code.constants_at,
         "parameters": code.parameters_at,

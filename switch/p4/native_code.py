@@ -11,11 +11,12 @@ Rules
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fanin.switch.p4.layout import Layout
+from fanin.switch.p4.native_passes import shortened
 
 LIMB_BITS = 64
 MAX_LIMBS = 1 << 9
@@ -265,9 +266,13 @@ class Emitter:
         """The place of the first constant."""
         return self.temporaries_at + self._most
 
-    def finished(self) -> tuple[bytes, list[int]]:
-        """The code, with constants in place, and where each label is; -1: nowhere, since nothing gets there."""
-        placed, laid = self._laid_out()
+    def finished(self, entries: Collection[int]) -> tuple[bytes, list[int]]:
+        """The code, with constants in place, and where each label is; -1: nowhere, since nothing gets there.
+
+        `entries` are labels that others know, too.
+        """
+        self.code, self.labels = shortened(self.code, self.labels, entries, self.constants)
+        placed, laid = self._laid_out(entries)
 
         def resolved(at: int) -> int:
             return at if at >= 0 else self.constants_at - 1 - at
@@ -278,14 +283,16 @@ class Emitter:
             packed += INSTRUCTION.pack(self.operations[operation], n, target, resolved(a), resolved(b))
         return bytes(packed), [placed.get(at, -1) for at in self.labels]
 
-    def _laid_out(self) -> tuple[dict[int, int], list[tuple[str, int, int, int, int]]]:
+    def _laid_out(self, entries: Collection[int]) -> tuple[dict[int, int], list[tuple[str, int, int, int, int]]]:
         """The code in an order with few jumps: what a jump leads to follows it, unless it is somewhere already.
 
         Also, by their places before, the places of all instructions; jumps lead to the places before.
         """
         placed: dict[int, int] = {}
         laid: list[tuple[str, int, int, int, int]] = []
-        waiting = sorted({at for at in self.labels if 0 <= at < len(self.code)}, reverse=True)
+        jumped_to = {d for operation, _, d, _, _ in self.code if operation.startswith("JUMP")}
+        known = {self.labels[label] for label in jumped_to | set(entries)}
+        waiting = sorted((at for at in known if 0 <= at < len(self.code)), reverse=True)
         while waiting:
             at = waiting.pop()
             while at not in placed:

@@ -13,8 +13,9 @@ from __future__ import annotations
 import ast
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from fanin.switch.p4 import calculations
@@ -30,6 +31,7 @@ from fanin.switch.p4.native_code import (
     Val,
     field_places,
 )
+from fanin.switch.p4.native_liveness import Extent, Liveness, TableWays, mask_of, what_matters
 from fanin.switch.p4.native_values import Values
 from fanin.switch.p4.program import PROGRAMS_KEPT, Program
 from fanin.switch.p4.tables import Entry, Table
@@ -40,6 +42,8 @@ HASHES: dict[Callable[[bytes], int], tuple[int, int]] = {
 }  # fmt: skip
 """By algorithm: its number in native/p4_code.hpp, and the width of its result."""
 WIDTHS = {letter: bits for bits, letters in CODES.items() for letter in letters}
+UNCOUNTED_STATES = 1024
+"""Parsers without circles and with no more states need no count of the states that a packet has come through."""
 NO_ACTION = "nothing"
 """The action of a table without a default one, on a miss (switch/p4/tables.py)."""
 
@@ -58,19 +62,26 @@ class NativeProgram:
     failures: list[str]
     tables: tuple[str, ...]
     """Names, in the order of their numbers."""
+    beginning: list[Extent]
+    """Fields that a new packet must have as they begin: first limb and how many."""
+    carried: list[Extent]
+    """Fields that a replica takes over from its original."""
 
 
 _TRANSLATED: dict[tuple[str | bytes, str], NativeProgram] = {}
 """The latest translations, which hold no state, by document and source: more than half of loading a program again."""
 
 
-def translate(program: Program, operations: Mapping[str, int]) -> NativeProgram:
-    """The whole program. NotNative for what the interpreter does not do."""
+def translate(program: Program, operations: Mapping[str, int], read: Collection[int]) -> NativeProgram:
+    """The whole program. NotNative for what the interpreter does not do.
+
+    `read` are the fields that the architecture itself reads.
+    """
     of = (program.document, program.source)
     if (kept := _TRANSLATED.get(of)) is not None:
         return kept
     try:
-        made = _Translation(program, operations).run()
+        made = _Translation(program, operations, read).run()
     except RecursionError:
         raise NotNative("expressions that are nested so deeply") from None
     if len(_TRANSLATED) >= PROGRAMS_KEPT:
@@ -83,6 +94,7 @@ def translate(program: Program, operations: Mapping[str, int]) -> NativeProgram:
 class _Translation:
     program: Program
     operations: Mapping[str, int]
+    read: Collection[int]
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
     labels: dict[str, int] = field(default_factory=dict)
     tables: list[str] = field(default_factory=list)
@@ -90,6 +102,8 @@ class _Translation:
     v: Values = field(init=False)
     jumps_to: int = -1
     """The value of `t`, an action's jump, has its place here."""
+    _in_circles: bool = field(init=False, default=True)
+    """Whether a packet may come through a parser's state again."""
     _finish: Callable[[ast.Return], None] = field(init=False)
     """What `return` does in the function that is being translated."""
 
@@ -98,6 +112,7 @@ class _Translation:
             raise NotNative(self.program.python_only[0])
         tree = ast.parse(self.program.source)
         self.functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+        self._in_circles = in_circles([node for name, node in self.functions.items() if name.startswith("S_")])
         names, places = self.program.names, field_places(self.program.layout)
         parameters_at = STATE_LIMBS + sum(place.limbs for place in places)
         widest = max((sum(map(_limbs, facts.widths)) for facts in self._facts().values()), default=0)
@@ -112,7 +127,8 @@ class _Translation:
         self.e.emit("ACTION_END")
         for name, function in self.functions.items():
             self._function(name, function, parameters_at)
-        code, where = self.e.finished()
+        code, where = self.e.finished(self.labels.values())
+        beginning, carried = self._what_matters(parameters_at)
         starts = {name: where[label] for name, label in self.labels.items() if where[label] >= 0}
         for name in ("parser_start", "ingress_start", "egress_start"):
             first = names.get(name)
@@ -126,7 +142,30 @@ class _Translation:
             constants_at=self.e.constants_at,
             failures=self.e.failures,
             tables=tuple(self.tables),
+            beginning=beginning,
+            carried=carried,
         )
+
+    def _what_matters(self, parameters_at: int) -> tuple[list[Extent], list[Extent]]:
+        """See native_liveness.py. The architecture reads its own fields, and those that a second pass takes along."""
+        program, names = self.program, self.program.names
+        ways = [self._ways(program.tables[name]) for name in self.tables]
+        registers = [_limbs(each.bits) for each in program.registers.values()]
+        starts = {part: self.labels[part] for part in ("verify", "update", "deparse")}
+        for part in ("parser_start", "ingress_start", "egress_start"):
+            first = names.get(part)
+            starts[part] = self.labels["None" if first is None else first.__name__]
+        always = 0
+        for at in chain(self.read, *program.field_lists.values()):
+            always |= mask_of(*self.v.places[at][:2])
+        liveness = Liveness(self.e.code, self.e.labels, ways, registers)
+        return what_matters(liveness, starts, always, STATE_LIMBS, parameters_at)
+
+    def _ways(self, table: Table) -> TableWays:
+        actions = {self.labels[facts.run.__name__] for facts in table.actions.values()} | {self.labels[NO_ACTION]}
+        nexts = {table.after(name, hit) for name in ("", *table.actions) for hit in (True, False)} | {table.miss.next}
+        names = ("None" if each is None else each.__name__ for each in nexts)
+        return TableWays(key_limbs(table), frozenset(actions), frozenset(self.labels[name] for name in names))
 
     def _facts(self) -> dict[str, Any]:
         """Of every action of a table, by the name of its function."""
@@ -178,7 +217,8 @@ class _Translation:
 
     def _to_next_state(self, node: ast.Return) -> None:
         assert isinstance(node.value, ast.Tuple)
-        self.e.emit("TRANSIT")
+        if self._in_circles:
+            self.e.emit("TRANSIT")
         self.e.emit("JUMP", d=self._label(node.value.elts[0]))
 
     def _label(self, node: ast.expr | None) -> int:
@@ -336,7 +376,21 @@ class _Translation:
         elif isinstance(target.slice, ast.Slice):
             self._fields(target.slice, value)
         else:
-            self._field(self.v.places[self.v.integer(target.slice)], self.v.value(value))
+            place = self.v.places[self.v.integer(target.slice)]
+            if place.limbs == 1 and (choice := self.v.choice(value)) is not None:
+                self._either(place, *choice)
+            else:
+                self._field(place, self.v.value(value))
+
+    def _either(self, place: Place, test: ast.expr, yes: ast.expr, no: ast.expr) -> None:
+        """One of two values into a field, without a place between."""
+        otherwise, end = self.e.label(), self.e.label()
+        self.v.branch(test, None, otherwise)
+        self._field(place, self.v.value(yes))
+        self.e.emit("JUMP", d=end)
+        self.e.place(otherwise)
+        self._field(place, self.v.value(no))
+        self.e.place(end)
 
     def _field(self, place: Place, value: Val) -> None:
         bounds = place.value
@@ -483,6 +537,22 @@ def key_limbs(table: Table) -> int:
 def next_name(entry: Entry) -> str:
     """The function that comes after an entry's action."""
     return "None" if entry.next is None else str(getattr(entry.next, "__name__", None))
+
+
+def in_circles(states: Sequence[ast.FunctionDef]) -> bool:
+    """Whether a packet may come through more states of a parser than UNCOUNTED_STATES."""
+    if len(states) > UNCOUNTED_STATES:
+        return True
+    following = {
+        state.name: {node.id for node in ast.walk(state) if isinstance(node, ast.Name) and node.id.startswith("S_")}
+        for state in states
+    }
+    while following:  # what leads nowhere else is no part of a circle
+        last = {name for name, after in following.items() if not after & following.keys()}
+        if not last:
+            return True
+        following = {name: after for name, after in following.items() if name not in last}
+    return False
 
 
 def parameter_values(widths: tuple[int, ...], at: int) -> list[Val]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from fanin.switch.p4.externs import Register
 from fanin.switch.p4.native_code import LIMB_BITS, STATE, Emitter, NotNative, Place, Val, limbs_of
@@ -74,18 +74,30 @@ class Values:
             return self._binary(node, need)
         if isinstance(node, ast.UnaryOp) and not isinstance(node.op, ast.Not):
             return self._unary(node, need)
-        if isinstance(node, ast.IfExp):
-            return self._choice(node.test, node.body, node.orelse)
-        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or) and isinstance(node.values[1], ast.Constant):
-            left = self.value(node.values[0])  # `size or 1`
+        if _or_constant(node):
+            left = self.value(node.values[0])
             if left.low > 0:
                 return left
             return self._choice(node.values[0], node.values[0], node.values[1])
-        if isinstance(node, (ast.Compare, ast.BoolOp, ast.UnaryOp)):
-            return self._choice(node, ast.Constant(1), ast.Constant(0))
+        if (choice := self.choice(node)) is not None:
+            return self._choice(*choice)
         if isinstance(node, ast.Call):
             return self._call(node, need)
         raise NotNative(f"the form {ast.unparse(node)[:60]!r}")
+
+    def choice(self, node: ast.expr) -> tuple[ast.expr, ast.expr, ast.expr] | None:
+        """The condition and the two values of an expression that is one of two; None for any other one."""
+        while isinstance(node, ast.Call) and ast.unparse(node.func) == "int":
+            node = node.args[0]
+        if isinstance(node, ast.IfExp):
+            return node.test, node.body, node.orelse
+        if _or_constant(node):
+            return None
+        if isinstance(node, (ast.Compare, ast.BoolOp)) or (
+            isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+        ):
+            return node, ast.Constant(1), ast.Constant(0)
+        return None
 
     def integer(self, node: ast.expr) -> int:
         """A number that is known."""
@@ -427,6 +439,11 @@ class Values:
         if signed and operation in ("JUMP_LT", "JUMP_LE"):
             operation += "_SIGNED"
         self.emitter.emit(operation + "_WIDE" * (limbs > 1), n=limbs, d=target, a=left.at, b=right.at)
+
+
+def _or_constant(node: ast.expr) -> TypeGuard[ast.BoolOp]:
+    """`size or 1`."""
+    return isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or) and isinstance(node.values[1], ast.Constant)
 
 
 def _folded(operation: str, left: int, right: int) -> int:

@@ -22,126 +22,18 @@ from google.rpc import status_pb2
 from p4.v1 import p4runtime_pb2
 
 from fanin.switch.p4runtime.bfrt import messages
-from fanin.switch.p4runtime.bfrt.info import BITS
 from fanin.switch.p4runtime.bfrt.messages import UpdateType
 from fanin.switch.p4runtime.server.device import Device
 from fanin.switch.p4runtime.server.status import Code, StatusError
 from fanin.switch.p4runtime.server.values import encoded
+from tests.p4.bfrt_info import FRONT_PANEL, PROGRAM, device_info, program_info
+from tests.p4.bfrt_values import RefusalError, bytes_of, demand, number_of, put, value_of
 
-PROGRAM = "fanin"
-FRONT_PANEL = {"1/0": 128, "2/0": 136, "3/0": 144, "31/0": 400}
-"""Device ports of the front panel's."""
 P4_TYPES = {
     UpdateType.INSERT: p4runtime_pb2.Update.INSERT,
     UpdateType.MODIFY: p4runtime_pb2.Update.MODIFY,
     UpdateType.DELETE: p4runtime_pb2.Update.DELETE,
 }
-
-
-def field(number: int, name: str, kind: str, width: int = 0, **more: Any) -> dict[str, Any]:
-    described = {"type": kind, "width": width} if kind == "bytes" else {"type": kind}
-    return {"id": number, "name": name, "type": described, "repeated": False, **more}
-
-
-def data(*fields: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"mandatory": False, "read_only": False, "singleton": each} for each in fields]
-
-
-def program_info(p4info: Any) -> bytes:
-    """What the SDE's compiler would say of a program: other numbers than the P4Info's, the pipe in front of names."""
-    actions = {each.preamble.id: each for each in p4info.actions}
-    tables: list[dict[str, Any]] = []
-    for number, table in enumerate(p4info.tables, 1000):
-        specs = [
-            {
-                "id": 5000 + 100 * number + at,
-                "name": actions[reference.id].preamble.name,
-                "data": [
-                    field(20 + each.id, each.name, "bytes", each.bitwidth) for each in actions[reference.id].params
-                ],
-            }
-            for at, reference in enumerate(table.action_refs)
-        ]
-        key = [
-            field(10 + each.id, each.name, "bytes", each.bitwidth, match_type="Exact") for each in table.match_fields
-        ]
-        name = f"pipe.{table.preamble.name}"
-        kind = "MatchAction_Direct"
-        tables.append({"id": number, "name": name, "table_type": kind, "key": key, "action_specs": specs, "data": []})
-    for number, counter in enumerate(p4info.counters, 3000):
-        key = [field(65556, "$COUNTER_INDEX", "uint32", match_type="Exact")]
-        counted = data(field(65554, "$COUNTER_SPEC_PKTS", "uint64"), field(65553, "$COUNTER_SPEC_BYTES", "uint64"))
-        name = f"pipe.{counter.preamble.name}"
-        tables.append({"id": number, "name": name, "table_type": "Counter", "key": key, "data": counted})
-    return json.dumps({"schema_version": "1.0.0", "tables": tables}).encode()
-
-
-def device_info() -> bytes:
-    """Tables that every device has, as far as the controller uses them; numbers and types as the SDE has them."""
-    listed = {"repeated": True}
-    tables = [
-        (
-            0xFF013001,
-            "$pre.mgid",
-            "PreMgid",
-            field(1, "$MGID", "uint16"),
-            data(
-                field(1, "$MULTICAST_NODE_ID", "uint32", **listed),
-                field(2, "$MULTICAST_NODE_L1_XID_VALID", "bool", **listed),
-                field(3, "$MULTICAST_NODE_L1_XID", "uint16", **listed),
-            ),
-        ),
-        (
-            0xFF013002,
-            "$pre.node",
-            "PreNode",
-            field(1, "$MULTICAST_NODE_ID", "uint32"),
-            data(
-                field(1, "$MULTICAST_RID", "uint16"),
-                field(2, "$MULTICAST_LAG_ID", "uint8", **listed),
-                field(3, "$DEV_PORT", "uint32", **listed),
-            ),
-        ),
-        (
-            0xFF003001,
-            "$PORT",
-            "PortConfigure",
-            field(1, "$DEV_PORT", "uint32"),
-            data(
-                field(1, "$SPEED", "string"),
-                field(2, "$FEC", "string"),
-                field(4, "$PORT_ENABLE", "bool"),
-                field(5, "$AUTO_NEGOTIATION", "string"),
-                field(25, "$PORT_UP", "bool"),
-            ),
-        ),
-        (
-            0xFF003005,
-            "$PORT_STR_INFO",
-            "PortStrInfo",
-            field(1, "$PORT_NAME", "string"),
-            data(field(1, "$DEV_PORT", "uint32")),
-        ),
-    ]
-    return json.dumps(
-        {
-            "tables": [
-                {"id": number, "name": name, "table_type": kind, "key": [key | {"match_type": "Exact"}], "data": values}
-                for number, name, kind, key, values in tables
-            ]
-        }
-    ).encode()
-
-
-class RefusalError(Exception):
-    def __init__(self, code: Code, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-
-
-def demand(condition: object, text: str, code: Code = Code.INVALID_ARGUMENT) -> None:
-    if not condition:
-        raise RefusalError(code, text)
 
 
 class BfrtServer:
@@ -162,6 +54,8 @@ class BfrtServer:
         """Ports that never come up."""
         self.nodes: dict[int, Any] = {}
         self.groups: dict[int, Any] = {}
+        self.most_groups = self.most_nodes = 1 << 16
+        """What the replication engine has room for."""
         self.cpu_out: queue.Queue[bytes] = queue.Queue()
         """What left through the CPU port, with the program's header."""
         self.out: list[tuple[int, bytes]] = []
@@ -280,7 +174,7 @@ class BfrtServer:
         fields = {each["id"]: each for each in table["key"]}
         given = {each.field_id: each.exact.value for each in entry.key.fields}
         demand(given.keys() == fields.keys(), f"{table['name']}: key of fields {sorted(given)}, not {sorted(fields)}")
-        return {fields[number]["name"]: _number(fields[number], value) for number, value in given.items()}
+        return {fields[number]["name"]: number_of(fields[number], value) for number, value in given.items()}
 
     def _data(self, table: dict[str, Any], entry: Any) -> dict[str, Any]:
         described = [each["singleton"] for each in table["data"]]
@@ -290,7 +184,7 @@ class BfrtServer:
             described = specs[0]["data"]
         fields = {each["id"]: each for each in described}
         demand(all(each.field_id in fields for each in entry.data.fields), f"{table['name']}: unknown data")
-        values = {fields[each.field_id]["name"]: _value(fields[each.field_id], each) for each in entry.data.fields}
+        values = {fields[each.field_id]["name"]: value_of(fields[each.field_id], each) for each in entry.data.fields}
         if entry.data.action_id:
             demand(len(values) == len(fields), f"{table['name']}: {sorted(values)} are not all data of its action")
         return values
@@ -306,6 +200,9 @@ class BfrtServer:
         there = self._things(name)
         demand(kind is not UpdateType.INSERT or number not in there, f"{name}: {number} is there", Code.ALREADY_EXISTS)
         demand(kind is UpdateType.INSERT or number in there, f"{name}: no {number}", Code.NOT_FOUND)
+        if kind is UpdateType.INSERT and name.startswith("$pre."):
+            room = self.most_nodes if name == "$pre.node" else self.most_groups
+            demand(len(there) < room, f"{name}: no room", Code.RESOURCE_EXHAUSTED)
         if name == "$pre.node":
             used = any(number in nodes for nodes in self.groups.values())
             demand(not used or kind is not UpdateType.DELETE, f"node {number} is in use", Code.FAILED_PRECONDITION)
@@ -398,14 +295,14 @@ class BfrtServer:
         entry = messages.TableEntry(table_id=table["id"])
         keys = key if isinstance(key, dict) else {table["key"][0]["name"]: key}
         for each in table["key"]:
-            entry.key.fields.add(field_id=each["id"]).exact.value = _bytes(each, keys[each["name"]])
+            entry.key.fields.add(field_id=each["id"]).exact.value = bytes_of(each, keys[each["name"]])
         described = [each["singleton"] for each in table["data"]]
         if action:
             entry.data.action_id = action
             described = next(each["data"] for each in table["action_specs"] if each["id"] == action)
         for each in described:
             if each["name"] in values:
-                _put(each, entry.data.fields.add(field_id=each["id"]), values[each["name"]])
+                put(each, entry.data.fields.add(field_id=each["id"]), values[each["name"]])
         return entry
 
     def _entries(self, table: dict[str, Any], *, default: bool) -> Iterator[Any]:
@@ -432,50 +329,6 @@ class BfrtServer:
             counted = found.counter_entry.data
             values = {"$COUNTER_SPEC_PKTS": counted.packet_count, "$COUNTER_SPEC_BYTES": counted.byte_count}
             yield self._entry(table, found.counter_entry.index.index, values)
-
-
-def _width(described: dict[str, Any]) -> int:
-    kind = described["type"]
-    bits: int = kind["width"] if kind["type"] == "bytes" else BITS[kind["type"]]
-    return bits
-
-
-def _number(described: dict[str, Any], value: bytes) -> Any:
-    if described["type"]["type"] == "string":
-        return value.decode()
-    bits = _width(described)
-    demand(len(value) == (bits + 7) // 8, f"{described['name']}: {len(value)} bytes for {bits} bits")
-    found = int.from_bytes(value, "big")
-    demand(not found >> bits, f"{described['name']}: {found} in {bits} bits")
-    return found
-
-
-def _bytes(described: dict[str, Any], value: Any) -> bytes:
-    if described["type"]["type"] == "string":
-        return str(value).encode()
-    return int(value).to_bytes((_width(described) + 7) // 8, "big")
-
-
-def _value(described: dict[str, Any], given: Any) -> Any:
-    kind, repeated = described["type"]["type"], described["repeated"]
-    member = {"string": "str_val", "bool": "bool_arr_val" if repeated else "bool_val"}.get(
-        kind, "int_arr_val" if repeated else "stream"
-    )
-    demand(given.WhichOneof("value") == member, f"{described['name']}: {given.WhichOneof('value')}, not {member}")
-    value = getattr(given, member)
-    if repeated:
-        return list(value.val)
-    return _number(described, value) if member == "stream" else value
-
-
-def _put(described: dict[str, Any], into: Any, value: Any) -> None:
-    kind, repeated = described["type"]["type"], described["repeated"]
-    if repeated:
-        getattr(into, "bool_arr_val" if kind == "bool" else "int_arr_val").val.extend(value)
-    elif kind in ("string", "bool"):
-        setattr(into, "str_val" if kind == "string" else "bool_val", value)
-    else:
-        into.stream = _bytes(described, value)
 
 
 @contextlib.contextmanager

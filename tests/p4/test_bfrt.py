@@ -31,7 +31,8 @@ from fanin.switch.p4runtime.controller.vocabulary import DELETE, INSERT, MODIFY,
 from fanin.switch.p4runtime.opening import BUILD, Artefacts, emulated_device, endpoint
 from fanin.switch.p4runtime.server.status import Code
 from fanin.switch.p4runtime.server.udp_port import UdpPort
-from tests.p4.bfrt import PROGRAM, BfrtServer, serving
+from tests.p4.bfrt import BfrtServer, serving
+from tests.p4.bfrt_info import PROGRAM
 from tests.p4.cables import NEEDS_ROOT, WAIT_S, frame, veth
 from tests.p4.emulated import NETWORK, SWITCH, ControlledMachine, endpoint_of, port_of
 from tests.support.bench import Bench, make_spec
@@ -167,6 +168,24 @@ def test_a_group_keeps_the_nodes_that_stay_as_they_are(server: BfrtServer, addre
             assert refused.value.code is code
         link.write([words.group(DELETE, 7)])
         assert (server.groups, server.nodes) == ({}, {})
+
+
+@pytest.mark.parametrize("room", [{"most_nodes": 1}, {"most_groups": 0}], ids=["nodes", "groups"])
+def test_a_group_that_is_refused_leaves_no_nodes_behind(
+    room: dict[str, int], server: BfrtServer, address: BfrtAddress
+) -> None:
+    with linked(server, address) as link:
+        words = Vocabulary(link.p4info())
+        before = {name: getattr(server, name) for name in room}
+        vars(server).update(room)
+        for _ in range(2):
+            with pytest.raises(RefusedError) as refused:
+                link.write([words.group(INSERT, 7, [(1, 1), (2, 2)])])
+            assert refused.value.code is Code.RESOURCE_EXHAUSTED
+            assert (server.groups, server.nodes) == ({}, {})
+        vars(server).update(before)
+        link.write([words.group(INSERT, 7, [(1, 1), (2, 2)])])
+        assert len(server.nodes) == 2
 
 
 def test_a_refused_update_is_told_and_the_others_are_carried_out(server: BfrtServer, address: BfrtAddress) -> None:

@@ -59,6 +59,8 @@ DIFFERENT = {
     "test_even_a_refused_contribution_is_a_sign_of_life": BY_HEARTBEAT,
     "test_what_went_up_less_than_a_round_trip_ago_does_not_go_up_again": "a pipeline keeps no times: it sends every "
     "repetition up, and gives no receipts",
+    "test_who_completes_a_round_with_a_mark_is_told_of_it_too": "a pipeline gives no receipts, and a worker without "
+    "them sends nothing that can be marked",
     "test_a_worker_that_asks_again_has_the_leaf_ask_again": ORDERS,
     "test_what_the_parent_says_is_lost_goes_up_again_at_once": ORDERS,
     "test_a_result_that_was_lost_on_its_way_to_the_leaf_is_asked_for_at_once": ORDERS,

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -127,11 +128,26 @@ def running(configuration: str, folder: Path) -> Iterator[Bmv2]:
         yield Bmv2(client, sockets)
 
 
+@dataclass(frozen=True)
+class Links:
+    """Veth pairs, one for each port: raw sockets at our ends, and what BMv2 is told of its own."""
+
+    sockets: dict[int, socket.socket]
+    interfaces: list[str]
+
+
 @contextlib.contextmanager
 def started(folder: Path, ports: Sequence[int]) -> Iterator[tuple[str, dict[int, socket.socket]]]:
     """simple_switch_grpc without a program: where it serves P4Runtime, and a raw socket behind each port."""
+    with linked(ports) as links, launched(folder, links) as (address, _):
+        yield address, links.sockets
+
+
+@contextlib.contextmanager
+def linked(ports: Sequence[int]) -> Iterator[Links]:
+    """Veth pairs for these ports."""
     with contextlib.ExitStack() as stack:
-        sockets, interfaces, switch_number = {}, [], next(STARTED)
+        links, switch_number = Links({}, []), next(STARTED)
         for port in ports:
             inner, outer = (f"fp{os.getpid()}n{switch_number}{end}{port}"[-15:] for end in "sh")
             _ip("link", "add", inner, "type", "veth", "peer", "name", outer)
@@ -144,19 +160,26 @@ def started(folder: Path, ports: Sequence[int]) -> Iterator[tuple[str, dict[int,
             tap.bind((outer, ETH_P_ALL))
             tap.setsockopt(263, 23, 1)  # SOL_PACKET, PACKET_IGNORE_OUTGOING: not what we send ourselves
             tap.settimeout(REPLY_TIMEOUT_S)
-            sockets[port] = tap
-            interfaces += ["-i", f"{port}@{inner}"]
+            links.sockets[port] = tap
+            links.interfaces.extend(("-i", f"{port}@{inner}"))
+        yield links
+
+
+@contextlib.contextmanager
+def launched(folder: Path, links: Links) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """simple_switch_grpc at these ports, without a program: where it serves P4Runtime, and its process."""
+    with contextlib.ExitStack() as stack:
         address = f"127.0.0.1:{free_port()}"
         log = stack.enter_context((folder / "bmv2.log").open("wb"))
         # With Thrift, as it is built by default, every switch takes a port for that, too, and all the same one.
-        arguments = ["--no-p4", "--device-id", "1", "--thrift-port", str(free_port()), *interfaces, "--"]
+        arguments = ["--no-p4", "--device-id", "1", "--thrift-port", str(free_port()), *links.interfaces, "--"]
         switch = subprocess.Popen(
             [BINARY, *arguments, "--grpc-server-addr", address, "--cpu-port", str(CPU_PORT)], stdout=log, stderr=log
         )
         stack.callback(switch.wait)
         stack.callback(switch.terminate)
         _await_server(address, switch)
-        yield address, sockets
+        yield address, switch
 
 
 def _await_server(address: str, switch: subprocess.Popen[bytes]) -> None:

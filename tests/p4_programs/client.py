@@ -5,6 +5,7 @@ Independent of fanin's own controller on purpose, so that what it programs into 
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from types import TracebackType
 
 import grpc
 from google.protobuf import text_format
+from google.rpc import status_pb2
 from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
@@ -114,6 +116,29 @@ class Client:
         update = request.updates.add(type=p4runtime_pb2.Update.Type.Value(verb))
         update.entity.CopyFrom(entity)
         self._stub.Write(request)
+
+    def write(self, update: p4runtime_pb2.Update) -> int:
+        """One update, whatever it is: the code of the answer, 0 where it was carried out."""
+        request = p4runtime_pb2.WriteRequest(device_id=DEVICE, election_id=ELECTION, updates=[update])
+        call = self._stub.Write.future(request)
+        if call.code() is grpc.StatusCode.OK:
+            return 0
+        for key, value in call.trailing_metadata():
+            if key == "grpc-status-details-bin":
+                error = p4runtime_pb2.Error()
+                for detail in status_pb2.Status.FromString(value).details:
+                    if detail.Unpack(error):
+                        return int(error.canonical_code)
+        return int(call.code().value[0])
+
+    def taken(self) -> int:
+        """How many packets have come from the switch since this was asked last."""
+        count = 0
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._packets.get_nowait()
+                count += 1
+        return count
 
     def _outgoing(self) -> Iterator[p4runtime_pb2.StreamMessageRequest]:
         while (request := self._requests.get()) is not None:

@@ -7,6 +7,7 @@ go, so that no packet meets a group without its nodes.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable
@@ -82,10 +83,16 @@ class Groups:
         staying = {self._made[each]: each for each in old}
         free = (each for each in itertools.count(1) if each not in self._made)
         fresh = {node: next(free) for node in wanted if node not in staying}
-        self._client.write([self._node(UpdateType.INSERT, each, node) for node, each in fresh.items()])
-        self._made |= {each: node for node, each in fresh.items()}
         members = [(staying | fresh)[node] for node in wanted]
-        self._client.write([self._group(kind, number, members)])
+        try:
+            self._client.write([self._node(UpdateType.INSERT, each, node) for node, each in fresh.items()])
+            self._client.write([self._group(kind, number, members)])
+        except RefusedError:
+            # No group has them; one of several that was refused is not there, which the device then says.
+            with contextlib.suppress(RefusedError):
+                self._client.write([self._node(UpdateType.DELETE, each) for each in fresh.values()])
+            raise
+        self._made |= {each: node for node, each in fresh.items()}
         self._members[number] = members
         return [each for each in old if each not in members]
 
