@@ -161,6 +161,9 @@ class CarrierRig final : private CarrierHost {
   std::uint64_t overflows() const { return base_->overflows(); }
   std::uint32_t source_of(std::uint32_t worker) { return sources_.at(worker); }
   std::size_t skipped() const { return skipped_; }
+  void set_waits(bool waits) { waits_ = waits; }
+  bool waits() const { return waits_; }
+  std::size_t let_go_bytes() const { return let_go_; }
   CarrierCounters worker_counters(std::uint32_t worker) { return of(worker).counters(); }
   CarrierCounters switch_counters() { return at_the_switch().counters(); }
 
@@ -172,6 +175,9 @@ class CarrierRig final : private CarrierHost {
   std::uint32_t missing(std::uint16_t) const override { return missing_; }
   bool ring(Address number) override { return base_->ring(number); }
   bool is_parent(Address) const override { return false; }
+  // What the test says that it still reads.
+  bool waits_in(std::uint16_t, std::span<const std::uint8_t>) const override { return waits_; }
+  void let_go(std::uint16_t, std::span<const std::uint8_t> memory) override { let_go_ += memory.size(); }
 
   WorkerCarrier& of(std::uint32_t worker) {
     if (worker >= spec_.workers) throw py::index_error();
@@ -191,6 +197,8 @@ class CarrierRig final : private CarrierHost {
   std::map<std::uint32_t, Address> sources_;
   std::uint32_t missing_ = 1;
   std::size_t skipped_ = 0;
+  bool waits_ = false;
+  std::size_t let_go_ = 0;  // bytes
 };
 
 std::vector<std::string> names() {
@@ -208,6 +216,8 @@ void bind_carriers(py::module_& module) {
       .def_property_readonly("offer", &CarrierRig::offer)
       .def_property_readonly("overflows", &CarrierRig::overflows)
       .def_property_readonly("skipped", &CarrierRig::skipped)
+      .def_property_readonly("let_go_bytes", &CarrierRig::let_go_bytes)
+      .def_property("waits", &CarrierRig::waits, &CarrierRig::set_waits)
       .def("join", &CarrierRig::join, py::arg("worker"))
       .def("up", &CarrierRig::up, py::arg("worker"), py::arg("datagrams"))
       .def("at_switch", &CarrierRig::at_switch)

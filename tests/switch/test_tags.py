@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from fanin.protocol.job import Uplink
 from fanin.protocol.packet_tag import Direction, MemberKeys, PacketKeys
 from fanin.protocol.wire import SWITCH_WORKER, Flag, Kind, Packet, Reason, parse
 from tests.support.bench import PLENTY, Bench, Machine, MachineType, address, make_spec
+from tests.support.machines import native
 
 KEY = bytes(range(16))
 TAGGED = make_spec(data_key=KEY)
@@ -158,6 +160,55 @@ def test_a_packet_of_one_flow_does_not_hold_in_another(machine_type: MachineType
     assert flows[1].dropped() == {"tag": 1}
     flows[0].say(recorded, address(0))
     assert flows[0].dropped() == {}
+
+
+def test_results_that_wait_to_be_sent_have_their_tags_when_their_slot_or_their_job_is_gone(
+    machine_type: MachineType,
+) -> None:
+    bench = Bench(machine_type, TAGGED)
+    for base in range(5):  # of a slot that has room for two
+        for worker in range(2):
+            data = bench.bytes_of(gives(bench, worker, base=base, words=(base,) * 8))
+            bench.machine.receive_datagram(data, address(worker), bench.now)
+    bench.machine.remove(1)
+    said = [data for data, _ in bench.machine.datagrams_to_send(bench.now)]
+    assert [parse(data).words.tolist()[0] for data in said[::2]] == [0, 2, 4, 6, 8]
+    assert all(MemberKeys(KEY, TAGGED.tokens[0]).holds(data) for data in said)
+
+
+@pytest.mark.skipif(native("SwitchMachine") is None, reason="the native extension is not built")
+@pytest.mark.parametrize("seed", range(3))
+def test_a_batch_is_as_good_as_its_datagrams_one_by_one(seed: int) -> None:
+    """Whatever is in it: the right tags, wrong ones, none, other jobs', scraps."""
+    dice = np.random.default_rng(seed)
+    benches = [Bench(native("SwitchMachine"), TAGGED) for _ in range(2)]
+    other = make_spec(job=2, data_key=bytes(16))
+    for bench in benches:
+        bench.machine.admit(other)
+    one, batched = benches
+    honest = [
+        one.bytes_of(gives(one, worker, base=base, words=(base,) * int(length)))
+        for base in range(8)
+        for worker, length in enumerate(dice.choice([8, 8, 8, 4], 1).repeat(2))
+    ]
+    stream: list[tuple[bytes, int]] = []
+    for data in honest:
+        worker = parse(data).worker
+        forged = data[:-1] + bytes([data[-1] ^ 1])
+        elsewhere = data[:4] + b"\x00\x02" + data[6:]
+        renamed = data[:6] + bytes([1 - worker]) + data[7:]
+        junk = [forged, elsewhere, renamed, data[:20], b"", gives(one, worker).to_bytes()]
+        stream += [(junk[pick], address(worker)) for pick in dice.integers(0, len(junk), dice.integers(0, 4))]
+        stream.append((data, address(worker)))
+    machine: Any = batched.machine
+    for first in range(0, len(stream), 9):
+        machine.receive_datagrams(stream[first : first + 9], 0.0)
+        for data, source in stream[first : first + 9]:
+            one.machine.receive_datagram(data, source, 0.0)
+        assert machine.datagrams_to_send(0.0) == one.machine.datagrams_to_send(0.0)
+    assert machine.counters() == one.machine.counters()
+    assert machine.counters()["rounds"] == 8
+    assert batched.dropped()["tag"] > 0
 
 
 PARENT = 9000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fanin.protocol.packet_tag import Direction, MemberKeys, PacketKeys
 from fanin.protocol.seal import Credentials, data_key
 from fanin.protocol.wire import HEADER_BYTES, SWITCH_WORKER, Kind, Packet
 from tests.golden.generate import TAG_KEY, TAG_TOKENS
+from tests.support.machines import native
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "tags.json").read_text())
 VECTORS = {0: "310e0edd47db6f72", 1: "fd67dc93c539f874", 8: "6224939a79f5f593", 15: "e545be4961ca29a1"}
@@ -110,3 +112,30 @@ def test_a_member_whose_token_is_renewed_is_another() -> None:
     keys.renew(1, 4711)
     assert not keys.holds(said, 1)
     assert keys.holds(MemberKeys(TAG_KEY, 4711).finish(said), 1)
+
+
+TRAINS = st.lists(
+    st.tuples(st.integers(1, 7), st.integers(HEADER_BYTES, 300), st.binary(min_size=16, max_size=16)), max_size=4
+)
+"""Runs of datagrams of one length: how many, the length, and a key of each run."""
+
+
+@pytest.mark.skipif(native("SwitchMachine") is None, reason="the native extension is not built")
+@pytest.mark.parametrize("kernels", ["avx512", "avx2", "portable"])
+@settings(max_examples=40)
+@given(TRAINS, st.sampled_from(Direction), st.randoms(use_true_random=False))
+def test_tags_that_are_computed_side_by_side_are_those_of_each_datagram_alone(
+    kernels: str, trains: list[tuple[int, int, bytes]], direction: Direction, dice: random.Random
+) -> None:
+    from fanin import _native
+
+    before = _native.kernels_in_use()
+    if not _native.use_kernels(kernels):
+        pytest.skip(f"this processor has no {kernels}")
+    try:
+        keys = [bytes(byte ^ place for byte in key) for count, _, key in trains for place in range(count)]
+        data = [dice.randbytes(length) for count, length, _ in trains for _ in range(count)]
+        tags = _native.packet_tags(keys, data, direction is Direction.TO_SWITCH)
+    finally:
+        assert _native.use_kernels(before)
+    assert tags == [packet_tag.tag(key, each, direction) for key, each in zip(keys, data, strict=True)]

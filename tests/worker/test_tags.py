@@ -107,6 +107,26 @@ def test_what_is_said_to_one_worker_is_not_believed_by_another(kind: str) -> Non
     assert not machine.ready
 
 
+def test_a_batch_is_believed_as_its_datagrams_one_by_one_are() -> None:
+    machines: list[Any] = [joined("native") for _ in range(2)]
+    said = [
+        KEYS.finish(packet(Kind.NOTICE, words=(2, 0), contributors=Reason.WORKER_LOST)),
+        packet(Kind.NOTICE, words=(4, 0), contributors=Reason.WORKER_LOST),
+        KEYS.finish(packet(Kind.RESULT, worker=SWITCH_WORKER)),
+        KEYS.finish(packet(Kind.RESULT, worker=1)),
+        KEYS.finish(packet(Kind.RESULT, worker=SWITCH_WORKER, generation=7)),
+        b"",
+        packet(Kind.RESULT, worker=SWITCH_WORKER),
+    ]
+    machines[0].receive_datagrams([*[(data, SWITCH) for data in said], (said[0], SWITCH + 1)], 0.1)
+    for data, source in [*[(data, SWITCH) for data in said], (said[0], SWITCH + 1)]:
+        machines[1].receive_datagram(data, source, 0.1)
+    counters = machines[0].counters()
+    assert counters == machines[1].counters()
+    assert counters["dropped_tag"] == 2
+    assert machines[0].next_event() == machines[1].next_event() is not None
+
+
 @pytest.mark.parametrize("switch", ["twin", "native"])
 def test_damage_is_found_without_checksums(kinds: str, switch: str) -> None:
     cluster = Cluster.joined(kinds, spec=SPEC, switch=switch, seed=5)
