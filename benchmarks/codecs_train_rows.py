@@ -13,6 +13,8 @@ from fanin.examples.tasks import TASKS
 from fanin.host.codecs import make, table
 from fanin.host.codecs.codec import Place
 
+LINK, PROCESSORS = "link", "processors"
+"""What may bound a step."""
 TARGET_SHARE = 0.01
 APART_SHARE = 0.01
 """How far the loss of timed steps may be from that of the same steps without links: other rounding, nothing else."""
@@ -131,7 +133,9 @@ class Row:
     accuracy_range: float | None
     """Half of the 95 % interval; None of a single seed."""
     loss_change: float
-    """Share by which the loss is above gloo's."""
+    """Share by which the loss is above gloo's of the same seed."""
+    loss_change_range: float | None = None
+    """Half of its 95 % interval."""
     accuracy_change: float
     """Above gloo's, of the same seeds."""
     accuracy_change_range: float | None
@@ -148,6 +152,10 @@ class Row:
     """Of a step: forward, backward and optimizer, with all workers on this machine's processors."""
     codec_s: float | None = None
     """Of a step: the codec's arithmetic, likewise."""
+    without_links_s: float | None = None
+    """Of a step on this machine alone, all workers on its processors: these bound the step, whatever the links are."""
+    processor_s: float | None = None
+    """Of a step: what one worker used of a processor, with all of its threads."""
     bytes_out: float | None = None
     """Per step, of the worker that sent most."""
     bytes_in: float | None = None
@@ -166,6 +174,29 @@ class Row:
         if self.bytes_out is None or self.bytes_in is None or self.rate_bit_s is None:
             return None
         return max(self.bytes_out, self.bytes_in) * 8 / self.rate_bit_s
+
+    @property
+    def bound_by(self) -> tuple[str, float] | None:
+        """What takes more of a step, the link or this machine's processors, and its share, at most 1."""
+        if self.link_s is None or self.without_links_s is None or not self.step_s:
+            return None
+        name, bound_s = max((LINK, self.link_s), (PROCESSORS, self.without_links_s), key=lambda each: each[1])
+        return name, min(1.0, bound_s / self.step_s)
+
+    @property
+    def own_core_s(self) -> float | None:
+        """A step of workers that have a core each, with nothing of the link's time and of theirs overlapping."""
+        return None if self.link_s is None or self.processor_s is None else self.link_s + self.processor_s
+
+    def own_core_speed_up(self, gloo: Row) -> float | None:
+        """gloo's time to the target over this one's, with workers that have a core each."""
+        ours, theirs = self._own_core_to_target_s, gloo._own_core_to_target_s
+        return theirs / ours if ours and theirs else None
+
+    @property
+    def _own_core_to_target_s(self) -> float | None:
+        steps, step_s = self.to_target_steps, self.own_core_s
+        return None if steps is None or step_s is None else steps * step_s
 
 
 def rows_of(plan: Plan, kept: Kept) -> list[Row]:
@@ -188,6 +219,7 @@ def _learned(plan: Plan, kept: Kept, task: str, workers: int, codec: str) -> Row
     own = [kept[plan.learning(task, workers, codec, seed)] for seed in range(plan.repeats)]
     gloo = [kept[plan.learning(task, workers, GLOO, seed)] for seed in range(plan.repeats)]
     losses, accuracies = [_end(each)[0] for each in own], [_end(each)[1] for each in own]
+    apart = [loss / _end(other)[0] - 1 for loss, other in zip(losses, gloo, strict=True)]
     targets = [_end(each)[0] * (1 + TARGET_SHARE) for each in gloo]
     changes = [right - _end(other)[1] for right, other in zip(accuracies, gloo, strict=True)]
     reached = [to_target(each, target) for each, target in zip(own, targets, strict=True)]
@@ -202,7 +234,8 @@ def _learned(plan: Plan, kept: Kept, task: str, workers: int, codec: str) -> Row
         accuracy=statistics.mean(accuracies),
         loss_range=half_interval(losses),
         accuracy_range=half_interval(accuracies),
-        loss_change=statistics.mean(losses) / statistics.mean(_end(each)[0] for each in gloo) - 1,
+        loss_change=statistics.mean(apart),
+        loss_change_range=None if codec == GLOO else half_interval(apart),
         accuracy_change=statistics.mean(changes),
         accuracy_change_range=half_interval(changes),
         target_loss=statistics.mean(targets),
@@ -230,6 +263,8 @@ def _timed(plan: Plan, kept: Kept, row: Row, rate_bit_s: float, gloo: Row | None
         step_s=timed.step_s,
         compute_s=timed.compute_s,
         codec_s=timed.codec_s,
+        without_links_s=check.step_s,
+        processor_s=timed.processor_s,
         bytes_out=timed.bytes_out,
         bytes_in=timed.bytes_in,
         saved=gloo_bytes / timed.bytes_out,

@@ -21,12 +21,10 @@ from typing import Any
 from rich.console import Console
 
 from fanin import files
+from fanin.benchmarks.linked_job import linked_job
 from fanin.emulation.announced import announced, reports_of
 from fanin.emulation.dataclass_files import load_json, read_dataclass
-from fanin.emulation.network.fabric import Fabric
-from fanin.emulation.network.placed_job import placed_job
-from fanin.emulation.network.switches import Switches
-from fanin.emulation.network.topology import Link, Topology
+from fanin.emulation.network.topology import Link
 from fanin.emulation.processes import LocalJob
 from fanin.errors import ConfigurationError, FaninError
 from fanin.protocol.window import packet_shape
@@ -90,6 +88,8 @@ class Outcome:
     """Received, likewise."""
     processor: float | None = None
     """How busy this machine's processors were in steps, 0..1."""
+    processor_s: float | None = None
+    """Of a step: what one worker used of a processor, with all of its threads; the median of the worker with most."""
 
 
 class Kept:
@@ -149,11 +149,7 @@ def _job(workers: int, rate_bit_s: float | None, runs: list[Run], stack: ExitSta
     link = Link(rate_bit_s=rate_bit_s)
     arguments = [json.dumps([dataclasses.asdict(run) for run in runs])]
     environment = {"FANIN_WORDS_PER_PACKET": str(packet_shape(link.mtu)[0])}
-    if rate_bit_s is None:
-        return LocalJob(WORKER, arguments, workers, environment)
-    fabric = stack.enter_context(Fabric(Topology(workers=workers, link=link)))
-    stack.enter_context(Switches(fabric, "native", fabric.folder))
-    return placed_job(fabric, WORKER, arguments, environment)
+    return linked_job(stack, workers, None if rate_bit_s is None else link, WORKER, arguments, environment)
 
 
 def outcome_of(run: Run, said: list[dict[str, Any]]) -> Outcome:
@@ -170,6 +166,7 @@ def outcome_of(run: Run, said: list[dict[str, Any]]) -> Outcome:
         bytes_out=None if run.rate_bit_s is None else max(each["bytes_out"] for each in said),
         bytes_in=None if run.rate_bit_s is None else max(each["bytes_in"] for each in said),
         processor=next((each["processor"] for each in said if each["processor"] is not None), None),
+        processor_s=max(each["processor_s"] for each in said),
     )
 
 

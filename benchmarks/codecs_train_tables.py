@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
-from fanin.benchmarks.codecs_train_rows import TARGET_SHARE, Plan, Row
-from fanin.benchmarks.codecs_train_runs import rate_in_words
+from fanin.benchmarks.codecs_train_rows import PROCESSORS, TARGET_SHARE, Plan, Row
+from fanin.benchmarks.codecs_train_runs import GLOO, rate_in_words
+from fanin.benchmarks.processor import busy_in_words
 from fanin.emulation import record
 from fanin.emulation.figures import FigureTable
 from fanin.emulation.recording import Beginning, finished
 
 MAX_LABEL = 32
 """Characters of a codec in a legend."""
-MAX_BUSY = 0.9
-"""Above this the processors, not the links, set the time."""
 
 
 def verdicts(rows: list[Row]) -> list[str]:
@@ -26,9 +26,23 @@ def verdicts(rows: list[Row]) -> list[str]:
         first = min(reached, key=lambda row: row.to_target_s or math.inf)
         found.append(
             f"{_case(first)}: {first.codec} is first at the loss of float32 over gloo plus {TARGET_SHARE:.0%}, after "
-            f"{first.to_target_s:.1f} s, {first.speed_up:.1f} times as fast as gloo"
+            f"{first.to_target_s:.1f} s, {first.speed_up:.1f} times as fast as gloo{_own_cores(there, first)}"
         )
     return found
+
+
+def _own_cores(rows: list[Row], first: Row) -> str:
+    """What the codec that is first is worth where this machine's processors bound its steps."""
+    if (bound := first.bound_by) is None or bound[0] != PROCESSORS:
+        return ""
+    gloo = next((row for row in rows if row.codec == GLOO), None)
+    speed_up = None if gloo is None else first.own_core_speed_up(gloo)
+    if speed_up is None:
+        return ""
+    return (
+        f"; the processors that all workers share here bound its steps ({bound[1]:.0%} of one without links), and by "
+        f"the link's time and one worker's own it is {speed_up:.1f} times as fast"
+    )
 
 
 def _case(row: Row) -> str:
@@ -112,10 +126,10 @@ def _in_words(row: Row) -> str:
 
 
 def tables_of(plan: Plan, rows: list[Row]) -> list[FigureTable]:
-    """For people: what is learned, and how fast over links."""
+    """For people: what is learned, how fast over links, and what bounds a step there."""
     learned = [row for row in rows if row.rate_bit_s is None]
     timed = [row for row in rows if row.rate_bit_s is not None]
-    return [_learned_table(plan, learned), *([_timed_table(plan, timed)] if timed else [])]
+    return [_learned_table(plan, learned), *([_timed_table(plan, timed), _bounds_table(timed)] if timed else [])]
 
 
 def _learned_table(plan: Plan, rows: list[Row]) -> FigureTable:
@@ -128,7 +142,7 @@ def _learned_table(plan: Plan, rows: list[Row]) -> FigureTable:
         found.add(
             row.codec,
             f"{row.loss:.3f}{_range(row.loss_range, '.3f')}",
-            f"{row.loss_change:+.2%}",
+            f"{row.loss_change:+.2%}{_range(row.loss_change_range, '.2f', 100)}",
             f"{row.accuracy:.1%}",
             f"{row.accuracy_change * 100:+.2f}{_range(row.accuracy_change_range, '.2f', 100)}",
             "never" if row.to_target_steps is None else f"{row.to_target_steps:.0f}",
@@ -145,31 +159,62 @@ def _range(half: float | None, form: str, times: float = 1) -> str:
 
 
 def _timed_table(plan: Plan, rows: list[Row]) -> FigureTable:
-    headings = ("codec", "ms/step", "link", "compute", "codec's", "busy", "bytes out", "saved", "to target", "to gloo")
-    found = FigureTable("the same over links", headings)
-    case = ""
-    for row in rows:
-        if _case(row) != case:
-            case = _case(row)
-            found.add_section(f"{case}, target loss {row.target_loss:.3f}")
+    found = FigureTable(
+        "the same over links", ("codec", "ms/step", "busy", "bytes out", "saved", "to target", "to gloo")
+    )
+    for row in _by_case(rows, found):
         found.add(
             row.codec,
             _ms(row.step_s),
-            _ms(row.link_s),
-            _ms(row.compute_s),
-            _ms(row.codec_s),
-            "" if row.processor is None else f"{row.processor:.0%}{'*' if row.processor > MAX_BUSY else ''}",
+            busy_in_words(row.processor),
             f"{row.bytes_out:,.0f}",
             f"{row.saved:.1f}",
             "never" if row.to_target_s is None else f"{row.to_target_s:.1f} s",
             "" if row.speed_up is None else f"{row.speed_up:.1f}",
         )
     found.caption = (
-        f"medians of {plan.timed_steps} steps, the first two left out; link: what the bytes alone take; compute and "
-        "codec's: the step's own arithmetic, all workers on this machine's processors; busy: these (*: they set the "
-        "time); bytes per step of the worker's device, headers included"
+        f"medians of {plan.timed_steps} steps, the first two left out; busy: this machine's processors, with all "
+        "workers on them (*: they set the time); bytes per step of the worker's device, headers included"
     )
     return found
+
+
+def _bounds_table(rows: list[Row]) -> FigureTable:
+    found = FigureTable(
+        "what bounds a step", ("codec", "bound by", "link", "no links", "codec's", "worker's", "own core", "to gloo")
+    )
+    gloo = rows[0]
+    for row in _by_case(rows, found):
+        gloo = row if row.codec == GLOO else gloo  # the first one of each case
+        speed_up = row.own_core_speed_up(gloo)
+        found.add(
+            row.codec,
+            "" if row.bound_by is None else f"{row.bound_by[0]} {row.bound_by[1]:.0%}",
+            _ms(row.link_s),
+            _ms(row.without_links_s),
+            _ms(row.codec_s),
+            _ms(row.processor_s),
+            _ms(row.own_core_s),
+            "" if speed_up is None else f"{speed_up:.1f}",
+        )
+    found.caption = (
+        "milliseconds of a step; bound by: what takes more of it, the bytes alone on the link, or the same step "
+        "without links; link: what the bytes alone take; no links: the same step with all workers on this machine's "
+        "processors alone; codec's: its arithmetic, beside the other workers; worker's: what one worker used of a "
+        "processor; own core: link and worker's, a step of workers with a core each if nothing overlaps, and by that "
+        "the time to the target compared with gloo's"
+    )
+    return found
+
+
+def _by_case(rows: list[Row], table: FigureTable) -> Iterator[Row]:
+    """The rows, with a section of the table for each case."""
+    case = ""
+    for row in rows:
+        if _case(row) != case:
+            case = _case(row)
+            table.add_section(f"{case}, target loss {row.target_loss:.3f}")
+        yield row
 
 
 def _ms(seconds: float | None) -> str:

@@ -10,17 +10,16 @@ import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 from fanin.benchmarks.codecs_train_runs import GLOO, Run, evaluated
+from fanin.benchmarks.device_bytes import device_bytes
 from fanin.benchmarks.processor import ProcessorMeter
-from fanin.emulation.network.fabric import WORKER_DEVICE
 from fanin.examples.tasks import TASKS
 from fanin.examples.train import cross_entropy, evaluate, replica_hash
 from fanin.host.torch import CodecState, codec_hook
@@ -28,14 +27,10 @@ from fanin.host.torch import CodecState, codec_hook
 WARM_UP_STEPS = 2
 """Steps that are not timed: DDP puts its buckets together in the first one, and encoders are made in both."""
 COMPUTE_SAMPLES = 3
+BUCKET_MB = 1
+"""Of DDP, for every codec and gloo. Its own 25 would put all of these networks' gradients into one or two buckets, of
+which nothing travels before the last gradient is there."""
 TIMEOUT = timedelta(seconds=300)
-
-
-def device_bytes() -> tuple[int, int]:
-    """Bytes that have left by this namespace's device so far, and that have come; 0 where there is none."""
-    lines = Path("/proc/self/net/dev").read_text(encoding="ascii").splitlines()
-    found = [line.split(":")[1].split() for line in lines if line.split(":")[0].strip() == WORKER_DEVICE]
-    return sum(int(each[8]) for each in found), sum(int(each[0]) for each in found)
 
 
 @functools.cache
@@ -57,6 +52,17 @@ def batches(training: TensorDataset, batch: int, seed: int) -> Iterator[tuple[Te
             yield inputs[chosen], classes[chosen]
 
 
+def evaluated_by_all(network: nn.Module, test: TensorDataset, gloo: dist.ProcessGroup) -> tuple[float | None, float]:
+    """Loss (None: not finite) and accuracy on the test set, of which every rank takes a part."""
+    rank, workers = dist.get_rank(), dist.get_world_size()
+    part = TensorDataset(*(each[rank::workers] for each in test.tensors))
+    found = evaluate(network, part) if len(part) else {"test_loss": 0.0, "accuracy": 0.0}
+    totals = torch.tensor([found["test_loss"], found["accuracy"]], dtype=torch.float64) * len(part)
+    dist.all_reduce(totals, group=gloo)
+    loss, accuracy = (totals / len(test)).tolist()
+    return (loss if math.isfinite(loss) else None), accuracy
+
+
 def compute_s(model: DistributedDataParallel, inputs: Tensor, classes: Tensor, gloo: dist.ProcessGroup) -> float:
     """Forward and backward, without communication, while all ranks do the same."""
     taken = []
@@ -76,7 +82,9 @@ def train(run: Run, groups: dict[str, dist.ProcessGroup]) -> dict[str, object]:
     network = task.network()
     group = groups[GLOO if run.codec == GLOO else "fanin"]
     # The same seed makes the same weights, which need not go over a slow link.
-    model = DistributedDataParallel(network, process_group=group, init_sync=False, gradient_as_bucket_view=True)
+    model = DistributedDataParallel(
+        network, process_group=group, init_sync=False, gradient_as_bucket_view=True, bucket_cap_mb=BUCKET_MB
+    )
     state = None
     if run.codec != GLOO:
         state = CodecState(run.codec, group=group, model=network)
@@ -85,7 +93,7 @@ def train(run: Run, groups: dict[str, dist.ProcessGroup]) -> dict[str, object]:
     training, test = data_of(run.task)
     data = batches(training, run.batch, run.seed)
     asked, points = set(evaluated(run)), []
-    step_s, codec_s, optimizer_s, before = [], [], [], (0, 0)
+    step_s, codec_s, optimizer_s, processor_s, before = [], [], [], [], (0, 0)
     meter = ProcessorMeter()
     for step in range(run.steps):
         if step == WARM_UP_STEPS:
@@ -93,7 +101,7 @@ def train(run: Run, groups: dict[str, dist.ProcessGroup]) -> dict[str, object]:
         inputs, classes = next(data)
         dist.barrier(groups[GLOO])
         meter.start()
-        started = time.perf_counter()
+        started, used = time.perf_counter(), time.process_time()
         optimizer.zero_grad()
         cross_entropy(model(inputs), classes).backward()
         computed = time.perf_counter()
@@ -102,12 +110,11 @@ def train(run: Run, groups: dict[str, dist.ProcessGroup]) -> dict[str, object]:
         if step >= WARM_UP_STEPS:
             meter.stop()
             step_s.append(ended - started)
+            processor_s.append(time.process_time() - used)
             optimizer_s.append(ended - computed)
-            codec_s.append(sum(row.encode_ms + row.decode_ms for row in state.statement()) / 1e3 if state else 0.0)
-        if step + 1 in asked and dist.get_rank() == 0:
-            found = evaluate(network, test)
-            loss = found["test_loss"]
-            points.append((step + 1, loss if math.isfinite(loss) else None, found["accuracy"]))
+            codec_s.append(state.arithmetic_s() if state else 0.0)
+        if step + 1 in asked:
+            points.append((step + 1, *evaluated_by_all(network, test, groups[GLOO])))
     sent, received = (now - then for now, then in zip(device_bytes(), before, strict=True))
     replica = replica_hash(network)
     return {
@@ -115,6 +122,7 @@ def train(run: Run, groups: dict[str, dist.ProcessGroup]) -> dict[str, object]:
         "step_s": statistics.median(step_s),
         "compute_s": compute_s(model, inputs, classes, groups[GLOO]) + statistics.median(optimizer_s),
         "codec_s": statistics.median(codec_s),
+        "processor_s": statistics.median(processor_s),
         "bytes_out": sent / (run.steps - WARM_UP_STEPS),
         "bytes_in": received / (run.steps - WARM_UP_STEPS),
         "processor": meter.share,

@@ -28,6 +28,7 @@ from fanin.host.codecs import rotation
 from fanin.numerics.fixed_point import Codec
 from fanin.numerics.reduction import LANES, Element
 from fanin.numerics.wide_sums import narrowed
+from fanin.protocol import packet_tag
 from fanin.protocol.wire import LaneField
 
 ELEMENTS = 64 * 1024
@@ -110,6 +111,23 @@ def switch_rows(implementation: str) -> list[Row]:
     ]
 
 
+def tag_rows(implementation: str) -> list[Row]:
+    """Keyed tags of packets for Ethernet frames, ELEMENTS words in all, checked.
+
+    Of a train, whose tags are computed several at a time, and of packets of two lengths in turn, each alone.
+    """
+    assert _native.use_kernels(implementation)
+    dice = np.random.default_rng(2)
+    key = dice.bytes(16)
+    rows = []
+    for name, lengths in (("keyed tags of a train", (1448, 1448)), ("keyed tags, each alone", (1448, 1444))):
+        datagrams = [dice.bytes(lengths[place % 2]) for place in range(ELEMENTS * 4 // lengths[0])]
+        tags = partial(_native.packet_tags, [key] * len(datagrams), datagrams, True)
+        assert tags() == [packet_tag.tag(key, datagram, packet_tag.Direction.TO_SWITCH) for datagram in datagrams]
+        rows.append(Row(name, 32, implementation, _with(implementation, tags), []))
+    return rows
+
+
 def narrowing_rows(implementation: str) -> list[Row]:
     """Narrowing a packet's accumulators to 8 and 4 bits, checked; lanes are those of the result, rates of 4 B per lane.
 
@@ -190,7 +208,7 @@ def main() -> None:
     rows = [Row("memcpy", 32, "libc", partial(np.copyto, copy, x), [])]
     for implementation in ("avx512", "avx2", "portable"):
         if _native.use_kernels(implementation):
-            rows += switch_rows(implementation) + narrowing_rows(implementation)
+            rows += switch_rows(implementation) + tag_rows(implementation) + narrowing_rows(implementation)
             for lanes in LANES:
                 rows += rows_of(implementation, lanes, x)
     rows += rotation_rows(x) + numpy_rows(x)

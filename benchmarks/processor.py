@@ -7,6 +7,8 @@ from pathlib import Path
 STATISTICS = Path("/proc/stat")
 IDLE_AT, IOWAIT_AT, GUEST_AT = 3, 4, 8
 """Guests' time, from the last on, is contained in what stands before."""
+MAX_BUSY = 0.9
+"""Above this the processors, not the links, set the time."""
 
 
 class ProcessorMeter:
@@ -40,3 +42,8 @@ def _ticks() -> tuple[int, int]:
         return 0, 0
     ticks = list(map(int, fields))
     return sum(ticks) - ticks[IDLE_AT] - ticks[IOWAIT_AT], sum(ticks)
+
+
+def busy_in_words(share: float | None) -> str:
+    """For a table: with a star where the processors set the time."""
+    return "" if share is None else f"{share:.0%}{'*' if share > MAX_BUSY else ''}"

@@ -19,15 +19,13 @@ from typing import Any
 from rich.console import Console
 
 from fanin import files
+from fanin.benchmarks.linked_job import linked_job, slowest
+from fanin.benchmarks.processor import busy_in_words
 from fanin.benchmarks.sharded_rivals import RIVALS, ShardedRival
 from fanin.emulation.announced import announced, reports_of
 from fanin.emulation.figures import FigureTable
-from fanin.emulation.network.fabric import Fabric
-from fanin.emulation.network.placed_job import placed_job
 from fanin.emulation.network.switch_place import SwitchPlace
-from fanin.emulation.network.switches import Switches
-from fanin.emulation.network.topology import Link, Topology
-from fanin.emulation.processes import LocalJob
+from fanin.emulation.network.topology import Link
 from fanin.errors import ConfigurationError, FaninError
 
 WORKER = "fanin.benchmarks.sharded_worker"
@@ -78,6 +76,15 @@ class Row:
     """Per step, of the rank that sent most; None where nothing counts them."""
     share_of_exact: float | None = None
     """Of fanin's with exact moves."""
+    processor: float | None = None
+    """How busy this machine's processors were in these steps, with all ranks on them."""
+    used_s: float | None = None
+    """Of a step: what one rank used of a processor, with all of its threads; the most of any rank. A host's shard is a
+    process of its own and not in it."""
+    waited_s: float | None = None
+    """Of the last step: for gathers and reductions that were not done when their results were needed."""
+    link_bytes: float | None = None
+    """Per step, that passed a host's link in the direction that had more of them, the shard's included."""
     losses: tuple[float, ...] = ()
     """Mean training loss of the last epoch, per seed."""
     test_losses: tuple[float, ...] = ()
@@ -87,6 +94,16 @@ class Row:
     apart: float | None = None
     """The same in the end, when every rounding has grown through all steps."""
 
+    @property
+    def link_s(self) -> float | None:
+        """What the bytes take of a link alone."""
+        return self.link_bytes * 8 / self.rate_bit_s if self.link_bytes and self.rate_bit_s else None
+
+    @property
+    def own_core_s(self) -> float | None:
+        """A step of ranks that have a core each, if nothing of the link's time and of theirs overlaps."""
+        return None if self.link_s is None or self.used_s is None else self.link_s + self.used_s
+
 
 def bench(plan: Plan, *, json_file: Path | None, console: Console) -> list[Row]:
     """Measure, print a table; write a JSON list of rows. FaninError where ranks disagree on a loss."""
@@ -94,31 +111,25 @@ def bench(plan: Plan, *, json_file: Path | None, console: Console) -> list[Row]:
     arguments += ["--epochs", str(plan.epochs), "--seeds", str(plan.seeds)]
     reports: dict[str, list[dict[str, Any]]] = defaultdict(list)
     with ExitStack() as stack:
-        job = _job(plan, arguments, stack)
+        job = linked_job(stack, plan.workers, plan.link, WORKER, arguments, switch_at=plan.switch_at)
         tell = stack.enter_context(announced(console, f"{plan.workers} workers, FSDP2"))
         stack.enter_context(job)
         for _, record in reports_of(job, tell):
             reports[record["rival"]].append(record)
     rows = [_row(plan, label, reports) for label in plan.rivals]
     console.print(table_of(plan, rows))
+    if plan.steps:
+        console.print(bounds_of(rows))
     if json_file:
         files.write(json_file, json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n", "the figures")
     return rows
-
-
-def _job(plan: Plan, arguments: list[str], stack: ExitStack) -> LocalJob:
-    if plan.link is None:
-        return LocalJob(WORKER, arguments, plan.workers, {})
-    fabric = stack.enter_context(Fabric(Topology(workers=plan.workers, link=plan.link, switch_at=plan.switch_at)))
-    stack.enter_context(Switches(fabric, "native", fabric.folder))
-    return placed_job(fabric, WORKER, arguments)
 
 
 def _row(plan: Plan, label: str, reports: dict[str, list[dict[str, Any]]]) -> Row:
     row = Row(label, plan.workers, None if plan.link is None else plan.link.rate_bit_s)
     timed = [record for record in reports[label] if "seconds" in record]
     if timed:
-        seconds = _slowest(timed)
+        seconds = slowest(timed)
         gloo = [record for record in reports["gloo"] if "seconds" in record]
         sent = max(record["sent_bytes"] for record in timed) or None
         exact = max((record["sent_bytes"] for record in reports[EXACT] if "seconds" in record), default=0.0)
@@ -127,9 +138,13 @@ def _row(plan: Plan, label: str, reports: dict[str, list[dict[str, Any]]]) -> Ro
             parameter_bytes=timed[0]["parameter_bytes"],
             seconds=tuple(seconds),
             median_s=statistics.median(seconds),
-            to_gloo=statistics.median(_slowest(gloo)) / statistics.median(seconds) if gloo else None,
+            to_gloo=statistics.median(slowest(gloo)) / statistics.median(seconds) if gloo else None,
             sent_bytes=sent,
             share_of_exact=sent / exact if sent and exact else None,
+            processor=max((record["processor"] or 0.0 for record in timed), default=0.0) or None,
+            used_s=max(record["used_s"] for record in timed),
+            waited_s=max(record["waited_s"] for record in timed) or None,
+            link_bytes=max(record["link_bytes"] for record in timed) or None,
         )
     trained = [record for record in reports[label] if "loss" in record]
     if trained:
@@ -144,11 +159,6 @@ def _row(plan: Plan, label: str, reports: dict[str, list[dict[str, Any]]]) -> Ro
             apart=max(record["apart"] for record in by_seed[0]),
         )
     return row
-
-
-def _slowest(reports: list[dict[str, Any]]) -> list[float]:
-    """Of every step, the slowest rank's time."""
-    return [max(each) for each in zip(*(record["seconds"] for record in reports), strict=True)]
 
 
 def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
@@ -188,5 +198,28 @@ def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
         f"{plan.steps} steps each, interleaved; {plan.epochs} epochs from {plan.seeds} seeds; MB sent: per step, "
         "by the rank that sent most, from counters; apart: how far a parameter is from the first rival's after one "
         "step, in norms"
+    )
+    return table
+
+
+def bounds_of(rows: list[Row]) -> FigureTable:
+    """What bounds a step: the link, or the processors that all ranks share."""
+    headings = ("moves", "median ms", "busy", "link", "rank's", "waited", "own core", "to gloo")
+    table = FigureTable("what bounds a step", headings, left=("moves",))
+    gloo = next((row.own_core_s for row in rows if row.rival == "gloo"), None)
+    for row in rows:
+        times = (row.link_s, row.used_s, row.waited_s, row.own_core_s)
+        table.add(
+            row.rival,
+            "" if row.median_s is None else f"{row.median_s * 1e3:.4g}",
+            busy_in_words(row.processor),
+            *("" if each is None else f"{each * 1e3:.0f}" for each in times),
+            "" if gloo is None or row.own_core_s is None else f"{gloo / row.own_core_s:.2f}",
+        )
+    table.caption = (
+        "milliseconds of a step; busy: this machine's processors, with all ranks on them (*: they set the time); link: "
+        "what the bytes alone take, by a host's device; rank's: what one rank used of a processor, without its host's "
+        "shard; waited: for gathers and reductions; own core: link and rank's, a step of ranks with a core each if "
+        "nothing overlaps, and by that gloo's time / this one's"
     )
     return table

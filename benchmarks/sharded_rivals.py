@@ -18,6 +18,8 @@ class ShardedRival:
     gradients: str | None = None
     half: bool = False
     """bfloat16 weights and gradients (MixedPrecisionPolicy)."""
+    keep_codes: bool = False
+    """Of `shard_codecs`: weights are gathered once per step."""
 
     @classmethod
     def parse(cls, label: str) -> ShardedRival:
@@ -34,6 +36,7 @@ RIVALS = {
         ShardedRival("gloo-bfloat16", "gloo", half=True),
         ShardedRival("fanin-32", "fanin"),
         ShardedRival("fanin-8", "fanin", "8", "8/8"),
+        ShardedRival("fanin-8-kept", "fanin", "8", "8/8", keep_codes=True),
         ShardedRival("fanin-6", "fanin", "6", "8/8"),
         ShardedRival("fanin-4", "fanin", "4", "4/8"),
     )

@@ -6,6 +6,7 @@ import argparse
 import itertools
 import json
 import os
+import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from fanin.benchmarks.allreduce_worker import COLLECTIVE_TIMEOUT
+from fanin.benchmarks.device_bytes import device_bytes
 from fanin.benchmarks.sharded_rivals import ShardedRival
 from fanin.benchmarks.trainee import LEARNING_RATE, WARM_UP_STEPS, Trainee
 from fanin.examples import text
@@ -33,6 +35,8 @@ class ShardedTrainee(Trainee[ShardedRival]):
 
     codecs: ShardCodecs | None = None
     bytes_before: float = 0.0
+    link_bytes: tuple[int, int] = (0, 0)
+    """That left this host in the timed steps, and that came: the shard's, too."""
 
 
 def mesh_of(rival: ShardedRival) -> DeviceMesh:
@@ -52,7 +56,7 @@ def trainee(rival: ShardedRival, mesh: DeviceMesh, seed: int, learning_rate: flo
     model = shard(text.Network(), mesh, policy)
     codecs = None
     if rival.backend == "fanin":
-        codecs = shard_codecs(model, weights=rival.weights, gradients=rival.gradients)
+        codecs = shard_codecs(model, weights=rival.weights, gradients=rival.gradients, keep_codes=rival.keep_codes)
     return ShardedTrainee(rival, model, torch.optim.AdamW(model.parameters(), learning_rate, fused=True), codecs=codecs)
 
 
@@ -72,7 +76,13 @@ def steps_in_turn(rivals: list[ShardedRival], steps: int) -> Iterator[dict[str, 
         for one in trainees:
             if number == WARM_UP_STEPS:
                 one.bytes_before = sent_bytes(one.codecs)
+            before = device_bytes()
             one.timed_step(training, number)
+            dist.barrier()  # what other ranks still need of this host is this step's
+            if number >= WARM_UP_STEPS:
+                passed = zip(one.link_bytes, device_bytes(), before, strict=True)
+                out, come = (known + now - then for known, now, then in passed)
+                one.link_bytes = out, come
         if dist.get_rank() == 0:
             yield {"progress": f"step {number + 1} of {WARM_UP_STEPS + steps}"}
     for one in trainees:
@@ -80,6 +90,9 @@ def steps_in_turn(rivals: list[ShardedRival], steps: int) -> Iterator[dict[str, 
             "rival": one.rival.label,
             "seconds": one.seconds,
             "processor": one.processor.share,
+            "used_s": statistics.median(one.used_s),
+            "link_bytes": max(one.link_bytes) / steps,
+            "waited_s": 0.0 if one.codecs is None else sum(row.waited_ms for row in one.codecs.statement()) / 1e3,
             "parameter_bytes": sum(p.numel() * 4 for p in one.model.parameters()),
             "sent_bytes": (sent_bytes(one.codecs) - one.bytes_before) / steps,
         }

@@ -29,6 +29,8 @@ class Trainee(Generic[R]):
     model: nn.Module
     optimizer: torch.optim.Optimizer
     seconds: list[float] = field(default_factory=list)
+    used_s: list[float] = field(default_factory=list)
+    """Of a processor, by this rank with all of its threads."""
     processor: ProcessorMeter = field(default_factory=ProcessorMeter)
 
     def step(self, inputs: Tensor, classes: Tensor) -> Tensor:
@@ -46,10 +48,11 @@ class Trainee(Generic[R]):
         timed = number >= WARM_UP_STEPS
         if timed:
             self.processor.start()
-        started = time.perf_counter()
+        started, used = time.perf_counter(), time.process_time()
         self.step(inputs, classes)
         if timed:
             self.seconds.append(time.perf_counter() - started)
+            self.used_s.append(time.process_time() - used)
             self.processor.stop()
 
 

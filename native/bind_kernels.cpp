@@ -6,11 +6,15 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bind.hpp"
+#include "gradient_blocks.hpp"
 #include "gradient_kernels.hpp"
 #include "kernels.hpp"
+#include "packet_tag.hpp"
+#include "weight_kernels.hpp"
 #include "word_codec.hpp"
 
 namespace py = pybind11;
@@ -90,9 +94,16 @@ Residual::value_type residual_after(const FixedPoint& codec, const Bytes& x, con
   return after;
 }
 
-void add(Bytes& sum_be, const Bytes& in_be) {
-  require(sum_be.size() == in_be.size() && in_be.size() % 4 == 0, "sum and words differ in length");
-  add_words(sum_be.mutable_data(), in_be.data(), static_cast<std::size_t>(in_be.size()) / 4);
+void add(Bytes& sum_be, const py::args& inputs, bool starts) {
+  std::vector<Bytes> held;
+  std::vector<const std::uint8_t*> in_be;
+  for (const py::handle& each : inputs) {
+    held.push_back(py::cast<Bytes>(each));
+    require(sum_be.size() == held.back().size() && sum_be.size() % 4 == 0, "sum and words differ in length");
+    in_be.push_back(held.back().data());
+  }
+  require(!in_be.empty() && in_be.size() <= MAX_ADDED, "one to four inputs are added at once");
+  add_words(sum_be.mutable_data(), in_be.data(), in_be.size(), static_cast<std::size_t>(sum_be.size()) / 4, starts);
 }
 
 // Accumulators of contributions of so many words, as tests see them; `bytes_each` of them is 2 or 4.
@@ -195,7 +206,131 @@ void philox_into(std::array<std::uint32_t, 2> key, std::array<std::uint32_t, 4> 
   philox(key.data(), counter.data(), data, count);
 }
 
+using Flags = py::array_t<bool, py::array::c_style>;
+using SignWords = py::array_t<std::uint32_t, py::array::c_style>;
+
+std::size_t blocks_of(std::size_t count, std::size_t block) {
+  require(block > 0, "block must be positive");
+  return (count + block - 1) / block;
+}
+
+void block_squares_into(const Floats& x, std::size_t block, Floats& squares) {
+  const auto count = static_cast<std::size_t>(x.size());
+  require(static_cast<std::size_t>(squares.size()) == blocks_of(count, block), "squares must have one for each block");
+  const float* const data = x.data();
+  float* const found = squares.mutable_data();
+  const py::gil_scoped_release others_run;
+  block_squares(data, count, block, found);
+}
+
+void nonzero_blocks_into(const Floats& x, std::size_t block, Flags& nonzero) {
+  const auto count = static_cast<std::size_t>(x.size());
+  require(static_cast<std::size_t>(nonzero.size()) == blocks_of(count, block), "nonzero must have one for each block");
+  const float* const data = x.data();
+  bool* const found = nonzero.mutable_data();
+  const py::gil_scoped_release others_run;
+  nonzero_blocks(data, count, block, found);
+}
+
+// x and signs as in host/codecs/rotation.py; the arrays of blocks have `padded` elements.
+Rotation rotation_of(std::size_t count, std::size_t padded, const SignWords& signs, std::size_t block) {
+  require(block > 0 && (block & (block - 1)) == 0 && padded == blocks_of(count, block) * block,
+          "x must be in blocks of a power of two, the last one filled with zeros");
+  require(static_cast<std::size_t>(signs.size()) >= (count + 31) / 32, "too few signs");
+  return {signs.data(), block, count};
+}
+
+void rotate_and_clip_into(const Floats& x, const SignWords& signs, std::size_t block, const Floats& owed, float clip,
+                          Floats& sent, Floats& cut, Floats& squares) {
+  const auto padded = static_cast<std::size_t>(sent.size());
+  const Rotation rotation = rotation_of(static_cast<std::size_t>(x.size()), padded, signs, block);
+  require(owed.size() == 0 || static_cast<std::size_t>(owed.size()) == padded, "owed must have as many as sent");
+  require(static_cast<std::size_t>(cut.size()) == padded, "cut must have as many as sent");
+  require(static_cast<std::size_t>(squares.size()) == padded / block, "squares must have one for each block");
+  const float* const given = x.data();
+  const float* const before = owed.size() == 0 ? nullptr : owed.data();
+  float *const out = sent.mutable_data(), *const left = cut.mutable_data(), *const found = squares.mutable_data();
+  const py::gil_scoped_release others_run;
+  rotate_and_clip(rotation, given, before, clip, out, left, found);
+}
+
+void rotate_back_into(Floats& mean, const SignWords& signs, std::size_t block, const Floats& lost, Floats& owed,
+                      Floats& squares, Floats& x) {
+  const auto padded = static_cast<std::size_t>(mean.size());
+  const Rotation rotation = rotation_of(static_cast<std::size_t>(x.size()), padded, signs, block);
+  require(static_cast<std::size_t>(lost.size()) == padded && static_cast<std::size_t>(owed.size()) == padded,
+          "lost and owed must have as many as mean");
+  require(static_cast<std::size_t>(squares.size()) == padded / block, "squares must have one for each block");
+  const float* const added = lost.data();
+  float *const summed = mean.mutable_data(), *const left = owed.mutable_data(), *const found = squares.mutable_data();
+  float* const out = x.mutable_data();
+  const py::gil_scoped_release others_run;
+  rotate_back(rotation, summed, added, left, found, out);
+}
+
+ShiftedGrid shifted_grid(std::size_t count, std::size_t bucket, unsigned bits, const Bytes& encoded) {
+  require(bucket > 0 && bucket % 8 == 0 && (bits == 8 || bits == 6 || bits == 4), "no such grid");
+  const ShiftedGrid grid = {count, bucket, bits};
+  require(static_cast<std::size_t>(encoded.size()) == grid.encoded_bytes(), "the codes have the wrong length");
+  return grid;
+}
+
+std::pair<double, double> shifted_encode_into(const Floats& x, std::size_t bucket, unsigned bits, const Floats& shifts,
+                                              Bytes& into) {
+  const ShiftedGrid grid = shifted_grid(static_cast<std::size_t>(x.size()), bucket, bits, into);
+  require(static_cast<std::size_t>(shifts.size()) == grid.buckets(), "shifts must have one for each bucket");
+  const float *const given = x.data(), *const drawn = shifts.data();
+  std::uint8_t* const out = into.mutable_data();
+  const py::gil_scoped_release others_run;
+  const ShiftedLoss loss = shifted_encode(grid, given, drawn, out);
+  return {loss.energy, loss.lost};
+}
+
+void shifted_decode_into(const Bytes& encoded, std::size_t count, std::size_t bucket, unsigned bits, std::size_t first,
+                         Floats& out) {
+  const ShiftedGrid grid = shifted_grid(count, bucket, bits, encoded);
+  const auto keep = static_cast<std::size_t>(out.size());
+  require(first <= count && keep <= count - first, "out reaches beyond the last element");
+  const std::uint8_t* const given = encoded.data();
+  float* const values = out.mutable_data();
+  const py::gil_scoped_release others_run;
+  shifted_decode(grid, given, first, keep, values);
+}
+
+// Of datagrams in a row, in one call: keys of 16 bytes, the way of all of them.
+std::vector<std::uint32_t> tags_of(const std::vector<py::bytes>& keys, const std::vector<py::bytes>& datagrams,
+                                   bool to_switch) {
+  require(keys.size() == datagrams.size(), "each datagram has a key");
+  std::vector<SipKey> read(keys.size());
+  std::vector<Tagged> asked;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const std::string_view key = keys[i], data = datagrams[i];
+    require(key.size() == sizeof(SipKey) && data.size() >= HEADER_BYTES, "a key has 16 bytes, a datagram its header");
+    std::memcpy(&read[i], key.data(), sizeof(SipKey));
+    asked.push_back({&read[i],
+                     {reinterpret_cast<const std::uint8_t*>(data.data()), data.size()},
+                     to_switch ? Direction::to_switch : Direction::from_switch});
+  }
+  std::vector<std::uint32_t> tags(asked.size());
+  packet_tags(asked, tags.data());
+  return tags;
+}
+
 void bind_gradient_kernels(py::module_& module) {
+  module.def("shifted_encode_into", &shifted_encode_into, py::arg("x").noconvert(), py::arg("bucket"), py::arg("bits"),
+             py::arg("shifts").noconvert(), py::arg("into").noconvert());
+  module.def("shifted_decode_into", &shifted_decode_into, py::arg("encoded").noconvert(), py::arg("count"),
+             py::arg("bucket"), py::arg("bits"), py::arg("first"), py::arg("out").noconvert());
+  module.def("block_squares_into", &block_squares_into, py::arg("x").noconvert(), py::arg("block"),
+             py::arg("squares").noconvert());
+  module.def("nonzero_blocks_into", &nonzero_blocks_into, py::arg("x").noconvert(), py::arg("block"),
+             py::arg("nonzero").noconvert());
+  module.def("rotate_and_clip_into", &rotate_and_clip_into, py::arg("x").noconvert(), py::arg("signs").noconvert(),
+             py::arg("block"), py::arg("owed").noconvert(), py::arg("clip"), py::arg("sent").noconvert(),
+             py::arg("cut").noconvert(), py::arg("squares").noconvert());
+  module.def("rotate_back_into", &rotate_back_into, py::arg("mean").noconvert(), py::arg("signs").noconvert(),
+             py::arg("block"), py::arg("lost").noconvert(), py::arg("owed").noconvert(),
+             py::arg("squares").noconvert(), py::arg("x").noconvert());
   module.def("hadamard_in_place", &hadamard_in_place, py::arg("x").noconvert(), py::arg("block"));
   module.def("philox_into", &philox_into, py::arg("key"), py::arg("counter"), py::arg("words").noconvert());
 }
@@ -206,7 +341,7 @@ void bind_kernels(py::module_& module) {
   bind_gradient_kernels(module);
   bind_codec(module);
   bind_exact(module);
-  module.def("add_words", &add, py::arg("sum_be").noconvert(), py::arg("words_be"));
+  module.def("add_words", &add, py::arg("sum_be").noconvert(), py::arg("starts") = false);
   module.def("accumulate_lanes", &accumulate, py::arg("sums").noconvert(), py::arg("bytes_each"), py::arg("lanes"),
              py::arg("words_be"), py::arg("first"));
   module.def("narrow_lanes", &narrow, py::arg("sums").noconvert(), py::arg("bytes_each"), py::arg("lanes"),
@@ -223,6 +358,7 @@ void bind_kernels(py::module_& module) {
         return crc32(data.data(), static_cast<std::size_t>(data.size()), start);
       },
       py::arg("data"), py::arg("start") = 0);
+  module.def("packet_tags", &tags_of, py::arg("keys"), py::arg("datagrams"), py::arg("to_switch"));
   module.def("word_codecs", [] {
     std::vector<std::string> names;
     for (const CodecEntry* entry : codec_table()) names.emplace_back(entry->name);

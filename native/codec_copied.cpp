@@ -1,8 +1,10 @@
 // Bytes as they are, each from the one rank that owns it. The rules stand in host/codecs/words/copied.py.
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 #include "kernels.hpp"
+#include "streaming.hpp"
 #include "word_codec.hpp"
 
 namespace fanin {
@@ -41,6 +43,11 @@ class CopiedCodec final : public BlockCodec {
     at += whole * WORD_BYTES;
     out += whole * WORD_BYTES;
     byte_by_byte(end);
+  }
+
+  bool stream(const std::uint8_t* words_be, const Kept& kept) override {
+    const bool aligned = (kept.skip | kept.count | reinterpret_cast<std::uintptr_t>(kept.out)) % WORD_BYTES == 0;
+    return aligned && stream_words(kept.out, words_be + kept.skip, kept.count / WORD_BYTES);
   }
 
   void update_residual(const Contribution&, const std::uint16_t*) const override {}

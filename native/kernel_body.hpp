@@ -25,6 +25,8 @@ struct KernelBody : KernelLoops<Simd> {
   // How far ahead of the elements memory is asked for. A tensor is walked once, out of main memory, and the processor's own
   // prefetching ends with every page of it: docs/performance.md.
   static constexpr Size PREFETCH_BYTES = 4096;
+  // The same of words that are written: on one machine their lines are in the cache of whoever has added them up last.
+  static constexpr Size PREFETCH_WORDS_BYTES = 1024;
 
   // x * factor + residual, sixteen at a time. Plain: the factor is 1 and there is no residual.
   template <Element E, bool Plain>
@@ -104,6 +106,7 @@ struct KernelBody : KernelLoops<Simd> {
       Size i = first;
       for (; i + GROUP <= last; i += GROUP) {
         source.prefetch(i);
+        __builtin_prefetch(words_be + i * L / 8 + PREFETCH_WORDS_BYTES, 1);
         Simd::template store_lanes<L>(words_be + i * L / 8, lanes_of<L>(steps(source.group(i)), offset));
       }
       if (i < last) {

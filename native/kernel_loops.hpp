@@ -39,8 +39,32 @@ struct KernelLoops {
     return __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? __builtin_bswap32(value) : value;
   }
 
-  static void add_words(std::uint8_t* __restrict sum_be, const std::uint8_t* __restrict in_be, Size n) {
-    for (Size i = 0; i < n; ++i) put_word(sum_be, i, get_word(sum_be, i) + get_word(in_be, i));
+  // Inputs beyond `Count` are not looked at.
+  template <Size Count, bool Starts>
+  static void add_some(std::uint8_t* __restrict sum_be, const std::uint8_t* __restrict a, const std::uint8_t* __restrict b,
+                       const std::uint8_t* __restrict c, const std::uint8_t* __restrict d, Size n) {
+    for (Size i = 0; i < n; ++i) {
+      std::uint32_t total = get_word(a, i);
+      if constexpr (Count > 1) total += get_word(b, i);
+      if constexpr (Count > 2) total += get_word(c, i);
+      if constexpr (Count > 3) total += get_word(d, i);
+      if constexpr (!Starts) total += get_word(sum_be, i);
+      put_word(sum_be, i, total);
+    }
+  }
+
+  template <bool Starts>
+  static void add_up(std::uint8_t* sum_be, const std::uint8_t* const* in, Size count, Size n) {
+    switch (count) {
+      case 1: return add_some<1, Starts>(sum_be, in[0], in[0], in[0], in[0], n);
+      case 2: return add_some<2, Starts>(sum_be, in[0], in[1], in[1], in[1], n);
+      case 3: return add_some<3, Starts>(sum_be, in[0], in[1], in[2], in[2], n);
+      default: return add_some<4, Starts>(sum_be, in[0], in[1], in[2], in[3], n);
+    }
+  }
+
+  static void add_words(std::uint8_t* sum_be, const std::uint8_t* const* in_be, Size count, Size n, bool starts) {
+    return starts ? add_up<true>(sum_be, in_be, count, n) : add_up<false>(sum_be, in_be, count, n);
   }
 
   // ---- integers: one word each, extended and truncated

@@ -202,7 +202,9 @@ void exact_decode(const Parts& parts, Operator with, double divisor, std::size_t
   kernels().exact_decode(parts, with, divisor, skip, keep, out);
 }
 
-void add_words(std::uint8_t* sum_be, const std::uint8_t* in_be, std::size_t n) { kernels().add_words(sum_be, in_be, n); }
+void add_words(std::uint8_t* sum_be, const std::uint8_t* const* in_be, std::size_t count, std::size_t n, bool starts) {
+  kernels().add_words(sum_be, in_be, count, n, starts);
+}
 
 void accumulate_lanes(const LaneSums& sums, std::uint8_t lanes, const std::uint8_t* in, std::size_t bytes, bool first) {
   kernels().accumulate_lanes(sums, lanes, in, bytes, first);

@@ -91,8 +91,10 @@ struct Parts {
 // Writes elements [skip, skip + keep) of the result to `out`.
 void exact_decode(const Parts& parts, Operator with, double divisor, std::size_t skip, std::size_t keep, void* out);
 
-// The switch: sum += in, `n` words each, which do not overlap. Sums wrap around.
-void add_words(std::uint8_t* sum_be, const std::uint8_t* in_be, std::size_t n);
+// The switch: sum += the `count` inputs, 1..MAX_ADDED, or sum = them where it `starts`. `n` words each; none overlaps the sum. Sums
+// wrap around. One pass: the sum is read and written once however many there are.
+inline constexpr std::size_t MAX_ADDED = 4;
+void add_words(std::uint8_t* sum_be, const std::uint8_t* const* in_be, std::size_t count, std::size_t n, bool starts);
 
 // Accumulators, one for each lane, of 16 or 32 bits, which wrap around. They are in planes: of lanes of U bits, plane p holds
 // lanes p, p + 8/U, p + 16/U, ..., one for each byte of the words.

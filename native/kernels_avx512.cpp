@@ -13,7 +13,7 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c,prfchw")
 
 #include "kernel_body.hpp"
 #include "simd_avx512.hpp"

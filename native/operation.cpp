@@ -149,6 +149,7 @@ void Operation::store(std::uint64_t chunk, const std::uint16_t* agreed, const st
       codec_->decode_narrowed(collected, at.count, codes(agreed), contributors, asked_.divisor, shift, there);
       continue;
     }
+    if (codec_->stream(collected, there)) continue;
     thread_local std::vector<std::uint8_t> near;
     const std::size_t bytes = there.count * element_bytes(asked_.element);
     if (near.size() < bytes) near.resize(bytes);

@@ -59,6 +59,8 @@ class WordCodec {
   // `count` elements in all; divisor 0: by how many contributed.
   virtual void decode(const std::uint8_t* words_be, std::size_t count, const std::uint16_t* codes,
                       std::uint32_t contributors, double divisor, const Kept& kept) = 0;
+  // The same past the caches (streaming.hpp), in one pass; false, and nothing is done, where there is no such way.
+  virtual bool stream(const std::uint8_t*, const Kept&) { return false; }
   // The same of a sum that the switch has narrowed; of a codec with `lanes`.
   virtual void decode_narrowed(const std::uint8_t* words_be, std::size_t count, const std::uint16_t* codes,
                                std::uint32_t contributors, double divisor, std::uint32_t shift, const Kept& kept);

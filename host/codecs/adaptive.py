@@ -33,10 +33,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fanin.errors import ConfigurationError
+from fanin.host.codecs.blocks import block_squares
 from fanin.host.codecs.codec import Codec, Encoder, Floats, Part, Place, Stages, State, Sum, energy_of, levels
 from fanin.host.codecs.knapsack import cheapest
-from fanin.host.codecs.rotated import block_squares, clip_blocks, clip_for
-from fanin.host.codecs.rotation import block_for, hadamard
+from fanin.host.codecs.rotated import clip_for
+from fanin.host.codecs.rotation import block_for, clip_blocks, hadamard
 from fanin.numerics.reduction import EXACT, WIDE_SUMS, lanes_number
 from fanin.numerics.wide_sums import largest
 
@@ -108,7 +109,7 @@ class _Width:
 
     def lost(self, x: Floats, mean: Floats, size: int) -> float:
         """Estimate of the squared error of a mean, x being one worker's part, both in rows of blocks."""
-        squares = block_squares(x)
+        squares = block_squares(x.reshape(-1), x.shape[1])
         clipped = clip_blocks(x, squares, self.clip)
         step = np.max(np.abs(clipped), axis=1, keepdims=True) / np.float32(self.levels)
         error = energy_of((x - _rounded(clipped, step)).reshape(-1)) / size
@@ -134,6 +135,9 @@ class _Layer:
 
     def blocks(self, array: Floats) -> Floats:
         return array[self.padded].reshape(-1, self.block)
+
+    def squares(self, array: Floats) -> Floats:
+        return block_squares(array[self.padded], self.block)
 
 
 class _Encoder(Encoder):
@@ -182,7 +186,7 @@ class _Encoder(Encoder):
         clipped: Floats = np.empty_like(rotated)
         for layer, width in zip(self._layers, self._choice, strict=True):
             blocks = layer.blocks(rotated)
-            layer.blocks(clipped)[:] = clip_blocks(blocks, block_squares(blocks), self._widths[width].clip)
+            layer.blocks(clipped)[:] = clip_blocks(blocks, layer.squares(rotated), self._widths[width].clip)
         groups = [np.flatnonzero(self._choice == width).tolist() for width in np.unique(self._choice)]
         sums = [self._sum(group, clipped) for group in groups]
         yield [*sums, *([choice] if choice else []), *([watch] if watch else [])]
@@ -192,7 +196,7 @@ class _Encoder(Encoder):
             self._scatter(group, each, clipped, cut)
         for layer in self._layers:
             blocks = layer.blocks(cut)
-            bad = ~np.isfinite(block_squares(blocks))
+            bad = ~np.isfinite(layer.squares(cut))
             if bad.any():
                 blocks[bad] = layer.blocks(self._owed)[bad] if self._codec.feedback else 0.0
         lost = self._energies(cut)
@@ -234,7 +238,7 @@ class _Encoder(Encoder):
 
     def _energies(self, array: Floats) -> npt.NDArray[np.float64]:
         """Of each layer, as far as it is finite."""
-        found = [block_squares(layer.blocks(array)) for layer in self._layers]
+        found = [layer.squares(array) for layer in self._layers]
         return np.array([float(each[np.isfinite(each)].sum(dtype=np.float64)) for each in found])
 
     # --- the guard ---

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fanin.errors import ConfigurationError
+from fanin.host.codecs.blocks import block_squares, nonzero_blocks
 from fanin.host.codecs.codec import (
     Codec,
     Encoder,
@@ -34,6 +35,8 @@ from fanin.host.codecs.codec import (
 )
 
 MIN_BLOCK, MAX_BLOCK = 8, 1 << 20
+Numbers = npt.NDArray[np.intp]
+"""Of blocks, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,64 +65,114 @@ class AgreedBlocks(Codec):
 
 
 class _Encoder(Encoder):
+    """What is owed changes where a gradient is not zero, or a block travels, and nowhere else is it touched.
+
+    So the gradient of an embedding, of which a step has few rows, costs one pass that reads it.
+    """
+
     def __init__(self, codec: AgreedBlocks, place: Place) -> None:
         super().__init__(place, codec.seed)
         self._codec = codec
         self._block = codec.block
         self._blocks = -(-place.count // self._block)
         self._taken = max(1, round(codec.share * self._blocks)) if self._blocks else 0
-        self._owed: Floats = np.zeros(self._blocks * self._block, np.float32)
-        self._spare: Floats | None = None
-        """What was owed before the last step: memory for the next one, since fresh memory takes longer to map."""
+        self._owed: Floats = np.zeros((self._blocks, self._block), np.float32)
+        self._norms: Floats = np.zeros(self._blocks, np.float32)
+        """Squared, of what is owed."""
+        self._kept: Floats = np.empty((0, self._block), np.float32)
+        """Memory for the blocks of a step: fresh memory takes longer to map than to fill."""
 
     def reduce(self, x: Floats, step: int) -> Stages:
         # What is owed stays as it is until the step is over: one that ends in an error leaves nothing behind.
-        whole, self._spare = self._spare if self._spare is not None else np.empty_like(self._owed), None
-        blocks, norms = whole.reshape(-1, self._block), np.empty(self._blocks, np.float32)
-        with np.errstate(invalid="ignore", over="ignore"):
-            for here in stretches(len(whole), self._block):
-                given, first = x[here], here.start // self._block
-                part, owed = whole[here], self._owed[here]
-                np.add(owed[: len(given)], given, out=part[: len(given)])
-                part[len(given) :] = owed[len(given) :]
-                rows = part.reshape(-1, self._block)
-                norms[first : first + len(rows)] = np.einsum("ij,ij->i", rows, rows, dtype=np.float32)
-        bad = np.flatnonzero(~np.isfinite(norms))
-        own = norms.copy()
+        touched = np.flatnonzero(nonzero_blocks(x, self._block))
+        if dense := 2 * len(touched) > self._blocks:
+            touched = np.arange(self._blocks)
+        own = self._norms.copy()
+        fresh = self._added(x, touched, own, dense)
+        bad = np.flatnonzero(~np.isfinite(own))
+        chosen = Sum(own.copy())
         own[bad] = 0.0
         self.energy = float(own.sum(dtype=np.float64))
-        chosen = Sum(norms)
         yield chosen
-        # What is not finite comes first, so that it reaches everybody; ties go to the lower number, alike everywhere.
-        order = np.argsort(-np.where(np.isfinite(chosen.values), chosen.values, np.inf), kind="stable")
-        taken = np.sort(order[: self._taken])
-        values, lost = blocks[taken].reshape(-1), np.zeros(len(taken) * self._block, np.float32)
-        yield Sum(values, self._codec.bits, residual=lost)
-        before = self._owed.reshape(blocks.shape)[bad]
-        blocks[bad] = np.where(np.isfinite(blocks[bad]), blocks[bad], before)
-        blocks[taken] = np.where(np.isfinite(lost), lost, 0.0).reshape(-1, self._block)
-        self._owed, self._spare = whole, self._owed
-        own[taken] = 0.0
+        # What is not finite comes first, so that it reaches everybody.
+        taken = largest(np.where(np.isfinite(chosen.values), chosen.values, np.inf), self._taken)
+        values = self._rows(taken, touched, fresh)
+        lost = np.zeros(values.size, np.float32)
+        yield Sum(values.reshape(-1), self._codec.bits, residual=lost)
+        if len(bad):  # where a contribution was not finite, what was owed before is what is owed now
+            rows = np.searchsorted(touched, bad)
+            fresh[rows] = np.where(np.isfinite(fresh[rows]), fresh[rows], self._owed[bad])
+            own[bad] = block_squares(fresh[rows].reshape(-1), self._block)
+        if dense:
+            self._owed, self._kept = fresh, self._owed
+        else:
+            self._owed[touched] = fresh
+        self._owed[taken] = np.where(np.isfinite(lost), lost, 0.0).reshape(-1, self._block)
+        self._norms[:] = own
+        self._norms[taken] = block_squares(self._owed[taken].reshape(-1), self._block)
+        own[bad] = own[taken] = 0.0
         self.lost = float(own.sum(dtype=np.float64)) + energy_of(lost)
-        self._hand_out(x, taken, values)
+        self._hand_out(x, None if dense else touched, taken, values)
         for number in np.flatnonzero(~np.isfinite(chosen.values)).tolist():
             x[number * self._block : (number + 1) * self._block] = np.nan
 
-    def _hand_out(self, x: Floats, taken: npt.NDArray[np.intp], values: Floats) -> None:
-        """x: the blocks that travelled, and zeros."""
-        x[:] = 0.0
-        rows, whole = values.reshape(-1, self._block), len(x) // self._block
-        full = taken < whole
-        x[: whole * self._block].reshape(-1, self._block)[taken[full]] = rows[full]
+    def _added(self, x: Floats, touched: Numbers, norms: Floats, dense: bool) -> Floats:
+        """What is owed and x, of the blocks that x touches, whose norms are noted; `dense`: all are touched."""
+        if len(self._kept) < len(touched):
+            self._kept = np.empty((len(touched), self._block), np.float32)
+        fresh, whole = self._kept[: len(touched)], len(x) // self._block
+        rows = x[: whole * self._block].reshape(whole, self._block)
+        full = touched[touched < whole]
+        with np.errstate(invalid="ignore", over="ignore"):
+            for here in stretches(full.size * self._block, self._block):
+                part = slice(here.start // self._block, here.stop // self._block)
+                which = part if dense else full[part]
+                np.add(self._owed[which], rows[which], out=fresh[part])
+                norms[which] = block_squares(fresh[part].reshape(-1), self._block)
+            if len(full) < len(touched):  # the last block, which x does not fill
+                fresh[-1] = self._owed[-1]
+                fresh[-1, : len(x) - whole * self._block] += x[whole * self._block :]
+                norms[-1:] = block_squares(fresh[-1], self._block)
+        return fresh
+
+    def _rows(self, taken: Numbers, touched: Numbers, fresh: Floats) -> Floats:
+        """The blocks that travel: those that x touches as they are in `fresh`, and what is owed of the others."""
+        places = np.full(self._blocks, -1)
+        places[touched] = np.arange(len(touched))
+        here = places[taken]
+        values = self._owed[taken]
+        values[here >= 0] = fresh[here[here >= 0]]
+        return values
+
+    def _hand_out(self, x: Floats, touched: Numbers | None, taken: Numbers, values: Floats) -> None:
+        """x: the blocks that travelled, and zeros, which those have already that are not touched; None: all are."""
+        whole = len(x) // self._block
+        rows, full = x[: whole * self._block].reshape(whole, self._block), taken < whole
+        if touched is None:
+            x[:] = 0.0
+        else:
+            rows[touched[touched < whole]] = 0.0
+            x[whole * self._block :] = 0.0
+        rows[taken[full]] = values[full]
         if not full.all():  # the last block, which x does not fill
-            x[whole * self._block :] = rows[-1][: len(x) - whole * self._block]
+            x[whole * self._block :] = values[-1, : len(x) - whole * self._block]
 
     def state(self) -> State:
-        return {"owed": self._owed.copy()}
+        return {"owed": self._owed.reshape(-1).copy()}
 
     def _load(self, state: State) -> None:
-        self._owed[:] = state["owed"]
+        self._owed[:] = state["owed"].reshape(self._owed.shape)
+        self._norms = block_squares(self._owed.reshape(-1), self._block)
 
     @property
     def residual_norm(self) -> float:
-        return float(np.sqrt(energy_of(self._owed)))
+        return float(np.sqrt(self._norms.sum(dtype=np.float64)))
+
+
+def largest(norms: Floats, count: int) -> Numbers:
+    """The numbers of the `count` largest, ascending; ties go to the lower number, alike everywhere."""
+    if not count:
+        return np.empty(0, np.intp)
+    least = np.sort(norms)[len(norms) - count]  # many are alike, which np.partition takes long for
+    above = np.flatnonzero(norms > least)
+    return np.sort(np.concatenate([above, np.flatnonzero(norms == least)[: count - len(above)]]))

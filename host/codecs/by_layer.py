@@ -91,6 +91,18 @@ class ByLayer(Codec):
         """Where all of its codecs are."""
         return all(rule.codec.single_stage for rule in self.read_rules())
 
+    def single_stage_at(self, place: Place) -> bool:
+        """Where all codecs of the bucket's parameters are."""
+        return all(codec.single_stage for _, codec, _ in self.members(place))
+
+    def members(self, place: Place) -> list[tuple[int, Codec, list[int]]]:
+        """The rules that the bucket needs, in their order: number, codec, and the numbers of their parameters."""
+        rules = self.read_rules()
+        found: dict[int, list[int]] = {}
+        for number, shape in enumerate(place.shapes):
+            found.setdefault(_first_fit(rules, place, number, shape), []).append(number)
+        return [(index, rules[index].codec, found[index]) for index in sorted(found)]
+
     @property
     def needs_names(self) -> bool:
         """Where a rule has a pattern."""
@@ -147,13 +159,9 @@ class _Group:
 class _Encoder(Encoder):
     def __init__(self, codec: ByLayer, place: Place) -> None:
         super().__init__(place, codec.seed)
-        rules = codec.read_rules()
-        members: dict[int, list[int]] = {}
-        for number, shape in enumerate(place.shapes):
-            members.setdefault(_first_fit(rules, place, number, shape), []).append(number)
-        for rule in rules:
+        for rule in codec.read_rules():
             rule.codec.encoder(Place(place.rank, place.size, ()))  # refuses lanes that no bucket here may need, too
-        self._groups = [_Group(rules[each].codec, place, members[each], each) for each in sorted(members)]
+        self._groups = [_Group(each, place, members, rule) for rule, each, members in codec.members(place)]
 
     def reduce(self, x: Floats, step: int) -> Stages:
         values = [group.gathered(x) for group in self._groups]

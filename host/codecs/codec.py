@@ -209,6 +209,10 @@ class Codec(ABC):
         """Whether nothing that it sums depends on an earlier sum of the same step."""
         return not self.several_stages
 
+    def single_stage_at(self, place: Place) -> bool:
+        """The same of this bucket, whose parameters may need fewer stages than others."""
+        return self.single_stage
+
     @property
     def needs_names(self) -> bool:
         """Whether it must know the parameters' names (Place.names)."""

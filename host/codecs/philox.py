@@ -56,11 +56,19 @@ class Randomness:
         """`count` numbers in [0, 1), multiples of 2^-24."""
         return (self.words(purpose, count, step, rank) >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
 
+    def sign_words(self, count: int) -> Uint32s:
+        """Signs of `count` elements, a bit for each, the same in every step: `signs_of` says what they mean."""
+        return self.words(Purpose.SIGNS, -(-count // 32))
+
     def signs(self, count: int) -> npt.NDArray[np.float32]:
         """`count` numbers out of -1 and 1, the same in every step."""
-        drawn = self.words(Purpose.SIGNS, -(-count // 32))
-        bits = np.unpackbits(drawn.astype("<u4").view(np.uint8), bitorder="little")[:count]
-        return 1.0 - 2.0 * bits.astype(np.float32)
+        return signs_of(self.sign_words(count), count)
+
+
+def signs_of(drawn: Uint32s, count: int) -> npt.NDArray[np.float32]:
+    """-1 where bit i mod 32 of word i / 32 is set, and 1 elsewhere."""
+    bits = np.unpackbits(drawn.astype("<u4").view(np.uint8), bitorder="little")[:count]
+    return 1.0 - 2.0 * bits.astype(np.float32)
 
 
 def words(key: tuple[int, int], counter: tuple[int, int, int, int], count: int) -> Uint32s:

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
-from fanin.host.codecs.codec import Codec, Encoder, Floats, Place, Stages, State, Sum, energy_of, levels, stretches
-from fanin.host.codecs.rotation import block_for, hadamard
+from fanin.host.codecs.blocks import block_squares
+from fanin.host.codecs.codec import Codec, Encoder, Floats, Place, Stages, State, Sum, energy_of, levels
+from fanin.host.codecs.rotation import block_for, rotate_and_clip, rotate_back
 
 CLIPS = ((1, 1.22), (3, 1.95), (7, 2.5), (15, 2.9), (31, 3.27), (63, 3.6), (127, 3.9))
 """(B, T): where a normal variable is clipped that is rounded to B steps each side."""
@@ -36,31 +36,6 @@ def clip_for(bound: int) -> float:
     slope = (clips[-1] - clips[-2]) / np.log2(known[-1] / known[-2])
     beyond = max(0.0, float(np.log2(bound / known[-1]))) * slope
     return float(np.interp(np.log2(bound), np.log2(known), clips) + beyond)
-
-
-def block_squares(blocks: Floats) -> Floats:
-    """The squared norm of each row."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        return np.asarray(np.einsum("ij,ij->i", blocks, blocks, dtype=np.float32))
-
-
-def clip_blocks(blocks: Floats, squares: Floats, clip: np.float32) -> Floats:
-    """A copy, each row clipped at `clip` times its root mean square."""
-    clipped = blocks.copy()
-    clip_in_place(clipped, squares, clip)
-    return clipped
-
-
-def clip_in_place(blocks: Floats, squares: Floats, clip: np.float32) -> None:
-    """Clip each row at `clip` times its root mean square."""
-    if not np.isfinite(clip):
-        return
-    # A block that is not finite, or whose squares are not, is not clipped: NaN must reach everybody.
-    with np.errstate(invalid="ignore", over="ignore"):
-        bound = np.where(np.isfinite(squares), clip * np.sqrt(squares / np.float32(blocks.shape[1])), np.inf)[:, None]
-    # Twice as fast as np.clip, which has no short way for bounds of a row.
-    np.minimum(blocks, bound, out=blocks)
-    np.maximum(blocks, -bound, out=blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +59,7 @@ class _Encoder(Encoder):
         self._codec, self._clip = codec, np.float32(clip)
         self._block = block_for(place.count)
         self._padded = -(-place.count // self._block) * self._block
-        self._signs = self.random.signs(place.count)
+        self._signs = self.random.sign_words(place.count)
         self._owed: Floats = np.zeros(self._padded if codec.feedback else 0, np.float32)
         self._kept: list[Floats] = []
         """Arrays of the last step, for the next one: fresh ones take longer to map than to fill."""
@@ -92,52 +67,22 @@ class _Encoder(Encoder):
     def reduce(self, x: Floats, step: int) -> Stages:
         # Steps of an encoder without memory may overlap, so those have arrays of their own.
         kept, self._kept = self._kept, []
-        sent, cut, lost = kept or [np.empty(self._padded, np.float32) for _ in range(3)]
-        finite = np.empty(self._padded // self._block, bool)
-        self.energy = 0.0
-        with np.errstate(invalid="ignore", over="ignore"):
-            for here in stretches(self._padded, self._block):
-                self._encode(x, here, sent, cut, finite)
+        cut, lost = kept or [np.empty(self._padded, np.float32) for _ in range(2)]
+        sent = x if len(x) == self._padded else np.empty(self._padded, np.float32)
+        squares = rotate_and_clip(x, self._signs, self._block, self._owed, self._clip, sent, cut)
+        finite = np.isfinite(squares)
+        self.energy = _total(squares[finite])
         lost.fill(0.0)
         yield Sum(sent, self._codec.bits, residual=lost)
-        self.lost = 0.0
-        with np.errstate(invalid="ignore", over="ignore"):
-            for here in stretches(self._padded, self._block):
-                self._decode(x, here, sent, cut, lost, finite)
+        squares = rotate_back(sent, self._signs, self._block, lost, cut, x)
+        if not finite.all():
+            rows, bad = cut.reshape(-1, self._block), ~finite
+            rows[bad] = self._owed.reshape(rows.shape)[bad] if self._codec.feedback else 0.0
+            squares[bad] = block_squares(rows[bad].reshape(-1), self._block)
+        self.lost = _total(squares)
         if self._codec.feedback:
             self._owed, cut = cut, self._owed
-            self._kept = [sent, cut, lost]
-
-    def _encode(self, x: Floats, here: slice, sent: Floats, cut: Floats, finite: npt.NDArray[np.bool_]) -> None:
-        """Rotate a stretch of x into `sent`, clipped, and what clipping takes away into `cut`."""
-        given, rotated, left = x[here], sent[here], cut[here]
-        np.multiply(given, self._signs[here], out=rotated[: len(given)])
-        rotated[len(given) :] = 0.0
-        hadamard(rotated, self._block)
-        if self._codec.feedback:
-            rotated += self._owed[here]
-        rows = rotated.reshape(-1, self._block)
-        squares = block_squares(rows)
-        known = np.isfinite(squares)
-        finite[here.start // self._block : here.stop // self._block] = known
-        self.energy += float(squares[known].sum(dtype=np.float64))
-        left[:] = rotated
-        clip_in_place(rows, squares, self._clip)
-        left -= rotated
-
-    def _decode(
-        self, x: Floats, here: slice, mean: Floats, cut: Floats, lost: Floats, finite: npt.NDArray[np.bool_]
-    ) -> None:
-        """Rotate a stretch of the mean back into x, and make `cut` what is owed from now on."""
-        owed, rotated, taken = cut[here], mean[here], x[here]
-        owed += lost[here]
-        known = finite[here.start // self._block : here.stop // self._block]
-        if not known.all():
-            rows = owed.reshape(-1, self._block)
-            rows[~known] = self._owed[here].reshape(rows.shape)[~known] if self._codec.feedback else 0.0
-        self.lost += energy_of(owed)
-        hadamard(rotated, self._block)
-        np.multiply(rotated[: len(taken)], self._signs[here], out=taken)
+            self._kept = [cut, lost]
 
     def state(self) -> State:
         return {"owed": self._owed.copy()} if self._codec.feedback else {}
@@ -149,3 +94,7 @@ class _Encoder(Encoder):
     @property
     def residual_norm(self) -> float:
         return float(np.sqrt(energy_of(self._owed)))
+
+
+def _total(squares: Floats) -> float:
+    return float(squares.sum(dtype=np.float64))

@@ -5,6 +5,9 @@
 D are random signs, fixed for a bucket; H is the Hadamard matrix in the order of plain butterflies. k is even, so the
 factor is a power of two and exact. Nothing is fused, so numpy and native/gradient_kernels.cpp give the same bits.
 
+`rotate_and_clip` and `rotate_back` are what a codec does with a bucket before and after its sum. Natively they take
+each block through all of it while it is in the cache (native/gradient_blocks.cpp).
+
 Sources: Ailon and Chazelle, "The fast Johnson-Lindenstrauss transform", SIAM J. Comput. 2009; Suresh et al.,
 "Distributed mean estimation with limited communication", ICML 2017; THC (Li et al., NSDI 2024).
 """
@@ -15,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fanin.extension import native_extension
+from fanin.host.codecs.blocks import block_squares, squares_oracle
+from fanin.host.codecs.philox import Uint32s, signs_of
 
 Floats = npt.NDArray[np.float32]
 
@@ -47,3 +52,72 @@ def oracle(x: Floats, block: int) -> None:
         pairs[:, 0], pairs[:, 1] = low, high
         half *= 2
     x *= np.float32(block**-0.5)
+
+
+def clip_blocks(blocks: Floats, squares: Floats, clip: np.float32) -> Floats:
+    """A copy, each row clipped at `clip` times its root mean square; `squares` are the rows' squared norms.
+
+    A row that is not finite, or whose squares are not, is not clipped: NaN must reach everybody.
+    """
+    if not np.isfinite(clip):
+        return blocks.copy()
+    with np.errstate(invalid="ignore", over="ignore"):
+        bound = np.where(np.isfinite(squares), clip * np.sqrt(squares / np.float32(blocks.shape[1])), np.inf)[:, None]
+        clipped = np.where(blocks > bound, bound, blocks)
+        return np.where(clipped < -bound, -bound, clipped)
+
+
+def rotate_and_clip(
+    x: Floats, signs: Uint32s, block: int, owed: Floats, clip: np.float32, sent: Floats, cut: Floats
+) -> Floats:
+    """sent + cut = H D x + owed, `sent` clipped at `clip` root mean squares of a block; the blocks' squares before.
+
+    x: shape (n,), filled up with zeros to whole blocks. `signs`: a bit for each element of x (philox.signs_of). `owed`:
+    as long as whole blocks, or empty. `sent`, `cut`: as long as whole blocks; `sent` may be x where n is whole blocks.
+    Of blocks that are not finite `cut` is 0.
+    """
+    if _NATIVE is None:
+        return rotate_and_clip_oracle(x, signs, block, owed, clip, sent, cut)
+    squares = np.empty(len(sent) // block, np.float32)
+    _NATIVE.rotate_and_clip_into(x, signs, block, owed, float(clip), sent, cut, squares)
+    return squares
+
+
+def rotate_and_clip_oracle(
+    x: Floats, signs: Uint32s, block: int, owed: Floats, clip: np.float32, sent: Floats, cut: Floats
+) -> Floats:
+    """The same in numpy."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        np.multiply(x, signs_of(signs, len(x)), out=sent[: len(x)])
+        sent[len(x) :] = 0.0
+        oracle(sent, block)
+        if len(owed):
+            sent += owed
+        squares = squares_oracle(sent, block)
+        rows, left = sent.reshape(-1, block), cut.reshape(-1, block)
+        clipped = clip_blocks(rows, squares, clip)
+        np.subtract(rows, clipped, out=left)
+        left[~np.isfinite(squares)] = 0.0
+        rows[:] = clipped
+    return squares
+
+
+def rotate_back(mean: Floats, signs: Uint32s, block: int, lost: Floats, owed: Floats, x: Floats) -> Floats:
+    """x = D H mean, and owed += lost; the squares of the blocks of what is owed then. `mean` is overwritten.
+
+    Shapes and signs as in `rotate_and_clip`; x may be `mean`.
+    """
+    if _NATIVE is None:
+        return rotate_back_oracle(mean, signs, block, lost, owed, x)
+    squares = np.empty(len(mean) // block, np.float32)
+    _NATIVE.rotate_back_into(mean, signs, block, lost, owed, squares, x)
+    return squares
+
+
+def rotate_back_oracle(mean: Floats, signs: Uint32s, block: int, lost: Floats, owed: Floats, x: Floats) -> Floats:
+    """The same in numpy."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        owed += lost
+        oracle(mean, block)
+        np.multiply(mean[: len(x)], signs_of(signs, len(x)), out=x)
+        return block_squares(owed, block)

@@ -10,6 +10,8 @@ codes, so ranks need not agree on anything before, and a bucket takes 8 bytes mo
 A bucket of equal elements is exact.
 A bucket with an element that is not finite, or whose range is not, is NaN at every rank.
 
+native/weight_kernels.cpp has the same bits, a bucket after the other.
+
 Source: QSDP (Markov et al., ICML 2023), where one shift serves all buckets.
 """
 
@@ -22,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fanin.errors import ConfigurationError
+from fanin.extension import native_extension
 from fanin.host.codecs.philox import Purpose, Randomness
 from fanin.host.codecs.weight_codec import Bytes, Floats, Loss, WeightCodec
 
@@ -30,6 +33,7 @@ MIN_BUCKET, MAX_BUCKET = 64, 1 << 20
 _HEADER_BYTES = 8
 """Offset and delta of a bucket, float32 each."""
 _HALF = np.float32(0.5)
+_NATIVE = native_extension(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +59,24 @@ class ShiftedWeights(WeightCodec):
         return _HEADER_BYTES * self._buckets(count) + self._code_bytes(count)
 
     def encode(self, x: Floats, into: Bytes, random: Randomness, step: int, rank: int) -> Loss:
-        count = len(x)
-        if not count:
+        if not len(x):
             return Loss()
-        buckets = self._buckets(count)
+        shifts = random.uniform(Purpose.SHIFTS, self._buckets(len(x)), step, rank) - _HALF
+        if _NATIVE is None:
+            return self.encode_oracle(x, shifts, into)
+        return _finite(*_NATIVE.shifted_encode_into(x, self.bucket, self.bits, shifts, into))
+
+    def encode_oracle(self, x: Floats, shifts: Floats, into: Bytes) -> Loss:
+        """The same in numpy, of one element or more. `shifts`: one for each bucket."""
+        count, buckets = len(x), len(shifts)
         headers = into[: _HEADER_BYTES * buckets].view("<f4").reshape(2, buckets)
         largest = np.float32(2**self.bits - 1)
         with np.errstate(invalid="ignore", over="ignore", divide="ignore", under="ignore"):
             low, high = self._extremes(x, np.minimum), self._extremes(x, np.maximum)
             delta = (high - low) / largest
-            delta[~np.isfinite(delta)] = np.nan
-            shift = random.uniform(Purpose.SHIFTS, buckets, step, rank) - _HALF
-            offset = low + shift * delta
+            bad = ~np.isfinite(delta)
+            offset = low + shifts * delta
+            offset[bad] = delta[bad] = np.nan
             headers[0], headers[1] = offset, delta
             divisor = np.where(delta == 0, np.float32(1), delta)
             levels = np.empty(count, np.float32)
@@ -80,22 +90,29 @@ class ShiftedWeights(WeightCodec):
             self._pack(levels.astype(np.uint8), into[_HEADER_BYTES * buckets :])
             error = self._values(levels, offset, delta)
             np.subtract(error, x, out=error)
-            energy, lost = float(np.dot(x, x)), float(np.dot(error, error))
-        return Loss(energy, lost) if np.isfinite(energy) and np.isfinite(lost) else Loss()
+            return _finite(float(np.dot(x, x)), float(np.dot(error, error)))
 
-    def decode(self, encoded: Bytes, into: Floats) -> None:
-        count = len(into)
+    def decode(self, encoded: Bytes, into: Floats, *, first: int = 0, count: int | None = None) -> None:
+        count = len(into) if count is None else count
+        if _NATIVE is None:
+            self.decode_oracle(encoded, into, first, count)
+        else:
+            _NATIVE.shifted_decode_into(encoded, count, self.bucket, self.bits, first, into)
+
+    def decode_oracle(self, encoded: Bytes, into: Floats, first: int, count: int) -> None:
+        """The same in numpy, of the buckets that hold these elements."""
         buckets = self._buckets(count)
         offset, delta = encoded[: _HEADER_BYTES * buckets].view("<f4").reshape(2, buckets)
-        codes = self._unpack(encoded[_HEADER_BYTES * buckets :], count)
+        own = slice(first // self.bucket, self._buckets(first + len(into)))
+        start, stop = own.start * self.bucket, min(own.stop * self.bucket, count)
+        packed = encoded[_HEADER_BYTES * buckets :][self._code_bytes(start) : self._code_bytes(stop)]
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-            self._values(codes, offset, delta, into)
+            values = self._values(self._unpack(packed, stop - start), offset[own], delta[own])
+        into[:] = values[first - start :][: len(into)]
 
-    def _values(
-        self, codes: npt.NDArray[np.generic], offset: Floats, delta: Floats, into: Floats | None = None
-    ) -> Floats:
+    def _values(self, codes: npt.NDArray[np.generic], offset: Floats, delta: Floats) -> Floats:
         """offset + code * delta, two roundings, in float32."""
-        values: Floats = np.empty(len(codes), np.float32) if into is None else into
+        values: Floats = np.empty(len(codes), np.float32)
         for whole, bucket in self._parts(len(codes)):
             rows = values[whole].reshape(bucket.stop - bucket.start, -1)
             np.multiply(codes[whole].reshape(rows.shape), delta[bucket, None], out=rows, dtype=np.float32)
@@ -156,3 +173,7 @@ class ShiftedWeights(WeightCodec):
         codes[:, 2] = second >> np.uint8(4) | (third & np.uint8(3)) << np.uint8(4)
         codes[:, 3] = third >> np.uint8(2)
         return codes.reshape(-1)[:count]
+
+
+def _finite(energy: float, lost: float) -> Loss:
+    return Loss(energy, lost) if np.isfinite(energy) and np.isfinite(lost) else Loss()

@@ -70,8 +70,11 @@ class WeightCodec(ABC):
         """
 
     @abstractmethod
-    def decode(self, encoded: Bytes, into: Floats) -> None:
-        """Write the values of `encoded`, shape (encoded_bytes(n),), into `into`, shape (n,)."""
+    def decode(self, encoded: Bytes, into: Floats, *, first: int = 0, count: int | None = None) -> None:
+        """Write the values of `encoded`, shape (encoded_bytes(n),), into `into`, shape (n,).
+
+        With `count`: n is `count`, and `into` takes only the values from `first` on.
+        """
 
     @classmethod
     def read(cls, texts: list[str]) -> WeightCodec:

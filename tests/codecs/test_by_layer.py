@@ -53,6 +53,14 @@ def test_a_codec_of_two_stages_may_be_among_the_rules() -> None:
     assert all(each.tobytes() == results[0].tobytes() for each in results)
 
 
+def test_a_bucket_has_one_stage_where_the_codecs_of_its_own_parameters_have() -> None:
+    codec = make("by_layer:8:rules=embed.weight=>agreed_blocks,32;*=>rotated")
+    assert not codec.single_stage
+    assert not codec.single_stage_at(Place(0, 4, SHAPES, names=NAMES))
+    assert codec.single_stage_at(Place(0, 4, SHAPES[1:], names=NAMES[1:]))
+    assert make("low_rank").single_stage_at(Place(0, 4, SHAPES)) is False
+
+
 def test_rules_draw_random_numbers_of_their_own() -> None:
     one, other = asked_of("by_layer:8:rules=size<4096=>rotated;*=>rotated", ((32, 64), (64, 64)))
     x = normal(1, 6144, 1)[0]

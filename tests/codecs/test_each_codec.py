@@ -7,6 +7,7 @@ import pytest
 
 from fanin.errors import ConfigurationError
 from fanin.host.codecs import make
+from fanin.host.codecs.agreed_blocks import largest
 from fanin.host.codecs.codec import Codec, Floats, sums_of
 from fanin.host.codecs.low_rank import orthogonal
 from fanin.host.codecs.rotated import CLIPS, clip_for
@@ -165,6 +166,33 @@ def test_agreed_blocks_of_a_row_each_lose_nothing_of_a_matrix_whose_other_rows_a
     assert all(encoder.residual_norm < 1e-4 for encoder in team.encoders)
     with pytest.raises(ConfigurationError, match="block = 4"):
         make("agreed_blocks:32:block=4")
+
+
+def test_the_largest_are_chosen_alike_also_among_ties() -> None:
+    norms = np.random.default_rng(1).integers(0, 9, 100).astype(np.float32)
+    norms[[3, 70]] = np.inf
+    for count in range(101):
+        assert largest(norms, count).tolist() == sorted(np.argsort(-norms, kind="stable")[:count].tolist())
+
+
+def test_agreed_blocks_of_gradients_with_few_rows_do_what_those_of_dense_ones_do() -> None:
+    """Rows of zeros are not touched, whatever is owed of them: the same means, states and accounts."""
+    rows, random = 40, np.random.default_rng(2)
+    sparse, dense = (Team(make("agreed_blocks:32:share=0.2:block=16"), 2, ((rows, 16), (5,))) for _ in range(2))
+    for step in range(6):
+        inputs = [np.zeros(rows * 16 + 5, np.float32) for _ in range(2)]
+        for x in inputs:
+            for row in random.choice(rows, 3, replace=False):
+                x[row * 16 : row * 16 + 16] = random.normal(size=16)
+            x[-3:] = 1e-3
+        # A number that is lost when it is added to anything: all rows are touched.
+        full = [np.where(x == 0, np.float32(1e-45), x) for x in inputs]
+        for one, other in zip(sparse.step(inputs, step), dense.step(full, step), strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-30)
+        for few, all_rows in zip(sparse.encoders, dense.encoders, strict=True):
+            np.testing.assert_allclose(few.state()["owed"], all_rows.state()["owed"], atol=1e-30)
+            assert few.lost == pytest.approx(all_rows.lost)
+            assert few.residual_norm == pytest.approx(all_rows.residual_norm)
 
 
 def test_agreed_blocks_lose_less_than_random_coordinates_of_as_many_bytes() -> None:

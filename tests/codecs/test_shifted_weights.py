@@ -107,6 +107,31 @@ def test_a_wide_range_does_not_overflow_and_one_beyond_float32_is_nan() -> None:
     assert loss == Loss()
 
 
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("bucket", [64, 1000, 1024])
+def test_native_and_numpy_have_the_same_bits(bits: int, bucket: int) -> None:
+    codec, engine = ShiftedWeights(bits, bucket), pytest.importorskip("fanin._native")
+    for count in (1, 5, 63, 1025, 3001):
+        shifts = np.random.default_rng(count).uniform(-0.5, 0.5, -(-count // bucket)).astype(np.float32)
+        for x in (normal(count), normal(count) * 1e30, normal(count) * 1e-42, np.full(count, 3.0)):
+            given = x.astype(np.float32)
+            for place, bad in ((0, given[0]), (count // 2, np.nan), (count - 1, np.inf)):
+                given[place] = bad
+                native, twin = (np.full(codec.encoded_bytes(count), 0xA5, np.uint8) for _ in range(2))
+                energy, lost = engine.shifted_encode_into(given, bucket, bits, shifts, native)
+                loss = codec.encode_oracle(given, shifts, twin)
+                assert native.tobytes() == twin.tobytes()
+                if loss.energy:
+                    assert (energy, lost) == pytest.approx((loss.energy, loss.lost), rel=1e-3, abs=1e-30)
+                values, decoded = np.empty((2, count), np.float32)
+                codec.decode(native, values)
+                codec.decode_oracle(native, decoded, 0, count)
+                assert values.tobytes() == decoded.tobytes()
+                part = np.empty(count - count // 3, np.float32)
+                codec.decode_oracle(twin, part, count // 3, count)
+                assert part.tobytes() == decoded[count // 3 :].tobytes()
+
+
 def test_codecs_are_read_as_they_are_written() -> None:
     for text, codec in (
         ("8", ShiftedWeights(8)),

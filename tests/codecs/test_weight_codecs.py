@@ -63,6 +63,20 @@ def test_what_is_not_finite_reaches_every_rank_and_is_no_loss(name: str, bad: fl
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("bits", [8, 6, 4])
+def test_any_part_can_be_decoded_alone(name: str, bits: int) -> None:
+    codec, x = make_weights(f"{name}:{bits}"), normal(2500)
+    encoded = np.empty(codec.encoded_bytes(len(x)), np.uint8)
+    codec.encode(x, encoded, Randomness(codec.seed, 2), 0, 0)
+    whole = np.empty(len(x), np.float32)
+    codec.decode(encoded, whole)
+    for first, stop in ((0, 0), (0, 1), (7, 1030), (1023, 1025), (1024, 2048), (2499, 2500), (2500, 2500), (3, 2500)):
+        part = np.full(stop - first, np.float32(7))
+        codec.decode(encoded, part, first=first, count=len(x))
+        assert part.tobytes() == whole[first:stop].tobytes()
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_codecs_text_makes_it_again(name: str) -> None:
     codec = make_weights(f"{name}:seed=5")
     assert codec.seed == 5

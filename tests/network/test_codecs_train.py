@@ -12,7 +12,7 @@ import pytest
 
 from fanin.benchmarks.codecs_train_rows import Plan, half_interval, rows_of, to_target
 from fanin.benchmarks.codecs_train_runs import Kept, Outcome, Point, Run, evaluated, outcome_of
-from fanin.benchmarks.codecs_train_tables import labels, verdicts
+from fanin.benchmarks.codecs_train_tables import labels, tables_of, verdicts
 from fanin.errors import ConfigurationError, FaninError
 
 PLAN = Plan(tasks=("digits",), workers=(2,), steps=8, timed_steps=4, repeats=2, rates_bit_s=(1e8,), codecs=("lanes:8",))
@@ -27,7 +27,15 @@ def brought(run: Run) -> Outcome:
     step_s = STEP_S[run.codec]
     bytes_out = None if run.rate_bit_s is None else 100 * step_s
     return Outcome(
-        run, points, step_s, compute_s=0.05, codec_s=0.01, bytes_out=bytes_out, bytes_in=bytes_out, processor=0.5
+        run,
+        points,
+        step_s,
+        compute_s=0.05,
+        codec_s=0.01,
+        bytes_out=bytes_out,
+        bytes_in=bytes_out,
+        processor=0.5,
+        processor_s=0.02,
     )
 
 
@@ -49,9 +57,33 @@ def test_times_to_the_loss_of_float32_are_compared_with_gloos() -> None:
     assert lanes.speed_up == pytest.approx(10)
     assert lanes.saved == pytest.approx(10)
     assert lanes.loss_change == pytest.approx(-0.1)
+    assert (gloo.loss_change_range, lanes.loss_change_range) == (None, 0.0)
+    assert lanes.without_links_s == 0.1
     (line,) = verdicts(rows)
     assert "lanes:8 is first" in line
     assert "10.0 times as fast as gloo" in line
+
+
+def test_a_step_of_workers_with_a_core_each_takes_their_time_and_the_links() -> None:
+    gloo, lanes = rows_of(PLAN, all_brought())[2:]
+    assert gloo.own_core_s == pytest.approx(100 * 8 / 1e8 + 0.02)
+    assert lanes.own_core_s == pytest.approx(10 * 8 / 1e8 + 0.02)
+    assert lanes.own_core_speed_up(gloo) == pytest.approx((8e-6 + 0.02) / (8e-7 + 0.02))
+    assert dataclasses.replace(lanes, to_target_steps=None).own_core_speed_up(gloo) is None
+    assert "what bounds a step" in [table.title.plain for table in tables_of(PLAN, [gloo, lanes])]
+
+
+def test_rows_and_the_verdict_say_whether_links_or_processors_bound_a_step() -> None:
+    gloo, lanes = rows_of(PLAN, all_brought())[2:]
+    assert lanes.bound_by == ("processors", 1.0)
+    assert dataclasses.replace(gloo, without_links_s=2e-6).bound_by == ("link", gloo.link_s)
+    assert dataclasses.replace(gloo, without_links_s=0.25).bound_by == ("processors", 0.25)
+    assert dataclasses.replace(gloo, without_links_s=None).bound_by is None
+    (line,) = verdicts([gloo, lanes])
+    assert "processors that all workers share here bound its steps (100% of one" in line
+    assert line.endswith(f"it is {lanes.own_core_speed_up(gloo):.1f} times as fast")
+    (line,) = verdicts([gloo, dataclasses.replace(lanes, bytes_out=1e7, bytes_in=1e7)])
+    assert line.endswith("as fast as gloo"), "its link takes longer"
 
 
 def test_a_target_that_a_seed_does_not_reach_is_never_reached() -> None:

@@ -132,12 +132,15 @@ def test_every_half_precision_value_converts_as_numpy_converts_it(kernels: str) 
 @MANY
 @given(count=st.integers(0, 300), seed=st.integers(0, 2**32 - 1))
 def test_switch_words_add_up_in_wire_order(kernels: str, count: int, seed: int) -> None:
-    first, second, third = np.random.default_rng(seed).integers(0, 1 << 32, (3, count), np.uint32)
-    total = as_bytes(first.astype(">u4")).copy()
-    _native.add_words(total, misaligned(second.astype(">u4")))
-    assert_same_bits(total, as_bytes((first + second).astype(">u4")))
-    _native.add_words(total, misaligned(third.astype(">u4")))
-    assert_same_bits(total, as_bytes((first + second + third).astype(">u4")))
+    first, *others = np.random.default_rng(seed).integers(0, 1 << 32, (5, count), np.uint32)
+    inputs = [misaligned(each.astype(">u4")) for each in others]
+    for number in range(1, 5):
+        total = as_bytes(first.astype(">u4")).copy()
+        expected = np.sum(others[:number], axis=0, dtype=np.uint32)
+        _native.add_words(total, *inputs[:number])
+        assert_same_bits(total, as_bytes((first + expected).astype(">u4")))
+        _native.add_words(total, *inputs[:number], starts=True)
+        assert_same_bits(total, as_bytes(expected.astype(">u4")))
 
 
 @MANY

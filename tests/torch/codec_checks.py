@@ -16,7 +16,7 @@ from fanin.errors import CollectiveMismatchError, ConfigurationError
 from fanin.host.codecs import table
 from fanin.host.torch import CodecState, LanesState, codec_hook, counters, lanes_hook
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
-from fanin.host.torch.training import codec_hook as codec_hook_module
+from fanin.host.torch.training import codec_buckets
 from tests.torch.training_checks import WIDTH, batch, identical, make_model, parameters_of, train, train_alone
 
 
@@ -94,7 +94,7 @@ def check_a_restarted_run_has_the_bits_of_one_that_went_on(rank: int, size: int)
 
 def check_large_buckets_go_through_encoders_in_pieces(rank: int, size: int) -> None:
     """Of 1,100 elements here: the replicas stay alike, every element is trained, and a restart has their bits."""
-    kept, codec_hook_module.PIECE = codec_hook_module.PIECE, 1100
+    kept, codec_buckets.PIECE = codec_buckets.PIECE, 1100
     try:
         reference, start = parameters_of(train_alone(size, steps=12)), parameters_of(make_model())
         model, state = with_codec("rotated:16", rank, 12)
@@ -105,7 +105,7 @@ def check_large_buckets_go_through_encoders_in_pieces(rank: int, size: int) -> N
         for name in ("rotated:4/8", "lanes:8", "random_coordinates:32:share=0.5"):
             restarts_with_the_same_bits(name, rank)
     finally:
-        codec_hook_module.PIECE = kept
+        codec_buckets.PIECE = kept
 
 
 def restarts_with_the_same_bits(name: str, rank: int) -> None:

@@ -338,6 +338,17 @@ def check_reduce_scatter_in_every_form(rank: int, size: int) -> None:
     assert bool((output == size * (size - 1) / 2).all())
 
 
+def check_reduce_scatter_of_integers_by_every_operator(rank: int, size: int) -> None:
+    for dtype in (*INTEGERS, *UNSIGNED):
+        for op in ("SUM", "PRODUCT", "BAND", "BOR", "BXOR"):
+            for count in (12, 500):  # summed exactly through the switch, and by gloo
+                inputs = everyone(dtype, size, count=count * size)
+                expected = reference(op, inputs)[count * rank : count * (rank + 1)]
+                output = torch.empty(count, dtype=dtype)
+                dist.reduce_scatter_tensor(output, inputs[rank].clone(), getattr(dist.ReduceOp, op))
+                close(output, expected)
+
+
 def check_gathering_collectives_move_every_element_type(rank: int, size: int) -> None:
     dtypes = (
         torch.float32,

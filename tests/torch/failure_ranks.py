@@ -6,13 +6,14 @@ error is returned by `raised`: its class, text and how long the call took.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ VICTIM = 1
 """The rank that dies or stops."""
 WORLDS = 4
 """Worlds that are made and destroyed, where that is what is tested."""
+
+_worlds = itertools.count()
 
 
 def raised(call: Callable[[], object]) -> dict[str, Any]:
@@ -57,6 +60,18 @@ def init(**options: Any) -> None:
     dist.all_reduce(torch.ones(10))
     dist.broadcast(torch.ones(10), src=0)
     dist.barrier()
+    wait_for_all(f"up{next(_worlds)}", range(dist.get_world_size()))
+
+
+def wait_for_all(what: str, ranks: Iterable[int]) -> None:
+    """Until each of the ranks has come to this place, told by files: nobody is to need a rank that dies or leaves next.
+
+    A barrier is no such place. Its result may reach one rank before another.
+    """
+    Path(f"{what}.{dist.get_rank()}").touch()
+    marks = [Path(f"{what}.{rank}") for rank in ranks]
+    while not all(mark.exists() for mark in marks):
+        os.sched_yield()
 
 
 def reduce_for_ever() -> None:
@@ -270,12 +285,7 @@ def worlds_one_after_another(rank: int, size: int) -> dict[str, Any]:
         tensor = torch.full((100,), rank + 1.0)
         dist.all_reduce(tensor, group=dist.new_group())
         sums.append(float(tensor[0]))
-        marks = [Path(f"leaving{world}.{peer}") for peer in range(1, size)]
-        if rank == 0:
-            while not all(mark.exists() for mark in marks):
-                os.sched_yield()
-        else:
-            marks[rank - 1].touch()
+        wait_for_all(f"leaving{world}", range(1, size) if rank == 0 else ())
         dist.destroy_process_group()
     return {"sums": sums}
 

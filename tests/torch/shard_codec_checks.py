@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 import fanin
 from fanin.errors import CollectiveMismatchError, ConfigurationError, UnsupportedError
 from fanin.host.torch import ShardCodecs, shard_codecs
+from fanin.host.torch.training.shard_codecs import ShardRow
 from tests.torch.training_checks import identical
 
 WIDTH, CLASSES = 64, 10
@@ -242,6 +243,33 @@ def check_forward_and_backward_of_a_step_see_the_same_weights(rank: int, size: i
     assert not torch.equal(seen[0], seen[2])
 
 
+def check_kept_codes_save_backwards_gathers_and_change_no_bit(rank: int, size: int) -> None:
+    def trained(accumulate: int, keep_codes: bool = False) -> tuple[list[torch.Tensor], list[ShardRow]]:
+        model = network()
+        model[1] = checkpoint_wrapper(model[1])
+        fully_shard(model[1], mesh=world_mesh())
+        state = shard_codecs(sharded(model=model), **BITS_8, keep_codes=keep_codes)
+        train(model, steps=2, accumulate=accumulate)
+        rows = state.statement()
+        with torch.no_grad():  # looks at the weights, and changes them: nothing of that may be kept
+            model(batch(rank, 0)[0])
+            reshard_all(model)  # the root keeps its weights after forward
+            for each in model.parameters():
+                local(each).mul_(0.9)
+        train(model, steps=1, first=2, accumulate=accumulate)
+        assert all(gather._kept is None for gather in state._gathers), "nothing is held between steps"
+        return whole(model), rows
+
+    for accumulate in (1, 2):
+        weights, rows = trained(accumulate)
+        same, fewer = trained(accumulate, keep_codes=True)
+        assert all(torch.equal(one, other) for one, other in zip(weights, same, strict=True))
+        for row, kept in zip(rows, fewer, strict=True):
+            assert row.gathers == kept.gathers
+            asked_again = 2 if row.gathers == 2 * accumulate else 1  # the root keeps its weights after forward
+            assert kept.weight_bytes * asked_again == row.weight_bytes
+
+
 def check_8_bits_take_at_most_27_percent_of_float32s_bytes(rank: int, size: int) -> None:
     def moved(codecs: Codecs) -> float:
         torch.manual_seed(1)
@@ -445,6 +473,7 @@ def check_what_cannot_be_is_refused_with_a_remedy(rank: int, size: int) -> None:
     refused(model, ConfigurationError, "through lanes alone", gradients="rotated:4/8")
     refused(model, ConfigurationError, "bits up / bits down", gradients="3/8")
     refused(model, ConfigurationError, "8, 6, 4 bits", weights=5)
+    refused(model, ConfigurationError, "reshard_after_forward=False", weights=None, keep_codes=True)
     shard_codecs(model, **BITS_8)
     refused(model, ConfigurationError, r"called once.*remove\(\)")
     refused(

@@ -107,6 +107,27 @@ def world() -> FaninProcessGroup:
     return group
 
 
+def check_uneven_inputs_are_divided_by_the_ranks_that_have_some(rank: int, size: int) -> None:
+    """DDP's join waits in C++ for a handle that Python is through with."""
+    model = DistributedDataParallel(make_model())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    with model.join(divide_by_initial_world_size=False):
+        for step in range(2 + rank):
+            inputs, targets = batch(rank, step)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+    reference = make_model()
+    optimizer = torch.optim.SGD(reference.parameters(), lr=0.2)
+    for step in range(1 + size):
+        pairs = [batch(each, step) for each in range(size) if step < 2 + each]
+        optimizer.zero_grad()
+        for inputs, targets in pairs:
+            (nn.functional.cross_entropy(reference(inputs), targets) / len(pairs)).backward()
+        optimizer.step()
+    same(model, reference)
+
+
 def check_ddp_trains_like_one_process(rank: int, size: int) -> None:
     reference = train_alone(size)
     settings: list[dict[str, Any]] = [

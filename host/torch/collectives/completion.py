@@ -27,6 +27,10 @@ MAX_CALLBACK_THREADS = 64
 """Callbacks that may block at once; later ones wait for a thread."""
 CLOSE_TIMEOUT_S = 2.0
 """Longest that closing waits for the thread; a wait on a closed session ends within half a second."""
+KEPT_HANDLES = 64
+"""Of small collectives, the last so many: see `Completion.keep`."""
+KEPT_BYTES = 1024
+"""A collective is small up to so many bytes of outputs."""
 IDLE_THREAD_S = 10.0
 """A thread of the pool without work for that long ends."""
 
@@ -102,6 +106,16 @@ class Completion:
         self._turns: SimpleQueue[tuple[Pending, Callable[[], None]] | None] = SimpleQueue()
         self._waiter: threading.Thread | None = None
         self._lock = threading.Lock()
+        self._kept: deque[tuple[Pending, Sequence[torch.Tensor]]] = deque(maxlen=KEPT_HANDLES)
+
+    def keep(self, work: Pending, outputs: Sequence[torch.Tensor]) -> None:
+        """Let a small collective's handle live on when Python is through with it.
+
+        DDP's `join(divide_by_initial_world_size=False)` hands one to its reducer in C++, which holds only that part of
+        it: without the object in Python a wait there would find no `wait` of ours, and last for ever.
+        """
+        if sum(tensor.numel() * tensor.element_size() for tensor in outputs) <= KEPT_BYTES:
+            self._kept.append((work, outputs))
 
     def future_of(self, work: Pending, outputs: Sequence[torch.Tensor]) -> Future[list[torch.Tensor]]:
         """A future that gets the list of outputs, or the error that `work.wait` raises."""
@@ -135,6 +149,7 @@ class Completion:
 
     def close(self) -> None:
         """End the thread, and wait until it is through with what was asked for: bounded, since sessions are closed."""
+        self._kept.clear()
         if self._waiter is not None:
             self._turns.put(None)
             if self._waiter is not threading.current_thread():

@@ -200,18 +200,19 @@ class ReduceCollectives:
             lanes = WORD_BITS  # integers, exact as they are
         self._count(Path.GLOO if element is None else Path.SWITCH, name, tensor)
         travelling = _travelling(tensor, route)
+        # Parts are counted in what travels: two numbers for a complex one, two bytes for the bits of an int16.
+        first *= travelling.numel() // max(tensor.numel(), 1)
         if element is None:
             return self._by_gloo(name, travelling, tensor, output, first, route, timeout_s)
         if factor != 1.0 and element is Element.FLOAT64:
             travelling = travelling * factor  # the switch path multiplies in float32
             factor = 1.0
-        pairs = 2 if tensor.is_complex() else 1
-        kept, finish = self._landing(travelling, tensor, output, first * pairs, route)
+        kept, finish = self._landing(travelling, tensor, output, first, route)
         request = Request(
             name=name,
             source=travelling,
             kept=kept,
-            keep_first=first * pairs,
+            keep_first=first,
             element=element,
             lanes=lanes,
             operator=OPERATORS[route.gloo_op] if lanes == EXACT else Operator.SUM,
@@ -266,8 +267,8 @@ class ReduceCollectives:
             if route.divide_after:
                 host.div_(self._size, rounding_mode=None if host.is_floating_point() else "trunc")
             if output is not None and not in_place:
-                part = host if output is tensor else host.reshape(-1)[first : first + output.numel()]
-                _arrive(part, output, route)
+                count = output.numel() * (host.numel() // max(tensor.numel(), 1))
+                _arrive(host.reshape(-1)[first : first + count], output, route)
 
         outputs = [] if output is None else [output]
         needed = None if in_place and not route.divide_after else finish

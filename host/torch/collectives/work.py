@@ -96,6 +96,7 @@ class FaninWork(_Work):  # type: ignore[misc]
         self._timeout_s = timeout_s
         if finish is not None:
             self._finish = Once(finish)
+        completion.keep(self, outputs)
 
     def _transported(self) -> bool:
         """Whether the transport has nothing left to do, for better or worse; never blocks."""

@@ -2,29 +2,22 @@
 
 Rules
 -----
-* Every rank submits the same sums in the same order, whatever the timing. A codec of one stage submits when DDP hands a
-  bucket over, and decodes when the sum is there. A codec of several stages submits the next stage of every bucket
-  before it right after the first stage of a bucket, and what is left with the last bucket: so first stages travel
-  while gradients are still computed.
+* Every rank submits the same sums in the same order, whatever the timing. A bucket of one stage is submitted when DDP
+  hands it over, and decoded when the sum is there. One of several stages submits the next stage of every bucket before
+  it right after its own first stage, and what is left with the last bucket: so first stages travel while gradients are
+  still computed.
 * A large bucket goes through encoders of its own in pieces, where the codec allows it (`Codec.piecewise`): a piece is
   encoded while those before it travel, and decoded while those after it do.
 * Encoders are kept by the bucket's number, and made anew where DDP has put other parameters into it: residuals of other
   parameters mean nothing. The ranks then compare codec, seed and shapes, so that unlike ones are an error.
-* A state that was loaded is of the buckets that DDP had then, and DDP begins again with other ones. So the first step
-  after it is put together anew: gradients wait for the last bucket, and go through the encoders that were loaded, in
-  the buckets that those are of. From the second step on DDP has these buckets itself.
-* A codec works on the bucket itself where that is float32 in the host's memory; float16 and bfloat16 are converted, and
-  CUDA's gradients copied to the host.
+* The first step after a state was loaded is put together anew (codec_restart.py).
 """
 
 # No `from __future__ import annotations`: DDP compares a hook's annotations with classes.
 
-import itertools
 import logging
-import time
 import zlib
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,167 +28,18 @@ from torch.futures import Future
 
 from fanin.errors import CollectiveMismatchError, ConfigurationError, UnsupportedError
 from fanin.host.codecs import make
-from fanin.host.codecs.codec import Codec, Encoder, Floats, Part, Place, Stages, sums_of
+from fanin.host.codecs.codec import Codec, Place
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
-from fanin.host.torch.collectives.work import FaninWork
-from fanin.host.torch.training.codec_sums import payload_bytes, start_sum
+from fanin.host.torch.training.codec_buckets import Bucket, Row
+from fanin.host.torch.training.codec_flight import Flight, all_of
+from fanin.host.torch.training.codec_restart import Restart
 from fanin.host.torch.training.codec_weights import StepWeights, check_weight
 from fanin.numerics.reduction import EXACT
 
 log = logging.getLogger("fanin")
 
-Result = TypeVar("Result")
-PIECE = 1 << 20
-"""Elements of a large bucket that are encoded while those before them travel, where the codec allows it."""
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 """Gradients that a codec takes."""
-
-
-@dataclass(slots=True)
-class Row:
-    """What `CodecState.statement` says of one bucket, of its last step."""
-
-    bucket: int
-    codec: str
-    elements: int
-    float32_bytes: int
-    payload_bytes: int
-    """In words of contributions, without headers: what this rank sent, and about what it received."""
-    nmse: float
-    """Share of this rank's contribution (residual included) that encoding lost."""
-    residual_norm: float
-    encode_ms: float
-    """In the codec's own arithmetic before sums, and after them."""
-    decode_ms: float
-    break_even_bit_s: float
-    """The link rate above which the codec's arithmetic takes longer than the bytes that it saves; 0: it saves none."""
-    parts: list[Part]
-    """Its parameters by account, where the codec has several: of `by_layer` and `adaptive`."""
-
-
-class _Piece:
-    """Elements of a bucket that go through one encoder, and what their last step cost."""
-
-    def __init__(self, encoder: Encoder, span: slice) -> None:
-        self.encoder = encoder
-        self.span = span
-        self.payload_bytes = 0
-        self.encode_s = self.decode_s = 0.0
-
-
-class _Bucket:
-    """One bucket's encoders: one, or one for each piece of PIECE elements."""
-
-    def __init__(self, codec: Codec, place: Place, parameters: tuple[int, ...]) -> None:
-        self.parameters = parameters
-        self.place = place
-        count = place.count
-        if codec.piecewise and codec.single_stage and count > PIECE:
-            ends = [*range(0, count, PIECE), count]
-            self.pieces = [
-                _Piece(codec.encoder(place.part(number, [(end - first,)])), slice(first, end))
-                for number, (first, end) in enumerate(itertools.pairwise(ends))
-            ]
-        else:
-            self.pieces = [_Piece(codec.encoder(place), slice(0, count))]
-
-    @property
-    def encoders(self) -> list[Encoder]:
-        """Of all pieces."""
-        return [each.encoder for each in self.pieces]
-
-    def state(self) -> dict[str, torch.Tensor]:
-        """Everything that later steps depend on."""
-        if len(self.pieces) == 1:
-            return {name: torch.from_numpy(array) for name, array in self.encoders[0].state().items()}
-        return {
-            f"{number}/{name}": torch.from_numpy(array)
-            for number, encoder in enumerate(self.encoders)
-            for name, array in encoder.state().items()
-        }
-
-    def load(self, state: dict[str, torch.Tensor]) -> None:
-        """Take over what `state` returned."""
-        arrays = {name: tensor.numpy() for name, tensor in state.items()}
-        if len(self.pieces) == 1:
-            self.encoders[0].load(arrays)
-            return
-        for number, encoder in enumerate(self.encoders):
-            prefix = f"{number}/"
-            encoder.load({name.removeprefix(prefix): each for name, each in arrays.items() if name.startswith(prefix)})
-
-    @property
-    def residual_norm(self) -> float:
-        """Euclidean norm of what is still owed."""
-        return float(np.sqrt(sum(encoder.residual_norm**2 for encoder in self.encoders)))
-
-
-@dataclass(slots=True)
-class _Held:
-    """A bucket that waits for the last one, in the first step after a restart."""
-
-    index: int
-    buffer: torch.Tensor
-    gradients: list[torch.Tensor]
-    parameters: list[torch.Tensor]
-    future: Future[torch.Tensor]
-
-
-class _Flight:
-    """One piece of a bucket under way in one step."""
-
-    def __init__(self, state: "CodecState", piece: _Piece, bucket: torch.Tensor) -> None:
-        gradients = bucket[piece.span]
-        self._state, self._piece, self._gradients = state, piece, gradients
-        flat = gradients.detach().view(-1)
-        self._copied = flat.dtype != torch.float32 or flat.device.type != "cpu"
-        if self._copied:
-            flat = flat.to("cpu", torch.float32)
-        self._x: Floats = flat.numpy()
-        self._weights: StepWeights | None = None
-        self._stages: Stages = piece.encoder.reduce(self._x, state.step)
-        self.works: list[FaninWork] = []
-        piece.payload_bytes = 0
-        piece.encode_s = piece.decode_s = 0.0
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing is left to be summed."""
-        return not self.works
-
-    def start(self) -> None:
-        """Submit the first stage."""
-        self._weights = self._state.step_weights
-        if self._weights is not None:
-            self._x *= np.float32(self._weights.own)
-        self._piece.encode_s += self._advance()
-
-    def go_on(self) -> None:
-        """Wait for the stage that is under way, and submit the next one."""
-        for work in self.works:
-            work.wait()
-        self.decode()
-
-    def decode(self) -> None:
-        """Take the stage that is there, and submit the next one."""
-        self._piece.decode_s += self._advance()
-
-    def _advance(self) -> float:
-        """Submit the next stage, or hand the gradients over after the last; the seconds of the codec's arithmetic."""
-        started = time.perf_counter()
-        asked = sums_of(next(self._stages, None))
-        took_s = time.perf_counter() - started
-        self._piece.payload_bytes += sum(payload_bytes(self._state.group, each) for each in asked)
-        self.works = [start_sum(self._state.group, each) for each in asked]
-        if not asked:
-            if self._weights is not None:
-                self._x *= np.float32(self._weights.factor())
-            if self._copied:
-                self._gradients.copy_(torch.from_numpy(self._x).view_as(self._gradients))
-            if self._gradients.is_cuda:
-                # A thread that waits for the future does not wait for this thread's stream.
-                torch.cuda.current_stream(self._gradients.device).synchronize()
-        return took_s
 
 
 class CodecState:
@@ -238,14 +82,14 @@ class CodecState:
         self._weight = 1.0
         self.step_weights: StepWeights | None = None
         """Of the step under way."""
-        self._buckets: dict[int, _Bucket] = {}
-        self._flights: list[_Flight] = []
+        self._buckets: dict[int, Bucket] = {}
+        self._flights: list[Flight] = []
+        """Of several stages, in this step."""
         self._futures: list[tuple[Future[torch.Tensor], torch.Tensor]] = []
-        """Of the buckets that wait for the last one, with what they will hold."""
+        """Of buckets of several stages, with what they will hold."""
         self._numbers: dict[int, int] = {}
         """Of each parameter, by its id: its place in the order of DDP's first step."""
-        self._loaded: dict[int, dict[str, Any]] = {}
-        self._held: list[_Held] = []
+        self._restart: Restart | None = None
 
     # --- what a user asks ---
 
@@ -264,7 +108,11 @@ class CodecState:
 
     def statement(self) -> list[Row]:
         """What each bucket's last step cost and lost, in the order of buckets; none before the first step."""
-        return [self._row(index, each) for index, each in sorted(self._buckets.items())]
+        return [each.row() for _, each in sorted(self._buckets.items())]
+
+    def arithmetic_s(self) -> float:
+        """Seconds of the codec's own arithmetic in the last step; unlike `statement`, looks at no residual."""
+        return sum(piece.encode_s + piece.decode_s for each in self._buckets.values() for piece in each.pieces)
 
     def residual_norm(self) -> float:
         """Euclidean norm of all that is still owed by this rank."""
@@ -294,57 +142,49 @@ class CodecState:
         self.step = state["step"]
         self._buckets.clear()
         self._flights.clear()
-        self._held.clear()
-        self._loaded = dict(state["buckets"])
+        self._restart = Restart(dict(state["buckets"])) if state["buckets"] else None
 
     # --- what the hook does ---
 
     def reduce(self, bucket: c10d.GradBucket) -> Future[torch.Tensor]:
         """Start a bucket; the hook's own work."""
-        if self._loaded:
-            return self._hold(bucket)
-        if bucket.index() == 0:
+        if self._restart is not None:
+            return self._hold(self._restart, bucket)
+        index, last, gradients = bucket.index(), bucket.is_last(), bucket.buffer()
+        if index == 0:
             self._flights, self._futures = [], []  # what a step left that ended in an error
-        gradients = bucket.buffer()
-        pieces = self._bucket(bucket.index(), gradients, bucket.parameters()).pieces
-        if bucket.index() == 0:
+        own = self._bucket(index, gradients, bucket.parameters())
+        if index == 0:
             self._weigh()
-        if bucket.is_last():  # DDP's first step may have more buckets than those after it
-            self._buckets = {index: each for index, each in self._buckets.items() if index <= bucket.index()}
-        if self.codec.single_stage:
-            summed = [self._started(_Flight(self, piece, gradients)) for piece in pieces]
-            self.step += bucket.is_last()
-            return torch.futures.collect_all(summed).then(lambda done: _all_of(done, gradients))
-        (piece,) = pieces
-        flight = _Flight(self, piece, gradients)
-        flight.start()
-        for other in self._flights:
-            if not other.over:
-                other.go_on()
-        self._flights.append(flight)
-        future: Future[torch.Tensor] = Future()
-        self._futures.append((future, gradients))
-        if bucket.is_last():
+        if last:  # DDP's first step may have more buckets than those after it
+            self._buckets = {number: each for number, each in self._buckets.items() if number <= index}
+        future = self._submit(own, gradients)
+        if last:
             self._finish()
-            futures, self._futures = self._futures, []
-            for each, result in futures:
+            for each, result in self._futures:
                 each.set_result(result)
+            self._futures = []
         return future
 
-    def _started(self, flight: _Flight) -> Future[None]:
-        """Submit the only stage: the next piece is encoded while this one is on its way."""
-        flight.start()
-        if flight.over:
-            done: Future[None] = Future()
-            done.set_result(None)
-            return done
-
-        def decoded(summed: Future[list[Future[Any]]]) -> None:
-            _all_of(summed, None)
-            flight.decode()
-
-        works = [*flight.works, *([self.step_weights.work] if self.step_weights else [])]
-        return torch.futures.collect_all([work.get_future() for work in works]).then(decoded)
+    def _submit(self, own: Bucket, gradients: torch.Tensor) -> Future[torch.Tensor]:
+        """A bucket's first stage, and the next ones of those before it."""
+        earlier, decoded = list(self._flights), []
+        future: Future[torch.Tensor] = Future()
+        for piece in own.pieces:  # the next piece is encoded while this one is on its way
+            flight = Flight(self.group, self.step, piece, gradients)
+            flight.start(self.step_weights)
+            if own.single_stage:
+                decoded.append(flight.decoded())
+            else:
+                self._flights.append(flight)
+        if own.single_stage:
+            future = torch.futures.collect_all(decoded).then(lambda done: all_of(done, gradients))
+        else:
+            self._futures.append((future, gradients))
+        for other in earlier:
+            if not other.over:
+                other.go_on()
+        return future
 
     def _weigh(self) -> None:
         self.step_weights = StepWeights(self.group, self._weight, self.step) if self.weighted else None
@@ -357,62 +197,38 @@ class CodecState:
         self._flights = []
         self.step += 1
 
-    def _hold(self, bucket: c10d.GradBucket) -> Future[torch.Tensor]:
+    def _hold(self, restart: Restart, bucket: c10d.GradBucket) -> Future[torch.Tensor]:
         """The first step after a restart: with the last bucket, all go through the encoders that were loaded."""
-        if bucket.index() == 0:
-            self._held = []
-        future: Future[torch.Tensor] = Future()
-        parts = bucket.gradients(), bucket.parameters()
-        self._held.append(_Held(bucket.index(), bucket.buffer(), *parts, future))
-        if bucket.is_last():
-            held, self._held = self._held, []
-            resumed = self._resumed(held)
-            self._weigh()
-            for bucket_, flat, _ in resumed:
-                for piece in bucket_.pieces:
-                    flight = _Flight(self, piece, flat)
-                    flight.start()
-                    self._flights.append(flight)
-            self._finish()
-            for _, flat, views in resumed:
-                for view, part in zip(
-                    views, flat.split([view.numel() for view in views]) if views else (), strict=True
-                ):
-                    view.copy_(part.view_as(view))
-            for each in held:
-                each.future.set_result(each.buffer)
-        return future
-
-    def _resumed(self, held: list[_Held]) -> list[tuple[_Bucket, torch.Tensor, list[torch.Tensor]]]:
-        """Each bucket of the state that was loaded, its elements, and the gradients they go back to."""
-        loaded, self._loaded = self._loaded, {}
-        gradients = [gradient for each in held for gradient in each.gradients]
-        parameters = [parameter for each in held for parameter in each.parameters]
-        for parameter in parameters:
+        future = restart.hold(bucket)
+        if not bucket.is_last():
+            return future
+        self._restart = None
+        for parameter in restart.parameters:
             self._numbers.setdefault(id(parameter), len(self._numbers))
-        by_number = {self._numbers[id(each)]: place for place, each in enumerate(parameters)}
-        saved = {
-            number: shape
-            for each in loaded.values()
-            for number, shape in zip(each["parameters"], each["shapes"], strict=True)
-        }
-        if saved != {number: list(parameters[place].shape) for number, place in by_number.items()}:
+        regrouped, known = restart.regrouped(self._numbers)
+        if not known:
             log.warning(
                 "rank %d: the codec's state that was loaded is of parameters of other shapes; what it owed is dropped",
                 self.group.rank(),
             )
-            return [(self._bucket(each.index, each.buffer, each.parameters), each.buffer, []) for each in held]
-        found = []
-        for index, each in sorted(loaded.items()):
-            here = [by_number[number] for number in each["parameters"]]
-            views = [gradients[place] for place in here]
-            flat = torch.cat([view.reshape(-1) for view in views])
-            bucket = self._bucket(index, flat, [parameters[place] for place in here])
-            bucket.load(each["state"])
-            found.append((bucket, flat, views))
-        return found
+        owned = []
+        for each in regrouped:
+            owned.append(self._bucket(each.index, each.flat, each.parameters))
+            if each.state is not None:
+                owned[-1].load(each.state)
+        self._weigh()
+        for own, each in zip(owned, regrouped, strict=True):
+            for piece in own.pieces:
+                flight = Flight(self.group, self.step, piece, each.flat)
+                flight.start(self.step_weights)
+                self._flights.append(flight)
+        self._finish()
+        for each in regrouped:
+            each.hand_out()
+        restart.finish()
+        return future
 
-    def _bucket(self, index: int, gradients: torch.Tensor, parameters: list[torch.Tensor]) -> _Bucket:
+    def _bucket(self, index: int, gradients: torch.Tensor, parameters: list[torch.Tensor]) -> Bucket:
         """The bucket's encoder: the one that it had, while its parameters are the same."""
         if gradients.dtype not in DTYPES:
             raise UnsupportedError(
@@ -431,7 +247,7 @@ class CodecState:
         if place.count != gradients.numel():
             raise UnsupportedError(f"bucket {index} has {gradients.numel()} elements and parameters of {place.count}")
         self._agree(place)
-        made = self._buckets[index] = _Bucket(self.codec, place, own)
+        made = self._buckets[index] = Bucket(self.codec, place, own)
         return made
 
     def _name(self, parameter: torch.Tensor) -> str:
@@ -456,33 +272,6 @@ class CodecState:
                 f"rank {place.rank} has codec {text}, and another rank something else. Remedy: the same codec, seed "
                 "and model on every rank, and state_dicts of the same step"
             )
-
-    def _row(self, index: int, bucket: _Bucket) -> Row:
-        plain = 4 * bucket.place.count
-        encode_s, decode_s = (sum(getattr(each, name) for each in bucket.pieces) for name in ("encode_s", "decode_s"))
-        payload = sum(each.payload_bytes for each in bucket.pieces)
-        energy, lost = (sum(getattr(each, name) for each in bucket.encoders) for name in ("energy", "lost"))
-        saved_bits = 8 * max(0, plain - payload)
-        return Row(
-            bucket=index,
-            codec=str(self.codec),
-            elements=bucket.place.count,
-            float32_bytes=plain,
-            payload_bytes=payload,
-            nmse=lost / energy if energy else 0.0,
-            residual_norm=bucket.residual_norm,
-            encode_ms=encode_s * 1e3,
-            decode_ms=decode_s * 1e3,
-            break_even_bit_s=saved_bits / (encode_s + decode_s) if encode_s + decode_s else 0.0,
-            parts=[part for encoder in bucket.encoders for part in encoder.parts()],
-        )
-
-
-def _all_of(futures: Future[list[Future[Any]]], result: Result) -> Result:
-    """`result`, unless one of them has raised."""
-    for each in futures.value():
-        each.value()
-    return result
 
 
 def codec_hook(state: CodecState, bucket: c10d.GradBucket) -> Future[torch.Tensor]:

@@ -8,6 +8,9 @@ Rules
   backward pass yield the same weights, on every replica of HSDP as well.
 * Shards that `reshard_after_forward=int` has made hold decoded weights: they are gathered exactly, over a group of
   their own.
+* With `keep_codes` the codes of a forward pass stay until the group's reduction, and backward decodes them again in the
+  place of a second gather. The weights are those that forward computed with. Only a gather of forward is kept, and
+  only one of backward is answered from it: whoever changes weights in between and runs forward again gathers them anew.
 * A gather is under way when the call returns, whatever `async_op` says, and FSDP2 waits for it when it needs the
   weights: so its prefetching overlaps on the CPU, too. Decoding is done by the thread that waits.
 """
@@ -39,7 +42,7 @@ class Gathering(_Work):  # type: ignore[misc]
     """A gather that is under way; `wait` returns when the output holds the weights."""
 
     def __init__(self, work: Any, finish: Callable[[float], None]) -> None:
-        """`finish` gets the seconds that were waited."""
+        """`finish` gets the seconds that were waited. `work` None: the bytes are there."""
         super().__init__()
         self._work = work
         self._finish: Callable[[float], None] | None = finish
@@ -47,7 +50,8 @@ class Gathering(_Work):  # type: ignore[misc]
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """True, or raises what the collective raises."""
         started = time.perf_counter()
-        self._work.wait() if timeout <= NO_TIMEOUT else self._work.wait(timeout)
+        if self._work is not None:
+            self._work.wait() if timeout <= NO_TIMEOUT else self._work.wait(timeout)
         if self._finish is not None:
             finish, self._finish = self._finish, None
             with torch.no_grad():
@@ -56,15 +60,18 @@ class Gathering(_Work):  # type: ignore[misc]
 
     def is_completed(self) -> bool:
         """Whether the bytes are there."""
-        return bool(self._work.is_completed())
+        return self._work is None or bool(self._work.is_completed())
 
 
 class ShardGather(AllGather):
     """The `AllGather` of one group. `codec` None: exact, but under way when the call returns."""
 
-    def __init__(self, group: ShardGroup, codec: WeightCodec | None) -> None:
+    def __init__(self, group: ShardGroup, codec: WeightCodec | None, keep_codes: bool = False) -> None:
         self._group = group
         self._codec = codec
+        self._keep_codes = keep_codes
+        self._kept: torch.Tensor | None = None
+        """The codes of all ranks, from a gather of forward until the reduction."""
         self._random = None if codec is None else Randomness(codec.seed, group.number)
         self.step = 0
         """Reductions that the group has done: what the shifts are drawn by."""
@@ -94,12 +101,16 @@ class ShardGather(AllGather):
             return Gathering(work, self._waited)
         started = time.perf_counter()
         layout = self._group.layout(input_tensor.numel(), input_tensor.dtype)
-        encoded = self._encode(self._codec, input_tensor, layout)
-        gathered = torch.empty(group.size() * len(encoded), dtype=torch.uint8)
-        self.payload_bytes += len(encoded)
-        self.encode_s += time.perf_counter() - started
-        work = _all_gather(gathered, encoded, group=group, async_op=True)
-        codec = self._codec
+        codec, work = self._codec, None
+        if self._kept is not None and self._group.in_backward:
+            gathered = self._kept
+        else:
+            encoded = self._encode(codec, input_tensor, layout)
+            gathered = torch.empty(group.size() * len(encoded), dtype=torch.uint8)
+            self.payload_bytes += len(encoded)
+            self.encode_s += time.perf_counter() - started
+            work = _all_gather(gathered, encoded, group=group, async_op=True)
+            self._kept = gathered if self._keep_codes and self._group.gathers_again else None
 
         def finish(waited_s: float) -> None:
             self._waited(waited_s)
@@ -108,6 +119,11 @@ class ShardGather(AllGather):
             self.decode_s += time.perf_counter() - started
 
         return Gathering(work, finish)
+
+    def reduced(self) -> None:
+        """The group's reduction begins: its weights are about to change."""
+        self.step += 1
+        self._kept = None
 
     def _waited(self, waited_s: float) -> None:
         self.waited_s += waited_s
@@ -146,22 +162,21 @@ class ShardGather(AllGather):
         _, codes_at, count = _sizes(layout)
         host = output.detach() if output.device.type == "cpu" else torch.empty_like(output, device="cpu")
         of_ranks = host.view(torch.uint8).view(len(gathered), -1)
-        values = torch.empty(0 if _is_plain(layout) else count, dtype=torch.float32)
         for own, raw in zip(gathered, of_ranks, strict=True):
             codes: Bytes = own[codes_at:].numpy()
-            if _is_plain(layout):
-                codec.decode(codes, raw.view(torch.float32).numpy())
-                continue
-            codec.decode(codes, values.numpy())
             exact_at = at = 0
             for each in layout:
                 into = raw[each.bytes]
                 if not each.quantized:
                     into.copy_(own[exact_at : exact_at + len(into)])
                     exact_at += len(into)
-                else:
-                    into.copy_(values[at : at + each.count].to(each.dtype).view(torch.uint8))
-                    at += each.count
+                    continue
+                whole = each.dtype == torch.float32 and into.storage_offset() % each.dtype.itemsize == 0
+                values = into.view(torch.float32) if whole else torch.empty(each.count, dtype=torch.float32)
+                codec.decode(codes, values.numpy(), first=at, count=count)
+                if not whole:
+                    into.copy_(values.to(each.dtype).view(torch.uint8))
+                at += each.count
         if host.device != output.device:
             output.copy_(host)
 

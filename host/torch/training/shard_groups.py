@@ -21,7 +21,7 @@ from torch import nn
 from torch.distributed import ReduceOp
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
-from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, HSDPMeshInfo
+from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, HSDPMeshInfo, TrainingState
 from torch.nn.parallel import DistributedDataParallel
 
 from fanin.errors import ConfigurationError, UnsupportedError
@@ -112,6 +112,23 @@ class ShardGroup:
         """Torch's own moves again."""
         self.module.set_custom_all_gather(DefaultAllGather())
         self.module.set_custom_reduce_scatter(DefaultReduceScatter())
+
+    @property
+    def in_backward(self) -> bool:
+        """Whether the gather that is asked for now is backward's, or a prefetch for it."""
+        return bool(self._own._training_state == TrainingState.PRE_BACKWARD)
+
+    @property
+    def gathers_again(self) -> bool:
+        """Whether backward will gather over the same ranks what the forward pass that runs now gathers."""
+        own = self._own
+        return bool(
+            own._training_state
+            == TrainingState.FORWARD  # whether gradients are on is not known here: FSDP2 turns them off
+            and own.unshard_in_backward
+            and own._reshard_after_forward
+            and not own._use_post_forward_mesh
+        )
 
     def is_secondary(self, group: Any) -> bool:
         """Whether a gather over `group` is of the shards that `reshard_after_forward=int` has made."""

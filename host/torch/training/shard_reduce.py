@@ -37,6 +37,9 @@ from fanin.host.torch.training.shard_groups import QUANTIZED, ShardGroup
 MAX_LATE = 2
 """Reductions that are under way while backward goes on: one that travels, and one that waits for its turn."""
 
+SAMPLE_ELEMENTS, SAMPLED_OF = 1024, 16
+"""Of what a reduction lost, blocks of so many elements are looked at, one in so many."""
+
 
 class Late:
     """The reductions of a model that are under way, oldest first."""
@@ -62,9 +65,12 @@ class Late:
 class Flight:
     """One reduction under way."""
 
-    def __init__(self, work: FaninWork, reduce: ShardReduce, residual: torch.Tensor | None, energy: float) -> None:
+    def __init__(
+        self, work: FaninWork, reduce: ShardReduce, residual: torch.Tensor | None, energy: float, step: int
+    ) -> None:
+        """`energy`: of the contribution's sample in this step."""
         self._work: FaninWork | None = work
-        self._reduce, self._residual, self._energy = reduce, residual, energy
+        self._reduce, self._residual, self._energy, self._step = reduce, residual, energy, step
 
     def finish(self) -> None:
         """Wait for it, unless that is done."""
@@ -74,7 +80,8 @@ class Flight:
         self._work.wait()
         self._work = None  # and with it the unsharded gradients
         self._reduce.waited_s += time.perf_counter() - started
-        self._reduce.loss = Loss(self._energy, 0.0 if self._residual is None else _energy(self._residual))
+        lost = 0.0 if self._residual is None else _energy(_sampled(self._residual, self._step))
+        self._reduce.loss = Loss(self._energy, lost)
 
 
 class ShardReduce(ReduceScatter):
@@ -92,6 +99,7 @@ class ShardReduce(ReduceScatter):
         self.payload_bytes = self.plain_bytes = 0
         """Of the last step: words of contributions, and what float32 would take."""
         self.loss = Loss()
+        """Of a sample of the elements, another one in each step."""
         self.waited_s = 0.0
 
     def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -113,16 +121,17 @@ class ShardReduce(ReduceScatter):
                 "fanin's. Remedy: init_process_group('fanin'), or no separate group"
             )
         op = op if type(op) is ReduceOp else ReduceOp(op)
-        self._gather.step += 1
+        self._gather.reduced()
         lanes = None if self._codec is None else self._codec.bits
         residual = self._residual(input_tensor.numel())
         factor = float(op.factor) if op.op == ReduceOp.PREMUL_SUM else 1.0
-        energy = 0.0 if residual is None else _energy(input_tensor, factor, residual)
+        step = self._gather.step
+        energy = 0.0 if residual is None else _energy(_sampled(input_tensor, step), factor, _sampled(residual, step))
         self.plain_bytes = 4 * input_tensor.numel()
         self.payload_bytes = _payload(group, input_tensor, lanes)
         self.waited_s = 0.0
         work = group.reduce_scatter_lanes(output_tensor, input_tensor, op=op, lanes=lanes, residual=residual)
-        flight = Flight(work, self, residual, energy)
+        flight = Flight(work, self, residual, energy, step)
         if self._group.may_be_late(output_tensor, op):
             self._late.add(flight)
             return None
@@ -158,13 +167,24 @@ class ShardReduce(ReduceScatter):
         return float(sum(_energy(each) for each in (self.owed, self.owed_by_replicas) if each is not None) ** 0.5)
 
 
+def _sampled(x: torch.Tensor, step: int) -> torch.Tensor:
+    """One of SAMPLED_OF blocks of x, another one in each step, for what only people read: a pass over all of the
+    unsharded gradients, and one over the residual, would take as long as their words do."""
+    x = x.detach().reshape(-1)
+    blocks = x.numel() // (SAMPLED_OF * SAMPLE_ELEMENTS)
+    if not blocks:
+        return x
+    return x[: blocks * SAMPLED_OF * SAMPLE_ELEMENTS].view(blocks, SAMPLED_OF, SAMPLE_ELEMENTS)[:, step % SAMPLED_OF]
+
+
 def _energy(x: torch.Tensor, factor: float = 1.0, residual: torch.Tensor | None = None) -> float:
-    """Squared norm of x * factor + residual, without a copy of float32 on the host; 0 if it is not finite."""
-    x = x.detach().reshape(-1).to("cpu", torch.float32)
-    total = factor * factor * float(torch.dot(x, x))
+    """Squared norm of x * factor + residual; 0 if it is not finite."""
+    values = x.to("cpu", torch.float32)
     if residual is not None:
-        total += 2 * factor * float(torch.dot(x, residual)) + float(torch.dot(residual, residual))
-    return max(0.0, total) if total - total == 0 else 0.0
+        values = torch.add(residual, values, alpha=factor)
+    values = values.reshape(-1)
+    total = float(torch.dot(values, values))
+    return total if total - total == 0 else 0.0
 
 
 def _payload(group: FaninProcessGroup, tensor: torch.Tensor, lanes: int | None) -> int:

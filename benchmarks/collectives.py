@@ -1,0 +1,187 @@
+"""`fanin bench collectives`: broadcast, all_gather, reduce_scatter and reduce over fanin and over gloo, in one run.
+
+Over links of a stated rate (namespaces, root), or on this machine alone. Every rival takes its turn in every sample, on
+the same ranks, each call after a barrier over gloo; a sample is the mean of its calls as the slowest rank saw it, and
+results are checked. The ideal is what the busiest link alone needs, headers and all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections import defaultdict
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.filesize import decimal
+
+from fanin import files
+from fanin.benchmarks.ideal import tensor_bytes
+from fanin.benchmarks.linked_job import linked_job, slowest
+from fanin.benchmarks.rivals import Rival
+from fanin.emulation.announced import announced, reports_of
+from fanin.emulation.figures import FigureTable
+from fanin.emulation.network.switch_place import SwitchPlace
+from fanin.emulation.network.topology import Link
+from fanin.errors import ConfigurationError, FaninError
+from fanin.options import Options
+
+WORKER = "fanin.benchmarks.collectives_worker"
+COLLECTIVES = ("broadcast", "all_gather", "reduce_scatter", "reduce")
+SUMS = ("reduce_scatter", "reduce")
+WEIGHTS_ERROR = 2.0**-7
+"""Of weights in 8 bits, relative to the largest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to measure."""
+
+    workers: int
+    """Hosts, of one rank each."""
+    link: Link | None
+    """Of every host; None: all ranks on this machine, without links."""
+    switch_at: SwitchPlace
+    collectives: tuple[str, ...]
+    sizes: tuple[int, ...]
+    """Bytes of float32: of the tensor that all have in the end, or that is reduced; rounded down to equal parts."""
+    lanes: tuple[int | str, ...]
+    samples: int
+
+    def __post_init__(self) -> None:
+        if not self.collectives or not set(self.collectives) <= set(COLLECTIVES):
+            raise ConfigurationError(
+                f"collectives = {','.join(self.collectives)!r}; name some of {', '.join(COLLECTIVES)}"
+            )
+        if not self.sizes or min(self.sizes) < 4 * self.workers:
+            raise ConfigurationError(f"bytes = {self.sizes}; must be at least {4 * self.workers}, a float32 per worker")
+        for lanes in self.lanes:
+            Options(lanes=lanes)
+
+    @property
+    def rivals(self) -> list[Rival]:
+        """gloo, and fanin with each of the lanes."""
+        return [Rival("gloo"), *(Rival("fanin", lanes) for lanes in self.lanes)]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One collective over one rival, as in the JSON file."""
+
+    collective: str
+    bytes: int
+    rival: str
+    workers: int
+    rate_bit_s: float | None
+    switch_at: str
+    median_s: float
+    """Of the samples, each the slowest rank's."""
+    fastest_s: float
+    to_gloo: float
+    """gloo's time / this one's."""
+    ideal_s: float | None
+    """What the busiest link needs; None for gloo, and without links."""
+    max_error: float
+    """Relative to the largest value of the result."""
+    processor: float | None
+    """How busy this machine's processors were, 0..1."""
+
+
+def bench(plan: Plan, *, json_file: Path | None, console: Console) -> list[Row]:
+    """Measure, check, print a table; write a JSON list of rows. FaninError where a result is wrong."""
+    whole = 4 * plan.workers
+    arguments = ["--collectives", ",".join(plan.collectives), "--samples", str(plan.samples)]
+    arguments += ["--rivals", ",".join(rival.label for rival in plan.rivals)]
+    arguments += ["--sizes", ",".join(str(size // whole * whole) for size in plan.sizes)]
+    reports: dict[tuple[int, str], dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    with ExitStack() as stack:
+        job = linked_job(stack, plan.workers, plan.link, WORKER, arguments, switch_at=plan.switch_at)
+        tell = stack.enter_context(announced(console, f"{plan.workers} workers, collectives"))
+        stack.enter_context(job)
+        for _, record in reports_of(job, tell):
+            reports[record["bytes"], record["collective"]][record["rival"]].append(record)
+    rows = [_row(plan, rival, of_rivals) for of_rivals in reports.values() for rival in plan.rivals]
+    console.print(table_of(plan, rows))
+    if json_file:
+        files.write(json_file, json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n", "the figures")
+    return rows
+
+
+def _row(plan: Plan, rival: Rival, of_rivals: dict[str, list[dict[str, Any]]]) -> Row:
+    records = of_rivals[rival.label]
+    collective: str = records[0]["collective"]
+    error = max(record["max_error"] for record in records)
+    narrow = rival.backend == "fanin" and rival.lanes != 32
+    tolerated = rival.tolerated_error(plan.workers) if collective in SUMS else 0.0
+    if collective == "all_gather" and narrow:
+        tolerated = WEIGHTS_ERROR
+    if not error <= tolerated:
+        raise FaninError(
+            f"{collective}, {rival.label}: an error of {error:.3g} where at most {tolerated:.3g} is explained"
+        )
+    seconds = slowest(records)
+    return Row(
+        collective=collective,
+        bytes=records[0]["bytes"],
+        rival=rival.label,
+        workers=plan.workers,
+        rate_bit_s=None if plan.link is None else plan.link.rate_bit_s,
+        switch_at=str(plan.switch_at),
+        median_s=statistics.median(seconds),
+        fastest_s=min(seconds),
+        to_gloo=statistics.median(slowest(of_rivals["gloo"])) / statistics.median(seconds),
+        ideal_s=ideal_s(plan, rival, collective, records[0]["moved_bytes"]),
+        max_error=error,
+        processor=next((record["processor"] for record in records if record["processor"] is not None), None),
+    )
+
+
+def ideal_s(plan: Plan, rival: Rival, collective: str, moved_bytes: int) -> float | None:
+    """Seconds that the busiest link is busy in its busier direction. None for gloo, spare switches, and without a rate.
+
+    `moved_bytes`: of all encoded weights, or of float32.
+    """
+    if plan.link is None or plan.link.rate_bit_s is None or rival.backend != "fanin" or plan.switch_at.spares:
+        return None
+    packed = rival if collective in SUMS else Rival("fanin", 32)  # bytes as they are
+    wire_bytes = tensor_bytes(plan.link, packed, plan.workers, moved_bytes)
+    return copies(plan.switch_at, collective, plan.workers) * wire_bytes * 8 / plan.link.rate_bit_s
+
+
+def copies(switch_at: SwitchPlace, collective: str, hosts: int) -> float:
+    """Tensors that the busiest link carries in its busier direction; every host has a rank, and rank 0 is the root."""
+    others = hosts - 1
+    if switch_at.on_hosts:  # a host's shard has the part that its own rank keeps or owns
+        return others / hosts * (1 if collective in ("all_gather", "reduce_scatter") else 2)
+    if switch_at.kind == "rank0":
+        return others * (others / hosts if collective == "all_gather" else 1)
+    return others / hosts if collective == "all_gather" else 1.0
+
+
+def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
+    """For people."""
+    where = "on this machine"
+    if plan.link is not None and plan.link.rate_bit_s is not None:
+        where = f"links of {plan.link.rate_bit_s / 1e6:g} Mbit/s, switch: {plan.switch_at.in_words}"
+    headings = ("what", "size", "backend", "median ms", "fastest", "to gloo", "of ideal", "processors")
+    table = FigureTable(f"{plan.workers} workers, {where}", headings, left=("what", "backend"))
+    for row in rows:
+        table.add(
+            row.collective,
+            decimal(row.bytes),
+            row.rival,
+            f"{row.median_s * 1e3:.4g}",
+            f"{row.fastest_s * 1e3:.4g}",
+            f"{row.to_gloo:.2f}",
+            "" if row.ideal_s is None else f"{row.ideal_s / row.median_s:.2f}",
+            "" if row.processor is None else f"{row.processor:.0%}",
+        )
+    table.caption = (
+        f"{plan.samples} samples each, interleaved, each call after a barrier; of ideal: what the busiest link alone "
+        "needs, headers and all, by the time; all_gather with narrow lanes: weights in 8 bits, encoding included"
+    )
+    return table

@@ -1,0 +1,184 @@
+"""One rank of the benchmark of collectives: times each over every rival in turn, and checks every result."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+
+from fanin.benchmarks.allreduce_worker import COLLECTIVE_TIMEOUT, MAX_CALLS, SAMPLE_TARGET_S, contribution
+from fanin.benchmarks.processor import ProcessorMeter
+from fanin.benchmarks.rivals import Rival
+from fanin.host.codecs import make_weights
+from fanin.host.codecs.philox import Randomness
+
+ROOT = 0
+WARM_UP_CALLS = 2
+WEIGHTS = "8"
+"""How weights are encoded that an all_gather moves where lanes have 8 bits: as `shard_codecs` does."""
+
+
+class Given:
+    """What the ranks put in, and what must come out. `size`: bytes of float32, a multiple of 4 times the ranks."""
+
+    def __init__(self, size: int) -> None:
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        self.total = torch.zeros(size // 4, dtype=torch.float64)
+        parts = []
+        for each in range(ranks):
+            tensor = contribution(each, size // 4)
+            self.total += tensor
+            parts.append(tensor.chunk(ranks)[each].clone())
+            if each == ROOT:
+                self.root = tensor
+            if each == rank:
+                self.own = tensor
+        self.part, self.gathered = parts[rank], torch.cat(parts)
+
+
+class Trial:
+    """One collective over one rival."""
+
+    def __init__(self, collective: str, rival: Rival, group: dist.ProcessGroup, given: Given) -> None:
+        self.collective, self.rival, self.group = collective, rival, group
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+        self.given, self.own, self.part = given, given.own, given.part
+        self.whole, self.kept = torch.empty_like(self.own), torch.empty_like(self.part)
+        narrow = rival.backend == "fanin" and rival.lanes != 32
+        self.weights = make_weights(WEIGHTS) if collective == "all_gather" and narrow else None
+        if self.weights is not None:
+            self.encoded = torch.empty(self.weights.encoded_bytes(len(self.part)), dtype=torch.uint8)
+            self.gathered = torch.empty(self.ranks * len(self.encoded), dtype=torch.uint8)
+        self.call: Callable[[], object] = getattr(self, f"_{collective}")
+        self.seconds: list[float] = []
+        self.max_error = 0.0
+        self.processor = ProcessorMeter()
+        self.calls = self._calls()
+
+    def _broadcast(self) -> None:
+        dist.broadcast(self.whole, ROOT, group=self.group)
+
+    def _reduce(self) -> None:
+        dist.reduce(self.whole, ROOT, group=self.group)
+
+    def _all_gather(self) -> None:
+        if self.weights is None:
+            dist.all_gather_into_tensor(self.whole, self.part, group=self.group)
+            return
+        self.weights.encode(self.part.numpy(), self.encoded.numpy(), Randomness(0, 0), 0, self.rank)
+        dist.all_gather_into_tensor(self.gathered, self.encoded, group=self.group)
+        for encoded, part in zip(self.gathered.chunk(self.ranks), self.whole.chunk(self.ranks), strict=True):
+            self.weights.decode(encoded.numpy(), part.numpy())
+
+    def _reduce_scatter(self) -> None:
+        dist.reduce_scatter_tensor(self.kept, self.own, group=self.group)
+
+    def _prepare(self) -> None:
+        """What the call overwrites is as it was."""
+        if self.collective == "reduce" or (self.collective == "broadcast" and self.rank == ROOT):
+            self.whole.copy_(self.own)
+
+    def _timed(self) -> float:
+        self._prepare()
+        dist.barrier()
+        started = time.perf_counter()
+        self.call()
+        return time.perf_counter() - started
+
+    def _calls(self) -> int:
+        """Of a sample: rank 0 says how many, by how long the last one took it."""
+        took = [self._timed() for _ in range(WARM_UP_CALLS)][-1]
+        calls = torch.tensor(min(MAX_CALLS, max(1, int(SAMPLE_TARGET_S / took))))
+        dist.broadcast(calls, 0)
+        return int(calls)
+
+    def sample(self) -> None:
+        """Time some calls, each after a barrier over gloo, and check the last one's result."""
+        self.processor.start()
+        self.seconds.append(sum(self._timed() for _ in range(self.calls)) / self.calls)
+        self.processor.stop()
+        dist.barrier()  # who is done first must not take the cores for checking while others measure
+        self.max_error = max(self.max_error, self._error())
+
+    def _error(self) -> float:
+        """Of this rank's result, relative to the largest contribution of any rank; infinite where it is not finite."""
+        if self.collective == "reduce" and self.rank != ROOT:
+            return 0.0
+        found, expected = {
+            "broadcast": (self.whole, self.given.root),
+            "all_gather": (self.whole, self.given.gathered),
+            "reduce": (self.whole, self.given.total),
+            "reduce_scatter": (self.kept, self.given.total.chunk(self.ranks)[self.rank]),
+        }[self.collective]
+        error = float((found - expected).abs().max()) / float(expected.abs().max())
+        return error if error == error else float("inf")
+
+
+@dataclass(slots=True)
+class Groups:
+    """A process group for each rival."""
+
+    made: dict[Rival, dist.ProcessGroup] = field(default_factory=dict)
+
+    def of(self, rival: Rival) -> dist.ProcessGroup:
+        """The rival's, made at the first time."""
+        if rival not in self.made:
+            options = rival.options(dist.get_rank(), os.environ) if rival.backend == "fanin" else None
+            self.made[rival] = dist.new_group(backend=rival.backend, timeout=COLLECTIVE_TIMEOUT, pg_options=options)
+        return self.made[rival]
+
+
+def trials(
+    groups: Groups, collective: str, rivals: list[Rival], size: int, given: Given, samples: int
+) -> Iterator[dict[str, object]]:
+    """All rivals' samples of one collective in turn; a report for each at the end."""
+    measured = [Trial(collective, rival, groups.of(rival), given) for rival in rivals]
+    for number in range(samples):
+        for one in measured:
+            one.sample()
+        yield {"progress": f"{collective} of {size:,} bytes: sample {number + 1} of {samples}"}
+    for one in measured:
+        yield {
+            "collective": collective,
+            "bytes": size,
+            "rival": one.rival.label,
+            "seconds": one.seconds,
+            "max_error": one.max_error,
+            "moved_bytes": size if one.weights is None else len(one.gathered),
+            "processor": one.processor.share,
+        }
+
+
+def run(collectives: list[str], rivals: list[Rival], sizes: list[int], samples: int) -> None:
+    """What the command line asks for."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
+    groups = Groups()
+    for size in sizes:
+        given = Given(size)
+        for collective in collectives:
+            for line in trials(groups, collective, rivals, size, given, samples):
+                if "progress" not in line or dist.get_rank() == 0:
+                    print(json.dumps(line), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("--collectives", "--rivals", "--sizes"):
+        parser.add_argument(name, required=True, help="separated by commas")
+    parser.add_argument("--samples", type=int, required=True)
+    arguments = parser.parse_args()
+    run(
+        arguments.collectives.split(","),
+        [Rival.parse(label) for label in arguments.rivals.split(",")],
+        [int(size) for size in arguments.sizes.split(",")],
+        arguments.samples,
+    )

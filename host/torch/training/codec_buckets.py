@@ -1,0 +1,117 @@
+"""A bucket of DDP's gradients: its encoders, what they owe, and what its last step cost."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fanin.host.codecs.codec import Codec, Encoder, Part, Place
+
+PIECE = 1 << 20
+"""Elements of a large bucket that are encoded while those before them travel, where the codec allows it."""
+
+
+@dataclass(slots=True)
+class Row:
+    """What `CodecState.statement` says of one bucket, of its last step."""
+
+    bucket: int
+    codec: str
+    elements: int
+    float32_bytes: int
+    payload_bytes: int
+    """In words of contributions, without headers: what this rank sent, and about what it received."""
+    nmse: float
+    """Share of this rank's contribution (residual included) that encoding lost."""
+    residual_norm: float
+    encode_ms: float
+    """In the codec's own arithmetic before sums, and after them."""
+    decode_ms: float
+    break_even_bit_s: float
+    """The link rate above which the codec's arithmetic takes longer than the bytes that it saves; 0: it saves none."""
+    parts: list[Part]
+    """Its parameters by account, where the codec has several: of `by_layer` and `adaptive`."""
+
+
+class Piece:
+    """Elements of a bucket that go through one encoder, and what their last step cost."""
+
+    def __init__(self, encoder: Encoder, span: slice) -> None:
+        self.encoder = encoder
+        self.span = span
+        self.payload_bytes = 0
+        self.encode_s = self.decode_s = 0.0
+
+
+class Bucket:
+    """One bucket's encoders: one, or one for each piece of PIECE elements."""
+
+    def __init__(self, codec: Codec, place: Place, parameters: tuple[int, ...]) -> None:
+        self.codec = codec
+        self.parameters = parameters
+        self.place = place
+        self.single_stage = codec.single_stage_at(place)
+        count = place.count
+        if codec.piecewise and self.single_stage and count > PIECE:
+            ends = [*range(0, count, PIECE), count]
+            self.pieces = [
+                Piece(codec.encoder(place.part(number, [(end - first,)])), slice(first, end))
+                for number, (first, end) in enumerate(itertools.pairwise(ends))
+            ]
+        else:
+            self.pieces = [Piece(codec.encoder(place), slice(0, count))]
+
+    @property
+    def encoders(self) -> list[Encoder]:
+        """Of all pieces."""
+        return [each.encoder for each in self.pieces]
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Everything that later steps depend on."""
+        if len(self.pieces) == 1:
+            return {name: torch.from_numpy(array) for name, array in self.encoders[0].state().items()}
+        return {
+            f"{number}/{name}": torch.from_numpy(array)
+            for number, encoder in enumerate(self.encoders)
+            for name, array in encoder.state().items()
+        }
+
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        """Take over what `state` returned."""
+        arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in state.items()}
+        if len(self.pieces) == 1:
+            self.encoders[0].load(arrays)
+            return
+        for number, encoder in enumerate(self.encoders):
+            prefix = f"{number}/"
+            encoder.load({name.removeprefix(prefix): each for name, each in arrays.items() if name.startswith(prefix)})
+
+    @property
+    def residual_norm(self) -> float:
+        """Euclidean norm of what is still owed."""
+        return float(np.sqrt(sum(encoder.residual_norm**2 for encoder in self.encoders)))
+
+    def row(self) -> Row:
+        """What the last step cost and lost."""
+        plain = 4 * self.place.count
+        encode_s, decode_s = (sum(getattr(each, name) for each in self.pieces) for name in ("encode_s", "decode_s"))
+        payload = sum(each.payload_bytes for each in self.pieces)
+        energy, lost = (sum(getattr(each, name) for each in self.encoders) for name in ("energy", "lost"))
+        saved_bits = 8 * max(0, plain - payload)
+        return Row(
+            bucket=self.place.bucket,
+            codec=str(self.codec),
+            elements=self.place.count,
+            float32_bytes=plain,
+            payload_bytes=payload,
+            nmse=lost / energy if energy else 0.0,
+            residual_norm=self.residual_norm,
+            encode_ms=encode_s * 1e3,
+            decode_ms=decode_s * 1e3,
+            break_even_bit_s=saved_bits / (encode_s + decode_s) if encode_s + decode_s else 0.0,
+            parts=[part for encoder in self.encoders for part in encoder.parts()],
+        )

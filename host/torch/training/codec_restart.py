@@ -1,0 +1,95 @@
+"""The first step after a codec's state was loaded, in the buckets that the state is of.
+
+A state is of the buckets that DDP had when it was taken, and DDP begins again with other ones. So gradients of the
+first step wait for the last bucket, and go through the encoders that were loaded, in the buckets that those are of.
+From the second step on DDP has these buckets itself.
+"""
+
+# No `from __future__ import annotations`: DDP compares a hook's annotations with classes.
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._C import _distributed_c10d as c10d
+from torch.futures import Future
+
+
+@dataclass(slots=True)
+class Held:
+    """A bucket that waits for the last one."""
+
+    index: int
+    buffer: torch.Tensor
+    gradients: list[torch.Tensor]
+    parameters: list[torch.Tensor]
+    future: Future[torch.Tensor]
+
+
+@dataclass(slots=True)
+class Regrouped:
+    """A bucket of the state, or of DDP's where the state is of other parameters."""
+
+    index: int
+    flat: torch.Tensor
+    """Its elements."""
+    parameters: list[torch.Tensor]
+    views: list[torch.Tensor]
+    """The gradients that the elements go back to; none where `flat` are these."""
+    state: dict[str, torch.Tensor] | None
+    """What its encoders have to load."""
+
+    def hand_out(self) -> None:
+        """The elements to the gradients."""
+        if self.views:
+            for view, part in zip(self.views, self.flat.split([view.numel() for view in self.views]), strict=True):
+                view.copy_(part.view_as(view))
+
+
+class Restart:
+    """Gradients that wait, and the state that was loaded."""
+
+    def __init__(self, loaded: dict[int, dict[str, Any]]) -> None:
+        self._loaded = loaded
+        self._held: list[Held] = []
+
+    def hold(self, bucket: c10d.GradBucket) -> Future[torch.Tensor]:
+        """Keep a bucket; its future is done by `finish`."""
+        if bucket.index() == 0:
+            self._held = []
+        held = Held(bucket.index(), bucket.buffer(), bucket.gradients(), bucket.parameters(), Future())
+        self._held.append(held)
+        return held.future
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        """Of all buckets that wait, in DDP's order."""
+        return [parameter for each in self._held for parameter in each.parameters]
+
+    def regrouped(self, numbers: Mapping[int, int]) -> tuple[list[Regrouped], bool]:
+        """The state's buckets, and True; or the buckets that wait and False, where its parameters are others.
+
+        `numbers`: of each parameter by its id, as the state knows it.
+        """
+        parameters, gradients = self.parameters, [gradient for each in self._held for gradient in each.gradients]
+        by_number = {numbers[id(each)]: place for place, each in enumerate(parameters)}
+        saved = {
+            number: shape
+            for each in self._loaded.values()
+            for number, shape in zip(each["parameters"], each["shapes"], strict=True)
+        }
+        if saved != {number: list(parameters[place].shape) for number, place in by_number.items()}:
+            return [Regrouped(each.index, each.buffer, each.parameters, [], None) for each in self._held], False
+        found = []
+        for index, each in sorted(self._loaded.items()):
+            here = [by_number[number] for number in each["parameters"]]
+            views = [gradients[place] for place in here]
+            flat = torch.cat([view.reshape(-1) for view in views])
+            found.append(Regrouped(index, flat, [parameters[place] for place in here], views, each["state"]))
+        return found, True
+
+    def finish(self) -> None:
+        """The gradients are there: tell DDP."""
+        for each in self._held:
+            each.future.set_result(each.buffer)
