@@ -2,7 +2,8 @@
 `p4/shared/constants.p4`.
 
 The Python modules are the source: offsets, kinds, flags, reasons and limits of fanin.protocol.wire, the liveness times
-of fanin.protocol.job, the retransmission timer of fanin.protocol.timers, the window and pace of fanin.protocol.pace.
+of fanin.protocol.job, the retransmission timer of fanin.protocol.timers, the window and pace of fanin.protocol.pace,
+the values of fanin.protocol.ecn.
 Nobody copies a number by hand;
 tests/wire/test_constants.py fails when a committed file and the modules drift apart.
 """
@@ -14,7 +15,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from fanin.protocol import job, pace, timers, wire
+from fanin.protocol import ecn, job, pace, timers, wire
 
 ENUM_TYPES: dict[type[enum.IntEnum], str] = {wire.Kind: "std::uint8_t", wire.Reason: "std::uint16_t"}
 """Enumerations that are shared, with their width on the wire (a Reason travels in the contributors field)."""
@@ -48,7 +49,8 @@ def shared_constants(module: ModuleType) -> dict[str, int | float]:
 def cpp_header() -> str:
     """The text of native/wire_constants.hpp."""
     parts = [
-        "// By `python -m fanin.constants native/wire_constants.hpp`, from fanin/protocol/{wire,job,timers,pace}.py.",
+        "// By `python -m fanin.constants native/wire_constants.hpp`, "
+        "from fanin/protocol/{wire,job,timers,pace,ecn}.py.",
         "#pragma once",
         "",
         "#include <array>",
@@ -57,7 +59,7 @@ def cpp_header() -> str:
         "",
         "namespace fanin {",
     ]
-    for module in (wire, job, timers, pace):
+    for module in (wire, job, timers, pace, ecn):
         parts += ["", f"// {module.__name__}"]
         parts += [_cpp_constant(name, value) for name, value in shared_constants(module).items()]
     parts += ["", "// Bits of the flags field."]

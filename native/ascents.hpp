@@ -85,7 +85,7 @@ class Ascents {
   }
 
   // The result of the slot's open round has come: to all leaves, or `answered` because this one asked again.
-  void came(std::uint32_t slot, double now, bool answered) {
+  void came(std::uint32_t slot, double now, bool answered, bool marked = false) {
     std::erase_if(again_, [slot](const Again& each) { return each.slot == slot; });
     const Round round = rounds_of_[slot];
     if (round.place == Place::waiting) {
@@ -95,6 +95,7 @@ class Ascents {
     rounds_of_[slot] = {};
     if (round.place != Place::under_way) return;
     const std::uint64_t order = recovery_.order(slot);
+    if (marked) congestion_.marked(order, recovery_.next_order());
     if (answered) {
       recovery_.repetition_was(true);
       congestion_.lost(order, recovery_.next_order());

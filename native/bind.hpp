@@ -5,10 +5,14 @@
 
 #include <cstring>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "job.hpp"
 #include "packet.hpp"
 #include "reduction.hpp"
+#include "sinks.hpp"
 
 namespace fanin {
 
@@ -27,6 +31,21 @@ inline DataKey data_key_from_python(const pybind11::handle& given) {
   std::memcpy(&key.low, bytes.data(), sizeof key.low);
   std::memcpy(&key.high, bytes.data() + sizeof key.low, sizeof key.high);
   return key;
+}
+
+// Whether it is a fanin.protocol.ecn.Marked. Most are bytes and nothing more, which is quick to see.
+inline bool is_marked(const pybind11::handle& datagram) {
+  return PyBytes_CheckExact(datagram.ptr()) == 0 && pybind11::getattr(datagram, "marked", pybind11::bool_(false)).cast<bool>();
+}
+
+// What came in at once; the bytes live as long as `datagrams`.
+inline std::vector<Arrival> arrivals_of(const std::vector<std::pair<pybind11::bytes, Address>>& datagrams) {
+  std::vector<Arrival> arrivals;
+  for (const auto& [data, source] : datagrams) {
+    const std::string_view bytes = data;
+    arrivals.push_back({{reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}, source});
+  }
+  return arrivals;
 }
 
 inline JobSpec job_from_python(const pybind11::handle& spec) {

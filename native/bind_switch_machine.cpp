@@ -1,10 +1,15 @@
+#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <cstdlib>
+#include <memory>
+#include <new>
 #include <utility>
 #include <vector>
 
 #include "bind.hpp"
 #include "bind_events.hpp"
+#include "slot_ring.hpp"
 #include "switch_machine.hpp"
 
 namespace py = pybind11;
@@ -80,12 +85,37 @@ void bind_switch_machine(py::module_& module) {
       .def("job_counters",
            [](const SwitchMachine& self, std::uint16_t job) { return to_python(self.job_counters(job)); },
            py::arg("job"))
+      // As a carrier that shares memory with its workers gives it: what lies in `lasting` may wait there.
+      .def("use_memory",
+           [](SwitchMachine& self, const py::object& spec, const py::array_t<std::uint8_t, py::array::c_style>& lasting) {
+             const JobSpec job = job_from_python(spec);
+             std::shared_ptr<std::uint8_t> images(
+                 static_cast<std::uint8_t*>(std::aligned_alloc(CACHE_LINE_BYTES, SlotRing::image_bytes(job))), std::free);
+             if (images == nullptr) throw std::bad_alloc();
+             self.use_images(job.job, std::move(images), {lasting.data(), static_cast<std::size_t>(lasting.nbytes())});
+           },
+           py::arg("spec"), py::arg("lasting").noconvert(), py::keep_alive<1, 3>())
+      .def("waits_in",
+           [](const SwitchMachine& self, std::uint16_t job, const py::array_t<std::uint8_t, py::array::c_style>& memory) {
+             return self.waits_in(job, {memory.data(), static_cast<std::size_t>(memory.nbytes())});
+           },
+           py::arg("job"), py::arg("memory").noconvert())
+      .def("let_go",
+           [](SwitchMachine& self, std::uint16_t job, const py::array_t<std::uint8_t, py::array::c_style>& memory) {
+             self.let_go(job, {memory.data(), static_cast<std::size_t>(memory.nbytes())});
+           },
+           py::arg("job"), py::arg("memory").noconvert())
       .def("receive_datagram",
            [](SwitchMachine& self, const py::buffer& data, Address source, double now) {
              const py::buffer_info info = data.request();
-             self.receive_datagram(bytes_of(info), source, now);
+             self.receive_datagram(bytes_of(info), source, now, is_marked(data));
            },
            py::arg("data"), py::arg("source"), py::arg("now"))
+      .def("receive_datagrams",
+           [](SwitchMachine& self, const std::vector<std::pair<py::bytes, Address>>& datagrams, double now) {
+             self.receive_datagrams(arrivals_of(datagrams), now);
+           },
+           py::arg("datagrams"), py::arg("now"))
       .def("datagrams_to_send",
            [](SwitchMachine& self, double now) {
              ListSink sink;

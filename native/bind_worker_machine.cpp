@@ -62,7 +62,11 @@ class BoundWorkerMachine {
   void receive_datagram(const py::buffer& data, Address source, double now) {
     const py::buffer_info view = data.request();
     machine_.receive_datagram({static_cast<const std::uint8_t*>(view.ptr), static_cast<std::size_t>(view.size)}, source,
-                              now);
+                              now, is_marked(data));
+  }
+
+  void receive_datagrams(const std::vector<std::pair<py::bytes, Address>>& datagrams, double now) {
+    machine_.receive_datagrams(arrivals_of(datagrams), now);
   }
 
   py::list datagrams_to_send(double now) {
@@ -99,6 +103,7 @@ class BoundWorkerMachine {
     result["losses"] = counters.losses;
     result["spurious"] = counters.spurious;
     result["paced"] = counters.paced;
+    result["marks"] = counters.marks;
     result["cuts"] = counters.cuts;
     result["window"] = counters.window;
     result["srtt_us"] = counters.srtt_us;
@@ -128,6 +133,7 @@ void bind_worker_machine(py::module_& module) {
       .def("leave", [](Bound& self, double now) { self.machine().leave(now); }, py::arg("now"))
       .def("begin", [](Bound& self, std::uint32_t base) { self.machine().begin(base); }, py::arg("base"))
       .def("receive_datagram", &Bound::receive_datagram, py::arg("data"), py::arg("source"), py::arg("now"))
+      .def("receive_datagrams", &Bound::receive_datagrams, py::arg("datagrams"), py::arg("now"))
       .def("datagrams_to_send", &Bound::datagrams_to_send, py::arg("now"))
       .def("next_timer", [](Bound& self) { return self.machine().next_timer(); })
       .def("handle_timer", [](Bound& self, double now) { self.machine().handle_timer(now); }, py::arg("now"))

@@ -20,8 +20,10 @@
 
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -47,12 +49,6 @@ inline void add_counters(CarrierCounters& total, const CarrierCounters& more) {
   for (std::size_t i = 0; i < total.size(); ++i) total[i].second += more[i].second;
 }
 
-// One datagram that came in. Its bytes may change while they are read if the other side shares the memory.
-struct Arrival {
-  std::span<const std::uint8_t> bytes;
-  Address source;
-};
-
 // Where a carrier puts what it has received. For each batch it calls `take`, lets go of the batch's memory, and calls
 // `respond`: so the other side finds room before it is sent more.
 class Inbox {
@@ -64,6 +60,17 @@ class Inbox {
  protected:
   ~Inbox() = default;
 };
+
+// Hands `batch` on in parts without datagrams of no bytes, which rang a doorbell and have done their work.
+template <typename Use>
+void without_doorbells(std::span<const Arrival> batch, Use use) {
+  while (!batch.empty()) {
+    const auto rang = std::ranges::find_if(batch, [](const Arrival& arrival) { return arrival.bytes.empty(); });
+    const auto before = static_cast<std::size_t>(rang - batch.begin());
+    if (before != 0) use(batch.first(before));
+    batch = batch.subspan(std::min(before + 1, batch.size()));
+  }
+}
 
 // Received between two responses of a flow: about as much as makes room for a train.
 inline constexpr std::size_t RESPOND_AFTER_BYTES = 60'000;
@@ -105,7 +112,11 @@ class WorkerCarrier {
 class WorkerBase : public WorkerCarrier {
  public:
   virtual int fd() const = 0;  // readable when there is something to receive
+  // Called with each train before it is sent (WorkerSink::tags_later).
+  using Tag = std::function<void(std::span<const iovec> train)>;
+  virtual void tag_with(Tag tag) = 0;
   virtual void ring() = 0;     // wakes a switch that sleeps in poll
+  virtual void be_capable() {}  // from now on what is sent may be marked instead of dropped (fanin/protocol/ecn.py)
   virtual int receive_buffer_bytes() const = 0;
   virtual std::uint64_t overflows() const = 0;  // datagrams that found the receive buffer full
   virtual std::string trouble() const = 0;      // what the operating system last complained about, empty for nothing
@@ -120,6 +131,9 @@ class CarrierHost {
   virtual std::uint32_t missing(std::uint16_t job) const = 0;  // workers whose contributions could close a round
   virtual bool ring(Address number) = 0;                       // as SwitchBase::ring
   virtual bool is_parent(Address number) const = 0;            // of this switch, as a leaf
+  // Of what lies in SwitchCarrier::lasting: whether any of it is still to be read; and that it is about to go.
+  virtual bool waits_in(std::uint16_t job, std::span<const std::uint8_t> memory) const = 0;
+  virtual void let_go(std::uint16_t job, std::span<const std::uint8_t> memory) = 0;
 
  protected:
   ~CarrierHost() = default;
@@ -140,6 +154,8 @@ class SwitchCarrier {
   // Memory of what was offered, for the images of the job's results (SlotRing::use_images): they need not be copied then.
   // Null: none.
   virtual std::shared_ptr<std::uint8_t> images(std::uint16_t) { return nullptr; }
+  // Memory in which datagrams of the job's workers stay, after `take`, until CarrierHost::let_go; mapped as long as images are.
+  virtual std::span<const std::uint8_t> lasting(std::uint16_t) { return {}; }
   virtual void withdraw(std::uint16_t) {}
   virtual void joined(Address, std::uint16_t) {}        // a WELCOME is about to go there
   virtual void gone(std::uint16_t, std::uint32_t) {}    // a worker does not read any more

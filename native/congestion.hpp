@@ -65,15 +65,23 @@ class Congestion {
     if (window_ < threshold_)
       window_ = std::min(window_ + 1.0, pool_);
     else
-      window_ = std::min(window_ + 1.0 / window_, pool_);
+      window_ = std::min(window_ + GROWTH / window_, pool_);
   }
 
   // That transmission, or its result, was lost.
   void lost(std::uint64_t order, std::uint64_t next_order) {
     if (!shares_ || order < recover_ || !queues()) return;
     recover_ = next_order;
-    const double unqueued = std::min(shortest_s_, shortest_before_s_) / std::min(recent_s_, recent_before_s_);
+    const double unqueued = shortest_s() / std::min(recent_s_, recent_before_s_);
     threshold_ = window_ = std::max(window_ * std::max(DECREASE, unqueued), std::min(MIN_WINDOW, pool_));
+    ++cuts_;
+  }
+
+  // That transmission, or what came for it, met congestion.
+  void marked(std::uint64_t order, std::uint64_t next_order) {
+    if (!shares_ || order < recover_) return;
+    recover_ = next_order;
+    threshold_ = window_ = std::max(window_ * DECREASE_MARKED, std::min(MIN_WINDOW, pool_));
     ++cuts_;
   }
 
@@ -115,11 +123,13 @@ class Congestion {
     return std::max(INITIAL_WINDOW, static_cast<double>(INITIAL_WINDOW_BYTES / packet_bytes));
   }
 
+  // The round trip of the path without queues, as far as it is known.
+  double shortest_s() const { return std::min({shortest_s_, shortest_before_s_, LONGEST_UNQUEUED_S}); }
+
   // Whether this flow's packets wait in queues, as far as round trips tell.
   bool queues() const {
-    const double shortest_s = std::min(shortest_s_, shortest_before_s_);
     const double recent_s = std::min(recent_s_, recent_before_s_);
-    return recent_s < NEVER && window_ * (recent_s - shortest_s) > QUEUED_PACKETS * recent_s;
+    return recent_s < NEVER && window_ * (recent_s - shortest_s()) > QUEUED_PACKETS * recent_s;
   }
 
   bool shares_;  // the path may have links that others use

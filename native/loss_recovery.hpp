@@ -58,6 +58,7 @@ class LossRecovery {
     --waiting_;
     if (!once) {
       if (answered || (!has_receipts_ && next_order_ > NO_RECEIPTS_AFTER)) doubt_oldest_if_late(now);
+      if (answered && timer.told && doubtful_.oldest != NONE) transmissions_[doubtful_.oldest].doubtful_until = now;
       return std::nullopt;
     }
     std::optional<double> round_trip_s;
@@ -102,16 +103,20 @@ class LossRecovery {
     }
   }
 
+  // The order with these lower 32 bits: the latest one that was sent. Below 1 if there was none.
+  std::int64_t sent_as(std::uint32_t order) const {
+    const auto last = static_cast<std::int64_t>(next_order_ - 1);
+    return last - (static_cast<std::uint32_t>(last) - order);
+  }
+
   // The switch says which orders have arrived. Calls lost(slot) for those that are lost; returns the round trip of the
   // path, if this measures one. `measures`: that is what it is for, and what has arrived still counts as in flight.
   template <typename Lost>
   std::optional<double> receipt(std::uint32_t told, std::uint32_t highest, std::uint32_t received, double now,
                                 bool measures, Lost lost) {
     has_receipts_ = timer.begun = true;
-    // The wire has the lower 32 bits: the order meant is the latest one with those bits that was ever sent.
-    const auto last = static_cast<std::int64_t>(next_order_ - 1);
-    const std::int64_t top = last - (static_cast<std::uint32_t>(last) - highest);
-    const std::int64_t answered = last - (static_cast<std::uint32_t>(last) - told);
+    const std::int64_t top = sent_as(highest);
+    const std::int64_t answered = sent_as(told);
     std::optional<double> round_trip_s, top_sent_at;
     missing_.clear();
     older_.clear();
@@ -156,8 +161,7 @@ class LossRecovery {
   // lost(slot) for those whose results are lost.
   template <typename Closed, typename Lost>
   void settle(std::uint32_t highest, Closed is_over, double now, Lost lost) {
-    const auto last = static_cast<std::int64_t>(next_order_ - 1);
-    const std::int64_t top = last - (static_cast<std::uint32_t>(last) - highest);
+    const std::int64_t top = sent_as(highest);
     const auto closed = [&](std::uint32_t slot) {
       return static_cast<std::int64_t>(transmissions_[slot].order) <= top && is_over(slot);
     };

@@ -16,6 +16,7 @@
 #include <system_error>
 #include <utility>
 
+#include "packet.hpp"
 #include "siphash.hpp"
 #include "wire_constants.hpp"
 
@@ -25,7 +26,7 @@ namespace {
 
 constexpr std::size_t LINE_BYTES = RECORD_ALIGNMENT;
 constexpr std::size_t PAGE_BYTES = 4096;
-constexpr std::uint64_t MAGIC_AND_LAYOUT = 0xFA19'5348'4D45'4D05;  // the last byte counts changes of the layout
+constexpr std::uint64_t MAGIC_AND_LAYOUT = 0xFA19'5348'4D45'4D06;  // the last byte counts changes of the layout
 constexpr const char* MEMFD_NAME = "fanin";
 constexpr std::string_view MEMFD_LINK = "/memfd:fanin ";           // what /proc shows for it, then "(deleted)"
 constexpr std::uint32_t WRAP = ~std::uint32_t{0};                  // a record that only fills the ring up to its end
@@ -50,8 +51,15 @@ Record read_once(const std::uint8_t* at) {
   return std::bit_cast<Record>(__atomic_load_n(reinterpret_cast<const std::uint64_t*>(at), __ATOMIC_RELAXED));
 }
 
-constexpr std::size_t record_bytes(std::size_t datagram_bytes) {
-  return (sizeof(Record) + datagram_bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+// Where in a record its datagram begins: words behind a header and four codes, a tensor's on one machine (packet_shape), begin
+// on a line then, and no store or load of a whole line is of two.
+constexpr std::size_t DATAGRAM_AT = 20;
+constexpr std::size_t REFERENCE_AT = sizeof(Record);
+static_assert((DATAGRAM_AT + HEADER_BYTES + codes_bytes(4)) % LINE_BYTES == 0);
+
+// What stands `at` in it included.
+constexpr std::size_t record_bytes(std::size_t at, std::size_t bytes) {
+  return (at + bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
 }
 
 // Twice the window: a ring holds what is on its way and a retransmission of it all, and loses some room where it wraps.
@@ -79,7 +87,7 @@ std::uint64_t fingerprint(std::uint64_t token, std::uint32_t worker) {
 std::span<const std::uint8_t> RingReader::next(std::uint32_t mask) {
   if (broken_) return {};
   const std::uint64_t end = written_->load(std::memory_order_acquire);
-  broken_ = end - position_ > bytes_;
+  broken_ = end - position_ > bytes_ || end - released_ > bytes_;
   while (!broken_ && position_ != end) {
     const std::uint64_t unread = end - position_;
     const std::size_t place = position_ % bytes_;
@@ -88,7 +96,9 @@ std::span<const std::uint8_t> RingReader::next(std::uint32_t mask) {
     const bool wraps = record.datagram_bytes == WRAP;
     const bool elsewhere = !wraps && (record.datagram_bytes & ELSEWHERE) != 0;
     const std::uint32_t bytes = record.datagram_bytes & ~ELSEWHERE;
-    const std::size_t length = wraps ? to_end : record_bytes(elsewhere ? sizeof(Reference) : bytes);
+    const std::size_t length = wraps       ? to_end
+                               : elsewhere ? record_bytes(REFERENCE_AT, sizeof(Reference))
+                                           : record_bytes(DATAGRAM_AT, bytes);
     const bool legal = wraps || (record.mask != 0 && bytes != 0 && bytes <= MAX_DATAGRAM_BYTES);
     if (!legal || length > unread || length > to_end) {
       broken_ = true;
@@ -96,9 +106,9 @@ std::span<const std::uint8_t> RingReader::next(std::uint32_t mask) {
     }
     position_ += length;
     if (wraps || (record.mask & mask) == 0) continue;
-    if (!elsewhere) return {ring_ + place + sizeof record, bytes};
+    if (!elsewhere) return {ring_ + place + DATAGRAM_AT, bytes};
     Reference reference;
-    std::memcpy(&reference, ring_ + place + sizeof record, sizeof reference);
+    std::memcpy(&reference, ring_ + place + REFERENCE_AT, sizeof reference);
     std::atomic_signal_fence(std::memory_order_seq_cst);  // what is checked is what is used
     if (bytes < HEADER_BYTES || bytes > images_.size() || reference.at > images_.size() - bytes) {
       broken_ = true;
@@ -111,39 +121,57 @@ std::span<const std::uint8_t> RingReader::next(std::uint32_t mask) {
 }
 
 // Release order: the writer must not see the position, and write over a record, before it was read.
-void RingReader::release() { read_->store(position_, std::memory_order_release); }
+void RingReader::release_to(std::uint64_t position) {
+  released_ = position;
+  read_->store(position, std::memory_order_release);
+}
+
+std::array<std::span<const std::uint8_t>, 2> RingReader::unreleased(std::uint64_t until) const {
+  const std::size_t from = released_ % bytes_;
+  const auto length = static_cast<std::size_t>(until - released_);
+  const std::size_t first = std::min(length, bytes_ - from);
+  return {std::span(ring_ + from, first), std::span(ring_, length - first)};
+}
 
 std::span<std::uint8_t> RingWriter::reserve(std::size_t datagram_bytes, std::uint64_t slowest) {
-  const std::size_t needed = record_bytes(datagram_bytes);
+  if (!make_room(record_bytes(DATAGRAM_AT, datagram_bytes), slowest)) return {};
+  return {ring_ + start_ % bytes_ + DATAGRAM_AT, datagram_bytes};
+}
+
+bool RingWriter::reserve_reference(std::uint64_t slowest) {
+  return make_room(record_bytes(REFERENCE_AT, sizeof(Reference)), slowest);
+}
+
+bool RingWriter::make_room(std::size_t needed, std::uint64_t slowest) {
   const std::uint64_t unread = position_ - slowest;
-  if (needed > bytes_ || unread > bytes_) return {};  // the latter no reader says that follows the rules
+  if (needed > bytes_ || unread > bytes_) return false;  // the latter no reader says that follows the rules
   const std::size_t to_end = bytes_ - position_ % bytes_;
   const std::size_t skipped = needed > to_end ? to_end : 0;
-  if (unread + skipped + needed > bytes_) return {};
+  if (unread + skipped + needed > bytes_) return false;
   if (skipped != 0) {
     const Record wrap = {WRAP, 0};
     std::memcpy(ring_ + position_ % bytes_, &wrap, sizeof wrap);
   }
   start_ = position_ + skipped;
-  return {ring_ + start_ % bytes_ + sizeof(Record), datagram_bytes};
+  return true;
 }
 
 void RingWriter::commit(std::size_t datagram_bytes, std::uint32_t mask) {
-  write(static_cast<std::uint32_t>(datagram_bytes), mask, datagram_bytes);
+  write(static_cast<std::uint32_t>(datagram_bytes), mask, record_bytes(DATAGRAM_AT, datagram_bytes));
 }
 
 void RingWriter::refer(std::span<const std::uint8_t> datagram, std::uint64_t at, std::uint32_t mask) {
   Reference reference{.at = at, .begins = {}};
   std::memcpy(reference.begins, datagram.data(), sizeof reference.begins);
-  std::memcpy(ring_ + start_ % bytes_ + sizeof(Record), &reference, sizeof reference);
-  write(static_cast<std::uint32_t>(datagram.size()) | ELSEWHERE, mask, sizeof reference);
+  std::memcpy(ring_ + start_ % bytes_ + REFERENCE_AT, &reference, sizeof reference);
+  write(static_cast<std::uint32_t>(datagram.size()) | ELSEWHERE, mask, record_bytes(REFERENCE_AT, sizeof reference));
 }
 
-// `bytes`: what follows the record's head.
+// `bytes`: the whole record's.
 void RingWriter::write(std::uint32_t length, std::uint32_t mask, std::size_t bytes) {
   const Record record = {length, mask};
   std::memcpy(ring_ + start_ % bytes_, &record, sizeof record);
-  position_ = start_ + record_bytes(bytes);
+  position_ = start_ + bytes;
   written_->store(position_, std::memory_order_release);
 }
 
@@ -315,6 +343,8 @@ std::shared_ptr<std::uint8_t> SharedMemory::images() const {
   return {mapping_, uplink_memory(workers_ + 1)};
 }
 
+std::span<const std::uint8_t> SharedMemory::uplinks() const { return {uplink_memory(0), ring_bytes_ * workers_}; }
+
 bool SharedMemory::holds(std::span<const std::uint8_t> datagram) const {
   const std::uint8_t* const first = image_memory().data();
   const std::less<> before;
@@ -329,12 +359,12 @@ bool SharedMemory::publish(std::span<const std::uint8_t> datagram, std::uint32_t
     const auto worker = static_cast<std::uint32_t>(std::countr_zero(left));
     slowest = std::min(slowest, worker_control(worker).downlink_read.load(std::memory_order_acquire));
   }
-  const bool lies_there = holds(datagram);
-  const std::span<std::uint8_t> room = writer_.reserve(lies_there ? REFERENCE_BYTES : datagram.size(), slowest);
-  if (room.empty()) return false;
-  if (lies_there) {
+  if (holds(datagram)) {
+    if (!writer_.reserve_reference(slowest)) return false;
     writer_.refer(datagram, static_cast<std::uint64_t>(datagram.data() - image_memory().data()), mask);
   } else {
+    const std::span<std::uint8_t> room = writer_.reserve(datagram.size(), slowest);
+    if (room.empty()) return false;
     std::memcpy(room.data(), datagram.data(), datagram.size());
     writer_.commit(datagram.size(), mask);
   }
@@ -380,7 +410,9 @@ std::span<std::uint8_t> SharedMemory::reserve_uplink(std::uint32_t worker, std::
 
 std::span<std::uint8_t> SharedMemory::reserve_image(std::uint32_t worker, std::size_t at, std::size_t datagram_bytes) {
   if (datagram_bytes < HEADER_BYTES || datagram_bytes > image_bytes_ || at > image_bytes_ - datagram_bytes) return {};
-  if (reserve_uplink(worker, REFERENCE_BYTES).empty()) return {};
+  const WorkerControl& mine = worker_control(worker);
+  if (mine.attached.load(std::memory_order_relaxed) == 0) return {};
+  if (!writer_.reserve_reference(mine.uplink_read.load(std::memory_order_acquire))) return {};
   return image_memory().subspan(at, datagram_bytes);
 }
 

@@ -9,7 +9,8 @@
 //     | control: one page, then a page per worker | uplink of worker 0 | uplink of worker 1 | ... | downlink | images |
 //
 // * An uplink is a ring with one writer, the worker, and one reader, the switch. The worker quantizes into it, the switch
-//   adds up from it: no copy at all.
+//   adds up from it: no copy at all. The switch adds a round's contributions together (slot_ring.hpp), so a record stays
+//   until its round has closed, or a window has come after it.
 // * The downlink is a ring with one writer, the switch, and every worker as a reader with a position of its own. A result
 //   is written once for all; a record says in a bit mask whom it is for.
 // * Images are where the switch of a job without staleness adds up, and so where its results lie already: a record then says
@@ -18,7 +19,7 @@
 //   datagram's first bytes, and is passed over where others stand in the image by then. For the same reason the one worker
 //   that contributes to a round may write into the image itself, as soon as it may send at all, and refer to that.
 //
-// Records are contiguous: a length, a mask, the datagram or where it is, padding to a cache line. A position counts bytes from the
+// Records are contiguous: a length, a mask, the datagram (so that words begin on a cache line) or where it is, padding to a line. A position counts bytes from the
 // beginning of time; the place in the ring is its remainder. A writer stores its position with release order after the
 // record, a reader its own after it is done with the record; neither ever waits for the other.
 //
@@ -41,6 +42,7 @@
 // the switch of processes, where there are more of them than cores.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -73,13 +75,19 @@ class RingReader {
         written_(written),
         read_(read),
         images_(images),
-        position_(aligned(read->load(std::memory_order_relaxed))) {}
+        position_(aligned(read->load(std::memory_order_relaxed))),
+        released_(position_) {}
 
   // The next datagram for anybody in `mask`; empty when there is none. It is at most MAX_DATAGRAM_BYTES long, and stays until
   // `release`.
   std::span<const std::uint8_t> next(std::uint32_t mask);
-  // The writer may use again whatever `next` has passed.
-  void release();
+  // The writer may use again whatever `next` has passed; or what it had passed when it was at that position.
+  void release() { release_to(position_); }
+  void release_to(std::uint64_t position);
+  std::uint64_t position() const { return position_; }
+  std::uint64_t released() const { return released_; }
+  // What would go with release_to: two pieces where the ring ends between.
+  std::array<std::span<const std::uint8_t>, 2> unreleased(std::uint64_t until) const;
   bool has_more() const { return unread_bytes() != 0; }
   std::uint64_t unread_bytes() const { return broken_ ? 0 : written_->load(std::memory_order_acquire) - position_; }
   bool broken() const { return broken_; }
@@ -90,7 +98,8 @@ class RingReader {
   const std::atomic<std::uint64_t>* written_ = nullptr;
   std::atomic<std::uint64_t>* read_ = nullptr;
   std::span<const std::uint8_t> images_;  // where records may say that their datagrams lie
-  std::uint64_t position_ = 0;  // of the next record; `read_` is behind it until `release`
+  std::uint64_t position_ = 0;  // of the next record
+  std::uint64_t released_ = 0;  // what `read_` says; behind `position_` until `release`
   bool broken_ = false;
 };
 
@@ -105,7 +114,8 @@ class RingWriter {
   std::span<std::uint8_t> reserve(std::size_t datagram_bytes, std::uint64_t slowest);
   // The datagram is complete in the span last reserved.
   void commit(std::size_t datagram_bytes, std::uint32_t mask);
-  // The same of a datagram that lies `at` bytes behind the start of the images: REFERENCE_BYTES were reserved.
+  // The same of a datagram that lies `at` bytes behind the start of the images, where there is room to say so.
+  bool reserve_reference(std::uint64_t slowest);
   void refer(std::span<const std::uint8_t> datagram, std::uint64_t at, std::uint32_t mask);
   std::uint64_t position() const { return position_; }
 
@@ -113,6 +123,7 @@ class RingWriter {
   std::uint8_t* ring_ = nullptr;
   std::size_t bytes_ = 0;
   std::atomic<std::uint64_t>* written_ = nullptr;
+  bool make_room(std::size_t needed, std::uint64_t slowest);
   void write(std::uint32_t length, std::uint32_t mask, std::size_t bytes);
 
   std::uint64_t position_ = 0;
@@ -146,7 +157,8 @@ class SharedMemory {
   RingReader uplink(std::uint32_t worker);
   // Where results are to be added up; none if `create` was not asked for any. It stays mapped as long as anybody holds it.
   std::shared_ptr<std::uint8_t> images() const;
-  // Whether the datagram lies there.
+  std::span<const std::uint8_t> uplinks() const;  // all of them
+  // Whether the datagram lies among the images.
   bool holds(std::span<const std::uint8_t> datagram) const;
   // Copies the datagram into the downlink, or where it lies among the images says so there; false when one in `mask` reads
   // none, or has left no room for it.

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "growing_ring.hpp"
 #include "packet.hpp"
 #include "shared_memory.hpp"
 #include "slot_ring.hpp"
@@ -235,18 +236,19 @@ class SharedMemorySwitch final : public SwitchBypass {
   }
 
   std::uint64_t offer_bytes(const JobSpec& spec) const override {
-    return SharedMemory::bytes_for(spec.workers, window_bytes(spec), image_bytes(spec));
+    return SharedMemory::bytes_for(spec.workers, window_bytes(spec), image_bytes(spec)) + SlotRing::waiting_bytes(spec);
   }
 
   std::string offer(const JobSpec& spec) override {
     SharedMemory memory = SharedMemory::create(spec.workers, window_bytes(spec), image_bytes(spec), spec.tokens);
-    Segment& segment = segments_.emplace(spec.job, Segment{std::move(memory), {}, {}}).first->second;
+    Segment& segment = segments_.emplace(spec.job, Segment{std::move(memory), window_bytes(spec), {}, {}}).first->second;
     for (std::uint32_t worker = 0; worker < spec.workers; ++worker)
-      segment.uplinks.push_back(segment.memory.uplink(worker));
+      segment.uplinks.push_back({segment.memory.uplink(worker), {}});
     return segment.memory.path();
   }
 
   std::shared_ptr<std::uint8_t> images(std::uint16_t job) override { return segments_.at(job).memory.images(); }
+  std::span<const std::uint8_t> lasting(std::uint16_t job) override { return segments_.at(job).memory.uplinks(); }
   void withdraw(std::uint16_t job) override { segments_.erase(job); }
   void remove(std::uint16_t job) override { segments_.erase(job); }
 
@@ -275,16 +277,22 @@ class SharedMemorySwitch final : public SwitchBypass {
     bool much = false;
   };
 
+  struct Uplink {
+    RingReader ring;
+    GrowingRing<std::uint64_t> taken;  // positions behind batches that are not released yet
+  };
+
   // A job's memory, and what the switch reads there.
   struct Segment {
     SharedMemory memory;
-    std::vector<RingReader> uplinks;                      // by worker
+    std::size_t window_bytes;
+    std::vector<Uplink> uplinks;                          // by worker
     std::unordered_map<Address, std::uint32_t> readers;  // by member: as which workers it has mapped it, as a bit mask
 
     Unread unread() const {
       Unread found;
       for (std::uint32_t worker = 0; worker < uplinks.size(); ++worker) {
-        const std::uint64_t bytes = uplinks[worker].unread_bytes();
+        const std::uint64_t bytes = uplinks[worker].ring.unread_bytes();
         if (bytes != 0) found.workers |= bit(worker);
         found.much = found.much || bytes >= SharedMemory::MUCH_BYTES;
       }
@@ -293,7 +301,8 @@ class SharedMemorySwitch final : public SwitchBypass {
   };
 
   bool receive_from(std::uint16_t job, Segment& segment, std::uint32_t worker, Inbox& inbox) {
-    RingReader& uplink = segment.uplinks[worker];
+    release(job, segment, segment.uplinks[worker]);
+    RingReader& uplink = segment.uplinks[worker].ring;
     if (!uplink.has_more()) return true;
     std::size_t left = DATAGRAMS_PER_WORKER;
     while (left > 0) {
@@ -304,7 +313,8 @@ class SharedMemorySwitch final : public SwitchBypass {
         inbox.take(batch);
       else
         inbox.skip(batch);
-      uplink.release();
+      segment.uplinks[worker].taken.push_back(uplink.position());
+      release(job, segment, segment.uplinks[worker]);
       counters_.in += batch.size();
       left -= batch.size();
       inbox.respond();
@@ -315,6 +325,21 @@ class SharedMemorySwitch final : public SwitchBypass {
       ++counters_.broken;
     }
     return left > 0;
+  }
+
+  // What has been added up. A window of what has not may stay: then the worker finds room for another one, as large as it may
+  // have on its way.
+  void release(std::uint16_t job, const Segment& segment, Uplink& uplink) {
+    for (; !uplink.taken.empty(); uplink.taken.pop_front()) {
+      const std::uint64_t until = uplink.taken.front();
+      const bool may_stay = uplink.ring.position() - uplink.ring.released() <= segment.window_bytes;
+      for (const std::span<const std::uint8_t> part : uplink.ring.unreleased(until)) {
+        if (!host_.waits_in(job, part)) continue;
+        if (may_stay) return;
+        host_.let_go(job, part);
+      }
+      uplink.ring.release_to(until);
+    }
   }
 
   // Wakes those workers that sleep while results lie there for them: on the bell all at once, in poll each by a doorbell.

@@ -10,6 +10,13 @@ namespace fanin {
 // Opaque: whoever drives the machine numbers its peers.
 using Address = std::uint32_t;
 
+// One datagram that came in. Its bytes may change while they are read if the other side shares the memory.
+struct Arrival {
+  std::span<const std::uint8_t> bytes;
+  Address source;
+  bool marked = false;  // it has met congestion (fanin/protocol/ecn.py)
+};
+
 // The switch sends the same bytes to many. They stay valid until the machine is next called.
 class SwitchSink {
  public:
@@ -29,6 +36,8 @@ class WorkerSink {
   virtual std::span<std::uint8_t> reserve_sole(std::uint32_t, std::uint32_t, std::size_t bytes) { return reserve(bytes); }
   // The datagram of `bytes` is complete in the span last reserved.
   virtual void commit(std::size_t bytes) = 0;
+  // Whether that is but for its keyed tag: who sends it has a train tagged at once (WorkerMachine::tag).
+  virtual bool tags_later() const { return false; }
 
  protected:
   ~WorkerSink() = default;

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <functional>
 #include <new>
+#include <utility>
 
 #include "checksum.hpp"
 #include "kernels.hpp"
@@ -31,6 +33,11 @@ std::size_t sums_bytes(const JobSpec& spec) {
   return whole_lines(std::size_t{spec.words_per_packet} * MAX_LANES_PER_WORD * spec.accumulator_bytes());
 }
 
+bool lies_in(const std::uint8_t* at, std::span<const std::uint8_t> memory) {
+  const std::less<> before;
+  return !before(at, memory.data()) && before(at, memory.data() + memory.size());
+}
+
 }  // namespace
 
 SlotRing::SlotRing(const JobSpec& spec, const std::optional<Uplink>& uplink)
@@ -38,7 +45,6 @@ SlotRing::SlotRing(const JobSpec& spec, const std::optional<Uplink>& uplink)
       job_(spec.job),
       flags_(spec.checksum ? FLAG_CHECKSUM : std::uint8_t{0}),
       generation_(spec.generation),
-      keys_(spec.data_key, {}),
       parent_keys_(uplink ? MemberKeys(uplink->data_key, uplink->token) : MemberKeys()),
       slot_count_(spec.slots),
       staleness_(spec.staleness),
@@ -74,6 +80,45 @@ std::size_t SlotRing::image_bytes(const JobSpec& spec) {
 std::size_t SlotRing::words_at(const JobSpec& spec, std::uint32_t slot, std::uint32_t number) {
   const std::size_t index = std::size_t{slot} * spec.history() + number % spec.history();
   return index * one_image_bytes(spec) + head_bytes(spec);
+}
+
+void SlotRing::use_images(std::shared_ptr<std::uint8_t> memory, std::span<const std::uint8_t> lasting) {
+  images_ = std::move(memory);
+  lasting_ = lasting;
+  waiting_.assign(lasting.empty() ? 0 : slot_count_, {});
+}
+
+bool SlotRing::lasts(const Contribution& given) const {
+  return !waiting_.empty() && lies_in(given.words, lasting_) &&
+         lasting_.size() - static_cast<std::size_t>(given.words - lasting_.data()) >= given.word_count * WORD_BYTES;
+}
+
+bool SlotRing::Waiting::has_any_in(std::span<const std::uint8_t> memory) const {
+  const auto lies_there = [memory](const std::uint8_t* at) { return lies_in(at, memory); };
+  return std::any_of(words.begin(), words.begin() + count, lies_there);
+}
+
+bool SlotRing::waits_in(std::span<const std::uint8_t> memory) const {
+  if (waiting_slots_ == 0) return false;
+  return std::ranges::any_of(waiting_, [memory](const Waiting& waiting) { return waiting.has_any_in(memory); });
+}
+
+void SlotRing::let_go(std::span<const std::uint8_t> memory) {
+  for (std::uint32_t slot = 0; slot < waiting_.size(); ++slot)
+    if (waiting_[slot].has_any_in(memory)) add_waiting(slot, entry_at(slot, open(slot)), nullptr);
+}
+
+void SlotRing::add_waiting(std::uint32_t slot, const Entry& entry, const std::uint8_t* more) {
+  Waiting& waiting = waiting_[slot];
+  std::array<const std::uint8_t*, MAX_ADDED> all;
+  std::size_t count = 0;
+  for (; count < waiting.count; ++count) all[count] = waiting.words[count];
+  if (more != nullptr) all[count++] = more;
+  if (count == 0) return;
+  add_words(entry.words, all.data(), count, entry.facts.given_words, !waiting.begun);
+  waiting_slots_ -= waiting.count != 0;
+  waiting.count = 0;
+  waiting.begun = true;
 }
 
 void SlotRing::set_live(std::uint32_t mask) {
@@ -147,7 +192,7 @@ bool SlotRing::takes(const Facts& facts, const Contribution& given) const {
 }
 
 // `last`: the round closes with this one.
-void SlotRing::add(std::uint32_t slot, const Entry& entry, const Contribution& given, bool last) const {
+void SlotRing::add(std::uint32_t slot, const Entry& entry, const Contribution& given, bool last) {
   Facts& facts = entry.facts;
   std::uint8_t* const codes = entry.words - codes_bytes(given.code_count);
   const bool first = facts.contributors == 0;
@@ -168,16 +213,26 @@ void SlotRing::add(std::uint32_t slot, const Entry& entry, const Contribution& g
     if (last) finish_sums(slot, entry);
     return;
   }
-  if (first) {
+  if (first && !waiting_.empty()) waiting_[slot] = {};  // nothing waits from one round to the next
+  const bool waits = !last && lasts(given);
+  if (waits && waiting_[slot].count < MAX_ADDED - 1) {
+    Waiting& waiting = waiting_[slot];
+    waiting_slots_ += waiting.count == 0;
+    waiting.words[waiting.count++] = given.words;
+  } else if (!first && !waiting_.empty()) {
+    add_waiting(slot, entry, given.words);
+  } else if (!first) {
+    add_words(entry.words, &given.words, 1, given.word_count, false);
+  } else {
     // A worker that shares this memory may have written them here (WorkerSink::reserve_sole).
     if (given.words != entry.words) std::memmove(entry.words, given.words, given.word_count * WORD_BYTES);
-  } else {
-    add_words(entry.words, given.words, given.word_count);
+    if (!waiting_.empty()) waiting_[slot].begun = true;
   }
 }
 
-void SlotRing::finish_sums(std::uint32_t slot, const Entry& entry) const {
+void SlotRing::finish_sums(std::uint32_t slot, const Entry& entry) {
   Facts& facts = entry.facts;
+  if (!waiting_.empty()) add_waiting(slot, entry, nullptr);
   if (facts.lanes == 0) return;  // they are
   const std::size_t given_bytes = std::size_t{facts.given_words} * WORD_BYTES;
   const std::uint32_t shift = narrow_lanes(sums_at(slot), facts.lanes, given_bytes, entry.words);
@@ -203,7 +258,6 @@ void SlotRing::close(std::uint32_t slot, Slot& state, const Entry& entry) const 
                        .lanes = facts.lanes});
   const std::span datagram(image, datagram_bytes(facts.code_count, facts.word_count));
   if (flags_ != 0) seal(datagram);
-  keys_.finish(datagram);
   ++state.open;
   state.count = 0;
 }
@@ -247,7 +301,7 @@ void SlotRing::make_contribution(std::uint32_t slot, Slot& state, const Entry& e
                        .lanes = facts.lanes});
 }
 
-std::span<const std::uint8_t> SlotRing::ascending(std::uint32_t slot, std::uint32_t order, SwitchQueue& queue) {
+std::span<std::uint8_t> SlotRing::ascending(std::uint32_t slot, std::uint32_t order, SwitchQueue& queue) {
   const Entry entry = entry_at(slot, open(slot));
   const Facts& facts = entry.facts;
   if (facts.queue_mark != 0) queue.copy_out(facts.queue_mark);
@@ -299,9 +353,9 @@ std::uint32_t SlotRing::stands(std::uint32_t slot, std::uint32_t worker) const {
   return state.open;
 }
 
-std::span<const std::uint8_t> SlotRing::result(std::uint32_t slot, std::uint32_t number) const {
+std::span<std::uint8_t> SlotRing::result(std::uint32_t slot, std::uint32_t number) const {
   const Facts& facts = facts_at(slot, number);
-  const std::uint8_t* const words = words_of(std::size_t{slot} * history_ + place(number));
+  std::uint8_t* const words = words_of(std::size_t{slot} * history_ + place(number));
   return {words - codes_bytes(facts.code_count) - HEADER_BYTES, datagram_bytes(facts.code_count, facts.word_count)};
 }
 

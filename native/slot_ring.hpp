@@ -18,8 +18,13 @@
 // are the slot's, since a slot has one open round; they are narrowed to where the words stand when it closes or goes up.
 //
 // Words and codes are in wire order, while the round is open too: what one worker alone contributes is copied, and that is all.
+//
+// Where a contribution lies in memory that lasts (use_images), its words wait there, and several are added in one pass when the
+// round closes: what arrived as one of MAX_ADDED is read once, and the sum written once. Everything else about a contribution is
+// read when it arrives. Whoever may write into that memory still may: it falsifies words of its own job, as it could before.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -72,8 +77,14 @@ class SlotRing {
   // Of that, the images, and where among them the words of a round are.
   static std::size_t image_bytes(const JobSpec& spec);
   static std::size_t words_at(const JobSpec& spec, std::uint32_t slot, std::uint32_t number);
-  // From here on they are in that memory, which has as many bytes: before the first round.
-  void use_images(std::shared_ptr<std::uint8_t> memory) { images_ = std::move(memory); }
+  // From here on they are in that memory, which has as many bytes: before the first round. Contributions whose words lie in
+  // `lasting`, which is mapped as long as that is, stay until let_go is called for them.
+  void use_images(std::shared_ptr<std::uint8_t> memory, std::span<const std::uint8_t> lasting);
+  // What that takes beside pool_bytes.
+  static std::uint64_t waiting_bytes(const JobSpec& spec) { return spec.slots * sizeof(Waiting); }
+  // Whether words that lie there are still to be added; and adds them, since they are about to go.
+  bool waits_in(std::span<const std::uint8_t> memory) const;
+  void let_go(std::span<const std::uint8_t> memory);
 
   std::uint32_t live() const { return live_; }
   void set_live(std::uint32_t mask);
@@ -96,7 +107,7 @@ class SlotRing {
     return uplink_ && state.count != 0 && due(state, state.count);
   }
   // Of such a round: what goes up to the parent, with that order. Copies out of `queue` what still waits there with another.
-  std::span<const std::uint8_t> ascending(std::uint32_t slot, std::uint32_t order, SwitchQueue& queue);
+  std::span<std::uint8_t> ascending(std::uint32_t slot, std::uint32_t order, SwitchQueue& queue);
   // Fewer than so many contributors more close no round, at least 1.
   std::uint32_t missing() const;
   std::uint32_t open(std::uint32_t slot) const { return slot_at(slot).open; }
@@ -108,9 +119,9 @@ class SlotRing {
   // The base that a live worker has to contribute next.
   std::uint32_t stands(std::uint32_t slot, std::uint32_t worker) const;
 
-  // The datagram of a round that has closed and is still in the ring, as it is multicast; what it is without its words; and
-  // its mark for the queue.
-  std::span<const std::uint8_t> result(std::uint32_t slot, std::uint32_t number) const;
+  // The datagram of a round that has closed and is still in the ring, as it is multicast but for its keyed tag; what it is
+  // without its words; and its mark for the queue.
+  std::span<std::uint8_t> result(std::uint32_t slot, std::uint32_t number) const;
   std::span<const std::uint8_t> bare_result(std::uint32_t slot, std::uint32_t number) const;
   std::uint32_t* queue_mark(std::uint32_t slot, std::uint32_t number);
   // The workers whose contribution `base` is accepted by now; `base` must still be in the ring.
@@ -152,6 +163,15 @@ class SlotRing {
     std::uint8_t* image() const { return words - codes_bytes(facts.code_count) - HEADER_BYTES; }
   };
 
+  // Contributions to a slot's open round whose words are still to be added.
+  struct Waiting {
+    bool begun = false;  // whether others of the round are in the sum already
+    std::uint32_t count = 0;
+    std::array<const std::uint8_t*, MAX_ADDED - 1> words;
+
+    bool has_any_in(std::span<const std::uint8_t> memory) const;
+  };
+
   struct Free {
     void operator()(std::uint8_t* memory) const { std::free(memory); }
   };
@@ -175,9 +195,12 @@ class SlotRing {
   void close(std::uint32_t slot, Slot& state, const Entry& entry) const;
   void make_contribution(std::uint32_t slot, Slot& state, const Entry& entry) const;
   bool takes(const Facts& facts, const Contribution& given) const;
-  void add(std::uint32_t slot, const Entry& entry, const Contribution& given, bool last) const;
-  // Narrows accumulators to the words that are sent.
-  void finish_sums(std::uint32_t slot, const Entry& entry) const;
+  void add(std::uint32_t slot, const Entry& entry, const Contribution& given, bool last);
+  // Adds what waits, and `more` unless null.
+  void add_waiting(std::uint32_t slot, const Entry& entry, const std::uint8_t* more);
+  bool lasts(const Contribution& given) const;
+  // The words that are sent: nothing waits any more, accumulators are narrowed.
+  void finish_sums(std::uint32_t slot, const Entry& entry);
   LaneSums sums_at(std::uint32_t slot) const {
     return {sums_.get() + slot * sums_bytes_, accumulator_bytes_};
   }
@@ -186,7 +209,6 @@ class SlotRing {
   std::uint16_t job_;
   std::uint8_t flags_;
   std::uint32_t generation_;
-  PacketKeys keys_;
   MemberKeys parent_keys_;
   std::uint32_t slot_count_;
   std::uint32_t staleness_;  // S now; history_ - 2 is the largest that it may be set to
@@ -201,6 +223,9 @@ class SlotRing {
   std::vector<std::uint32_t> slots_;
   std::vector<Facts> facts_;
   std::shared_ptr<std::uint8_t> images_;
+  std::span<const std::uint8_t> lasting_;
+  std::vector<Waiting> waiting_;  // by slot; none without `lasting_`
+  std::uint32_t waiting_slots_ = 0;  // that have something
   std::uint32_t accumulator_bytes_;
   std::size_t sums_bytes_;                      // accumulators of one slot; 0: the job has none
   std::unique_ptr<std::uint8_t, Free> sums_;

@@ -94,11 +94,11 @@ class SwitchFlow::Intake final : public Inbox {
 
   void take(std::span<const Arrival> batch) override {
     const double now = monotonic_now();
-    const bool doorbells = flow_.in_use();
-    for (const Arrival& arrival : batch) {
-      if (arrival.bytes.empty() && doorbells) continue;  // it has done its work
-      flow_.machine_.receive_datagram(arrival.bytes, arrival.source, now);
-    }
+    const auto use = [this, now](std::span<const Arrival> arrivals) { flow_.machine_.receive_datagrams(arrivals, now); };
+    if (flow_.in_use())
+      without_doorbells(batch, use);
+    else
+      use(batch);
     count(batch);
   }
 
@@ -263,7 +263,8 @@ std::string SwitchFlow::offer_bypass(const JobSpec& spec) {
   if (bypass == nullptr || !machine_.hold(spec.job, bypass->offer_bytes(spec))) return "";
   try {
     std::string told = bypass->offer(spec);
-    if (const std::shared_ptr<std::uint8_t> images = bypass->images(spec.job)) machine_.use_images(spec.job, images);
+    if (const std::shared_ptr<std::uint8_t> images = bypass->images(spec.job))
+      machine_.use_images(spec.job, images, bypass->lasting(spec.job));
     return told;
   } catch (const std::system_error&) {  // no memory to be had for it: the base carrier does
     machine_.hold(spec.job, 0);

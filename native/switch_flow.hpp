@@ -75,6 +75,10 @@ class SwitchFlow : private CarrierHost {
   std::uint32_t missing(std::uint16_t job) const override;
   bool ring(Address number) override;
   bool is_parent(Address number) const override;
+  bool waits_in(std::uint16_t job, std::span<const std::uint8_t> memory) const override {
+    return machine_.waits_in(job, memory);
+  }
+  void let_go(std::uint16_t job, std::span<const std::uint8_t> memory) override { machine_.let_go(job, memory); }
 
   void run();
   bool receive_from_bypasses();  // false: there may be more

@@ -113,6 +113,7 @@ struct SwitchJob {
   std::uint32_t registered = 0;  // and not evicted; so too the next two
   std::uint32_t lost = 0;
   std::uint32_t left = 0;
+  std::uint32_t marked = 0;    // of whom contributions met congestion, which they have not been told of
   std::uint32_t expected = 0;  // evicted workers whose place is open for a new process; live from its HELLO on
   std::uint32_t changes = 0;   // of membership, in a job that survives losses
   std::array<Address, MAX_WORKERS> sources{};  // of those that registered
@@ -131,14 +132,14 @@ inline std::uint64_t token_of(const Parsed& packet) {
 
 // The rows of the table from CHECKSUM to STRANGER; Reason{} when none objects.
 inline Reason objection(const SwitchJob& job, const Parsed& packet, std::span<const std::uint8_t> datagram,
-                        Address source) {
+                        Address source, const ComputedTag& computed) {
   const JobSpec& spec = job.spec;
   const Header& header = packet.header;
   const std::uint32_t worker = header.worker;
   if (spec.checksum && (header.flags & FLAG_CHECKSUM) == 0) return Reason::checksum;
   if (header.generation != spec.generation) return Reason::generation;
   if (worker >= spec.workers) return Reason::worker_range;
-  if (!job.keys.holds(datagram, worker)) return Reason::tag;
+  if (!job.keys.holds(datagram, worker, computed)) return Reason::tag;
   if (header.kind != Kind::contribution) {
     if (header.code_count != 0 || packet.word_count < TOKEN_WORDS ||
         datagram.size() > datagram_bytes(spec.codes_per_packet, spec.words_per_packet))

@@ -27,8 +27,8 @@ void SwitchMachine::State::ascend(SwitchJob& job, const Ascent& ascent) {
     return job.parent_keys.finish(datagram);
   }
   if (!takes(job.tally, known.size(), 1)) return;
-  const std::span<const std::uint8_t> datagram = job.ring.ascending(ascent.slot, ascent.order, queue);
-  queue.push_in_place(datagram, job.ring.queue_mark(ascent.slot, number), {&uplink.parent, 1});
+  const std::span<std::uint8_t> datagram = job.ring.ascending(ascent.slot, ascent.order, queue);
+  queue.push_in_place(datagram, nullptr, job.ring.queue_mark(ascent.slot, number), {&uplink.parent, 1});
 }
 
 void SwitchMachine::State::speak_to_parent(SwitchJob& job, double now) {
@@ -70,7 +70,7 @@ SwitchJob* SwitchMachine::State::find_part(Address source, const Header& header)
 }
 
 void SwitchMachine::State::receive_from_parent(SwitchJob& job, const Parsed& packet,
-                                               std::span<const std::uint8_t> datagram, double now) {
+                                               std::span<const std::uint8_t> datagram, double now, bool marked) {
   UplinkPresence& presence = *job.uplink;
   const Header& header = packet.header;
   ++job.tally.packets_in;
@@ -113,7 +113,7 @@ void SwitchMachine::State::receive_from_parent(SwitchJob& job, const Parsed& pac
   const auto gone = [&] {
     return presence.branches_gone(load_be32(packet.words), load_be32(packet.words + WORD_BYTES));
   };
-  if (header.kind == Kind::result || header.kind == Kind::answer) return descend(job, packet, now);
+  if (header.kind == Kind::result || header.kind == Kind::answer) return descend(job, packet, now, marked);
   if (header.kind == Kind::receipt) return receipt_from_parent(job, packet, now);
   if (header.kind == Kind::bye) return presence.departed();
   if (header.kind == Kind::welcome) {
@@ -129,7 +129,7 @@ void SwitchMachine::State::receive_from_parent(SwitchJob& job, const Parsed& pac
 }
 
 // The parent's result of a round, or its answer to a contribution that was sent again.
-void SwitchMachine::State::descend(SwitchJob& job, const Parsed& packet, double now) {
+void SwitchMachine::State::descend(SwitchJob& job, const Parsed& packet, double now, bool marked) {
   const Header& header = packet.header;
   const bool asked = header.base == job.ring.open(header.slot) && job.ring.complete(header.slot);
   if (header.kind == Kind::answer && (header.flags & FLAG_BARE) != 0) {
@@ -148,7 +148,7 @@ void SwitchMachine::State::descend(SwitchJob& job, const Parsed& packet, double 
                                .lanes = header.lanes};
   if (job.ring.descend(header.slot, header.base, result, queue)) {
     job.uplink->heard(now);
-    job.ascents->came(header.slot, now, header.kind == Kind::answer);
+    job.ascents->came(header.slot, now, header.kind == Kind::answer, marked);
     return multicast(job, header.slot, header.base);
   }
   if (header.base < job.ring.open(header.slot))
@@ -160,7 +160,8 @@ void SwitchMachine::State::descend(SwitchJob& job, const Parsed& packet, double 
 // The parent says which ascents have arrived and, if it has a bit for every slot, which rounds it has closed.
 void SwitchMachine::State::receipt_from_parent(SwitchJob& job, const Parsed& packet, double now) {
   const Header& header = packet.header;
-  job.ascents->receipt(header.slot, header.signature, header.bitmap, now, header.contributors != 0);
+  job.ascents->receipt(header.slot, header.signature, header.bitmap, now,
+                       (header.contributors & RECEIPT_REPEATED) != 0);
   if (packet.word_count != job.parities.size()) return;
   const auto odd = [&](std::uint32_t slot) {
     return (load_be32(packet.words + std::size_t{slot / WORD_BITS} * WORD_BYTES) >> slot % WORD_BITS & 1) != 0;

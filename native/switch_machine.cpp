@@ -54,12 +54,23 @@ bool SwitchMachine::hold(std::uint16_t job, std::uint64_t bytes) {
   return true;
 }
 
-void SwitchMachine::use_images(std::uint16_t job, std::shared_ptr<std::uint8_t> memory) {
-  state_->job_at(job).ring.use_images(std::move(memory));
+void SwitchMachine::use_images(std::uint16_t job, std::shared_ptr<std::uint8_t> memory,
+                               std::span<const std::uint8_t> lasting) {
+  state_->job_at(job).ring.use_images(std::move(memory), lasting);
+}
+
+bool SwitchMachine::waits_in(std::uint16_t job, std::span<const std::uint8_t> memory) const {
+  const SwitchJob* const found = state_->find(job);
+  return found != nullptr && found->ring.waits_in(memory);
+}
+
+void SwitchMachine::let_go(std::uint16_t job, std::span<const std::uint8_t> memory) {
+  if (SwitchJob* const found = state_->find(job); found != nullptr) found->ring.let_go(memory);
 }
 
 void SwitchMachine::remove(std::uint16_t job) {
   SwitchJob& gone = state_->job_at(job);
+  state_->queue.make_tags();  // with its keys, while they are there
   const std::span<const std::uint8_t> memory = gone.ring.memory();
   state_->queue.copy_out_all(memory.data(), memory.size());
   state_->past.add(gone.tally);
@@ -183,21 +194,43 @@ CounterList SwitchMachine::job_counters(std::uint16_t job) const {
 
 // --- the five verbs ---
 
-void SwitchMachine::receive_datagram(std::span<const std::uint8_t> datagram, Address source, double now) {
-  State& state = *state_;
+void SwitchMachine::receive_datagram(std::span<const std::uint8_t> datagram, Address source, double now, bool marked) {
+  state_->receive(datagram, source, now, marked);
+}
+
+void SwitchMachine::receive_datagrams(std::span<const Arrival> datagrams, double now) {
+  const auto key_of = [this](const Arrival& arrival) { return state_->key_of(arrival.bytes); };
+  const auto take = [this, now](const Arrival& arrival, const ComputedTag& computed) {
+    state_->receive(arrival.bytes, arrival.source, now, arrival.marked, computed);
+  };
+  for_each_tagged(datagrams, Direction::to_switch, key_of, take);
+}
+
+// Of what a worker of a job with tags says; null for other things, and for what is dropped without a look at its tag.
+const SipKey* SwitchMachine::State::key_of(std::span<const std::uint8_t> datagram) {
+  if (datagram.size() < HEADER_BYTES || !from_workers(static_cast<Kind>(datagram[OFFSET_KIND]))) return nullptr;
+  const SwitchJob* const job = find(load_be16(datagram.data() + OFFSET_JOB));
+  if (job == nullptr || load_be32(datagram.data() + OFFSET_GENERATION) != job->spec.generation) return nullptr;
+  const std::uint32_t worker = datagram[OFFSET_WORKER];
+  return worker < job->spec.workers ? job->keys.of_worker(worker) : nullptr;
+}
+
+void SwitchMachine::State::receive(std::span<const std::uint8_t> datagram, Address source, double now, bool marked,
+                                   const ComputedTag& computed) {
+  State& state = *this;
   state.turn(now);
   Parsed packet = parse(datagram);
   if (packet.ok() && !checksum_holds(datagram)) packet.reason = Reason::checksum;
   const Kind kind = packet.header.kind;
   if (packet.ok() && !state.parts.empty())
     if (SwitchJob* const part = state.find_part(source, packet.header))
-      return state.receive_from_parent(*part, packet, datagram, now);
+      return state.receive_from_parent(*part, packet, datagram, now, marked);
   SwitchJob* const job = packet.ok() && from_workers(kind) ? state.find(packet.header.job) : nullptr;
   SwitchTally& tally = job != nullptr ? job->tally : state.past;
   ++tally.packets_in;
   tally.bytes_in += datagram.size();
   if (job != nullptr) {
-    state.receive(*job, packet, datagram, source, now);
+    state.receive(*job, packet, datagram, source, now, marked, computed);
   } else if (packet.reason == Reason::version && (from_workers(kind) || kind == Kind::probe)) {
     state.refuse(tally, nullptr, packet.reason, packet.header, source);
   } else if (!packet.ok()) {
@@ -260,12 +293,13 @@ std::optional<SwitchEvent> SwitchMachine::next_event() {
 // --- packets of a job ---
 
 void SwitchMachine::State::receive(SwitchJob& job, const Parsed& packet, std::span<const std::uint8_t> datagram,
-                                   Address source, double now) {
-  const Reason reason = objection(job, packet, datagram, source);
+                                   Address source, double now, bool marked, const ComputedTag& computed) {
+  const Reason reason = objection(job, packet, datagram, source, computed);
   if (reason != Reason{}) return refuse(job.tally, &job, reason, packet.header, source);
   const std::uint32_t worker = packet.header.worker;
   if (!job.keys.tags() || packet.header.kind != Kind::contribution) job.heard[worker] = now;
   if (packet.header.kind == Kind::contribution) {
+    job.marked |= std::uint32_t{marked} << worker;
     contribute(job, packet, source, now);
   } else if (packet.header.kind == Kind::bye) {
     part(job, worker, datagram, source);
@@ -324,8 +358,10 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
   if (header.bitmap != 0) {
     Arrivals& arrivals = job.arrivals[header.worker];
     const bool uncovers = arrivals.take(header.bitmap);
-    const bool due = uncovers || arrivals.incomplete() || repeated || measures(header.bitmap);
-    if (!outcome.answered && !ascends && due) receipt(job, header, asked_bytes, repeated, source);
+    // Neither tells of marks, though, and who comes last at its leaf every time would never hear of them.
+    const bool due = (uncovers || arrivals.incomplete() || repeated || measures(header.bitmap)) && !ascends;
+    const bool met_congestion = job.has(job.marked, header.worker);
+    if (!outcome.answered && (due || met_congestion)) receipt(job, header, asked_bytes, repeated, source);
   }
   if (outcome.closed) {
     ++job.last_arrivals[header.worker];
@@ -339,6 +375,7 @@ void SwitchMachine::State::register_source(SwitchJob& job, std::uint32_t worker,
   if (enters) job.enter(worker);
   job.sources[worker] = source;
   job.arrivals[worker] = {};
+  job.marked &= ~(std::uint32_t{1} << worker);
   job.registered |= std::uint32_t{1} << worker;
   job.update_audience();
   if (enters) tell(job, Reason::worker_joined, SWITCH_WORKER, job.audience());

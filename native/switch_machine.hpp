@@ -60,7 +60,10 @@ class SwitchMachine {
   // and nothing changes, where they are not free. Throws NoSuchJob.
   bool hold(std::uint16_t job, std::uint64_t bytes);
   // As SlotRing::use_images, right after the job was admitted. Throws NoSuchJob.
-  void use_images(std::uint16_t job, std::shared_ptr<std::uint8_t> memory);
+  void use_images(std::uint16_t job, std::shared_ptr<std::uint8_t> memory, std::span<const std::uint8_t> lasting);
+  // As the SlotRing's of the job, if there is one.
+  bool waits_in(std::uint16_t job, std::span<const std::uint8_t> memory) const;
+  void let_go(std::uint16_t job, std::span<const std::uint8_t> memory);
   void remove(std::uint16_t job);   // this and the following throw NoSuchJob
   void evict(std::uint16_t job, std::uint32_t worker, double now);
   void suspect(std::uint16_t job, std::uint32_t worker, double now);
@@ -79,7 +82,10 @@ class SwitchMachine {
   // --- the five verbs ---
 
   // Takes any bytes from anybody; never throws for what they hold.
-  void receive_datagram(std::span<const std::uint8_t> datagram, Address source, double now);
+  // `marked`: it has met congestion (fanin/protocol/ecn.py).
+  void receive_datagram(std::span<const std::uint8_t> datagram, Address source, double now, bool marked = false);
+  // The same of each, in order; keyed tags are checked several at a time.
+  void receive_datagrams(std::span<const Arrival> datagrams, double now);
   // Hands out, in order, all that is to be sent. The spans stay valid until the machine is next called.
   void datagrams_to_send(double now, SwitchSink& sink);
   // When handle_timer must be called at the latest.

@@ -34,8 +34,11 @@ struct SwitchMachine::State {
         if (job != nullptr) job->was_stopped(stopped_s, now);
   }
 
+  void receive(std::span<const std::uint8_t> datagram, Address source, double now, bool marked,
+               const ComputedTag& computed = {});
   void receive(SwitchJob& job, const Parsed& packet, std::span<const std::uint8_t> datagram, Address source,
-               double now);
+               double now, bool marked, const ComputedTag& computed);
+  const SipKey* key_of(std::span<const std::uint8_t> datagram);
   void contribute(SwitchJob& job, const Parsed& packet, Address source, double now);
   void register_source(SwitchJob& job, std::uint32_t worker, Address source);
   void welcome(SwitchJob& job, const Parsed& hello, Address source);
@@ -46,8 +49,9 @@ struct SwitchMachine::State {
   void receipt_from_parent(SwitchJob& job, const Parsed& packet, double now);
   void speak_to_parent(SwitchJob& job, double now);
   void send_token_up(SwitchJob& job, Kind kind, std::uint32_t sequence, std::size_t bytes);
-  void receive_from_parent(SwitchJob& job, const Parsed& packet, std::span<const std::uint8_t> datagram, double now);
-  void descend(SwitchJob& job, const Parsed& packet, double now);
+  void receive_from_parent(SwitchJob& job, const Parsed& packet, std::span<const std::uint8_t> datagram, double now,
+                           bool marked);
+  void descend(SwitchJob& job, const Parsed& packet, double now, bool marked);
   void tell_news(SwitchJob& job, Reason news);
 
   bool takes(SwitchTally& tally, std::size_t bytes, std::size_t destinations);

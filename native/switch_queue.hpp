@@ -4,12 +4,15 @@
 // SWITCH_QUEUE_DATAGRAMS or SWITCH_QUEUE_BYTES are not taken: a driver that does not send is a network that loses.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "packet_tag.hpp"
 #include "sinks.hpp"
 #include "wire_constants.hpp"
 
@@ -23,11 +26,14 @@ class SwitchQueue {
     return items_.size() < SWITCH_QUEUE_DATAGRAMS && bytes_ + bytes <= SWITCH_QUEUE_BYTES;
   }
 
-  // The bytes stay where they are. `mark` is set to the datagram's place in the queue, from 1, until it has been handed
-  // out (then to 0); whoever is about to change the bytes calls copy_out first if the mark is not 0.
-  void push_in_place(std::span<const std::uint8_t> datagram, std::uint32_t* mark, std::span<const Address> destinations) {
-    append({.in_place = datagram.data(), .mark = mark, .bytes = static_cast<std::uint32_t>(datagram.size())},
+  // The bytes stay where they are. `mark` is set to the datagram's place in the queue, from 1, until it has been handed out (then
+  // to 0); whoever is about to change the bytes calls copy_out first if the mark is not 0. Unless `key` is null, they get its
+  // keyed tag before they are handed out: it lasts until then, or make_tags is called.
+  void push_in_place(std::span<std::uint8_t> datagram, const SipKey* key, std::uint32_t* mark,
+                     std::span<const Address> destinations) {
+    append({.in_place = datagram.data(), .key = key, .mark = mark, .bytes = static_cast<std::uint32_t>(datagram.size())},
            destinations);
+    untagged_ = untagged_ || key != nullptr;
     *mark = static_cast<std::uint32_t>(items_.size());
   }
 
@@ -55,10 +61,29 @@ class SwitchQueue {
     }
   }
 
+  // Of several datagrams side by side.
+  void make_tags() {
+    if (!std::exchange(untagged_, false)) return;
+    std::array<const SipKey*, TAGS_TOGETHER> keys;
+    std::array<std::span<std::uint8_t>, TAGS_TOGETHER> datagrams;
+    std::size_t count = 0;
+    const auto make = [&] {
+      put_tags(std::span(keys).first(count), std::span(datagrams).first(count), Direction::from_switch);
+      count = 0;
+    };
+    for (Item& item : items_) {
+      if (item.key == nullptr) continue;
+      keys[count] = std::exchange(item.key, nullptr);
+      datagrams[count++] = {data_of(item), item.bytes};
+      if (count == TAGS_TOGETHER) make();
+    }
+    make();
+  }
+
   void hand_out(SwitchSink& sink) {
+    make_tags();
     for (const Item& item : items_) {
-      const std::uint8_t* const data = item.in_place != nullptr ? item.in_place : copies_.data() + item.copy_at;
-      sink.send({data, item.bytes}, {destinations_.data() + item.destinations_at, item.destination_count});
+      sink.send({data_of(item), item.bytes}, {destinations_.data() + item.destinations_at, item.destination_count});
       if (item.mark != nullptr) *item.mark = 0;
     }
     items_.clear();
@@ -68,13 +93,18 @@ class SwitchQueue {
 
  private:
   struct Item {
-    const std::uint8_t* in_place = nullptr;
+    std::uint8_t* in_place = nullptr;
+    const SipKey* key = nullptr;  // of a tag that is still to be made
     std::uint32_t* mark = nullptr;
     std::uint32_t copy_at = 0;
     std::uint32_t bytes = 0;
     std::uint32_t destinations_at = 0;
     std::uint32_t destination_count = 0;
   };
+
+  std::uint8_t* data_of(const Item& item) {
+    return item.in_place != nullptr ? item.in_place : copies_.data() + item.copy_at;
+  }
 
   void append(Item item, std::span<const Address> destinations) {
     item.destinations_at = static_cast<std::uint32_t>(destinations_.size());
@@ -94,6 +124,7 @@ class SwitchQueue {
   std::vector<Item> items_;
   std::vector<Address> destinations_;
   std::vector<std::uint8_t> copies_;
+  bool untagged_ = false;  // whether an item may have a key
   std::size_t used_ = 0;   // of copies_
   std::size_t bytes_ = 0;  // of all datagrams, wherever they are
 };

@@ -91,19 +91,20 @@ void SwitchMachine::State::echo(std::span<const std::uint8_t> probe, Address sou
 void SwitchMachine::State::multicast(SwitchJob& job, std::uint32_t slot, std::uint32_t number) {
   ++job.tally.rounds;
   job.parities[slot / WORD_BITS] ^= std::uint32_t{1} << slot % WORD_BITS;
-  const std::span<const std::uint8_t> datagram = job.ring.result(slot, number);
+  const std::span<std::uint8_t> datagram = job.ring.result(slot, number);
+  const SipKey* const key = job.keys.of_everybody();
   const std::span<const std::uint8_t> without_words = job.ring.bare_result(slot, number);
   const std::uint32_t bare = without_words.size() == datagram.size() ? 0 : job.ring.bare(slot);
   if (bare == 0) {
     if (takes(job.tally, datagram.size(), job.listener_count))
-      queue.push_in_place(datagram, job.ring.queue_mark(slot, number), job.audience());
+      queue.push_in_place(datagram, key, job.ring.queue_mark(slot, number), job.audience());
     return;
   }
   std::array<Address, MAX_WORKERS> numbers;
   const std::size_t keepers = job.audience_but(bare, numbers);
   const std::span<const Address> others(numbers.data() + keepers, job.listener_count - keepers);
   if (takes(job.tally, datagram.size(), keepers))
-    queue.push_in_place(datagram, job.ring.queue_mark(slot, number), {numbers.data(), keepers});
+    queue.push_in_place(datagram, key, job.ring.queue_mark(slot, number), {numbers.data(), keepers});
   if (!takes(job.tally, without_words.size(), others.size())) return;
   const std::span<std::uint8_t> copy = queue.push(without_words.size(), others);
   make_bare(without_words, copy);
@@ -146,7 +147,9 @@ void SwitchMachine::State::receipt(SwitchJob& job, const Header& header, std::si
   told.base = job.ascents ? job.ascents->round_trip_us() : 0;
   told.signature = arrivals.highest();
   told.bitmap = arrivals.received();
-  told.contributors = repeated ? 1 : 0;
+  told.contributors = static_cast<std::uint16_t>((repeated ? RECEIPT_REPEATED : 0) |
+                                                 (job.has(job.marked, header.worker) ? RECEIPT_MARKED : 0));
+  job.marked &= ~(std::uint32_t{1} << header.worker);
   const std::span<std::uint8_t> datagram = queue.push(bytes, {&source, 1});
   store_header(datagram.data(), told);
   for (std::size_t at = HEADER_BYTES, word = 0; at < bytes; at += WORD_BYTES)

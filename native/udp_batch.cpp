@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "poller.hpp"
+#include "wire_constants.hpp"
 
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103
@@ -23,7 +24,7 @@ namespace fanin {
 
 namespace {
 
-constexpr std::size_t RECEIVE_CONTROL_BYTES = CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(in6_pktinfo));
+constexpr std::size_t RECEIVE_CONTROL_BYTES = 3 * CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(in6_pktinfo));
 
 void read_local(const cmsghdr* header, SocketAddress& local) {
   local = {};
@@ -100,11 +101,16 @@ std::span<const Received> ReceiveBatch::fill(const UdpSocket& socket, UdpCounter
     m.sources[i].length = header.msg_namelen;
     std::size_t segment = length;
     const SocketAddress* local = nullptr;
+    bool marked = false;
     for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
       if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO) {
         int value;
         std::memcpy(&value, CMSG_DATA(c), sizeof value);
         if (value > 0) segment = static_cast<std::size_t>(value);
+      } else if ((c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TOS) ||
+                 (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_TCLASS)) {
+        // One byte of IPv4, an int of IPv6; the field is in the first on machines of this byte order. Trains are of one kind.
+        marked = (*CMSG_DATA(c) & ECN_MASK) == ECN_CONGESTION;
       } else if ((c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_PKTINFO) ||
                  (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_PKTINFO)) {
         read_local(c, m.locals[i]);
@@ -116,7 +122,7 @@ std::span<const Received> ReceiveBatch::fill(const UdpSocket& socket, UdpCounter
     std::size_t at = 0;
     do {  // once for an empty datagram too: it is counted as too short
       const std::size_t n = std::min(segment, length - at);
-      received_.push_back({{data + at, n}, &m.sources[i], local});
+      received_.push_back({{data + at, n}, &m.sources[i], marked, local});
       at += n;
     } while (at < length);
   }

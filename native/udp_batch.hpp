@@ -24,6 +24,7 @@ inline constexpr std::size_t LONG_MESSAGE_BYTES = 8'192;   // from here on one m
 struct Received {
   std::span<const std::uint8_t> bytes;
   const SocketAddress* source;
+  bool marked;                 // it has met congestion (fanin/protocol/ecn.py)
   const SocketAddress* local;  // where it was sent to; null unless UdpOptions::learn_local (its port is 0)
 };
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <optional>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "address_book.hpp"
@@ -39,7 +40,9 @@ class UdpWorker final : public WorkerBase {
   }
 
   bool flush() override {
-    if (count_ > 0) send_datagrams(socket_, std::span(datagrams_).first(count_), counters_);
+    const std::span<iovec> train = std::span(datagrams_).first(count_);
+    if (count_ > 0 && tag_) tag_(train);
+    if (count_ > 0) send_datagrams(socket_, train, counters_);
     used_ = 0;
     count_ = 0;
     return false;
@@ -49,7 +52,7 @@ class UdpWorker final : public WorkerBase {
     for (int i = 0; i < BATCHES_PER_WAKE; ++i) {
       arrivals_.clear();
       for (const Received& received : batch_.fill(socket_, counters_))
-        arrivals_.push_back({received.bytes, THE_SWITCH});
+        arrivals_.push_back({received.bytes, THE_SWITCH, received.marked});
       inbox.take(arrivals_);
       if (!batch_.may_have_more()) return true;
       inbox.respond();
@@ -65,7 +68,9 @@ class UdpWorker final : public WorkerBase {
   }
 
   int fd() const override { return socket_.fd(); }
+  void tag_with(Tag tag) override { tag_ = std::move(tag); }
   void ring() override { socket_.send_empty(); }
+  void be_capable() override { socket_.be_capable(); }
   int receive_buffer_bytes() const override { return receive_buffer_bytes_; }
   CarrierCounters counters() const override { return named(counters_); }
   std::uint64_t send_ns() const override { return counters_.send_ns; }
@@ -94,6 +99,7 @@ class UdpWorker final : public WorkerBase {
   std::array<iovec, MAX_TRAIN_PACKETS> datagrams_{};
   std::size_t used_ = 0;
   std::size_t count_ = 0;
+  Tag tag_;
   UdpCounters counters_;
   std::uint64_t overflows_at_close_ = 0;
 };
@@ -118,6 +124,7 @@ class UdpSwitch final : public SwitchBase {
     listener_.share_port();  // only now: two switches of one user on one port would take each other's packets
     options_.learn_local = false;
     options_.share_port = true;
+    options_.capable = true;  // members react to marks; a leaf's parent, who is reached from the listener, may not
     address_.set_port(listener_.local_address().port());
     receive_buffer_bytes_ = listener_.receive_buffer_bytes();
     poller_.watch(listener_.fd(), LISTENER);
@@ -200,7 +207,7 @@ class UdpSwitch final : public SwitchBase {
           source = received.source;
           number = book_.number(*source, received.local);
         }
-        arrivals_.push_back({received.bytes, number});
+        arrivals_.push_back({received.bytes, number, received.marked});
       }
       inbox.take(arrivals_);
       inbox.respond();
@@ -217,7 +224,7 @@ class UdpSwitch final : public SwitchBase {
       for (const Received& received : batch) {
         const Address number = book_.number(*received.source, received.local);
         if (allowed(number, now))
-          arrivals_.push_back({received.bytes, number});
+          arrivals_.push_back({received.bytes, number, received.marked});
         else
           ++flooded_;
       }

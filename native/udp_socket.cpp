@@ -9,6 +9,8 @@
 #include <system_error>
 #include <utility>
 
+#include "wire_constants.hpp"
+
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103
 #endif
@@ -55,6 +57,8 @@ UdpSocket::UdpSocket(int family, const UdpOptions& options)
     else
       set_option(fd_, IPPROTO_IP, IP_PKTINFO, 1);
   }
+  report_marks(family);
+  if (options.capable) be_capable();
   if (options.offload) offload(family);
 }
 
@@ -69,6 +73,12 @@ UdpSocket UdpSocket::adopt(int fd) {
 void UdpSocket::offload(int family) {
   if (set_option(fd_, SOL_UDP, UDP_SEGMENT, 0)) train_bytes_ = family == AF_INET6 ? IPV6_TRAIN_BYTES : IPV4_TRAIN_BYTES;
   set_option(fd_, SOL_UDP, UDP_GRO, 1);
+}
+
+// Have the kernel say how datagrams were marked. A socket for IPv6 may carry IPv4, so it has both options.
+void UdpSocket::report_marks(int family) {
+  set_option(fd_, IPPROTO_IP, IP_RECVTOS, 1);
+  if (family == AF_INET6) set_option(fd_, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
 }
 
 UdpSocket::~UdpSocket() { close(); }
@@ -91,6 +101,11 @@ void UdpSocket::close() {
 
 void UdpSocket::bind(const SocketAddress& address) {
   if (::bind(fd_, address.get(), address.length) != 0) fail("binding UDP address " + address.text());
+}
+
+void UdpSocket::be_capable() {
+  set_option(fd_, IPPROTO_IP, IP_TOS, ECN_CAPABLE);
+  set_option(fd_, IPPROTO_IPV6, IPV6_TCLASS, ECN_CAPABLE);
 }
 
 void UdpSocket::share_port() { set_option(fd_, SOL_SOCKET, SO_REUSEPORT, 1); }

@@ -36,6 +36,7 @@ struct UdpOptions {
   bool offload = true;                 // GSO and GRO, where the kernel has them
   bool share_port = false;             // SO_REUSEPORT: the switch has one socket per worker on one port
   bool learn_local = false;            // report which local address a datagram was sent to
+  bool capable = false;                // send as ECN-capable: who gets it reacts to marks
 };
 
 class UdpSocket {
@@ -63,11 +64,14 @@ class UdpSocket {
   std::uint64_t dropped_by_kernel() const;
   // Longest train in bytes that one send may carry; 0 without GSO.
   std::size_t train_bytes() const { return train_bytes_; }
+  // From now on what is sent is ECN-capable (ECT(0) of RFC 3168).
+  void be_capable();
   // A device refused a train: send one by one from now on.
   void give_up_trains() { train_bytes_ = 0; }
 
  private:
   void offload(int family);
+  void report_marks(int family);
 
   int fd_ = -1;
   std::size_t train_bytes_ = 0;

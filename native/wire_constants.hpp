@@ -1,4 +1,4 @@
-// By `python -m fanin.constants native/wire_constants.hpp`, from fanin/protocol/{wire,job,timers,pace}.py.
+// By `python -m fanin.constants native/wire_constants.hpp`, from fanin/protocol/{wire,job,timers,pace,ecn}.py.
 #pragma once
 
 #include <array>
@@ -38,6 +38,8 @@ inline constexpr std::uint32_t LANES_SHIFT = 4;
 inline constexpr std::uint32_t LANES_UP = 2;
 inline constexpr std::uint32_t LANES_DOWN = 0;
 inline constexpr std::uint32_t MAX_SHIFT = 15;
+inline constexpr std::uint32_t RECEIPT_REPEATED = 1;
+inline constexpr std::uint32_t RECEIPT_MARKED = 2;
 
 // fanin.protocol.job
 inline constexpr std::size_t DATA_KEY_BYTES = 16;
@@ -90,6 +92,8 @@ inline constexpr std::size_t INITIAL_WINDOW_BYTES = 14600;
 inline constexpr std::size_t LONGEST_FRAME_BYTES = 9216;
 inline constexpr double MIN_WINDOW = 2.0;
 inline constexpr double DECREASE = 0.7;
+inline constexpr double GROWTH = 0.5294117647058825;
+inline constexpr double DECREASE_MARKED = 0.85;
 inline constexpr double QUEUED_PACKETS = 3.0;
 inline constexpr double WINDOWS_WAITING = 1.5;
 inline constexpr std::uint32_t DOUBTS_PER_WINDOW = 3;
@@ -98,10 +102,16 @@ inline constexpr std::uint32_t SILENT_TIMEOUTS = 3;
 inline constexpr double PACING_GAIN_SLOW_START = 2.0;
 inline constexpr double PACING_GAIN = 1.25;
 inline constexpr double MIN_PACED_ROUND_TRIP_S = 0.001;
+inline constexpr double LONGEST_UNQUEUED_S = 0.005;
 inline constexpr double MAX_PACED_ROUND_TRIP_S = 0.1;
 inline constexpr double PATH_DECAY = 0.875;
 inline constexpr double BURST_S = 0.001;
 inline constexpr double BURST_PACKETS = 4.0;
+
+// fanin.protocol.ecn
+inline constexpr std::uint32_t ECN_CAPABLE = 2;
+inline constexpr std::uint32_t ECN_CONGESTION = 3;
+inline constexpr std::uint32_t ECN_MASK = 3;
 
 // Bits of the flags field.
 inline constexpr std::uint8_t FLAG_PASS = 1;

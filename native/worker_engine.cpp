@@ -28,6 +28,7 @@ std::vector<std::pair<std::string, std::uint64_t>> named(const WorkerCounters& c
       {"losses", counters.losses},
       {"spurious", counters.spurious},
       {"paced", counters.paced},
+      {"marks", counters.marks},
       {"cuts", counters.cuts},
       {"window", counters.window},
       {"srtt_us", counters.srtt_us},

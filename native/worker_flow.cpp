@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "packet.hpp"
 #include "slot_ring.hpp"
@@ -47,6 +48,8 @@ class WorkerFlow::Outbox final : public WorkerSink {
   }
 
   void commit(std::size_t bytes) override { reserved_->commit(bytes); }
+  // What a bypass takes may be read at once.
+  bool tags_later() const override { return reserved_ == flow_.base_.get(); }
 
   void flush() {
     flow_.base_->flush();
@@ -71,11 +74,15 @@ class WorkerFlow::Intake final : public Inbox {
 
   void take(std::span<const Arrival> batch) override {
     const double now = monotonic_now();
-    for (const Arrival& arrival : batch) {
-      if (arrival.bytes.empty() && !flow_.bypasses_.empty()) continue;  // a doorbell: it has done its work
-      flow_.machine_.receive_datagram(arrival.bytes, arrival.source, now);
-      unanswered_bytes_ += packet_bytes_;
-    }
+    const auto use = [this, now](std::span<const Arrival> arrivals) {
+      flow_.machine_.receive_datagrams(arrivals, now);
+      unanswered_bytes_ += arrivals.size() * packet_bytes_;
+    };
+    if (flow_.bypasses_.empty())
+      use(batch);
+    else
+      without_doorbells(batch, use);
+    if (flow_.machine_.capable() && !std::exchange(capable_, true)) flow_.base_->be_capable();
   }
 
   void skip(std::span<const Arrival>) override {}
@@ -92,6 +99,7 @@ class WorkerFlow::Intake final : public Inbox {
   WorkerFlow& flow_;
   std::size_t packet_bytes_;
   std::size_t unanswered_bytes_ = 0;
+  bool capable_ = false;  // the base carrier has been told
 };
 
 namespace {
@@ -112,6 +120,7 @@ WorkerFlow::WorkerFlow(const JobSpec& spec, const WorkerPath& path, std::uint32_
       intake_(std::make_unique<Intake>(*this, spec)),
       my_bit_(std::uint32_t{1} << path.worker) {
   poller_.watch(base_->fd(), SWITCH);
+  base_->tag_with([this](std::span<const iovec> train) { machine_.tag(train); });
   for (const BypassRow& row : fanin::bypasses()) {
     opened_.push_back(row.open_worker(path));
     WorkerCarrier* const bypass = opened_.back().get();
@@ -128,14 +137,17 @@ void WorkerFlow::start() {
   poller_.ring();  // to say HELLO
 }
 
-// While somebody drives, that thread says who sleeps. Waking too many does no harm.
+// While somebody drives, that thread says who sleeps. On a bell it is woken after every turn: this worker may count as awake, or
+// as asleep in poll, by mistake. Otherwise only when what it waits for may have come in here, not by every burst that the pace
+// allows.
 bool WorkerFlow::turn(bool woken) {
   if (closing_.load()) return false;
   if (woken && poller_.has_own_news()) poller_.look();  // of its socket `pump` finds out
+  const bool told_before = told_.exchange(false);
   if (!driven_.load()) count_as_awake();
   const bool drained = pump(true);
-  if (driven_.load()) {  // what it waits for may have come in here, or it may count as awake by mistake
-    wake_driver();
+  if (driven_.load()) {
+    if (bell_ || told_before || told_.load()) wake_driver();
     return !drained;
   }
   return !drained || !may_sleep(Sleep::in_poll);
@@ -273,6 +285,7 @@ std::uint64_t WorkerFlow::send_ns() const {
 std::optional<WorkerEvent> WorkerFlow::report() {
   std::optional<WorkerEvent> failure;
   while (const std::optional<WorkerEvent> event = machine_.next_event()) {
+    told_.store(true);
     if (ends_the_flow(*event))
       failure = event;
     else

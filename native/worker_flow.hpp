@@ -96,6 +96,7 @@ class WorkerFlow final : private Seated {
   std::mutex driver_;  // held by the thread that waits and drives
   Lingering lingering_;  // its
   std::atomic<bool> driven_ = false;
+  std::atomic<bool> told_ = false;  // of any event, since the thread last looked
   Bell bell_;            // what it sleeps on, where a bypass has one
   std::uint32_t my_bit_;  // its place on the bell
   int driver_fd_ = -1;   // the base carrier's descriptor, as the driver knows it

@@ -50,7 +50,10 @@ class WorkerMachine::State {
   }
 
   std::uint64_t submit(const Reduction& reduction);
-  void receive(std::span<const std::uint8_t> datagram, Address source, double now);
+  void receive(std::span<const std::uint8_t> datagram, Address source, double now, bool marked,
+               const ComputedTag& computed = {});
+  void receive(std::span<const Arrival> datagrams, double now);
+  void tag(std::span<const iovec> datagrams) const;
   void send(double now, WorkerSink& sink);
   std::optional<double> next_timer();
   void handle_timer(double now);
@@ -59,6 +62,7 @@ class WorkerMachine::State {
   void begin(std::uint32_t base);
 
   Phase phase() const { return presence_.phase(); }
+  bool capable() const { return capable_; }
   std::size_t outstanding() const { return outstanding_; }
   // What the next contribution carries. Within one machine none: rings and sockets overtake each other, nothing is lost.
   std::uint32_t order() const {
@@ -83,11 +87,11 @@ class WorkerMachine::State {
     if (!keys_.tags()) presence_.heard(now);
   }
   void drop(Reason reason) { ++counters_.dropped[static_cast<std::size_t>(reason)]; }
-  void dispatch(const Parsed& packet, std::size_t bytes, double now);
+  void dispatch(const Parsed& packet, std::size_t bytes, double now, bool marked);
   void welcome(const Parsed& packet, std::size_t bytes, double now);
   void notice(const Parsed& packet, double now);
-  void receipt(const Parsed& packet, double now);
-  void result(const Parsed& packet, double now);
+  void receipt(const Parsed& packet, double now, bool marked);
+  void result(const Parsed& packet, double now, bool marked);
   void caught(const Header& header, double now);
   void end_catch_up() {
     if (catch_up_ && catch_up_->done()) catch_up_.reset();
@@ -143,6 +147,7 @@ class WorkerMachine::State {
   std::vector<std::uint32_t> lost_;  // of a receipt, while it is read
   std::optional<CatchUp> catch_up_;     // of a newcomer, until it is in step
   bool begun_ = false;
+  bool capable_ = false;                // the switch gives receipts, which say whether contributions met congestion
   std::vector<std::uint8_t> accepted_;  // by slot: a bare ANSWER has acknowledged the current contribution
   std::vector<std::uint64_t> closed_;   // by slot: one past the newest round known to be over without this worker
   std::uint64_t heard_ = 0;             // one past the newest round that RoundHeard told of
@@ -166,9 +171,45 @@ std::uint64_t WorkerMachine::State::submit(const Reduction& reduction) {
   return operation.ticket;
 }
 
-void WorkerMachine::State::receive(std::span<const std::uint8_t> datagram, Address source, double now) {
+// Those of one length side by side; of what is dropped without a look at its tag, none.
+void WorkerMachine::State::receive(std::span<const Arrival> datagrams, double now) {
+  const auto key_of = [this](const Arrival& arrival) -> const SipKey* {
+    const std::uint8_t* const data = arrival.bytes.data();
+    if (arrival.bytes.size() < HEADER_BYTES || arrival.source != switch_ || load_be16(data + OFFSET_JOB) != spec_.job ||
+        load_be32(data + OFFSET_GENERATION) != spec_.generation)
+      return nullptr;
+    return &keys_.of_addressee(arrival.bytes);
+  };
+  const auto take = [this, now](const Arrival& arrival, const ComputedTag& computed) {
+    receive(arrival.bytes, arrival.source, now, arrival.marked, computed);
+  };
+  if (!keys_.tags()) {
+    for (const Arrival& arrival : datagrams) take(arrival, {});
+  } else {
+    for_each_tagged(datagrams, Direction::from_switch, key_of, take);
+  }
+}
+
+void WorkerMachine::State::tag(std::span<const iovec> datagrams) const {
+  if (!keys_.tags()) return;
+  std::array<const SipKey*, TAGS_TOGETHER> keys;
+  keys.fill(&keys_.own());
+  std::array<std::span<std::uint8_t>, TAGS_TOGETHER> together;
+  for (std::size_t first = 0; first < datagrams.size(); first += TAGS_TOGETHER) {
+    const std::size_t count = std::min(datagrams.size() - first, TAGS_TOGETHER);
+    for (std::size_t i = 0; i < count; ++i) {
+      const iovec& datagram = datagrams[first + i];
+      together[i] = {static_cast<std::uint8_t*>(datagram.iov_base), datagram.iov_len};
+    }
+    put_tags(std::span(keys).first(count), std::span(together).first(count), Direction::to_switch);
+  }
+}
+
+void WorkerMachine::State::receive(std::span<const std::uint8_t> datagram, Address source, double now, bool marked,
+                                   const ComputedTag& computed) {
   ++counters_.packets_in;
   counters_.bytes_in += datagram.size();
+  counters_.marks += marked;
   if (source != switch_) return drop(Reason::stranger);
   const Parsed packet = parse(datagram);
   if (!packet.ok()) {
@@ -181,8 +222,8 @@ void WorkerMachine::State::receive(std::span<const std::uint8_t> datagram, Addre
   if (packet.header.job != spec_.job) return drop(Reason::unknown_job);
   if (packet.header.generation != spec_.generation) return drop(Reason::generation);
   if (packet.header.worker != worker_ && packet.header.worker != SWITCH_WORKER) return drop(Reason::worker_range);
-  if (!keys_.holds(datagram)) return drop(Reason::tag);
-  dispatch(packet, datagram.size(), now);
+  if (!keys_.holds(datagram, computed)) return drop(Reason::tag);
+  dispatch(packet, datagram.size(), now, marked);
 }
 
 void WorkerMachine::State::send(double now, WorkerSink& sink) {
@@ -274,16 +315,16 @@ std::optional<WorkerEvent> WorkerMachine::State::next_event() {
 
 // --- packets in ---
 
-void WorkerMachine::State::dispatch(const Parsed& packet, std::size_t bytes, double now) {
+void WorkerMachine::State::dispatch(const Parsed& packet, std::size_t bytes, double now, bool marked) {
   switch (packet.header.kind) {
     case Kind::result:
     case Kind::answer:
       hear_switch(now);
-      if (phase() == Phase::member) result(packet, now);
+      if (phase() == Phase::member) result(packet, now, marked);
       return;
     case Kind::receipt:
       hear_switch(now);
-      if (phase() == Phase::member) receipt(packet, now);
+      if (phase() == Phase::member) receipt(packet, now, marked);
       return;
     case Kind::welcome:
       return welcome(packet, bytes, now);
@@ -331,16 +372,22 @@ void WorkerMachine::State::notice(const Parsed& packet, double now) {
   presence_.members_are(packet.header.signature, packet.header.bitmap, stream_.oldest_base());
 }
 
-// The switch says which transmissions have arrived. `contributors`: whether the one that it answers was needless.
-void WorkerMachine::State::receipt(const Parsed& packet, double now) {
+// The switch says which transmissions have arrived; of the one that it answers, whether it was needless.
+void WorkerMachine::State::receipt(const Parsed& packet, double now, bool marked) {
   const Header& header = packet.header;
+  const bool repeated = (header.contributors & RECEIPT_REPEATED) != 0;
+  const bool echoed = (header.contributors & RECEIPT_MARKED) != 0;
   ++counters_.receipts;
-  if (header.contributors != 0) {
+  counters_.marks += echoed;
+  capable_ = true;
+  if (const std::int64_t order = recovery_.sent_as(header.signature); (echoed || marked) && order >= 0)
+    congestion_.marked(static_cast<std::uint64_t>(order), recovery_.next_order());
+  if (repeated) {
     ++counters_.spurious;
     recovery_.repetition_was(false);
   }
   congestion_.heard();
-  const bool by_rota = header.contributors == 0 && measures(header.slot);
+  const bool by_rota = !repeated && measures(header.slot);
   std::optional<double> round_trip_s =
       recovery_.receipt(header.slot, header.signature, header.bitmap, now, by_rota,
                         [this](std::uint32_t slot) { lost_.push_back(slot); });
@@ -372,7 +419,7 @@ void WorkerMachine::State::receipt(const Parsed& packet, double now) {
   });
 }
 
-void WorkerMachine::State::result(const Parsed& packet, double now) {
+void WorkerMachine::State::result(const Parsed& packet, double now, bool marked) {
   const Header& header = packet.header;
   const std::uint32_t slot = header.slot;
   if (slot >= spec_.slots) return drop(Reason::slot_range);
@@ -430,6 +477,7 @@ void WorkerMachine::State::result(const Parsed& packet, double now) {
     presence_.missing(missing);
     return drop(Reason::evicted);
   }
+  if (marked) congestion_.marked(recovery_.order(slot), recovery_.next_order());
   // Of one round at a time, an answer with the result shows that the round had closed: so the multicast of it was lost. With
   // more history the answer may be about a round that others closed long ago.
   if (header.kind == Kind::answer && spec_.history() == SYNCHRONOUS_HISTORY) {
@@ -620,7 +668,7 @@ void WorkerMachine::State::store_by_forecast(Operation& operation, std::span<std
 
 void WorkerMachine::State::commit(WorkerSink& sink, std::span<std::uint8_t> datagram) {
   if (spec_.checksum) seal(datagram);
-  keys_.finish(datagram);
+  if (!sink.tags_later()) keys_.finish(datagram);
   ++counters_.packets_out;
   counters_.bytes_out += datagram.size();
   sink.commit(datagram.size());
@@ -637,15 +685,18 @@ WorkerMachine::~WorkerMachine() = default;
 std::uint64_t WorkerMachine::submit(const Reduction& reduction) { return state_->submit(reduction); }
 void WorkerMachine::leave(double now) { state_->leave(now); }
 void WorkerMachine::begin(std::uint32_t base) { state_->begin(base); }
-void WorkerMachine::receive_datagram(std::span<const std::uint8_t> datagram, Address source, double now) {
-  state_->receive(datagram, source, now);
+void WorkerMachine::receive_datagram(std::span<const std::uint8_t> datagram, Address source, double now, bool marked) {
+  state_->receive(datagram, source, now, marked);
 }
+void WorkerMachine::receive_datagrams(std::span<const Arrival> datagrams, double now) { state_->receive(datagrams, now); }
+void WorkerMachine::tag(std::span<const iovec> datagrams) const { state_->tag(datagrams); }
 void WorkerMachine::datagrams_to_send(double now, WorkerSink& sink) { state_->send(now, sink); }
 std::optional<double> WorkerMachine::next_timer() const { return state_->next_timer(); }
 void WorkerMachine::handle_timer(double now) { state_->handle_timer(now); }
 std::optional<WorkerEvent> WorkerMachine::next_event() { return state_->next_event(); }
 std::size_t WorkerMachine::outstanding() const { return state_->outstanding(); }
 bool WorkerMachine::ready() const { return state_->phase() == Phase::member; }
+bool WorkerMachine::capable() const { return state_->capable(); }
 bool WorkerMachine::failed() const { return state_->phase() == Phase::failed; }
 WorkerCounters WorkerMachine::counters() const { return state_->counters(); }
 std::size_t WorkerMachine::buffer_bytes() const { return state_->buffer_bytes(); }

@@ -6,6 +6,8 @@
 // One thread at a time. `now` is in seconds of one monotonic clock.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -37,6 +39,7 @@ struct WorkerCounters {
   std::uint64_t losses = 0;            // contributions and results known to have been lost
   std::uint64_t spurious = 0;          // contributions that were sent again and had arrived, or were answered, before
   std::uint64_t paced = 0;             // times that the pace held something back
+  std::uint64_t marks = 0;             // of congestion: on what came, and on contributions as receipts tell
   std::uint64_t cuts = 0;              // of the congestion window
   std::uint64_t window = 0;            // packets, now
   std::uint64_t srtt_us = 0;
@@ -58,7 +61,12 @@ class WorkerMachine {
   // Reductions of a newcomer begin with `base`, which is no earlier than Stands said; it passes up to there.
   void begin(std::uint32_t base);
 
-  void receive_datagram(std::span<const std::uint8_t> datagram, Address source, double now);
+  // `marked`: it has met congestion (fanin/protocol/ecn.py).
+  void receive_datagram(std::span<const std::uint8_t> datagram, Address source, double now, bool marked = false);
+  // The same of each, in order; keyed tags are checked several at a time.
+  void receive_datagrams(std::span<const Arrival> datagrams, double now);
+  // Makes the keyed tags of datagrams that were committed to a sink without them (WorkerSink::tags_later).
+  void tag(std::span<const iovec> datagrams) const;
   // Everything goes to the switch. Stops early when the sink takes no more: call again when it does.
   void datagrams_to_send(double now, WorkerSink& sink);
   std::optional<double> next_timer() const;
@@ -67,6 +75,7 @@ class WorkerMachine {
 
   std::size_t outstanding() const;  // reductions submitted and not done
   bool ready() const;               // the switch has welcomed this worker
+  bool capable() const;             // it gives receipts, which echo marks: contributions may be sent as ECN-capable
   bool failed() const;              // WorkersGone, SwitchSilent or PacketRefused was reported: nothing is sent any more
   WorkerCounters counters() const;
   std::size_t buffer_bytes() const;  // heap memory that the machine holds

@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 * A pipe is one direction of a link. It passes packets on one after another at its rate; what does not fit into its
-  queue is lost (tail drop), as in a switch port or a network card.
+  queue is lost (tail drop), as in a switch port or a network card. A queue may mark what it has to keep for long.
 * What has passed the queue is then lost, repeated, held back, damaged or strays, by chance: each with a probability of
   its own, per packet. A stray is a second copy that turns up long after, in another life of the job perhaps.
 * Damage is one to three flipped bits or, one time in eight, a tail that is cut off: what the job's checksums are for.
@@ -15,6 +15,7 @@ import random
 from dataclasses import dataclass
 
 from fanin.errors import ConfigurationError
+from fanin.protocol.ecn import Marked
 
 CUT_SHORT = 1 / 8
 """Share of damaged packets that lose their tail instead of some bits."""
@@ -31,6 +32,8 @@ class Link:
     """10 Gbit/s."""
     queue_bytes: int = 1 << 20
     """What waits for the rate, at most. More is lost."""
+    mark_bytes: int = 0
+    """A datagram that finds more waiting is marked (fanin/protocol/ecn.py); 0: none is."""
     loss: float = 0.0
     duplicate: float = 0.0
     """A second copy follows at once."""
@@ -62,7 +65,7 @@ class Link:
 class Pipe:
     """One direction of a link, and when it is free again."""
 
-    __slots__ = ("blocked", "clogged_until", "free_at", "lost", "overflows")
+    __slots__ = ("blocked", "clogged_until", "free_at", "lost", "marked", "overflows")
 
     def __init__(self) -> None:
         self.free_at = 0.0
@@ -73,6 +76,8 @@ class Pipe:
         """Packets that its queue had no room for."""
         self.lost = 0
         """Packets lost by chance."""
+        self.marked = 0
+        """Packets that its queue has marked."""
 
     def clog(self, until: float) -> None:
         """Pass nothing on until then. What waits stays in the queue, as far as that goes."""
@@ -86,6 +91,9 @@ class Pipe:
         if waiting_s * link.bytes_per_s + len(data) > link.queue_bytes:
             self.overflows += 1
             return []
+        if 0 < link.mark_bytes < waiting_s * link.bytes_per_s:
+            data = Marked(data)
+            self.marked += 1
         self.free_at = begins + len(data) / link.bytes_per_s
         at = self.free_at + link.delay_s
         if link.clean:

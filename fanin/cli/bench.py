@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fanin.cli import extras, output
 from fanin.cli.epilogs import epilog
+
+if TYPE_CHECKING:
+    from fanin.emulation.network.topology import Link
 
 MAX_BYTES = 1 << 34
 """Per worker: more fits no machine that these benchmarks are for."""
@@ -261,7 +264,11 @@ def sharded(
     ] = "100mbit",
     switch_at: Annotated[str, typer.Option(help="own (a port per host), rank0, hosts, spare:K.")] = "hosts",
     rivals: Annotated[
-        str, typer.Option(help="Of gloo, gloo-bfloat16, fanin-32, fanin-8, fanin-6, fanin-4; separated by commas.")
+        str,
+        typer.Option(
+            help="Of gloo, gloo-bfloat16, fanin-32, fanin-8, fanin-8-kept (codes kept for backward), fanin-6, fanin-4; "
+            "separated by commas."
+        ),
     ] = "gloo,gloo-bfloat16,fanin-32,fanin-8",
     steps: Annotated[int, typer.Option(min=0, max=MAX_SAMPLES, help="To time, per rival.")] = 5,
     epochs: Annotated[int, typer.Option(min=0, max=1000, help="To train, per rival and seed.")] = 0,
@@ -274,20 +281,53 @@ def sharded(
     from rich.console import Console
 
     from fanin.benchmarks import sharded as benchmark
-    from fanin.emulation.network import scenario
     from fanin.emulation.network.switch_place import SwitchPlace
 
-    link = None
-    if rate != "none":
-        link = scenario.Scenario(workers=workers, switch_at=switch_at, rate=rate).topology.link
     plan = benchmark.Plan(
         workers=workers,
-        link=link,
+        link=_link(rate, workers, switch_at),
         switch_at=SwitchPlace.parse(switch_at),
         rivals=tuple(each for each in rivals.split(",") if each),
         steps=steps,
         epochs=epochs,
         seeds=seeds,
+    )
+    benchmark.bench(plan, json_file=json, console=Console())
+
+
+@app.command(epilog=epilog("collectives"))
+def collectives(
+    workers: Annotated[int, typer.Option(min=2, max=32, help="Hosts, of one rank each.")] = 4,
+    rate: Annotated[
+        str, typer.Option(help="Of every link, each way (root): 100mbit, 1gbit. none: this machine, without links.")
+    ] = "none",
+    switch_at: Annotated[str, typer.Option(help="Over links: own (a port per host), rank0, hosts, spare:K.")] = "hosts",
+    which: Annotated[
+        str, typer.Option(help="Of broadcast, all_gather, reduce_scatter, reduce; separated by commas.")
+    ] = "broadcast,all_gather,reduce_scatter",
+    bytes_: Annotated[
+        str, typer.Option("--bytes", help="Of the whole float32 tensor, several separated by commas.")
+    ] = "26214400",
+    lanes: Annotated[str, typer.Option(help="fanin's lane widths of sums, separated by commas.")] = "32",
+    samples: Annotated[int, typer.Option(min=1, max=MAX_SAMPLES, help="Samples per rival, size and collective.")] = 11,
+    json: output.JsonFile = None,
+) -> None:
+    """Time broadcasts, gathers and scattered sums over fanin and gloo."""
+    extras.require("torch", "`fanin bench collectives`")
+    output.check(json, None, None)
+    from rich.console import Console
+
+    from fanin.benchmarks import collectives as benchmark
+    from fanin.emulation.network.switch_place import SwitchPlace
+
+    plan = benchmark.Plan(
+        workers=workers,
+        link=_link(rate, workers, switch_at),
+        switch_at=SwitchPlace.parse(switch_at),
+        collectives=tuple(each for each in which.split(",") if each),
+        sizes=_numbers("bytes", bytes_),
+        lanes=_lanes(lanes),
+        samples=samples,
     )
     benchmark.bench(plan, json_file=json, console=Console())
 
@@ -377,6 +417,15 @@ def fairness(
         console=Console(),
         command=output.command_line(),
     )
+
+
+def _link(rate: str, workers: int, switch_at: str) -> Link | None:
+    """Of every host, checked as a scenario's; None for `none`, this machine without links."""
+    from fanin.emulation.network import scenario
+
+    if rate == "none":
+        return None
+    return scenario.Scenario(workers=workers, switch_at=switch_at, rate=rate).topology.link
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:

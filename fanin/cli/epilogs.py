@@ -77,6 +77,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "sudo fanin bench sharded --workers 8 --rate 100mbit --json rows.json",
         "fanin bench sharded --rate none --steps 0 --epochs 10 --seeds 3 --rivals gloo,fanin-32,fanin-8,fanin-4",
     ),
+    "collectives": (
+        "fanin bench collectives --workers 4 --bytes 1024,65536,1048576,26214400",
+        "sudo fanin bench collectives --workers 4 --rate 1gbit --lanes 32,8",
+        "sudo fanin bench collectives --workers 8 --rate 100mbit --switch-at own --which broadcast",
+    ),
     "fairness": ("sudo fanin bench fairness --rate 100mbit",),
 }
 """By command, as they are typed."""

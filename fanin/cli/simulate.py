@@ -175,9 +175,33 @@ def _scale(say: Say) -> Facts:
             *(f"{each * 1e3:.2f}" for each in times),
         ]
         say(f"| {' | '.join(cells)} |")
+    over_hosts = _scale_over_hosts(say)
     took_s = time.process_time() - started
     say(f"\n{took_s:.0f} s of one core")
-    return {"rows": [dataclasses.asdict(row) for row in rows], "took_s": took_s}
+    return {"rows": [dataclasses.asdict(row) for row in rows], "hosts": over_hosts, "took_s": took_s}
+
+
+def _scale_over_hosts(say: Say) -> list[Facts]:
+    """The second table: the same tensor over hosts with a shard each."""
+    from fanin.emulation.simulator.scale import Transfer
+    from fanin.emulation.simulator.scale_hosts import WINDOW, table_over_hosts
+
+    rows = table_over_hosts(Transfer.over(window=WINDOW))
+    say(
+        f"\nthe same over hosts with a shard each, below one switch, a window of {WINDOW} for all flows of a host\n\n"
+        "| hosts | fanin | 2 (n - 1) / n | ring | halving-doubling | faster than the ring up to | than halving |"
+        "\n|---:|---:|---:|---:|---:|---:|---:|"
+    )
+    for row in rows:
+        times = (row.spread_s, row.floor_s, row.ring_s, row.halving_doubling_s)
+        sizes = (row.faster_than_ring_bytes, row.faster_than_halving_bytes)
+        cells = [
+            f"{row.hosts:,}",
+            *(f"{each * 1e3:.2f}" for each in times),
+            *(f"{each >> 10:,} KiB" if each else "-" for each in sizes),
+        ]
+        say(f"| {' | '.join(cells)} |")
+    return [dataclasses.asdict(row) for row in rows]
 
 
 def _hunt(times: int, seed: int, say: Say) -> Facts:

@@ -13,9 +13,10 @@ Rules of this file
   orders.
 * It starts with INITIAL_WINDOW (RFC 6928) or, if that is more, INITIAL_WINDOW_BYTES: ten small packets are no
   load, and a short job would pay for the difference in round trips. It grows by one for every result up to a
-  threshold (slow start), and then by one for every window of results (RFC 5681, section 3.1). It grows only where it
-  was full (RFC 7661: what was not used is not validated), and neither while one in DOUBTS_PER_WINDOW is overdue nor
-  for what was under way when it was cut.
+  threshold (slow start), and then by GROWTH for every window of results (RFC 9438, section 4.3: with one, as RFC 5681
+  has it for windows that are halved, workers took more than CUBIC flows beside them). It grows only where it was full
+  (RFC 7661: what was not used is not validated), and neither while one in DOUBTS_PER_WINDOW is overdue nor for what was
+  under way when it was cut.
 * A window that lies idle is kept: what follows is paced (RFC 7661, section 4.4), and no burst.
 * Loss is the signal: a contribution that the switch says has not arrived, a result that had to be asked for. Not
   everything that is late: a round trip contains the lateness of peers, so delay alone changes nothing, and a
@@ -26,8 +27,12 @@ Rules of this file
 * Links lose frames also where they are not full. A loss is taken for that if next to nothing of this flow waits in
   queues: window * (1 - shortest / recent round trip) < QUEUED_PACKETS (the rule of TCP Veno: Fu and Liew, IEEE JSAC
   21(2), 2003); then nothing is cut. The recent round trip is the shortest one of this window of packets and the one
-  before, since a full queue makes all of them long, and a peer's repetition some. Where peers make all of them long,
-  the loss counts: that errs on the side of the others on the link.
+  before, since a full queue makes all of them long, and a peer's repetition some. The shortest one is taken for at
+  most LONGEST_UNQUEUED_S: beside flows that keep a queue full all of them are long, and no loss would count. Where
+  peers make all of them long, the loss counts: that errs on the side of the others on the link.
+* A mark (fanin/protocol/ecn.py), on a result or told by a receipt, cuts the window to DECREASE_MARKED of it, at most
+  once per round trip as well (RFC 3168 and RFC 8511). Nothing was lost, and there is no doubt: a queue is full. Not as
+  DCTCP does (RFC 8257): that is for networks where everybody does, and takes the link from flows that do not.
 * Where SILENT_TIMEOUTS timers in a row bring neither a result nor a receipt, the path may be gone: MIN_WINDOW.
 * Pacing: one packet every round trip / (gain * window), on average, with PACING_GAIN_SLOW_START so that the window may
   double per round trip, and PACING_GAIN otherwise. A burst is what goes out in BURST_S at that rate, at least
@@ -45,10 +50,13 @@ from fanin.protocol.pace import (
     BURST_PACKETS,
     BURST_S,
     DECREASE,
+    DECREASE_MARKED,
     DOUBTS_PER_WINDOW,
+    GROWTH,
     INITIAL_WINDOW,
     INITIAL_WINDOW_BYTES,
     LONGEST_FRAME_BYTES,
+    LONGEST_UNQUEUED_S,
     MAX_PACED_ROUND_TRIP_S,
     MIN_PACED_ROUND_TRIP_S,
     MIN_WINDOW,
@@ -129,7 +137,7 @@ class Congestion:
         if self.window < self._threshold:
             self.window = min(self.window + 1.0, self._pool)
         else:
-            self.window = min(self.window + 1.0 / self.window, self._pool)
+            self.window = min(self.window + GROWTH / self.window, self._pool)
 
     def lost(self, order: int, next_order: int) -> None:
         """That transmission, or its result, was lost."""
@@ -138,8 +146,16 @@ class Congestion:
         if not self.shares or order < self._recover or not self._queues():
             return
         self._recover = next_order
-        unqueued = min(self._shortest_s, self._shortest_before_s) / min(self._recent_s, self._recent_before_s)
+        unqueued = self._unqueued_s / min(self._recent_s, self._recent_before_s)
         self._threshold = self.window = max(self.window * max(DECREASE, unqueued), min(MIN_WINDOW, self._pool))
+        self.cuts += 1
+
+    def marked(self, order: int, next_order: int) -> None:
+        """That transmission, or what came for it, met congestion."""
+        if not self.shares or order < self._recover:
+            return
+        self._recover = next_order
+        self._threshold = self.window = max(self.window * DECREASE_MARKED, min(MIN_WINDOW, self._pool))
         self.cuts += 1
 
     def expired(self, arrived: bool, next_order: int) -> None:
@@ -155,11 +171,15 @@ class Congestion:
         self._recover = next_order
         self.window = min(MIN_WINDOW, self._pool)
 
+    @property
+    def _unqueued_s(self) -> float:
+        """The round trip of the path without queues, as far as it is known."""
+        return min(self._shortest_s, self._shortest_before_s, LONGEST_UNQUEUED_S)
+
     def _queues(self) -> bool:
         """Whether this flow's packets wait in queues, as far as round trips tell."""
-        shortest_s = min(self._shortest_s, self._shortest_before_s)
         recent_s = min(self._recent_s, self._recent_before_s)
-        return recent_s < float("inf") and self.window * (recent_s - shortest_s) > QUEUED_PACKETS * recent_s
+        return recent_s < float("inf") and self.window * (recent_s - self._unqueued_s) > QUEUED_PACKETS * recent_s
 
     # --- pacing ---
 

@@ -19,10 +19,11 @@ Rules of this file
 * The result of an item that was sent more than once shows no gap: nobody knows which transmission it is the result of
   (Karn). If it is an ANSWER, results have been lost: then the oldest is sent again, too, if it has waited for a whole
   timeout. One, since a window that is sent again when a late peer has caught up would arrive on top of the one that
-  lies in the switch's socket buffer, and overflow it. If it is a RESULT, a peer was late, or the repeated contribution
-  was the first to arrive, and then a receipt tells what else is missing. One more repetition for each such result
-  would have the next one sent twice as well, and so on: nothing would be lost, nothing measured (Karn again), and
-  every packet of the job would go out twice.
+  lies in the switch's socket buffer, and overflow it. And what has been in doubt for longest is asked for at once: one
+  asks for all (`take_late`), but an ANSWER says nothing of the others, as a RECEIPT would. If it is a RESULT, a peer
+  was late, or the repeated contribution was the first to arrive, and then a receipt tells what else is missing. One
+  more repetition for each such result would have the next one sent twice as well, and so on: nothing would be lost,
+  nothing measured (Karn again), and every packet of the job would go out twice.
 * If nothing comes, a timer (fanin/protocol/timers.py; RFC 6298, section 5; where receipts tell of rounds, it waits for
   no peer) sends the oldest one again, alone, and doubles. One is enough: its receipt says what else is missing. Where
   the switch had it already, a peer is late. Every other time it is the lowest item instead: of all workers' items the
@@ -155,6 +156,8 @@ class LossRecovery:
         if transmission.count > 1:  # Karn: whichever transmission this answers, it neither times nor orders anything
             if answered or (not self._has_receipts and self.next_order > NO_RECEIPTS_AFTER):
                 self._doubt_oldest_if_late(now)
+            if answered and self.timer.told and self._doubtful:
+                self._doubtful[next(iter(self._doubtful))] = now
             return None
         round_trip_s = None
         # Sent before the timer expired, it would time how long some worker waited before it sent again.
@@ -203,6 +206,10 @@ class LossRecovery:
             del late[1:]
         return late
 
+    def sent_as(self, order: int) -> int:
+        """The order with these lower 32 bits: the latest one that was sent."""
+        return self.next_order - 1 - (self.next_order - 1 - order & ORDER_MASK)
+
     def receipt(
         self,
         told: int,
@@ -220,9 +227,7 @@ class LossRecovery:
         Returns the slots whose transmissions are lost, and the round trip of the path, if this measures one.
         """
         self._has_receipts = self.timer.begun = True
-        # Orders on the wire are 32 bits: both are taken as the latest ones, up to what was sent, that end in these.
-        top = self.next_order - 1 - (self.next_order - 1 - highest & ORDER_MASK)
-        answered = self.next_order - 1 - (self.next_order - 1 - told & ORDER_MASK)
+        top, answered = self.sent_as(highest), self.sent_as(told)
         missing: list[int] = []
         older: list[int] = []
         top_sent_at = round_trip_s = None
@@ -268,7 +273,7 @@ class LossRecovery:
         Returns the slots whose results are lost.
         """
         self.timer.told = True
-        top = self.next_order - 1 - (self.next_order - 1 - highest & ORDER_MASK)
+        top = self.sent_as(highest)
         over = [
             slot for slot in (*self._doubtful, *self._flying) if self._transmissions[slot].order <= top and closed(slot)
         ]

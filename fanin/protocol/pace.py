@@ -12,6 +12,11 @@ MIN_WINDOW = 2.0
 """Packets, after a cut; so that one loss can be told from silence."""
 DECREASE = 0.7
 """Of the window, after a loss, at least (RFC 9438, section 4.6)."""
+GROWTH = 3 * (1 - DECREASE) / (1 + DECREASE)
+"""Packets by which a window that was cut grows per window of results: what is fair beside flows that halve theirs and
+grow by one (RFC 9438, section 4.3), and what CUBIC does on links as short as a cluster's."""
+DECREASE_MARKED = 0.85
+"""Of the window, after a mark: queues that mark are kept shorter than those that drop (RFC 8511, section 3)."""
 QUEUED_PACKETS = 3.0
 """Of this flow, in queues: with fewer a loss is by chance (beta of TCP Veno)."""
 WINDOWS_WAITING = 1.5
@@ -26,6 +31,8 @@ PACING_GAIN_SLOW_START = 2.0
 PACING_GAIN = 1.25
 """Of window per round trip, so that pacing alone never limits (Linux: tcp_pacing_ss_ratio, tcp_pacing_ca_ratio)."""
 MIN_PACED_ROUND_TRIP_S = 0.001
+LONGEST_UNQUEUED_S = 5 * MIN_PACED_ROUND_TRIP_S
+"""No path within a cluster is longer: a shortest round trip beyond that is of a queue that others keep full."""
 MAX_PACED_ROUND_TRIP_S = 0.1
 """Longer ones are a process that was stopped."""
 PATH_DECAY = 7 / 8

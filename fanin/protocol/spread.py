@@ -21,7 +21,8 @@ WHOLE = 1 << 16
 _TURN = 40_503
 """WHOLE over the golden ratio: successive turns times this, modulo WHOLE, are spread evenly (Fibonacci hashing)."""
 MIN_PACKETS_PER_SHARD = 2
-"""A reduction of fewer packets per shard goes to one shard whole: one round trip through one switch is as quick."""
+"""A reduction goes to as many shards as get that many packets each: one round trip through one switch is as quick, and
+what goes to one shard meets in one link, n - 1 times."""
 
 
 def optimal_parts(hosts: Sequence[float], spares: Sequence[float]) -> tuple[float, ...]:
@@ -99,12 +100,15 @@ class Spread:
         Cuts are between packets, of `packet_elements` elements; 0: it is not to be cut.
         """
         packets = -(-count // packet_elements) if packet_elements else 0
-        if self.shards == 1 or packets < MIN_PACKETS_PER_SHARD * self.shards:
+        worth = min(self.shards, packets // MIN_PACKETS_PER_SHARD)
+        if worth <= 1:
             yield self.in_turn(turn), 0, count
             return
-        whole, before = sum(self.weights), 0
-        for shard, weight in enumerate(self.weights):
-            first, end = (packets * at // whole * packet_elements for at in (before, before + weight))
-            before += weight
+        start = 0 if worth == self.shards else self.in_turn(turn)
+        shards = [(start + following) % self.shards for following in range(worth)]
+        whole, before = sum(self.weights[shard] for shard in shards), 0
+        for shard in shards:
+            first, end = (packets * at // whole * packet_elements for at in (before, before + self.weights[shard]))
+            before += self.weights[shard]
             if end > first:
                 yield shard, first, min(end, count)

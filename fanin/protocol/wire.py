@@ -134,6 +134,11 @@ class Flag(enum.IntFlag):
     the floor) and does not count towards the quorum of the round that is open now. Without PASS it is illegal."""
 
 
+RECEIPT_REPEATED, RECEIPT_MARKED = 1, 2
+"""Bits of a RECEIPT's `contributors`: the contribution that it answers was here already; since the last receipt one has
+come that met congestion (fanin/protocol/ecn.py)."""
+
+
 class Reason(enum.IntEnum):
     """Why a packet was dropped or a worker was told off; the keys of `fanin stats`' drop counters."""
 

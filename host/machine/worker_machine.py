@@ -62,6 +62,7 @@ from fanin.numerics.fixed_point import Codes
 from fanin.numerics.lanes import WORD_BITS, Words
 from fanin.numerics.reduction import Reduction
 from fanin.protocol.congestion import Congestion
+from fanin.protocol.ecn import Capable, Marked
 from fanin.protocol.events import ReductionDone, RoundHeard, Stands, WorkerEvent
 from fanin.protocol.job import LEFT_MIN_TIMEOUTS, JobSpec
 from fanin.protocol.keepalive import Phase
@@ -71,6 +72,8 @@ from fanin.protocol.timers import measures
 from fanin.protocol.wire import (
     HEADER_BYTES,
     ORDER_MASK,
+    RECEIPT_MARKED,
+    RECEIPT_REPEATED,
     SWITCH_WORKER,
     WORD_BYTES,
     Flag,
@@ -87,7 +90,7 @@ SYNCHRONOUS_HISTORY = 2
 """H of a job without staleness."""
 COUNTERS = (
     "packets_out", "packets_in", "bytes_out", "bytes_in", "retransmissions", "gaps", "timeouts", "results",
-    "duplicates", "unacknowledged", "forecasts", "forecasts_missed", "receipts", "losses", "spurious", "paced",
+    "duplicates", "unacknowledged", "forecasts", "forecasts_missed", "receipts", "losses", "spurious", "paced", "marks",
 )  # fmt: skip
 
 
@@ -132,6 +135,8 @@ class WorkerMachine:
         self._moved_at = 0.0
         """When a result was last stored, or the first contribution sent after a pause."""
         self._tickets = 0
+        self._capable = False
+        """Whether the switch gives receipts, which say whether contributions met congestion."""
         self._begun = False
         self._outstanding = 0
         self._counters: Counter[str] = Counter()
@@ -212,6 +217,7 @@ class WorkerMachine:
         """Take in what arrived. Any bytes from anybody are fine."""
         self._counters["packets_in"] += 1
         self._counters["bytes_in"] += len(data)
+        self._counters["marks"] += isinstance(data, Marked)
         reason = self._receive(data, source, now)
         if reason is not None:
             self._counters[f"dropped_{reason.name.lower()}"] += 1
@@ -240,7 +246,8 @@ class WorkerMachine:
                 break
             item = self._stream.take()
             assert item is not None
-            datagrams.append(self._contribution(item))
+            contribution = self._contribution(item)
+            datagrams.append(Capable(contribution) if self._capable else contribution)
             self._congestion.sent(round_trip_s, now)
             if self._recovery.idle:  # waiting begins here: the pause before it counts against no departed peer
                 self._moved_at = now
@@ -308,11 +315,13 @@ class WorkerMachine:
         match packet.kind:
             case Kind.RESULT | Kind.ANSWER:
                 self._hear_switch(now)
-                return self._result(packet, now) if self._presence.phase is Phase.MEMBER else None
+                if self._presence.phase is not Phase.MEMBER:
+                    return None
+                return self._result(packet, now, marked=isinstance(data, Marked))
             case Kind.RECEIPT:
                 self._hear_switch(now)
                 if self._presence.phase is Phase.MEMBER:
-                    self._receipt(packet, now)
+                    self._receipt(packet, now, marked=isinstance(data, Marked))
                 return None
             case Kind.WELCOME:
                 return self._welcome(packet, len(data), now)
@@ -373,9 +382,10 @@ class WorkerMachine:
         self._congestion.path_round_trip(round_trip_s, now)
         self._recovery.timer.path_round_trip(round_trip_s)
 
-    def _receipt(self, packet: Packet, now: float) -> None:
-        """The switch says which transmissions have arrived. `contributors`: whether the one it answers was needless."""
-        by_rota = not packet.contributors and measures(packet.slot)
+    def _receipt(self, packet: Packet, now: float, *, marked: bool) -> None:
+        """The switch says which transmissions have arrived; of one that it answers, whether it was needless."""
+        repeated = bool(packet.contributors & RECEIPT_REPEATED)
+        by_rota = not repeated and measures(packet.slot)
         lost, round_trip_s = self._recovery.receipt(packet.slot, packet.signature, packet.bitmap, now, measures=by_rota)
         self._congestion.heard()
         if round_trip_s is not None:
@@ -386,7 +396,12 @@ class WorkerMachine:
             else:
                 self._path_round_trip(round_trip_s, now)
         self._counters["receipts"] += 1
-        if packet.contributors:
+        echoed = bool(packet.contributors & RECEIPT_MARKED)
+        self._counters["marks"] += echoed
+        self._capable = True
+        if echoed or marked:
+            self._congestion.marked(self._recovery.sent_as(packet.signature), self._recovery.next_order)
+        if repeated:
             self._counters["spurious"] += 1
             self._recovery.repetition_was(needed=False)
         self._counters["losses"] += len(lost)
@@ -411,7 +426,7 @@ class WorkerMachine:
         bits = parities.tolist()
         return lambda slot: bool((bits[slot // WORD_BITS] >> slot % WORD_BITS ^ self._stream.base(slot)) & 1)
 
-    def _result(self, packet: Packet, now: float) -> Reason | None:
+    def _result(self, packet: Packet, now: float, *, marked: bool) -> Reason | None:
         """A result, or an answer: the table of this file, line by line."""
         slot = packet.slot
         if slot >= self._spec.slots:
@@ -466,6 +481,8 @@ class WorkerMachine:
         if operation.owned and (missing := self._spec.full_mask & ~packet.bitmap):
             self._presence.missing(missing)
             return Reason.EVICTED
+        if marked:
+            self._congestion.marked(self._recovery.order(slot), self._recovery.next_order)
         # With staleness a late contribution is answered as well; without, an ANSWER means that the RESULT was lost.
         if packet.kind is Kind.ANSWER and self._spec.history == SYNCHRONOUS_HISTORY:
             self._counters["losses"] += 1

@@ -19,14 +19,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
 
-from fanin.errors import AdmissionError, CollectiveTimeoutError, ConfigurationError, FaninError, SwitchLostError
+from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError, SwitchLostError
 from fanin.host.engines.engine import Engine
 from fanin.host.session import joining
-from fanin.host.session.control import ask
 from fanin.host.session.failures import (
     FAILURES,
     Membership,
-    join_refused,
     packet_refused,
     switch_gone,
     switch_silent,
@@ -35,9 +33,10 @@ from fanin.host.session.failures import (
     workers_gone,
 )
 from fanin.host.session.outputs import check_outputs
+from fanin.host.session.questions import Questions
+from fanin.host.session.tickets import Tickets
 from fanin.numerics.reduction import Brief, Element, Reduction
 from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
-from fanin.protocol import control
 from fanin.protocol.events import (
     MembersChanged,
     PacketRefused,
@@ -52,15 +51,10 @@ from fanin.protocol.seal import OPEN, Credentials
 
 WAIT_SLICE_S = 0.5
 """A wait returns to Python this often, so that Ctrl-C is heard."""
-INQUIRY_TIMEOUT_S = 1.0
-"""How long a failure may take to ask the controller what happened: part of the 10 s in which a wait must raise."""
 REASON_TIMEOUT_S = 2.0
 """How long a failed engine may take to say why."""
 MAX_CHANGES = 1024
 """Changes of membership that are remembered for `take_changes`."""
-MAX_UNSEEN_TICKETS = 4096
-"""Tickets that nobody has waited for yet and that are remembered for `next_done`; done ones beyond it are forgotten."""
-
 
 log = logging.getLogger("fanin")
 
@@ -108,11 +102,12 @@ class Session:
         self.credentials = credentials or Credentials.of_job(options.secret)
         """The keys of this rank's requests to the controller."""
         self._engine: Engine = joined.engine
+        self._tickets = Tickets(joined.engine)
         self._who: Membership = joined.who
+        self._questions = Questions(joined.who, options.curve_server_key, self.credentials)
         self._nonce = joined.nonce
         self._process = os.getpid()
         self._line = joined.line
-        self._options = options
         self.spec = joined.spec
         self.flows = joined.flows
         self.newcomer, self.first_base = joined.newcomer, joined.first_base
@@ -135,12 +130,7 @@ class Session:
         self._shut = threading.Event()
         """Set once `close` is through."""
         self._closed = False
-        self._subscribed = False
         self._followed = False
-        self._unseen: dict[int, None] = {}
-        """Tickets, oldest first, that neither `wait` nor `done` nor `next_done` has reported as finished."""
-        self._finished: deque[int] = deque()
-        """Tickets for `next_done`."""
         self._members = tuple(range(self.size))
         self._changes: deque[MembershipChange] = deque(maxlen=MAX_CHANGES)
         for event in joined.events:
@@ -201,12 +191,7 @@ class Session:
         Raises the session's failure when it has failed. The memory must live until the ticket is done.
         """
         self._raise_if_over()
-        with self._lock:  # around both: a ticket may be done before `submit` returns
-            ticket = self._engine.submit(reduction)
-            self._unseen[ticket] = None
-            crowded = len(self._unseen) > MAX_UNSEEN_TICKETS and not self._subscribed
-        if crowded:
-            self._forget_done()
+        ticket = self._tickets.submit(reduction)
         if self.observer is not None:
             self.observer(ticket, reduction)
         return ticket
@@ -220,7 +205,7 @@ class Session:
         if self.inherited:
             raise used_in_child(self._who)
         if self._engine.wait(ticket, WAIT_SLICE_S if timeout_s is None else min(timeout_s, WAIT_SLICE_S)):
-            self._seen(ticket)
+            self._tickets.seen(ticket)
             return
         deadline = None if timeout_s is None else time.monotonic() + timeout_s - WAIT_SLICE_S
         while True:
@@ -233,7 +218,7 @@ class Session:
                     f"Remedy: find the rank that does not call this collective, or allow more time"
                 )
             if self._engine.wait(ticket, slice_s):
-                self._seen(ticket)
+                self._tickets.seen(ticket)
                 return
 
     def at_once(self, brief: Brief, owner: object) -> int:
@@ -266,13 +251,11 @@ class Session:
         apart; after them, None. A ticket that had finished before the very first call comes only if nobody had waited
         for it by then.
         """
-        if not self._subscribed:
-            self._subscribe()
+        self._tickets.subscribe()
         deadline = time.monotonic() + timeout_s
         while True:
-            with self._lock:
-                if self._finished:
-                    return self._finished.popleft()
+            if (ticket := self._tickets.next()) is not None:
+                return ticket
             left_s = deadline - time.monotonic()
             if self._over.is_set():  # nothing more comes: a caller's loop must not spin until `close`
                 self._shut.wait(max(left_s, 0.0))
@@ -295,8 +278,7 @@ class Session:
         """What happens next in a job with staleness, or None after `timeout_s`. Raises the session's failure."""
         event = self._engine.next_event(timeout_s)
         if isinstance(event, ReductionDone):
-            with self._lock:
-                self._unseen.pop(event.ticket, None)
+            self._tickets.forget(event.ticket)
             return event
         if isinstance(event, RoundHeard):
             return event
@@ -327,20 +309,9 @@ class Session:
 
         Each slot applies it between two packets: a round closes under what is in force when it closes. With neither,
         it only tells. Raises AdmissionError for values that the job was not admitted for (max_staleness),
-        SwitchUnreachableError within INQUIRY_TIMEOUT_S.
+        SwitchUnreachableError within questions.TIMEOUT_S.
         """
-        answer = ask(
-            self.address,
-            control.Tune(job=self.job_name, quorum=quorum, staleness=staleness),
-            curve_server_key=self._options.curve_server_key,
-            timeout_s=INQUIRY_TIMEOUT_S,
-            credentials=self.credentials,
-        )
-        if isinstance(answer, control.Refused):
-            raise join_refused(self._who, answer)
-        if not isinstance(answer, control.Tuned):
-            raise AdmissionError(f"{self.address} answered {type(answer).__name__} to Tune: it is not a fanin switch")
-        return Rounds(quorum=answer.quorum, staleness=answer.staleness, max_staleness=answer.max_staleness)
+        return self._questions.tune(quorum, staleness, self._who)
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -374,7 +345,7 @@ class Session:
             if self._line is not None:
                 self._line.close()
             if not confirmed and not isinstance(self._failure, SwitchLostError):
-                self._leave_by_control(min(timeout_s, INQUIRY_TIMEOUT_S))
+                self._questions.leave(self._nonce, self._failure, timeout_s)
         self._end()
         self._shut.set()
 
@@ -386,43 +357,11 @@ class Session:
     ) -> None:
         self.close()
 
-    # --- tickets ---
-
-    def _seen(self, ticket: int) -> None:
-        if not self._subscribed:
-            with self._lock:
-                self._unseen.pop(ticket, None)
-
-    def _forget_done(self) -> None:
-        with self._lock:
-            tickets = list(self._unseen)
-        done = [ticket for ticket in tickets if self._engine.done(ticket)]
-        with self._lock:
-            for ticket in done:
-                self._unseen.pop(ticket, None)
-
-    def _subscribe(self) -> None:
-        """Have ReductionDone events from here on, and make up for those that were not sent."""
-        self._engine.subscribe()
-        with self._lock:
-            self._subscribed = True
-            tickets = list(self._unseen)
-        for ticket in tickets:
-            if self._engine.done(ticket):
-                self._finish(ticket)
-
-    def _finish(self, ticket: int) -> None:
-        """Have `next_done` report a ticket, once."""
-        with self._lock:
-            if ticket in self._unseen:
-                del self._unseen[ticket]
-                self._finished.append(ticket)
-
     # --- events and failure ---
 
     def _take(self, event: WorkerEvent) -> None:
         if isinstance(event, ReductionDone):
-            self._finish(event.ticket)
+            self._tickets.finish(event.ticket)
         elif isinstance(event, MembersChanged):
             self._note(event)
         elif isinstance(event, FAILURES):
@@ -455,7 +394,7 @@ class Session:
 
     def _read_events(self) -> None:
         """Take in what the engine has to say, unless a thread of its own does so anyway."""
-        if self._subscribed or self._followed:
+        if self._tickets.subscribed or self._followed:
             return
         while (event := self._engine.next_event(0.0)) is not None:
             self._take(event)
@@ -507,23 +446,8 @@ class Session:
             return workers_gone(self._who, self._who.ranks(event.lost), self._who.ranks(event.left), timeout_s)
         if isinstance(event, SwitchSilent):
             trouble = with_forgeries(self._engine.trouble, self._engine.counters().get("dropped_tag", 0))
-            return switch_silent(self._who, event.silent_s, trouble, self._ask_what_happened())
-        return packet_refused(self._who, event.reason, self._ask_what_happened(), timeout_s)
-
-    def _ask_what_happened(self) -> control.Explanation | None:
-        question = control.Explain(job=self.job_name, generation=self.spec.generation)
-        with contextlib.suppress(FaninError):
-            key = self._options.curve_server_key
-            answer = ask(
-                self.address,
-                question,
-                curve_server_key=key,
-                timeout_s=INQUIRY_TIMEOUT_S,
-                credentials=self.credentials,
-            )
-            if isinstance(answer, control.Explanation):
-                return answer
-        return None
+            return switch_silent(self._who, event.silent_s, trouble, self._questions.explain(self.spec.generation))
+        return packet_refused(self._who, event.reason, self._questions.explain(self.spec.generation), timeout_s)
 
     def _fail(self, error: FaninError) -> None:
         with self._lock:
@@ -533,8 +457,7 @@ class Session:
 
     def _end(self) -> None:
         """Nothing finishes any more: `next_done` reports what is left."""
-        for ticket in list(self._unseen):
-            self._finish(ticket)
+        self._tickets.finish_all()
         self._over.set()
 
     def _raise_if_over(self) -> None:
@@ -542,10 +465,3 @@ class Session:
             raise failure.with_traceback(None)
         if self._closed:
             raise FaninError(f"the session of rank {self.rank} in job {self.job_name!r} is closed")
-
-    def _leave_by_control(self, timeout_s: float) -> None:
-        """For an engine that could not say BYE: so that the job's memory is free again at once."""
-        reason = control.one_line(str(self._failure)) if self._failure is not None else ""
-        leave = control.Leave(job=self.job_name, rank=self.rank, nonce=self._nonce, reason=reason)
-        key = self._options.curve_server_key
-        ask(self.address, leave, curve_server_key=key, timeout_s=timeout_s, credentials=self.credentials)

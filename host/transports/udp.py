@@ -14,8 +14,10 @@ import socket
 from collections.abc import Iterable
 
 from fanin.errors import SwitchUnreachableError
+from fanin.protocol.ecn import Marked
 from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES
 from fanin.schemes import WorkerEnd
+from fanin.transports.marks import CONTROL_BYTES, Sender, is_marked, report_marks
 from fanin.transports.transport import MAX_BATCH, SWITCH, Datagram
 from fanin.transports.waker import Waker
 
@@ -41,6 +43,7 @@ class UdpTransport:
         self._address = f"udp://{f'[{host}]' if ':' in host else host}:{port}"
         self._trouble = ""
         self._socket = self._connect(host, port)
+        self._sender = Sender(self._socket)
         self.local: tuple[str, int] = _numeric(self._socket.getsockname())
         """This end's address and port."""
         self.peer: tuple[str, int] = _numeric(self._socket.getpeername())
@@ -97,6 +100,7 @@ class UdpTransport:
         opened.setblocking(False)
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             opened.setsockopt(socket.SOL_SOCKET, option, RECEIVE_BUFFER_REQUEST_BYTES)
+        report_marks(opened)
         try:
             opened.connect(address)
         except OSError as error:
@@ -108,7 +112,7 @@ class UdpTransport:
         """Send one datagram. An error that an earlier one left on the socket is noted, and this one is sent anyway."""
         for _ in range(2):
             try:
-                self._socket.send(data)
+                self._sender.send(data)
                 return
             except BlockingIOError:
                 raise
@@ -118,7 +122,8 @@ class UdpTransport:
     def _receive_into(self, arrived: list[Datagram]) -> None:
         for _ in range(MAX_BATCH):
             try:
-                arrived.append((self._socket.recv(RECEIVE_BYTES), SWITCH))
+                data, control, _, _ = self._socket.recvmsg(RECEIVE_BYTES, CONTROL_BYTES)
+                arrived.append((Marked(data) if is_marked(control) else data, SWITCH))
             except BlockingIOError:
                 return
             except OSError as error:

@@ -109,13 +109,15 @@ class Ascents:
 
     # --- what comes down ---
 
-    def came(self, slot: int, now: float, *, answered: bool) -> None:
+    def came(self, slot: int, now: float, *, answered: bool, marked: bool = False) -> None:
         """The result of the slot's open round has come: to all leaves, or `answered` because this one asked again."""
         self._again.pop(slot, None)
         self._waiting.pop(slot, None)
         if self._under_way.pop(slot, None) is None:
             return
         order = self._recovery.order(slot)
+        if marked:
+            self._congestion.marked(order, self._recovery.next_order)
         if answered:
             self._recovery.repetition_was(needed=True)
             self._congestion.lost(order, self._recovery.next_order)

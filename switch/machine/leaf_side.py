@@ -20,7 +20,8 @@ address, of the uplink's job, pass these rows:
                          it was a damaged packet that it answers
     RESULT, ANSWER       not beyond the open round                           FUTURE
 
-When a complete round goes up, and what a RECEIPT is for, is in switch/machine/ascents.py.
+What goes up is not sent as ECN-capable, since the parent may be a pipeline, which echoes no marks; those on what comes
+down count. When a complete round goes up, and what a RECEIPT is for, is in switch/machine/ascents.py.
 
 A leaf tells its workers BRANCH_LOST or BRANCH_LEFT, by NOTICE and, from then on, in `contributors` of every WELCOME.
 """
@@ -33,8 +34,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fanin.numerics.lanes import WORD_BITS
+from fanin.protocol.ecn import Marked
 from fanin.protocol.job import Uplink
-from fanin.protocol.wire import SWITCH_WORKER, Flag, Kind, Packet, Reason
+from fanin.protocol.wire import RECEIPT_REPEATED, SWITCH_WORKER, Flag, Kind, Packet, Reason
 from fanin.switch.machine.slot_machine import Round
 from fanin.switch.machine.switch_job import SwitchJob
 from fanin.switch.machine.tally import Tally
@@ -139,7 +141,7 @@ class LeafSide:
         if not presence.uplink.data_key or packet.kind is Kind.WELCOME:
             presence.heard(now)
         if packet.kind in (Kind.RESULT, Kind.ANSWER):
-            self._descend(job, packet, presence, now)
+            self._descend(job, packet, presence, now, marked=isinstance(data, Marked))
             return
         if packet.kind is Kind.RECEIPT:
             self._receipt(job, packet, now)
@@ -175,7 +177,7 @@ class LeafSide:
         ancient = uplink.data_key and packet.kind is Kind.WELCOME and packet.slot < job.parent_welcomes
         return Reason.ANCIENT if ancient else None
 
-    def _descend(self, job: SwitchJob, packet: Packet, presence: UplinkPresence, now: float) -> None:
+    def _descend(self, job: SwitchJob, packet: Packet, presence: UplinkPresence, now: float, *, marked: bool) -> None:
         """The parent's result of a round, or its answer to a contribution that was sent again."""
         slot = job.slot(packet.slot)
         if packet.kind is Kind.ANSWER and Flag.BARE in packet.flags:
@@ -189,7 +191,7 @@ class LeafSide:
         closed = slot.descend(packet.base, result)
         if closed is not None:
             presence.heard(now)
-            job.ascents.came(packet.slot, now, answered=packet.kind is Kind.ANSWER)
+            job.ascents.came(packet.slot, now, answered=packet.kind is Kind.ANSWER, marked=marked)
             self._multicast(job, packet.slot, *closed)
         elif packet.base < slot.open:
             job.tally.duplicates += 1
@@ -198,7 +200,7 @@ class LeafSide:
 
     def _receipt(self, job: SwitchJob, packet: Packet, now: float) -> None:
         """The parent says which ascents have arrived and, with a bit for every slot, which rounds have closed."""
-        needless = bool(packet.contributors)
+        needless = bool(packet.contributors & RECEIPT_REPEATED)
         job.ascents.receipt(packet.slot, packet.signature, packet.bitmap, now, needless=needless)
         if len(packet.words) == len(job.parities):
             bits = packet.words.tolist()

@@ -63,6 +63,8 @@ class SwitchJob:
         """What `heard` was after the last stop of the switch: only who has spoken since gets heartbeats' time again."""
         self.arrivals = [Arrivals() for _ in range(spec.workers)]
         """By worker, which of its transmissions have come."""
+        self.marked = 0
+        """Bit mask of the workers of whom contributions met congestion, which they have not been told of."""
         self.lost = 0
         self.left = 0
 

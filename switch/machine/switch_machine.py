@@ -69,11 +69,22 @@ import numpy as np
 from fanin.errors import AdmissionError
 from fanin.numerics.lanes import WORD_BITS
 from fanin.protocol import wire
+from fanin.protocol.ecn import Capable, Marked
 from fanin.protocol.events import SwitchEvent, WorkerJoined, WorkerLeft, WorkerSilent
 from fanin.protocol.job import SWITCH_QUEUE_BYTES, SWITCH_QUEUE_DATAGRAMS, JobSpec, Uplink
 from fanin.protocol.own_stops import OwnStops
 from fanin.protocol.timers import measures
-from fanin.protocol.wire import MAX_BASE, SWITCH_WORKER, Flag, Kind, Packet, Reason, WireError
+from fanin.protocol.wire import (
+    MAX_BASE,
+    RECEIPT_MARKED,
+    RECEIPT_REPEATED,
+    SWITCH_WORKER,
+    Flag,
+    Kind,
+    Packet,
+    Reason,
+    WireError,
+)
 from fanin.switch.machine.leaf_side import LeafSide
 from fanin.switch.machine.receipts import Arrivals
 from fanin.switch.machine.slot_machine import Answer, Contribution, Manner, Round, Verdict
@@ -96,7 +107,7 @@ class SwitchMachine:
         """`memory_bytes` is what all pools together may take (JobSpec.pool_bytes each)."""
         self._memory_bytes = memory_bytes
         self._jobs: dict[int, SwitchJob] = {}
-        self._leaf = LeafSide(self._send, self._tell, self._multicast)
+        self._leaf = LeafSide(self._put, self._tell, self._multicast)
         self._past = Tally()  # packets of no job, and the counts of jobs that were removed
         self._queue: list[tuple[bytes, tuple[int, ...]]] = []
         self._queue_bytes = 0
@@ -315,6 +326,7 @@ class SwitchMachine:
         if joined:
             job.sources[worker] = source
             job.arrivals[worker] = Arrivals()
+            job.marked &= ~(1 << worker)
             self._events.append(WorkerJoined(job.spec.job, worker))
         if enters:
             job.enter(worker)
@@ -332,6 +344,7 @@ class SwitchMachine:
             if job.uplink is not None and job.left | job.lost == job.spec.full_mask:
                 job.uplink.leave(now)
         else:
+            job.marked |= isinstance(data, Marked) << worker
             self._contribute(job, packet, source, now)
 
     def _objection(self, job: SwitchJob, packet: Packet, data: bytes, source: int) -> Reason | None:
@@ -412,9 +425,10 @@ class SwitchMachine:
         if order and outcome.verdict in (Verdict.ACCEPTED, Verdict.DUPLICATE):
             arrivals = job.arrivals[packet.worker]
             uncovers = arrivals.take(order)
-            # An answer acknowledges as well, and so will what the parent sends down: no receipt beside those.
-            due = uncovers or arrivals.incomplete or repeated or measures(order)
-            if outcome.answer is None and not ascends and due:
+            # An answer acknowledges as well, and so will what the parent sends down: no receipt beside those. Neither
+            # tells of marks, though, and who comes last at its leaf every time would never hear of them.
+            due = (uncovers or arrivals.incomplete or repeated or measures(order)) and not ascends
+            if outcome.answer is None and (due or job.marked >> packet.worker & 1):
                 self._receipt(job, packet, repeated, source)
         if outcome.closed is not None:
             job.last_arrivals[packet.worker] += 1
@@ -465,11 +479,12 @@ class SwitchMachine:
             Kind.RECEIPT,
             signature=arrivals.highest,
             bitmap=arrivals.received,
-            contributors=int(repeated),
+            contributors=repeated * RECEIPT_REPEATED + (job.marked >> packet.worker & 1) * RECEIPT_MARKED,
             words=job.parities.copy() if tells else np.zeros(0, np.uint32),
         )
         above_us = job.ascents.round_trip_us
         receipt = dataclasses.replace(receipt, slot=packet.bitmap, base=above_us)
+        job.marked &= ~(1 << packet.worker)
         self._send(job.tally, job.keys.finish(receipt.to_bytes()), (source,))
 
     def _tell_where(self, job: SwitchJob, packet: Packet, source: int) -> None:
@@ -524,6 +539,10 @@ class SwitchMachine:
         self._send(job.tally, job.keys.finish(notice.to_bytes()), tuple(audience))
 
     def _send(self, tally: Tally, data: bytes, destinations: tuple[int, ...]) -> None:
+        """To workers, who react to marks."""
+        self._put(tally, Capable(data), destinations)
+
+    def _put(self, tally: Tally, data: bytes, destinations: tuple[int, ...]) -> None:
         if not destinations:
             return
         if len(self._queue) >= SWITCH_QUEUE_DATAGRAMS or self._queue_bytes + len(data) > SWITCH_QUEUE_BYTES:

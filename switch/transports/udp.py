@@ -9,9 +9,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from fanin.errors import ConfigurationError
+from fanin.protocol.ecn import Marked
 from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES
 from fanin.schemes import SwitchEnd
 from fanin.transports.addresses import AddressBook
+from fanin.transports.marks import CONTROL_BYTES, Sender, is_marked, report_marks
 from fanin.transports.transport import MAX_BATCH, Datagram
 from fanin.transports.waker import Waker
 
@@ -27,6 +29,7 @@ class UdpServerTransport:
     def __init__(self, host: str, port: int) -> None:
         self._socket = _bind(host, port)
         self.port: int = self._socket.getsockname()[1]
+        self._sender = Sender(self._socket)
         self._peers: AddressBook[Any] = AddressBook()
         self._waker = Waker()
         self._poll = select.poll()
@@ -51,7 +54,7 @@ class UdpServerTransport:
             if peer is None:
                 continue
             try:
-                self._socket.sendto(data, peer)
+                self._sender.send(data, peer)
             except BlockingIOError:
                 if not may_wait or not select.select([], [self._socket], [], SEND_WAIT_S)[1]:
                     return
@@ -68,8 +71,8 @@ class UdpServerTransport:
                 continue
             with contextlib.suppress(BlockingIOError):
                 for _ in range(MAX_BATCH):
-                    data, peer = self._socket.recvfrom(RECEIVE_BYTES)
-                    arrived.append((data, self._peers.number(peer)))
+                    data, control, _, peer = self._socket.recvmsg(RECEIVE_BYTES, CONTROL_BYTES)
+                    arrived.append((Marked(data) if is_marked(control) else data, self._peers.number(peer)))
         return arrived
 
     def wake(self) -> None:
@@ -93,6 +96,7 @@ def _bind(host: str, port: int) -> socket.socket:
         opened = socket.socket(family, kind, protocol)
         try:
             opened.setblocking(False)
+            report_marks(opened)
             for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
                 opened.setsockopt(socket.SOL_SOCKET, option, RECEIVE_BUFFER_REQUEST_BYTES)
             opened.bind(address)

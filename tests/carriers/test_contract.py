@@ -258,6 +258,25 @@ def test_who_has_not_joined_is_not_heard_by_a_bypass() -> None:
         assert not rig.down([0], [b"result"]) or rig.at_worker(1) == []
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_what_the_switch_still_reads_stays_until_a_window_has_come_after_it(waits: bool) -> None:
+    """A worker finds room for a window all the same."""
+    rig = joined("shared memory")
+    rig.waits = waits
+    length, window = 1000, 8
+    with segment_of(rig) as segment:
+
+        def unreleased() -> int:
+            written, read = (segment.number(segment.of_worker(0, at)) for at in (UPLINK_WRITTEN_AT, UPLINK_READ_AT))
+            return written - read
+
+        for number in range(5 * window):
+            assert rig.up(0, [bytes([number]) * length])[0] == 1
+            assert [data for data, _ in rig.at_switch()] == [bytes([number]) * length]
+            assert unreleased() <= (window + 1) * SPEC.packet_bytes if waits else unreleased() == 0
+    assert bool(rig.let_go_bytes) == waits
+
+
 Harm = Callable[[Segment, int], None]
 
 

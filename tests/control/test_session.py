@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
 from fanin.host.session.failures import Membership
 from fanin.host.session.joining import Joined
-from fanin.host.session.session import MAX_UNSEEN_TICKETS, Session
+from fanin.host.session.session import Session
+from fanin.host.session.tickets import MAX_UNSEEN
 from fanin.numerics.reduction import Brief, Element, Reduction, sum_in_place
 from fanin.options import Options, SwitchAddress
 from fanin.protocol.events import MembersChanged, ReductionDone, WorkerEvent, WorkersGone
@@ -256,9 +257,9 @@ def test_an_over_session_does_not_let_a_completion_loop_spin(monkeypatch: pytest
 
 def test_tickets_that_nobody_waits_for_are_not_remembered_for_ever() -> None:
     session, engine = a_session()
-    for _ in range(3 * MAX_UNSEEN_TICKETS):
+    for _ in range(3 * MAX_UNSEEN):
         engine.finish(session.submit(REDUCTION))
-    assert len(session._unseen) <= MAX_UNSEEN_TICKETS + 1
+    assert len(session._tickets._unseen) <= MAX_UNSEEN + 1
 
 
 def test_changes_of_membership_are_told_once_and_never_silently(caplog: pytest.LogCaptureFixture) -> None:

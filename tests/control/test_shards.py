@@ -85,12 +85,13 @@ def test_the_parts_are_the_whole_at_packet_boundaries(
     spread = Spread(tuple(weights))
     parts = list(deal(whole, packet, spread, turn))
     numbers = [shard for shard, _ in parts]
-    if count < (MIN_PACKETS_PER_SHARD * len(weights) - 1) * packet:
-        assert numbers == [spread.in_turn(turn)]
-    elif len(parts) > 1:
-        assert numbers == sorted(set(numbers))
-        for shard, part in parts:
-            assert abs(part.count / count - spread.part(shard)) <= 2 * packet / count
+    worth = min(len(weights), -(-count // packet) // MIN_PACKETS_PER_SHARD)
+    start = 0 if worth == len(weights) else spread.in_turn(turn)
+    shards = [(start + following) % len(weights) for following in range(max(worth, 1))]
+    assert numbers == [shard for shard in shards if shard in numbers], "each once, from the one whose turn it is on"
+    for shard, part in parts:
+        of_these = weights[shard] / sum(weights[each] for each in shards)
+        assert abs(part.count / count - of_these) <= 2 * packet / count
     at, written = 0, []
     for _, part in parts:
         assert (part.source - BASE, part.residual - RESIDUALS, part.tag) == (at * element.bytes, at * 4, 9)

@@ -88,7 +88,7 @@ IN_NETWORK = (
         "Jobs are isolated, and a job that finds no memory is refused with the bytes needed and free; with "
         '`fallback="gloo"` it warns once and trains over gloo. The fallback is tested with a switch that is absent, '
         "not with one that is full. Pools are fixed: slots are not shared by jobs as in ATP. "
-        "Each flow has a congestion window and pacing; losses are its signal, ECN is not used.",
+        "Each flow has a congestion window and pacing; losses are its signal, and ECN's marks where there are any.",
         (
             "tests/switch/test_admission.py::test_jobs_do_not_see_each_other",
             "tests/control/test_joining.py::test_a_job_too_large_for_the_pool_is_refused_with_needed_and_free",

@@ -13,8 +13,10 @@ import pytest
 
 from fanin.benchmarks.codecs import Plan as CodecsPlan
 from fanin.benchmarks.codecs import split
+from fanin.benchmarks.collectives import COLLECTIVES, copies
 from fanin.benchmarks.rivals import Rival
 from fanin.benchmarks.thc import PAPER, Thc
+from fanin.emulation.network.switch_place import SwitchPlace
 from fanin.errors import ConfigurationError
 
 pytestmark = pytest.mark.processes
@@ -106,6 +108,36 @@ def test_sharded_training_has_times_bytes_and_losses_for_every_rival(tmp_path: P
     assert exact["median_s"] > 0
     assert exact["share_of_exact"] == 1
     assert narrow["share_of_exact"] <= 0.27
+
+
+@pytest.mark.slow
+def test_collectives_have_a_time_and_an_error_for_every_rival(tmp_path: Path) -> None:
+    size = ("--workers", "2", "--bytes", "65536", "--samples", "2", "--lanes", "32,8")
+    done = bench(tmp_path, "collectives", *size, "--which", ",".join(COLLECTIVES))
+    assert [(row["collective"], row["rival"]) for row in done.rows] == [
+        (collective, rival) for collective in COLLECTIVES for rival in ("gloo", "fanin-32", "fanin-8")
+    ]
+    for row in done.rows:
+        assert row["fastest_s"] > 0
+        assert row["to_gloo"] == 1 or row["rival"] != "gloo"
+        assert row["max_error"] == 0 or row["collective"] != "broadcast"
+
+
+@pytest.mark.parametrize(
+    ("place", "collective", "tensors"),
+    [
+        ("own", "broadcast", 1),
+        ("own", "all_gather", 0.75),
+        ("own", "reduce_scatter", 1),
+        ("hosts", "broadcast", 1.5),
+        ("hosts", "all_gather", 0.75),
+        ("hosts", "reduce_scatter", 0.75),
+        ("rank0", "all_gather", 2.25),
+        ("rank0", "reduce", 3),
+    ],
+)
+def test_the_ideal_counts_what_the_busiest_link_carries(place: str, collective: str, tensors: float) -> None:
+    assert copies(SwitchPlace.parse(place), collective, 4) == tensors
 
 
 @pytest.mark.parametrize("label", ["fanin-32", "fanin-4", "fanin-32-0.5", "gloo", "mpi-tcp", "mpi-shm"])

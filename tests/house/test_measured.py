@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fanin.emulation.record import VERSION, Row, RunRecord, Scalar
 from tests.house.repository import ROOT
+from tools import learned
 from tools.measured import HEADINGS, table
 
 SETTINGS: dict[str, Scalar] = {"racks": 2, "uplink_bit_s": 1e8, "tcp_flows": 1}
@@ -82,3 +83,31 @@ def test_it_is_a_program_over_files(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tools.measured", str(tmp_path / "run.json")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == table([record(row("fanin", 32, 1.0))])
+
+
+def learned_rows() -> list[dict[str, object]]:
+    shared = {"task": "text", "workers": 8, "repeats": 5, "rate_bit_s": None, "accuracy": 0.503}
+    gloo = {"codec": "gloo", "loss": 1.855, "loss_change": 0.0, "loss_change_range": None}
+    lanes = {"codec": "lanes:8/8", "loss": 1.856, "loss_change": 0.0005, "loss_change_range": 0.001}
+    points = {"accuracy_change": 0.0011, "accuracy_change_range": 0.0031}
+    return [{**shared, **each, **points} for each in (gloo, lanes)]
+
+
+def test_a_table_of_codecs_has_what_each_lost_beside_float32() -> None:
+    rows = learned_rows()
+    assert learned.table([*rows, {**rows[1], "rate_bit_s": 1e8}]).splitlines() == [
+        "| task, workers, seeds | gloo, float32: loss, accuracy | `lanes:8/8` |",
+        "|---|---|---|",
+        "| text, 8, 5 | 1.855, 50.3% | loss +0.1% +-0.1, points +0.11 +-0.31 |",
+    ]
+
+
+def test_a_table_of_sharded_trainings_has_all_seeds_and_what_they_are_between() -> None:
+    rows = [
+        {"rival": "gloo", "losses": [1.0, 2.0], "test_losses": [1.0, 2.0]},
+        {"rival": "fanin-8", "losses": [1.01, 1.98], "test_losses": [1.0, 2.0]},
+    ]
+    assert learned.table(rows).splitlines()[2:] == [
+        "| `gloo` | 1.5000 |  | 1.5000 |  |",
+        "| `fanin-8` | 1.4950 | +0.00% (-1.00% to +1.00%) | 1.5000 | +0.00% (+0.00% to +0.00%) |",
+    ]

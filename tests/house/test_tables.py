@@ -109,6 +109,11 @@ def over_links() -> FigureTable:
     return codecs_train_tables.tables_of(*_learned())[1]
 
 
+def bounds_over_links() -> FigureTable:
+    """Of `fanin bench codecs --train`, the third one."""
+    return codecs_train_tables.tables_of(*_learned())[2]
+
+
 def _learned() -> tuple[codecs_train_rows.Plan, list[codecs_train_rows.Row]]:
     plan = codecs_train_rows.Plan(
         tasks=("text",), workers=(8,), steps=100, timed_steps=8, repeats=5, rates_bit_s=(1e8, 1e9)
@@ -136,7 +141,10 @@ def _learned() -> tuple[codecs_train_rows.Plan, list[codecs_train_rows.Row]]:
         step_s=12.345,
         compute_s=0.234,
         codec_s=0.034,
+        without_links_s=1.234,
+        processor_s=0.123,
         bytes_out=51_234_567.0,
+        bytes_in=51_234_567.0,
         saved=123.4,
         to_target_s=1234.5,
         speed_up=12.3,
@@ -178,7 +186,7 @@ TABLES = [all_reduces, links, training, comparison, emulation, traffic, jobs]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-@pytest.mark.parametrize("make", TABLES)
+@pytest.mark.parametrize("make", [*TABLES, learning, over_links, bounds_over_links])
 def test_headings_and_figures_are_whole(make: Callable[[], FigureTable], width: int) -> None:
     wide, text = shown(make(), 1000), shown(make(), width)
     assert "…" not in text

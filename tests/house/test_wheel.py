@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -22,7 +23,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """The wheel, from a build folder of its own: an old one would add files that the sources no longer have."""
     folder = tmp_path_factory.mktemp("wheel")
     command = ["build", "--build-lib", str(folder / "lib"), "bdist_wheel", "--dist-dir", str(folder)]
-    subprocess.run([sys.executable, "setup.py", "--quiet", *command], cwd=ROOT, check=True, env=quiet())
+    (ROOT / "build").mkdir(exist_ok=True)
+    with (ROOT / "build" / "wheel.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another worker of pytest-xdist may build: objects lie in one folder
+        subprocess.run([sys.executable, "setup.py", "--quiet", *command], cwd=ROOT, check=True, env=quiet())
     return zipfile.ZipFile(next(folder.glob("*.whl")))
 
 

@@ -88,8 +88,8 @@ def test_short_queues_cost_what_they_lose(queue_kib: int) -> None:
 
 
 @pytest.mark.parametrize(("loss", "of_ideal"), [(0.0001, 0.85), (0.001, 0.9), (0.01, 0.85), (0.05, 0.6)])
-def test_over_shards_one_packet_goes_again_for_each_that_was_lost(loss: float, of_ideal: float) -> None:
-    """Cold, from the first packet of each flow on."""
+def test_over_shards_one_or_two_packets_go_again_for_each_that_was_lost(loss: float, of_ideal: float) -> None:
+    """Cold, from the first packets on. Two: at the end of a transfer what is in doubt is asked for early."""
     cluster, reached = reduce(8, 1e8, 360, 300, delay_s=1e-3, loss=loss)
-    assert cluster.total("retransmissions") <= 1.5 * (cluster.lost + cluster.overflows) + 4
+    assert cluster.total("retransmissions") <= 2 * (cluster.lost + cluster.overflows) + 4
     assert reached > of_ideal

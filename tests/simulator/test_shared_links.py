@@ -48,10 +48,10 @@ def reduce_over(cluster: Cluster, chunks: int, packets_over_link: int) -> Outcom
     return Outcome(ideal_s / (cluster.network.now - begun), cluster.total("retransmissions"), cluster.network.lost)
 
 
-def over_shared_link(workers: int, queue_bytes: int, chunks: int = 1200) -> Outcome:
-    """All workers behind one link of 100 Mbit/s."""
+def over_shared_link(workers: int, queue_bytes: int, chunks: int = 1200, mark_bytes: int = 0) -> Outcome:
+    """All workers behind one link of 100 Mbit/s, whose queue marks what has more than `mark_bytes` before it."""
     cluster = joined(workers)
-    link = Link(delay_s=20e-6, bytes_per_s=BYTES_PER_S, queue_bytes=queue_bytes)
+    link = Link(delay_s=20e-6, bytes_per_s=BYTES_PER_S, queue_bytes=queue_bytes, mark_bytes=mark_bytes)
     shared: SharedLink = cluster.network.share([1 + worker for worker in range(workers)], link)
     outcome = reduce_over(cluster, chunks, workers * chunks)
     return Outcome(outcome.of_ideal, outcome.resent, shared.up.overflows + shared.down.overflows)
@@ -62,6 +62,13 @@ def test_eight_workers_behind_one_link_use_nine_tenths_of_it(queue_kib: int) -> 
     outcome = over_shared_link(8, queue_kib << 10)
     assert outcome.of_ideal > 0.9
     assert outcome.resent <= 1.2 * outcome.lost
+
+
+@pytest.mark.parametrize("mark_kib", [16, 64])
+def test_where_the_link_marks_next_to_nothing_is_lost(mark_kib: int) -> None:
+    outcome = over_shared_link(8, 256 << 10, mark_bytes=mark_kib << 10)
+    assert outcome.of_ideal > 0.95
+    assert outcome.lost == outcome.resent == 0
 
 
 def test_incast_of_sixteen_workers_into_a_queue_of_128_kib() -> None:

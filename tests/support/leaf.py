@@ -7,6 +7,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Protocol, cast
 
+from fanin.protocol.ecn import Marked
 from fanin.protocol.job import JobSpec, Uplink
 from fanin.protocol.wire import OFFSET_BASE, OFFSET_KIND, OFFSET_SLOT, SWITCH_WORKER, Flag, Kind, Packet, Reason
 from tests.support.bench import Bench, Machine, MachineType, address, make_spec, words_of
@@ -70,7 +71,7 @@ def parent_packet(random: Random, base: int) -> bytes:
         base=max(0, base - random.choice([0, 0, 0, 1, -1])),
         signature=random.randrange(20) if told else 5,
         bitmap=random.getrandbits(32) if told else 0,
-        contributors=random.choice([*Reason, 0, 999]) if news else 0 if told else 8,
+        contributors=random.choice([*Reason, 0, 999]) if news else random.randrange(4) if told else 8,
         codes=(9,) * random.choice([0, 1, 1, 2]),
         words=words_of(*(random.choice([0, 0, 1]) if news else random.getrandbits(32) for _ in range(count))),
     )
@@ -107,14 +108,18 @@ class LeafHistory:
                 slot=slot,
                 base=base,
                 signature=5,
+                bitmap=random.choice([0, random.randrange(self.rounds + 1, self.rounds + 9)]),
                 codes=(3,) * len(words[:1]),
                 words=words,
             )
-            return packet.to_bytes(), address(packet.worker)
+            return self._on_the_way(packet.to_bytes()), address(packet.worker)
         if what < 0.95:
-            return parent_packet(random, self._closed[slot]), PARENT
+            return self._on_the_way(parent_packet(random, self._closed[slot])), PARENT
         data = random.choice([leaf.hello, leaf.bye])(random.randrange(2)).to_bytes()
         return data, random.choice([address(0), address(1)])
+
+    def _on_the_way(self, data: bytes) -> bytes:
+        return Marked(data) if self._random.random() < 0.2 else data
 
     def sent(self, datagrams: Iterable[bytes]) -> None:
         """What the leaf has sent."""

@@ -37,11 +37,21 @@ class Wires(network.Network):
         super().__init__(queue, link, dice)
         self.cut_off: set[int] = set()
         self.wiretap: Callable[[float, int, int, bytes], bool] | None = None
+        self.late_s: dict[int, float] = {}
+        """By address, how late its process wakes up, at most."""
+        self._wakes_at: dict[int, float] = {}
 
     def carry(self, source: int, destination: int, data: bytes) -> None:
         """See the base class."""
-        if self.wiretap is None or self.wiretap(self.queue.now, source, destination, data):
+        if self.wiretap is not None and not self.wiretap(self.queue.now, source, destination, data):
+            return
+        if source not in self.late_s:
             super().carry(source, destination, data)
+            return
+        now = self.queue.now
+        if self._wakes_at.get(source, 0.0) <= now:
+            self._wakes_at[source] = now + self._dice.random() * self.late_s[source]
+        self.queue.at(self._wakes_at[source], super().carry, source, destination, data)
 
     def arrive(self, source: int, destination: int, data: bytes) -> None:
         """See the base class."""
@@ -124,6 +134,10 @@ class Playground:
     def resume(self, address: int) -> None:
         """Let a stopped machine go on: it takes in what has arrived, and then sees what time it is."""
         self._wires.resume(self._nodes[address])
+
+    def wakes_late(self, address: int, late_s: float) -> None:
+        """From now on what a machine sends waits until its process wakes up, by chance up to `late_s` later."""
+        self._wires.late_s[address] = late_s
 
     def inject(self, data: bytes, source: int, destination: int) -> None:
         """A packet from anybody arrives one delay from now, unharmed."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 from fanin.numerics.reduction import WIDE_SUMS
+from fanin.protocol.ecn import Marked
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import Flag, Kind, LaneField, Packet, parse
 from tests.support.bench import MACHINES, NO_FLAGS, Bench, Machine, address, make_spec
@@ -50,12 +51,22 @@ class Pair:
         """Rounds that each slot has closed."""
         self.next_base = [[0] * spec.slots for _ in range(spec.workers)]
         """What each worker contributes next if it keeps the host rules."""
+        self.orders = [0] * spec.workers
+        """Transmissions of each worker, some of which are lost."""
+
+    def order(self, worker: int, random: Random) -> int:
+        """The next transmission's order, or none."""
+        self.orders[worker] += random.choice([1, 1, 1, 1, 1, 2, 40])
+        return random.choice([self.orders[worker]] * 9 + [0])
 
     def both(self) -> tuple[Machine, Machine]:
         return self.twin, self.native
 
     def deliver(self, data: bytes, source: int) -> None:
+        """Every fifth datagram has met congestion."""
         self.seen.append((data, source))
+        if len(self.seen) % 5 == 0:
+            data = Marked(data)
         for machine in self.both():
             machine.receive_datagram(data, source, self.now)
 
@@ -85,14 +96,15 @@ class Pair:
 def keep_the_rules(pair: Pair, random: Random) -> None:
     worker, slot = random.randrange(pair.spec.workers), random.randrange(pair.spec.slots)
     base = pair.next_base[worker][slot]
+    order = pair.order(worker, random)
     if random.random() < 0.1:
         flags = Flag.PASS | Flag.LATE if random.random() < 0.5 else Flag.PASS
-        packet = pair.bench.packet(Kind.CONTRIBUTION, worker, flags=flags, slot=slot, base=base)
+        packet = pair.bench.packet(Kind.CONTRIBUTION, worker, flags=flags, slot=slot, base=base, bitmap=order)
     else:
         words = [random.getrandbits(32) for _ in range(WORDS)]
         codes = [random.getrandbits(16) for _ in range(pair.spec.codes_per_packet)]
         packet = pair.bench.packet(
-            Kind.CONTRIBUTION, worker, slot=slot, base=base, codes=codes, words=words, lanes=pair.lanes
+            Kind.CONTRIBUTION, worker, slot=slot, base=base, bitmap=order, codes=codes, words=words, lanes=pair.lanes
         )
     pair.deliver(pair.bench.bytes_of(packet), address(worker))
 
@@ -108,6 +120,7 @@ def break_the_rules(pair: Pair, random: Random) -> None:
         worker,
         slot=slot,
         base=base,
+        bitmap=random.choice([0, 0, 1, 5, random.getrandbits(32)]),
         signature=random.choice([0] * 9 + [6]),
         codes=[random.getrandbits(16)] * random.choice([spec.codes_per_packet] * 5 + [0]),
         words=[random.getrandbits(32) for _ in range(count)],

@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from fanin.protocol.ecn import Marked
 from fanin.protocol.pace import INITIAL_WINDOW_BYTES
 from fanin.protocol.timers import MIN_TIMEOUT_S
-from fanin.protocol.wire import SWITCH_WORKER, Flag, Kind, Packet, Reason
+from fanin.protocol.wire import RECEIPT_MARKED, SWITCH_WORKER, Flag, Kind, Packet, Reason
 from tests.support.bench import MACHINES, Bench, Machine, MachineType, address, make_spec, words_of
 from tests.support.leaf import PARENT, UPLINK, Leaf, LeafHistory, LeafMachine
 
@@ -61,6 +62,18 @@ def test_what_went_up_less_than_a_round_trip_ago_does_not_go_up_again(machine_ty
     leaf.now += 0.2 * trip_s
     assert [to for _, to in leaf.say(again.to_bytes(), address(0))] == [PARENT]
     assert leaf.say(again.to_bytes(), address(0))[0][0].kind is Kind.RECEIPT, "it has gone up again just now"
+
+
+def test_who_completes_a_round_with_a_mark_is_told_of_it_too(machine_type: MachineType) -> None:
+    """Who comes last every time would never hear of marks else: what goes up has no receipt."""
+    leaf = Leaf(machine_type)
+    leaf.gives(0, 0, (1,))
+    last = leaf.packet(Kind.CONTRIBUTION, 1, signature=5, bitmap=1, words=(2,))
+    (receipt, destination), (up, parent) = sorted(
+        leaf.say(Marked(last.to_bytes()), address(1)), key=lambda each: each[1]
+    )
+    assert (receipt.kind, receipt.contributors, destination) == (Kind.RECEIPT, RECEIPT_MARKED, address(1))
+    assert (up.kind, parent) == (Kind.CONTRIBUTION, PARENT)
 
 
 def test_what_the_parent_says_is_lost_goes_up_again_at_once(machine_type: MachineType) -> None:

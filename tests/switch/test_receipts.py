@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fanin.protocol.ecn import Marked
 from fanin.protocol.timers import RECEIPT_EVERY
-from fanin.protocol.wire import Flag, Kind, Packet
+from fanin.protocol.wire import RECEIPT_MARKED, RECEIPT_REPEATED, Flag, Kind, Packet
 from fanin.switch.machine.receipts import Arrivals
 from fanin.switch.machine.switch_machine import SwitchMachine
 from tests.support.bench import Bench, MachineType, address, make_spec
@@ -54,6 +55,20 @@ def with_order(bench: Bench, worker: int, base: int, order: int) -> list[Packet]
     packet = bench.packet(Kind.CONTRIBUTION, worker, base=base, bitmap=order, words=(1,))
     sent = bench.say(packet.to_bytes(), address(worker))
     return [each for each, to in sent if each.kind is not Kind.RESULT and to == address(worker)]
+
+
+def test_a_contribution_that_met_congestion_is_told_of_at_once_and_once(machine_type: MachineType) -> None:
+    bench = Bench(machine_type, make_spec(workers=2, slots=8))
+    told = []
+    for slot in range(3):
+        packet = bench.packet(Kind.CONTRIBUTION, 0, slot=slot, bitmap=1 + slot, words=(1,)).to_bytes()
+        told += bench.say(Marked(packet) if slot == 1 else packet, address(0))
+    ((receipt, destination),) = told
+    assert (receipt.kind, receipt.slot, receipt.contributors, destination) == (
+        Kind.RECEIPT, 2, RECEIPT_MARKED, address(0),
+    )  # fmt: skip
+    again = bench.say(bench.packet(Kind.CONTRIBUTION, 0, slot=0, bitmap=4, words=(1,)).to_bytes(), address(0))
+    assert [receipt.contributors for receipt, _ in again] == [RECEIPT_REPEATED]
 
 
 def test_who_repeats_into_an_open_round_is_told_that_nothing_is_missing(machine_type: MachineType) -> None:

@@ -142,6 +142,30 @@ def test_what_one_worker_alone_contributes_is_written_where_the_others_read_it(f
     assert sent <= lines <= sent + copied + 3 * flows * spec.packet_bytes // LINE_BYTES
 
 
+@pytest.mark.parametrize("offset", [0, 1, 4])
+def test_a_gather_that_is_written_past_the_caches_arrives_at_any_address(offset: int) -> None:
+    """4 MiB and more; parts begin and end within words, lines and packets."""
+    owned = (1_500_001, 1_400_002, 1_300_003)
+    total, starts = sum(owned), (0, 1_500_001, 2_900_003)
+    expected = np.random.default_rng(offset).integers(0, 256, total, np.uint8)
+    spec = any_spec_of(3, slots=16, words=4064)
+    with cluster(spec) as job:
+        arrays = [np.full(total + offset + 64, 0xA5, np.uint8) for _ in owned]
+        landed = [array[offset : offset + total] for array in arrays]
+        parts = [expected[start : start + count].copy() for start, count in zip(starts, owned, strict=True)]
+        for array, part, start in zip(landed, parts, starts, strict=True):
+            array[start : start + part.size] = part
+        tickets = [
+            engine.submit(reduction(part, array, count=total, lanes=COPIED, own_first=start, own_count=part.size))
+            for engine, part, array, start in zip(job.engines, parts, landed, starts, strict=True)
+        ]
+        assert all(engine.wait(ticket, DEADLINE_S) for engine, ticket in zip(job.engines, tickets, strict=True))
+    for array, kept in zip(arrays, landed, strict=True):
+        np.testing.assert_array_equal(kept, expected)
+        assert (array[:offset] == 0xA5).all()
+        assert (array[offset + total :] == 0xA5).all()
+
+
 def test_a_job_that_is_removed_gives_its_memory_up() -> None:
     spec = spec_of(2)
     with serving() as server:

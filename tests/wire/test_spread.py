@@ -78,3 +78,13 @@ def test_what_is_left_keeps_its_proportions(weights: list[int], lost: int) -> No
     spread, after = Spread(tuple(weights)), Spread(tuple(weights)).only(left)
     for (a, before_a), (b, before_b) in itertools.combinations(enumerate(left), 2):
         assert after.part(a) * spread.part(before_b) == pytest.approx(after.part(b) * spread.part(before_a))
+
+
+def test_a_reduction_goes_to_as_many_shards_as_get_two_packets_each_in_turn() -> None:
+    """Whole, at one of 128 shards, 64 KiB would cross its link 127 times each way."""
+    spread = Spread.evenly(128)
+    for turn in (0, 100, 127):
+        shares = list(spread.shares(47 * 360, 360, turn))
+        assert [shard for shard, _, _ in shares] == [(turn + following) % 128 for following in range(23)]
+        assert {-(-(end - first) // 360) for _, first, end in shares} == {2, 3}
+    assert [*spread.shares(3 * 360, 360, 5)] == [(5, 0, 3 * 360)]

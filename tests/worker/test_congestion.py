@@ -9,9 +9,12 @@ from fanin.protocol.congestion import Congestion
 from fanin.protocol.pace import (
     BURST_PACKETS,
     DECREASE,
+    DECREASE_MARKED,
+    GROWTH,
     INITIAL_WINDOW,
     INITIAL_WINDOW_BYTES,
     LONGEST_FRAME_BYTES,
+    LONGEST_UNQUEUED_S,
     MIN_PACED_ROUND_TRIP_S,
     MIN_WINDOW,
     PACING_GAIN_SLOW_START,
@@ -98,16 +101,36 @@ def test_a_loss_cuts_the_window_once_per_round_trip() -> None:
     assert congestion.window == INITIAL_WINDOW * DECREASE**2
 
 
+def test_a_mark_cuts_the_window_once_per_round_trip_and_less_than_a_loss() -> None:
+    congestion = Congestion(100, PACKET_BYTES)
+    for order in range(5, 10):
+        congestion.marked(order, next_order=10)
+    assert (congestion.window, congestion.cuts) == (INITIAL_WINDOW * DECREASE_MARKED, 1)
+    congestion.lost(9, next_order=12)
+    assert congestion.cuts == 1, "it belongs to the same congestion"
+    congestion.marked(10, next_order=20)
+    assert congestion.window == INITIAL_WINDOW * DECREASE_MARKED**2
+
+
 def test_a_cut_leaves_what_does_not_wait_in_queues() -> None:
     congestion = Congestion(100, PACKET_BYTES)
     congestion.window = 40.0
-    congestion.round_trip(0.0090, 0.0)
+    congestion.round_trip(0.0036, 0.0)
     for order in (0, 10):
         congestion.result(order, order + 10, 0)
-        congestion.round_trip(0.0100, 0.0)
+        congestion.round_trip(0.0040, 0.0)
     congestion.lost(15, next_order=20)
     assert congestion.window == pytest.approx(36.0)
     assert congestion.cuts == 1
+
+
+def test_a_queue_that_others_keep_full_is_not_taken_for_the_path() -> None:
+    congestion = Congestion(100, PACKET_BYTES)
+    for order in range(0, 100, 10):
+        congestion.round_trip(4 * LONGEST_UNQUEUED_S, 0.0)
+        congestion.result(order, order + 10, 0)
+    congestion.lost(105, next_order=110)
+    assert congestion.window == INITIAL_WINDOW * DECREASE
 
 
 def test_a_path_without_any_delay_has_no_queues() -> None:
@@ -117,7 +140,7 @@ def test_a_path_without_any_delay_has_no_queues() -> None:
     assert congestion.cuts == 0
 
 
-def test_a_window_that_was_cut_grows_by_one_per_window() -> None:
+def test_a_window_that_was_cut_grows_by_what_is_fair_beside_tcp_per_window() -> None:
     congestion = congested()
     congestion.limited = True
     congestion.lost(5, next_order=10)
@@ -125,7 +148,7 @@ def test_a_window_that_was_cut_grows_by_one_per_window() -> None:
     assert congestion.window == INITIAL_WINDOW * DECREASE, "what was under way when it was cut says nothing new"
     for order in range(10, 17):
         congestion.result(order, 20, 0)
-    assert congestion.window == pytest.approx(INITIAL_WINDOW * DECREASE + 1, abs=0.1)
+    assert congestion.window == pytest.approx(INITIAL_WINDOW * DECREASE + GROWTH, abs=0.05)
 
 
 def test_a_loss_on_a_path_without_queues_is_by_chance() -> None:
@@ -218,6 +241,18 @@ def test_only_the_worker_whose_contribution_is_lost_sends_again(kind: str) -> No
     cluster.all_reduce([np.ones(16 * 400, np.int32)] * 4)
     assert [worker.counters()["retransmissions"] for worker in cluster.workers] == [0, 1, 0, 0]
     assert [worker.counters()["losses"] for worker in cluster.workers] == [0, 1, 0, 0]
+
+
+@pytest.mark.parametrize("kind", ["twin", "native", "lockstep"])
+def test_where_a_queue_marks_windows_shrink_before_it_overflows(kind: str) -> None:
+    cluster = Cluster.joined(kind, spec=job(workers=2, slots=256, words_per_packet=64), link=Link(delay_s=20e-6))
+    link = Link(delay_s=20e-6, bytes_per_s=1.25e6, queue_bytes=1 << 16, mark_bytes=1 << 13)
+    shared = cluster.network.share([1, 2], link)
+    cluster.all_reduce([np.ones(64 * 600, np.int32)] * 2)
+    assert shared.up.overflows == shared.down.overflows == cluster.total("retransmissions") == 0
+    assert shared.up.marked > 0
+    assert cluster.total("marks") > 0
+    assert cluster.total("cuts") > 0
 
 
 @pytest.mark.parametrize("kind", ["twin", "native", "lockstep"])

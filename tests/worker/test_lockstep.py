@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fanin.numerics.fixed_point import DTYPES
 from fanin.numerics.reduction import EXACT, Element, Operator, Reduction
+from fanin.protocol.ecn import Marked
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import HEADER_BYTES, OFFSET_CHECKSUM, Kind, Packet, Reason
 from tests.support.cluster import WORKER_MACHINES, Cluster, job, reduction, worker_machine
@@ -81,6 +82,8 @@ def test_through_a_hostile_network(spec: JobSpec, wanted: list[Any], data: st.Da
         duplicate=data.draw(chance),
         reorder=data.draw(chance),
         corrupt=data.draw(chance) if spec.checksum or spec.data_key else 0.0,
+        bytes_per_s=1.25e7,
+        mark_bytes=data.draw(st.sampled_from([0, 100])),
     )
     cluster = Cluster.joined("lockstep", spec=spec, seed=data.draw(st.integers(0, 1 << 16)))
     cluster.network.link = link
@@ -129,8 +132,9 @@ def datagrams(draw: st.DrawFn) -> bytes:
 
 
 @settings(max_examples=100)
-@given(st.lists(st.tuples(datagrams(), st.sampled_from([0.0, 0.01, 0.3])), max_size=30))
-def test_fed_with_anything(given_datagrams: list[tuple[bytes, float]]) -> None:
+@given(st.lists(st.tuples(datagrams(), st.booleans(), st.sampled_from([0.0, 0.01, 0.3])), max_size=30))
+def test_fed_with_anything(given_datagrams: list[tuple[bytes, bool, float]]) -> None:
+    """Datagrams, whether a router has marked them, and how long it takes until the next one."""
     machine = worker_machine("lockstep", SPEC, 0)
     assert isinstance(machine, Lockstep)
     machine.datagrams_to_send(0.0)
@@ -141,9 +145,9 @@ def test_fed_with_anything(given_datagrams: list[tuple[bytes, float]]) -> None:
     now = 0.0
     for array in (np.ones(20, np.int32), np.ones(20, np.float32)):
         machine.submit(reduction(array, signature=5))
-    for data, passes_s in given_datagrams:
+    for data, marked, passes_s in given_datagrams:
         machine.datagrams_to_send(now)
-        machine.receive_datagram(data, SWITCH, now)
+        machine.receive_datagram(Marked(data) if marked else data, SWITCH, now)
         now += passes_s
         machine.handle_timer(now)
         while machine.next_event() is not None:

@@ -1,0 +1,65 @@
+"""What a UDP socket says about explicit congestion notification (fanin/protocol/ecn.py, RFC 3168)."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import sys
+from typing import Any
+
+from fanin.protocol.ecn import ECN_CAPABLE, ECN_CONGESTION, ECN_MASK, Capable
+
+IP_RECVTOS, IPV6_RECVTCLASS, IPV6_TCLASS = 13, 66, 67
+"""Of Linux (linux/in.h, linux/in6.h); the first is not in Python 3.10's socket module."""
+CONTROL_BYTES = socket.CMSG_SPACE(4)
+
+Control = list[tuple[int, int, bytes]]
+
+_FIELD = ECN_CAPABLE.to_bytes(4, sys.byteorder)
+_IPV4 = (socket.IPPROTO_IP, socket.IP_TOS, _FIELD)
+AS_CAPABLE: dict[int, Control] = {
+    socket.AF_INET: [_IPV4],
+    socket.AF_INET6: [(socket.IPPROTO_IPV6, IPV6_TCLASS, _FIELD), _IPV4],
+}
+"""By family: what is sent along with a datagram that is to be ECN-capable. A socket for IPv6 may carry IPv4."""
+
+
+def report_marks(opened: socket.socket) -> None:
+    """Have the kernel say how datagrams were marked, where it can: without that, congestion shows by losses."""
+    options = [(socket.IPPROTO_IP, IP_RECVTOS)]
+    if opened.family == socket.AF_INET6:  # IPv4 comes here as well
+        options.append((socket.IPPROTO_IPV6, IPV6_RECVTCLASS))
+    for level, name in options:
+        with contextlib.suppress(OSError):
+            opened.setsockopt(level, name, 1)
+
+
+def is_marked(control: Control) -> bool:
+    """Whether what came along with a datagram says that it met congestion."""
+    return any(
+        bool(data) and data[0] & ECN_MASK == ECN_CONGESTION
+        for level, kind, data in control
+        if (level, kind) in ((socket.IPPROTO_IP, socket.IP_TOS), (socket.IPPROTO_IPV6, IPV6_TCLASS))
+    )
+
+
+class Sender:
+    """Sends what is capable as such, as long as the kernel lets it."""
+
+    def __init__(self, opened: socket.socket) -> None:
+        self._socket = opened
+        self._as_capable = AS_CAPABLE[opened.family]
+
+    def send(self, data: bytes, *to: Any) -> None:
+        """One datagram, to the socket's peer or to that address."""
+        if self._as_capable and isinstance(data, Capable):
+            try:
+                self._socket.sendmsg([data], self._as_capable, 0, *to)
+                return
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.ENOPROTOOPT, errno.EOPNOTSUPP):
+                    raise
+                # The field is refused (old kernels, sandboxes), or this datagram is: without the field it will tell.
+                self._as_capable = []
+        self._socket.sendmsg([data], (), 0, *to)

@@ -1,0 +1,60 @@
+"""What a member asks its job's controller while the job runs: one connection per question, every wait bounded."""
+
+from __future__ import annotations
+
+import contextlib
+
+from fanin.errors import AdmissionError, FaninError
+from fanin.host.session.control import ask
+from fanin.host.session.failures import Membership, join_refused
+from fanin.options import Rounds
+from fanin.protocol import control
+from fanin.protocol.seal import Credentials
+
+TIMEOUT_S = 1.0
+"""How long a question may take. After a failure: part of the 10 s in which a wait must raise."""
+
+
+class Questions:
+    """Any thread may ask."""
+
+    def __init__(self, who: Membership, curve_server_key: str | None, credentials: Credentials) -> None:
+        """`who`: the rank as this job's controller knows it."""
+        self._who, self._curve_server_key, self._credentials = who, curve_server_key, credentials
+
+    def tune(self, quorum: int | None, staleness: int | None, known_as: Membership) -> Rounds:
+        """Change K, S or both; see Session.tune. `known_as`: how errors name this rank (see Session.stands_for).
+
+        Raises AdmissionError, SwitchUnreachableError.
+        """
+        answer = self._ask(control.Tune(job=self._who.job_name, quorum=quorum, staleness=staleness))
+        if isinstance(answer, control.Refused):
+            raise join_refused(known_as, answer)
+        if not isinstance(answer, control.Tuned):
+            raise AdmissionError(
+                f"{self._who.address} answered {type(answer).__name__} to Tune: it is not a fanin switch"
+            )
+        return Rounds(quorum=answer.quorum, staleness=answer.staleness, max_staleness=answer.max_staleness)
+
+    def explain(self, generation: int) -> control.Explanation | None:
+        """What the controller knows of how that generation of the job ended; None where it does not answer."""
+        with contextlib.suppress(FaninError):
+            answer = self._ask(control.Explain(job=self._who.job_name, generation=generation))
+            if isinstance(answer, control.Explanation):
+                return answer
+        return None
+
+    def leave(self, nonce: str, failure: FaninError | None, timeout_s: float) -> None:
+        """For an engine that could not say BYE: the job's memory is free again at once."""
+        reason = control.one_line(str(failure)) if failure is not None else ""
+        leave = control.Leave(job=self._who.job_name, rank=self._who.rank, nonce=nonce, reason=reason)
+        self._ask(leave, min(timeout_s, TIMEOUT_S))
+
+    def _ask(self, question: control.Request, timeout_s: float = TIMEOUT_S) -> control.Reply:
+        return ask(
+            self._who.address,
+            question,
+            curve_server_key=self._curve_server_key,
+            timeout_s=timeout_s,
+            credentials=self._credentials,
+        )
