@@ -10,21 +10,22 @@
 
 namespace fanin {
 
-// Gathers what the machine sends, in order, as groups with the same destinations.
+// Gathers what the machine sends as groups with the same destinations. To each destination things go in order, but for
+// receipts, which others may overtake: what has left by the time a receipt is read is not lost.
+//
+// A round with bare results makes two groups by turns, and receipts come between results: trains are as long as they can be
+// only because a datagram goes to the end of the latest group that it fits into, past groups for others.
 class SwitchFlow::Outbox final : public SwitchSink {
  public:
   explicit Outbox(SwitchFlow& flow) : flow_(flow) {}
 
   void send(std::span<const std::uint8_t> datagram, std::span<const Address> destinations) override {
     const std::uint16_t job = load_be16(datagram.data() + OFFSET_JOB);
-    if (groups_.empty() || groups_.back().job != job || !same_destinations(groups_.back(), destinations)) {
-      groups_.push_back({job, datagrams_.size(), 0, destinations_.size(), destinations.size()});
-      destinations_.insert(destinations_.end(), destinations.begin(), destinations.end());
-    }
-    datagrams_.push_back({const_cast<std::uint8_t*>(datagram.data()), datagram.size()});
-    ++groups_.back().datagrams;
-    if (destinations.size() == 1 && datagram[OFFSET_KIND] == static_cast<std::uint8_t>(Kind::welcome))
-      welcomed_.push_back({destinations[0], job});
+    const auto kind = static_cast<Kind>(datagram[OFFSET_KIND]);
+    const std::size_t number = group_for(job, kind == Kind::receipt, destinations);
+    ++groups_[number].datagrams;
+    items_.push_back({{const_cast<std::uint8_t*>(datagram.data()), datagram.size()}, number});
+    if (destinations.size() == 1 && kind == Kind::welcome) welcomed_.push_back({destinations[0], job});
   }
 
   void flush() {
@@ -32,21 +33,60 @@ class SwitchFlow::Outbox final : public SwitchSink {
       for (const auto& bypass : flow_.bypasses_) bypass->joined(number, job);
       flow_.base_->joined(number, job);
     }
+    std::size_t first = 0;
+    for (Group& group : groups_) {
+      group.first_datagram = group.end = first;
+      first += group.datagrams;
+    }
+    datagrams_.resize(items_.size());
+    for (const Item& item : items_) datagrams_[groups_[item.group].end++] = item.datagram;
     for (const Group& group : groups_) flush(group);
     groups_.clear();
-    datagrams_.clear();
+    items_.clear();
     destinations_.clear();
     welcomed_.clear();
   }
 
  private:
+  static constexpr std::size_t LOOKED_AT = 8;  // groups, the latest ones
+
   struct Group {
     std::uint16_t job;  // as the datagrams have it
-    std::size_t first_datagram;
-    std::size_t datagrams;
+    bool receipts;      // and nothing else
+    std::uint64_t marks;  // of its destinations: two groups without a common bit have none in common
     std::size_t first_destination;
     std::size_t destinations;
+    std::size_t datagrams;
+    std::size_t first_datagram;  // these two while they are sent
+    std::size_t end;
   };
+
+  struct Item {
+    iovec datagram;
+    std::size_t group;
+  };
+
+  std::size_t group_for(std::uint16_t job, bool receipt, std::span<const Address> destinations) {
+    std::uint64_t marks = 0;
+    for (const Address number : destinations) marks |= std::uint64_t{1} << number % 64;
+    const std::size_t last = groups_.size() - std::min(groups_.size(), LOOKED_AT);
+    for (std::size_t number = groups_.size(); number-- > last;) {
+      const Group& group = groups_[number];
+      const bool fits = group.job == job && group.receipts == receipt && group.marks == marks;
+      if (fits && same_destinations(group, destinations)) return number;
+      if ((receipt || !group.receipts) && (group.marks & marks) != 0) break;
+    }
+    groups_.push_back({.job = job,
+                       .receipts = receipt,
+                       .marks = marks,
+                       .first_destination = destinations_.size(),
+                       .destinations = destinations.size(),
+                       .datagrams = 0,
+                       .first_datagram = 0,
+                       .end = 0});
+    destinations_.insert(destinations_.end(), destinations.begin(), destinations.end());
+    return groups_.size() - 1;
+  }
 
   bool same_destinations(const Group& group, std::span<const Address> destinations) const {
     return group.destinations == destinations.size() &&
@@ -56,7 +96,7 @@ class SwitchFlow::Outbox final : public SwitchSink {
   // A train to everybody, then the next one: nobody waits for another's whole backlog.
   void flush(const Group& group) {
     std::size_t first = group.first_datagram;
-    const std::size_t end = first + group.datagrams;
+    const std::size_t end = group.end;
     while (first < end) {
       std::size_t next = first;
       std::size_t bytes = 0;
@@ -82,7 +122,8 @@ class SwitchFlow::Outbox final : public SwitchSink {
 
   SwitchFlow& flow_;
   std::vector<Group> groups_;
-  std::vector<iovec> datagrams_;
+  std::vector<Item> items_;
+  std::vector<iovec> datagrams_;  // of the groups, one after another
   std::vector<Address> destinations_;
   std::vector<std::pair<Address, std::uint16_t>> welcomed_;
 };
