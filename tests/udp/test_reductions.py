@@ -68,6 +68,25 @@ def test_trains_are_used_only_where_they_may_be() -> None:
         pytest.skip("this kernel has no UDP GSO and GRO")
 
 
+def test_results_with_and_without_words_go_out_in_trains() -> None:
+    """A round with bare results is two datagrams, for different workers, and receipts come in between."""
+    with cluster(spec_of(3)) as job:
+        arrays = [np.full(300_000, rank + 1, np.int32) for rank in range(3)]
+        results = [np.zeros(100_000, np.int32) for _ in range(3)]
+        for _ in range(2):
+            tickets = [
+                engine.submit(reduction(array, result, keep_first=100_000 * rank, keep_count=100_000))
+                for rank, (engine, array, result) in enumerate(zip(job.engines, arrays, results, strict=True))
+            ]
+            assert all(engine.wait(ticket, DEADLINE_S) for engine, ticket in zip(job.engines, tickets, strict=True))
+        counters = job.server.counters()
+        packets = job.server.job_counters(job.spec.job)["packets_out"]
+    assert all((result == 6).all() for result in results)
+    if counters["socket_trains"] == 0:
+        pytest.skip("this kernel has no UDP GSO and GRO")
+    assert counters["socket_system_calls"] < packets
+
+
 @pytest.mark.parametrize("offload", [True, False])
 @pytest.mark.parametrize(("words", "codes"), [(352, 1), (4064, 4)])
 def test_an_ordinary_users_buffers_hold_every_window(words: int, codes: int, offload: bool) -> None:
