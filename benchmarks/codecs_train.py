@@ -18,7 +18,7 @@ from rich.console import Console
 
 from fanin import files
 from fanin.benchmarks.codecs_train_rows import Plan, Row, rows_of
-from fanin.benchmarks.codecs_train_runs import Kept, carry_out
+from fanin.benchmarks.codecs_train_runs import Trainings, carry_out
 from fanin.benchmarks.codecs_train_tables import record_of, tables_of, verdicts
 from fanin.emulation import report
 from fanin.emulation.network.commands import require_privileges
@@ -42,7 +42,7 @@ def bench(
     if plan.rates_bit_s:
         require_privileges()
     beginning = Beginning()
-    kept = Kept(runs_file)
+    kept = Trainings(runs_file)
     carry_out(plan.runs, kept, console)
     rows = rows_of(plan, kept)
     for each in tables_of(plan, rows):

@@ -7,7 +7,7 @@ import math
 import statistics
 from dataclasses import dataclass
 
-from fanin.benchmarks.codecs_train_runs import GLOO, Kept, Outcome, Run
+from fanin.benchmarks.codecs_train_runs import GLOO, Outcome, Run, Trainings
 from fanin.errors import ConfigurationError, FaninError
 from fanin.examples.tasks import TASKS
 from fanin.host.codecs import make, table
@@ -199,7 +199,7 @@ class Row:
         return None if steps is None or step_s is None else steps * step_s
 
 
-def rows_of(plan: Plan, kept: Kept) -> list[Row]:
+def rows_of(plan: Plan, kept: Trainings) -> list[Row]:
     """A row for each codec, and one more for each rate."""
     rows = []
     for workers in plan.workers:
@@ -215,7 +215,7 @@ def rows_of(plan: Plan, kept: Kept) -> list[Row]:
     return rows
 
 
-def _learned(plan: Plan, kept: Kept, task: str, workers: int, codec: str) -> Row:
+def _learned(plan: Plan, kept: Trainings, task: str, workers: int, codec: str) -> Row:
     own = [kept[plan.learning(task, workers, codec, seed)] for seed in range(plan.repeats)]
     gloo = [kept[plan.learning(task, workers, GLOO, seed)] for seed in range(plan.repeats)]
     losses, accuracies = [_end(each)[0] for each in own], [_end(each)[1] for each in own]
@@ -244,7 +244,7 @@ def _learned(plan: Plan, kept: Kept, task: str, workers: int, codec: str) -> Row
     )
 
 
-def _timed(plan: Plan, kept: Kept, row: Row, rate_bit_s: float, gloo: Row | None) -> Row:
+def _timed(plan: Plan, kept: Trainings, row: Row, rate_bit_s: float, gloo: Row | None) -> Row:
     timed = kept[plan.timing(row.task, row.workers, row.codec, rate_bit_s)]
     check = kept[plan.check_of_timing(row.task, row.workers, row.codec)]
     over_links, without = _end(timed)[0], _end(check)[0]

@@ -1,4 +1,4 @@
-"""The trainings of `fanin bench codecs --train`: which there are, how they are run, and the file that keeps them.
+"""The trainings of `fanin bench codecs --train`: which there are, how they are run.
 
 A training without a rate is on this machine alone and says what is learned in how many steps; one with a rate is over
 links, each worker in a namespace of its own with a port at the switch, and says what a step takes. Both have packets of
@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +19,12 @@ from typing import Any
 
 from rich.console import Console
 
-from fanin import files
+from fanin.benchmarks.kept import Kept
 from fanin.benchmarks.linked_job import linked_job
 from fanin.emulation.announced import announced, reports_of
-from fanin.emulation.dataclass_files import load_json, read_dataclass
 from fanin.emulation.network.topology import Link
 from fanin.emulation.processes import LocalJob
-from fanin.errors import ConfigurationError, FaninError
+from fanin.errors import FaninError
 from fanin.protocol.window import packet_shape
 
 WORKER = "fanin.benchmarks.codecs_train_worker"
@@ -92,40 +90,15 @@ class Outcome:
     """Of a step: what one worker used of a processor, with all of its threads; the median of the worker with most."""
 
 
-class Kept:
-    """Outcomes, in a file where there is one: it is written after every training, so that a run can be resumed."""
+class Trainings(Kept[Run, Outcome]):
+    """What trainings have brought."""
 
     def __init__(self, path: Path | None) -> None:
         """ConfigurationError for a file that holds something else."""
-        self._path = path
-        self._found: dict[Run, Outcome] = {}
-        if path is not None and path.exists():
-            body = load_json(path, "the runs")
-            if not isinstance(body, list):
-                raise ConfigurationError(f"{files.name(path)} is no list of runs. Remedy: name a new file")
-            for number, each in enumerate(body):
-                outcome = read_dataclass(each, Outcome, f"{files.name(path)}: run {number}")
-                self._found[outcome.run] = outcome
-
-    def __getitem__(self, run: Run) -> Outcome:
-        return self._found[run]
-
-    def missing(self, runs: Iterable[Run]) -> list[Run]:
-        """Those that are still to be done."""
-        return [run for run in runs if run not in self._found]
-
-    def add(self, outcome: Outcome) -> None:
-        """Keep it, in the file, too."""
-        self._found[outcome.run] = outcome
-        if self._path is not None:
-            # The old file stays until the new one is whole.
-            fresh = self._path.with_name(self._path.name + ".new")
-            text = json.dumps([dataclasses.asdict(each) for each in self._found.values()]) + "\n"
-            files.write(fresh, text, "the runs")
-            os.replace(fresh, self._path)
+        super().__init__(path, Outcome)
 
 
-def carry_out(runs: list[Run], kept: Kept, console: Console) -> None:
+def carry_out(runs: list[Run], kept: Trainings, console: Console) -> None:
     """Do what `kept` has not; FaninError where replicas differ at the end."""
     places: dict[tuple[int, float | None], list[Run]] = defaultdict(list)
     for run in kept.missing(runs):

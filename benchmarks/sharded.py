@@ -2,7 +2,7 @@
 
 Steps: every rival takes a step in turn on the same ranks, over links of a stated rate (namespaces, root), or on this
 machine alone; a step's time is the slowest rank's. Bytes are from counters. Epochs: every rival trains from the same
-seeds, and the losses stand beside each other.
+seeds, and the losses stand beside each other; a file keeps each training, so that hours of them can be interrupted.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ from fanin import files
 from fanin.benchmarks.linked_job import linked_job, slowest
 from fanin.benchmarks.processor import busy_in_words
 from fanin.benchmarks.sharded_rivals import RIVALS, ShardedRival
+from fanin.benchmarks.sharded_runs import COMPARED_SEED, Run, Trainings, outcome_of, to_do
 from fanin.emulation.announced import announced, reports_of
 from fanin.emulation.figures import FigureTable
 from fanin.emulation.network.switch_place import SwitchPlace
 from fanin.emulation.network.topology import Link
-from fanin.errors import ConfigurationError, FaninError
+from fanin.errors import ConfigurationError
 
 WORKER = "fanin.benchmarks.sharded_worker"
 EXACT = "fanin-32"
 """What bytes are compared with."""
+
+Reports = dict[str, list[dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,22 @@ class Plan:
             raise ConfigurationError(f"rivals = {','.join(self.rivals)!r}; name some of {', '.join(RIVALS)}, once each")
         if not self.steps and not self.epochs:
             raise ConfigurationError("steps = 0 and epochs = 0: nothing to measure; expected one of them above 0")
+
+    @property
+    def rate_bit_s(self) -> float | None:
+        """Of every link; None: without links, or as fast as they go."""
+        return None if self.link is None else self.link.rate_bit_s
+
+    def training(self, rival: str, seed: int) -> Run:
+        """Of one rival with one seed."""
+        place = "" if self.link is None else str(self.switch_at)
+        return Run(rival, self.workers, self.epochs, seed, self.rate_bit_s, place)
+
+    @property
+    def trainings(self) -> list[Run]:
+        """Seed by seed."""
+        seeds = range(self.seeds if self.epochs else 0)
+        return [self.training(rival, seed) for seed in seeds for rival in self.rivals]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +124,14 @@ class Row:
         return None if self.link_s is None or self.used_s is None else self.link_s + self.used_s
 
 
-def bench(plan: Plan, *, json_file: Path | None, console: Console) -> list[Row]:
-    """Measure, print a table; write a JSON list of rows. FaninError where ranks disagree on a loss."""
-    arguments = ["--rivals", ",".join(plan.rivals), "--steps", str(plan.steps)]
-    arguments += ["--epochs", str(plan.epochs), "--seeds", str(plan.seeds)]
-    reports: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    with ExitStack() as stack:
-        job = linked_job(stack, plan.workers, plan.link, WORKER, arguments, switch_at=plan.switch_at)
-        tell = stack.enter_context(announced(console, f"{plan.workers} workers, FSDP2"))
-        stack.enter_context(job)
-        for _, record in reports_of(job, tell):
-            reports[record["rival"]].append(record)
-    rows = [_row(plan, label, reports) for label in plan.rivals]
+def bench(plan: Plan, *, runs_file: Path | None = None, json_file: Path | None, console: Console) -> list[Row]:
+    """Measure, print a table; write a JSON list of rows. FaninError where ranks disagree on a loss.
+
+    `runs_file` keeps every training; those that it has are not done again. Steps are timed anew.
+    """
+    kept = Trainings(runs_file)
+    timed = _carry_out(plan, to_do(plan.trainings, kept), kept, console)
+    rows = [_learned(plan, _timed(plan, label, timed), kept) for label in plan.rivals]
     console.print(table_of(plan, rows))
     if plan.steps:
         console.print(bounds_of(rows))
@@ -125,40 +140,63 @@ def bench(plan: Plan, *, json_file: Path | None, console: Console) -> list[Row]:
     return rows
 
 
-def _row(plan: Plan, label: str, reports: dict[str, list[dict[str, Any]]]) -> Row:
-    row = Row(label, plan.workers, None if plan.link is None else plan.link.rate_bit_s)
-    timed = [record for record in reports[label] if "seconds" in record]
-    if timed:
-        seconds = slowest(timed)
-        gloo = [record for record in reports["gloo"] if "seconds" in record]
-        sent = max(record["sent_bytes"] for record in timed) or None
-        exact = max((record["sent_bytes"] for record in reports[EXACT] if "seconds" in record), default=0.0)
-        row = dataclasses.replace(
-            row,
-            parameter_bytes=timed[0]["parameter_bytes"],
-            seconds=tuple(seconds),
-            median_s=statistics.median(seconds),
-            to_gloo=statistics.median(slowest(gloo)) / statistics.median(seconds) if gloo else None,
-            sent_bytes=sent,
-            share_of_exact=sent / exact if sent and exact else None,
-            processor=max((record["processor"] or 0.0 for record in timed), default=0.0) or None,
-            used_s=max(record["used_s"] for record in timed),
-            waited_s=max(record["waited_s"] for record in timed) or None,
-            link_bytes=max(record["link_bytes"] for record in timed) or None,
-        )
-    trained = [record for record in reports[label] if "loss" in record]
-    if trained:
-        by_seed = [[record for record in trained if record["seed"] == seed] for seed in range(plan.seeds)]
-        if any(len({record["loss"] for record in each}) != 1 for each in by_seed):
-            raise FaninError(f"{label}: the ranks have different losses after {plan.epochs} epochs")
-        row = dataclasses.replace(
-            row,
-            losses=tuple(each[0]["loss"] for each in by_seed),
-            test_losses=tuple(each[0]["test_loss"] for each in by_seed),
-            apart_step=max(record["apart_step"] for record in by_seed[0]),
-            apart=max(record["apart"] for record in by_seed[0]),
-        )
-    return row
+def _carry_out(plan: Plan, runs: list[Run], kept: Trainings, console: Console) -> Reports:
+    """Keep what trainings bring; what all ranks say of the steps, by rival."""
+    timed: Reports = defaultdict(list)
+    if not plan.steps and not runs:
+        return timed
+    arguments = ["--rivals", ",".join(plan.rivals), "--steps", str(plan.steps)]
+    arguments += ["--trainings", json.dumps([dataclasses.asdict(run) for run in runs])]
+    said: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    with ExitStack() as stack:
+        job = linked_job(stack, plan.workers, plan.link, WORKER, arguments, switch_at=plan.switch_at)
+        tell = stack.enter_context(announced(console, f"{plan.workers} workers, FSDP2"))
+        stack.enter_context(job)
+        for _, record in reports_of(job, tell):
+            if "training" not in record:
+                timed[record["rival"]].append(record)
+                continue
+            number = record["training"]
+            said[number].append(record)
+            if len(said[number]) == plan.workers:
+                kept.add(outcome_of(runs[number], said[number]))
+    return timed
+
+
+def _timed(plan: Plan, label: str, timed: Reports) -> Row:
+    row = Row(label, plan.workers, plan.rate_bit_s)
+    own = timed[label]
+    if not own:
+        return row
+    seconds, gloo = slowest(own), timed["gloo"]
+    sent = max(record["sent_bytes"] for record in own) or None
+    exact = max((record["sent_bytes"] for record in timed[EXACT]), default=0.0)
+    return dataclasses.replace(
+        row,
+        parameter_bytes=own[0]["parameter_bytes"],
+        seconds=tuple(seconds),
+        median_s=statistics.median(seconds),
+        to_gloo=statistics.median(slowest(gloo)) / statistics.median(seconds) if gloo else None,
+        sent_bytes=sent,
+        share_of_exact=sent / exact if sent and exact else None,
+        processor=max((record["processor"] or 0.0 for record in own), default=0.0) or None,
+        used_s=max(record["used_s"] for record in own),
+        waited_s=max(record["waited_s"] for record in own) or None,
+        link_bytes=max(record["link_bytes"] for record in own) or None,
+    )
+
+
+def _learned(plan: Plan, row: Row, kept: Trainings) -> Row:
+    if not plan.epochs:
+        return row
+    own = [kept[plan.training(row.rival, seed)] for seed in range(plan.seeds)]
+    return dataclasses.replace(
+        row,
+        losses=tuple(each.loss for each in own),
+        test_losses=tuple(each.test_loss for each in own),
+        apart_step=own[COMPARED_SEED].apart_step,
+        apart=own[COMPARED_SEED].apart,
+    )
 
 
 def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
@@ -175,9 +213,7 @@ def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
         "apart",
         "in the end",
     )
-    rate = (
-        "" if plan.link is None or plan.link.rate_bit_s is None else f", links of {plan.link.rate_bit_s / 1e6:g} Mbit/s"
-    )
+    rate = "" if plan.rate_bit_s is None else f", links of {plan.rate_bit_s / 1e6:g} Mbit/s"
     table = FigureTable(f"FSDP2, text transformer, {plan.workers} workers{rate}", headings, left=("moves",))
     for row in rows:
         loss = statistics.mean(row.losses) if row.losses else None

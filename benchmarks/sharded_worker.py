@@ -20,7 +20,9 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from fanin.benchmarks.allreduce_worker import COLLECTIVE_TIMEOUT
 from fanin.benchmarks.device_bytes import device_bytes
 from fanin.benchmarks.sharded_rivals import ShardedRival
+from fanin.benchmarks.sharded_runs import COMPARED_SEED, Run
 from fanin.benchmarks.trainee import LEARNING_RATE, WARM_UP_STEPS, Trainee
+from fanin.emulation.announced import PROGRESS
 from fanin.examples import text
 from fanin.examples.sharded import BATCH, shard
 from fanin.examples.sharded import LEARNING_RATE as TRAINING_RATE
@@ -84,7 +86,7 @@ def steps_in_turn(rivals: list[ShardedRival], steps: int) -> Iterator[dict[str, 
                 out, come = (known + now - then for known, now, then in passed)
                 one.link_bytes = out, come
         if dist.get_rank() == 0:
-            yield {"progress": f"step {number + 1} of {WARM_UP_STEPS + steps}"}
+            yield {PROGRESS: f"step {number + 1} of {WARM_UP_STEPS + steps}"}
     for one in trainees:
         yield {
             "rival": one.rival.label,
@@ -109,50 +111,55 @@ def apart(one: ShardedTrainee, reference: list[torch.Tensor]) -> float:
     return max(float((own - first).norm() / first.norm()) for own, first in found)
 
 
-def losses_in_turn(rivals: list[ShardedRival], epochs: int, seeds: int) -> Iterator[dict[str, object]]:
-    """Every rival trains from every seed: the losses, and how far the weights are from the first rival's."""
+def trainings_in_turn(runs: list[Run]) -> Iterator[dict[str, object]]:
+    """One training after the other: the losses, and how far the weights are from the first rival's."""
+    rivals = dict.fromkeys(run.rival for run in runs)
+    meshes = {label: mesh_of(ShardedRival.parse(label)) for label in rivals}
+    references: dict[str, list[torch.Tensor]] = {}
+    for number, run in enumerate(runs):
+        one = trainee(ShardedRival.parse(run.rival), meshes[run.rival], run.seed, TRAINING_RATE)
+        compared = references if run.seed == COMPARED_SEED else None
+        for report in training_of(run, one, compared):
+            yield report if PROGRESS in report else {"training": number, **report}
+
+
+def training_of(
+    run: Run, one: ShardedTrainee, references: dict[str, list[torch.Tensor]] | None
+) -> Iterator[dict[str, object]]:
+    """Progress, and at the end a report. `references`: weights that others are compared with, made by the first one."""
     training, test = text.load()
     rank, workers = dist.get_rank(), dist.get_world_size()
-    meshes = {rival: mesh_of(rival) for rival in rivals}
-    for seed in range(seeds):
-        references: dict[str, list[torch.Tensor]] = {}
-        for rival in rivals:
-            one = trainee(rival, meshes[rival], seed, TRAINING_RATE)
-            sampler: DistributedSampler[TensorDataset] = DistributedSampler(training, workers, rank, seed=seed)
-            loader = DataLoader(training, BATCH // workers, sampler=sampler, drop_last=True)
-            for epoch in range(epochs):
-                sampler.set_epoch(epoch)
-                losses = []
-                for batch in loader:
-                    losses.append(one.step(*batch))
-                    if epoch == 0 and len(losses) == 1:
-                        apart_step = apart(one, references.setdefault("step", whole(one)))
-                if rank == 0:
-                    yield {"progress": f"seed {seed}, {rival.label}, epoch {epoch + 1} of {epochs}"}
-            mean = torch.stack(losses).mean()
-            dist.all_reduce(mean)
-            inputs, classes = test.tensors
-            with torch.no_grad():
-                tested = cross_entropy(one.model(inputs[rank::workers]).float(), classes[rank::workers])
-            dist.all_reduce(tested)
-            yield {
-                "rival": rival.label,
-                "seed": seed,
-                "loss": mean.item() / workers,
-                "test_loss": tested.item() / workers,
-                "apart_step": apart_step,
-                "apart": apart(one, references.setdefault("end", whole(one))),
-            }
+    sampler: DistributedSampler[TensorDataset] = DistributedSampler(training, workers, rank, seed=run.seed)
+    loader = DataLoader(training, BATCH // workers, sampler=sampler, drop_last=True)
+    apart_step = None
+    for epoch in range(run.epochs):
+        sampler.set_epoch(epoch)
+        losses = []
+        for batch in loader:
+            losses.append(one.step(*batch))
+            if references is not None and epoch == 0 and len(losses) == 1:
+                apart_step = apart(one, references.setdefault("step", whole(one)))
+        if rank == 0:
+            yield {PROGRESS: f"seed {run.seed}, {run.rival}, epoch {epoch + 1} of {run.epochs}"}
+    mean = torch.stack(losses).mean()
+    dist.all_reduce(mean)
+    inputs, classes = test.tensors
+    with torch.no_grad():
+        tested = cross_entropy(one.model(inputs[rank::workers]).float(), classes[rank::workers])
+    dist.all_reduce(tested)
+    yield {
+        "loss": mean.item() / workers,
+        "test_loss": tested.item() / workers,
+        "apart_step": apart_step,
+        "apart": None if references is None else apart(one, references.setdefault("end", whole(one))),
+    }
 
 
-def run(rivals: list[ShardedRival], steps: int, epochs: int, seeds: int) -> None:
+def run(rivals: list[ShardedRival], steps: int, trainings: list[Run]) -> None:
     """What the command line asks for."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
-    asked = itertools.chain(
-        steps_in_turn(rivals, steps) if steps else (), losses_in_turn(rivals, epochs, seeds) if epochs else ()
-    )
-    for line in asked:
+    for line in itertools.chain(steps_in_turn(rivals, steps) if steps else (), trainings_in_turn(trainings)):
         print(json.dumps(line), flush=True)
     dist.barrier()
     dist.destroy_process_group()
@@ -160,14 +167,12 @@ def run(rivals: list[ShardedRival], steps: int, epochs: int, seeds: int) -> None
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rivals", required=True, help="labels, separated by commas")
+    parser.add_argument("--rivals", required=True, help="labels of those whose steps are timed, separated by commas")
     parser.add_argument("--steps", type=int, default=0)
-    parser.add_argument("--epochs", type=int, default=0)
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--trainings", default="[]", help="a JSON list of the Runs of sharded_runs.py")
     arguments = parser.parse_args()
     run(
         [ShardedRival.parse(label) for label in arguments.rivals.split(",")],
         arguments.steps,
-        arguments.epochs,
-        arguments.seeds,
+        [Run(**each) for each in json.loads(arguments.trainings)],
     )

@@ -273,6 +273,9 @@ def sharded(
     steps: Annotated[int, typer.Option(min=0, max=MAX_SAMPLES, help="To time, per rival.")] = 5,
     epochs: Annotated[int, typer.Option(min=0, max=1000, help="To train, per rival and seed.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="Of weights and order of samples.")] = 1,
+    runs: Annotated[
+        Path | None, typer.Option(help="File that keeps every training; those that it has are not done again.")
+    ] = None,
     json: output.JsonFile = None,
 ) -> None:
     """Time and train FSDP2 with exact and with quantized moves."""
@@ -292,7 +295,7 @@ def sharded(
         epochs=epochs,
         seeds=seeds,
     )
-    benchmark.bench(plan, json_file=json, console=Console())
+    benchmark.bench(plan, runs_file=runs, json_file=json, console=Console())
 
 
 @app.command(epilog=epilog("collectives"))

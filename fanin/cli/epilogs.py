@@ -75,7 +75,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "slots": ("fanin p4 slots --p4runtime 127.0.0.1:9559", "fanin p4 slots --job 1 --slot 0 --words"),
     "sharded": (
         "sudo fanin bench sharded --workers 8 --rate 100mbit --json rows.json",
-        "fanin bench sharded --rate none --steps 0 --epochs 10 --seeds 3 --rivals gloo,fanin-32,fanin-8,fanin-4",
+        "fanin bench sharded --rate none --steps 0 --epochs 10 --seeds 3 --rivals gloo,fanin-8 --runs runs.json",
     ),
     "collectives": (
         "fanin bench collectives --workers 4 --bytes 1024,65536,1048576,26214400",

@@ -111,6 +111,20 @@ def test_sharded_training_has_times_bytes_and_losses_for_every_rival(tmp_path: P
 
 
 @pytest.mark.slow
+def test_sharded_training_goes_on_from_a_file_of_runs(tmp_path: Path) -> None:
+    plan = ("sharded", "--workers", "2", "--rate", "none", "--steps", "0", "--epochs", "1", "--runs", "runs.json")
+    first = bench(tmp_path, *plan, "--rivals", "gloo,fanin-8")
+    gloo, narrow = first.rows
+    assert narrow["losses"] == pytest.approx(gloo["losses"], rel=0.01)
+    assert 0 < narrow["apart_step"] < 1
+    assert 0 < narrow["apart"] < 1
+    assert gloo["apart"] == 0
+    again = bench(tmp_path, *plan, "--rivals", "gloo,fanin-8")
+    assert again.rows == first.rows
+    assert "epoch 1 of 1" not in again.said
+
+
+@pytest.mark.slow
 def test_collectives_have_a_time_and_an_error_for_every_rival(tmp_path: Path) -> None:
     size = ("--workers", "2", "--bytes", "65536", "--samples", "2", "--lanes", "32,8")
     done = bench(tmp_path, "collectives", *size, "--which", ",".join(COLLECTIVES))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fanin.benchmarks.codecs_train_rows import Plan, half_interval, rows_of, to_target
-from fanin.benchmarks.codecs_train_runs import Kept, Outcome, Point, Run, evaluated, outcome_of
+from fanin.benchmarks.codecs_train_runs import Outcome, Point, Run, Trainings, evaluated, outcome_of
 from fanin.benchmarks.codecs_train_tables import labels, tables_of, verdicts
 from fanin.errors import ConfigurationError, FaninError
 
@@ -39,8 +39,8 @@ def brought(run: Run) -> Outcome:
     )
 
 
-def all_brought() -> Kept:
-    kept = Kept(None)
+def all_brought() -> Trainings:
+    kept = Trainings(None)
     for run in PLAN.runs:
         kept.add(brought(run))
     return kept
@@ -111,14 +111,14 @@ def test_replicas_that_differ_are_an_error() -> None:
 
 def test_what_a_file_of_runs_has_is_not_done_again(tmp_path: Path) -> None:
     file = tmp_path / "runs.json"
-    kept, half = Kept(file), len(PLAN.runs) // 2
+    kept, half = Trainings(file), len(PLAN.runs) // 2
     for run in PLAN.runs[:half]:
         kept.add(brought(run))
-    assert Kept(file).missing(PLAN.runs) == PLAN.runs[half:]
-    assert Kept(file)[PLAN.runs[0]] == brought(PLAN.runs[0])
+    assert Trainings(file).missing(PLAN.runs) == PLAN.runs[half:]
+    assert Trainings(file)[PLAN.runs[0]] == brought(PLAN.runs[0])
     file.write_text('{"a": 1}')
     with pytest.raises(ConfigurationError, match="no list of runs"):
-        Kept(file)
+        Trainings(file)
 
 
 def test_evaluations_are_spread_evenly_and_one_is_the_last_step() -> None:
