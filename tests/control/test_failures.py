@@ -71,8 +71,8 @@ def test_every_survivor_names_the_rank_that_died_in_mid_collective(
         failing = [in_thread(partial(reduce_until_it_fails, session)) for session in survivors]
         until(partial(has_reduced, survivors[0], 20))
         victim.signal(number)
-        for future, session in zip(failing, survivors, strict=True):
-            error = future.result(DEADLINE_S)
+        errors = [future.result(DEADLINE_S) for future in failing]  # all before one leaves: it would be named too
+        for error, session in zip(errors, survivors, strict=True):
             assert isinstance(error, WorkerLostError), error
             assert error.ranks == (2,)
             assert f"rank 2 ({session._who.processes[2]})" in str(error)

@@ -81,8 +81,8 @@ def test_every_worker_names_a_leaf_that_dies_within_the_promised_time(mode: str,
         failing = [in_thread(partial(reduce_until_it_fails, session)) for session in survivors]  # type: ignore[arg-type]
         until(lambda: survivors[0].counters()["results"] >= 20)  # type: ignore[attr-defined]
         leaves[1].process.send_signal(signal.SIGKILL)
-        for future, session in zip(failing, survivors, strict=True):
-            error = future.result(DEADLINE_S)
+        errors = [future.result(DEADLINE_S) for future in failing]  # all before one leaves: it would be named too
+        for error, session in zip(errors, survivors, strict=True):
             assert isinstance(error, WorkerLostError), error
             assert error.ranks == (2, 3)
             assert f"leaf switch udp://127.0.0.1:{leaves[1].port}" in str(error)
