@@ -17,6 +17,9 @@ def register() -> None:
 
         if dist.is_available() and "FANIN" not in dist.Backend._plugins:
             dist.Backend.register_backend("fanin", _create, extended_api=True, devices=["cpu", "cuda"])
+            # Since 2.15 torch hangs a recorder on every group whose backend is not named here, and fails on one that is
+            # written in Python. What goes through gloo is recorded by gloo.
+            getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add("fanin")
     except Exception:
         logging.getLogger("fanin").exception("the backend 'fanin' could not be registered with torch.distributed")
 
