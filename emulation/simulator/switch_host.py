@@ -76,6 +76,8 @@ class SwitchHost:
     def __init__(self, setup: SwitchSetup, *, address: int, name: str) -> None:
         self.address = address
         self.lives = 0
+        self.silent = False
+        """Whether nobody can see that it has stopped."""
         self.contributions = 0
         """Taken in by machines of former lives."""
         self.books: dict[tuple[int, int], JobLedger] = {}
@@ -127,6 +129,11 @@ class SwitchHost:
         return self.contributions + (self.auditor.contributions if self._node is not None else 0)
 
     @property
+    def alive(self) -> bool:
+        """Whether its process runs."""
+        return self._node is not None
+
+    @property
     def paused(self) -> bool:
         """Whether its process is stopped."""
         return self._node is not None and self._node.paused > 0
@@ -151,6 +158,12 @@ class SwitchHost:
         if peer not in self._connections:
             self._connections[peer] = self._connect(peer, client)
         self._connections[peer].up.send(request)
+
+    def hung_up(self, peer: bytes) -> None:
+        """That client's connection has ended."""
+        if self._node is not None:
+            self.controller.hung_up(peer, self._network.queue.now)
+            self._dispatch()
 
     def _connect(self, peer: bytes, client: Client) -> _Connection:
         network, node = self._network, self._node

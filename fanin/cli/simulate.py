@@ -44,6 +44,9 @@ def simulate(
         int, typer.Option(min=0, max=MAX_RUNS, help="Hunt each planted defect so many times; all must be found.")
     ] = 0,
     processes: Annotated[int, typer.Option(min=0, max=1024, help="For --search; 0: one per core.")] = 0,
+    shards: Annotated[
+        bool, typer.Option("--shards", help="Ranks over several shards, some of which are lost: one run, or --search.")
+    ] = False,
     scale: Annotated[bool, typer.Option("--scale", help="One all-reduce of 25 MiB on up to 1,024 workers.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object, with every figure.")] = False,
 ) -> None:
@@ -56,7 +59,10 @@ def simulate(
     kind: Kind = "native" if native else "python"
     given = load(scenario) if scenario else None
     say: Say = _nothing if json else print
-    if scale:
+    if shards:
+        count = processes or os.cpu_count() or 1
+        facts = _shards(seed, search, canary, kind, count, print if events else None, say)
+    elif scale:
         facts = _scale(say)
     elif canary:
         facts = _hunt(canary, seed, say)
@@ -143,6 +149,50 @@ def _search(seed: int, schedules: int, kind: Kind, scenario: Scenario | None, pr
     shortened = to_toml(failure.scenario)
     say(shortened)
     return facts | {"violation": _of(failure.violation), "shortened": shortened}
+
+
+def _shards(seed: int, plans: int, canaries: int, kind: Kind, processes: int, show: Say | None, say: Say) -> Facts:
+    """Ranks over several shards: planted defects, many plans, or one."""
+    from fanin.emulation.simulator.shard_search import SHARD_DEFECTS, hunt_shards, search_shards, shorten_shards
+    from fanin.emulation.simulator.shards import draw_shards, simulate_shards
+    from fanin.emulation.simulator.violations import ViolationError
+
+    facts: Facts = {"machines": kind, "first_seed": seed}
+    if canaries:
+        missed = []
+        for defect in SHARD_DEFECTS:
+            for number in range(canaries):
+                found = hunt_shards(defect, seed + number * CANARY_SEEDS_APART)
+                told = "not found" if found is None else f"found as {found[1].kind} after {found[0]} plans"
+                say(f"{defect}: {told}")
+                missed += [defect] if found is None else []
+        return facts | ({"missed": missed} if missed else {})
+    if plans:
+        tally = search_shards(seed, plans, kind=kind, processes=processes)
+        say(
+            f"{tally.plans:,} plans with {kind} machines from seed {seed} on: in {tally.dealt_anew:,} ranks went on as "
+            f"another job, in {tally.twice:,} more than once; {tally.packets:,} packets, {tally.virtual_s:,.0f} "
+            "virtual s"
+        )
+        facts |= {
+            each.name: getattr(tally, each.name) for each in dataclasses.fields(tally) if each.name != "violation"
+        }
+        if tally.violation is None:
+            say("nothing was violated")
+            return facts
+        violation, failed_seed = tally.violation, tally.violation.seed
+        needed = shorten_shards(draw_shards(failed_seed), failed_seed)
+        say(f"{violation}\n\nneeded: {needed}\n`fanin simulate --shards --seed {failed_seed} --events` replays it")
+        return facts | {"violation": _of(violation)}
+    plan = draw_shards(seed)
+    say(f"{plan}")
+    try:
+        report = simulate_shards(plan, seed, kind=kind, show=show)
+    except ViolationError as violation:
+        say(str(violation))
+        return facts | {"violation": _of(violation)}
+    say(f"{report}\nnothing was violated")
+    return facts | dataclasses.asdict(report)
 
 
 def _show_progress(schedules: int) -> Callable[[Tally], None]:

@@ -352,12 +352,18 @@ class Regroup:
     """Of the rank's Join."""
     lost: tuple[int, ...]
     """Numbers of the shards that this rank has lost."""
+    dead: tuple[int, ...]
+    """Those of them that are known to have died, since nothing listens at their ports any more."""
+    gone: tuple[int, ...]
+    """Ranks without which any of the shards goes on, as far as this rank has heard."""
     first: int
     """The first reduction that is not done here."""
     last: int
     """The last one that was submitted here."""
     done: tuple[int, ...] = ()
     """Those between that are done here, as ranges: first, last, first, last, ..."""
+    decided: Regrouped | None = None
+    """What another of the switches has said, which is lost since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,6 +377,8 @@ class Regrouped:
     """Who is left; worker i of the successor is ranks[i]."""
     lost: tuple[int, ...]
     """Numbers of the shards that are left out."""
+    dead: tuple[int, ...]
+    """Those of them that any rank knows to have died."""
     first: int
     """Reductions before this one are done by all."""
     again: tuple[int, ...] = ()

@@ -13,10 +13,24 @@ own. A flow that carries none of it tells nothing of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from fanin.host.codecs.words import codec_for
-from fanin.host.session.session import Session
 from fanin.numerics.reduction import Element, Operator
+from fanin.protocol.job import JobSpec
+
+
+class Counted(Protocol):
+    """What is needed of a session."""
+
+    @property
+    def spec(self) -> JobSpec:
+        """As Session.spec."""
+
+    @property
+    def flows(self) -> int:
+        """As Session.flows."""
+
 
 Flow = tuple[int, int]
 """The number of a session, and of a flow there."""
@@ -26,7 +40,7 @@ Ends = dict[Flow, int]
 class FinishedEverywhere:
     """Counts the items of one rank's reductions at its sessions. Not thread safe."""
 
-    def __init__(self, sessions: Sequence[Session]) -> None:
+    def __init__(self, sessions: Sequence[Counted]) -> None:
         self._sessions = sessions
         self._items: Ends = {}
         self._come: Ends = {}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 
-from fanin.errors import FaninError
+from fanin.errors import FaninError, SwitchLostError, SwitchUnreachableError
 from fanin.host.session.session import Session
 from fanin.host.session.shards import ShardedSession
 from fanin.host.session.surviving import SurvivingSession
@@ -34,10 +34,10 @@ def join_shards(
 
     def rejoin(
         addresses: Sequence[SwitchAddress], spread: Spread, name: str, number: int, workers: int
-    ) -> list[Session]:
+    ) -> list[Session | SwitchUnreachableError | SwitchLostError]:
         patience_s = min(options.join_timeout_s, REJOIN_TIMEOUT_S)
         briefly = dataclasses.replace(options, join_timeout_s=patience_s)
-        return _join_all(briefly, addresses, spread, local, name, number, workers, credentials)
+        return _join_living(briefly, addresses, spread, local, name, number, workers, credentials)
 
     joined = _join_all(options, switches, spread, local, job_name, rank, size, credentials, interrupted)
     try:
@@ -63,17 +63,9 @@ def _join_all(
         if interrupted is not None:
             interrupted()
 
-    def join_one(number: int) -> Session:
-        address = switches[number]
-        shared = options.shared_memory if address in local else False
-        return Session.join(
-            options=dataclasses.replace(options, shared_memory=shared),
-            switch=address, job_name=job_name, rank=rank, size=size, credentials=credentials, interrupted=look,
-            shards=len(switches), share=spread.part(number),
-        )  # fmt: skip
-
     # At the same time, since each join waits for the other ranks at that shard.
     with ThreadPoolExecutor(len(switches), "fanin join") as pool:
+        join_one = _joining(options, switches, spread, local, job_name, rank, size, credentials, look)
         joins = [pool.submit(join_one, number) for number in range(len(switches))]
         try:
             first, _ = wait(joins, return_when=FIRST_EXCEPTION)
@@ -83,7 +75,53 @@ def _join_all(
         wait(joins)
     if failed is None:
         return [each.result() for each in joins]
+    _close_all(joins)
+    raise failed
+
+
+def _join_living(
+    options: Options, switches: Sequence[SwitchAddress], spread: Spread, local: frozenset[SwitchAddress], job_name: str,
+    rank: int, size: int, credentials: Credentials,
+) -> list[Session | SwitchUnreachableError | SwitchLostError]:  # fmt: skip
+    """A session at each, or the error at one that is lost; if all are, or any has another error, none is left open."""
+    with ThreadPoolExecutor(len(switches), "fanin join") as pool:
+        join_one = _joining(options, switches, spread, local, job_name, rank, size, credentials, None)
+        joins = [pool.submit(join_one, number) for number in range(len(switches))]
+        wait(joins)
+    found: list[Session | SwitchUnreachableError | SwitchLostError] = []
+    for each in joins:
+        error = each.exception()
+        if error is None:
+            found.append(each.result())
+        elif isinstance(error, SwitchUnreachableError | SwitchLostError):
+            found.append(error)
+        else:
+            _close_all(joins)
+            raise error
+    if not any(isinstance(each, Session) for each in found):
+        raise next(each for each in found if not isinstance(each, Session))
+    return found
+
+
+def _joining(
+    options: Options, switches: Sequence[SwitchAddress], spread: Spread, local: frozenset[SwitchAddress], job_name: str,
+    rank: int, size: int, credentials: Credentials, interrupted: Callable[[], None] | None,
+) -> Callable[[int], Session]:  # fmt: skip
+    """Joins at one of the switches, by number."""
+
+    def join_one(number: int) -> Session:
+        address = switches[number]
+        shared = options.shared_memory if address in local else False
+        return Session.join(
+            options=dataclasses.replace(options, shared_memory=shared),
+            switch=address, job_name=job_name, rank=rank, size=size, credentials=credentials, interrupted=interrupted,
+            shards=len(switches), share=spread.part(number),
+        )  # fmt: skip
+
+    return join_one
+
+
+def _close_all(joins: Sequence[Future[Session]]) -> None:
     for each in joins:
         if each.exception() is None:
             each.result().close()
-    raise failed

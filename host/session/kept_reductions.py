@@ -14,16 +14,26 @@ import dataclasses
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from fanin.host.session.finished import Ends, FinishedEverywhere
-from fanin.host.session.session import Session
-from fanin.host.session.shards import Part
+from fanin.host.session.finished import Counted, Ends, FinishedEverywhere
 from fanin.numerics.reduction import Element, Reduction
 
 Words = npt.NDArray[np.int32]
+
+
+class Summing(Counted, Protocol):
+    """What is needed of a session."""
+
+    def done(self, ticket: int) -> bool:
+        """As Session.done."""
+
+
+Part = tuple[Summing, int]
+"""A session and the ticket that it gave to a part."""
 RESIDUAL_BYTES = 4
 WORD_BYTES = 4
 
@@ -100,7 +110,7 @@ class KeptReductions:
         self._by_ticket: dict[int, KeptReduction] = {}
         self.restart(())
 
-    def restart(self, sessions: Sequence[Session]) -> None:
+    def restart(self, sessions: Sequence[Summing]) -> None:
         """From here on parts go to these sessions."""
         self._sessions = sessions
         self._finished = FinishedEverywhere(sessions)

@@ -125,6 +125,8 @@ class Session:
         self._lock = threading.Lock()
         """Guards what follows."""
         self._failure: FaninError | None = None
+        self.switch_is_dead = False
+        """Whether nothing listens at the switch's port any more: it is not just out of reach."""
         self._over = threading.Event()
         """Set once the session has failed or is closed."""
         self._shut = threading.Event()
@@ -437,6 +439,7 @@ class Session:
 
     def _switch_is_gone(self) -> None:
         """The control connection has ended, and nothing listens there: sooner known than by silence."""
+        self.switch_is_dead = True
         self._fail(switch_gone(self._who))
         self._engine.close()  # from here on nothing writes to tensors
 

@@ -4,10 +4,12 @@ Rules
 -----
 * Every rank that has lost a shard says so (Regroup) to the first shard that it has not lost, again and again. Here its
   word is kept until every rank that is neither lost nor has left has said it; then it is decided, once.
+* A rank that any of them knows to be missed at some shard is left out: there are results without it there.
 * A shard that any of them has lost is left out. A rank that none of the words came from is left out, since the data
   plane has lost it; if it asks later, it is refused.
 * A reduction that all ranks have done is over. One that some have done keeps their result, which the lowest of them
   gives to the others. One that nobody has done is summed anew, over the ranks that are left.
+* A rank may know already what was decided, from a shard that is lost since: then that is it.
 * The ranks then join another job, the successor, at each of the remaining shards, and leave this one.
 """
 
@@ -40,16 +42,20 @@ def regroup(jobs: Lifecycle, peer: bytes, request: Regroup, now: float, caller: 
         text = f"job {request.job!r} ends with the first rank or shard that it loses"
         jobs.outbox.refuse(peer, refuse(Refusal.DISAGREEMENT, text, "give every rank on_worker_loss='continue'"))
         return
+    if job.regrouped is None and request.decided is not None and request.decided.job == job.name:
+        job.regrouped = request.decided
     if job.regrouped is None:
         job.regrouping[request.rank] = request
-        living = job.ranks_at(job.full & ~job.departed)
+        missed = {rank for each in job.regrouping.values() for rank in each.gone}
+        living = tuple(rank for rank in job.ranks_at(job.full & ~job.departed) if rank not in missed)
         missing = tuple(rank for rank in living if rank not in job.regrouping)
         if missing:
             jobs.outbox.send(peer, control.Waiting(job=job.name, missing=missing))
             return
-        decided = decide(job.name, {rank: job.regrouping[rank] for rank in living})
+        decided = decide(job.name, {rank: job.regrouping[rank] for rank in living}) if living else None
         if decided is None:
             text = f"the ranks of job {job.name!r} are more than {MAX_OPEN_REDUCTIONS:,} reductions apart"
+            text = text if living else f"every rank of job {job.name!r} is missed by another one"
             jobs.outbox.refuse(peer, refuse(Refusal.DISAGREEMENT, text, "start the job again"))
             return
         job.regrouped = decided
@@ -79,6 +85,7 @@ def decide(job: str, said: Mapping[int, Regroup]) -> Regrouped | None:
         successor=f"{name}{SUCCESSOR}{int(number) + 1}" if name and number.isdigit() else f"{job}{SUCCESSOR}1",
         ranks=tuple(sorted(said)),
         lost=tuple(sorted({shard for each in said.values() for shard in each.lost})),
+        dead=tuple(sorted({shard for each in said.values() for shard in each.dead})),
         first=first,
         again=tuple(again),
         holders=tuple(holders),

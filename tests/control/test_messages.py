@@ -53,6 +53,10 @@ JOIN = st.builds(
     join_timeout_s=FRACTION,
 )  # fmt: skip
 WAITING = st.builds(control.Waiting, job=TEXT, missing=RANKS)
+REGROUPED = st.builds(
+    control.Regrouped, job=TEXT, successor=TEXT, ranks=RANKS, lost=RANKS, dead=RANKS, first=NUMBER, again=RANKS,
+    holders=RANKS,
+)  # fmt: skip
 REFUSED = st.builds(control.Refused, code=TEXT, reason=TEXT, remedy=TEXT, ranks=RANKS)
 PLACED = st.builds(
     control.Placed,
@@ -89,11 +93,10 @@ MESSAGES = st.one_of(
     st.builds(control.Explain, job=TEXT, generation=NUMBER),
     st.builds(control.Explanation, known=st.booleans(), text=TEXT, lost=RANKS, left=RANKS),
     st.builds(
-        control.Regroup, job=TEXT, rank=NUMBER, nonce=TEXT, lost=RANKS, first=NUMBER, last=NUMBER, done=RANKS
+        control.Regroup, job=TEXT, rank=NUMBER, nonce=TEXT, lost=RANKS, dead=RANKS, gone=RANKS, first=NUMBER,
+        last=NUMBER, done=RANKS, decided=st.none() | REGROUPED,
     ),
-    st.builds(
-        control.Regrouped, job=TEXT, successor=TEXT, ranks=RANKS, lost=RANKS, first=NUMBER, again=RANKS, holders=RANKS
-    ),
+    REGROUPED,
     st.builds(control.Ask),
     st.builds(control.Challenge, challenge=TEXT, key=TEXT, known=st.booleans(), closed=st.booleans()),
     st.builds(control.Enlist, leaf=TEXT, address=TEXT, join=JOIN),

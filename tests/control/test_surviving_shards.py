@@ -227,7 +227,7 @@ def test_two_hosts_may_die(at_once: bool) -> None:
 def test_a_rank_that_alone_has_lost_a_shard_names_both_and_the_others_go_on_without_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fanin.host.session.surviving.AGREEMENT_GRACE_S", 0.2)
+    monkeypatch.setattr("fanin.host.machine.agreement.AGREEMENT_GRACE_S", 0.2)
     with contextlib.closing(Cluster(3, liveness_timeout_s=0.6)) as cluster:
         first, cut, third = cluster.sessions
         cut.sessions[2]._switch_is_gone()
@@ -262,4 +262,4 @@ def test_what_is_done_everywhere_is_forgotten(cluster: Cluster) -> None:
         sums(cluster.sessions, integers([0, 1, 2], count=64))
     for session in cluster.sessions:
         assert isinstance(session, SurvivingSession)
-        assert len(session._kept) < 3 * slots * len(cluster.addresses)
+        assert len(session._survivor.kept) < 3 * slots * len(cluster.addresses)

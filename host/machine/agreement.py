@@ -1,0 +1,199 @@
+"""How one rank of a job over several shards agrees with the others on how to go on, once it has lost some of them.
+
+The first shard that is left is asked (Regroup), again and again: its controller hears all ranks, and answers all alike
+(switch/controller/regroup.py). No socket, no clock: requests and times come out, replies and losses go in.
+
+    state    | what is seen                              | next
+    ---------+-------------------------------------------+---------------------------------------------------------
+    SETTLING | SETTLING_S have passed                    | ASKING the first shard that is left; STRANDED without any
+    ASKING   | Regrouped, with enough shards             | AGREED
+             | Regrouped, and too few are left           | STRANDED
+             | the shard is lost, or silent for          | ASKING the next one; STRANDED without any
+             | ANSWER_TIMEOUT_S                          |
+             | Refused, or nothing else for the liveness | STRANDED
+             | timeout and AGREEMENT_GRACE_S             |
+    AGREED   | the shard is lost                         | AGREED: passes it on to the next one
+
+Passing on
+----------
+* A shard may die when it has told some ranks, and not the others: these ask the next one, which waits for those that
+  know already. So they tell it what was decided, and it says the same to all. It could decide by itself only if none of
+  them was left.
+
+Enough shards
+-------------
+* Where the network falls into two parts, the ranks of each part lose the shards of the other. Only one part may go on:
+  the one with more than half of the shards or, of two halves, with the lowest one.
+* A shard that is known to have died (nothing listens at its port any more) is in no part, and does not count.
+* Where no rank is left out, there is nobody who could go on in another part.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from fanin.protocol.control import Refused, Regroup, Regrouped, Reply, Waiting
+from fanin.protocol.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S
+
+SETTLING_S = SUSPICION_TIMEOUT_S + HEARTBEAT_INTERVAL_S
+"""How long other shards that are lost at the same time, as in a rack without power, may take to be noticed."""
+AGREEMENT_GRACE_S = 5.0
+"""How much longer than a silent shard takes to be noticed the ranks may take to agree."""
+ASK_INTERVAL_S = 0.1
+ANSWER_TIMEOUT_S = 2.0
+"""How long a controller that is asked may be silent before its shard counts as lost, too."""
+
+
+class Stage(enum.Enum):
+    """Of an agreement: see the table above."""
+
+    SETTLING = enum.auto()
+    ASKING = enum.auto()
+    AGREED = enum.auto()
+    STRANDED = enum.auto()
+
+
+class Why(enum.Enum):
+    """This rank cannot go on."""
+
+    NONE_LEFT = "no shard is left"
+    TOO_FEW = "the shards that are left may be the smaller part of a network that fell into two"
+    REFUSED = "the others go on without it, or the shard has another objection"
+    ALONE = "others have not lost what this rank has lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What a rank is known by at one shard."""
+
+    worker: int
+    nonce: str
+
+
+class Agreement:
+    """One rank's part in it. Shards have the numbers that they had when the job began."""
+
+    def __init__(
+        self,
+        job: str,
+        workers: int,
+        shards: Sequence[int],
+        places: dict[int, Place],
+        progress: tuple[int, int, tuple[int, ...]],
+        *,
+        lost: Collection[int],
+        dead: Collection[int],
+        gone: Collection[int],
+        patience_s: float,
+        now: float,
+    ) -> None:
+        """`workers` and `shards`: of the present job; `places` by shard, where this rank is a member; `progress` as in
+        Regroup: first, last, done; `gone`: workers that are missed at any shard; `patience_s`: the liveness timeout."""
+        self.stage = Stage.SETTLING
+        self.why: Why | None = None
+        self.agreed: Regrouped | None = None
+        self.refused: Refused | None = None
+        self.waiting: tuple[int, ...] = ()
+        """Workers that had not asked when the shard last answered."""
+        self.asked: int | None = None
+        """The shard that is asked."""
+        self.lost, self.dead, self.gone = set(lost), set(dead), set(gone)
+        self._job, self._workers, self._shards = job, workers, tuple(shards)
+        self._places, self._progress = places, progress
+        self._settled_at = now + SETTLING_S
+        self._ends_at = self._settled_at + patience_s + AGREEMENT_GRACE_S
+        self._ask_at = self._settled_at
+        self._silent_at = float("inf")
+        """When the shard that is asked counts as lost."""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.stage in {Stage.AGREED, Stage.STRANDED}
+
+    def lose(self, shard: int, now: float, *, dead: bool = False) -> None:
+        """This rank has lost another one, perhaps one that is known to have died."""
+        self.lost.add(shard)
+        if dead:
+            self.dead.add(shard)
+        if shard == self.asked and self.stage in {Stage.ASKING, Stage.AGREED}:
+            self._ask_next(now)
+
+    def receive(self, shard: int, reply: Reply, now: float) -> None:
+        """A shard has answered. What comes from one that is not asked any more does not count."""
+        if shard != self.asked or self.stage is Stage.STRANDED:
+            return
+        self._silent_at = float("inf")
+        if self.stage is Stage.AGREED:
+            self._ask_at = float("inf")  # it knows
+            return
+        match reply:
+            case Waiting():
+                self.waiting = reply.missing
+            case Refused():
+                self.refused = reply
+                self._strand(Why.REFUSED)
+            case Regrouped() if reply.job == self._job:
+                self.lost.update(reply.lost)
+                left = [number for number in self._shards if number not in reply.lost]
+                if len(reply.ranks) == self._workers or enough(left, self._shards, reply.dead):
+                    self.stage, self.agreed, self._ask_at = Stage.AGREED, reply, float("inf")
+                else:
+                    self._strand(Why.TOO_FEW)
+
+    def requests(self, now: float) -> list[tuple[int, Regroup]]:
+        """What is to be asked now, and which shard."""
+        if self.stage not in {Stage.ASKING, Stage.AGREED} or self.asked is None or now < self._ask_at:
+            return []
+        self._ask_at = now + ASK_INTERVAL_S
+        self._silent_at = min(self._silent_at, now + ANSWER_TIMEOUT_S)
+        place, (first, last, done) = self._places[self.asked], self._progress
+        said = Regroup(
+            job=self._job, rank=place.worker, nonce=place.nonce, lost=tuple(sorted(self.lost)),
+            dead=tuple(sorted(self.dead)), gone=tuple(sorted(self.gone)), first=first, last=last, done=done,
+            decided=self.agreed,
+        )  # fmt: skip
+        return [(self.asked, said)]
+
+    def next_timer(self) -> float | None:
+        """When `handle_timer`, and then `requests`, want to be called."""
+        match self.stage:
+            case Stage.SETTLING:
+                return self._settled_at
+            case Stage.ASKING:
+                return min(self._ask_at, self._silent_at, self._ends_at)
+            case Stage.AGREED if min(self._ask_at, self._silent_at) < float("inf"):
+                return min(self._ask_at, self._silent_at)
+        return None
+
+    def handle_timer(self, now: float) -> None:
+        """Do what is due."""
+        if self.stage is Stage.SETTLING and now >= self._settled_at:
+            self._ask_next(now)
+        elif self.stage is Stage.ASKING and now >= self._ends_at:
+            self._strand(Why.ALONE)
+        elif now >= self._silent_at and self.asked is not None:
+            self.lose(self.asked, now)
+
+    def _ask_next(self, now: float) -> None:
+        self.asked = next((number for number in self._places if number not in self.lost), None)
+        self._ask_at, self._silent_at, self.waiting = now, float("inf"), ()
+        if self.stage is Stage.AGREED:
+            self._ask_at = now if self.asked is not None else float("inf")
+            return
+        self.stage = Stage.ASKING
+        if self.asked is None:
+            self._strand(Why.NONE_LEFT)
+
+    def _strand(self, why: Why) -> None:
+        self.stage, self.why = Stage.STRANDED, why
+
+
+def enough(left: Sequence[int], shards: Sequence[int], dead: Collection[int]) -> bool:
+    """Whether a job over `shards` may go on at those that are `left`: see the head of this file."""
+    living = [number for number in shards if number not in dead]
+    if 2 * len(left) == len(living):
+        return min(living) in left
+    return 2 * len(left) > len(living)

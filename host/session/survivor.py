@@ -1,0 +1,367 @@
+"""A rank's reductions over shards, some of which may be lost: what is dealt out, what is kept, and how it goes on.
+
+No thread, no socket, no clock: surviving.py drives it over sessions, and the simulator over machines in virtual time.
+
+Rules
+-----
+* A rank that is lost is taken out at each shard, as at a single switch: nothing is dealt anew.
+* A shard that is lost, with its host or alone, takes with it the parts that it had. The ranks agree through one of the
+  others (host/machine/agreement.py) on who is left, on the shards that are left, and on which reductions somebody
+  has done; they join a new job at these shards, and deal out there what is not done everywhere. A reduction that a
+  rank has done keeps that result everywhere, to the bit; another one is summed anew from the inputs, over who is left.
+* For that, inputs are left alone until the result is there, and results are kept until they are everywhere
+  (kept_reductions.py): one more copy of each.
+
+    state   | what is seen                         | next    | what is submitted | what is waited for
+    --------+--------------------------------------+---------+-------------------+--------------------------------
+    WHOLE   | a shard is lost, others are not      | DEALING | is dealt out      | is waited for
+            | anything else, or the end            | OVER    |                   |
+    DEALING | a member of the new job at all of    | WHOLE   | waits             | waits, unless it was done
+            | its shards                           |         |                   |
+            | the same, at all but those that are  | DEALING |                   |
+            | lost, too: agrees anew, in that job  |         |                   |
+            | no agreement, or cannot join         | OVER    |                   |
+    OVER    | (all sessions are stopped)           |         | raises            | is there if it was before, or
+            |                                      |         |                   | raises
+
+* Nobody goes on alone: whoever is not part of what was agreed on, or cannot join the new job, raises. So a rank that
+  dies between its first question and the new job ends the job, with an error that says so; a shard does not.
+* Who has joined the new job where it could, and has lost its other shards, is as those who have joined everywhere and
+  lose these shards a moment later: they agree with one another, in the new job.
+* A shard that this rank alone has lost is lost to nobody else: then the others take this rank for lost, and it raises
+  an error that names the pair, when nobody has joined it for the liveness timeout and AGREEMENT_GRACE_S.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from fanin.errors import AdmissionError, FaninError, SwitchLostError, WorkerLostError
+from fanin.host.machine.agreement import Agreement, Place, Stage, Why
+from fanin.host.session.kept_reductions import KeptReduction, KeptReductions, Summing
+from fanin.host.session.shards import deal, elements_per_packet
+from fanin.numerics.reduction import Reduction
+from fanin.protocol import control
+from fanin.protocol.spread import Spread
+
+
+class Member(Summing, Protocol):
+    """What it needs of a session at a shard."""
+
+    @property
+    def nonce(self) -> str:
+        """As Session.nonce."""
+
+    @property
+    def switch_is_dead(self) -> bool:
+        """As Session.switch_is_dead."""
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """As Session.members."""
+
+    def submit(self, reduction: Reduction) -> int:
+        """As Session.submit."""
+
+    def abandon(self, failure: FaninError) -> None:
+        """As Session.abandon."""
+
+
+class Life(enum.Enum):
+    """Of such a rank: see the table above."""
+
+    WHOLE = enum.auto()
+    DEALING = enum.auto()
+    OVER = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """The job that a rank is to join."""
+
+    name: str
+    shards: tuple[int, ...]
+    spread: Spread
+    worker: int
+    workers: int
+
+
+class Survivor:
+    """One rank. Not thread safe. Shards have the numbers that they had when the job began."""
+
+    agreement_type = Agreement
+
+    def __init__(
+        self, job: str, rank: int, size: int, members: Sequence[Member], spread: Spread, names: Sequence[str]
+    ) -> None:
+        """`members` by shard, `spread` how reductions are dealt to them, `names` of shards, for people."""
+        self.job, self.rank = job, rank
+        self.state = Life.WHOLE
+        self.failure: FaninError | None = None
+        """Why it is over."""
+        self.shards = tuple(range(len(members)))
+        """Those of the present job."""
+        self.members: dict[int, Member] = {}
+        """By shard; while DEALING perhaps not at all of them."""
+        self.ranks = tuple(range(size))
+        """The ranks behind the workers of the present job."""
+        self.name = job
+        """What the present job is called at the switches."""
+        self.submitted = 0
+        self.agreement: Agreement | None = None
+        self.successor: Successor | None = None
+        """While it is to be joined."""
+        self.kept = KeptReductions()
+        self.spread = spread
+        self._names = names
+        self._first_spread = spread
+        self._lost: set[int] = set()
+        """Of the present job's shards."""
+        self._dead: set[int] = set()
+        self._reason: FaninError | None = None
+        """Why it is dealt anew."""
+        self._use(dict(enumerate(members)))
+
+    def _use(self, members: dict[int, Member]) -> None:
+        self.members, self.spread = members, self._first_spread.only(self.shards)
+        specs = [each.spec for each in members.values()]
+        self.kept.restart(tuple(members.values()))
+        # A reduction that one of them cannot make is refused before any of them has a part of it.
+        spec = dataclasses.replace(specs[0], accumulators=all(each.accumulators for each in specs))
+        self._liveness_timeout_s = spec.liveness_timeout_s
+        self._packet_elements: Callable[..., int] = functools.cache(functools.partial(elements_per_packet, spec))
+
+    # --- reductions ---
+
+    def submit(self, reduction: Reduction, now: float) -> int:
+        """Deal one out while WHOLE; its ticket."""
+        ticket = self.submitted = self.submitted + 1
+        kept = KeptReduction.of(ticket, reduction)
+        self.kept.append(kept)
+        self._deal(kept, kept.summed(), now)
+        if self.state is Life.WHOLE:  # what is done does not change while the ranks agree
+            self.kept.forget()
+        return ticket
+
+    def _deal(self, kept: KeptReduction, reduction: Reduction, now: float) -> None:
+        """Give its parts to the shards. What a lost shard does not take, is dealt again."""
+        packet_elements = self._packet_elements(reduction.element, reduction.lanes)
+        dealt = []
+        try:
+            for at, part in deal(reduction, packet_elements, self.spread, kept.ticket):
+                dealt.append((at, self.members[self.shards[at]].submit(part), part))
+        except SwitchLostError as error:
+            kept.parts = ()
+            self.lose({self.shards[at]: error}, now)
+            return
+        except FaninError as error:
+            self.end(error)
+            return
+        self.kept.dealt(kept, dealt)
+
+    def done(self, ticket: int) -> bool:
+        """Whether the result is where the user wants it."""
+        kept = self.kept.get(ticket)
+        if kept is None:
+            return ticket <= self.submitted
+        if not kept.is_done and self.state is Life.WHOLE and kept.has_come:
+            kept.finish()
+        return kept.is_done
+
+    def progress(self) -> tuple[int, int, tuple[int, ...]]:
+        """The first ticket that is not done here, the last one, and ranges of those between that are done."""
+        undone = [kept.ticket for kept in self.kept if not kept.is_done]
+        last = self.submitted
+        first = undone[0] if undone else last + 1
+        ranges: list[int] = []
+        for before, after in itertools.pairwise([*undone, last + 1]):
+            if after - before > 1:
+                ranges += (before + 1, after - 1)
+        return first, last, tuple(ranges)
+
+    # --- failures ---
+
+    def lose(self, failures: Mapping[int, FaninError], now: float) -> None:
+        """Sessions at these shards of the present job have failed."""
+        if self.state is Life.OVER or not failures:
+            return
+        told = next((each for each in failures.values() if not isinstance(each, SwitchLostError)), None)
+        if told is not None and self.state is Life.WHOLE:
+            self.end(told)
+            return
+        for number, failure in failures.items():
+            if isinstance(failure, SwitchLostError):
+                dead = self.members[number].switch_is_dead
+                self._reason = self._reason or failure
+                self._lost.add(number)
+                self._dead.update({number} if dead else ())
+                if self.agreement is not None:
+                    self.agreement.lose(number, now, dead=dead)
+        if self.state is Life.WHOLE:
+            self._agree(now)
+
+    def end(self, failure: FaninError) -> None:
+        """Stop at all shards."""
+        if self.state is Life.OVER:
+            return
+        self._settle()
+        self.state, self.failure = Life.OVER, failure
+        self.agreement = self.successor = None
+        for each in self.members.values():
+            each.abandon(failure)
+
+    def leave(self, failure: FaninError) -> None:
+        """The sessions are about to leave in order: `failure` is what later calls raise."""
+        self._settle()
+        self.state, self.failure = Life.OVER, failure
+
+    def _settle(self) -> None:
+        """From here on what is done does not change."""
+        for kept in self.kept:
+            self.done(kept.ticket)
+
+    # --- going on with the shards that are left ---
+
+    def _agree(self, now: float) -> None:
+        if len(self.shards) == 1:
+            assert self._reason is not None
+            self.end(self._reason)
+            return
+        self._settle()
+        self.state, self.successor = Life.DEALING, None
+        places = {number: Place(worker=self._me, nonce=each.nonce) for number, each in self.members.items()}
+        self.agreement = self.agreement_type(
+            self.name, len(self.ranks), self.shards, places, self.progress(), lost=self._lost, dead=self._dead,
+            gone=self._gone(), patience_s=self._liveness_timeout_s, now=now,
+        )  # fmt: skip
+
+    def _gone(self) -> set[int]:
+        """Workers without which any shard goes on: there are results without them."""
+        missed = {rank for each in self.members.values() for rank in self.ranks if rank not in each.members}
+        return {self.ranks.index(rank) for rank in missed if rank != self.rank}
+
+    def after_turn(self) -> None:
+        """The agreement was given replies or time: see whether it is over. It lasts until the successor is joined."""
+        agreement = self.agreement
+        if self.state is not Life.DEALING or agreement is None or self.successor is not None or not agreement.over:
+            return
+        if agreement.stage is Stage.STRANDED:
+            self.end(self._stranded(agreement))
+            return
+        agreed = agreement.agreed
+        assert agreed is not None
+        left = tuple(number for number in self.shards if number not in agreed.lost)
+        self.successor = Successor(
+            agreed.successor, left, self._first_spread.only(left), agreed.ranks.index(self._me), len(agreed.ranks)
+        )
+
+    @property
+    def dealt_anew(self) -> int:
+        """How often the ranks have agreed on a job to go on as."""
+        number = self.name.rpartition(control.SUCCESSOR)[2]
+        return int(number) if self.name != self.job else 0
+
+    @property
+    def _me(self) -> int:
+        """The worker that this rank is in the present job."""
+        return self.ranks.index(self.rank)
+
+    @property
+    def successors_ranks(self) -> tuple[int, ...]:
+        """The ranks behind the workers of the successor."""
+        assert self.agreement is not None
+        assert self.agreement.agreed is not None
+        return tuple(self.ranks[worker] for worker in self.agreement.agreed.ranks)
+
+    def joined(self, members: Mapping[int, Member], now: float) -> None:
+        """It is a member of the successor at these of its shards; the others are lost, too.
+
+        Those of the present job may not write to memory any more.
+        """
+        assert self.agreement is not None
+        assert self.successor is not None
+        agreed, successor = self.agreement.agreed, self.successor
+        assert agreed is not None
+        holding = [holder != control.NOBODY and self.holds(holder) for holder in agreed.holders]
+        self.ranks = self.successors_ranks
+        self.name, self.shards, self.state = successor.name, successor.shards, Life.WHOLE
+        self._lost, self._dead = set(self.shards).difference(members), set()
+        self.successor = self.agreement = None
+        self.kept.keep_only(agreed.again)
+        self._use(dict(members))
+        if self._lost:
+            self._agree(now)
+            return
+        self._reason = None
+        for ticket, holder, holds in zip(agreed.again, agreed.holders, holding, strict=True):
+            kept = self.kept.get(ticket)
+            if self.state is not Life.WHOLE:  # lost another one meanwhile: that is agreed on anew
+                return
+            if kept is None and ticket <= self.submitted:
+                self.end(FaninError(f"reduction {ticket} is needed by another rank, and rank {self.rank} forgot it"))
+            elif kept is not None:
+                nobody = holder == control.NOBODY
+                self._deal(kept, kept.summed() if nobody else kept.handed_on(holds=holds), now)
+
+    def holds(self, holder: int) -> bool:
+        """Whether a result is to be this rank's, if it is that of this worker of the present job."""
+        return holder == self._me
+
+    def cannot_join(self, error: FaninError) -> None:
+        """It cannot become a member of the successor."""
+        assert self.successor is not None
+        gone = set(self.shards).difference(self.successor.shards)
+        self.end(
+            SwitchLostError(
+                self._names[self.shards[0]],
+                f"job {self.job!r} has lost {self.named(gone)}, and more was lost before the others were in use: "
+                f"{error}",
+            )
+        )
+
+    def _stranded(self, agreement: Agreement) -> FaninError:
+        """Why it cannot go on, for people."""
+        lost = self.named(agreement.lost)
+        where = self._names[self.shards[0] if agreement.asked is None else agreement.asked]
+        match agreement.why:
+            case Why.REFUSED:
+                refused = agreement.refused
+                assert refused is not None
+                if refused.code != control.Refusal.MEMBER_LOST.value:
+                    return AdmissionError(refused.reason, refused.code)
+                return WorkerLostError(
+                    (self.rank,),
+                    f"rank {self.rank} (this one) of job {self.job!r} has lost {lost}, and the others go on without "
+                    f"it. Remedy: {refused.remedy}",
+                )
+            case Why.ALONE:
+                waiting = ", ".join(str(self.ranks[worker]) for worker in agreement.waiting)
+                return SwitchLostError(
+                    where,
+                    f"rank {self.rank} of job {self.job!r} has lost {lost}, and ranks {waiting} have not: it is the "
+                    "path between this rank and that shard that is lost. Remedy: look for a firewall or a broken link "
+                    "between the two",
+                )
+            case Why.TOO_FEW:
+                return SwitchLostError(
+                    where,
+                    f"rank {self.rank} of job {self.job!r} has lost {lost}, which do not answer and may be the larger "
+                    "part of a network that fell into two: the job does not go on here, since it may there. Remedy: "
+                    "look at these hosts and the links to them, then start the job again",
+                )
+        return SwitchLostError(
+            where,
+            f"job {self.job!r} goes on without shards that are lost, but none is left for rank {self.rank}: "
+            f"{self._reason}",
+        )
+
+    def named(self, lost: set[int]) -> str:
+        """Shards, for people."""
+        names = ", ".join(self._names[number] for number in sorted(lost))
+        return f"shard{'s' * (len(lost) > 1)} {names}"

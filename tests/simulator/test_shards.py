@@ -1,0 +1,97 @@
+"""Ranks that go on without shards that they lose, in virtual time, and what the checkers of that must find."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from fanin.emulation.simulator.links import Link
+from fanin.emulation.simulator.machines import Kind
+from fanin.emulation.simulator.shard_search import SHARD_DEFECTS, hunt_shards, shorten_shards
+from fanin.emulation.simulator.shards import FaultKind, ShardFault, ShardPlan, draw_shards, simulate_shards
+from fanin.host.machine.agreement import enough
+
+FOUND_AS = {
+    "passes nothing on": {"progress"},
+    "goes on in any part": {"agreement"},
+    "forgets who is missed": {"conservation", "progress", "agreement"},
+    "finishes meanwhile": {"crash", "agreement", "conservation"},
+    "sums with what it has": {"agreement", "conservation"},
+}
+
+
+def fault(kind: FaultKind, host: int, at_s: float = 0.1, *, after: bool = False, rank: int = 0) -> ShardFault:
+    return ShardFault(kind=kind, host=host, at_s=at_s, after=after, rank=rank)
+
+
+@pytest.mark.parametrize(("kind", "plans"), [("native", 40), ("python", 12)])
+def test_drawn_plans_violate_nothing(kind: Kind, plans: int) -> None:
+    dealt_anew = sum(simulate_shards(draw_shards(seed), seed, kind=kind).jobs > 1 for seed in range(plans))
+    assert dealt_anew >= plans // 3
+
+
+@pytest.mark.parametrize(
+    ("faults", "ranks", "jobs"),
+    [
+        ((), 3, 1),
+        ((fault("dies", 0),), 3, 2),
+        ((fault("halts", 2),), 3, 2),
+        ((fault("kills", 1),), 2, 2),
+        ((fault("power", 2),), 2, 2),
+        ((fault("kills", 0), fault("kills", 1)), 1, 2),
+        ((fault("dies", 2), fault("dies", 0, 0.0, after=True)), 3, 3),
+        ((fault("dies", 2), fault("halts", 0, 0.0, after=True)), 3, 3),
+        ((fault("dies", 2), fault("dies", 1, 0.001, after=True)), 3, 3),
+        ((fault("dies", 0), fault("dies", 1, 2.0)), 3, 3),
+        ((fault("dies", 0), fault("dies", 1), fault("dies", 2)), 0, 1),
+        ((fault("part", 1),), 2, 2),
+        ((fault("cut", 1, rank=2),), 2, 1),
+    ],
+    ids=lambda given: "+".join(f"{each.kind}{each.host}" for each in given) if isinstance(given, tuple) else None,
+)
+def test_who_goes_on_and_in_how_many_jobs(faults: tuple[ShardFault, ...], ranks: int, jobs: int) -> None:
+    """With faults `after`, the shard that is asked dies when it has told the first rank what was decided."""
+    for loss in (0.0, 0.02):
+        report = simulate_shards(ShardPlan(hosts=3, steps=60, link=Link(loss=loss), faults=faults), 1)
+        assert (report.ranks, report.jobs) == (ranks, jobs), report
+
+
+def test_of_two_halves_that_cannot_reach_each_other_the_one_with_the_lowest_shard_goes_on() -> None:
+    report = simulate_shards(ShardPlan(hosts=4, faults=(fault("part", 2),)), 1)
+    assert report.ranks == 2
+    assert len(report.stopped) == 2
+    assert all("fell into two" in text for text in report.stopped)
+
+
+@pytest.mark.parametrize(
+    ("left", "dead", "may"),
+    [
+        ((0, 1), (), True),
+        ((2, 3), (), False),
+        ((1, 2, 3), (), True),
+        ((3,), (), False),
+        ((3,), (0, 1, 2), True),
+        ((2, 3), (0,), True),
+        ((0,), (1,), False),
+    ],
+)
+def test_the_smaller_part_of_four_shards_does_not_go_on(
+    left: tuple[int, ...], dead: tuple[int, ...], may: bool
+) -> None:
+    assert enough(left, range(4), dead) is may
+
+
+@pytest.mark.parametrize("defect", SHARD_DEFECTS)
+def test_a_defect_in_what_ranks_agree_on_is_found(defect: str) -> None:
+    found = hunt_shards(defect, 0 if defect == "passes nothing on" else 150)
+    assert found is not None
+    assert found[1].kind in FOUND_AS[defect]
+
+
+def test_a_plan_that_fails_is_shortened_to_the_faults_that_it_takes() -> None:
+    survivor = SHARD_DEFECTS["passes nothing on"]
+    needed = (fault("dies", 2), fault("dies", 0, 0.0, after=True))
+    plan = ShardPlan(hosts=4, faults=(fault("cut", 3, 5.0, rank=1), *needed))
+    assert shorten_shards(plan, 1, survivor=survivor) == needed
+    simulate_shards(dataclasses.replace(plan, faults=needed), 1)
