@@ -2,9 +2,11 @@
 # Installs happen by themselves, and again only when pyproject.toml, the constraints or the native sources change.
 
 PYTHON ?= python3
+# One version of every package; `CONSTRAINTS=/dev/null` takes the newest, for another Python or PyTorch (docs/development.md).
+CONSTRAINTS ?= requirements/constraints.txt
 VENV := .venv
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip --disable-pip-version-check --quiet install --constraint requirements/constraints.txt
+PIP := $(PY) -m pip --disable-pip-version-check --quiet install --constraint $(CONSTRAINTS)
 INPUTS := pyproject.toml setup.py requirements/constraints.txt $(wildcard native/*.cpp native/*.hpp)
 ARGS ?=
 # For recipes that compile against Python, torch.compile's included: sets the compiler's CPATH where Python.h is elsewhere.
@@ -110,7 +112,7 @@ clean: ## Remove what was built; .venv stays
 
 $(VENV)/tools.stamp: requirements/constraints.txt
 	@test -x $(PY) || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
-	@$(PIP) setuptools pybind11
+	@$(PIP) 'setuptools>=77' pybind11
 	@touch $@
 
 $(VENV)/demo.stamp: $(VENV)/tools.stamp $(INPUTS)
