@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch._subclasses import FakeTensorMode
 
 from fanin.errors import ArgumentError, CollectiveMismatchError
 from fanin.host.torch import counters
@@ -188,4 +189,19 @@ def check_ranks_with_another_border_are_told(rank: int, size: int) -> None:
     group = dist.new_group(backend="fanin", pg_options=Options(exact_elements=10 + rank))
     with pytest.raises(CollectiveMismatchError, match="FANIN_EXACT_ELEMENTS"):
         dist.all_reduce(torch.ones(5000), group=group)
+    works(size)
+
+
+def check_tensors_for_another_backend_of_the_group_are_refused(rank: int, size: int) -> None:
+    group = dist.new_group(backend="cpu:fanin,cuda:nccl")
+    with FakeTensorMode():
+        elsewhere = torch.empty(4, device="cuda")
+    before = calls()
+    for call in (lambda: dist.all_reduce(elsewhere, group=group), lambda: dist.send(elsewhere, 1 - rank, group=group)):
+        with pytest.raises(ArgumentError, match=r"no nccl beside it.*new_group\(backend='nccl'\)"):
+            call()
+    assert calls() == before
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor, group=group)
+    assert tensor.tolist() == [size] * 3
     works(size)

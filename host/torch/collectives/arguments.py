@@ -12,7 +12,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -28,9 +28,11 @@ OVERLAPS = 1
 class Arguments:
     """Those of one group's collectives. Every method raises ArgumentError, or says whether there is anything to do."""
 
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(self, rank: int, size: int, made_as: Callable[[], str]) -> None:
+        """`made_as`: the group's backends as torch has them, such as `cpu:fanin,cuda:fanin`."""
         self._rank = rank
         self._size = size
+        self._made_as = made_as
 
     def of_one(self, name: str, tensor: torch.Tensor, root: int = 0) -> bool:
         """A tensor that is reduced or copied in place, with a root or without."""
@@ -121,6 +123,17 @@ class Arguments:
         if not 0 <= rank < self._size:
             raise ArgumentError(f"{name}: {what} {rank} is not a rank of a group of {self._size}")
 
+    def _check_backend(self, name: str, kind: str) -> None:
+        """A group that a Python class carries has no other backend beside it, whatever it was asked for."""
+        made_as = self._made_as()
+        backends = dict(each.split(":") for each in made_as.split(",") if ":" in each)
+        if (backend := backends.get(kind, "fanin")) != "fanin":
+            raise ArgumentError(
+                f"{name}: a tensor on {kind} in a group made as {made_as!r}: fanin carries all devices of its groups, "
+                f"and torch has made no {backend} beside it. Remedy: make the group as 'fanin', which takes tensors on "
+                f"{kind} too, or a second one with new_group(backend={backend!r})"
+            )
+
     def _check_types(self, name: str, tensors: Sequence[torch.Tensor]) -> None:
         """One element type throughout."""
         if all(tensor.dtype is tensors[0].dtype for tensor in tensors):
@@ -145,6 +158,8 @@ class Arguments:
         strange = [kind for kind in kinds if kind not in DEVICES]
         if strange:
             raise ArgumentError(f"{name}: tensors on {strange[0]}; fanin takes {' and '.join(DEVICES)}")
+        for kind in kinds:
+            self._check_backend(name, kind)
         for tensor in written:
             dense = tensor.layout is torch.strided and not tensor.is_contiguous()
             if dense and torch._debug_has_internal_overlap(tensor) == OVERLAPS:

@@ -14,6 +14,7 @@ import weakref
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from itertools import compress
 from typing import Any
 
@@ -84,8 +85,8 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
             None if world is None else world._resources.failures,
         )  # fmt: skip
         weakref.finalize(self, _abandon, self._resources).atexit = False  # then `_leave_all` sees to it
+        self._arguments = Arguments(rank, size, partial(_made_as, weakref.ref(self)))
         self._use_resources()
-        self._arguments = Arguments(rank, size)
         self._store_host = StoreHost(store, rank) if parts_with_store else None
         _GROUPS.add(self)
 
@@ -137,7 +138,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def _use_resources(self) -> None:
         """Collectives over what there is now."""
-        self._reduce_collectives = ReduceCollectives(self._resources, self._counters)
+        self._reduce_collectives = ReduceCollectives(self._resources, self._counters, self._arguments)
         through_switch = carries(self._resources)
         self._exchanges = Exchanges(self._resources) if through_switch else None
         self._exchanges_at_once = Exchanges(self._resources, at_once=True) if through_switch else None
@@ -582,6 +583,11 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._resources.close()
         if self._store_host is not None:
             self._store_host.close()
+
+
+def _made_as(group: weakref.ref[FaninProcessGroup]) -> str:
+    """The backends of a group by device, as torch was told."""
+    return str(dist.distributed_c10d._world.pg_backend_config.get(group(), "fanin"))
 
 
 def _abandon(resources: GroupResources) -> None:

@@ -31,7 +31,7 @@ _SUM_TAG, _BARRIER_TAG = tag_of("all_reduce", average=False), tag_of("barrier", 
 class ReduceCollectives:
     """The reducing collectives of one group. Ranks are group ranks, timeouts seconds."""
 
-    def __init__(self, resources: GroupResources, counters: Counter[str]) -> None:
+    def __init__(self, resources: GroupResources, counters: Counter[str], arguments: Arguments) -> None:
         self._resources = resources
         self._submit = resources.submit
         self._quick = resources.quick
@@ -42,7 +42,7 @@ class ReduceCollectives:
         self._rank = resources.rank
         self._size = resources.size
         self._completion = resources.completion
-        self._arguments = Arguments(resources.rank, resources.size)
+        self._arguments = arguments
         self._summed = {
             dtype: (route.element, self._lanes)
             for dtype, route in SUM_ROUTES.items()
