@@ -174,11 +174,11 @@ class ShardGroup:
         return bool(
             self.replicas is None
             and reduced.device.type == "cpu"
-            and reduced.dtype == own._orig_dtype
             and own._all_reduce_hook is None
             and op.op != ReduceOp.SUM  # what comes as a plain sum is divided afterwards
             and all(
                 each.sharded_param.grad is None
+                and reduced.dtype == getattr(each, "sharded_grad_dtype", each.orig_dtype)  # the first since torch 2.15
                 and not each.offload_to_cpu
                 and not getattr(each.sharded_param, "_post_accumulate_grad_hooks", None)
                 for each in own.fsdp_params
