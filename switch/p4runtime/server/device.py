@@ -212,7 +212,7 @@ class Device:
         switch, described, _ = self._ready()
         if kind == "value_set_entry":
             entry = entity.value_set_entry
-            info = _known(described.value_sets, entry.value_set_id, "value set")
+            info = described.known(described.value_sets, entry.value_set_id, "value set")
             values = set()
             for member in entry.members:
                 whole = 0
@@ -229,7 +229,7 @@ class Device:
             return
         if kind == "meter_entry":
             entry = entity.meter_entry
-            meters = _known(described.meters, entry.meter_id, "meter")
+            meters = described.known(described.meters, entry.meter_id, "meter")
             rates = read_rates(entry)
             for at in _indices(entry, meters.size):
                 if rates is not None or at in meters.cells:
@@ -237,13 +237,13 @@ class Device:
             return
         if kind == "counter_entry":
             entry = entity.counter_entry
-            info = _known(described.counters, entry.counter_id, "counter")
+            info = described.known(described.counters, entry.counter_id, "counter")
             counter = switch.program.counters[info.preamble.name]
             for at in _indices(entry, counter.size):
                 counter.packets[at], counter.bytes[at] = entry.data.packet_count, entry.data.byte_count
             return
         entry = entity.register_entry
-        info = _known(described.registers, entry.register_id, "register")
+        info = described.known(described.registers, entry.register_id, "register")
         register = switch.program.registers[info.preamble.name]
         if entry.data.WhichOneof("data") != "bitstring":
             raise StatusError(Code.INVALID_ARGUMENT, "a register's data is a bitstring")
@@ -288,7 +288,7 @@ class Device:
         elif kind == "packet_replication_engine_entry":
             yield from self._read_replication(wanted.packet_replication_engine_entry)
         elif kind == "counter_entry":
-            for info in _chosen(described.counters, wanted.counter_entry.counter_id, "counter"):
+            for info in _chosen(described, described.counters, wanted.counter_entry.counter_id, "counter"):
                 counter = switch.program.counters[info.preamble.name]
                 for at in _indices(wanted.counter_entry, counter.size):
                     entity = p4runtime_pb2.Entity()
@@ -297,7 +297,7 @@ class Device:
                     entity.counter_entry.data.byte_count = counter.bytes[at]
                     yield entity
         elif kind == "register_entry":
-            for info in _chosen(described.registers, wanted.register_entry.register_id, "register"):
+            for info in _chosen(described, described.registers, wanted.register_entry.register_id, "register"):
                 register = switch.program.registers[info.preamble.name]
                 for at in _indices(wanted.register_entry, register.size):
                     entity = p4runtime_pb2.Entity()
@@ -309,7 +309,7 @@ class Device:
         elif kind == "meter_entry":
             number = wanted.meter_entry.meter_id
             if number:
-                _known(described.meters, number, "meter")
+                described.known(described.meters, number, "meter")
             for meter_id, meters in described.meters.items():
                 if number in (0, meter_id):
                     for at in _indices(wanted.meter_entry, meters.size):
@@ -354,14 +354,8 @@ def _meter_entity(meter_id: int, index: int, meter: Meter | None) -> Any:
     return entity
 
 
-def _known(infos: dict[int, Any], number: int, what: str) -> Any:
-    if number not in infos:
-        raise StatusError(Code.NOT_FOUND, f"there is no {what} with id {number:#x}")
-    return infos[number]
-
-
-def _chosen(infos: dict[int, Any], number: int, what: str) -> list[Any]:
-    return [_known(infos, number, what)] if number else list(infos.values())
+def _chosen(described: Described, infos: dict[int, Any], number: int, what: str) -> list[Any]:
+    return [described.known(infos, number, what)] if number else list(infos.values())
 
 
 def _indices(entry: Any, size: int) -> range:

@@ -81,9 +81,7 @@ class ProfileEntries:
                     yield entity
 
     def _profile(self, profile_id: int) -> ActionProfile:
-        if profile_id not in self._described.profiles:
-            raise StatusError(Code.NOT_FOUND, f"there is no action profile with id {profile_id:#x}")
-        return self._described.profiles[profile_id]
+        return self._described.known(self._described.profiles, profile_id, "action profile")
 
     def _chosen(self, profile_id: int) -> list[tuple[int, ActionProfile]]:
         if profile_id:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from p4.config.v1 import p4info_pb2
@@ -40,6 +40,9 @@ class TableEntries:
             return
         matches = self._matches(entry, info)
         self._check_priority(entry, table)
+        if table.immutable:
+            self._write_constant(kind, entry, matches, info, table)
+            return
         try:
             if kind == DELETE:
                 table.delete(matches, entry.priority)
@@ -57,6 +60,26 @@ class TableEntries:
         changed.note = entry.metadata, entry.controller_metadata
         if entry.HasField("counter_data"):
             self._set_counts(entry.table_id, changed, entry.counter_data)
+
+    def _write_constant(self, kind: int, entry: Any, matches: tuple[Match, ...], info: Any, table: Table) -> None:
+        """Of an entry that the program has, only the counter and the meter can be changed (section 9.1.3).
+
+        The compiled program does not say which entries of a table with initial entries are constant, and which may be
+        changed (section 9.1.4), so nothing of such a table is changed; the code is BMv2's.
+        """
+        if kind != MODIFY or entry.HasField("action"):
+            if info.is_const_table:
+                raise StatusError(Code.PERMISSION_DENIED, f"the entries of table {table.name} are constant")
+            raise StatusError(
+                Code.UNKNOWN, f"the initial entries of table {table.name} are not changed here, nor others added"
+            )
+        try:
+            found = table.lookup(matches, entry.priority)
+        except TableError as error:
+            raise from_table(error) from None
+        self._set_rates(entry.table_id, found, read_rates(entry, "meter_config"))
+        if entry.HasField("counter_data"):
+            self._set_counts(entry.table_id, found, entry.counter_data)
 
     def write_direct_counter(self, kind: int, entry: Any) -> None:
         """Set the counts of one entry."""
@@ -118,9 +141,7 @@ class TableEntries:
             raise from_table(error) from None
 
     def _table(self, table_id: int) -> tuple[Any, Table]:
-        if table_id not in self._described.tables:
-            raise StatusError(Code.NOT_FOUND, f"there is no table with id {table_id:#x}")
-        return self._described.tables[table_id]
+        return self._described.known(self._described.tables, table_id, "table")
 
     def _matches(self, entry: Any, info: Any) -> tuple[Match, ...]:
         given = {}
@@ -128,7 +149,8 @@ class TableEntries:
             if match.field_id in given:
                 raise StatusError(Code.INVALID_ARGUMENT, f"match field {match.field_id} is given twice")
             given[match.field_id] = match
-        matches = tuple(_match(given.pop(field.id, None), field) for field in info.match_fields)
+        errors = self._described.program.errors
+        matches = tuple(_match(given.pop(field.id, None), field, errors) for field in info.match_fields)
         if given:
             raise StatusError(Code.INVALID_ARGUMENT, f"table {info.preamble.name} has no match field {min(given)}")
         return matches
@@ -260,7 +282,7 @@ class TableEntries:
         message = p4runtime_pb2.TableEntry(table_id=table_id, is_default_action=default)
         if not default:
             for match, field in zip(entry.matches, info.match_fields, strict=True):
-                _add_match(message, match, field)
+                _add_match(message, match, field, self._described.program.errors)
             message.priority = -entry.rank if table.ranked else 0
             if isinstance(entry.note, tuple):
                 message.metadata, message.controller_metadata = entry.note
@@ -292,7 +314,17 @@ def _rank(wanted: Any, table: Table, entry: Entry) -> int:
     return -int(wanted.priority) if table.ranked and wanted.priority else entry.rank
 
 
-def _match(given: Any, field: Any) -> Match:
+def _number(data: bytes, field: Any, what: str, errors: Mapping[str, int]) -> int:
+    """What a field is to be: a number, or, of a field without a width, which is a parser's error, that error's name."""
+    if field.bitwidth:
+        return decoded(data, field.bitwidth, what)
+    name = data.decode("utf-8", "replace")
+    if name not in errors:
+        raise StatusError(Code.INVALID_ARGUMENT, f"{what}: the program has no error {name!r}")
+    return errors[name]
+
+
+def _match(given: Any, field: Any, errors: Mapping[str, int]) -> Match:
     whole = (1 << field.bitwidth) - 1
     what = f"match field {field.name}"
     if given is None:
@@ -303,7 +335,7 @@ def _match(given: Any, field: Any) -> Match:
     if kind != KINDS.get(field.match_type):
         raise StatusError(Code.INVALID_ARGUMENT, f"{what} is {KINDS.get(field.match_type)}, not {kind}")
     if kind == "exact":
-        return Match(decoded(given.exact.value, field.bitwidth, what))
+        return Match(_number(given.exact.value, field, what, errors))
     if kind == "optional":
         return Match(decoded(given.optional.value, field.bitwidth, what), whole)
     if kind == "range":
@@ -328,7 +360,7 @@ def _match(given: Any, field: Any) -> Match:
     return Match(number, mask)
 
 
-def _add_match(message: Any, match: Match, field: Any) -> None:
+def _add_match(message: Any, match: Match, field: Any, errors: Mapping[str, int]) -> None:
     """Adds one field's match to an entry; a field that may be anything is left out."""
     whole = (1 << field.bitwidth) - 1
     if match.low is not None and match.high is not None:
@@ -338,7 +370,9 @@ def _add_match(message: Any, match: Match, field: Any) -> None:
         return
     mask = match.mask & whole
     if field.match_type == EXACT:
-        message.match.add(field_id=field.id).exact.value = encoded(match.value)
+        names = () if field.bitwidth else (name for name, number in errors.items() if number == match.value)
+        value = next((name.encode() for name in names), encoded(match.value))
+        message.match.add(field_id=field.id).exact.value = value
     elif mask and field.match_type == OPTIONAL:
         message.match.add(field_id=field.id).optional.value = encoded(match.value)
     elif mask and field.match_type == LPM:
