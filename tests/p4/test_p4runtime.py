@@ -398,10 +398,10 @@ def test_the_pipeline_comes_back_as_it_was_set_and_can_be_saved_first(programmed
 @pytest.mark.parametrize(
     ("code", "update"),
     [
-        (Code.NOT_FOUND, entry("INSERT", 12345, MARK, 1, exact1=b"\1")),
+        (Code.INVALID_ARGUMENT, entry("INSERT", 12345, MARK, 1, exact1=b"\1")),
         (Code.INVALID_ARGUMENT, entry("UNSPECIFIED", EXACT, MARK, 1, exact1=b"\1")),
         (Code.INVALID_ARGUMENT, entry("INSERT", EXACT, MARK, 1)),
-        (Code.INVALID_ARGUMENT, entry("INSERT", EXACT, MARK, 1, exact1=b"")),
+        (Code.OUT_OF_RANGE, entry("INSERT", EXACT, MARK, 1, exact1=b"")),
         (Code.INVALID_ARGUMENT, entry("INSERT", EXACT, MARK, 1, exact1=b"\1", exact2=b"\1")),
         (Code.INVALID_ARGUMENT, entry("INSERT", EXACT, MARK, 1, lpm1=(b"\1", 8))),
         (Code.OUT_OF_RANGE, entry("INSERT", EXACT, MARK, 1, exact1=b"\1\1")),

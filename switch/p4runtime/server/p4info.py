@@ -62,6 +62,8 @@ class Described:
     direct_meters: dict[int, MeterArray] = field(default_factory=dict)
     """By the id of their table."""
     profiles: dict[int, ActionProfile] = field(default_factory=dict)
+    group_sizes: dict[int, int] = field(default_factory=dict)
+    """By action profile: the largest `max_size` of a group; 0: any."""
     digests: dict[int, Any] = field(default_factory=dict)
     digest_ids: dict[int, int] = field(default_factory=dict)
     """By the number of the learn list."""
@@ -101,6 +103,7 @@ class Described:
         for each, profile in described._there(info.action_profiles, program.profiles):
             _equal(f"action profile {each.preamble.name}: size", each.size, profile.max_size)
             described.profiles[each.preamble.id] = profile
+            described.group_sizes[each.preamble.id] = each.max_group_size
         described._match_digests()
         if len(info.externs):
             raise ProgramError("the P4Info has externs, which the program loaded here cannot have")
@@ -114,7 +117,7 @@ class Described:
                 Code.UNKNOWN, f"no packet gets to the {what} {self.gone[number]!r}: the compiler has left it out"
             )
         if number not in things:
-            raise StatusError(Code.NOT_FOUND, f"there is no {what} with id {number:#x}")
+            raise StatusError(Code.INVALID_ARGUMENT, f"there is no {what} with id {number:#x}")
         return things[number]
 
     def _there(self, infos: Iterable[Any], objects: Mapping[str, Thing]) -> list[tuple[Any, Thing]]:

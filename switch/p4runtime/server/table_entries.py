@@ -35,6 +35,8 @@ class TableEntries:
     def write(self, kind: int, entry: Any, now_us: int) -> None:
         """Insert, modify or delete one entry, or change a default action."""
         info, table = self._table(entry.table_id)
+        if entry.HasField("time_since_last_hit"):
+            raise StatusError(Code.INVALID_ARGUMENT, "the time since a packet found an entry is not written")
         if entry.is_default_action:
             self._write_default(kind, entry, info, table)
             return
@@ -48,18 +50,15 @@ class TableEntries:
                 table.delete(matches, entry.priority)
                 return
             self._check_timeout(entry, table)
-            rates = read_rates(entry, "meter_config")
+            rates = self._read_direct(entry)
             action, data, target = self._chosen_action(entry, info, table)
             change = table.insert if kind == INSERT else table.modify
             changed = change(matches, entry.priority, action, data, target)
         except TableError as error:
             raise from_table(error) from None
         changed.idle_us, changed.used_us = -(-entry.idle_timeout_ns // 1000), now_us
-        if rates is not None or kind == MODIFY:
-            self._set_rates(entry.table_id, changed, rates)
         changed.note = entry.metadata, entry.controller_metadata
-        if entry.HasField("counter_data"):
-            self._set_counts(entry.table_id, changed, entry.counter_data)
+        self._set_direct(entry, changed, rates)
 
     def _write_constant(self, kind: int, entry: Any, matches: tuple[Match, ...], info: Any, table: Table) -> None:
         """Of an entry that the program has, only the counter and the meter can be changed (section 9.1.3).
@@ -73,38 +72,52 @@ class TableEntries:
             raise StatusError(
                 Code.UNKNOWN, f"the initial entries of table {table.name} are not changed here, nor others added"
             )
+        rates = self._read_direct(entry)
         try:
             found = table.lookup(matches, entry.priority)
         except TableError as error:
             raise from_table(error) from None
-        self._set_rates(entry.table_id, found, read_rates(entry, "meter_config"))
-        if entry.HasField("counter_data"):
-            self._set_counts(entry.table_id, found, entry.counter_data)
+        self._set_direct(entry, found, rates)
 
     def write_direct_counter(self, kind: int, entry: Any) -> None:
         """Set the counts of one entry."""
         if kind != MODIFY:
             raise StatusError(Code.INVALID_ARGUMENT, "direct counters can only be modified")
+        self._check_counted(entry.table_entry.table_id)
         found = self._found(entry.table_entry)
-        self._set_counts(entry.table_entry.table_id, found, entry.data)
+        if entry.HasField("data"):
+            found.counts[0], found.counts[1] = entry.data.packet_count, entry.data.byte_count
 
     def write_direct_meter(self, kind: int, entry: Any) -> None:
         """Set the rates of one entry's meter."""
         if kind != MODIFY:
             raise StatusError(Code.INVALID_ARGUMENT, "direct meters can only be modified")
-        if entry.table_entry.table_id not in self._described.direct_meters:
-            raise StatusError(Code.INVALID_ARGUMENT, f"table {entry.table_entry.table_id:#x} has no direct meter")
-        found = self._found(entry.table_entry)
-        self._set_rates(entry.table_entry.table_id, found, read_rates(entry))
+        self._check_metered(entry.table_entry.table_id)
+        _set_rates(self._found(entry.table_entry), read_rates(entry))
 
-    def _set_rates(self, table_id: int, entry: Entry, rates: MeterRates | None) -> None:
+    def _read_direct(self, entry: Any) -> MeterRates | None:
+        """The rates that an entry says; StatusError for a meter or a counter that its table does not have."""
+        if entry.HasField("counter_data"):
+            self._check_counted(entry.table_id)
+        if (rates := read_rates(entry, "meter_config")) is not None:
+            self._check_metered(entry.table_id)
+        return rates
+
+    def _set_direct(self, entry: Any, changed: Entry, rates: MeterRates | None) -> None:
+        """Without rates a meter passes everything; without counts they go on."""
+        if rates is not None or changed.meter is not None:
+            _set_rates(changed, rates)
+        if entry.HasField("counter_data"):
+            data = entry.counter_data
+            changed.counts[0], changed.counts[1] = data.packet_count, data.byte_count
+
+    def _check_counted(self, table_id: int) -> None:
+        if table_id not in self._described.direct_counters:
+            raise StatusError(Code.INVALID_ARGUMENT, f"table {table_id:#x} has no direct counter")
+
+    def _check_metered(self, table_id: int) -> None:
         if table_id not in self._described.direct_meters:
-            if rates is not None:
-                raise StatusError(Code.INVALID_ARGUMENT, f"table {table_id:#x} has no direct meter")
-            return
-        entry.meter = None if rates is None else Meter()
-        if entry.meter is not None:
-            entry.meter.set(rates)
+            raise StatusError(Code.INVALID_ARGUMENT, f"table {table_id:#x} has no direct meter")
 
     def _check_timeout(self, entry: Any, table: Table) -> None:
         if entry.idle_timeout_ns < 0 or (entry.idle_timeout_ns and not table.ages):
@@ -132,13 +145,20 @@ class TableEntries:
             raise StatusError(
                 Code.INVALID_ARGUMENT, "a default action can only be modified, and has neither match nor priority"
             )
+        if table.profile is not None:
+            raise StatusError(
+                Code.INVALID_ARGUMENT, f"table {table.name} has an action profile: its default action is constant"
+            )
+        rates = self._read_direct(entry)
         try:
             if entry.HasField("action"):
                 table.set_default(*self._action(entry, info))
+                table.miss.note = entry.metadata, entry.controller_metadata
             else:
                 table.set_default(None)
         except TableError as error:
             raise from_table(error) from None
+        self._set_direct(entry, table.miss, rates)
 
     def _table(self, table_id: int) -> tuple[Any, Table]:
         return self._described.known(self._described.tables, table_id, "table")
@@ -219,11 +239,6 @@ class TableEntries:
         except TableError as error:
             raise from_table(error) from None
 
-    def _set_counts(self, table_id: int, entry: Entry, data: Any) -> None:
-        if table_id not in self._described.direct_counters:
-            raise StatusError(Code.INVALID_ARGUMENT, f"table {table_id:#x} has no direct counter")
-        entry.counts[0], entry.counts[1] = data.packet_count, data.byte_count
-
     # --- reading ---
 
     def read(self, wanted: Any, now_us: int = 0) -> Iterator[Any]:
@@ -254,7 +269,7 @@ class TableEntries:
         request = p4runtime_pb2.TableEntry()
         request.CopyFrom(wanted.table_entry)
         request.counter_data.SetInParent()
-        for entity in self.read(request):
+        for entity in self._read_some(request):
             entry = entity.table_entry
             if entry.HasField("counter_data"):
                 counter = p4runtime_pb2.DirectCounterEntry(data=entry.counter_data)
@@ -267,7 +282,7 @@ class TableEntries:
         request = p4runtime_pb2.TableEntry()
         request.CopyFrom(wanted.table_entry)
         request.meter_config.SetInParent()
-        for entity in self.read(request):
+        for entity in self._read_some(request):
             entry = entity.table_entry
             if entry.table_id not in self._described.direct_meters:
                 continue
@@ -278,14 +293,24 @@ class TableEntries:
             meter.table_entry.match.extend(entry.match)
             yield p4runtime_pb2.Entity(direct_meter_entry=meter)
 
+    def _read_some(self, wanted: Any) -> Iterator[Any]:
+        """Entities; StatusError where one entry is asked for and is not there."""
+        found = self.read(wanted)
+        first = next(found, None)
+        if first is not None:
+            yield first
+        elif wanted.match:
+            raise StatusError(Code.NOT_FOUND, f"table {wanted.table_id:#x} has no entry with this match")
+        yield from found
+
     def _message(self, table_id: int, info: Any, table: Table, entry: Entry, *, default: bool) -> Any:
         message = p4runtime_pb2.TableEntry(table_id=table_id, is_default_action=default)
         if not default:
             for match, field in zip(entry.matches, info.match_fields, strict=True):
                 _add_match(message, match, field, self._described.program.errors)
             message.priority = -entry.rank if table.ranked else 0
-            if isinstance(entry.note, tuple):
-                message.metadata, message.controller_metadata = entry.note
+        if isinstance(entry.note, tuple):
+            message.metadata, message.controller_metadata = entry.note
         if entry.idle_us:
             message.idle_timeout_ns = entry.idle_us * 1000
         target = entry.target
@@ -307,6 +332,12 @@ class TableEntries:
         message.action_id = action.preamble.id
         for parameter, value in zip(action.params, data, strict=True):
             message.params.add(param_id=parameter.id, value=encoded(value))
+
+
+def _set_rates(entry: Entry, rates: MeterRates | None) -> None:
+    entry.meter = None if rates is None else Meter()
+    if entry.meter is not None:
+        entry.meter.set(rates)
 
 
 def _rank(wanted: Any, table: Table, entry: Entry) -> int:
