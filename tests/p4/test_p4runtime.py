@@ -329,6 +329,24 @@ def test_what_the_compiler_left_out_is_in_the_p4info_alone_and_a_request_that_na
     assert code_of(lambda: list(programmed.stub.Read(request))) is Code.UNKNOWN
 
 
+def test_a_p4info_of_which_the_program_has_nothing_is_another_programs(programmed: Bench) -> None:
+    """Also where the program has no table that a control plane could write, and so none that the P4Info lacks."""
+    body = json.loads(document())
+    for each in body["pipelines"]:
+        del each["tables"][1:], each["conditionals"][:]
+        each["init_table"] = each["tables"][0]["name"]
+        each["tables"][0] |= {"next_tables": dict.fromkeys(each["tables"][0]["actions"]), "base_default_next": None}
+    text = json.dumps(body)
+    info = P4INFO[: P4INFO.index("counters {")] + P4INFO[P4INFO.index("controller_packet_metadata") :]
+    info = info.replace("  direct_resource_ids: 318767105\n", "")
+    programmed.stub.SetForwardingPipelineConfig(pipeline(programmed, text, info))  # its actions are there
+    for name in ("send", "flood", "lose", "mark", "nothing"):
+        info = info.replace(f'name: "{name}"', f'name: "other.{name}"')
+    assert code_of(programmed.stub.SetForwardingPipelineConfig, pipeline(programmed, text, info)) is (
+        Code.INVALID_ARGUMENT
+    )
+
+
 def test_a_table_that_nobody_can_write_need_not_be_in_the_p4info(programmed: Bench) -> None:
     without = P4INFO[: P4INFO.index("tables {")] + P4INFO[P4INFO.index("tables {", P4INFO.index("tables {") + 1) :]
     without = without.replace("direct_table_id: 33554433", "direct_table_id: 33554434")

@@ -34,6 +34,8 @@ MATCH_KINDS = {
     p4info_pb2.MatchField.OPTIONAL: (MatchKind.TERNARY,),
 }
 """How a compiled program may carry out each match type of a P4Info."""
+NO_ACTION = "NoAction"
+"""Of core.p4: programs that have nothing else in common have it."""
 
 
 def read_p4info(text: str) -> Any:
@@ -144,6 +146,9 @@ class Described:
         Tables that the compiler made itself are in no P4Info: nothing of them can be written, or they have no key and
         run one action.
         """
+        actions = {each.preamble.name for each in self.info.actions} - {NO_ACTION}
+        if self.gone and actions and not actions & self.program.actions.keys():
+            raise ProgramError("the P4Info has none of the program's actions: compile both in one run")
         names = {table.name for _, table in self.tables.values()}
         for name, table in self.program.tables.items():
             constant = table.immutable and table.fixed_default
