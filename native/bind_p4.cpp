@@ -204,9 +204,9 @@ class BoundMachine {
     program.max_passes = number("max_passes");
     program.drop_port = number("drop_port");
     program.failures = given["failures"].cast<std::vector<std::string>>();
-    program.field_lists =
-        given["field_lists"].cast<std::map<std::uint32_t, std::vector<std::pair<std::uint32_t, std::uint32_t>>>>();
-    program.metadata = given["metadata"].cast<std::vector<std::pair<std::uint32_t, std::uint32_t>>>();
+    for (const auto& [list, fields] : given["field_lists"].cast<py::dict>())
+      program.field_lists[list.cast<std::uint32_t>()] = extents_from(fields, program.blank.size());
+    program.metadata = extents_from(given["metadata"], program.blank.size());
     const auto place = [places = given["places"].cast<py::dict>()](const char* name) {
       return places.contains(name) ? places[name].cast<std::uint32_t>() : p4::ABSENT;
     };

@@ -16,6 +16,14 @@ constexpr std::uint64_t NO_CUT = 1 << 30;  // switch/p4/packet_state.py
 constexpr std::uint64_t TIMESTAMP_MASK = 0xFFFF'FFFF'FFFF;
 constexpr std::size_t MAX_SPARE_FRAMES = 64;
 
+[[noreturn]] void undefined(const char* what) {
+  throw PacketLost(std::string("the program does something undefined with this packet: ") + what);
+}
+
+void copy_extents(const std::uint64_t* from, std::uint64_t* to, const std::vector<Extent>& fields) {
+  for (const Extent& each : fields) std::copy_n(from + each.first, each.limbs, to + each.first);
+}
+
 }  // namespace
 
 Machine::Frame Machine::new_frame() {
@@ -124,7 +132,7 @@ void Machine::ingress(Entering entering, std::uint64_t now_us) {
 // With the state before the fields. What is in the other limbs of a frame is an earlier packet's, and nobody reads it.
 void Machine::copy_limbs(const std::uint64_t* from, std::uint64_t* to, const std::vector<Extent>& fields) {
   std::copy_n(from, STATE_LIMBS, to);
-  for (const Extent& each : fields) std::copy_n(from + each.first, each.limbs, to + each.first);
+  copy_extents(from, to, fields);
 }
 
 // The frame's state of what was asked of the original stays behind: a replica goes its own way.
@@ -155,43 +163,48 @@ void Machine::become_replica(Leaving& leaving) {
   set(leaving.packet.frame.get(), program_.places.egress_rid, leaving.instance);
 }
 
+const MirrorSession* Machine::session_of(const std::uint64_t* frame) const {
+  const auto session = mirrors_.find(static_cast<std::uint32_t>(frame[CLONE] & ~CLONE_ASKED));
+  return session == mirrors_.end() ? nullptr : &session->second;
+}
+
 void Machine::clone_ingress(const Entering& entering, const Packet& packet, std::uint64_t now_us) {
   const std::uint64_t* const f = packet.frame.get();
-  const auto session = mirrors_.find(static_cast<std::uint32_t>(f[CLONE] & ~CLONE_ASKED));
-  if (session == mirrors_.end()) return;
+  const MirrorSession* const session = session_of(f);
+  if (session == nullptr) return;
   const Kept brought = kept(f, f[CLONE_FIELDS]);
   Packet again = parse(Entering{entering.data, entering.owner, entering.port, INGRESS_CLONE, {}}, now_us);
-  restore(again.frame.get(), brought);
-  again.frame[program_.places.instance_type] = INGRESS_CLONE;
-  again.frame[CUT] = session->second.cut ? session->second.cut : NO_CUT;
-  replicate(std::move(again), session->second.replicas);
+  replicate_clone(std::move(again), brought, INGRESS_CLONE, *session);
 }
 
 void Machine::clone_egress(const Packet& packet) {
   const std::uint64_t* const f = packet.frame.get();
-  const auto session = mirrors_.find(static_cast<std::uint32_t>(f[CLONE] & ~CLONE_ASKED));
-  if (session == mirrors_.end()) return;
+  const MirrorSession* const session = session_of(f);
+  if (session == nullptr) return;
   Packet made = copy(packet);
-  std::uint64_t* const to = made.frame.get();
-  for (const auto& [place, limbs] : program_.metadata)
-    std::copy_n(program_.blank.begin() + place, limbs, to + place);
-  restore(to, kept(f, f[CLONE_FIELDS]));
-  to[program_.places.instance_type] = EGRESS_CLONE;
-  to[CUT] = session->second.cut ? session->second.cut : NO_CUT;
-  replicate(std::move(made), session->second.replicas);
+  copy_extents(program_.blank.data(), made.frame.get(), program_.metadata);
+  replicate_clone(std::move(made), kept(f, f[CLONE_FIELDS]), EGRESS_CLONE, *session);
+}
+
+void Machine::replicate_clone(Packet clone, const Kept& brought, std::uint32_t kind, const MirrorSession& session) {
+  std::uint64_t* const f = clone.frame.get();
+  restore(f, brought);
+  f[program_.places.instance_type] = kind;
+  f[CUT] = session.cut ? session.cut : NO_CUT;
+  replicate(std::move(clone), session.replicas);
 }
 
 Machine::Kept Machine::kept(const std::uint64_t* frame, std::uint64_t list) const {
   Kept found;
   const auto fields = program_.field_lists.find(static_cast<std::uint32_t>(list));
   if (fields == program_.field_lists.end()) return found;
-  for (const auto& [place, limbs] : fields->second)
-    found.emplace_back(place, std::vector<std::uint64_t>(frame + place, frame + place + limbs));
+  for (const auto& [first, limbs] : fields->second)
+    found.emplace_back(first, std::vector<std::uint64_t>(frame + first, frame + first + limbs));
   return found;
 }
 
 void Machine::restore(std::uint64_t* frame, const Kept& kept) {
-  for (const auto& [place, limbs] : kept) std::copy(limbs.begin(), limbs.end(), frame + place);
+  for (const auto& [first, limbs] : kept) std::copy(limbs.begin(), limbs.end(), frame + first);
 }
 
 void Machine::egress(Leaving leaving, std::uint64_t now_us, std::vector<Sent>& sent) {
@@ -263,9 +276,7 @@ void load_bits(std::uint64_t* to, std::span<const std::uint8_t> packet, std::siz
     const std::size_t byte_end = (end + 7) / 8, spare = byte_end * 8 - end, byte_first = (end - count) / 8;
     unsigned __int128 value = 0;
     if (count == 64 && spare == 0) {
-      std::uint64_t word;
-      std::memcpy(&word, packet.data() + byte_first, 8);
-      *to = __builtin_bswap64(word);
+      *to = load<std::uint64_t>(packet, byte_first);
     } else {
       for (std::size_t at = byte_first; at < byte_end; ++at) value = value << 8 | packet[at];
       *to = low_bits(static_cast<std::uint64_t>(value >> spare), count);
@@ -389,7 +400,7 @@ void Machine::run(std::uint64_t* const f, std::uint32_t start, std::span<const s
   SHR_VAR: f[i.d] = f[i.b] < 64 ? low_bits(f[i.a] >> f[i.b], i.n) : 0; FANIN_P4_NEXT();
   DIV:
   MOD:
-    if (f[i.b] == 0) throw PacketLost("the program does something undefined with this packet: division by zero");
+    if (f[i.b] == 0) undefined("division by zero");
     f[i.d] = low_bits(i.operation == Operation::DIV ? f[i.a] / f[i.b] : f[i.a] % f[i.b], i.n);
     FANIN_P4_NEXT();
   SEXT: {
@@ -455,8 +466,7 @@ void Machine::run(std::uint64_t* const f, std::uint32_t start, std::span<const s
   READ_WIDE: {
     const RegisterArray& array = program_.registers[i.a];
     const std::uint64_t index = f[i.b];
-    if (index >= array.size)
-      throw PacketLost("the program does something undefined with this packet: index beyond a register array");
+    if (index >= array.size) undefined("index beyond a register array");
     if (i.operation == Operation::READ32)
       f[i.d] = static_cast<const std::uint32_t*>(array.cells)[index];
     else if (i.operation == Operation::READ64)
@@ -470,8 +480,7 @@ void Machine::run(std::uint64_t* const f, std::uint32_t start, std::span<const s
   WRITE_WIDE: {
     const RegisterArray& array = program_.registers[i.d];
     const std::uint64_t index = f[i.b];
-    if (index >= array.size)
-      throw PacketLost("the program does something undefined with this packet: index beyond a register array");
+    if (index >= array.size) undefined("index beyond a register array");
     if (i.operation == Operation::WRITE32)
       static_cast<std::uint32_t*>(array.cells)[index] = static_cast<std::uint32_t>(f[i.a]);
     else if (i.operation == Operation::WRITE64)
@@ -484,8 +493,7 @@ void Machine::run(std::uint64_t* const f, std::uint32_t start, std::span<const s
   COUNT_BYTES: {
     const CounterArray& array = program_.counters[i.d];
     const std::uint64_t index = f[i.b];
-    if (index >= array.size)
-      throw PacketLost("the program does something undefined with this packet: index beyond a counter array");
+    if (index >= array.size) undefined("index beyond a counter array");
     if (i.operation == Operation::COUNT_PACKET)
       ++array.packets[index];
     else

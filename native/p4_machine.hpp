@@ -59,8 +59,8 @@ struct Program {
   std::uint32_t no_error = 0;  // the code of a parser that has no complaint
   std::uint32_t max_states = 0, max_passes = 0, drop_port = 0;
   std::vector<std::string> failures;
-  std::map<std::uint32_t, std::vector<std::pair<std::uint32_t, std::uint32_t>>> field_lists;  // place and limbs
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> metadata;  // place and limbs of what an egress clone loses
+  std::map<std::uint32_t, std::vector<Extent>> field_lists;
+  std::vector<Extent> metadata;  // what an egress clone loses
   Places places{};
   std::vector<RegisterArray> registers;
   std::vector<CounterArray> counters;
@@ -122,6 +122,9 @@ class Machine {
   void become_replica(Leaving& leaving);
   Packet copy(const Packet& packet);
   static void copy_limbs(const std::uint64_t* from, std::uint64_t* to, const std::vector<Extent>& fields);
+  // The session that a packet's clone is asked for; null where there is none.
+  const MirrorSession* session_of(const std::uint64_t* frame) const;
+  void replicate_clone(Packet clone, const Kept& brought, std::uint32_t kind, const MirrorSession& session);
   Kept kept(const std::uint64_t* frame, std::uint64_t list) const;
   static void restore(std::uint64_t* frame, const Kept& kept);
   void set(std::uint64_t* frame, std::uint32_t place, std::uint64_t value) const {

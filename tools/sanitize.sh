@@ -10,9 +10,9 @@ name=${sanitizer/,/-}
 python=$PWD/.venv/bin/python
 if [ $# -eq 0 ]; then
   # the exploration of the slot machine's states is long, and the twin's alone
-  set -- tests/numerics tests/switch tests/worker tests/udp tests/carriers tests/hostile/test_shared_memory.py --ignore tests/switch/test_exploration.py
+  set -- tests/numerics tests/switch tests/worker tests/udp tests/carriers tests/hostile/test_shared_memory.py tests/p4/test_udp_port.py --ignore tests/switch/test_exploration.py
   # gRPC has threads of its own, and is not instrumented: TSan takes what they pass to each other for races
-  [ "$sanitizer" = thread ] || set -- "$@" tests/p4/test_udp_port.py tests/p4/test_run.py
+  [ "$sanitizer" = thread ] || set -- "$@" tests/p4/test_run.py
 fi
 
 FANIN_SANITIZE=$sanitizer "$python" setup.py --quiet build_ext --build-lib "build/lib-$name"

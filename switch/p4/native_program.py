@@ -44,6 +44,8 @@ HASHES: dict[Callable[[bytes], int], tuple[int, int]] = {
 WIDTHS = {letter: bits for bits, letters in CODES.items() for letter in letters}
 UNCOUNTED_STATES = 1024
 """Parsers without circles and with no more states need no count of the states that a packet has come through."""
+JUMP_NAMES = ("t", "u")
+"""Names of an action that keep their value from block to block (switch/p4/primitives.py)."""
 NO_ACTION = "nothing"
 """The action of a table without a default one, on a miss (switch/p4/tables.py)."""
 
@@ -100,8 +102,8 @@ class _Translation:
     tables: list[str] = field(default_factory=list)
     e: Emitter = field(init=False)
     v: Values = field(init=False)
-    jumps_to: int = -1
-    """The value of `t`, an action's jump, has its place here."""
+    _loop: tuple[int, int] | None = None
+    """Where the loop begins that an action is in, and where it ends, as labels."""
     _in_circles: bool = field(init=False, default=True)
     """Whether a packet may come through a parser's state again."""
     _finish: Callable[[ast.Return], None] = field(init=False)
@@ -284,6 +286,10 @@ class _Translation:
             self._if(node)
         elif isinstance(node, ast.Return):
             self._finish(node)
+        elif isinstance(node, ast.While):
+            self._while(node)
+        elif isinstance(node, (ast.Continue, ast.Break)) and self._loop is not None:
+            self.e.emit("JUMP", d=self._loop[isinstance(node, ast.Break)])
         elif isinstance(node, ast.Raise):
             self._raise(node)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
@@ -304,8 +310,15 @@ class _Translation:
         else:
             self.e.place(otherwise)
         for inner in ast.walk(node):
-            if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store) and inner.id != "t":
+            if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store) and inner.id not in JUMP_NAMES:
                 self.v.names.pop(inner.id, None)
+
+    def _while(self, node: ast.While) -> None:
+        self._loop = begin, end = self.e.label(), self.e.label()
+        self.e.place(begin)
+        self._statements(node.body)
+        self.e.place(end)
+        self._loop = None
 
     def _raise(self, node: ast.Raise) -> None:
         error = node.exc
@@ -329,7 +342,9 @@ class _Translation:
     def _assign(self, node: ast.Assign) -> None:
         target = node.targets[-1]
         if isinstance(target, ast.Name):
-            self._name(target.id, node.value)
+            for each in node.targets:
+                assert isinstance(each, ast.Name)
+                self._name(each.id, node.value)
         elif isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
             for name, value in zip(target.elts, node.value.elts, strict=True):
                 assert isinstance(name, ast.Name)
@@ -346,10 +361,10 @@ class _Translation:
             return  # deparser and checksums begin with nothing
         if name == "a":
             self.e.store(self.v.value(value), STATE["at"], 1)
-        elif name == "t":
-            if "t" not in self.v.names:
-                self.v.names["t"] = Val(self.e.temporary(1), 1, 0, 1 << 31)
-            kept = self.v.names["t"]
+        elif name in JUMP_NAMES:
+            if name not in self.v.names:
+                self.v.names[name] = Val(self.e.temporary(1), 1, 0, 1 << 31)
+            kept = self.v.names[name]
             assert isinstance(kept, Val)
             self.e.store(self.v.value(value), kept.at, 1)
         elif (window := self.v.window(value)) is not None:
@@ -455,6 +470,10 @@ class _Translation:
             self.e.emit(operation, d=counters[symbol], b=self.v.index(target.slice).at)
         elif text == "n":
             return  # a checksum's length follows from what is put into it
+        elif text == "u":
+            kept = self.v.names["u"]
+            assert isinstance(kept, Val)
+            self.e.emit("ADD", n=LIMB_BITS, d=kept.at, a=kept.at, b=self.v.value(node.value).at)
         else:
             raise NotNative("header stacks" if text.startswith("f[") else f"the statement {ast.unparse(node)[:60]!r}")
 

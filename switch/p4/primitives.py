@@ -6,8 +6,9 @@ Rules
   Any other is refused when the program is loaded, not when a packet meets it.
 * Compiled code sees `f` (fields), `k` (switch/p4/packet_state.py: what the architecture keeps of a packet) and `p` (the
   action's parameters).
-* Jumps go forward only (that is all that a compiler makes of if and else), so a block of primitives between jump
-  targets runs exactly if no jump leads past it: `t` holds where the last jump led to.
+* A block of primitives between jump targets runs exactly if no jump leads past it: `t` holds where the last one led to.
+  A jump that leads back, of a loop, begins again at the top, where all before its target is then passed over; `u`
+  counts these, and a packet that makes more than MAX_TURNS in one action is lost.
 * An index beyond the end of a register or counter array does nothing; reading leaves the destination as it is.
 """
 
@@ -23,6 +24,8 @@ from fanin.switch.p4.externs import Counter, Register
 from fanin.switch.p4.layout import Field, Header, Layout, UnionStack
 from fanin.switch.p4.meters import MeterArray
 
+MAX_TURNS = 1 << 17
+"""Turns of the loops of one action: more than two nested ones over all values of a byte."""
 MAX_FORMATTED = 64
 """Values of one log message."""
 
@@ -53,15 +56,18 @@ class Compiler:
 
     def body(self, primitives: list[Node]) -> list[str]:
         """All of an action's primitives, as lines indented by one."""
-        targets = {target for at, node in enumerate(primitives) if (target := self._target(node, at, len(primitives)))}
-        lines: list[str] = ["t = 0"] if targets else []
-        guarded = False
+        targets = {at: self._target(node, len(primitives)) for at, node in enumerate(primitives) if _is_jump(node)}
+        begins = {0, *targets.values(), *(at + 1 for at in targets)} if targets else set()
+        lines: list[str] = []
         for at, node in enumerate(primitives):
-            if targets and (at == 0 or at in targets or primitives[at - 1]["op"].text in JUMPS):
+            if at in begins:
                 lines.append(f"if t <= {at}:")
-                guarded = True
-            statements = self._jump(node, at) if node["op"].text in JUMPS else self.statements(node)
-            lines += [f"{' ' * guarded}{line}" for line in statements or ["pass"]]
+            statements = self._jump(node, at, targets[at]) if at in targets else self.statements(node)
+            lines += [f"{' ' * bool(targets)}{line}" for line in statements or ["pass"]]
+        if any(target <= at for at, target in targets.items()):
+            lines = ["t = u = 0", "while True:", *(f" {line}" for line in lines), " break"]
+        elif targets:
+            lines = ["t = 0", *lines]
         return [f" {line}" for line in lines or ["pass"]]
 
     def statements(self, node: Node) -> list[str]:
@@ -75,20 +81,21 @@ class Compiler:
             raise node.fail(f"primitive {name!r} has {count} parameters, not {given}")
         return make(self, node["parameters"])
 
-    def _target(self, node: Node, at: int, count: int) -> int:
-        """Where a jump leads, or 0 for what is none."""
-        if node["op"].text not in JUMPS:
-            return 0
+    def _target(self, node: Node, count: int) -> int:
+        """Where a jump leads."""
         where = node["parameters"][len(node["parameters"]) - 1]
-        if where["type"].text != "hexstr" or not at < (target := where["value"].hexadecimal) <= count:
-            raise UnsupportedError(f"{node.path}: a jump that does not lead forward is not implemented")
+        if where["type"].text != "hexstr" or not 0 <= (target := where["value"].hexadecimal) <= count:
+            raise UnsupportedError(f"{node.path}: a jump that does not lead to a primitive is not implemented")
         return target
 
-    def _jump(self, node: Node, at: int) -> list[str]:
-        target = self._target(node, at, 1 << 30)
+    def _jump(self, node: Node, at: int, target: int) -> list[str]:
+        jump = [f"t = {target}"]
+        if target <= at:
+            endless = f"{node.path}: a loop with more than {MAX_TURNS} turns"
+            jump += ["u += 1", f"if u > {MAX_TURNS}: raise PacketError({endless!r})", "continue"]
         if node["op"].text == "_jump":
-            return [f"t = {target}"]
-        return [f"if {self.data(node['parameters'][0]).source} == 0: t = {target}"]
+            return jump
+        return [f"if {self.data(node['parameters'][0]).source} == 0:", *(f" {line}" for line in jump)]
 
     # --- parameters ---
 
@@ -146,7 +153,10 @@ class Compiler:
 
 
 Make = Callable[[Compiler, Node], list[str]]
-JUMPS = ("_jump", "_jump_if_zero")
+
+
+def _is_jump(node: Node) -> bool:
+    return node["op"].text in ("_jump", "_jump_if_zero")
 
 
 def _cell(array: Register, value: Value) -> str:

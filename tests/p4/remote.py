@@ -17,7 +17,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -67,7 +67,7 @@ class VethWire:
             tap.settimeout(REPLY_TIMEOUT_S)
 
     def forget(self) -> None:
-        """A scenario is over. Nothing to do: the next one's hosts share the same ports."""
+        """A scenario is over. The next one's hosts share the same ports."""
 
     def end_of(self, source: int) -> Endpoint:
         end = endpoint_of(source)
@@ -150,34 +150,70 @@ class RemoteDevice:
         self.link = GrpcLink(DeviceAddress(target=target, device_id=device_id))
         files = BUILD / f"{CONFIGURATION}.json", BUILD / f"{CONFIGURATION}.p4info.txtpb"
         self._artefacts = Artefacts.read(*files)
-        self.numbers = itertools.count(FENCE)
+        self._numbers = itertools.count(FENCE)
+        self._words: Vocabulary | None = None
 
     def reset(self) -> Vocabulary:
         """Load the program again, as our controller loads another one, so that nothing is left of a scenario."""
+        if self._words is not None:
+            # What a scenario has caused and not looked at is still to come, to ports that the next one has as well.
+            for _ in (*self.for_controller(), *self.for_hosts()):
+                pass
         self.wire.forget()
         info = read_p4info(self._artefacts.p4info)
-        info.pkg_info.version = f"scenario {next(self.numbers)}"  # else it would be the program that runs
+        info.pkg_info.version = f"scenario {next(self._numbers)}"  # else it would be the program that runs
         self.link.ensure_pipeline(info, self._artefacts.program)
-        return Vocabulary(info)
+        self._words = Vocabulary(info)
+        return self._words
+
+    def for_controller(self) -> Iterator[Any]:
+        """What the device has for the controller, up to a packet of the controller's own."""
+        assert self._words is not None
+        mark = next(self._numbers).to_bytes(64, "big")
+        self.link.send(self._words.packet_out(mark, egress_port=CPU_PORT))
+        while True:
+            packet = self.link.next_packet(REPLY_TIMEOUT_S)
+            assert packet is not None, "the device does not send the controller's own packet back to it"
+            if self._words.packet_in(packet)[0] == mark:
+                return
+            yield packet
+
+    def for_hosts(self) -> Iterator[tuple[bytes, int]]:
+        """What has left the device, each with the source that it went to, up to a packet of the controller's."""
+        assert self._words is not None
+        wire = self.wire
+        for place in wire.places():
+            number = next(self._numbers)
+            to = next(s for s in itertools.count() if wire.place_of(s) == place)
+            frame = Frame(wire.switch, wire.end_of(to), Packet(kind=Kind.ECHO, slot=number).to_bytes())
+            self.link.send(self._words.packet_out(frame.to_bytes(), egress_port=wire.port_of(to)))
+            yield from self._until(place, number)
+
+    def answers(self, source: int) -> Iterator[tuple[bytes, int]]:
+        """The same of where a source is, up to the ECHO of a PROBE from there."""
+        number = next(self._numbers)
+        self.wire.send(source, Packet(kind=Kind.PROBE, slot=number).to_bytes())
+        yield from self._until(self.wire.place_of(source), number)
+
+    def _until(self, place: int, number: int) -> Iterator[tuple[bytes, int]]:
+        echo = Packet(kind=Kind.ECHO, slot=number).to_bytes()
+        while (got := self.wire.receive(place))[1] != echo:
+            yield got[1], got[0]
 
 
 class RemoteMachine(ControlledMachine):
     """A device with the verbs of a switch machine, with nothing on it."""
 
     def __init__(self, device: RemoteDevice, parent: int = 0) -> None:
-        self._device, self._wire, self._link = device, device.wire, device.link
-        self._words = device.reset()
+        self._device, wire = device, device.wire
         self._out: list[tuple[bytes, int]] = []
-        placement = Placement(
-            (self._wire.switch,), ParentPort(self._wire.port_of(parent), self._wire.end_of(parent).mac)
-        )
-        super().__init__(JobControl(self._link, self._words, placement), self._wire.end_of)
+        words = device.reset()
+        placement = Placement((wire.switch,), ParentPort(wire.port_of(parent), wire.end_of(parent).mac))
+        super().__init__(JobControl(device.link, words, placement), wire.end_of)
 
     def receive_datagram(self, data: bytes, source: int, now: float) -> None:
-        self._wire.send(source, data)
-        number = next(self._device.numbers)
-        self._wire.send(source, Packet(kind=Kind.PROBE, slot=number).to_bytes())
-        self._collect(self._wire.place_of(source), number)
+        self._device.wire.send(source, data)
+        self._out += self._device.answers(source)
         self._settle(now)
 
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, int]]:
@@ -188,26 +224,9 @@ class RemoteMachine(ControlledMachine):
 
     def _settle(self, now: float) -> None:
         """Let the controller take in what the device has for it, and collect what leaves."""
-        number = next(self._device.numbers)
-        self._link.send(self._words.packet_out(number.to_bytes(64, "big"), egress_port=CPU_PORT))
-        while True:
-            packet = self._link.next_packet(REPLY_TIMEOUT_S)
-            assert packet is not None, "the device does not send the controller's own packet back to it"
-            if self._words.packet_in(packet)[0] == number.to_bytes(64, "big"):
-                break
+        for packet in self._device.for_controller():
             self.control.receive(packet, now)
-        for place in self._wire.places():
-            number = next(self._device.numbers)
-            to = next(s for s in itertools.count() if self._wire.place_of(s) == place)
-            frame = Frame(self._wire.switch, self._wire.end_of(to), Packet(kind=Kind.ECHO, slot=number).to_bytes())
-            self._link.send(self._words.packet_out(frame.to_bytes(), egress_port=self._wire.port_of(to)))
-            self._collect(place, number)
-
-    def _collect(self, place: int, number: int) -> None:
-        """What comes out at a place before the ECHO of that number."""
-        echo = Packet(kind=Kind.ECHO, slot=number).to_bytes()
-        while (got := self._wire.receive(place))[1] != echo:
-            self._out.append((got[1], got[0]))
+        self._out += self._device.for_hosts()
 
 
 @contextlib.contextmanager

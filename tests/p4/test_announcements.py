@@ -152,6 +152,12 @@ def test_members_and_groups_are_written_read_and_kept_while_in_use(device: Devic
     assert [each.WhichOneof("type") for each in entries] == ["action_profile_group_id", "action_profile_member_id"]
 
 
+def test_the_default_action_of_a_table_with_an_action_profile_is_constant(device: Device) -> None:
+    default = f"table_entry {{ table_id: %d is_default_action: true action {{ {to(3)} }} }}"
+    assert write(device, "MODIFY", default % SPREAD) is Code.INVALID_ARGUMENT
+    assert write(device, "MODIFY", default % COLOURED) is Code.OK
+
+
 def test_a_selector_takes_its_actions_in_one_go(device: Device) -> None:
     actions = " ".join(f"action_profile_actions {{ {to(port)} weight: {weight} }}" for port, weight in ((3, 1), (4, 1)))
     assert write(device, "INSERT", entry(SPREAD, 1, f"action_profile_action_set {{ {actions} }}")) is Code.OK
@@ -171,7 +177,7 @@ def test_a_selector_takes_its_actions_in_one_go(device: Device) -> None:
          Code.INVALID_ARGUMENT),
         (entry(COLOURED, 1, "action_profile_member_id: 3"), Code.INVALID_ARGUMENT),
         (group(1, (9, 1)), Code.NOT_FOUND),
-        (member(1, 3).replace(f"{PROFILE}", "77"), Code.NOT_FOUND),
+        (member(1, 3).replace(f"{PROFILE}", "77"), Code.INVALID_ARGUMENT),
         (entry(SPREAD, 1, "action_profile_member_id: 3", "idle_timeout_ns: 5"), Code.INVALID_ARGUMENT),
         (f"meter_entry {{ meter_id: {INDIRECT} }}", Code.INVALID_ARGUMENT),
         ("digest_entry { digest_id: 7 }", Code.NOT_FOUND),

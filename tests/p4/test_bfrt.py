@@ -396,6 +396,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(tmp_path: Path, caps
     [
         ("{", "is no .conf"),
         ("[]", "is no .conf"),
+        ("{}", "it lacks 'p4_devices'"),
         ('{"p4_devices": []}', "has 0 programs"),
         (
             '{"p4_devices": [{"p4_programs": [{"program-name": "x", "bfrt-config": "b", "p4_pipelines": []}]}]}',

@@ -289,6 +289,112 @@ def test_a_pipeline_that_does_not_fit_is_refused_and_the_old_one_stays(
     assert programmed.write(1, entry("INSERT", EXACT, MARK, 1, exact1=b"\1")) == [Code.OK]
 
 
+def constant(name: str, *, size: int = 1) -> Any:
+    """The table `exact` of the program with one constant entry, of 5, under a name; as p4c makes it of a `switch`."""
+    body = json.loads(document())
+    table = next(each for each in body["pipelines"][0]["tables"] if each["name"] == "exact")
+    table["default_entry"] |= {"action_const": True, "action_entry_const": True}
+    key = {"match_type": "exact", "key": "0x05"}
+    table["entries"] = [{"match_key": [key], "action_entry": {"action_id": 3, "action_data": ["0x07"]}, "priority": 1}]
+    table["max_size"] = size
+    return json.dumps(body).replace('"exact"', f'"{name}"').replace(f'_type": "{name}"', '_type": "exact"')
+
+
+GONE = """
+tables {
+  preamble { id: 33554440 name: "gone" } match_fields { id: 1 name: "k" bitwidth: 8 match_type: EXACT }
+  action_refs { id: 16777223 } size: 9
+}
+action_profiles { preamble { id: 285212673 name: "gone profile" } with_selector: true size: 1024 }
+counters { preamble { id: 302055429 name: "gone counter" } size: 4 }
+"""
+"""What p4c leaves out of the program, since no packet gets there."""
+
+
+def test_what_the_compiler_left_out_is_in_the_p4info_alone_and_a_request_that_names_it_is_refused(
+    programmed: Bench,
+) -> None:
+    programmed.stub.SetForwardingPipelineConfig(pipeline(programmed, info=P4INFO + GONE))
+    member, counter = p4runtime_pb2.Update(type=p4runtime_pb2.Update.INSERT), p4runtime_pb2.Update()
+    member.entity.action_profile_member.action_profile_id, counter.type = 285212673, p4runtime_pb2.Update.MODIFY
+    counter.entity.counter_entry.counter_id = 302055429
+    updates = [entry("INSERT", 33554440, 16777223, exact1=b"\1"), member, counter]
+    assert [programmed.write(1, each) for each in updates] == [[Code.UNKNOWN]] * 3
+    request = p4runtime_pb2.ReadRequest(device_id=7)
+    for kind in ("table_entry", "action_profile_member", "counter_entry"):
+        getattr(request.entities.add(), kind).SetInParent()
+    read = [entity.WhichOneof("entity") for reply in programmed.stub.Read(request) for entity in reply.entities]
+    assert read == ["counter_entry"] * 4, "what is there"
+    request.entities[0].table_entry.table_id = 33554440
+    assert code_of(lambda: list(programmed.stub.Read(request))) is Code.UNKNOWN
+
+
+def test_a_p4info_of_which_the_program_has_nothing_is_another_programs(programmed: Bench) -> None:
+    """Also where the program has no table that a control plane could write, and so none that the P4Info lacks."""
+    body = json.loads(document())
+    for each in body["pipelines"]:
+        del each["tables"][1:], each["conditionals"][:]
+        each["init_table"] = each["tables"][0]["name"]
+        each["tables"][0] |= {"next_tables": dict.fromkeys(each["tables"][0]["actions"]), "base_default_next": None}
+    text = json.dumps(body)
+    info = P4INFO[: P4INFO.index("counters {")] + P4INFO[P4INFO.index("controller_packet_metadata") :]
+    info = info.replace("  direct_resource_ids: 318767105\n", "")
+    programmed.stub.SetForwardingPipelineConfig(pipeline(programmed, text, info))  # its actions are there
+    for name in ("send", "flood", "lose", "mark", "nothing"):
+        info = info.replace(f'name: "{name}"', f'name: "other.{name}"')
+    assert code_of(programmed.stub.SetForwardingPipelineConfig, pipeline(programmed, text, info)) is (
+        Code.INVALID_ARGUMENT
+    )
+
+
+def test_a_table_that_nobody_can_write_need_not_be_in_the_p4info(programmed: Bench) -> None:
+    without = P4INFO[: P4INFO.index("tables {")] + P4INFO[P4INFO.index("tables {", P4INFO.index("tables {") + 1) :]
+    without = without.replace("direct_table_id: 33554433", "direct_table_id: 33554434")
+    programmed.stub.SetForwardingPipelineConfig(pipeline(programmed, constant("switch_0_table"), without))
+    assert programmed.packet(1, b"\5\1") == [], "no entry of `t` sends it"
+    unlike = pipeline(programmed, document(), without)
+    assert code_of(programmed.stub.SetForwardingPipelineConfig, unlike) is Code.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(
+    ("said", "code"), [("is_const_table: true", Code.PERMISSION_DENIED), ("has_initial_entries: true", Code.UNKNOWN)]
+)
+def test_of_a_constant_entry_only_what_counts_can_be_changed(programmed: Bench, said: str, code: Code) -> None:
+    resource = "direct_resource_ids: 318767105"
+    info = P4INFO.replace(f"{resource}\n  size: 64", f"{resource} {said} size: 9")
+    programmed.stub.SetForwardingPipelineConfig(pipeline(programmed, constant("exact"), info))
+    for kind in ("INSERT", "MODIFY"):
+        assert programmed.write(1, entry(kind, EXACT, MARK, 1, exact1=b"\5")) == [code]
+    assert programmed.write(1, entry("DELETE", EXACT, None, exact1=b"\5")) == [code]
+    counted = entry("MODIFY", EXACT, None, exact1=b"\5")
+    counted.entity.table_entry.counter_data.packet_count = 40
+    other = entry("MODIFY", EXACT, None, exact1=b"\6")
+    assert programmed.write(1, counted, other) == [Code.OK, Code.NOT_FOUND]
+    programmed.packet(1, b"\5\1")
+    request = p4runtime_pb2.ReadRequest(device_id=7)
+    request.entities.add().table_entry.table_id = EXACT
+    request.entities[0].table_entry.counter_data.SetInParent()
+    (found,) = [entity.table_entry for reply in programmed.stub.Read(request) for entity in reply.entities]
+    assert (found.counter_data.packet_count, found.action.action.params[0].value) == (41, b"\7")
+
+
+def test_a_key_that_is_a_parsers_error_is_matched_by_its_name(programmed: Bench) -> None:
+    """p4c describes it as without a width, and compiles it to 32 bits."""
+    body = json.loads(document())
+    table = next(each for each in body["pipelines"][0]["tables"] if each["name"] == "exact")
+    table["key"][0]["target"] = ["standard_metadata", "parser_error"]
+    info = P4INFO.replace('name: "x.a" bitwidth: 8 match_type: EXACT', 'name: "x.a" match_type: EXACT')
+    programmed.stub.SetForwardingPipelineConfig(pipeline(programmed, json.dumps(body), info))
+    assert programmed.write(1, entry("INSERT", EXACT, MARK, 9, exact1=b"no error")) == [Code.INVALID_ARGUMENT]
+    assert programmed.write(1, entry("INSERT", EXACT, MARK, 9, exact1=b"NoError")) == [Code.OK]
+    assert programmed.write(1, entry("INSERT", TERNARY, SEND, 3, range2=(b"\x09", b"\x09"), priority=1)) == [Code.OK]
+    assert programmed.packet(1, b"\5\1") == [(3, b"\5\x09")]
+    request = p4runtime_pb2.ReadRequest(device_id=7)
+    request.entities.add().table_entry.table_id = EXACT
+    (found,) = [entity.table_entry for reply in programmed.stub.Read(request) for entity in reply.entities]
+    assert found.match[0].exact.value == b"NoError"
+
+
 def test_the_pipeline_comes_back_as_it_was_set_and_can_be_saved_first(programmed: Bench) -> None:
     kinds = p4runtime_pb2.GetForwardingPipelineConfigRequest
     whole = programmed.stub.GetForwardingPipelineConfig(kinds(device_id=7))
@@ -310,10 +416,10 @@ def test_the_pipeline_comes_back_as_it_was_set_and_can_be_saved_first(programmed
 @pytest.mark.parametrize(
     ("code", "update"),
     [
-        (Code.NOT_FOUND, entry("INSERT", 12345, MARK, 1, exact1=b"\1")),
+        (Code.INVALID_ARGUMENT, entry("INSERT", 12345, MARK, 1, exact1=b"\1")),
         (Code.INVALID_ARGUMENT, entry("UNSPECIFIED", EXACT, MARK, 1, exact1=b"\1")),
         (Code.INVALID_ARGUMENT, entry("INSERT", EXACT, MARK, 1)),
-        (Code.INVALID_ARGUMENT, entry("INSERT", EXACT, MARK, 1, exact1=b"")),
+        (Code.OUT_OF_RANGE, entry("INSERT", EXACT, MARK, 1, exact1=b"")),
         (Code.INVALID_ARGUMENT, entry("INSERT", EXACT, MARK, 1, exact1=b"\1", exact2=b"\1")),
         (Code.INVALID_ARGUMENT, entry("INSERT", EXACT, MARK, 1, lpm1=(b"\1", 8))),
         (Code.OUT_OF_RANGE, entry("INSERT", EXACT, MARK, 1, exact1=b"\1\1")),

@@ -214,6 +214,46 @@ def test_conditions_in_an_action_are_jumps() -> None:
     assert switch.process(0, b"\5\0", 0.0) == [(1, b"\5\1")]
 
 
+def compare(op: str, left: Any, right: Any) -> Any:
+    return operation("b2d", None, operation(op, left, right))
+
+
+def test_loops_in_an_action_are_jumps_back() -> None:
+    """for (i = 0; i < x; i++) { if (i == 3) continue; if (i == 9) break; for (j = 0; j < i; j++) y++; }"""
+    i, j, x, y = field("m", "i"), field("m", "j"), field("x", "v"), field("y", "v")
+    switch = acting(
+        call("assign", i, number(0)),
+        call("_jump_if_zero", compare("<", i, x), number(13)),
+        call("_jump_if_zero", compare("==", i, number(3)), number(4)),
+        call("_jump", number(11)),
+        call("_jump_if_zero", compare("==", i, number(9)), number(6)),
+        call("_jump", number(13)),
+        call("assign", j, number(0)),
+        call("_jump_if_zero", compare("<", j, i), number(11)),
+        call("assign", y, operation("+", y, number(1))),
+        call("assign", j, operation("+", j, number(1))),
+        call("_jump", number(7)),
+        call("assign", i, operation("+", i, number(1))),
+        call("_jump", number(1)),
+        to_port(1),
+        types={"byte_t": [["v", 8]], "m_t": [["i", 8], ["j", 8]]},
+        headers={"x": "byte_t", "y": "byte_t", "m": "m_t"},
+        metadata=["m"],
+    )
+    assert switch.runs_natively
+    for count in (0, 1, 2, 5, 9, 200):
+        expected = sum(turn for turn in range(min(count, 9)) if turn != 3)
+        assert switch.process(0, bytes([count, 5]), 0.0) == [(1, bytes([count, 5 + expected]))], count
+
+
+def test_a_loop_without_an_end_loses_its_packet_and_no_other() -> None:
+    """while (x != 0) {}"""
+    switch = acting(call("_jump_if_zero", field("x", "v"), number(2)), call("_jump", number(0)), to_port(1))
+    with pytest.raises(PacketError, match="turns"):
+        switch.process(0, b"\1\0", 0.0)
+    assert switch.process(0, b"\0\0", 0.0) == [(1, b"\0\0")]
+
+
 def test_exit_ends_the_pipeline_and_not_the_next_one() -> None:
     last = call("assign", field("y", "v"), number(7))
     switch = acting(

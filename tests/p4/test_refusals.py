@@ -40,7 +40,7 @@ def whole(*primitives: dict[str, Any], **more: Any) -> dict[str, Any]:
         ("toeplitz", whole(calculations=[{"name": "c", "id": 0, "algo": "toeplitz", "input": []}])),
         ("'whatever'", whole(call("assign", field("x", "v"), operation("whatever", number(1), number(2))))),
         ("'odd'", whole(call("assign", field("x", "v"), {"type": "odd", "value": 1}))),
-        ("a jump", whole(to_port(1), call("_jump", number(0)))),
+        ("a jump", whole(to_port(1), call("_jump", number(99)))),
         ("'fetch'", whole(states=[state("start", [call("fetch", number(1))])])),
         ("'fuzzy'", whole(ingress=[table("t", ["a"], [("fuzzy", "x", "v")])])),
     ],

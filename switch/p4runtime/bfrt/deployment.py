@@ -45,9 +45,8 @@ def read_conf(path: Path) -> CompiledProgram:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, ConfigurationError):
             raise
-        raise ConfigurationError(
-            f"{files.name(path)} is no .conf of the SDE's compiler: {type(error).__name__}: {error}"
-        ) from None
+        said = f"it lacks {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+        raise ConfigurationError(f"{files.name(path)} is no .conf of the SDE's compiler: {said}") from None
 
 
 def _pipeline(described: Mapping[str, Any], conf: Path) -> Pipeline:

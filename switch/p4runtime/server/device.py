@@ -50,6 +50,8 @@ class Device:
         self.switch: V1Switch | None = None
         self.config: Any = None
         """The ForwardingPipelineConfig that is in force."""
+        self._group_metadata: dict[int, bytes] = {}
+        """By group: the controller's own, kept as it is."""
         self._saved: tuple[V1Switch, Described, Any] | None = None
         self._described: Described | None = None
         self._next_idle_us: int | None = None
@@ -92,6 +94,7 @@ class Device:
         self._tables = TableEntries(described)
         self._profiles = ProfileEntries(described, self._tables)
         self._digests = DigestEntries(described)
+        self._group_metadata.clear()
         self._saved = None
 
     def _ready(self) -> tuple[V1Switch, Described, TableEntries]:
@@ -206,13 +209,13 @@ class Device:
                 raise StatusError(Code.INVALID_ARGUMENT, f"a {kind} can only be modified")
             self._write_cells(kind, update.entity)
         else:
-            raise StatusError(Code.UNIMPLEMENTED, f"entities of type {kind} are not implemented")
+            raise _no_such(kind)
 
     def _write_cells(self, kind: str, entity: Any) -> None:
         switch, described, _ = self._ready()
         if kind == "value_set_entry":
             entry = entity.value_set_entry
-            info = _known(described.value_sets, entry.value_set_id, "value set")
+            info = described.known(described.value_sets, entry.value_set_id, "value set")
             values = set()
             for member in entry.members:
                 whole = 0
@@ -222,6 +225,8 @@ class Device:
                         raise StatusError(Code.INVALID_ARGUMENT, f"field {field.name} of a member must match exactly")
                     value = decoded(given[field.id].exact.value, field.bitwidth, field.name)
                     whole = whole << field.bitwidth | value
+                if whole in values:
+                    raise StatusError(Code.ALREADY_EXISTS, f"a member of {info.preamble.name} is given twice")
                 values.add(whole)
             if len(values) > info.size:
                 raise StatusError(Code.RESOURCE_EXHAUSTED, f"value set {info.preamble.name} has {info.size} members")
@@ -229,7 +234,7 @@ class Device:
             return
         if kind == "meter_entry":
             entry = entity.meter_entry
-            meters = _known(described.meters, entry.meter_id, "meter")
+            meters = described.known(described.meters, entry.meter_id, "meter")
             rates = read_rates(entry)
             for at in _indices(entry, meters.size):
                 if rates is not None or at in meters.cells:
@@ -237,13 +242,14 @@ class Device:
             return
         if kind == "counter_entry":
             entry = entity.counter_entry
-            info = _known(described.counters, entry.counter_id, "counter")
+            info = described.known(described.counters, entry.counter_id, "counter")
             counter = switch.program.counters[info.preamble.name]
             for at in _indices(entry, counter.size):
-                counter.packets[at], counter.bytes[at] = entry.data.packet_count, entry.data.byte_count
+                if entry.HasField("data"):
+                    counter.packets[at], counter.bytes[at] = entry.data.packet_count, entry.data.byte_count
             return
         entry = entity.register_entry
-        info = _known(described.registers, entry.register_id, "register")
+        info = described.known(described.registers, entry.register_id, "register")
         register = switch.program.registers[info.preamble.name]
         if entry.data.WhichOneof("data") != "bitstring":
             raise StatusError(Code.INVALID_ARGUMENT, "a register's data is a bitstring")
@@ -259,15 +265,18 @@ class Device:
             number, known = group.multicast_group_id, set(switch.groups)
             _check_change(kind, number, known, "multicast group")
             if kind == DELETE:
-                del switch.groups[number]
+                del switch.groups[number], self._group_metadata[number]
             else:
                 switch.groups[number] = _replicas(group.replicas)
+                self._group_metadata[number] = group.metadata
         elif which == "clone_session_entry":
             session = entry.clone_session_entry
             _check_change(kind, session.session_id, set(switch.mirrors), "clone session")
             if kind == DELETE:
                 del switch.mirrors[session.session_id]
             else:
+                if session.class_of_service:
+                    raise StatusError(Code.UNIMPLEMENTED, "clones have no classes of service")
                 made = MirrorSession(_replicas(session.replicas), session.packet_length_bytes)
                 switch.mirrors[session.session_id] = made
         else:
@@ -288,7 +297,7 @@ class Device:
         elif kind == "packet_replication_engine_entry":
             yield from self._read_replication(wanted.packet_replication_engine_entry)
         elif kind == "counter_entry":
-            for info in _chosen(described.counters, wanted.counter_entry.counter_id, "counter"):
+            for info in _chosen(described, described.counters, wanted.counter_entry.counter_id, "counter"):
                 counter = switch.program.counters[info.preamble.name]
                 for at in _indices(wanted.counter_entry, counter.size):
                     entity = p4runtime_pb2.Entity()
@@ -297,7 +306,7 @@ class Device:
                     entity.counter_entry.data.byte_count = counter.bytes[at]
                     yield entity
         elif kind == "register_entry":
-            for info in _chosen(described.registers, wanted.register_entry.register_id, "register"):
+            for info in _chosen(described, described.registers, wanted.register_entry.register_id, "register"):
                 register = switch.program.registers[info.preamble.name]
                 for at in _indices(wanted.register_entry, register.size):
                     entity = p4runtime_pb2.Entity()
@@ -309,11 +318,14 @@ class Device:
         elif kind == "meter_entry":
             number = wanted.meter_entry.meter_id
             if number:
-                _known(described.meters, number, "meter")
+                described.known(described.meters, number, "meter")
             for meter_id, meters in described.meters.items():
                 if number in (0, meter_id):
                     for at in _indices(wanted.meter_entry, meters.size):
                         yield _meter_entity(meter_id, at, meters.cells.get(at))
+        elif kind == "value_set_entry":
+            for info in _chosen(described, described.value_sets, wanted.value_set_entry.value_set_id, "value set"):
+                yield _value_set_entity(info, switch.program.value_sets[info.preamble.name].values)
         elif kind == "action_profile_member":
             yield from self._profiles.read_members(wanted.action_profile_member)
         elif kind == "action_profile_group":
@@ -321,7 +333,7 @@ class Device:
         elif kind == "digest_entry":
             yield from self._digests.read(wanted.digest_entry)
         else:
-            raise StatusError(Code.UNIMPLEMENTED, f"entities of type {kind} are not implemented")
+            raise _no_such(kind)
 
     def _read_replication(self, wanted: Any) -> Iterator[Any]:
         switch, _, _ = self._ready()
@@ -332,7 +344,7 @@ class Device:
                 if number in (0, group):
                     entity = p4runtime_pb2.Entity()
                     entry = entity.packet_replication_engine_entry.multicast_group_entry
-                    entry.multicast_group_id = group
+                    entry.multicast_group_id, entry.metadata = group, self._group_metadata[group]
                     _add_replicas(entry, replicas)
                     yield entity
         if which in ("clone_session_entry", None):
@@ -346,6 +358,18 @@ class Device:
                     yield entity
 
 
+def _value_set_entity(info: Any, values: set[int]) -> Any:
+    entity = p4runtime_pb2.Entity()
+    entity.value_set_entry.value_set_id = info.preamble.id
+    for value in sorted(values):
+        member, left = entity.value_set_entry.members.add(), sum(field.bitwidth for field in info.match)
+        for field in info.match:
+            left -= field.bitwidth
+            part = value >> left & ((1 << field.bitwidth) - 1)
+            member.match.add(field_id=field.id).exact.value = encoded(part)
+    return entity
+
+
 def _meter_entity(meter_id: int, index: int, meter: Meter | None) -> Any:
     entity = p4runtime_pb2.Entity()
     entity.meter_entry.meter_id, entity.meter_entry.index.index = meter_id, index
@@ -354,14 +378,14 @@ def _meter_entity(meter_id: int, index: int, meter: Meter | None) -> Any:
     return entity
 
 
-def _known(infos: dict[int, Any], number: int, what: str) -> Any:
-    if number not in infos:
-        raise StatusError(Code.NOT_FOUND, f"there is no {what} with id {number:#x}")
-    return infos[number]
+def _no_such(kind: str | None) -> StatusError:
+    if kind is None:
+        return StatusError(Code.INVALID_ARGUMENT, "an entity that is none: its oneof is not set")
+    return StatusError(Code.UNIMPLEMENTED, f"entities of type {kind} are not implemented")
 
 
-def _chosen(infos: dict[int, Any], number: int, what: str) -> list[Any]:
-    return [_known(infos, number, what)] if number else list(infos.values())
+def _chosen(described: Described, infos: dict[int, Any], number: int, what: str) -> list[Any]:
+    return [described.known(infos, number, what)] if number else list(infos.values())
 
 
 def _indices(entry: Any, size: int) -> range:
@@ -369,14 +393,17 @@ def _indices(entry: Any, size: int) -> range:
     if not entry.HasField("index"):
         return range(size)
     index = entry.index.index
-    if not 0 <= index < size:
+    if index < 0:
+        raise StatusError(Code.INVALID_ARGUMENT, f"index {index} is negative")
+    if index >= size:
         raise StatusError(Code.OUT_OF_RANGE, f"index {index} is not in 0..{size - 1}")
     return range(index, index + 1)
 
 
 def _check_change(kind: int, number: int, known: set[int], what: str) -> None:
     if not 0 < number <= MAX_GROUP:
-        raise StatusError(Code.INVALID_ARGUMENT, f"{what} {number}: the number must be in 1..{MAX_GROUP}")
+        code = Code.OUT_OF_RANGE if number else Code.INVALID_ARGUMENT
+        raise StatusError(code, f"{what} {number}: the number must be in 1..{MAX_GROUP}")
     if kind == INSERT and number in known:
         raise StatusError(Code.ALREADY_EXISTS, f"{what} {number} exists already")
     if kind != INSERT and number not in known:
@@ -396,7 +423,7 @@ def _port(replica: Any) -> int:
     kind = replica.WhichOneof("port_kind")
     port = decoded(replica.port, 32, "port") if kind == "port" else replica.egress_port
     if not 0 <= port < 512 or replica.instance >> 16:
-        raise StatusError(Code.OUT_OF_RANGE, f"port {port}, instance {replica.instance}: v1model has 9 and 16 bits")
+        raise StatusError(Code.INVALID_ARGUMENT, f"port {port}, instance {replica.instance}: v1model has 9 and 16 bits")
     return int(port)
 
 

@@ -62,8 +62,9 @@ class DigestEntries:
         return [self._message(each, now) for each in self.streams.due(now)]
 
     def _check(self, digest_id: int) -> None:
-        if digest_id not in self._described.digests:
+        if digest_id not in (*self._described.digests, *self._described.gone):
             raise StatusError(Code.NOT_FOUND, f"there is no digest with id {digest_id:#x}")
+        self._described.known(self._described.digests, digest_id, "digest")
 
     def _message(self, made: DigestList, now: float) -> Any:
         message = p4runtime_pb2.StreamMessageResponse()

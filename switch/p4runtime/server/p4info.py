@@ -1,10 +1,19 @@
-"""P4Info: names, ids and widths of what a control plane may touch, held against the program that it describes."""
+"""P4Info: names, ids and widths of what a control plane may touch, held against the program that it describes.
+
+p4c writes the P4Info of a program as it stands, and the JSON of what is left after it has been simplified. So one may
+lack what the other has, and both still be files of one program:
+
+* The P4Info alone has what no packet gets to, such as an action profile of no table. It is accepted as
+  `Described.gone`, and a request that names it is refused.
+* The program alone has tables that the compiler made itself, of a `switch` statement for one. They are not for a
+  control plane: their entries and their default action are constant.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf import text_format
 from p4.config.v1 import p4info_pb2
@@ -14,7 +23,9 @@ from fanin.switch.p4.action_profiles import ActionProfile
 from fanin.switch.p4.meters import MeterArray
 from fanin.switch.p4.program import Program
 from fanin.switch.p4.tables import MatchKind, Table
+from fanin.switch.p4runtime.server.status import Code, StatusError
 
+Thing = TypeVar("Thing")
 MATCH_KINDS = {
     p4info_pb2.MatchField.EXACT: (MatchKind.EXACT, MatchKind.VALID),
     p4info_pb2.MatchField.LPM: (MatchKind.LPM,),
@@ -23,6 +34,8 @@ MATCH_KINDS = {
     p4info_pb2.MatchField.OPTIONAL: (MatchKind.TERNARY,),
 }
 """How a compiled program may carry out each match type of a P4Info."""
+NO_ACTION = "NoAction"
+"""Of core.p4: programs that have nothing else in common have it."""
 
 
 def read_p4info(text: str) -> Any:
@@ -51,57 +64,77 @@ class Described:
     direct_meters: dict[int, MeterArray] = field(default_factory=dict)
     """By the id of their table."""
     profiles: dict[int, ActionProfile] = field(default_factory=dict)
+    group_sizes: dict[int, int] = field(default_factory=dict)
+    """By action profile: the largest `max_size` of a group; 0: any."""
     digests: dict[int, Any] = field(default_factory=dict)
     digest_ids: dict[int, int] = field(default_factory=dict)
     """By the number of the learn list."""
     packet_in: Any = None
     packet_out: Any = None
+    gone: dict[int, str] = field(default_factory=dict)
+    """By its id, the name of what the compiler has left out of the program."""
 
     @classmethod
     def match(cls, program: Program, info: Any) -> Described:
         """Pair a program with its P4Info; ProgramError names the first thing that does not fit."""
         described = cls(program, info)
         described.actions = {each.preamble.id: each for each in info.actions}
-        for each in info.tables:
-            described.tables[each.preamble.id] = each, _table(program, each, described.actions)
-        for each in info.counters:
-            counter = _named(program.counters, "counter", each)
+        for each, table in described._there(info.tables, program.tables):
+            _check_table(each, table, described.actions)
+            described.tables[each.preamble.id] = each, table
+        for each, counter in described._there(info.counters, program.counters):
             _equal(f"counter {each.preamble.name}: size", each.size, counter.size)
             described.counters[each.preamble.id] = each
         for each in info.direct_counters:
             described.direct_counters[each.direct_table_id] = each
-        for each in info.registers:
-            register = _named(program.registers, "register", each)
+        for each, register in described._there(info.registers, program.registers):
             _equal(f"register {each.preamble.name}: size", each.size, register.size)
             described.registers[each.preamble.id] = each
-        for each in info.value_sets:
-            _named(program.value_sets, "value set", each)
+        for each, _ in described._there(info.value_sets, program.value_sets):
             described.value_sets[each.preamble.id] = each
         for each in info.controller_packet_metadata:
             if each.preamble.name == "packet_in":
                 described.packet_in = each
             elif each.preamble.name == "packet_out":
                 described.packet_out = each
-        for each in info.meters:
-            meters = _named(program.meters, "meter", each)
+        for each, meters in described._there(info.meters, program.meters):
             _equal(f"meter {each.preamble.name}: size", each.size, meters.size)
             described.meters[each.preamble.id] = meters
-        for each in info.direct_meters:
-            described.direct_meters[each.direct_table_id] = _named(program.meters, "meter", each)
-        for each in info.action_profiles:
-            profile = _named(program.profiles, "action profile", each)
+        for each, meters in described._there(info.direct_meters, program.meters):
+            described.direct_meters[each.direct_table_id] = meters
+        for each, profile in described._there(info.action_profiles, program.profiles):
             _equal(f"action profile {each.preamble.name}: size", each.size, profile.max_size)
             described.profiles[each.preamble.id] = profile
+            described.group_sizes[each.preamble.id] = each.max_group_size
         described._match_digests()
         if len(info.externs):
             raise ProgramError("the P4Info has externs, which the program loaded here cannot have")
         described._check_complete()
         return described
 
+    def known(self, things: Mapping[int, Thing], number: int, what: str) -> Thing:
+        """The table, counter, ... with an id that a request names; StatusError where there is none."""
+        if number in self.gone:
+            raise StatusError(
+                Code.UNKNOWN, f"no packet gets to the {what} {self.gone[number]!r}: the compiler has left it out"
+            )
+        if number not in things:
+            raise StatusError(Code.INVALID_ARGUMENT, f"there is no {what} with id {number:#x}")
+        return things[number]
+
+    def _there(self, infos: Iterable[Any], objects: Mapping[str, Thing]) -> list[tuple[Any, Thing]]:
+        """What the P4Info describes with what the program has under the same name."""
+        found = []
+        for each in infos:
+            if each.preamble.name in objects:
+                found.append((each, objects[each.preamble.name]))
+            else:
+                self.gone[each.preamble.id] = each.preamble.name
+        return found
+
     def _match_digests(self) -> None:
         lists = {each.name: number for number, each in self.program.learn_lists.items()}
-        for each in self.info.digests:
-            number = _named(lists, "digest", each)
+        for each, number in self._there(self.info.digests, lists):
             self.digests[each.preamble.id], self.digest_ids[number] = each, each.preamble.id
         for number, made in self.program.learn_lists.items():
             if number not in self.digest_ids:
@@ -110,21 +143,19 @@ class Described:
     def _check_complete(self) -> None:
         """ProgramError for a P4Info that leaves out what the program has, as an empty one or another program's does.
 
-        Tables that the compiler made itself are in no P4Info: they have no key and run one action.
+        Tables that the compiler made itself are in no P4Info: nothing of them can be written, or they have no key and
+        run one action.
         """
+        actions = {each.preamble.name for each in self.info.actions} - {NO_ACTION}
+        if self.gone and actions and not actions & self.program.actions.keys():
+            raise ProgramError("the P4Info has none of the program's actions: compile both in one run")
         names = {table.name for _, table in self.tables.values()}
         for name, table in self.program.tables.items():
-            if name not in names and (table.key or len(table.actions) > 1):
+            constant = table.immutable and table.fixed_default
+            if name not in names and not constant and (table.key or len(table.actions) > 1):
                 raise ProgramError(
                     f"the program has a table {name!r}, and the P4Info has none: compile both in one run"
                 )
-
-
-def _named(objects: Any, kind: str, described: Any) -> Any:
-    name = described.preamble.name
-    if name not in objects:
-        raise ProgramError(f"the P4Info has a {kind} {name!r}, and the program has none: compile both in one run")
-    return objects[name]
 
 
 def _equal(what: str, described: object, compiled: object) -> None:
@@ -134,14 +165,15 @@ def _equal(what: str, described: object, compiled: object) -> None:
         )
 
 
-def _table(program: Program, described: Any, actions: dict[int, Any]) -> Table:
-    table: Table = _named(program.tables, "table", described)
+def _check_table(described: Any, table: Table, actions: dict[int, Any]) -> None:
+    """ProgramError for a table that is another one than the P4Info says."""
     name = described.preamble.name
     _equal(f"table {name}: number of key fields", len(described.match_fields), len(table.key))
-    if not table.immutable:  # of constant entries, a program says how many there are, and a P4Info something else
+    if table.key and not table.immutable:  # p4c says something else of tables that take no entries
         _equal(f"table {name}: size", described.size, table.max_size)
     for part, compiled in zip(described.match_fields, table.key, strict=True):
-        _equal(f"table {name}, field {part.name}: width", part.bitwidth, compiled.bits)
+        if part.bitwidth or part.HasField("type_name"):  # else an error: a name to the control plane, says p4c
+            _equal(f"table {name}, field {part.name}: width", part.bitwidth, compiled.bits)
         if compiled.kind not in MATCH_KINDS.get(part.match_type, ()):
             raise ProgramError(f"table {name}, field {part.name}: the program matches it as {compiled.kind.value}")
     _equal(f"table {name}: whether it has an action profile", bool(described.implementation_id), bool(table.profile))
@@ -155,7 +187,6 @@ def _table(program: Program, described: Any, actions: dict[int, Any]) -> Table:
             )
         widths = tuple(parameter.bitwidth for parameter in action.params)
         _equal(f"action {action.preamble.name}: widths", widths, table.actions[action.preamble.name].widths)
-    return table
 
 
 def by_id(things: Iterable[Any]) -> dict[int, Any]:

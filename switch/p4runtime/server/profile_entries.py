@@ -45,14 +45,17 @@ class ProfileEntries:
             if each.WhichOneof("watch_kind") is not None:
                 raise StatusError(Code.UNIMPLEMENTED, "ports of members are not watched")
             weights[each.member_id] = each.weight
-        if entry.max_size < 0:
-            raise StatusError(Code.INVALID_ARGUMENT, "a group's size is not negative")
+        most = self._described.group_sizes.get(entry.action_profile_id, 0)
+        if entry.max_size < 0 or (most and entry.max_size > most):
+            raise StatusError(Code.INVALID_ARGUMENT, f"a group's size of {entry.max_size}: the program says {most}")
         try:
             if kind == INSERT:
                 profile.insert_group(entry.group_id, weights, entry.max_size)
             elif kind == DELETE:
                 profile.delete_group(entry.group_id, self._used(profile, profile.group(entry.group_id)))
             else:
+                if entry.max_size not in (0, profile.group(entry.group_id).max_size):
+                    raise StatusError(Code.INVALID_ARGUMENT, f"the size of group {entry.group_id} cannot change")
                 profile.modify_group(entry.group_id, weights)
         except TableError as error:
             raise from_table(error) from None
@@ -81,9 +84,7 @@ class ProfileEntries:
                     yield entity
 
     def _profile(self, profile_id: int) -> ActionProfile:
-        if profile_id not in self._described.profiles:
-            raise StatusError(Code.NOT_FOUND, f"there is no action profile with id {profile_id:#x}")
-        return self._described.profiles[profile_id]
+        return self._described.known(self._described.profiles, profile_id, "action profile")
 
     def _chosen(self, profile_id: int) -> list[tuple[int, ActionProfile]]:
         if profile_id:

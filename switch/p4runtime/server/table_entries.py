@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from p4.config.v1 import p4info_pb2
@@ -35,53 +35,89 @@ class TableEntries:
     def write(self, kind: int, entry: Any, now_us: int) -> None:
         """Insert, modify or delete one entry, or change a default action."""
         info, table = self._table(entry.table_id)
+        if entry.HasField("time_since_last_hit"):
+            raise StatusError(Code.INVALID_ARGUMENT, "the time since a packet found an entry is not written")
         if entry.is_default_action:
             self._write_default(kind, entry, info, table)
             return
         matches = self._matches(entry, info)
         self._check_priority(entry, table)
+        if table.immutable:
+            self._write_constant(kind, entry, matches, info, table)
+            return
         try:
             if kind == DELETE:
                 table.delete(matches, entry.priority)
                 return
             self._check_timeout(entry, table)
-            rates = read_rates(entry, "meter_config")
+            rates = self._read_direct(entry)
             action, data, target = self._chosen_action(entry, info, table)
             change = table.insert if kind == INSERT else table.modify
             changed = change(matches, entry.priority, action, data, target)
         except TableError as error:
             raise from_table(error) from None
         changed.idle_us, changed.used_us = -(-entry.idle_timeout_ns // 1000), now_us
-        if rates is not None or kind == MODIFY:
-            self._set_rates(entry.table_id, changed, rates)
         changed.note = entry.metadata, entry.controller_metadata
-        if entry.HasField("counter_data"):
-            self._set_counts(entry.table_id, changed, entry.counter_data)
+        self._set_direct(entry, changed, rates)
+
+    def _write_constant(self, kind: int, entry: Any, matches: tuple[Match, ...], info: Any, table: Table) -> None:
+        """Of an entry that the program has, only the counter and the meter can be changed (section 9.1.3).
+
+        The compiled program does not say which entries of a table with initial entries are constant, and which may be
+        changed (section 9.1.4), so nothing of such a table is changed; the code is BMv2's.
+        """
+        if kind != MODIFY or entry.HasField("action"):
+            if info.is_const_table:
+                raise StatusError(Code.PERMISSION_DENIED, f"the entries of table {table.name} are constant")
+            raise StatusError(
+                Code.UNKNOWN, f"the initial entries of table {table.name} are not changed here, nor others added"
+            )
+        rates = self._read_direct(entry)
+        try:
+            found = table.lookup(matches, entry.priority)
+        except TableError as error:
+            raise from_table(error) from None
+        self._set_direct(entry, found, rates)
 
     def write_direct_counter(self, kind: int, entry: Any) -> None:
         """Set the counts of one entry."""
         if kind != MODIFY:
             raise StatusError(Code.INVALID_ARGUMENT, "direct counters can only be modified")
+        self._check_counted(entry.table_entry.table_id)
         found = self._found(entry.table_entry)
-        self._set_counts(entry.table_entry.table_id, found, entry.data)
+        if entry.HasField("data"):
+            found.counts[0], found.counts[1] = entry.data.packet_count, entry.data.byte_count
 
     def write_direct_meter(self, kind: int, entry: Any) -> None:
         """Set the rates of one entry's meter."""
         if kind != MODIFY:
             raise StatusError(Code.INVALID_ARGUMENT, "direct meters can only be modified")
-        if entry.table_entry.table_id not in self._described.direct_meters:
-            raise StatusError(Code.INVALID_ARGUMENT, f"table {entry.table_entry.table_id:#x} has no direct meter")
-        found = self._found(entry.table_entry)
-        self._set_rates(entry.table_entry.table_id, found, read_rates(entry))
+        self._check_metered(entry.table_entry.table_id)
+        _set_rates(self._found(entry.table_entry), read_rates(entry))
 
-    def _set_rates(self, table_id: int, entry: Entry, rates: MeterRates | None) -> None:
+    def _read_direct(self, entry: Any) -> MeterRates | None:
+        """The rates that an entry says; StatusError for a meter or a counter that its table does not have."""
+        if entry.HasField("counter_data"):
+            self._check_counted(entry.table_id)
+        if (rates := read_rates(entry, "meter_config")) is not None:
+            self._check_metered(entry.table_id)
+        return rates
+
+    def _set_direct(self, entry: Any, changed: Entry, rates: MeterRates | None) -> None:
+        """Without rates a meter passes everything; without counts they go on."""
+        if rates is not None or changed.meter is not None:
+            _set_rates(changed, rates)
+        if entry.HasField("counter_data"):
+            data = entry.counter_data
+            changed.counts[0], changed.counts[1] = data.packet_count, data.byte_count
+
+    def _check_counted(self, table_id: int) -> None:
+        if table_id not in self._described.direct_counters:
+            raise StatusError(Code.INVALID_ARGUMENT, f"table {table_id:#x} has no direct counter")
+
+    def _check_metered(self, table_id: int) -> None:
         if table_id not in self._described.direct_meters:
-            if rates is not None:
-                raise StatusError(Code.INVALID_ARGUMENT, f"table {table_id:#x} has no direct meter")
-            return
-        entry.meter = None if rates is None else Meter()
-        if entry.meter is not None:
-            entry.meter.set(rates)
+            raise StatusError(Code.INVALID_ARGUMENT, f"table {table_id:#x} has no direct meter")
 
     def _check_timeout(self, entry: Any, table: Table) -> None:
         if entry.idle_timeout_ns < 0 or (entry.idle_timeout_ns and not table.ages):
@@ -109,18 +145,23 @@ class TableEntries:
             raise StatusError(
                 Code.INVALID_ARGUMENT, "a default action can only be modified, and has neither match nor priority"
             )
+        if table.profile is not None:
+            raise StatusError(
+                Code.INVALID_ARGUMENT, f"table {table.name} has an action profile: its default action is constant"
+            )
+        rates = self._read_direct(entry)
         try:
             if entry.HasField("action"):
                 table.set_default(*self._action(entry, info))
+                table.miss.note = entry.metadata, entry.controller_metadata
             else:
                 table.set_default(None)
         except TableError as error:
             raise from_table(error) from None
+        self._set_direct(entry, table.miss, rates)
 
     def _table(self, table_id: int) -> tuple[Any, Table]:
-        if table_id not in self._described.tables:
-            raise StatusError(Code.NOT_FOUND, f"there is no table with id {table_id:#x}")
-        return self._described.tables[table_id]
+        return self._described.known(self._described.tables, table_id, "table")
 
     def _matches(self, entry: Any, info: Any) -> tuple[Match, ...]:
         given = {}
@@ -128,7 +169,8 @@ class TableEntries:
             if match.field_id in given:
                 raise StatusError(Code.INVALID_ARGUMENT, f"match field {match.field_id} is given twice")
             given[match.field_id] = match
-        matches = tuple(_match(given.pop(field.id, None), field) for field in info.match_fields)
+        errors = self._described.program.errors
+        matches = tuple(_match(given.pop(field.id, None), field, errors) for field in info.match_fields)
         if given:
             raise StatusError(Code.INVALID_ARGUMENT, f"table {info.preamble.name} has no match field {min(given)}")
         return matches
@@ -197,11 +239,6 @@ class TableEntries:
         except TableError as error:
             raise from_table(error) from None
 
-    def _set_counts(self, table_id: int, entry: Entry, data: Any) -> None:
-        if table_id not in self._described.direct_counters:
-            raise StatusError(Code.INVALID_ARGUMENT, f"table {table_id:#x} has no direct counter")
-        entry.counts[0], entry.counts[1] = data.packet_count, data.byte_count
-
     # --- reading ---
 
     def read(self, wanted: Any, now_us: int = 0) -> Iterator[Any]:
@@ -232,7 +269,7 @@ class TableEntries:
         request = p4runtime_pb2.TableEntry()
         request.CopyFrom(wanted.table_entry)
         request.counter_data.SetInParent()
-        for entity in self.read(request):
+        for entity in self._read_some(request):
             entry = entity.table_entry
             if entry.HasField("counter_data"):
                 counter = p4runtime_pb2.DirectCounterEntry(data=entry.counter_data)
@@ -245,7 +282,7 @@ class TableEntries:
         request = p4runtime_pb2.TableEntry()
         request.CopyFrom(wanted.table_entry)
         request.meter_config.SetInParent()
-        for entity in self.read(request):
+        for entity in self._read_some(request):
             entry = entity.table_entry
             if entry.table_id not in self._described.direct_meters:
                 continue
@@ -256,14 +293,24 @@ class TableEntries:
             meter.table_entry.match.extend(entry.match)
             yield p4runtime_pb2.Entity(direct_meter_entry=meter)
 
+    def _read_some(self, wanted: Any) -> Iterator[Any]:
+        """Entities; StatusError where one entry is asked for and is not there."""
+        found = self.read(wanted)
+        first = next(found, None)
+        if first is not None:
+            yield first
+        elif wanted.match:
+            raise StatusError(Code.NOT_FOUND, f"table {wanted.table_id:#x} has no entry with this match")
+        yield from found
+
     def _message(self, table_id: int, info: Any, table: Table, entry: Entry, *, default: bool) -> Any:
         message = p4runtime_pb2.TableEntry(table_id=table_id, is_default_action=default)
         if not default:
             for match, field in zip(entry.matches, info.match_fields, strict=True):
-                _add_match(message, match, field)
+                _add_match(message, match, field, self._described.program.errors)
             message.priority = -entry.rank if table.ranked else 0
-            if isinstance(entry.note, tuple):
-                message.metadata, message.controller_metadata = entry.note
+        if isinstance(entry.note, tuple):
+            message.metadata, message.controller_metadata = entry.note
         if entry.idle_us:
             message.idle_timeout_ns = entry.idle_us * 1000
         target = entry.target
@@ -287,12 +334,28 @@ class TableEntries:
             message.params.add(param_id=parameter.id, value=encoded(value))
 
 
+def _set_rates(entry: Entry, rates: MeterRates | None) -> None:
+    entry.meter = None if rates is None else Meter()
+    if entry.meter is not None:
+        entry.meter.set(rates)
+
+
 def _rank(wanted: Any, table: Table, entry: Entry) -> int:
     """The rank that an entry with the match asked for must have; its own where priorities mean nothing."""
     return -int(wanted.priority) if table.ranked and wanted.priority else entry.rank
 
 
-def _match(given: Any, field: Any) -> Match:
+def _number(data: bytes, field: Any, what: str, errors: Mapping[str, int]) -> int:
+    """What a field is to be: a number, or, of a field without a width, which is a parser's error, that error's name."""
+    if field.bitwidth:
+        return decoded(data, field.bitwidth, what)
+    name = data.decode("utf-8", "replace")
+    if name not in errors:
+        raise StatusError(Code.INVALID_ARGUMENT, f"{what}: the program has no error {name!r}")
+    return errors[name]
+
+
+def _match(given: Any, field: Any, errors: Mapping[str, int]) -> Match:
     whole = (1 << field.bitwidth) - 1
     what = f"match field {field.name}"
     if given is None:
@@ -303,7 +366,7 @@ def _match(given: Any, field: Any) -> Match:
     if kind != KINDS.get(field.match_type):
         raise StatusError(Code.INVALID_ARGUMENT, f"{what} is {KINDS.get(field.match_type)}, not {kind}")
     if kind == "exact":
-        return Match(decoded(given.exact.value, field.bitwidth, what))
+        return Match(_number(given.exact.value, field, what, errors))
     if kind == "optional":
         return Match(decoded(given.optional.value, field.bitwidth, what), whole)
     if kind == "range":
@@ -328,7 +391,7 @@ def _match(given: Any, field: Any) -> Match:
     return Match(number, mask)
 
 
-def _add_match(message: Any, match: Match, field: Any) -> None:
+def _add_match(message: Any, match: Match, field: Any, errors: Mapping[str, int]) -> None:
     """Adds one field's match to an entry; a field that may be anything is left out."""
     whole = (1 << field.bitwidth) - 1
     if match.low is not None and match.high is not None:
@@ -338,7 +401,9 @@ def _add_match(message: Any, match: Match, field: Any) -> None:
         return
     mask = match.mask & whole
     if field.match_type == EXACT:
-        message.match.add(field_id=field.id).exact.value = encoded(match.value)
+        names = () if field.bitwidth else (name for name, number in errors.items() if number == match.value)
+        value = next((name.encode() for name in names), encoded(match.value))
+        message.match.add(field_id=field.id).exact.value = value
     elif mask and field.match_type == OPTIONAL:
         message.match.add(field_id=field.id).optional.value = encoded(match.value)
     elif mask and field.match_type == LPM:

@@ -13,7 +13,7 @@ def encoded(value: int) -> bytes:
 def decoded(data: bytes, bits: int, what: str) -> int:
     """A number of at most `bits` bits; leading zeros are taken."""
     if not data:
-        raise StatusError(Code.INVALID_ARGUMENT, f"{what} is empty")
+        raise StatusError(Code.OUT_OF_RANGE, f"{what} is empty")
     value = int.from_bytes(data, "big")
     if bits and value >> bits:
         raise StatusError(Code.OUT_OF_RANGE, f"{what} = {value:#x} does not fit in {bits} bits")
