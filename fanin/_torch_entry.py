@@ -19,7 +19,8 @@ def register() -> None:
             dist.Backend.register_backend("fanin", _create, extended_api=True, devices=["cpu", "cuda"])
             # Since 2.15 torch hangs a recorder on every group whose backend is not named here, and fails on one that is
             # written in Python. What goes through gloo is recorded by gloo.
-            getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add("fanin")
+            recording: set[str] = getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set())
+            recording.add("fanin")
     except Exception:
         logging.getLogger("fanin").exception("the backend 'fanin' could not be registered with torch.distributed")
 
