@@ -48,21 +48,36 @@ std::uint32_t Table::put(TableEntry entry, std::size_t position) {
 
 void Table::take(std::uint32_t number) {
   if (number >= entries_.size() || !entries_[number].used) return;
-  entries_[number] = TableEntry{};
-  free_.push_back(number);
   if (exact_) {
     --filled_;
-    rehash();
+    erase(number);
   } else {
     order_.erase(std::find(order_.begin(), order_.end(), number));
     forget();
   }
+  entries_[number] = TableEntry{};
+  free_.push_back(number);
 }
 
 void Table::insert(std::uint32_t number) {
   std::size_t at = hash(entries_[number].value.data()) & (buckets_.size() - 1);
   while (buckets_[at]) at = (at + 1) & (buckets_.size() - 1);
   buckets_[at] = number + 1;
+}
+
+// Knuth, The Art of Computer Programming, volume 3, section 6.4, algorithm R: what a search would no longer find behind
+// the hole moves into it.
+void Table::erase(std::uint32_t number) {
+  const std::size_t mask = buckets_.size() - 1;
+  const auto home = [&](std::uint32_t bucket) { return hash(entries_[bucket - 1].value.data()) & mask; };
+  std::size_t hole = home(number + 1);
+  while (buckets_[hole] != number + 1) hole = (hole + 1) & mask;
+  buckets_[hole] = 0;
+  for (std::size_t at = (hole + 1) & mask; buckets_[at]; at = (at + 1) & mask) {
+    if (((at - home(buckets_[at])) & mask) < ((at - hole) & mask)) continue;  // its home is behind the hole
+    buckets_[hole] = std::exchange(buckets_[at], 0);
+    hole = at;
+  }
 }
 
 void Table::rehash() {

@@ -48,6 +48,7 @@ class Table {
 
   std::uint64_t hash(const std::uint64_t* key) const;
   void insert(std::uint32_t number);
+  void erase(std::uint32_t number);
   void rehash();
   void forget();
   const TableEntry* scan(const std::uint64_t* key) const;

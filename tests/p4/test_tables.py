@@ -46,6 +46,20 @@ def test_exact_entries_match_all_fields() -> None:
     assert [port_of(switch, 1, 2), port_of(switch, 1, 3), port_of(switch, 2, 1)] == [7, 500, 500]
 
 
+@given(st.lists(st.integers(0, 95), max_size=200))
+def test_exact_entries_that_come_and_go_are_found_exactly_while_they_are_there(keys: list[int]) -> None:
+    switch = matching(("exact",))
+    assert switch.runs_natively
+    entries, there = switch.program.tables["t"], set[int]()
+    for key in keys:  # in, and when it comes again, out
+        if key in there:
+            entries.delete((Match(key),), 0)
+        else:
+            entries.insert((Match(key),), 0, "send", (key + 1,))
+        there ^= {key}
+    assert [port_of(switch, key) for key in range(96)] == [key + 1 if key in there else 500 for key in range(96)]
+
+
 def test_the_longest_prefix_wins_whatever_the_order() -> None:
     switch = matching(("lpm",))
     for length, port in ((4, 4), (0, 9), (8, 8), (6, 6)):

@@ -587,7 +587,8 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
 def _made_as(group: weakref.ref[FaninProcessGroup]) -> str:
     """The backends of a group by device, as torch was told."""
-    return str(dist.distributed_c10d._world.pg_backend_config.get(group(), "fanin"))
+    held = group()
+    return "fanin" if held is None else str(dist.distributed_c10d._world.pg_backend_config.get(held, "fanin"))
 
 
 def _abandon(resources: GroupResources) -> None:
