@@ -14,7 +14,8 @@ namespace fanin {
 // receipts, which others may overtake: what has left by the time a receipt is read is not lost.
 //
 // A round with bare results makes two groups by turns, and receipts come between results: trains are as long as they can be
-// only because a datagram goes to the end of the latest group that it fits into, past groups for others.
+// only because a datagram goes to the end of the latest group that it fits into, past groups for others. Receipts go out
+// with the last train of what they follow: they are shorter, so the first of them is the end of that train.
 class SwitchFlow::Outbox final : public SwitchSink {
  public:
   explicit Outbox(SwitchFlow& flow) : flow_(flow) {}
@@ -40,7 +41,10 @@ class SwitchFlow::Outbox final : public SwitchSink {
     }
     datagrams_.resize(items_.size());
     for (const Item& item : items_) datagrams_[groups_[item.group].end++] = item.datagram;
-    for (const Group& group : groups_) flush(group);
+    for (std::size_t number = 0; number < groups_.size(); ++number)
+      if (groups_[number].receipts) groups_[number].follows = followed_by(number);
+    for (std::size_t number = 0; number < groups_.size(); ++number)
+      if (!groups_[number].sent) flush(number);
     groups_.clear();
     items_.clear();
     destinations_.clear();
@@ -49,6 +53,7 @@ class SwitchFlow::Outbox final : public SwitchSink {
 
  private:
   static constexpr std::size_t LOOKED_AT = 8;  // groups, the latest ones
+  static constexpr std::size_t NONE = SIZE_MAX;
 
   struct Group {
     std::uint16_t job;  // as the datagrams have it
@@ -57,8 +62,10 @@ class SwitchFlow::Outbox final : public SwitchSink {
     std::size_t first_destination;
     std::size_t destinations;
     std::size_t datagrams;
-    std::size_t first_datagram;  // these two while they are sent
-    std::size_t end;
+    std::size_t first_datagram = 0;  // these while they are sent
+    std::size_t end = 0;
+    std::size_t follows = NONE;  // of receipts: the group with whose last train they go
+    bool sent = false;           // with that
   };
 
   struct Item {
@@ -81,9 +88,7 @@ class SwitchFlow::Outbox final : public SwitchSink {
                        .marks = marks,
                        .first_destination = destinations_.size(),
                        .destinations = destinations.size(),
-                       .datagrams = 0,
-                       .first_datagram = 0,
-                       .end = 0});
+                       .datagrams = 0});
     destinations_.insert(destinations_.end(), destinations.begin(), destinations.end());
     return groups_.size() - 1;
   }
@@ -93,37 +98,71 @@ class SwitchFlow::Outbox final : public SwitchSink {
            std::equal(destinations.begin(), destinations.end(), destinations_.begin() + group.first_destination);
   }
 
+  std::span<Address> destinations_of(const Group& group) {
+    return std::span(destinations_).subspan(group.first_destination, group.destinations);
+  }
+  std::span<iovec> datagrams_of(const Group& group) {
+    return std::span(datagrams_).subspan(group.first_datagram, group.datagrams);
+  }
+
+  // The last group before those receipts with their destination.
+  std::size_t followed_by(std::size_t receipts) {
+    const Address number = destinations_[groups_[receipts].first_destination];
+    for (std::size_t before = receipts; before-- > 0;) {
+      const Group& group = groups_[before];
+      if ((group.marks & groups_[receipts].marks) == 0) continue;
+      if (std::ranges::find(destinations_of(group), number) == destinations_of(group).end()) continue;
+      return group.receipts || group.job != groups_[receipts].job ? NONE : before;
+    }
+    return NONE;
+  }
+
   // A train to everybody, then the next one: nobody waits for another's whole backlog.
-  void flush(const Group& group) {
+  void flush(std::size_t number) {
+    const Group& group = groups_[number];
     std::size_t first = group.first_datagram;
-    const std::size_t end = group.end;
-    while (first < end) {
+    while (first < group.end) {
       std::size_t next = first;
       std::size_t bytes = 0;
-      while (next < end && next - first < TRAIN_PACKETS) {
+      while (next < group.end && next - first < TRAIN_PACKETS) {
         bytes += datagrams_[next].iov_len;
         if (bytes > TRAIN_BYTES && next > first) break;
         ++next;
       }
-      carry(group.job, std::span(destinations_).subspan(group.first_destination, group.destinations),
-            std::span(datagrams_).subspan(first, next - first));
+      carry(number, std::span(datagrams_).subspan(first, next - first), next == group.end);
       first = next;
     }
   }
 
   // To each by the first bypass that takes it there, otherwise by the base carrier.
-  void carry(std::uint16_t job, std::span<Address> to, std::span<iovec> train) {
+  void carry(std::size_t number, std::span<iovec> train, bool last) {
+    const std::uint16_t job = groups_[number].job;
+    std::span<Address> to = destinations_of(groups_[number]);
     for (const auto& bypass : flow_.bypasses_) {
       to = to.subspan(bypass->carry(job, to, train));
       if (to.empty()) return;
     }
-    flow_.base_->carry(job, to, train);
+    for (std::size_t after = number + 1; last && after < groups_.size(); ++after) {
+      Group& receipts = groups_[after];
+      if (receipts.follows != number) continue;
+      const auto found = std::ranges::find(to, destinations_[receipts.first_destination]);
+      if (found == to.end()) continue;  // a bypass has taken it there
+      std::iter_swap(found, to.begin());
+      with_receipts_.assign(train.begin(), train.end());
+      const std::span<iovec> behind = datagrams_of(receipts);
+      with_receipts_.insert(with_receipts_.end(), behind.begin(), behind.end());
+      flow_.base_->carry(job, to.first(1), with_receipts_);
+      receipts.sent = true;
+      to = to.subspan(1);
+    }
+    if (!to.empty()) flow_.base_->carry(job, to, train);
   }
 
   SwitchFlow& flow_;
   std::vector<Group> groups_;
   std::vector<Item> items_;
   std::vector<iovec> datagrams_;  // of the groups, one after another
+  std::vector<iovec> with_receipts_;
   std::vector<Address> destinations_;
   std::vector<std::pair<Address, std::uint16_t>> welcomed_;
 };
@@ -145,7 +184,10 @@ class SwitchFlow::Intake final : public Inbox {
 
   void skip(std::span<const Arrival> batch) override { count(batch); }
 
+  // What descriptors bring waits for a train, or until all that are ready have been read: a round often closes with what
+  // another socket has.
   void respond() override {
+    if (!takes_turns_ && flow_.machine_.pending_bytes() < RESPOND_AFTER_BYTES) return;
     flow_.send(monotonic_now());
     if (takes_turns_ && flow_.bypass_turn_ >= BYPASS_TURN) flow_.look_at_descriptors();
   }

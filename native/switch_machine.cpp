@@ -250,6 +250,8 @@ void SwitchMachine::datagrams_to_send(double now, SwitchSink& sink) {
   state_->queue.hand_out(sink);
 }
 
+std::size_t SwitchMachine::pending_bytes() const { return state_->queue.bytes(); }
+
 std::optional<double> SwitchMachine::next_timer() const {
   double first = std::numeric_limits<double>::infinity();
   for (const auto& job : state_->jobs) {

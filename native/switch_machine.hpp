@@ -88,6 +88,7 @@ class SwitchMachine {
   void receive_datagrams(std::span<const Arrival> datagrams, double now);
   // Hands out, in order, all that is to be sent. The spans stay valid until the machine is next called.
   void datagrams_to_send(double now, SwitchSink& sink);
+  std::size_t pending_bytes() const;  // of what there is to send, each datagram once
   // When handle_timer must be called at the latest.
   std::optional<double> next_timer() const;
   void handle_timer(double now);

@@ -26,6 +26,8 @@ class SwitchQueue {
     return items_.size() < SWITCH_QUEUE_DATAGRAMS && bytes_ + bytes <= SWITCH_QUEUE_BYTES;
   }
 
+  std::size_t bytes() const { return bytes_; }
+
   // The bytes stay where they are. `mark` is set to the datagram's place in the queue, from 1, until it has been handed out (then
   // to 0); whoever is about to change the bytes calls copy_out first if the mark is not 0. Unless `key` is null, they get its
   // keyed tag before they are handed out: it lasts until then, or make_tags is called.

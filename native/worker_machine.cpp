@@ -249,13 +249,16 @@ void WorkerMachine::State::send(double now, WorkerSink& sink) {
   const double round_trip_s = congestion_.paced_round_trip(recovery_.timer.smoothed_s);
   std::optional<std::uint32_t> slot;
   while ((slot = stream_.next()) && sendable(*slot)) {
-    if (!recovery_.was_sent(*slot) && !congestion_.may_send(round_trip_s, now)) {
+    const bool first = !recovery_.was_sent(*slot);
+    // A pass is next to nothing; what comes for it comes at the pace of whoever contributes.
+    const bool paced = !(first && stream_.operation(*slot).passes(stream_.current(*slot)));
+    if (first && paced && !congestion_.may_send(round_trip_s, now)) {
       ++counters_.paced;
       break;
     }
     if (!send_contribution(sink, *slot)) return;
     stream_.take();
-    congestion_.sent(round_trip_s, now);
+    if (paced) congestion_.sent(round_trip_s, now);
     // Departed peers are given their grace from here: before, nothing was waited for, however long that was.
     if (recovery_.idle()) moved_at_ = now;
     if (!recovery_.sent(*slot, now)) ++counters_.retransmissions;

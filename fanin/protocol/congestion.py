@@ -42,6 +42,10 @@ Rules of this file
   them the pace would fade to what the path is without queues, in bursts that overflow short ones.)
   Round trips below MIN_PACED_ROUND_TRIP_S are not paced: no timer is that fine, and no queue that is worth it that
   short.
+  Passes are not paced: they are next to nothing, and what comes for them comes at the pace of whoever contributes, to
+  whom all of them are needed. (Paced, they went out in bursts of a third of a train where four shards share a link of
+  1 Gbit/s, each of them a timer, and results came back in as many: an all_gather took 328 ms of processor time instead
+  of 260.)
 """
 
 from __future__ import annotations

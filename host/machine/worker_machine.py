@@ -240,15 +240,19 @@ class WorkerMachine:
             round_trip_s = self._congestion.paced_round_trip(self._recovery.timer.smoothed_s)
             slot = self._stream.next()
             assert slot is not None
-            # Repetitions are not paced: peers wait for them, and they replace packets that have left the path.
-            if not self._recovery.was_sent(slot) and not self._congestion.may_send(round_trip_s, now):
+            # Repetitions are not paced: peers wait for them, and they replace packets that have left the path. Nor are
+            # passes, which are next to nothing; what comes for them comes at the pace of whoever contributes.
+            item = self._stream.current(slot)
+            first = not self._recovery.was_sent(slot)
+            paced = not (first and self._stream.operation(item).passes(item))
+            if first and paced and not self._congestion.may_send(round_trip_s, now):
                 self._counters["paced"] += 1
                 break
-            item = self._stream.take()
-            assert item is not None
+            self._stream.take()
             contribution = self._contribution(item)
             datagrams.append(Capable(contribution) if self._capable else contribution)
-            self._congestion.sent(round_trip_s, now)
+            if paced:
+                self._congestion.sent(round_trip_s, now)
             if self._recovery.idle:  # waiting begins here: the pause before it counts against no departed peer
                 self._moved_at = now
             if not self._recovery.sent(item % self._spec.slots, now):
