@@ -51,15 +51,17 @@ bool tag_holds(const SipKey& key, std::span<const std::uint8_t> datagram, Direct
 struct ComputedTag {
   const SipKey* key = nullptr;
   std::uint32_t tag = 0;
+  bool needless = false;  // by the way that the datagram has come (Arrival::here)
 
   bool holds(const SipKey& wanted, std::span<const std::uint8_t> datagram, Direction direction) const {
+    if (needless) return true;
     if (key != &wanted) return tag_holds(wanted, datagram, direction);
     return load_be32(datagram.data() + OFFSET_CHECKSUM) == tag;
   }
 };
 
 // Calls `take(item, ComputedTag)` for each of what came in, in order. `key_of(item)` says under which key its tag is expected;
-// null: that is not known beforehand, or there is none.
+// null: that is not known beforehand, or there is none. Of what needs none nothing is computed.
 template <typename Item, typename KeyOf, typename Take>
 void for_each_tagged(std::span<const Item> items, Direction direction, KeyOf key_of, Take take) {
   for (std::size_t first = 0; first < items.size(); first += TAGS_TOGETHER) {
@@ -69,7 +71,8 @@ void for_each_tagged(std::span<const Item> items, Direction direction, KeyOf key
     std::array<std::uint32_t, TAGS_TOGETHER> tags;
     std::size_t count = 0;
     for (std::size_t i = 0; i < group.size(); ++i)
-      if ((computed[i].key = key_of(group[i])) != nullptr) asked[count++] = {computed[i].key, group[i].bytes, direction};
+      if (!(computed[i].needless = group[i].here) && (computed[i].key = key_of(group[i])) != nullptr)
+        asked[count++] = {computed[i].key, group[i].bytes, direction};
     packet_tags(std::span(asked).first(count), tags.data());
     for (std::size_t i = group.size(); i-- > 0;)
       if (computed[i].key != nullptr) computed[i].tag = tags[--count];

@@ -49,7 +49,7 @@ class Batch {
     while (count < std::min(limit, arrivals_.size()) && bytes < RESPOND_AFTER_BYTES) {
       const std::span<const std::uint8_t> datagram = ring.next(mask);
       if (datagram.empty()) break;
-      arrivals_[count++] = {datagram, source};
+      arrivals_[count++] = {.bytes = datagram, .source = source, .here = true};
       bytes += datagram.size();
     }
     return std::span(arrivals_).first(count);

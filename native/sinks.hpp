@@ -15,6 +15,7 @@ struct Arrival {
   std::span<const std::uint8_t> bytes;
   Address source;
   bool marked = false;  // it has met congestion (fanin/protocol/ecn.py)
+  bool here = false;    // it came through memory of this user's processes alone, where it needs no keyed tag
 };
 
 // The switch sends the same bytes to many. They stay valid until the machine is next called.
@@ -36,7 +37,7 @@ class WorkerSink {
   virtual std::span<std::uint8_t> reserve_sole(std::uint32_t, std::uint32_t, std::size_t bytes) { return reserve(bytes); }
   // The datagram of `bytes` is complete in the span last reserved.
   virtual void commit(std::size_t bytes) = 0;
-  // Whether that is but for its keyed tag: who sends it has a train tagged at once (WorkerMachine::tag).
+  // Whether that is but for its keyed tag: who sends it has a train tagged at once (WorkerMachine::tag), or it needs none.
   virtual bool tags_later() const { return false; }
 
  protected:

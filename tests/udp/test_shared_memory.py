@@ -66,6 +66,17 @@ def test_workers_here_and_elsewhere_share_a_job_each_by_the_way_that_there_is() 
     assert elsewhere["shared_memory_in"] == 0
 
 
+def test_what_comes_through_shared_memory_needs_no_tag_and_what_goes_by_udp_has_one() -> None:
+    spec = replace(spec_of(3), data_key=bytes(range(16)))
+    with cluster(spec, shared=[None, [], None]) as job:
+        results = add_up(job, 20_000)
+        assert len({array.tobytes() for array in results}) == 1
+        counters = [engine.counters() for engine in job.engines]
+        assert job.server.job_counters(spec.job)["dropped_tag"] == 0
+        assert job.server.counters()["shared_memory_in"] > 0
+    assert [each["dropped_tag"] for each in counters] == [0, 0, 0]
+
+
 @pytest.mark.parametrize("max_staleness", [0, 1])
 def test_a_result_is_read_where_it_was_added_up_unless_a_late_worker_might_find_another_there(
     max_staleness: int,

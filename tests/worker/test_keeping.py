@@ -287,3 +287,14 @@ def test_a_tree_moves_and_keeps_as_one_switch_does(kind: str, link: Link | None)
     tree.run_until(lambda: not any(each.outstanding() for each in tree.workers))
     for worker, array in enumerate(parts):
         assert array[30 * worker : 30 * worker + 30].tobytes() == total[30 * worker : 30 * worker + 30].tobytes()
+
+
+@pytest.mark.parametrize(("kind", "switch"), KINDS)
+def test_passes_are_not_paced_and_what_they_wait_for_is(kind: str, switch: str) -> None:
+    """A broadcast over a path of 4 ms: its owner's packets go out in bursts, the others' passes whenever they may."""
+    spec = job(workers=3, slots=32, words_per_packet=64)
+    cluster = Cluster.joined(kind, spec=spec, switch=switch, link=Link(delay_s=2e-3, bytes_per_s=12.5e6))
+    broadcast(3, 0, 64 * 4 * 300).run(cluster)
+    owner, *others = (worker.counters()["paced"] for worker in cluster.workers)
+    assert owner > 0
+    assert others == [0, 0]
