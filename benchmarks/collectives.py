@@ -22,6 +22,7 @@ from rich.filesize import decimal
 from fanin import files
 from fanin.benchmarks.ideal import tensor_bytes
 from fanin.benchmarks.linked_job import linked_job, slowest
+from fanin.benchmarks.processor import busy_in_words
 from fanin.benchmarks.rivals import Rival
 from fanin.emulation.announced import announced, reports_of
 from fanin.emulation.figures import FigureTable
@@ -178,10 +179,11 @@ def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
             f"{row.fastest_s * 1e3:.4g}",
             f"{row.to_gloo:.2f}",
             "" if row.ideal_s is None else f"{row.ideal_s / row.median_s:.2f}",
-            "" if row.processor is None else f"{row.processor:.0%}",
+            busy_in_words(row.processor),
         )
     table.caption = (
         f"{plan.samples} samples each, interleaved, each call after a barrier; of ideal: what the busiest link alone "
-        "needs, headers and all, by the time; all_gather with narrow lanes: weights in 8 bits, encoding included"
+        "needs, headers and all, by the time; all_gather with narrow lanes: weights in 8 bits, encoding included; "
+        "processors: how busy this machine's were (*: they, not the links, set the time)"
     )
     return table

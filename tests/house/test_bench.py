@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -10,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from fanin.benchmarks.codecs import Plan as CodecsPlan
 from fanin.benchmarks.codecs import split
-from fanin.benchmarks.collectives import COLLECTIVES, copies
+from fanin.benchmarks.collectives import COLLECTIVES, copies, table_of
+from fanin.benchmarks.collectives import Plan as CollectivesPlan
+from fanin.benchmarks.collectives import Row as CollectivesRow
 from fanin.benchmarks.rivals import Rival
 from fanin.benchmarks.thc import PAPER, Thc
-from fanin.emulation.network.switch_place import SwitchPlace
+from fanin.emulation.network.switch_place import OWN, SwitchPlace
 from fanin.errors import ConfigurationError
 
 pytestmark = pytest.mark.processes
@@ -152,6 +156,22 @@ def test_collectives_have_a_time_and_an_error_for_every_rival(tmp_path: Path) ->
 )
 def test_the_ideal_counts_what_the_busiest_link_carries(place: str, collective: str, tensors: float) -> None:
     assert copies(SwitchPlace.parse(place), collective, 4) == tensors
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.97, "97%*"), (0.62, "62%"), (None, "")])
+def test_rows_that_processors_bound_are_marked(share: float | None, told: str) -> None:
+    plan = CollectivesPlan(
+        workers=2, link=None, switch_at=OWN, collectives=("reduce",), sizes=(64,), lanes=(32,), samples=1
+    )
+    row = CollectivesRow(
+        collective="reduce", bytes=64, rival="gloo", workers=2, rate_bit_s=None, switch_at="own",
+        median_s=1.0, fastest_s=1.0, to_gloo=1.0, ideal_s=None, max_error=0.0, processor=share,
+    )  # fmt: skip
+    console = Console(width=120, file=io.StringIO())
+    with console.capture() as shown:
+        console.print(table_of(plan, [row]))
+    line = next(line for line in shown.get().splitlines() if line.startswith("reduce"))
+    assert line.split()[-1] == (told or "1.00")
 
 
 @pytest.mark.parametrize("label", ["fanin-32", "fanin-4", "fanin-32-0.5", "gloo", "mpi-tcp", "mpi-shm"])
