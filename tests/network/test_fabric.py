@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from fanin.emulation.network import ownership
+from fanin.emulation.network import commands, ownership
 from fanin.emulation.network.cross_traffic import CrossTraffic
-from fanin.emulation.network.fabric import Fabric
+from fanin.emulation.network.fabric import BRIDGE_FILTERS, Fabric
 from fanin.emulation.network.namespaces import inside
 from fanin.emulation.network.switch_place import SwitchPlace
 from fanin.emulation.network.topology import Link, Topology
@@ -61,6 +61,14 @@ def test_datagrams_cross_a_link_and_are_metered_with_their_headers() -> None:
         meters.close()
     assert samples["worker 0"].up_bytes >= 20 * (1000 + 42)
     assert samples["worker 1"].up_bytes < 1000
+
+
+def test_frames_do_not_go_through_the_packet_filter_of_the_machine() -> None:
+    with Fabric(Topology(workers=2, racks=2)) as fabric:
+        for rack in (None, 0, 1):
+            asked = ["sysctl", "-en", *BRIDGE_FILTERS]  # says nothing where br_netfilter is not loaded
+            found = commands.run(commands.in_namespace(fabric.switch_namespace(rack), asked)).split()
+            assert set(found) <= {"0"}
 
 
 def test_a_wire_delivers_what_its_dice_let_through() -> None:
@@ -135,7 +143,7 @@ def test_nothing_is_left_of_a_fabric_and_nothing_else_is_touched() -> None:
 
 HOLDER = """
 import sys, time
-from fanin.emulation.network.fabric import Fabric
+from fanin.emulation.network.fabric import BRIDGE_FILTERS, Fabric
 from fanin.emulation.network.topology import Topology
 with Fabric(Topology(workers=1)) as fabric:
     print(fabric.name, flush=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -219,6 +221,174 @@ def check_weights_without_a_mean_are_an_error_on_every_rank(rank: int, size: int
     layer.register_comm_hook(unlike, codec_hook)
     with pytest.raises(CollectiveMismatchError):
         layer(torch.ones(1, 64)).sum().backward()
+
+
+class Branches(nn.Module):
+    """Two branches, of which a step uses one: `branch` says which."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.left, self.right, self.head = nn.Linear(WIDTH, 32), nn.Linear(WIDTH, 32), nn.Linear(32, 4)
+        self.branch = 0
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Logits."""
+        logits: torch.Tensor = self.head(torch.tanh((self.left, self.right)[self.branch](inputs)))
+        return logits
+
+
+Wrap = Callable[..., DistributedDataParallel]
+
+
+def backward(model: Callable[[torch.Tensor], torch.Tensor], rank: int, step: int) -> None:
+    """Of one batch."""
+    inputs, targets = batch(rank, step)
+    nn.functional.cross_entropy(model(inputs), targets).backward()
+
+
+def stepwise(models: Sequence[nn.Module], steps: int, gradients: Callable[[int], None]) -> None:
+    """SGD after what `gradients` does in each step."""
+    own = [each for model in models for each in model.parameters() if each.requires_grad]
+    optimizer = torch.optim.SGD(own, lr=0.2)
+    for step in range(steps):
+        optimizer.zero_grad(set_to_none=False)
+        gradients(step)
+        nn.utils.clip_grad_norm_(own, 1.0)
+        optimizer.step()
+
+
+def accumulated(wrap: Wrap, rank: int) -> list[nn.Module]:
+    """Two of three micro-batches in no_sync, on gradients that are views of buckets."""
+    model = wrap(make_model(), gradient_as_bucket_view=True)
+
+    def gradients(step: int) -> None:
+        with model.no_sync():
+            backward(model, rank, 10 * step)
+            backward(model, rank, 10 * step + 1)
+        backward(model, rank, 10 * step + 2)
+
+    stepwise([model], 4, gradients)
+    return [model]
+
+
+def branching(wrap: Wrap, rank: int) -> list[nn.Module]:
+    """Ranks that use other branches than their neighbours, then all of them the same."""
+    model = wrap(Branches(), find_unused_parameters=True)
+
+    def gradients(step: int) -> None:
+        model.module.branch = (rank + step) % 2 if step < 3 else step % 2
+        backward(model, rank, step)
+
+    stepwise([model], 6, gradients)
+    return [model]
+
+
+def static(wrap: Wrap, rank: int) -> list[nn.Module]:
+    """A graph that is declared static, of which a part is never used."""
+    model = wrap(Branches(), static_graph=True)
+    stepwise([model], 4, lambda step: backward(model, rank, step))
+    return [model]
+
+
+def thawed(wrap: Wrap, rank: int) -> list[nn.Module]:
+    """A layer that is frozen for three steps, and wrapped again with the same state when it is not."""
+    layers = make_model()
+    for frozen in (True, False):
+        layers[0].requires_grad_(not frozen)
+        model = wrap(layers)
+        stepwise([model], 3, lambda step: backward(model, rank, step + 3 * (not frozen)))  # noqa: B023
+    return [model]
+
+
+def frozen_later(wrap: Wrap, rank: int) -> list[nn.Module]:
+    """A layer that stops being trained under DDP, which goes on with what it had."""
+    model = wrap(make_model(), find_unused_parameters=True)
+    stepwise([model], 3, lambda step: backward(model, rank, step))
+    model.module[0].requires_grad_(False)
+    stepwise([model], 3, lambda step: backward(model, rank, step + 3))
+    return [model]
+
+
+def twice(wrap: Wrap, rank: int) -> list[nn.Module]:
+    """Two backward passes for one step of the optimizer."""
+    model = wrap(make_model())
+
+    def gradients(step: int) -> None:
+        backward(model, rank, 2 * step)
+        backward(model, rank, 2 * step + 1)
+
+    stepwise([model], 3, gradients)
+    return [model]
+
+
+def two_at_once(wrap: Wrap, rank: int) -> list[nn.Module]:
+    """One backward pass through two models, each with buckets of its own."""
+    models = [wrap(make_model(seed)) for seed in (1, 2)]
+
+    def gradients(step: int) -> None:
+        inputs, targets = batch(rank, step)
+        sum(nn.functional.cross_entropy(model(inputs), targets) for model in models).backward()  # type: ignore[union-attr]
+
+    stepwise(models, 4, gradients)
+    return list(models)
+
+
+def compiled(wrap: Wrap, rank: int) -> list[nn.Module]:
+    """torch.compile outside of DDP, which splits the graph at DDP's buckets."""
+    model = wrap(make_model(), bucket_cap_mb=25)
+    outer = torch.compile(model, backend="eager")
+    stepwise([model], 3, lambda step: backward(outer, rank, step))
+    return [model]
+
+
+PROGRAMS = (accumulated, branching, static, thawed, frozen_later, twice, two_at_once, compiled)
+
+
+def check_whatever_ddp_can_do_it_does_through_a_codec(rank: int, size: int) -> None:
+    """Lanes of 32 bits end where DDP without a hook does; codecs of two stages and fewer bits near it, all alike."""
+
+    def ended(program: Callable[[Wrap, int], list[nn.Module]], codec: str | None) -> torch.Tensor:
+        states: dict[int, CodecState] = {}
+
+        def wrap(module: nn.Module, **given: Any) -> DistributedDataParallel:
+            model = DistributedDataParallel(module, **{"bucket_cap_mb": 0.01, **given})
+            if codec is not None:
+                state = states.setdefault(id(module), CodecState(codec, model=module))
+                model.register_comm_hook(state, codec_hook)
+            return model
+
+        found = torch.cat([parameters_of(each) for each in program(wrap, rank)])
+        identical(found)
+        return found
+
+    for program in PROGRAMS:
+        plain = ended(program, None)
+        for codec, most in (("lanes:32", 1e-6), ("low_rank:32", 0.1), ("by_layer:8/8", 0.01), ("adaptive:4/8", 0.1)):
+            apart = float((ended(program, codec) - plain).norm() / plain.norm())
+            assert apart < most, (program.__name__, codec, apart)
+
+
+def check_ranks_that_have_run_out_of_inputs_weigh_nothing(rank: int, size: int) -> None:
+    """DDP's join divides by the ranks that have inputs only where there is no hook: weights say it to a hook."""
+    ended = []
+    for codec in (None, "lanes:32", "low_rank:32:rank=64"):
+        model = DistributedDataParallel(make_model())
+        state = None if codec is None else CodecState(codec, weighted=True)
+        if state is not None:
+            model.register_comm_hook(state, codec_hook)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+        with model.join(divide_by_initial_world_size=False):
+            for step in range(2 + rank):
+                optimizer.zero_grad()
+                backward(model, rank, step)
+                optimizer.step()
+            if state is not None:
+                state.weight = 0.0
+        identical(parameters_of(model))
+        ended.append(parameters_of(model))
+    for each in ended[1:]:
+        assert float((each - ended[0]).abs().max()) < 1e-5
 
 
 def check_layers_that_change_shape_start_anew(rank: int, size: int) -> None:

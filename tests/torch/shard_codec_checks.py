@@ -494,3 +494,16 @@ def check_ranks_with_unlike_codecs_are_told(rank: int, size: int) -> None:
     for make in makers:
         with pytest.raises(CollectiveMismatchError, match="another rank something else"):
             make()
+
+
+def check_a_rank_that_differs_is_told_to_ranks_that_share_no_group_with_it(rank: int, size: int) -> None:
+    """Of 2 x 2 ranks, rank 0 and rank 3 have neither shards nor replicas in common: else it would train, and wait."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
+    with pytest.raises(CollectiveMismatchError, match="another rank something else"):
+        shard_codecs(sharded(mesh), weights=f"shifted:8:seed={int(rank == 3)}")
+    with pytest.MonkeyPatch.context() as patched:
+        if rank == 3:
+            patched.setattr(ShardCodecs, "_lacks_accumulators", staticmethod(lambda group: True))
+        with pytest.raises(ConfigurationError, match="packed lanes only"):
+            shard_codecs(sharded(mesh))
+    train(sharded(mesh), steps=1)

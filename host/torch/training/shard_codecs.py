@@ -165,18 +165,42 @@ class ShardCodecs:
             group.module.set_custom_reduce_scatter(reduce)
 
     def _agree(self) -> None:
-        """CollectiveMismatchError where another rank has other codecs, or another model."""
+        """CollectiveMismatchError, on every rank, where one has other codecs or another model."""
         shapes = [(group.name, group.shapes) for group in self._groups]
         text = f"gradients={self.gradients} and weights={self.weights}{' (kept)' if self._keep_codes else ''}"
         own = zlib.crc32(f"{text} {shapes}".encode())
+        if self._largest(own, -own) != (own, -own):
+            raise CollectiveMismatchError(
+                f"rank {dist.get_rank()} has {text} for a model of {len(shapes)} parameter groups, and another "
+                "rank something else. Remedy: the same codecs, seed and model on every rank"
+            )
+
+    def _check_lanes(self, lanes: Lanes) -> None:
+        """ConfigurationError, on every rank, where a switch cannot add these lanes for all ranks of a group."""
+        groups = self._fanin_groups()
+        for group in groups:
+            levels(lanes.bits, group.size())
+        if lanes.bits not in WIDE_SUMS:
+            return
+        lacking = [each.describe() for each in groups if self._lacks_accumulators(each)]
+        if self._largest(int(bool(lacking))) != (0,):
+            raise ConfigurationError(
+                f"gradients = {str(lanes)!r}: the switch of this job adds packed lanes only "
+                f"({lacking[0] if lacking else 'of a group that other ranks are in'}): it is a pipeline, or its memory "
+                "is held by other groups and jobs (fanin stats). Remedy: destroy groups that are no longer used, a "
+                "software switch with more memory, or gradients='16'"
+            )
+
+    @staticmethod
+    def _lacks_accumulators(group: FaninProcessGroup) -> bool:
+        return group.session is not None and not group.session.spec.accumulators
+
+    def _largest(self, *values: int) -> tuple[int, ...]:
+        """Over all ranks of the model: shards, then what they found over replicas, so that all raise if one does."""
+        found = torch.tensor(values)
         for each in self._fanin_groups():
-            bounds = torch.tensor([own, -own])
-            each.all_reduce_lanes(bounds, lanes=EXACT, operator=dist.ReduceOp.MAX).wait()
-            if int(bounds[0]) != own or int(bounds[1]) != -own:
-                raise CollectiveMismatchError(
-                    f"rank {dist.get_rank()} has {text} for a model of {len(shapes)} parameter groups, and another "
-                    "rank something else. Remedy: the same codecs, seed and model on every rank"
-                )
+            each.all_reduce_lanes(found, lanes=EXACT, operator=dist.ReduceOp.MAX).wait()
+        return tuple(found.tolist())
 
     def _parts(self) -> Iterator[tuple[ShardGroup, ShardGather, ShardReduce]]:
         return zip(self._groups, self._gathers, self._reduces, strict=True)
@@ -221,14 +245,7 @@ def shard_codecs(
     made = ShardCodecs(groups, lanes, None if weights is None else make_weights(str(weights)), keep_codes)
     made._agree()
     if lanes is not None:
-        for group in made._fanin_groups():
-            levels(lanes.bits, group.size())
-            if lanes.bits in WIDE_SUMS and group.session is not None and not group.session.spec.accumulators:
-                raise ConfigurationError(
-                    f"gradients = {gradients!r}: the switch of this job adds packed lanes only ({group.describe()}): "
-                    "it is a pipeline, or its memory is held by other groups and jobs (fanin stats). Remedy: destroy "
-                    "groups that are no longer used, a software switch with more memory, or gradients='16'"
-                )
+        made._check_lanes(lanes)
     made._attach()
     return made
 
