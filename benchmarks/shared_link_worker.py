@@ -60,9 +60,9 @@ def serve(given: argparse.Namespace) -> dict[str, object]:
     specs = [spec_of(job, given.workers, given.mtu) for job in range(given.jobs)]
     memory = sum(spec.pool_bytes for spec in specs) + (8 << 20)
     server = native.SwitchServer(given.address, PORT, 1, memory)
-    server.start()
-    for spec in specs:
+    for spec in specs:  # before anybody can ask for one
         server.admit(spec)
+    server.start()
     left: set[int] = set()
     until = time.monotonic() + given.seconds + WAIT_S
     while len(left) < given.jobs and time.monotonic() < until:

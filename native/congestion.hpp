@@ -17,7 +17,7 @@ class Congestion {
   Congestion(std::uint32_t slots, std::size_t packet_bytes)
       : shares_(packet_bytes <= LONGEST_FRAME_BYTES),
         pool_(slots),
-        window_(shares_ ? std::min(initial(packet_bytes), pool_) : pool_),
+        window_(shares_ ? std::min(initial(packet_bytes, pool_), pool_) : pool_),
         threshold_(pool_) {}
 
   bool limited = false;  // more would have gone out, had the window or the pace allowed it
@@ -119,8 +119,9 @@ class Congestion {
  private:
   static constexpr double NEVER = std::numeric_limits<double>::infinity();
 
-  static double initial(std::size_t packet_bytes) {
-    return std::max(INITIAL_WINDOW, static_cast<double>(INITIAL_WINDOW_BYTES / packet_bytes));
+  static double initial(std::size_t packet_bytes, double pool) {
+    const double frames = std::max(INITIAL_WINDOW, static_cast<double>(INITIAL_WINDOW_BYTES / packet_bytes));
+    return frames > INITIAL_WINDOW ? frames : std::min(frames, std::max(FIRST_SHARE * pool, 2.0 * MIN_WINDOW));
   }
 
   // The round trip of the path without queues, as far as it is known.

@@ -89,6 +89,7 @@ inline constexpr std::uint32_t LINEAR_TIMEOUTS = 6;
 // fanin.protocol.pace
 inline constexpr double INITIAL_WINDOW = 10.0;
 inline constexpr std::size_t INITIAL_WINDOW_BYTES = 14600;
+inline constexpr double FIRST_SHARE = 0.16666666666666666;
 inline constexpr std::size_t LONGEST_FRAME_BYTES = 9216;
 inline constexpr double MIN_WINDOW = 2.0;
 inline constexpr double DECREASE = 0.7;

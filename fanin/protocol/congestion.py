@@ -12,7 +12,9 @@ Rules of this file
   window of its own: there is no link to share, the window is the pool, nothing is paced, and contributions carry no
   orders.
 * It starts with INITIAL_WINDOW (RFC 6928) or, if that is more, INITIAL_WINDOW_BYTES: ten small packets are no
-  load, and a short job would pay for the difference in round trips. It grows by one for every result up to a
+  load, and a short job would pay for the difference in round trips. But it starts with no more than FIRST_SHARE of the
+  pool where packets are as long as that: a job with many shards has a part of a pool for each, and the first windows to
+  all of them meet in one link, as those of all workers do in each shard's. It grows by one for every result up to a
   threshold (slow start), and then by GROWTH for every window of results (RFC 9438, section 4.3: with one, as RFC 5681
   has it for windows that are halved, workers took more than CUBIC flows beside them). It grows only where it was full
   (RFC 7661: what was not used is not validated), and neither while one in DOUBTS_PER_WINDOW is overdue nor for what was
@@ -56,6 +58,7 @@ from fanin.protocol.pace import (
     DECREASE,
     DECREASE_MARKED,
     DOUBTS_PER_WINDOW,
+    FIRST_SHARE,
     GROWTH,
     INITIAL_WINDOW,
     INITIAL_WINDOW_BYTES,
@@ -83,6 +86,8 @@ class Congestion:
         self.shares = packet_bytes <= LONGEST_FRAME_BYTES
         """Whether the path may have links that others use."""
         initial = max(INITIAL_WINDOW, float(INITIAL_WINDOW_BYTES // packet_bytes))
+        if initial == INITIAL_WINDOW:
+            initial = min(initial, max(FIRST_SHARE * self._pool, 2.0 * MIN_WINDOW))
         self.window = min(initial, self._pool) if self.shares else self._pool
         self._threshold = self._pool
         """Slow start up to here."""

@@ -6,6 +6,8 @@ INITIAL_WINDOW = 10.0
 """Packets (RFC 6928), or more where they are small: INITIAL_WINDOW_BYTES."""
 INITIAL_WINDOW_BYTES = 14_600
 """What small packets may come to before anything is known of the path: ten frames (RFC 6928, section 2)."""
+FIRST_SHARE = 1 / 6
+"""Of the pool, which goes out at once at most: to each of many shards goes a part of one pool, over one link."""
 LONGEST_FRAME_BYTES = 9216
 """Of jumbo frames, as switches count them; longer packets are loopback's, or messages over TCP."""
 MIN_WINDOW = 2.0

@@ -82,8 +82,9 @@ def test_where_nothing_is_lost_next_to_nothing_goes_again(hosts: int, bits_per_s
 
 @pytest.mark.parametrize("queue_kib", [64, 256])
 def test_short_queues_cost_what_they_lose(queue_kib: int) -> None:
+    """Cold: the first windows to all shards meet in every link."""
     cluster, of_ideal = reduce(8, 1e8, 360, 300, queue_kib << 10)
-    assert of_ideal > 0.6
+    assert of_ideal > 0.9
     assert cluster.total("retransmissions") < 1.5 * cluster.overflows + 8**2
 
 

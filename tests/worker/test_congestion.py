@@ -10,6 +10,7 @@ from fanin.protocol.pace import (
     BURST_PACKETS,
     DECREASE,
     DECREASE_MARKED,
+    FIRST_SHARE,
     GROWTH,
     INITIAL_WINDOW,
     INITIAL_WINDOW_BYTES,
@@ -41,7 +42,7 @@ def congested(slots: int = 100) -> Congestion:
 
 
 def test_a_window_that_is_used_doubles_per_round_trip_up_to_the_pool() -> None:
-    congestion = Congestion(35, PACKET_BYTES)
+    congestion = Congestion(65, PACKET_BYTES)
     assert congestion.window == INITIAL_WINDOW
     congestion.limited = True
     for order in range(10):
@@ -49,9 +50,16 @@ def test_a_window_that_is_used_doubles_per_round_trip_up_to_the_pool() -> None:
     assert congestion.window == 20
     for order in range(100):
         congestion.result(order, 100, 0)
-    assert congestion.window == 35
-    assert not congestion.has_room(35, 35)
-    assert congestion.has_room(34, 34)
+    assert congestion.window == 65
+    assert not congestion.has_room(65, 65)
+    assert congestion.has_room(64, 64)
+
+
+def test_a_flow_with_a_part_of_a_pool_starts_with_a_part_of_the_first_window() -> None:
+    """A job over many shards has one for each, and all of them begin at once, over one link."""
+    assert Congestion(45, PACKET_BYTES).window == 45 * FIRST_SHARE
+    assert Congestion(12, PACKET_BYTES).window == 2 * MIN_WINDOW
+    assert Congestion(3, PACKET_BYTES).window == 3
 
 
 def test_what_is_no_longer_in_flight_makes_room_but_no_more_than_half_a_window() -> None:
