@@ -14,8 +14,7 @@ from fanin.protocol.wire import Kind
 from fanin.switch.p4runtime.standalone import RunOptions, StandaloneSwitch
 from tests.p4.cables import NEEDS_ROOT, veth
 from tests.p4.remote import PORTS, RemoteDevice, RemoteMachine, VethWire
-from tests.support.bench import Bench, address
-from tests.switch.test_liveness import first_loss
+from tests.support.bench import Bench, address, first_loss
 
 
 @pytest.fixture

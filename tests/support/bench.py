@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from fanin.protocol.events import WorkerSilent
 from fanin.protocol.job import JobSpec
 from fanin.protocol.packet_tag import MemberKeys
 from fanin.protocol.wire import Flag, Kind, LaneField, Packet, Reason, datagram_bytes, parse
@@ -211,3 +212,14 @@ def reasons(sent: list[tuple[Packet, int]]) -> list[tuple[Reason, int]]:
     """The reason and the destination of every NOTICE; nothing else may be among them."""
     assert all(packet.kind is Kind.NOTICE for packet, _ in sent)
     return [(Reason(packet.contributors), destination) for packet, destination in sent]
+
+
+def first_loss(bench: Bench) -> float:
+    """When the next worker counts as lost, if nobody says anything any more; time then is there."""
+    while (at := bench.machine.next_timer()) is not None:
+        bench.now = at
+        bench.machine.handle_timer(at)
+        events = iter(bench.machine.next_event, None)
+        if any(isinstance(event, WorkerSilent) for event in events):
+            return at
+    raise AssertionError("nobody is watched")

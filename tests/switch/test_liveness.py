@@ -9,24 +9,13 @@ import pytest
 from fanin.protocol.events import WorkerSilent
 from fanin.protocol.job import SUSPICION_SETTLES_S, SUSPICION_TIMEOUT_S
 from fanin.protocol.wire import Flag, Kind, Reason
-from tests.support.bench import Bench, MachineType, address, make_spec, reasons
+from tests.support.bench import Bench, MachineType, address, first_loss, make_spec, reasons
 
 
 def fire(bench: Bench, now: float) -> list[tuple[Reason, int]]:
     bench.now = now
     bench.machine.handle_timer(now)
     return reasons(bench.sent())
-
-
-def first_loss(bench: Bench) -> float:
-    """When the next worker counts as lost, if nobody says anything any more; time then is there."""
-    while (at := bench.machine.next_timer()) is not None:
-        bench.now = at
-        bench.machine.handle_timer(at)
-        events = iter(bench.machine.next_event, None)
-        if any(isinstance(event, WorkerSilent) for event in events):
-            return at
-    raise AssertionError("nobody is watched")
 
 
 def test_nobody_registered_is_nobody_to_watch(machine_type: MachineType) -> None:
