@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+OLDEST = "2.8"
+"""Version of PyTorch that fanin's backend was tried with: pyproject.toml asks for it, too."""
+
 
 def register() -> None:
     """Make `init_process_group("fanin")` known. The backend itself is imported when a group is made.
@@ -26,6 +29,16 @@ def register() -> None:
 
 
 def _create(backend_options: Any, pg_options: Any) -> Any:
+    """Raises ConfigurationError for a PyTorch older than OLDEST."""
+    import torch
+
+    from fanin.errors import ConfigurationError
+
+    if torch.__version__ < OLDEST:
+        raise ConfigurationError(
+            f"fanin needs PyTorch {OLDEST} or newer, and this is {torch.__version__}. Remedy: "
+            f"pip install 'torch>={OLDEST}'"
+        )
     from fanin.host.torch.backend import create
 
     return create(backend_options, pg_options)

@@ -6,7 +6,6 @@ import dataclasses
 import os
 import types
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -88,7 +87,9 @@ def counters(group: c10d.ProcessGroup | None = None) -> dict[str, int | float]:
 
 def keep_dynamo_out() -> None:
     """Make torch.compile skip our code: after a graph break it would trace into it, and fail."""
-    skip = _skipping()
+    dynamo = torch._C._dynamo.eval_frame
+    action = dynamo._FrameAction.SKIP
+    strategy = dynamo._FrameExecStrategy(action, action)
     for module in (
         process_group,
         reduce_collectives,
@@ -105,17 +106,7 @@ def keep_dynamo_out() -> None:
             for item in vars(holder).values():
                 code = getattr(item.fget if isinstance(item, property) else item, "__code__", None)
                 if isinstance(code, types.CodeType):
-                    skip(code)
-
-
-def _skipping() -> Callable[[types.CodeType], None]:
-    """What makes torch.compile skip a code object. Its name has changed since PyTorch 2.6, and none is public."""
-    dynamo: Any = torch._C._dynamo.eval_frame
-    if not hasattr(dynamo, "set_code_exec_strategy"):
-        return dynamo.skip_code  # type: ignore[no-any-return]
-    action = dynamo._FrameAction.SKIP
-    strategy = dynamo._FrameExecStrategy(action, action)
-    return lambda code: dynamo.set_code_exec_strategy(code, strategy)
+                    dynamo.set_code_exec_strategy(code, strategy)
 
 
 keep_dynamo_out()

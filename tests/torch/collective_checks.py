@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import _make_nccl_premul_sum as premultiplied
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import _coalescing_manager
 from torch.distributed.tensor import DTensor
@@ -102,9 +103,9 @@ def check_all_reduce_averages_and_premultiplies(rank: int, size: int) -> None:
         averaged, scaled, by_tensor = (inputs[rank].clone() for _ in range(3))
         dist.all_reduce(averaged, dist.ReduceOp.AVG)
         close(averaged, total / size, tolerance)
-        dist.all_reduce(scaled, dist.ReduceOp.PREMUL_SUM(0.25))
+        dist.all_reduce(scaled, premultiplied(0.25))
         close(scaled, total / 4, tolerance)
-        dist.all_reduce(by_tensor, dist.ReduceOp.PREMUL_SUM(torch.tensor(3.0)))
+        dist.all_reduce(by_tensor, premultiplied(torch.tensor(3.0)))
         close(by_tensor, total * 3, tolerance)
         identical(averaged)
 
@@ -165,7 +166,7 @@ def check_logic_on_booleans(rank: int, size: int) -> None:
 
 
 def check_what_has_no_exact_route_is_refused_before_anything_is_sent(rank: int, size: int) -> None:
-    for dtype, op in ((torch.int32, dist.ReduceOp.PREMUL_SUM(2.0)), (torch.uint64, dist.ReduceOp.MAX)):
+    for dtype, op in ((torch.int32, premultiplied(2.0)), (torch.uint64, dist.ReduceOp.MAX)):
         with pytest.raises(UnsupportedError, match=r"docs/torch\.md"):
             dist.all_reduce(torch.zeros(3, dtype=dtype), op)
 
@@ -173,7 +174,7 @@ def check_what_has_no_exact_route_is_refused_before_anything_is_sent(rank: int, 
 def check_every_route_is_taken_without_error(rank: int, size: int) -> None:
     for op, dtype in ROUTES:
         tensor = torch.ones(7).to(dtype)
-        dist.all_reduce(tensor, dist.ReduceOp.PREMUL_SUM(1.0) if op == dist.ReduceOp.PREMUL_SUM else op)
+        dist.all_reduce(tensor, premultiplied(1.0) if op == dist.ReduceOp.PREMUL_SUM else op)
 
 
 def check_complex_numbers_sum_as_pairs(rank: int, size: int) -> None:
@@ -621,7 +622,7 @@ def check_subgroups_are_jobs_of_their_own(rank: int, size: int) -> None:
     dist.all_reduce(tensor, group=mine)
     assert float(tensor[0]) == sum(range(rank % 2, size, 2))
     dist.all_reduce(tensor.zero_().add_(1))
-    dist.all_reduce(tensor, dist.ReduceOp.PREMUL_SUM(2.0), group=alone[rank])
+    dist.all_reduce(tensor, premultiplied(2.0), group=alone[rank])
     assert float(tensor[0]) == 2 * size
     dist.barrier(alone[rank])
     output = torch.empty(10)

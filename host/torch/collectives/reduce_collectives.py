@@ -18,7 +18,7 @@ from fanin.host.torch.collectives.group_codec import GroupCodec
 from fanin.host.torch.collectives.group_resources import GroupResources
 from fanin.host.torch.collectives.host_tensor import copy_back, on_host, plain
 from fanin.host.torch.collectives.request import Request, tag_of
-from fanin.host.torch.collectives.routing import OPERATORS, SUM, SUM_ROUTES, Path, Route, route_of
+from fanin.host.torch.collectives.routing import OPERATORS, SUM, SUM_ROUTES, Path, Route, factor_of, route_of
 from fanin.host.torch.collectives.work import FaninWork, LocalWork, Tensors
 from fanin.numerics.lanes import WORD_BITS
 from fanin.numerics.reduction import EXACT, Element, Operator, lanes_number, sum_in_place
@@ -189,7 +189,7 @@ class ReduceCollectives:
     ) -> FaninWork:
         """Reduce `tensor`; elements [first, first + output.numel()) go to `output` (None: nobody's here)."""
         route = route_of(op.op, tensor.dtype)
-        factor = _factor(op) if route.premultiply else 1.0
+        factor = factor_of(op)
         if self._size == 1:
             return self._alone(name, tensor, output, factor)
         lanes = self._lanes if lanes is None else lanes
@@ -308,14 +308,6 @@ class ReduceCollectives:
 
 def _number(lanes: int | str | None) -> int | None:
     return lanes_number(lanes) if isinstance(lanes, str) else lanes
-
-
-def _factor(op: Any) -> float:
-    """PREMUL_SUM's factor, which torch holds as a number or as a tensor of one element."""
-    factor = op.factor
-    if isinstance(factor, torch.Tensor) and factor.numel() != 1:
-        raise UnsupportedError(f"PREMUL_SUM by a tensor of {factor.numel()} elements; multiply the tensor before")
-    return float(factor)
 
 
 def _travelling(tensor: torch.Tensor, route: Route) -> torch.Tensor:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -241,3 +242,13 @@ def markdown() -> str:
     lines += ["", "| collectives | path | how |", "|---|---|---|"]
     lines += [f"| {code(collective.names)} | {collective.path} | {collective.how} |" for collective in COLLECTIVES]
     return "\n".join(lines) + "\n"
+
+
+def factor_of(op: Any) -> float:
+    """PREMUL_SUM's factor, which torch holds as a number or as a tensor of one element; 1 for other operators."""
+    if op.op != PREMUL_SUM:
+        return 1.0
+    _, factor = op.__getstate__()  # what it pickles: the attribute is younger than torch 2.8
+    if isinstance(factor, torch.Tensor) and factor.numel() != 1:
+        raise UnsupportedError(f"PREMUL_SUM by a tensor of {factor.numel()} elements; multiply the tensor before")
+    return float(factor)

@@ -28,7 +28,7 @@ from fanin.errors import ConfigurationError, UnsupportedError
 from fanin.host.codecs.lanes import Lanes
 from fanin.host.codecs.weight_codec import Loss
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
-from fanin.host.torch.collectives.routing import SUM_ROUTES
+from fanin.host.torch.collectives.routing import SUM_ROUTES, factor_of
 from fanin.host.torch.collectives.work import FaninWork
 from fanin.host.torch.training.codec_sums import contributed_bytes
 from fanin.host.torch.training.shard_gather import ShardGather
@@ -124,7 +124,7 @@ class ShardReduce(ReduceScatter):
         self._gather.reduced()
         lanes = None if self._codec is None else self._codec.bits
         residual = self._residual(input_tensor.numel())
-        factor = float(op.factor) if op.op == ReduceOp.PREMUL_SUM else 1.0
+        factor = factor_of(op)
         step = self._gather.step
         energy = 0.0 if residual is None else _energy(_sampled(input_tensor, step), factor, _sampled(residual, step))
         self.plain_bytes = 4 * input_tensor.numel()
