@@ -17,7 +17,6 @@ import os
 import select
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -25,6 +24,7 @@ from typing import cast
 
 from fanin import files
 from fanin.errors import SwitchUnreachableError
+from fanin.host.session.threads import started
 from fanin.options import ENVIRONMENT_PREFIX, Options, SwitchAddress
 from fanin.protocol.seal import Credentials
 from fanin.schemes import DEFAULT
@@ -178,5 +178,6 @@ def _let_go(process: subprocess.Popen[bytes]) -> None:
             with contextlib.suppress(OSError):
                 pipe.close()
     if process.poll() is None:
-        # Nobody waits for it, since the others may still have their BYE to say. This thread takes its exit status.
-        threading.Thread(target=process.wait, name="fanin switch", daemon=True).start()
+        # Nobody waits for it, since the others may still have their BYE to say. This thread takes its exit status, or,
+        # where this process ends, whoever inherits its children.
+        started(process.wait, name="fanin switch")

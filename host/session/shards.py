@@ -42,6 +42,7 @@ from collections.abc import Callable, Iterator, Sequence
 from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError, SwitchLostError
 from fanin.host.codecs.words import codec_class, codec_for
 from fanin.host.session.session import WAIT_SLICE_S, MembershipChange, Session
+from fanin.host.session.threads import started
 from fanin.numerics.reduction import Brief, Element, Reduction
 from fanin.options import SwitchAddress
 from fanin.protocol.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S, JobSpec
@@ -339,14 +340,17 @@ def of_the_whole(
 def leave_all(sessions: Sequence[Session], timeout_s: float) -> None:
     """Close them at the same time, since each waits for an answer of its switch.
 
-    With plain threads: a program that ends without leaving leaves at its exit, when pools start none any more.
+    A program that ends without leaving leaves at its exit, where pools start no threads any more, and Python 3.12
+    starts none at all: then one after another.
     """
-    leaving = [threading.Thread(target=each.close, args=(timeout_s,), name="fanin leave") for each in sessions[1:]]
-    for each in leaving:
-        each.start()
+    ends_at = time.monotonic() + timeout_s
+    waits = [(each, started(each.close, timeout_s, name="fanin leave")) for each in sessions[1:]]
     sessions[0].close(timeout_s)
-    for each in leaving:
-        each.join()
+    for session, leaving in waits:
+        if leaving is None:
+            session.close(max(0.0, ends_at - time.monotonic()))
+        else:
+            leaving.join()
 
 
 def added_up(counters: Sequence[dict[str, int | float]]) -> dict[str, int | float]:

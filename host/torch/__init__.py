@@ -12,6 +12,7 @@ from fanin.host.torch.training.hooks import LanesState, lanes_hook
 from fanin.host.torch.training.membership import Membership
 from fanin.host.torch.training.stale import StaleOptions, is_newcomer
 from fanin.host.torch.training.stale_hook import StaleSynchronousState, stale_synchronous_hook
+from fanin.host.torch.versions import require
 
 if TYPE_CHECKING:
     from fanin.host.torch.training.shard_codecs import ShardCodecs, shard_codecs
@@ -38,6 +39,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """What needs torch.distributed.fsdp, which takes a second to import: imported when it is asked for."""
     if name in ("ShardCodecs", "shard_codecs"):
+        require(name, "2.9", "whose FSDP2 takes custom moves")
         from fanin.host.torch.training import shard_codecs as module
 
         return getattr(module, name)

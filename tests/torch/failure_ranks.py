@@ -6,11 +6,13 @@ error is returned by `raised`: its class, text and how long the call took.
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import json
 import os
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -270,11 +272,27 @@ def a_rank_does_not_call(rank: int, size: int) -> dict[str, Any]:
 
 
 def exit_without_destroy(rank: int, size: int) -> dict[str, Any]:
+    """The rank fails if an exit handler does. No thread starts in one, which Python has so from 3.12 on."""
     init()
+    sys.unraisablehook = fail_at_exit
+    atexit.register(start_no_more_threads)  # called before those that were registered earlier
     return {
         "children": children(),
         "packets": counters()["engine.packets_out"],
     }
+
+
+def fail_at_exit(what: sys.UnraisableHookArgs) -> None:
+    sys.__unraisablehook__(what)
+    sys.stderr.flush()
+    os._exit(9)
+
+
+def start_no_more_threads() -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    threading.Thread.start = start  # type: ignore[method-assign, assignment]
 
 
 def worlds_one_after_another(rank: int, size: int) -> dict[str, Any]:

@@ -120,8 +120,9 @@ def test_the_world_is_destroyed_and_made_again_on_the_same_port(size: int) -> No
         assert seen["sums"] == [size * (size + 1) / 2] * WORLDS
 
 
-def test_a_program_that_ends_without_destroying_its_group_leaves_nothing_behind() -> None:
-    for seen in play("exit_without_destroy"):
+@pytest.mark.parametrize("hosts", [{}, {"FANIN_HOST": "host-%r"}], ids=["one host", "a shard on every host"])
+def test_a_program_that_ends_without_destroying_its_group_leaves_nothing_behind(hosts: dict[str, str]) -> None:
+    for seen in play("exit_without_destroy", environment=hosts):
         for pid in seen["children"]:
             assert ended(pid, within_s=PROMISED_S)
 

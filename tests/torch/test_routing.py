@@ -73,6 +73,8 @@ def test_a_pytorch_that_is_too_old_is_refused_by_name(monkeypatch: pytest.Monkey
         ConfigurationError, match=r"PyTorch 2\.8 or newer, and this is 2\.7\.1.*pip install 'torch>=2\.8'"
     ):
         _torch_entry._create(None, None)
+    with pytest.raises(ConfigurationError, match=r"shard_codecs needs PyTorch 2\.9 or newer.*install"):
+        from fanin.host.torch import shard_codecs  # noqa: F401
 
 
 @pytest.mark.parametrize("size", [33, 1000])
