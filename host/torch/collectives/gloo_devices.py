@@ -1,17 +1,22 @@
 """The gloo devices of a process: each has a thread and a port, and all groups of the process can share them.
 
-By itself every group of gloo's makes devices of its own, on the interfaces that GLOO_SOCKET_IFNAME names.
+By itself every group of gloo's makes devices of its own, on the interfaces that GLOO_SOCKET_IFNAME names or, without
+it, at the address that the machine's name has. Debian gives that name a loopback address, at which no other machine
+reaches it: then a device is at the address on the way to the other ranks.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import weakref
 from datetime import timedelta
 from typing import Any
 
 from torch._C import _distributed_c10d as c10d
+
+from fanin.host.torch.collectives.reachable import is_loopback, one_machine, reachable_host
 
 INTERFACES = "GLOO_SOCKET_IFNAME"
 """gloo's variable: names of interfaces, separated by commas."""
@@ -24,9 +29,15 @@ _gloo: Any = c10d.ProcessGroupGloo
 class Devices:
     """Devices for some groups, there for as long as any of these is."""
 
-    def __init__(self, interfaces: str) -> None:
+    def __init__(self, interfaces: str, host: str) -> None:
+        """`interfaces`: names, separated by commas; without any, at the name or address `host`, or where gloo wants."""
         names = [name for name in interfaces.split(",") if name]
-        self._devices = [_gloo.create_device(interface=name) for name in names] or [_gloo.create_default_device()]
+        if names:
+            self._devices = [_gloo.create_device(interface=name) for name in names]
+        elif host:
+            self._devices = [_gloo.create_device(hostname=host)]
+        else:
+            self._devices = [_gloo.create_default_device()]
 
     def options(self, timeout: timedelta) -> Any:
         """What gloo makes a group with."""
@@ -38,21 +49,22 @@ class Devices:
 
 
 class SharedDevices:
-    """The devices that groups made now share, unless GLOO_SOCKET_IFNAME has changed."""
+    """The devices that groups made now share, unless GLOO_SOCKET_IFNAME or MASTER_ADDR has changed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: weakref.WeakValueDictionary[str, Devices] = weakref.WeakValueDictionary()
+        self._open: weakref.WeakValueDictionary[tuple[str, str], Devices] = weakref.WeakValueDictionary()
         self._inherited: list[Devices] = []
         """Kept, in a child of fork(): their threads are its parent's."""
 
     def open(self) -> Devices:
         """For a group, which holds them for as long as it lives."""
         interfaces = os.environ.get(INTERFACES, "")
+        place = interfaces, "" if interfaces else unlike_gloos_choice()
         with self._lock:
-            devices = self._open.get(interfaces)
+            devices = self._open.get(place)
             if devices is None:
-                devices = self._open[interfaces] = Devices(interfaces)
+                devices = self._open[place] = Devices(*place)
             return devices
 
     def forget(self) -> None:
@@ -60,6 +72,15 @@ class SharedDevices:
         self._lock = threading.Lock()
         self._inherited += self._open.values()
         self._open = weakref.WeakValueDictionary()
+
+
+def unlike_gloos_choice() -> str:
+    """The name or address under which the other ranks reach this process, where gloo would take loopback; else none."""
+    try:
+        by_name = {str(found[4][0]) for found in socket.getaddrinfo(socket.gethostname(), None)}
+    except OSError:
+        by_name = set()  # then gloo takes loopback, too
+    return "" if one_machine() or not all(map(is_loopback, by_name)) else reachable_host()
 
 
 DEVICES = SharedDevices()

@@ -24,7 +24,7 @@ def reachable_host() -> str:
             own = str(probe.getsockname()[0])
     except OSError:
         return "127.0.0.1"
-    if ipaddress.ip_address(own).is_loopback:
+    if is_loopback(own):
         # Debian gives a host's own name a loopback address: right for one machine, wrong for the others.
         alone = os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
         return "127.0.0.1" if alone or master in ("localhost", "::1") or master.startswith("127.") else master
@@ -37,3 +37,8 @@ def one_machine() -> bool:
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost" or os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an IPv4 or IPv6 address, a link's with its scope included, is this machine's own only."""
+    return ipaddress.ip_address(address).is_loopback
