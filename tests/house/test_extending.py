@@ -90,7 +90,8 @@ def test_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
 
             def of_others(rank: int) -> list[int]:
                 tensor = torch.arange(1000, dtype=torch.int32) * (rank + 1)
-                made = names["WithSumOfOthers"](groups[rank]._resources, groups[rank]._counters)
+                group = groups[rank]
+                made = names["WithSumOfOthers"](group._resources, group._counters, group._arguments)
                 made.sum_of_others(tensor, 1, 20.0).wait()
                 received: list[int] = tensor.tolist()
                 return received
