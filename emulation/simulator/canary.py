@@ -7,6 +7,7 @@ succeed within MAX_SCHEDULES, from any seed on, or the build fails.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fanin.emulation.simulator.chaos import draw
@@ -135,10 +136,18 @@ class Catch:
 
 def hunt(defect: str, first_seed: int) -> Catch | None:
     """Run schedules against a defect, from a seed on; None if MAX_SCHEDULES do not find it."""
-    for number in range(MAX_SCHEDULES):
-        seed = first_seed + number
+
+    def run(seed: int) -> None:
+        simulate(draw(seed), seed, kind="python", switch=DEFECTS[defect])
+
+    return first_catch(defect, run, first_seed, MAX_SCHEDULES)
+
+
+def first_catch(defect: str, run: Callable[[int], None], first_seed: int, most: int) -> Catch | None:
+    """The first of at most so many seeds whose run violates something."""
+    for number in range(most):
         try:
-            simulate(draw(seed), seed, kind="python", switch=DEFECTS[defect])
+            run(first_seed + number)
         except ViolationError as violation:
             return Catch(defect, number + 1, violation)
     return None

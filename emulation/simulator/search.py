@@ -6,14 +6,13 @@ independent, so they are dealt out to processes in batches; what is reported is 
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 import functools
-import multiprocessing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from fanin.emulation.simulator.batches import in_batches
 from fanin.emulation.simulator.chaos import draw
 from fanin.emulation.simulator.links import Link
 from fanin.emulation.simulator.machines import Kind, SwitchType
@@ -21,8 +20,6 @@ from fanin.emulation.simulator.scenario import Fault, Scenario
 from fanin.emulation.simulator.simulation import Report, simulate
 from fanin.emulation.simulator.violations import ViolationError
 
-BATCH_SCHEDULES = 50
-"""Schedules that a process gets at a time."""
 MAX_SHORTENING_RUNS = 400
 """Runs that shortening a schedule may take."""
 
@@ -92,35 +89,13 @@ def search(
     """
     total = Tally()
     run = functools.partial(_run_batch, kind=kind, scenario=scenario)
-    for tally in _map(run, list(_batches(first_seed, schedules)), processes):
+    for tally in in_batches(run, first_seed, schedules, processes):
         total.merge(tally)
         if progress is not None:
             progress(total)
         if total.failed:
             break
     return total
-
-
-def _batches(first_seed: int, schedules: int) -> Iterator[range]:
-    end = first_seed + schedules
-    for start in range(first_seed, end, BATCH_SCHEDULES):
-        yield range(start, min(end, start + BATCH_SCHEDULES))
-
-
-def _map(run: Callable[[range], Tally], batches: list[range], processes: int) -> Iterable[Tally]:
-    """Batches in order, so that the first failure that is seen is the one with the lowest seed."""
-    if processes == 1:
-        yield from map(run, batches)
-        return
-    context = multiprocessing.get_context("forkserver")
-    with concurrent.futures.ProcessPoolExecutor(processes, mp_context=context) as pool:
-        futures = [pool.submit(run, batch) for batch in batches]
-        try:
-            for future in futures:
-                yield future.result()
-        finally:
-            for future in futures:
-                future.cancel()
 
 
 def _run_batch(seeds: range, kind: Kind, scenario: Scenario | None) -> Tally:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 import functools
-import multiprocessing
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from fanin.emulation.simulator.batches import in_batches
+from fanin.emulation.simulator.canary import Catch, first_catch
 from fanin.emulation.simulator.machines import Kind
-from fanin.emulation.simulator.shards import ShardFault, ShardPlan, SurvivorType, draw_shards, simulate_shards
+from fanin.emulation.simulator.shards import (
+    ShardFault,
+    ShardPlan,
+    ShardReport,
+    SurvivorType,
+    draw_shards,
+    simulate_shards,
+)
 from fanin.emulation.simulator.violations import ViolationError
 from fanin.host.machine.agreement import Agreement, Stage
 from fanin.host.session.survivor import Life, Survivor
 from fanin.protocol.control import Regroup, Regrouped, Reply
 
-BATCH_PLANS = 50
 MAX_PLANS = 600
 """Plans after which a defect counts as not found."""
 
@@ -35,54 +40,54 @@ class ShardTally:
     violation: ViolationError | None = None
     """The first."""
 
+    def add(self, report: ShardReport) -> None:
+        """Enter a run."""
+        self.plans += 1
+        self.packets += report.packets
+        self.virtual_s += report.virtual_s
+        self.dealt_anew += report.jobs > 1
+        self.twice += report.jobs > 2
 
-def search_shards(
-    first_seed: int, plans: int, *, kind: Kind, processes: int, progress: Callable[[int], None] | None = None
-) -> ShardTally:
+    def merge(self, other: ShardTally) -> None:
+        """Enter another tally, of later seeds."""
+        self.plans += other.plans
+        self.packets += other.packets
+        self.virtual_s += other.virtual_s
+        self.dealt_anew += other.dealt_anew
+        self.twice += other.twice
+        self.violation = self.violation or other.violation
+
+
+def search_shards(first_seed: int, plans: int, *, kind: Kind, processes: int) -> ShardTally:
     """Run that many, up to the batch with the first that violates something."""
-    batches = range(first_seed, first_seed + plans, BATCH_PLANS)
-    work = functools.partial(_run_batch, end=first_seed + plans, kind=kind)
     total = ShardTally()
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(processes, mp_context=context) as pool:
-        for tally in pool.map(work, batches):
-            total.plans += tally.plans
-            total.packets += tally.packets
-            total.virtual_s += tally.virtual_s
-            total.dealt_anew += tally.dealt_anew
-            total.twice += tally.twice
-            total.violation = tally.violation
-            if progress is not None:
-                progress(total.plans)
-            if tally.violation is not None:
-                pool.shutdown(cancel_futures=True)
-                break
+    for tally in in_batches(functools.partial(_run_batch, kind=kind), first_seed, plans, processes):
+        total.merge(tally)
+        if total.violation is not None:
+            break
     return total
 
 
-def _run_batch(first_seed: int, *, end: int, kind: Kind) -> ShardTally:
+def _run_batch(seeds: range, kind: Kind) -> ShardTally:
     tally = ShardTally()
-    for seed in range(first_seed, min(first_seed + BATCH_PLANS, end)):
+    for seed in seeds:
         try:
-            report = simulate_shards(draw_shards(seed), seed, kind=kind)
+            tally.add(simulate_shards(draw_shards(seed), seed, kind=kind))
         except ViolationError as violation:
             tally.violation = violation
-            return tally
-        tally.plans += 1
-        tally.packets += report.packets
-        tally.virtual_s += report.virtual_s
-        tally.dealt_anew += report.jobs > 1
-        tally.twice += report.jobs > 2
+            break
     return tally
 
 
-def shorten_shards(plan: ShardPlan, seed: int, *, survivor: SurvivorType = Survivor) -> tuple[ShardFault, ...]:
+def shorten_shards(
+    plan: ShardPlan, seed: int, *, kind: Kind = "native", survivor: SurvivorType = Survivor
+) -> tuple[ShardFault, ...]:
     """The faults that a plan needs to fail: without any of them it does not."""
     kept = list(plan.faults)
     for fault in plan.faults:
         fewer = [each for each in kept if each is not fault]
         try:
-            simulate_shards(dataclasses.replace(plan, faults=tuple(fewer)), seed, survivor=survivor)
+            simulate_shards(dataclasses.replace(plan, faults=tuple(fewer)), seed, kind=kind, survivor=survivor)
         except ViolationError:
             kept = fewer
     return tuple(kept)
@@ -147,12 +152,10 @@ SHARD_DEFECTS: dict[str, type[Survivor]] = {
 }
 
 
-def hunt_shards(defect: str, first_seed: int) -> tuple[int, ViolationError] | None:
-    """Run plans against a defect, from a seed on: how many it took, and what was found."""
-    for number in range(MAX_PLANS):
-        seed = first_seed + number
-        try:
-            simulate_shards(draw_shards(seed), seed, survivor=SHARD_DEFECTS[defect])
-        except ViolationError as violation:
-            return number + 1, violation
-    return None
+def hunt_shards(defect: str, first_seed: int) -> Catch | None:
+    """Run plans against a defect, from a seed on; None if MAX_PLANS do not find it."""
+
+    def run(seed: int) -> None:
+        simulate_shards(draw_shards(seed), seed, survivor=SHARD_DEFECTS[defect])
+
+    return first_catch(defect, run, first_seed, MAX_PLANS)

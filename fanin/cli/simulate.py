@@ -7,7 +7,7 @@ import json as json_module
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +16,7 @@ import typer
 from fanin.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from fanin.emulation.simulator.canary import Catch
     from fanin.emulation.simulator.machines import Kind
     from fanin.emulation.simulator.scenario import Scenario
     from fanin.emulation.simulator.search import Tally
@@ -65,7 +66,9 @@ def simulate(
     elif scale:
         facts = _scale(say)
     elif canary:
-        facts = _hunt(canary, seed, say)
+        from fanin.emulation.simulator.canary import DEFECTS, MAX_SCHEDULES, hunt
+
+        facts = _hunt(DEFECTS, hunt, MAX_SCHEDULES, canary, seed, say)
     elif search:
         facts = _search(seed, search, kind, given, processes or os.cpu_count() or 1, say)
     else:
@@ -153,20 +156,19 @@ def _search(seed: int, schedules: int, kind: Kind, scenario: Scenario | None, pr
 
 def _shards(seed: int, plans: int, canaries: int, kind: Kind, processes: int, show: Say | None, say: Say) -> Facts:
     """Ranks over several shards: planted defects, many plans, or one."""
-    from fanin.emulation.simulator.shard_search import SHARD_DEFECTS, hunt_shards, search_shards, shorten_shards
+    from fanin.emulation.simulator.shard_search import (
+        MAX_PLANS,
+        SHARD_DEFECTS,
+        hunt_shards,
+        search_shards,
+        shorten_shards,
+    )
     from fanin.emulation.simulator.shards import draw_shards, simulate_shards
     from fanin.emulation.simulator.violations import ViolationError
 
     facts: Facts = {"machines": kind, "first_seed": seed}
     if canaries:
-        missed = []
-        for defect in SHARD_DEFECTS:
-            for number in range(canaries):
-                found = hunt_shards(defect, seed + number * CANARY_SEEDS_APART)
-                told = "not found" if found is None else f"found as {found[1].kind} after {found[0]} plans"
-                say(f"{defect}: {told}")
-                missed += [defect] if found is None else []
-        return facts | ({"missed": missed} if missed else {})
+        return facts | _hunt(SHARD_DEFECTS, hunt_shards, MAX_PLANS, canaries, seed, say)
     if plans:
         tally = search_shards(seed, plans, kind=kind, processes=processes)
         say(
@@ -181,7 +183,7 @@ def _shards(seed: int, plans: int, canaries: int, kind: Kind, processes: int, sh
             say("nothing was violated")
             return facts
         violation, failed_seed = tally.violation, tally.violation.seed
-        needed = shorten_shards(draw_shards(failed_seed), failed_seed)
+        needed = shorten_shards(draw_shards(failed_seed), failed_seed, kind=kind)
         say(f"{violation}\n\nneeded: {needed}\n`fanin simulate --shards --seed {failed_seed} --events` replays it")
         return facts | {"violation": _of(violation)}
     plan = draw_shards(seed)
@@ -254,16 +256,16 @@ def _scale_over_hosts(say: Say) -> list[Facts]:
     return [dataclasses.asdict(row) for row in rows]
 
 
-def _hunt(times: int, seed: int, say: Say) -> Facts:
-    """The canary: every planted defect must be found, every time."""
-    from fanin.emulation.simulator.canary import DEFECTS, MAX_SCHEDULES, hunt
-
+def _hunt(
+    defects: Iterable[str], hunt: Callable[[str, int], Catch | None], most: int, times: int, seed: int, say: Say
+) -> Facts:
+    """The canary: every planted defect must be found, every time. `most`: runs after which one counts as missed."""
     hunts: list[Facts] = []
-    for defect in DEFECTS:
+    for defect in defects:
         for first_seed in range(seed, seed + times * CANARY_SEEDS_APART, CANARY_SEEDS_APART):
             catch = hunt(defect, first_seed)
             found = "NOT FOUND" if catch is None else f"{catch.violation.kind} violated, seed {catch.violation.seed}"
-            schedules = MAX_SCHEDULES if catch is None else catch.schedules
+            schedules = most if catch is None else catch.schedules
             say(f"{defect:22} from seed {first_seed}: {found}, {schedules} schedules")
             hunts.append(
                 {

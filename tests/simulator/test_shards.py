@@ -86,7 +86,7 @@ def test_the_smaller_part_of_four_shards_does_not_go_on(
 def test_a_defect_in_what_ranks_agree_on_is_found(defect: str) -> None:
     found = hunt_shards(defect, 0 if defect == "passes nothing on" else 150)
     assert found is not None
-    assert found[1].kind in FOUND_AS[defect]
+    assert found.violation.kind in FOUND_AS[defect]
 
 
 def test_a_plan_that_fails_is_shortened_to_the_faults_that_it_takes() -> None:

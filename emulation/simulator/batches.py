@@ -1,0 +1,33 @@
+"""Seeds dealt out to processes in batches, what they came to in order."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+BATCH_SEEDS = 50
+"""That a process gets at a time."""
+T = TypeVar("T")
+
+
+def in_batches(run: Callable[[range], T], first_seed: int, seeds: int, processes: int) -> Iterator[T]:
+    """What `run` makes of each batch, in order, so that the first failure that is seen is the one with the lowest seed.
+
+    Whoever asks for no more ends the rest.
+    """
+    end = first_seed + seeds
+    batches = [range(start, min(end, start + BATCH_SEEDS)) for start in range(first_seed, end, BATCH_SEEDS)]
+    if processes == 1:
+        yield from map(run, batches)
+        return
+    context = multiprocessing.get_context("forkserver")
+    with concurrent.futures.ProcessPoolExecutor(processes, mp_context=context) as pool:
+        futures = [pool.submit(run, batch) for batch in batches]
+        try:
+            for future in futures:
+                yield future.result()
+        finally:
+            for future in futures:
+                future.cancel()
