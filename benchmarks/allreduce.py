@@ -7,8 +7,6 @@ sends: a switch takes every gradient once, in lanes as narrow as asked for; a ri
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import statistics
 import tempfile
 from collections import defaultdict
@@ -19,10 +17,10 @@ from typing import Any
 
 from rich.console import Console
 
-from fanin import files
 from fanin.benchmarks import mpi
 from fanin.benchmarks.rivals import Rival
 from fanin.emulation.announced import announced, reports_of
+from fanin.emulation.dataclass_files import write_rows
 from fanin.emulation.figures import FigureTable
 from fanin.emulation.processes import LocalJob
 from fanin.emulation.record import Row as RecordedRow
@@ -111,7 +109,7 @@ def bench(
     rows = measure(plan, rivals, console)
     console.print(table_of(plan, rows))
     if json_file:
-        files.write(json_file, json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n", "the figures")
+        write_rows(json_file, rows)
     record = record_of(rows, command, beginning, notes)
     if record_file:
         record.write(record_file)

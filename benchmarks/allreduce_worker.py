@@ -48,6 +48,13 @@ def contribution(rank: int, count: int) -> Tensor:
     return torch.randn(count, generator=torch.Generator().manual_seed(rank))
 
 
+def group_of(rival: Rival) -> dist.ProcessGroup:
+    """A process group of all ranks over it."""
+    options = rival.options(dist.get_rank(), os.environ) if rival.backend == "fanin" else None
+    group: dist.ProcessGroup = dist.new_group(backend=rival.backend, timeout=COLLECTIVE_TIMEOUT, pg_options=options)
+    return group
+
+
 class Bench:
     """This rank's contribution, the exact sum of all and the largest magnitude in it.
 
@@ -67,11 +74,7 @@ class Bench:
 
     def measured(self, rival: Rival) -> Measured:
         """Make the rival's process group, warm it up, and fix how many calls a sample takes."""
-        if rival.backend == "fanin":
-            options = rival.options(self.rank, os.environ)
-            group = dist.new_group(backend="fanin", timeout=COLLECTIVE_TIMEOUT, pg_options=options)
-        else:
-            group = dist.new_group(backend=rival.backend, timeout=COLLECTIVE_TIMEOUT)
+        group = group_of(rival)
         counters = getattr(group, "counters", dict)
         measured = Measured(rival, lambda tensor: dist.all_reduce(tensor, group=group), counters)
         buffer = torch.empty_like(self.own)

@@ -10,8 +10,6 @@ rate of a link, the bytes that a codec saves against float32 in 32-bit lanes tak
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import re
 import statistics
 from collections import defaultdict
@@ -21,9 +19,9 @@ from typing import Any
 
 from rich.console import Console
 
-from fanin import files
 from fanin.benchmarks.thc import PAPER
 from fanin.emulation.announced import announced, reports_of
+from fanin.emulation.dataclass_files import write_rows
 from fanin.emulation.figures import FigureTable
 from fanin.emulation.processes import LocalJob
 from fanin.errors import ConfigurationError, FaninError
@@ -142,7 +140,7 @@ def bench(plan: Plan, *, json_file: Path | None, console: Console) -> list[Row]:
     console.print(table_of(plan, rows))
     console.print(table_of_thc())
     if json_file:
-        files.write(json_file, json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n", "the figures")
+        write_rows(json_file, rows)
     return rows
 
 

@@ -7,8 +7,6 @@ results are checked. The ideal is what the busiest link alone needs, headers and
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import statistics
 from collections import defaultdict
 from contextlib import ExitStack
@@ -19,12 +17,12 @@ from typing import Any
 from rich.console import Console
 from rich.filesize import decimal
 
-from fanin import files
 from fanin.benchmarks.ideal import tensor_bytes
 from fanin.benchmarks.linked_job import linked_job, slowest
 from fanin.benchmarks.processor import busy_in_words
 from fanin.benchmarks.rivals import Rival
 from fanin.emulation.announced import announced, reports_of
+from fanin.emulation.dataclass_files import write_rows
 from fanin.emulation.figures import FigureTable
 from fanin.emulation.network.switch_place import SwitchPlace
 from fanin.emulation.network.topology import Link
@@ -108,7 +106,7 @@ def bench(plan: Plan, *, json_file: Path | None, console: Console) -> list[Row]:
     rows = [_row(plan, rival, of_rivals) for of_rivals in reports.values() for rival in plan.rivals]
     console.print(table_of(plan, rows))
     if json_file:
-        files.write(json_file, json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n", "the figures")
+        write_rows(json_file, rows)
     return rows
 
 

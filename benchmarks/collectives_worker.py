@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 
-from fanin.benchmarks.allreduce_worker import COLLECTIVE_TIMEOUT, MAX_CALLS, SAMPLE_TARGET_S, contribution
+from fanin.benchmarks.allreduce_worker import COLLECTIVE_TIMEOUT, MAX_CALLS, SAMPLE_TARGET_S, contribution, group_of
 from fanin.benchmarks.processor import ProcessorMeter
 from fanin.benchmarks.rivals import Rival
 from fanin.host.codecs import make_weights
@@ -120,25 +118,11 @@ class Trial:
         return error if error == error else float("inf")
 
 
-@dataclass(slots=True)
-class Groups:
-    """A process group for each rival."""
-
-    made: dict[Rival, dist.ProcessGroup] = field(default_factory=dict)
-
-    def of(self, rival: Rival) -> dist.ProcessGroup:
-        """The rival's, made at the first time."""
-        if rival not in self.made:
-            options = rival.options(dist.get_rank(), os.environ) if rival.backend == "fanin" else None
-            self.made[rival] = dist.new_group(backend=rival.backend, timeout=COLLECTIVE_TIMEOUT, pg_options=options)
-        return self.made[rival]
-
-
 def trials(
-    groups: Groups, collective: str, rivals: list[Rival], size: int, given: Given, samples: int
+    groups: dict[Rival, dist.ProcessGroup], collective: str, size: int, given: Given, samples: int
 ) -> Iterator[dict[str, object]]:
     """All rivals' samples of one collective in turn; a report for each at the end."""
-    measured = [Trial(collective, rival, groups.of(rival), given) for rival in rivals]
+    measured = [Trial(collective, rival, group, given) for rival, group in groups.items()]
     for number in range(samples):
         for one in measured:
             one.sample()
@@ -159,11 +143,11 @@ def run(collectives: list[str], rivals: list[Rival], sizes: list[int], samples: 
     """What the command line asks for."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
-    groups = Groups()
+    groups = {rival: group_of(rival) for rival in rivals}
     for size in sizes:
         given = Given(size)
         for collective in collectives:
-            for line in trials(groups, collective, rivals, size, given, samples):
+            for line in trials(groups, collective, size, given, samples):
                 if "progress" not in line or dist.get_rank() == 0:
                     print(json.dumps(line), flush=True)
     dist.barrier()

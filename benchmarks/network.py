@@ -8,8 +8,6 @@ rather than the links are marked.
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import platform
 import statistics
 import time
@@ -25,12 +23,12 @@ from rich.console import Console
 from rich.filesize import decimal
 
 import fanin
-from fanin import files
 from fanin.benchmarks import mpi
 from fanin.benchmarks.allreduce import FLOAT_BYTES, ROUNDS, checked_error, slowest_ranks
 from fanin.benchmarks.ideal import ideal_s
 from fanin.benchmarks.rivals import Rival
 from fanin.emulation.announced import Tell, announced, reports_of
+from fanin.emulation.dataclass_files import write_rows
 from fanin.emulation.figures import FigureTable
 from fanin.emulation.machine import machine
 from fanin.emulation.network.cross_traffic import CrossTraffic, check_flows
@@ -140,7 +138,7 @@ def bench(
             notes.append(traffic.in_words())
     console.print(table_of(plan, rows, notes))
     if json_file:
-        files.write(json_file, json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n", "the figures")
+        write_rows(json_file, rows)
     record = RunRecord(
         version=VERSION,
         kind="bench",

@@ -18,12 +18,12 @@ from typing import Any
 
 from rich.console import Console
 
-from fanin import files
 from fanin.benchmarks.linked_job import linked_job, slowest
 from fanin.benchmarks.processor import busy_in_words
 from fanin.benchmarks.sharded_rivals import RIVALS, ShardedRival
 from fanin.benchmarks.sharded_runs import COMPARED_SEED, Run, Trainings, outcome_of, to_do
 from fanin.emulation.announced import announced, reports_of
+from fanin.emulation.dataclass_files import write_rows
 from fanin.emulation.figures import FigureTable
 from fanin.emulation.network.switch_place import SwitchPlace
 from fanin.emulation.network.topology import Link
@@ -136,7 +136,7 @@ def bench(plan: Plan, *, runs_file: Path | None = None, json_file: Path | None, 
     if plan.steps:
         console.print(bounds_of(rows))
     if json_file:
-        files.write(json_file, json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n", "the figures")
+        write_rows(json_file, rows)
     return rows
 
 

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from fanin.benchmarks.allreduce_worker import COLLECTIVE_TIMEOUT
+from fanin.benchmarks.allreduce_worker import COLLECTIVE_TIMEOUT, group_of
 from fanin.benchmarks.rivals import Rival
 from fanin.benchmarks.trainee import LEARNING_RATE, WARM_UP_STEPS, Trainee
 from fanin.examples import text
 from fanin.examples.train import replica_hash
-from fanin.options import Options
 
 
 def trainee(rival: Rival) -> Trainee[Rival]:
     """A replica of the same weights for every rival."""
-    if rival.backend == "fanin":
-        options = Options.from_environment(os.environ, lanes=rival.lanes)
-        group = dist.new_group(backend="fanin", timeout=COLLECTIVE_TIMEOUT, pg_options=options)
-    else:
-        group = dist.new_group(backend=rival.backend, timeout=COLLECTIVE_TIMEOUT)
+    group = group_of(rival)
     torch.manual_seed(0)
     model = DistributedDataParallel(text.Network(), process_group=group)
     return Trainee(rival, model, torch.optim.AdamW(model.parameters(), LEARNING_RATE))

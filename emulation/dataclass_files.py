@@ -1,8 +1,10 @@
-"""Dataclasses from files, JSON or TOML, read strictly (fanin/protocol/strict.py): records of runs, scenarios."""
+"""Dataclasses from files, JSON or TOML, read strictly (fanin/protocol/strict.py), such as records of runs; and rows to files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,7 +13,7 @@ from fanin.errors import ConfigurationError
 from fanin.protocol import strict
 from fanin.protocol.strict import expected
 
-__all__ = ["expected", "load_json", "load_toml", "read_dataclass"]
+__all__ = ["expected", "load_json", "load_toml", "read_dataclass", "write_rows"]
 
 Kept = TypeVar("Kept")
 
@@ -42,3 +44,8 @@ def load_toml(path: Path, what: str) -> dict[str, Any]:
         return strict.load_toml(files.read(path, what))
     except strict.RecordError as error:
         raise ConfigurationError(f"{what} {files.name(path)}: {error}") from None
+
+
+def write_rows(path: Path, rows: Sequence[Any]) -> None:
+    """A JSON list of dataclasses, as `--json FILE` of a benchmark asks for; what files.write raises."""
+    files.write(path, json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n", "the figures")
