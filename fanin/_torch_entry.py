@@ -30,15 +30,20 @@ def register() -> None:
 
 def _create(backend_options: Any, pg_options: Any) -> Any:
     """Raises ConfigurationError for a PyTorch older than OLDEST."""
+    require_torch("fanin", OLDEST)
+    from fanin.host.torch.backend import create
+
+    return create(backend_options, pg_options)
+
+
+def require_torch(what: str, oldest: str, why: str = "") -> None:
+    """ConfigurationError where PyTorch is older than `what` needs it."""
     import torch
 
     from fanin.errors import ConfigurationError
 
-    if torch.__version__ < OLDEST:
+    if torch.__version__ < oldest:
         raise ConfigurationError(
-            f"fanin needs PyTorch {OLDEST} or newer, and this is {torch.__version__}. Remedy: "
-            f"pip install 'torch>={OLDEST}'"
+            f"{what} needs PyTorch {oldest} or newer{why and f', {why}'}, and this is {torch.__version__}. Remedy: "
+            f"pip install 'torch>={oldest}'"
         )
-    from fanin.host.torch.backend import create
-
-    return create(backend_options, pg_options)

@@ -15,6 +15,8 @@ from fanin.options import Options, SwitchAddress
 from fanin.protocol.seal import OPEN, Credentials
 from fanin.protocol.spread import Spread
 
+JoinOne = Callable[[int, Callable[[], None] | None], Session]
+"""Joins at one of some switches, by number; the other argument is Session.join's `interrupted`."""
 REJOIN_TIMEOUT_S = 10.0
 """How long ranks that go on at other shards may take to meet there: all of them have just agreed to."""
 
@@ -37,9 +39,11 @@ def join_shards(
     ) -> list[Session | SwitchUnreachableError | SwitchLostError]:
         patience_s = min(options.join_timeout_s, REJOIN_TIMEOUT_S)
         briefly = dataclasses.replace(options, join_timeout_s=patience_s)
-        return _join_living(briefly, addresses, spread, local, name, number, workers, credentials)
+        join_one = _joining(briefly, addresses, spread, local, name, number, workers, credentials)
+        return _join_living(join_one, len(addresses))
 
-    joined = _join_all(options, switches, spread, local, job_name, rank, size, credentials, interrupted)
+    join_one = _joining(options, switches, spread, local, job_name, rank, size, credentials)
+    joined = _join_all(join_one, len(switches), interrupted, f"rank {rank} of job {job_name!r}")
     try:
         if joined[0].spec.survives_loss and options.fallback != "gloo":  # that goes on in another way
             return SurvivingSession(joined, job_name, rejoin, options, spread)
@@ -50,23 +54,19 @@ def join_shards(
         raise
 
 
-def _join_all(
-    options: Options, switches: Sequence[SwitchAddress], spread: Spread, local: frozenset[SwitchAddress], job_name: str,
-    rank: int, size: int, credentials: Credentials, interrupted: Callable[[], None] | None = None,
-) -> list[Session]:  # fmt: skip
+def _join_all(join_one: JoinOne, count: int, interrupted: Callable[[], None] | None, who: str) -> list[Session]:
     """A session at each; if one cannot be had, none is left open, and none is waited for."""
     useless = threading.Event()
 
     def look() -> None:
         if useless.is_set():
-            raise FaninError(f"rank {rank} of job {job_name!r} has failed to join another of its shards")
+            raise FaninError(f"{who} has failed to join another of its shards")
         if interrupted is not None:
             interrupted()
 
     # At the same time, since each join waits for the other ranks at that shard.
-    with ThreadPoolExecutor(len(switches), "fanin join") as pool:
-        join_one = _joining(options, switches, spread, local, job_name, rank, size, credentials, look)
-        joins = [pool.submit(join_one, number) for number in range(len(switches))]
+    with ThreadPoolExecutor(count, "fanin join") as pool:
+        joins = [pool.submit(join_one, number, look) for number in range(count)]
         try:
             first, _ = wait(joins, return_when=FIRST_EXCEPTION)
         finally:
@@ -79,14 +79,10 @@ def _join_all(
     raise failed
 
 
-def _join_living(
-    options: Options, switches: Sequence[SwitchAddress], spread: Spread, local: frozenset[SwitchAddress], job_name: str,
-    rank: int, size: int, credentials: Credentials,
-) -> list[Session | SwitchUnreachableError | SwitchLostError]:  # fmt: skip
+def _join_living(join_one: JoinOne, count: int) -> list[Session | SwitchUnreachableError | SwitchLostError]:
     """A session at each, or the error at one that is lost; if all are, or any has another error, none is left open."""
-    with ThreadPoolExecutor(len(switches), "fanin join") as pool:
-        join_one = _joining(options, switches, spread, local, job_name, rank, size, credentials, None)
-        joins = [pool.submit(join_one, number) for number in range(len(switches))]
+    with ThreadPoolExecutor(count, "fanin join") as pool:
+        joins = [pool.submit(join_one, number, None) for number in range(count)]
         wait(joins)
     found: list[Session | SwitchUnreachableError | SwitchLostError] = []
     for each in joins:
@@ -105,11 +101,9 @@ def _join_living(
 
 def _joining(
     options: Options, switches: Sequence[SwitchAddress], spread: Spread, local: frozenset[SwitchAddress], job_name: str,
-    rank: int, size: int, credentials: Credentials, interrupted: Callable[[], None] | None,
-) -> Callable[[int], Session]:  # fmt: skip
-    """Joins at one of the switches, by number."""
-
-    def join_one(number: int) -> Session:
+    rank: int, size: int, credentials: Credentials,
+) -> JoinOne:  # fmt: skip
+    def join_one(number: int, interrupted: Callable[[], None] | None) -> Session:
         address = switches[number]
         shared = options.shared_memory if address in local else False
         return Session.join(

@@ -184,11 +184,9 @@ class SurvivingSession(ShardedSession):
                         if reply is not None:
                             agreement.receive(*reply, time.monotonic())
         except Exception as error:  # what a shard refuses, or a bug, which must not leave anybody waiting
-            told = (
-                error if isinstance(error, FaninError) else f"job {self.job_name!r} could not be dealt anew: {error!r}"
-            )
+            told = f"job {self.job_name!r} could not be dealt anew: {error!r}"
             with self._lock:
-                self._survivor.end(told if isinstance(told, FaninError) else FaninError(told))
+                self._survivor.end(error if isinstance(error, FaninError) else FaninError(told))
                 self._dealer = None
                 self._follow()
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fanin._torch_entry import require_torch
 from fanin.host.torch.backend import counters, create
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.training.asynchronous import AsynchronousOptimizer
@@ -12,7 +13,6 @@ from fanin.host.torch.training.hooks import LanesState, lanes_hook
 from fanin.host.torch.training.membership import Membership
 from fanin.host.torch.training.stale import StaleOptions, is_newcomer
 from fanin.host.torch.training.stale_hook import StaleSynchronousState, stale_synchronous_hook
-from fanin.host.torch.versions import require
 
 if TYPE_CHECKING:
     from fanin.host.torch.training.shard_codecs import ShardCodecs, shard_codecs
@@ -39,7 +39,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """What needs torch.distributed.fsdp, which takes a second to import: imported when it is asked for."""
     if name in ("ShardCodecs", "shard_codecs"):
-        require(name, "2.9", "whose FSDP2 takes custom moves")
+        require_torch(name, "2.9", "whose FSDP2 takes custom moves")
         from fanin.host.torch.training import shard_codecs as module
 
         return getattr(module, name)

@@ -29,12 +29,12 @@ _gloo: Any = c10d.ProcessGroupGloo
 class Devices:
     """Devices for some groups, there for as long as any of these is."""
 
-    def __init__(self, interfaces: str, host: str) -> None:
-        """`interfaces`: names, separated by commas; without any, at the name or address `host`, or where gloo wants."""
+    def __init__(self, interfaces: str) -> None:
+        """`interfaces`: names, separated by commas."""
         names = [name for name in interfaces.split(",") if name]
         if names:
             self._devices = [_gloo.create_device(interface=name) for name in names]
-        elif host:
+        elif host := unlike_gloos_choice():
             self._devices = [_gloo.create_device(hostname=host)]
         else:
             self._devices = [_gloo.create_default_device()]
@@ -59,12 +59,11 @@ class SharedDevices:
 
     def open(self) -> Devices:
         """For a group, which holds them for as long as it lives."""
-        interfaces = os.environ.get(INTERFACES, "")
-        place = interfaces, "" if interfaces else unlike_gloos_choice()
+        place = os.environ.get(INTERFACES, ""), os.environ.get("MASTER_ADDR", "")
         with self._lock:
             devices = self._open.get(place)
             if devices is None:
-                devices = self._open[place] = Devices(*place)
+                devices = self._open[place] = Devices(place[0])
             return devices
 
     def forget(self) -> None:
