@@ -1,4 +1,4 @@
-"""Dataclasses from files, JSON or TOML, read strictly (fanin/protocol/strict.py), such as records of runs; and rows to files."""
+"""Dataclasses from files, JSON or TOML, read strictly (fanin/protocol/strict.py), and rows of figures into them."""
 
 from __future__ import annotations
 
