@@ -5,9 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-OLDEST = "2.8"
-"""Version of PyTorch that fanin's backend was tried with: pyproject.toml asks for it, too."""
-
 
 def register() -> None:
     """Make `init_process_group("fanin")` known. The backend itself is imported when a group is made.
@@ -30,20 +27,9 @@ def register() -> None:
 
 def _create(backend_options: Any, pg_options: Any) -> Any:
     """Raises ConfigurationError for a PyTorch older than OLDEST."""
+    from fanin.torch_versions import OLDEST, require_torch
+
     require_torch("fanin", OLDEST)
     from fanin.host.torch.backend import create
 
     return create(backend_options, pg_options)
-
-
-def require_torch(what: str, oldest: str, why: str = "") -> None:
-    """ConfigurationError where PyTorch is older than `what` needs it."""
-    import torch
-
-    from fanin.errors import ConfigurationError
-
-    if torch.__version__ < oldest:
-        raise ConfigurationError(
-            f"{what} needs PyTorch {oldest} or newer{why and f', {why}'}, and this is {torch.__version__}. Remedy: "
-            f"pip install 'torch>={oldest}'"
-        )

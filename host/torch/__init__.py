@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fanin._torch_entry import require_torch
 from fanin.host.torch.backend import counters, create
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.training.asynchronous import AsynchronousOptimizer
@@ -13,6 +12,7 @@ from fanin.host.torch.training.hooks import LanesState, lanes_hook
 from fanin.host.torch.training.membership import Membership
 from fanin.host.torch.training.stale import StaleOptions, is_newcomer
 from fanin.host.torch.training.stale_hook import StaleSynchronousState, stale_synchronous_hook
+from fanin.torch_versions import require_torch
 
 if TYPE_CHECKING:
     from fanin.host.torch.training.shard_codecs import ShardCodecs, shard_codecs

@@ -64,10 +64,10 @@ def test_a_broken_backend_does_not_break_import_torch() -> None:
 def test_a_pytorch_that_is_too_old_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from fanin import _torch_entry
+    from fanin import _torch_entry, torch_versions
     from fanin.errors import ConfigurationError
 
-    assert f'torch = ["torch>={_torch_entry.OLDEST}"]' in (ROOT / "pyproject.toml").read_text()
+    assert f'torch = ["torch>={torch_versions.OLDEST}"]' in (ROOT / "pyproject.toml").read_text()
     monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion("2.7.1+cpu"))
     with pytest.raises(
         ConfigurationError, match=r"PyTorch 2\.8 or newer, and this is 2\.7\.1.*pip install 'torch>=2\.8'"
