@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import gc
 import importlib
 import json
@@ -22,6 +23,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 PRELOADED = ("torch._dynamo", "torch.distributed.fsdp", "torch.nn.parallel", "fanin.host.torch.backend")
 """What nearly every rank imports, sooner or later."""
+WHERE = signal.SIGUSR1
+"""Has a rank print its threads' stacks, for one that is found to hang."""
 
 
 class RankServer:
@@ -83,6 +87,7 @@ class Rank:
         self.pid = self._server.ask(
             run=list(command), environment=dict(environment), folder=str(folder), output=str(output)
         )
+        self._output = output
         self._descriptor = os.pidfd_open(self.pid)  # the server has not waited for it: the id is still its own
         self.returncode: int | None = None
 
@@ -105,6 +110,14 @@ class Rank:
         """Unless it has ended."""
         if self.poll() is None:
             signal.pidfd_send_signal(self._descriptor, number)
+
+    def say_where(self) -> None:
+        """Have it print what each of its threads is doing; returns when that is there, or has not come for 5 s."""
+        before = self._output.stat().st_size
+        self.send_signal(WHERE)
+        deadline = time.monotonic() + 5.0
+        while self.poll() is None and self._output.stat().st_size == before and time.monotonic() < deadline:
+            time.sleep(0.05)
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -135,6 +148,7 @@ def become(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.argv = list(request["run"])
+    faulthandler.register(WHERE)
 
 
 def main() -> None:

@@ -50,13 +50,15 @@ class Job:
         return Rank(arguments, env, self.folder, self.folder / f"rank{rank}.txt")
 
     def wait(self, timeout_s: float, ranks: Sequence[int] | None = None) -> list[int | None]:
-        """Exit codes of the ranks (all of them by default); None for one that still runs at the end."""
+        """Exit codes of the ranks (all of them by default); None for one that still runs at the end, and has printed
+        what its threads are doing."""
         deadline = time.monotonic() + timeout_s
         codes: list[int | None] = []
         for rank in range(len(self.processes)) if ranks is None else ranks:
             try:
                 codes.append(self.processes[rank].wait(max(0.0, deadline - time.monotonic())))
             except subprocess.TimeoutExpired:
+                self.processes[rank].say_where()
                 codes.append(None)
         return codes
 
