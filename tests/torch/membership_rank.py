@@ -20,17 +20,18 @@ from tests.stale.training_checks import accuracy, batch, make_model
 
 STEPS, DIES_AT, WAITS_AT = 40, 8, 16
 PATIENCE_S = 90.0
-CAME = "test/came"
+CAME, WAITED_FOR = "test/came", "test/waited-for"
 
 
 def main() -> None:
-    """Train; founders do not go beyond one step before somebody has come."""
+    """Train; founders do not go beyond one step before somebody has come, and nobody comes before that step."""
     torch.set_num_threads(1)
     dist.init_process_group("fanin")
     rank, size, newcomer = dist.get_rank(), dist.get_world_size(), is_newcomer()
     store = dist.distributed_c10d._get_default_store()
     if newcomer:
         store.set(CAME, "")
+        store.wait([WAITED_FOR], timedelta(seconds=PATIENCE_S))
     net = make_model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.3, momentum=0.9)
     membership = Membership(net, optimizer)
@@ -39,7 +40,9 @@ def main() -> None:
     deadline = time.monotonic() + PATIENCE_S
     while step < STEPS:
         came = membership.let_in(step)
-        if step == WAITS_AT and not newcomer and not came:
+        if step == WAITS_AT and not newcomer:
+            assert not came
+            store.set(WAITED_FOR, "")
             store.wait([CAME], timedelta(seconds=PATIENCE_S))
         while step == WAITS_AT and not newcomer and not came:
             assert time.monotonic() < deadline, "nobody came"
