@@ -24,6 +24,8 @@ P4_REASONS = [reason for reason in wire.Reason if reason < wire.Reason.WORKER_JO
 """What a pipeline may have to say: only software switches take newcomers in, or are leaves of trees."""
 P4_KINDS = [kind for kind in wire.Kind if kind is not wire.Kind.RECEIPT]
 """What a pipeline may have to read or say: only software switches give receipts."""
+P4_FLAGS = [flag for flag in wire.Flag if flag is not wire.Flag.RUN]
+"""What a pipeline may have to read or say: only software switches take runs and give them."""
 P4_WIDTHS = {
     "MAGIC": 16,
     "VERSION": 8,
@@ -94,8 +96,8 @@ def p4_header() -> str:
         "",
         *(f'@noWarn("unused") const bit<8> KIND_{kind.name} = {kind.value};' for kind in P4_KINDS),
         "",
-        *(f'@noWarn("unused") const bit<8> FLAG_{flag.name} = {flag.value};' for flag in wire.Flag),
-        f"const bit<8> KNOWN_FLAGS = {sum(flag.value for flag in wire.Flag)};",
+        *(f'@noWarn("unused") const bit<8> FLAG_{flag.name} = {flag.value};' for flag in P4_FLAGS),
+        f"const bit<8> KNOWN_FLAGS = {sum(flag.value for flag in P4_FLAGS)};",
         "",
         *(f'@noWarn("unused") const bit<16> REASON_{reason.name} = {reason.value};' for reason in P4_REASONS),
         "",

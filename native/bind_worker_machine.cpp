@@ -26,6 +26,11 @@ class ListSink final : public WorkerSink {
     return {reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(made)), bytes};
   }
   void commit(std::size_t) override { datagrams_.push_back(std::move(reserved_)); }
+  std::span<std::uint8_t> last() override {
+    if (datagrams_.empty()) return {};
+    PyObject* const made = datagrams_.back().ptr();
+    return {reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(made)), static_cast<std::size_t>(PyBytes_GET_SIZE(made))};
+  }
 
   // Once the machine is through: what the garbage collector tracks may let other threads in when it is made.
   py::list datagrams() const {

@@ -89,6 +89,7 @@ class WorkerCarrier {
   // The same so many bytes behind the start of SwitchCarrier::images; empty where there are none, or no room.
   virtual std::span<std::uint8_t> reserve_image(std::size_t, std::size_t) { return {}; }
   virtual void commit(std::size_t bytes) = 0;  // it is complete in the span last reserved
+  virtual std::span<std::uint8_t> last() { return {}; }  // as WorkerSink::last
   // What was committed is on its way. True: the switch may sleep where this carrier does not wake it.
   virtual bool flush() = 0;
 

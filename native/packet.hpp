@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 
 #include "wire_constants.hpp"
@@ -49,6 +50,8 @@ struct Header {
   std::uint16_t contributors = 0;
   std::uint8_t code_count = 0;
   std::uint8_t lanes = 0;  // 0: words are added whole
+
+  bool operator==(const Header&) const = default;
 };
 
 // What the `lanes` field says: fanin.protocol.wire.LaneField.
@@ -66,7 +69,35 @@ constexpr std::uint8_t lanes_of_result(std::uint8_t lanes, std::uint32_t shift =
 constexpr std::size_t words_of_result(std::uint8_t lanes, std::size_t words) {
   return lanes == 0 ? words : words * lane_bits_down(lanes) / lane_bits_up(lanes);
 }
+// Of a pass or a bare result: of how many consecutive items.
+constexpr std::uint32_t run_of(const Header& header) { return (header.flags & FLAG_RUN) != 0 ? header.lanes : 1; }
+constexpr bool legal_run(const Header& header) {
+  const bool joined = header.kind == Kind::contribution ? (header.flags & FLAG_PASS) != 0
+                                                        : header.kind == Kind::result && (header.flags & FLAG_BARE) != 0;
+  return joined && header.lanes >= 2 && header.lanes <= MAX_RUN;
+}
+// Of a run: the header of its packet number `index`, as fanin.protocol.wire.Packet.part.
+constexpr Header part_of(Header header, std::uint32_t index, std::uint32_t slots) {
+  if ((header.flags & FLAG_RUN) == 0) return header;
+  const std::uint32_t at = header.slot + index;
+  header.flags &= static_cast<std::uint8_t>(~FLAG_RUN);
+  header.lanes = 0;
+  header.slot = at % slots;
+  header.base += at / slots;
+  if (header.kind == Kind::contribution && header.bitmap != 0) header.bitmap += index;
+  return header;
+}
+// A pass or bare result, or a run of them, with `next` behind it as one run; none where they make none.
+constexpr std::optional<Header> with_next(Header run, const Header& next, std::uint32_t slots) {
+  const std::uint32_t count = run_of(run);
+  if (count >= MAX_RUN) return std::nullopt;
+  run.flags |= FLAG_RUN;
+  run.lanes = static_cast<std::uint8_t>(count + 1);
+  return legal_run(run) && part_of(run, count, slots) == next ? std::optional(run) : std::nullopt;
+}
+
 constexpr bool legal_lanes(const Header& header) {
+  if ((header.flags & FLAG_RUN) != 0 && header.kind != Kind::welcome) return legal_run(header);
   if (header.lanes == 0) return true;
   const std::uint32_t up = lane_bits_up(header.lanes), down = lane_bits_down(header.lanes);
   const bool with_words = header.kind == Kind::contribution || header.kind == Kind::result || header.kind == Kind::answer;
@@ -117,6 +148,14 @@ struct Parsed {
   std::size_t word_count = 0;
 
   bool ok() const { return reason == Reason{}; }
+  // Of a run: its packet number `index`.
+  Parsed part(std::uint32_t index, std::uint32_t slots) const {
+    if ((header.flags & FLAG_RUN) == 0) return *this;
+    return {.header = part_of(header, index, slots),
+            .codes = codes + index * codes_bytes(header.code_count),
+            .words = nullptr,
+            .word_count = 0};
+  }
 };
 
 // Same checks, in the same order and with the same reasons, as fanin.protocol.wire.parse, the checksum apart. `header` is filled in
@@ -146,7 +185,10 @@ inline Parsed parse(std::span<const std::uint8_t> datagram) {
   if (datagram.size() > MAX_DATAGRAM_BYTES || parsed.header.code_count > MAX_CODES || datagram.size() < words_at ||
       (datagram.size() - words_at) % WORD_BYTES != 0)
     return refused(Reason::length);
-  if ((parsed.header.flags & ~(FLAG_PASS | FLAG_CHECKSUM | FLAG_BARE | FLAG_LATE)) != 0 || !legal_lanes(parsed.header))
+  if ((parsed.header.flags & ~(FLAG_PASS | FLAG_CHECKSUM | FLAG_BARE | FLAG_LATE | FLAG_RUN)) != 0 || !legal_lanes(parsed.header))
+    return refused(Reason::length);
+  if (const std::uint32_t run = run_of(parsed.header);
+      run > 1 && datagram.size() != HEADER_BYTES + run * codes_bytes(parsed.header.code_count))
     return refused(Reason::length);
   parsed.codes = datagram.data() + HEADER_BYTES;
   parsed.words = datagram.data() + words_at;

@@ -37,7 +37,10 @@ class WorkerSink {
   virtual std::span<std::uint8_t> reserve_sole(std::uint32_t, std::uint32_t, std::size_t bytes) { return reserve(bytes); }
   // The datagram of `bytes` is complete in the span last reserved.
   virtual void commit(std::size_t bytes) = 0;
-  // Whether that is but for its keyed tag: who sends it has a train tagged at once (WorkerMachine::tag), or it needs none.
+  // The datagram that was committed last, if it may still be changed: it has not left, and nobody else reads it yet.
+  virtual std::span<std::uint8_t> last() { return {}; }
+  // Whether what is committed lacks its keyed tag: who sends it has a train tagged at once (WorkerMachine::tag), or it needs
+  // none.
   virtual bool tags_later() const { return false; }
 
  protected:

@@ -72,6 +72,9 @@ struct SwitchJob {
     return whole;
   }
 
+  // Whether all that are sent bare results, being in `bare`, take runs of them.
+  bool runs(std::uint32_t bare) const { return (bare & registered & ~left & ~takes_runs) == 0; }
+
   // After any change of who is registered, left or evicted.
   void update_audience() {
     registered &= ring.live();
@@ -114,6 +117,7 @@ struct SwitchJob {
   std::uint32_t lost = 0;
   std::uint32_t left = 0;
   std::uint32_t marked = 0;    // of whom contributions met congestion, which they have not been told of
+  std::uint32_t takes_runs = 0;  // who takes bare results as runs
   std::uint32_t expected = 0;  // evicted workers whose place is open for a new process; live from its HELLO on
   std::uint32_t changes = 0;   // of membership, in a job that survives losses
   std::array<Address, MAX_WORKERS> sources{};  // of those that registered

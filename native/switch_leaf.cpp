@@ -85,6 +85,7 @@ void SwitchMachine::State::receive_from_parent(SwitchJob& job, const Parsed& pac
       case Kind::result:
       case Kind::answer:
         if (header.slot >= job.spec.slots) return Reason::slot_range;
+        if (run_of(header) > 1) return Reason::length;  // a leaf asks for none
         if ((header.code_count != 0 && header.code_count != job.spec.codes_per_packet) ||
             packet.word_count > job.spec.words_per_packet)
           return Reason::length;

@@ -70,7 +70,7 @@ void SwitchMachine::let_go(std::uint16_t job, std::span<const std::uint8_t> memo
 
 void SwitchMachine::remove(std::uint16_t job) {
   SwitchJob& gone = state_->job_at(job);
-  state_->queue.make_tags();  // with its keys, while they are there
+  state_->queue.make_tags();  // and end runs; with its keys, while they are there
   const std::span<const std::uint8_t> memory = gone.ring.memory();
   state_->queue.copy_out_all(memory.data(), memory.size());
   state_->past.add(gone.tally);
@@ -309,6 +309,9 @@ void SwitchMachine::State::receive(SwitchJob& job, const Parsed& packet, std::sp
   } else {
     if (!job.has(job.registered, worker)) register_source(job, worker, source);
     job.hellos[worker] = std::uint64_t{packet.header.slot} + 1;
+    // Only where all contribute to every round, in order: bitmaps are alike then, and no pass has to be answered at once.
+    const bool runs = job.spec.synchronous() && (packet.header.bitmap & HELLO_RUNS) != 0;
+    job.takes_runs = (job.takes_runs & ~(std::uint32_t{1} << worker)) | std::uint32_t{runs} << worker;
     welcome(job, packet, source);
     if (job.uplink && job.registered == job.spec.full_mask()) job.uplink->start(now);
   }
@@ -317,12 +320,14 @@ void SwitchMachine::State::receive(SwitchJob& job, const Parsed& packet, std::sp
 void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Address source, double now) {
   const Header& header = packet.header;
   const bool passes = (header.flags & FLAG_PASS) != 0;
-  const bool summed = header.lanes == 0 || (job.spec.accumulators && (job.spec.branches || lane_shift(header.lanes) == 0));
+  const std::uint32_t run = run_of(header);
+  const bool summed = header.lanes == 0 || run > 1 || (job.spec.accumulators && (job.spec.branches || lane_shift(header.lanes) == 0));
   const bool fits = (header.code_count == 0 || header.code_count == job.spec.codes_per_packet) && summed &&
                     packet.word_count <= job.spec.words_per_packet &&
                     words_of_result(header.lanes, packet.word_count) <= job.spec.words_per_packet;
   const bool late = (header.flags & FLAG_LATE) != 0;
-  if (!fits || (passes && (header.code_count != 0 || packet.word_count != 0)) || (late && !passes))
+  if (!fits || (passes && (header.code_count != 0 || packet.word_count != 0)) || (late && !passes) ||
+      (run > 1 && !job.spec.synchronous()))
     return job.tally.drop(Reason::length);
   if (header.slot >= job.spec.slots) return job.tally.drop(Reason::slot_range);
   if (passes && header.base == MAX_BASE) return tell_where(job, header, source);
@@ -333,43 +338,55 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
                               .word_count = static_cast<std::uint32_t>(packet.word_count),
                               .contributors = job.spec.branches ? std::max<std::uint32_t>(header.contributors, 1) : 1,
                               .lanes = header.lanes};
-  const SlotOutcome outcome =
-      job.ring.contribute(header.slot, header.worker, header.base, passes ? nullptr : &given, queue,
-                          {.late = late, .bare = (header.flags & FLAG_BARE) != 0, .signature = header.signature});
-  switch (outcome.verdict) {
-    case Verdict::accepted:
-      ++(passes ? job.tally.passes : job.tally.contributions);
-      job.heard[header.worker] = now;
-      break;
-    case Verdict::duplicate:
-      ++job.tally.duplicates;
-      break;
-    case Verdict::future:
-      return job.tally.drop(Reason::future);
-    case Verdict::ancient:
-      return job.tally.drop(Reason::ancient);
-    case Verdict::mismatch:
-      return refuse(job.tally, &job, Reason::mismatch, header, source);
-  }
   const std::size_t asked_bytes = datagram_bytes(header.code_count, packet.word_count);
-  const bool repeated = outcome.verdict == Verdict::duplicate;
-  if (outcome.ascends && !repeated) job.ascents->complete(header.slot, header.base);
-  const bool ascends = outcome.ascends && (!repeated || job.ascents->asked(header.slot, now));
-  // The transmission's order. A result or an answer says as much as a receipt, and most of what comes in order says
-  // nothing new: so a receipt goes out for a gap, for what was sent in vain, and now and then to measure the path.
-  if (header.bitmap != 0) {
-    Arrivals& arrivals = job.arrivals[header.worker];
-    const bool uncovers = arrivals.take(header.bitmap);
-    // Neither tells of marks, though, and who comes last at its leaf every time would never hear of them.
-    const bool due = (uncovers || arrivals.incomplete() || repeated || measures(header.bitmap)) && !ascends;
-    const bool met_congestion = job.has(job.marked, header.worker);
-    if (!outcome.answered && (due || met_congestion)) receipt(job, header, asked_bytes, repeated, source);
+  // Of a run, whose passes bring one reply at most: it is as long as one of them. Who lacks a result asks with one pass.
+  std::optional<Header> owed;
+  bool repeated = false;
+  for (std::uint32_t index = 0; index < run; ++index) {
+    const Header each = part_of(header, index, job.spec.slots);
+    const SlotOutcome outcome =
+        job.ring.contribute(each.slot, each.worker, each.base, passes ? nullptr : &given, queue,
+                            {.late = late, .bare = (each.flags & FLAG_BARE) != 0, .signature = each.signature});
+    switch (outcome.verdict) {
+      case Verdict::accepted:
+        ++(passes ? job.tally.passes : job.tally.contributions);
+        job.heard[each.worker] = now;
+        break;
+      case Verdict::duplicate:
+        ++job.tally.duplicates;
+        break;
+      case Verdict::future:
+        job.tally.drop(Reason::future);
+        continue;
+      case Verdict::ancient:
+        job.tally.drop(Reason::ancient);
+        continue;
+      case Verdict::mismatch:  // and so are those behind it: they have the same signature
+        return refuse(job.tally, &job, Reason::mismatch, each, source);
+    }
+    const bool again = outcome.verdict == Verdict::duplicate;
+    if (outcome.ascends && !again) job.ascents->complete(each.slot, each.base);
+    const bool ascends = outcome.ascends && (!again || job.ascents->asked(each.slot, now));
+    // The transmission's order. A result or an answer says as much as a receipt, and most of what comes in order says
+    // nothing new: so a receipt goes out for a gap, for what was sent in vain, and now and then to measure the path.
+    if (each.bitmap != 0) {
+      Arrivals& arrivals = job.arrivals[each.worker];
+      const bool uncovers = arrivals.take(each.bitmap);
+      // Neither tells of marks, though, and who comes last at its leaf every time would never hear of them.
+      const bool due = (uncovers || arrivals.incomplete() || again || measures(each.bitmap)) && !ascends;
+      const bool met_congestion = job.has(job.marked, each.worker);
+      if (!outcome.answered && (due || met_congestion)) {
+        owed = each;
+        repeated = again;
+      }
+    }
+    if (owed && index + 1 == run) receipt(job, *owed, asked_bytes, repeated, source);
+    if (outcome.closed) {
+      ++job.last_arrivals[each.worker];
+      multicast(job, each.slot, outcome.number);
+    }
+    if (outcome.answered && run == 1) answer(job, each, asked_bytes, source);
   }
-  if (outcome.closed) {
-    ++job.last_arrivals[header.worker];
-    multicast(job, header.slot, outcome.number);
-  }
-  if (outcome.answered) answer(job, header, asked_bytes, source);
 }
 
 void SwitchMachine::State::register_source(SwitchJob& job, std::uint32_t worker, Address source) {

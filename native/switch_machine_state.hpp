@@ -58,6 +58,7 @@ struct SwitchMachine::State {
   void echo_bye(SwitchJob& job, std::span<const std::uint8_t> bye, Address source);
   void echo(std::span<const std::uint8_t> probe, Address source);
   void multicast(SwitchJob& job, std::uint32_t slot, std::uint32_t number);
+  bool lengthen_run(SwitchJob& job, std::span<const std::uint8_t> bare, std::span<const Address> destinations);
   void answer(SwitchJob& job, const Header& header, std::size_t asked_bytes, Address source);
   void answer_bare(SwitchJob& job, const Header& header, std::uint32_t base, std::uint32_t bitmap, Address source);
   void receipt(SwitchJob& job, const Header& header, std::size_t asked_bytes, bool repeated, Address source);

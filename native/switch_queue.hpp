@@ -4,6 +4,7 @@
 // SWITCH_QUEUE_DATAGRAMS or SWITCH_QUEUE_BYTES are not taken: a driver that does not send is a network that loses.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -45,6 +46,31 @@ class SwitchQueue {
     return {copies_.data() + items_.back().copy_at, bytes};
   }
 
+  // The same of one that may get longer, up to `most_bytes`, until another is pushed by this or the queue is handed out.
+  // `key` as in push_in_place.
+  std::span<std::uint8_t> push_run(std::size_t bytes, std::size_t most_bytes, const SipKey* key,
+                                   std::span<const Address> destinations) {
+    append({.key = key, .copy_at = take(most_bytes), .bytes = static_cast<std::uint32_t>(bytes)}, destinations);
+    untagged_ = untagged_ || key != nullptr;
+    run_ = items_.size();
+    return run();
+  }
+
+  // That datagram, empty if there is none, or not for these destinations.
+  std::span<std::uint8_t> run(std::span<const Address> destinations) {
+    if (run_ == 0 || !std::ranges::equal(destinations, destinations_of(items_[run_ - 1]))) return {};
+    return run();
+  }
+
+  // Makes it `bytes` longer. These are junk.
+  std::span<std::uint8_t> lengthen_run(std::size_t bytes) {
+    items_[run_ - 1].bytes += static_cast<std::uint32_t>(bytes);
+    bytes_ += bytes;
+    return run();
+  }
+
+  void end_run() { run_ = 0; }
+
   void copy_out(std::uint32_t mark) {
     Item& item = items_[mark - 1];
     item.copy_at = take(item.bytes);
@@ -65,6 +91,7 @@ class SwitchQueue {
 
   // Of several datagrams side by side.
   void make_tags() {
+    end_run();
     if (!std::exchange(untagged_, false)) return;
     std::array<const SipKey*, TAGS_TOGETHER> keys;
     std::array<std::span<std::uint8_t>, TAGS_TOGETHER> datagrams;
@@ -85,7 +112,7 @@ class SwitchQueue {
   void hand_out(SwitchSink& sink) {
     make_tags();
     for (const Item& item : items_) {
-      sink.send({data_of(item), item.bytes}, {destinations_.data() + item.destinations_at, item.destination_count});
+      sink.send({data_of(item), item.bytes}, destinations_of(item));
       if (item.mark != nullptr) *item.mark = 0;
     }
     items_.clear();
@@ -103,6 +130,12 @@ class SwitchQueue {
     std::uint32_t destinations_at = 0;
     std::uint32_t destination_count = 0;
   };
+
+  std::span<std::uint8_t> run() { return {data_of(items_[run_ - 1]), items_[run_ - 1].bytes}; }
+
+  std::span<const Address> destinations_of(const Item& item) const {
+    return {destinations_.data() + item.destinations_at, item.destination_count};
+  }
 
   std::uint8_t* data_of(const Item& item) {
     return item.in_place != nullptr ? item.in_place : copies_.data() + item.copy_at;
@@ -126,6 +159,7 @@ class SwitchQueue {
   std::vector<Item> items_;
   std::vector<Address> destinations_;
   std::vector<std::uint8_t> copies_;
+  std::size_t run_ = 0;    // place in the queue, from 1, of the run that may get longer; 0: there is none
   bool untagged_ = false;  // whether an item may have a key
   std::size_t used_ = 0;   // of copies_
   std::size_t bytes_ = 0;  // of all datagrams, wherever they are

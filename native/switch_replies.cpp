@@ -105,11 +105,35 @@ void SwitchMachine::State::multicast(SwitchJob& job, std::uint32_t slot, std::ui
   const std::span<const Address> others(numbers.data() + keepers, job.listener_count - keepers);
   if (takes(job.tally, datagram.size(), keepers))
     queue.push_in_place(datagram, key, job.ring.queue_mark(slot, number), {numbers.data(), keepers});
-  if (!takes(job.tally, without_words.size(), others.size())) return;
-  const std::span<std::uint8_t> copy = queue.push(without_words.size(), others);
+  const bool runs = job.runs(bare);
+  if (runs && lengthen_run(job, without_words, others)) return;
+  const std::size_t bytes = without_words.size();
+  if (!takes(job.tally, bytes, others.size())) return;
+  const std::size_t most_bytes = bytes + (MAX_RUN - 1) * (bytes - HEADER_BYTES);
+  const std::span<std::uint8_t> copy =
+      runs ? queue.push_run(bytes, most_bytes, key, others) : queue.push(bytes, others);
   make_bare(without_words, copy);
   finish(copy);
-  job.keys.finish(copy);
+  if (!runs) job.keys.finish(copy);
+}
+
+// Makes a bare result part of the last one that is still to be sent, if they are a run; `bare` is what it is in the ring.
+bool SwitchMachine::State::lengthen_run(SwitchJob& job, std::span<const std::uint8_t> bare,
+                                        std::span<const Address> destinations) {
+  const std::span<std::uint8_t> before = queue.run(destinations);
+  if (before.empty()) return false;
+  Header next = load_header(bare.data());
+  next.flags |= FLAG_BARE;
+  next.lanes = 0;
+  const std::optional<Header> run = with_next(load_header(before.data()), next, job.spec.slots);
+  const std::span<const std::uint8_t> codes = bare.subspan(HEADER_BYTES);
+  if (!run) return false;
+  job.tally.bytes_out += codes.size() * destinations.size();
+  const std::span<std::uint8_t> datagram = queue.lengthen_run(codes.size());
+  std::ranges::copy(codes, datagram.end() - static_cast<std::ptrdiff_t>(codes.size()));
+  store_header(datagram.data(), *run);
+  finish(datagram);
+  return true;
 }
 
 // With the result if what asked for it was as long, or else bare: who forges a source must not amplify.
@@ -219,6 +243,7 @@ void SwitchMachine::State::welcome(SwitchJob& job, const Parsed& hello, Address 
   header.signature = job.changes;
   header.contributors = static_cast<std::uint16_t>(job.uplink ? job.uplink->news() : Reason{});
   header.bitmap = job.registered;
+  if (job.has(job.takes_runs, hello.header.worker)) header.flags |= FLAG_RUN;
   const std::span<std::uint8_t> datagram = queue.push(bytes, {&source, 1});
   write_news(datagram, header, job.lost, job.left);
   job.keys.finish(datagram);

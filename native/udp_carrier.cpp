@@ -39,6 +39,12 @@ class UdpWorker final : public WorkerBase {
     used_ += bytes;
   }
 
+  std::span<std::uint8_t> last() override {
+    if (count_ == 0) return {};
+    const iovec& datagram = datagrams_[count_ - 1];
+    return {static_cast<std::uint8_t*>(datagram.iov_base), datagram.iov_len};
+  }
+
   bool flush() override {
     const std::span<iovec> train = std::span(datagrams_).first(count_);
     if (count_ > 0 && tag_) tag_(train);

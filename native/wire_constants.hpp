@@ -34,6 +34,8 @@ inline constexpr std::size_t MAX_DATAGRAM_BYTES = 65507;
 inline constexpr std::uint32_t MAX_BASE = 4294967295;
 inline constexpr std::uint32_t ORDER_MASK = 4294967295;
 inline constexpr std::uint32_t SWITCH_WORKER = 255;
+inline constexpr std::uint32_t MAX_RUN = 16;
+inline constexpr std::uint32_t HELLO_RUNS = 1;
 inline constexpr std::uint32_t LANES_SHIFT = 4;
 inline constexpr std::uint32_t LANES_UP = 2;
 inline constexpr std::uint32_t LANES_DOWN = 0;
@@ -119,6 +121,7 @@ inline constexpr std::uint8_t FLAG_PASS = 1;
 inline constexpr std::uint8_t FLAG_CHECKSUM = 2;
 inline constexpr std::uint8_t FLAG_BARE = 4;
 inline constexpr std::uint8_t FLAG_LATE = 8;
+inline constexpr std::uint8_t FLAG_RUN = 16;
 
 enum class Kind : std::uint8_t {
   contribution = 1,

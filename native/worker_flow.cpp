@@ -48,6 +48,7 @@ class WorkerFlow::Outbox final : public WorkerSink {
   }
 
   void commit(std::size_t bytes) override { reserved_->commit(bytes); }
+  std::span<std::uint8_t> last() override { return reserved_ != nullptr ? reserved_->last() : std::span<std::uint8_t>{}; }
   // What a bypass takes needs none.
   bool tags_later() const override { return true; }
 

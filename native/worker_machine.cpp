@@ -120,8 +120,10 @@ class WorkerMachine::State {
   // Both return false when the sink takes no more.
   bool send_token(WorkerSink& sink, const Header& header, std::size_t bytes);
   bool send_contribution(WorkerSink& sink, std::uint32_t slot);
+  bool joins(WorkerSink& sink, const Header& pass);
   void store_by_forecast(Operation& operation, std::span<std::uint8_t> words);
   void commit(WorkerSink& sink, std::span<std::uint8_t> datagram);
+  void finish(const WorkerSink& sink, std::span<std::uint8_t> datagram) const;
 
   // Whether reductions have waited for so many retransmissions that a departed peer may be why.
   bool waits_for_departed() const {
@@ -147,6 +149,8 @@ class WorkerMachine::State {
   std::vector<std::uint32_t> lost_;  // of a receipt, while it is read
   std::optional<CatchUp> catch_up_;     // of a newcomer, until it is in step
   bool begun_ = false;
+  bool runs_ = false;                   // the switch takes passes as runs
+  bool joinable_ = false;               // what was sent last is a pass that was not sent before, in this call of `send`
   bool capable_ = false;                // the switch gives receipts, which say whether contributions met congestion
   std::vector<std::uint8_t> accepted_;  // by slot: a bare ANSWER has acknowledged the current contribution
   std::vector<std::uint64_t> closed_;   // by slot: one past the newest round known to be over without this worker
@@ -227,9 +231,11 @@ void WorkerMachine::State::receive(std::span<const std::uint8_t> datagram, Addre
 }
 
 void WorkerMachine::State::send(double now, WorkerSink& sink) {
+  joinable_ = false;
   if (presence_.hello_due(now)) {
     Header hello = header(Kind::hello);
     hello.slot = presence_.hello_sequence();
+    hello.bitmap = HELLO_RUNS;
     if (!send_token(sink, hello, phase() == Phase::connecting ? packet_bytes_ : datagram_bytes(0, 2))) return;
     presence_.hello_sent(now);
   }
@@ -323,7 +329,10 @@ void WorkerMachine::State::dispatch(const Parsed& packet, std::size_t bytes, dou
     case Kind::result:
     case Kind::answer:
       hear_switch(now);
-      if (phase() == Phase::member) result(packet, now, marked);
+      if (phase() != Phase::member) return;
+      if (packet.header.slot >= spec_.slots) return drop(Reason::slot_range);
+      for (std::uint32_t index = 0; index < run_of(packet.header); ++index)
+        result(packet.part(index, spec_.slots), now, marked);
       return;
     case Kind::receipt:
       hear_switch(now);
@@ -345,6 +354,7 @@ void WorkerMachine::State::welcome(const Parsed& packet, std::size_t bytes, doub
   // Its tag would hold for ever: a WELCOME that somebody repeats must not show a switch that is gone as alive.
   if (keys_.tags() && packet.header.slot < welcomes_) return drop(Reason::ancient);
   welcomes_ = std::uint64_t{packet.header.slot} + 1;
+  runs_ = (packet.header.flags & FLAG_RUN) != 0;
   presence_.heard(now);
   const std::optional<double> round_trip_s = presence_.welcome(packet.header.slot, load_be32(packet.words),
                                                                load_be32(packet.words + WORD_BYTES), now);
@@ -425,7 +435,6 @@ void WorkerMachine::State::receipt(const Parsed& packet, double now, bool marked
 void WorkerMachine::State::result(const Parsed& packet, double now, bool marked) {
   const Header& header = packet.header;
   const std::uint32_t slot = header.slot;
-  if (slot >= spec_.slots) return drop(Reason::slot_range);
   if (catch_up_ && catch_up_->holds(slot)) return caught(header, now);
   const std::uint64_t item = stream_.current(slot);
   const std::uint64_t base = stream_.base(slot);
@@ -621,12 +630,7 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
                             : asks ? operation.result_word_count(item)
                                    : operation.word_count(item) + forecasts * AGE_WORDS;
   const std::size_t bytes = datagram_bytes(operation.code_count, words);
-  // Later ones may find that the round has closed, and its result in that place.
-  const bool sole = operation.is_sole(item) && !recovery_.was_sent(slot);
-  const std::span<std::uint8_t> datagram =
-      sole ? sink.reserve_sole(slot, static_cast<std::uint32_t>(base), bytes) : sink.reserve(bytes);
-  if (datagram.empty()) return false;
-
+  const bool first = !recovery_.was_sent(slot);
   Header contribution = header(Kind::contribution);
   contribution.slot = slot;
   contribution.bitmap = order();
@@ -638,6 +642,12 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
   contribution.signature = passes && !spec_.synchronous() ? 0 : operation.signature;
   contribution.code_count = static_cast<std::uint8_t>(operation.code_count);
   if (!passes && !asks) contribution.lanes = operation.lanes();
+  if (passes && first && joins(sink, contribution)) return true;
+  // Later ones may find that the round has closed, and its result in that place.
+  const bool sole = operation.is_sole(item) && first;
+  const std::span<std::uint8_t> datagram = sole ? sink.reserve_sole(slot, contribution.base, bytes) : sink.reserve(bytes);
+  if (datagram.empty()) return false;
+  joinable_ = passes && first;
   store_header(datagram.data(), contribution);
 
   std::uint8_t* const codes_at = datagram.data() + HEADER_BYTES;
@@ -658,6 +668,19 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
   return true;
 }
 
+// Makes the pass part of the datagram before it, if they are a run.
+bool WorkerMachine::State::joins(WorkerSink& sink, const Header& pass) {
+  if (!runs_ || !joinable_) return false;
+  const std::span<std::uint8_t> datagram = sink.last();
+  if (datagram.size() != HEADER_BYTES) return false;
+  const Header before = load_header(datagram.data());
+  const std::optional<Header> run = with_next(before, pass, spec_.slots);
+  if (!run) return false;
+  store_header(datagram.data(), *run);
+  finish(sink, datagram);
+  return true;
+}
+
 // The words of the only chunk with the forecast's codes, and the forecast's age.
 void WorkerMachine::State::store_by_forecast(Operation& operation, std::span<std::uint8_t> words) {
   if (!operation.has_forecast) operation.forecast = scales_.of(operation.shape(), operation.ticket);
@@ -669,9 +692,13 @@ void WorkerMachine::State::store_by_forecast(Operation& operation, std::span<std
   operation.forecast.store_age(words.data() + words.size() - AGE_WORDS * WORD_BYTES);
 }
 
-void WorkerMachine::State::commit(WorkerSink& sink, std::span<std::uint8_t> datagram) {
+void WorkerMachine::State::finish(const WorkerSink& sink, std::span<std::uint8_t> datagram) const {
   if (spec_.checksum) seal(datagram);
   if (!sink.tags_later()) keys_.finish(datagram);
+}
+
+void WorkerMachine::State::commit(WorkerSink& sink, std::span<std::uint8_t> datagram) {
+  finish(sink, datagram);
   ++counters_.packets_out;
   counters_.bytes_out += datagram.size();
   sink.commit(datagram.size());

@@ -90,6 +90,7 @@ class SwitchAuditor:
         return None
 
     def _put_out(self, sent: Datagrams) -> None:
+        runs: list[tuple[Packet, list[int]]] = []
         position = 0
         while position < len(sent):
             data, destination = sent[position]
@@ -100,7 +101,10 @@ class SwitchAuditor:
                     destinations.append(sent[position][1])
                     position += 1
                 packet = parse(data)
-                self._ledger(packet).result(packet, destinations)
+                if packet.run > 1:
+                    runs.append((packet, destinations))
+                else:
+                    self._ledger(packet).result(packet, destinations)
             elif data[OFFSET_KIND] == Kind.ANSWER:
                 packet = parse(data)
                 self._ledger(packet).answer(packet, destination)
@@ -110,6 +114,10 @@ class SwitchAuditor:
                 if part is None:
                     raise IsolationError(f"a round went up to job {packet.job}, generation {packet.generation:#x}")
                 part.ascended(packet)
+        for packet, destinations in runs:  # at last: bare results go ahead, with others, of the same rounds' whole ones
+            ledger = self._ledger(packet)
+            for index in range(packet.run):
+                ledger.result(packet.part(index, ledger.spec.slots), destinations)
 
     def _ledger(self, packet: Packet) -> JobLedger:
         ledger = self.ledgers.get(packet.job)

@@ -189,6 +189,9 @@ class JobLedger:
 
     def contribution(self, packet: Packet, source: int) -> None:
         """The machine has taken in a contribution: was it right to do with it what it did?"""
+        if packet.run > 1:
+            self._run(packet, source)
+            return
         verdict = self._verdict()
         what = f"{self}: slot {packet.slot}, worker {packet.worker}, base {packet.base}"
         wrong = self._stranger(packet, source)
@@ -216,6 +219,28 @@ class JobLedger:
             raise ConservationError(f"{what} is new and was taken for a duplicate; round {slot.open} is open")
         elif verdict != DUPLICATE and not known and in_bounds:
             raise StalenessError(f"{what} is new and was refused ({verdict}); round {slot.open} is open")
+
+    def _run(self, packet: Packet, source: int) -> None:
+        """The same of a run of passes: all that are new were accepted, and nothing else."""
+        before, after = self._counters, self._machine.job_counters(self.spec.job)
+        self._counters = after
+        what = f"{self}: slot {packet.slot}, worker {packet.worker}, {packet.run} passes from base {packet.base} on"
+        accepted = after["passes"] - before["passes"]
+        wrong = self._stranger(packet, source)
+        if wrong and (accepted or after["duplicates"] > before["duplicates"]):
+            raise IsolationError(f"{what}: {wrong}, and yet {accepted} were accepted")
+        if wrong or packet.slot >= len(self.slots):
+            return
+        new = 0
+        for index in range(packet.run):
+            each = packet.part(index, self.spec.slots)
+            slot = self.slots[each.slot]
+            if slot.open == each.base and not slot.accepted.get(each.base, 0) >> each.worker & 1:
+                new += 1
+                slot.add(each, 1, self.spec.accumulator_bytes)
+                self._advance(slot)
+        if accepted != new:
+            raise ConservationError(f"{what}: {new} are new, and {accepted} were accepted")
 
     def _verdict(self) -> str | Reason:
         """What the counters say about the contribution that was just taken in."""

@@ -40,7 +40,7 @@ from __future__ import annotations
 import enum
 import struct
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -80,6 +80,11 @@ ORDER_MASK = 0xFFFFFFFF
 """Orders of transmissions (the bitmap field of a contribution) are 32 bits wide and wrap around."""
 SWITCH_WORKER = 0xFF
 """The `worker` field of packets that a switch originates for everybody."""
+MAX_RUN = 16
+"""Passes, or bare results, that one datagram tells of. Of two runs in a row that have this length a receipt tells every
+order: it tells of the highest and the 32 before it (switch/machine/receipts.py)."""
+HELLO_RUNS = 1
+"""Bit of a HELLO's `bitmap`: its sender takes bare results as runs. A switch that takes passes so says so in turn."""
 
 LANES_SHIFT = 4
 """The `lanes` field, bits 4 to 7: the power of two that these words' lanes are to be multiplied by."""
@@ -132,6 +137,9 @@ class Flag(enum.IntFlag):
     LATE = 8
     """With PASS: the sender has seen that round `base` is over, so this arrival lets others go on past it (it moves
     the floor) and does not count towards the quorum of the round that is open now. Without PASS it is illegal."""
+    RUN = 16
+    """Of a pass, or a bare result: it stands for several, of consecutive items; the `lanes` field is their number
+    (`Packet.run`). Of a WELCOME: the switch takes such passes."""
 
 
 RECEIPT_REPEATED, RECEIPT_MARKED = 1, 2
@@ -253,18 +261,59 @@ class Packet:
     words: npt.NDArray[np.uint32] = field(default_factory=lambda: NO_WORDS)
     lanes: LaneField | None = None
     """Of a contribution to a round with an accumulator per lane, and of its result; None: words are added whole."""
+    run: int = 1
+    """With Flag.RUN in a pass or a bare result: of how many consecutive items; `words` hold the codes of the others."""
 
     def to_bytes(self) -> bytes:
         """The datagram. With Flag.CHECKSUM set, the checksum is filled in."""
         head = _HEADER.pack(
             MAGIC, VERSION, self.kind, self.job, self.worker, self.flags, self.generation, self.slot, self.base,
-            self.signature, self.bitmap, self.contributors, len(self.codes), self.lanes.field if self.lanes else 0, 0,
+            self.signature, self.bitmap, self.contributors, len(self.codes), self.lanes_field, 0,
         )  # fmt: skip
         codes = struct.pack(f"!{len(self.codes)}H", *self.codes).ljust(codes_bytes(len(self.codes)), b"\0")
         data = head + codes + self.words.astype(">u4").tobytes()
         if self.flags & Flag.CHECKSUM:
             return data[:OFFSET_CHECKSUM] + struct.pack("!I", zlib.crc32(data)) + data[HEADER_BYTES:]
         return data
+
+    @property
+    def lanes_field(self) -> int:
+        """The `lanes` field on the wire: of a run its length."""
+        if self.run > 1:
+            return self.run
+        return self.lanes.field if self.lanes else 0
+
+    def part(self, index: int, slots: int) -> Packet:
+        """Of a run: its packet number `index`, 0..run-1, in a job of that many slots.
+
+        Items take slots in turn, and a new base each time around. Passes have consecutive orders, if they have any.
+        """
+        count, at = len(self.codes), self.slot + index
+        width = codes_bytes(count)
+        codes = (
+            self.codes
+            if not index
+            else struct.unpack_from(f"!{count}H", self.words.astype(">u4").tobytes(), (index - 1) * width)
+        )
+        ordered = self.kind is Kind.CONTRIBUTION and self.bitmap
+        return replace(
+            self,
+            flags=self.flags & ~Flag.RUN,
+            slot=at % slots,
+            base=self.base + at // slots & ORDER_MASK,
+            bitmap=self.bitmap + index & ORDER_MASK if ordered else self.bitmap,
+            codes=codes, words=NO_WORDS, run=1,
+        )  # fmt: skip
+
+    def followed_by(self, other: Packet, slots: int) -> Packet | None:
+        """This and `other`, the next pass or bare result, as one run; None if they make none."""
+        run = self.run + 1
+        if run > MAX_RUN or len(other.codes) != len(self.codes):
+            return None
+        codes = struct.pack(f"!{len(other.codes)}H", *other.codes).ljust(codes_bytes(len(other.codes)), b"\0")
+        words = np.append(self.words, np.frombuffer(codes, ">u4").astype(np.uint32))
+        longer = replace(self, flags=self.flags | Flag.RUN, run=run, words=words)
+        return longer if longer.part(run - 1, slots).to_bytes() == other.to_bytes() else None
 
     def reply(
         self,
@@ -307,6 +356,12 @@ def parse(data: bytes | bytearray | memoryview) -> Packet:
     if len(data) > MAX_DATAGRAM_BYTES or code_count > MAX_CODES or len(data) < words_at or (len(data) - words_at) % 4:
         raise WireError(Reason.LENGTH, f"{len(data)} bytes with {code_count} codes is no legal length")
     wordless = flags & Flag.PASS or (flags & Flag.BARE and kind != Kind.CONTRIBUTION)
+    run = 1
+    if flags & Flag.RUN and kind != Kind.WELCOME:
+        run, lanes = lanes, 0
+        joined = flags & Flag.PASS if kind == Kind.CONTRIBUTION else flags & Flag.BARE and kind == Kind.RESULT
+        if not joined or not 2 <= run <= MAX_RUN or len(data) != HEADER_BYTES + run * codes_bytes(code_count):
+            raise WireError(Reason.LENGTH, f"{len(data)} bytes with {code_count} codes is no run of {run}")
     if flags & ~_KNOWN_FLAGS or (lanes and (kind not in WITH_LANES or wordless)):
         raise WireError(Reason.LENGTH, f"reserved bits are set: flags {flags:#x}, lanes {lanes:#x}")
     summed = LaneField.parse(lanes)
@@ -326,5 +381,5 @@ def parse(data: bytes | bytearray | memoryview) -> Packet:
         bitmap=bitmap,
         contributors=contributors,
         codes=struct.unpack_from(f"!{code_count}H", data, HEADER_BYTES),
-        words=np.frombuffer(data, ">u4", offset=words_at).astype(np.uint32), lanes=summed,
+        words=np.frombuffer(data, ">u4", offset=words_at).astype(np.uint32), lanes=summed, run=run,
     )  # fmt: skip

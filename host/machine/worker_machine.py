@@ -71,6 +71,7 @@ from fanin.protocol.packet_tag import MemberKeys
 from fanin.protocol.timers import measures
 from fanin.protocol.wire import (
     HEADER_BYTES,
+    HELLO_RUNS,
     ORDER_MASK,
     RECEIPT_MARKED,
     RECEIPT_REPEATED,
@@ -135,6 +136,8 @@ class WorkerMachine:
         self._moved_at = 0.0
         """When a result was last stored, or the first contribution sent after a pause."""
         self._tickets = 0
+        self._runs = False
+        """Whether the switch takes passes as runs."""
         self._capable = False
         """Whether the switch gives receipts, which say whether contributions met congestion."""
         self._begun = False
@@ -218,22 +221,22 @@ class WorkerMachine:
         self._counters["packets_in"] += 1
         self._counters["bytes_in"] += len(data)
         self._counters["marks"] += isinstance(data, Marked)
-        reason = self._receive(data, source, now)
-        if reason is not None:
-            self._counters[f"dropped_{reason.name.lower()}"] += 1
+        self._count_drop(self._receive(data, source, now))
 
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, int]]:
         """All that is to be sent now, with the address that it goes to: always the switch's."""
         datagrams: list[bytes] = []
+        run: Packet | None = None  # the last datagram, if it is a pass that was not sent before, or several
         if self._presence.hello_due(now):
             datagrams.append(self._hello())
             self._presence.hello_sent(now)
         if self._presence.bye_due(now):
-            datagrams.append(self._packet(Kind.BYE, words=self._token))
+            datagrams.append(self._datagram(Kind.BYE, words=self._token))
             self._presence.bye_sent(now)
         while self._catching_up() and (slot := self._catch_up.take()) is not None:  # type: ignore[union-attr]
             base = self._catch_up.base_to_pass(slot)  # type: ignore[union-attr]
-            datagrams.append(self._packet(Kind.CONTRIBUTION, flags=Flag.PASS, slot=slot, base=base, bitmap=self._order))
+            passed = self._datagram(Kind.CONTRIBUTION, flags=Flag.PASS, slot=slot, base=base, bitmap=self._order)
+            datagrams.append(passed)
             if not self._recovery.sent(slot, now):
                 self._counters["retransmissions"] += 1
         while self._presence.phase is Phase.MEMBER and self._sendable():
@@ -250,7 +253,12 @@ class WorkerMachine:
                 break
             self._stream.take()
             contribution = self._contribution(item)
-            datagrams.append(Capable(contribution) if self._capable else contribution)
+            longer = run.followed_by(contribution, self._spec.slots) if run and first and self._runs else None
+            if longer:
+                datagrams.pop()
+            run = longer or (contribution if first and Flag.PASS in contribution.flags else None)
+            datagram = self._keys.finish((longer or contribution).to_bytes())
+            datagrams.append(Capable(datagram) if self._capable else datagram)
             if paced:
                 self._congestion.sent(round_trip_s, now)
             if self._recovery.idle:  # waiting begins here: the pause before it counts against no departed peer
@@ -296,6 +304,10 @@ class WorkerMachine:
 
     # --- packets in; each returns the reason for which the packet is dropped ---
 
+    def _count_drop(self, reason: Reason | None) -> None:
+        if reason is not None:
+            self._counters[f"dropped_{reason.name.lower()}"] += 1
+
     def _receive(self, data: bytes | bytearray | memoryview, source: int, now: float) -> Reason | None:
         if source != self._switch:
             return Reason.STRANGER
@@ -321,7 +333,12 @@ class WorkerMachine:
                 self._hear_switch(now)
                 if self._presence.phase is not Phase.MEMBER:
                     return None
-                return self._result(packet, now, marked=isinstance(data, Marked))
+                if packet.slot >= self._spec.slots:
+                    return Reason.SLOT_RANGE
+                for index in range(packet.run):
+                    part = packet.part(index, self._spec.slots) if packet.run > 1 else packet
+                    self._count_drop(self._result(part, now, marked=isinstance(data, Marked)))
+                return None
             case Kind.RECEIPT:
                 self._hear_switch(now)
                 if self._presence.phase is Phase.MEMBER:
@@ -351,6 +368,7 @@ class WorkerMachine:
             if packet.slot < self._welcomes:  # repeated by somebody, or overtaken: its tag holds all the same
                 return Reason.ANCIENT
             self._welcomes = packet.slot + 1
+        self._runs = Flag.RUN in packet.flags
         self._presence.heard(now)
         round_trip_s = self._presence.welcome(packet.slot, int(packet.words[0]), int(packet.words[1]), now)
         self._presence.members_are(packet.signature, packet.bitmap, self._stream.oldest_item // self._spec.slots)
@@ -433,8 +451,6 @@ class WorkerMachine:
     def _result(self, packet: Packet, now: float, *, marked: bool) -> Reason | None:
         """A result, or an answer: the table of this file, line by line."""
         slot = packet.slot
-        if slot >= self._spec.slots:
-            return Reason.SLOT_RANGE
         if self._catch_up is not None and self._catch_up.holds(slot):
             self._catch(self._catch_up, packet, now)
             return None
@@ -602,18 +618,22 @@ class WorkerMachine:
 
     # --- packets out ---
 
-    def _packet(self, kind: Kind, *, flags: Flag = NO_FLAGS, **fields: object) -> bytes:
+    def _packet(self, kind: Kind, *, flags: Flag = NO_FLAGS, **fields: object) -> Packet:
         flags |= Flag.CHECKSUM if self._spec.checksum else NO_FLAGS
         header = {"job": self._spec.job, "worker": self._worker, "generation": self._spec.generation, "flags": flags}
-        return self._keys.finish(Packet(kind=kind, **header, **fields).to_bytes())  # type: ignore[arg-type]
+        return Packet(kind=kind, **header, **fields)  # type: ignore[arg-type]
+
+    def _datagram(self, kind: Kind, *, flags: Flag = NO_FLAGS, **fields: object) -> bytes:
+        return self._keys.finish(self._packet(kind, flags=flags, **fields).to_bytes())
 
     def _hello(self) -> bytes:
         words = self._token
         if self._presence.phase is Phase.CONNECTING:  # as long as a result, to try the path both ways
             words = np.pad(words, (0, (self._spec.packet_bytes - HEADER_BYTES) // WORD_BYTES - len(words)))
-        return self._packet(Kind.HELLO, slot=self._presence.hello_sequence, words=words)
+        sequence = self._presence.hello_sequence
+        return self._datagram(Kind.HELLO, slot=sequence, bitmap=HELLO_RUNS, words=words)
 
-    def _contribution(self, item: int) -> bytes:
+    def _contribution(self, item: int) -> Packet:
         operation = self._stream.operation(item)
         if self._stream.forecasts(item):
             codes, words = self._by_forecast(operation)

@@ -46,7 +46,8 @@ class Input {
     header.kind = static_cast<Kind>(1 + below(9));
     header.job = static_cast<std::uint16_t>(below(3));
     header.worker = static_cast<std::uint8_t>(below(4));
-    header.flags = static_cast<std::uint8_t>(below(8));
+    const bool run = below(8) == 0;
+    header.flags = static_cast<std::uint8_t>(below(8) | (run ? FLAG_RUN : 0));
     header.generation = below(8) ? generation : word();
     header.slot = below(8);
     header.base = below(8) ? below(bases) : word();
@@ -56,7 +57,10 @@ class Input {
     header.code_count = static_cast<std::uint8_t>(below(4));
     constexpr std::uint8_t LANES[] = {0, 0, 0, 15, 11, 10, 7, 6};  // of wide sums, or words
     header.lanes = static_cast<std::uint8_t>(LANES[below(8)] | (below(8) ? 0 : below(16) << LANES_SHIFT));
-    const std::size_t length = datagram_bytes(header.code_count, below(20)) - (below(8) ? 0 : below(4));
+    if (run) header.lanes = static_cast<std::uint8_t>(below(MAX_RUN + 2));
+    const std::size_t whole = run ? HEADER_BYTES + header.lanes * codes_bytes(header.code_count)
+                                  : datagram_bytes(header.code_count, below(20));
+    const std::size_t length = whole - (below(8) ? 0 : below(4));
     std::vector<std::uint8_t> bytes(std::max(length, HEADER_BYTES));
     store_header(bytes.data(), header);
     for (std::size_t at = HEADER_BYTES; at < bytes.size() && !empty(); at++) bytes[at] = byte();

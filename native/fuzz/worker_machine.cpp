@@ -23,9 +23,12 @@ struct ExactSink : WorkerSink {
     return {memory.get(), bytes};
   }
   void commit(std::size_t bytes) override {
-    if (!parse({memory.get(), bytes}).ok()) std::abort();
+    length = bytes;
+    if (!parse(last()).ok()) std::abort();
   }
+  std::span<std::uint8_t> last() override { return {memory.get(), length}; }
   std::unique_ptr<std::uint8_t[]> memory;
+  std::size_t length = 0;
 };
 
 JobSpec job() {
@@ -53,7 +56,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   machine.datagrams_to_send(now, sink);
 
   std::vector<std::uint8_t> welcome(datagram_bytes(2, 16));
-  store_header(welcome.data(), {.kind = Kind::welcome, .worker = 0, .generation = GENERATION, .bitmap = 3});
+  store_header(welcome.data(), {.kind = Kind::welcome, .worker = 0, .flags = FLAG_RUN, .generation = GENERATION, .bitmap = 3});
   machine.receive_datagram(welcome, SWITCH, now);
   while (!input.empty() && !machine.failed()) {
     const std::uint32_t action = input.below(10);

@@ -50,7 +50,7 @@ class LeafSide:
 
     def __init__(
         self,
-        send: Callable[[Tally, bytes, tuple[int, ...]], None],
+        send: Callable[[Tally, bytes, tuple[int, ...]], object],
         tell: Callable[[SwitchJob, Reason, int, Sequence[int]], None],
         multicast: Callable[[SwitchJob, int, int, Round], None],
     ) -> None:
@@ -168,6 +168,7 @@ class LeafSide:
             if packet.slot >= spec.slots:
                 return Reason.SLOT_RANGE
             fits = len(packet.codes) in (0, spec.codes_per_packet) and len(packet.words) <= spec.words_per_packet
+            fits &= packet.run == 1  # a leaf asks for none
             return None if fits else Reason.LENGTH
         if packet.kind is Kind.RECEIPT:
             return None

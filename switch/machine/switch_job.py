@@ -65,6 +65,8 @@ class SwitchJob:
         """By worker, which of its transmissions have come."""
         self.marked = 0
         """Bit mask of the workers of whom contributions met congestion, which they have not been told of."""
+        self.takes_runs = 0
+        """Bit mask of the workers that take bare results as runs."""
         self.lost = 0
         self.left = 0
 
@@ -121,6 +123,10 @@ class SwitchJob:
             assert source is not None
             parts[bare >> worker & 1].append(source)
         return tuple(parts[0]), tuple(parts[1])
+
+    def runs(self, bare: int) -> bool:
+        """Whether all that are sent bare results, being in the bit mask `bare`, take runs of them."""
+        return not bare & self.registered & ~self.left & ~self.takes_runs
 
     def watched(self) -> Iterator[tuple[int, float]]:
         """Workers whose silence would be news, each with the time at which they count as lost."""

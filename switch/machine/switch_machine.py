@@ -75,6 +75,7 @@ from fanin.protocol.job import SWITCH_QUEUE_BYTES, SWITCH_QUEUE_DATAGRAMS, JobSp
 from fanin.protocol.own_stops import OwnStops
 from fanin.protocol.timers import measures
 from fanin.protocol.wire import (
+    HELLO_RUNS,
     MAX_BASE,
     RECEIPT_MARKED,
     RECEIPT_REPEATED,
@@ -111,6 +112,8 @@ class SwitchMachine:
         self._past = Tally()  # packets of no job, and the counts of jobs that were removed
         self._queue: list[tuple[bytes, tuple[int, ...]]] = []
         self._queue_bytes = 0
+        self._run: tuple[int, Packet] | None = None
+        """Of the queue: the latest bare result, or run of them, and its place."""
         self._events: deque[SwitchEvent] = deque()
         self._stops = OwnStops()
 
@@ -138,6 +141,7 @@ class SwitchMachine:
     def remove(self, job: int) -> None:
         """Forget a job and free its memory. KeyError for one that is not there; so too in all that follows."""
         gone = self._jobs.pop(job)
+        self._run = None
         self._past.add(gone.tally)
         if gone.uplink is not None:
             self._leaf.remove(gone.uplink.uplink)
@@ -274,7 +278,7 @@ class SwitchMachine:
         """All that is to be sent, in order, as (bytes, address)."""
         self._turn(now)
         self._leaf.speak(now)
-        queue, self._queue, self._queue_bytes = self._queue, [], 0
+        queue, self._queue, self._queue_bytes, self._run = self._queue, [], 0, None
         return [(data, destination) for data, destinations in queue for destination in destinations]
 
     def next_timer(self) -> float | None:
@@ -336,6 +340,10 @@ class SwitchMachine:
             job.heard[worker] = now
         if packet.kind is Kind.HELLO:
             job.hellos[worker] = packet.slot + 1  # a replay of this HELLO is ANCIENT from here on
+            # Only where all contribute to every round, in order: bitmaps are alike then, and no pass has to be answered
+            # at once.
+            runs = job.spec.synchronous and bool(packet.bitmap & HELLO_RUNS)
+            job.takes_runs = job.takes_runs & ~(1 << worker) | runs << worker
             self._welcome(job, packet, source)
             if job.uplink is not None and job.registered == job.spec.full_mask:
                 job.uplink.start(now)
@@ -379,6 +387,8 @@ class SwitchMachine:
         welcome = hello.reply(
             Kind.WELCOME, signature=job.changes, bitmap=job.registered, contributors=news, words=words
         )
+        if job.takes_runs >> hello.worker & 1:
+            welcome = dataclasses.replace(welcome, flags=welcome.flags | Flag.RUN)
         self._send(job.tally, job.keys.finish(welcome.to_bytes()), (source,))
 
     def _part(self, job: SwitchJob, worker: int, bye: bytes, source: int) -> None:
@@ -396,6 +406,7 @@ class SwitchMachine:
         if packet.lanes is not None:
             fits &= spec.accumulators and (spec.branches or not packet.lanes.shift)
             fits &= packet.lanes.result_words(len(packet.words)) <= spec.words_per_packet
+        fits &= packet.run == 1 or spec.synchronous
         if not fits or (passes and (packet.codes or len(packet.words))) or (late and not passes):
             tally.dropped[Reason.LENGTH] += 1
             return
@@ -408,33 +419,41 @@ class SwitchMachine:
         holds = max(packet.contributors, 1) if spec.branches else 1
         given = None if passes else Contribution(packet.words, packet.codes, packet.signature, holds, packet.lanes)
         manner = Manner(late, Flag.BARE in packet.flags, packet.signature)
-        outcome = job.slot(packet.slot).contribute(packet.worker, packet.base, given, manner)
-        if outcome.verdict is Verdict.ACCEPTED:
-            tally.contributions += not passes
-            tally.passes += passes
-            job.heard[packet.worker] = now
-        elif outcome.verdict is Verdict.DUPLICATE:
-            tally.duplicates += 1
-        else:
-            self._refuse(tally, job, REFUSALS[outcome.verdict], packet, source)
-        order = packet.bitmap
-        repeated = outcome.verdict is Verdict.DUPLICATE
-        if outcome.ascends and not repeated:
-            job.ascents.complete(packet.slot, packet.base)
-        ascends = outcome.ascends and (not repeated or job.ascents.asked(packet.slot, now))
-        if order and outcome.verdict in (Verdict.ACCEPTED, Verdict.DUPLICATE):
-            arrivals = job.arrivals[packet.worker]
-            uncovers = arrivals.take(order)
-            # An answer acknowledges as well, and so will what the parent sends down: no receipt beside those. Neither
-            # tells of marks, though, and who comes last at its leaf every time would never hear of them.
-            due = (uncovers or arrivals.incomplete or repeated or measures(order)) and not ascends
-            if outcome.answer is None and (due or job.marked >> packet.worker & 1):
-                self._receipt(job, packet, repeated, source)
-        if outcome.closed is not None:
-            job.last_arrivals[packet.worker] += 1
-            self._multicast(job, packet.slot, *outcome.closed)
-        if outcome.answer is not None:
-            self._answer(job, packet, outcome.answer, source)
+        # Of a run, whose passes bring one reply at most: it is as long as one. Who lacks a result asks with one pass.
+        owed: tuple[Packet, bool] | None = None
+        for index in range(packet.run):
+            each = packet.part(index, spec.slots) if packet.run > 1 else packet
+            outcome = job.slot(each.slot).contribute(each.worker, each.base, given, manner)
+            repeated = outcome.verdict is Verdict.DUPLICATE
+            if outcome.verdict is Verdict.ACCEPTED:
+                tally.contributions += not passes
+                tally.passes += passes
+                job.heard[each.worker] = now
+            elif repeated:
+                tally.duplicates += 1
+            else:
+                self._refuse(tally, job, REFUSALS[outcome.verdict], each, source)
+                if outcome.verdict is Verdict.MISMATCH:  # and so are those behind it: they have the same signature
+                    return
+                continue
+            if outcome.ascends and not repeated:
+                job.ascents.complete(each.slot, each.base)
+            ascends = outcome.ascends and (not repeated or job.ascents.asked(each.slot, now))
+            if each.bitmap:
+                arrivals = job.arrivals[each.worker]
+                uncovers = arrivals.take(each.bitmap)
+                # An answer acknowledges as well, and so will what the parent sends down: no receipt beside those.
+                # Neither tells of marks, though, and who comes last at its leaf every time would never hear of them.
+                due = (uncovers or arrivals.incomplete or repeated or measures(each.bitmap)) and not ascends
+                if outcome.answer is None and (due or job.marked >> each.worker & 1):
+                    owed = each, repeated
+            if owed is not None and index + 1 == packet.run:
+                self._receipt(job, *owed, source)
+            if outcome.closed is not None:
+                job.last_arrivals[each.worker] += 1
+                self._multicast(job, each.slot, *outcome.closed)
+            if outcome.answer is not None and packet.run == 1:
+                self._answer(job, each, outcome.answer, source)
 
     def _poke(self, job: SwitchJob) -> None:
         for index, slot in sorted(job.slots.items()):
@@ -454,7 +473,25 @@ class SwitchMachine:
         self._send(job.tally, job.keys.finish(whole.to_bytes()), keepers)
         if others:
             bare = _bare(_result(job.spec, Kind.RESULT, SWITCH_WORKER, slot, number, result.without_words()))
-            self._send(job.tally, job.keys.finish(bare.to_bytes()), others)
+            if job.runs(result.bare):
+                self._send_in_run(job, bare, others)
+            else:
+                self._send(job.tally, job.keys.finish(bare.to_bytes()), others)
+
+    def _send_in_run(self, job: SwitchJob, bare: Packet, others: tuple[int, ...]) -> None:
+        """A bare result: as part of the last one that is still to be sent to those workers, if they are a run."""
+        if self._run is not None:
+            place, before = self._run
+            data, destinations = self._queue[place]
+            longer = before.followed_by(bare, job.spec.slots) if destinations == others else None
+            if longer is not None:
+                run = job.keys.finish(longer.to_bytes())
+                self._queue[place], self._run = (Capable(run), others), (place, longer)
+                self._queue_bytes += len(run) - len(data)
+                job.tally.bytes_out += (len(run) - len(data)) * len(others)
+                return
+        if self._send(job.tally, job.keys.finish(bare.to_bytes()), others):
+            self._run = len(self._queue) - 1, bare
 
     def _answer(self, job: SwitchJob, packet: Packet, answer: Answer, source: int) -> None:
         job.tally.answers += 1
@@ -538,20 +575,22 @@ class SwitchMachine:
         job.tally.notices += len(audience)
         self._send(job.tally, job.keys.finish(notice.to_bytes()), tuple(audience))
 
-    def _send(self, tally: Tally, data: bytes, destinations: tuple[int, ...]) -> None:
+    def _send(self, tally: Tally, data: bytes, destinations: tuple[int, ...]) -> bool:
         """To workers, who react to marks."""
-        self._put(tally, Capable(data), destinations)
+        return self._put(tally, Capable(data), destinations)
 
-    def _put(self, tally: Tally, data: bytes, destinations: tuple[int, ...]) -> None:
+    def _put(self, tally: Tally, data: bytes, destinations: tuple[int, ...]) -> bool:
+        """Whether it will be sent."""
         if not destinations:
-            return
+            return False
         if len(self._queue) >= SWITCH_QUEUE_DATAGRAMS or self._queue_bytes + len(data) > SWITCH_QUEUE_BYTES:
             tally.unsent += len(destinations)
-            return
+            return False
         tally.packets_out += len(destinations)
         tally.bytes_out += len(data) * len(destinations)
         self._queue.append((data, destinations))
         self._queue_bytes += len(data)
+        return True
 
 
 def _count_in(tally: Tally, data: bytes) -> None:

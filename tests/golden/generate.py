@@ -26,7 +26,7 @@ from fanin.numerics.fixed_point import DTYPES, Array, Codec
 from fanin.numerics.reduction import WIDE_SUMS, Element, Operator
 from fanin.numerics.wide_sums import WideCodec, accumulated, narrowed
 from fanin.protocol.packet_tag import MemberKeys, PacketKeys
-from fanin.protocol.wire import Flag, Kind, LaneField, Packet, Reason
+from fanin.protocol.wire import HELLO_RUNS, Flag, Kind, LaneField, Packet, Reason
 
 HERE = Path(__file__).parent
 BLOCK_ELEMENTS = 16
@@ -168,7 +168,7 @@ def wire_packets() -> dict[str, Packet]:
     masks = np.array([0b0100, 0b1000], np.uint32)
     switch: dict[str, Any] = {**aggregate, "bitmap": 0b1111, "contributors": 4}
     return {
-        "hello": Packet(kind=Kind.HELLO, worker=2, slot=9, words=token, **job),
+        "hello": Packet(kind=Kind.HELLO, worker=2, slot=9, bitmap=HELLO_RUNS, words=token, **job),
         "hello_padded": Packet(kind=Kind.HELLO, worker=2, words=np.pad(token, (0, 8)), **job),
         "welcome": Packet(kind=Kind.WELCOME, worker=2, slot=9, bitmap=0b0111, words=masks, **job),
         "contribution": Packet(kind=Kind.CONTRIBUTION, worker=1, codes=(0x7FE0,), words=words, **aggregate),
@@ -189,6 +189,16 @@ def wire_packets() -> dict[str, Packet]:
         "contribution_of_integers": Packet(kind=Kind.CONTRIBUTION, worker=1, words=words, **aggregate),
         "pass": Packet(kind=Kind.CONTRIBUTION, worker=1, flags=Flag.PASS, **aggregate),
         "late_pass": Packet(kind=Kind.CONTRIBUTION, worker=1, flags=Flag.PASS | Flag.LATE, **aggregate),
+        "run_of_passes": Packet(
+            kind=Kind.CONTRIBUTION, worker=1, flags=Flag.PASS | Flag.RUN, bitmap=0xFFFFFFFF, run=16, **aggregate
+        ),
+        "run_of_bare_results": Packet(
+            kind=Kind.RESULT, worker=0xFF, flags=Flag.BARE | Flag.RUN, codes=(0x7FE0, 0, 1),
+            words=np.array([0x7FE17FE2, 0x7FE30000, 0x7FE40000, 0x00050000], np.uint32), run=3, **switch,
+        ),
+        "welcome_to_runs": Packet(
+            kind=Kind.WELCOME, worker=2, flags=Flag.RUN, slot=9, bitmap=0b0111, words=masks, **job
+        ),
         "result": Packet(kind=Kind.RESULT, worker=0xFF, codes=(0x7FE0, 0), words=words, **switch),
         "result_of_passes": Packet(kind=Kind.RESULT, worker=0xFF, bitmap=0b1111, **aggregate),
         "result_checksummed": Packet(kind=Kind.RESULT, worker=0xFF, flags=Flag.CHECKSUM, words=words, **switch),
@@ -221,7 +231,7 @@ def wire_cases() -> list[dict[str, Any]]:
             "signature": packet.signature,
             "bitmap": packet.bitmap,
             "contributors": int(packet.contributors),
-            "lanes": packet.lanes.field if packet.lanes else 0,
+            "lanes": packet.lanes_field,
             "codes": list(packet.codes),
             "words": packet.words.tolist(),
             "bytes": packet.to_bytes().hex(),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 from fanin.numerics.reduction import WIDE_SUMS
 from fanin.protocol.ecn import Marked
 from fanin.protocol.job import JobSpec
-from fanin.protocol.wire import Flag, Kind, LaneField, Packet, parse
+from fanin.protocol.wire import HELLO_RUNS, MAX_RUN, Flag, Kind, LaneField, Packet, parse
 from tests.support.bench import MACHINES, NO_FLAGS, Bench, Machine, address, make_spec
 
 WIDTHS = tuple(WIDE_SUMS.values())
@@ -26,7 +27,7 @@ def random_spec(random: Random) -> JobSpec:
         quorum=random.choice([workers, random.randint(1, workers)]),
         staleness=staleness,
         max_staleness=random.choice([None, staleness + 2]),
-        slots=random.randint(1, 2),
+        slots=random.choice([1, 2, 2, 5]),
         codes=random.randint(1, 3),
         words=48,
         accumulators=random.random() < 0.7,
@@ -84,6 +85,10 @@ class Pair:
         assert self.native.counters() == self.twin.counters()
 
     def _observe(self, packet: Packet, destination: int) -> None:
+        if packet.run > 1:
+            for index in range(packet.run):
+                self._observe(packet.part(index, self.spec.slots), destination)
+            return
         if packet.kind not in (Kind.RESULT, Kind.ANSWER):
             return
         assert packet.contributors <= self.spec.contributions, "lanes would overflow"
@@ -97,6 +102,7 @@ def keep_the_rules(pair: Pair, random: Random) -> None:
     worker, slot = random.randrange(pair.spec.workers), random.randrange(pair.spec.slots)
     base = pair.next_base[worker][slot]
     order = pair.order(worker, random)
+    bare = random.choice([NO_FLAGS, NO_FLAGS, Flag.BARE])
     if random.random() < 0.1:
         flags = Flag.PASS | Flag.LATE if random.random() < 0.5 else Flag.PASS
         packet = pair.bench.packet(Kind.CONTRIBUTION, worker, flags=flags, slot=slot, base=base, bitmap=order)
@@ -104,9 +110,33 @@ def keep_the_rules(pair: Pair, random: Random) -> None:
         words = [random.getrandbits(32) for _ in range(WORDS)]
         codes = [random.getrandbits(16) for _ in range(pair.spec.codes_per_packet)]
         packet = pair.bench.packet(
-            Kind.CONTRIBUTION, worker, slot=slot, base=base, bitmap=order, codes=codes, words=words, lanes=pair.lanes
+            Kind.CONTRIBUTION,
+            worker,
+            flags=bare,
+            slot=slot,
+            base=base,
+            bitmap=order,
+            codes=codes,
+            words=words,
+            lanes=pair.lanes,
         )
     pair.deliver(pair.bench.bytes_of(packet), address(worker))
+
+
+def pass_a_run(pair: Pair, random: Random) -> None:
+    """Passes in one datagram: where all of its slots stand alike they keep the rules."""
+    worker, slot = random.randrange(pair.spec.workers), random.randrange(pair.spec.slots)
+    run = random.randint(2, random.choice([pair.spec.slots, MAX_RUN]) + 1)
+    packet = pair.bench.packet(
+        Kind.CONTRIBUTION,
+        worker,
+        flags=Flag.PASS | Flag.RUN | random.choice([NO_FLAGS, Flag.BARE]),
+        slot=slot,
+        base=pair.next_base[worker][slot],
+        bitmap=pair.order(worker, random),
+    )
+    pair.orders[worker] += run - 1
+    pair.deliver(pair.bench.bytes_of(replace(packet, run=run)), address(worker))
 
 
 def break_the_rules(pair: Pair, random: Random) -> None:
@@ -149,7 +179,7 @@ def greet(pair: Pair, random: Random) -> None:
     worker = random.randrange(pair.spec.workers)
     packet = random.choice(
         [
-            pair.bench.hello(worker, padded=random.random() < 0.5),
+            replace(pair.bench.hello(worker, padded=random.random() < 0.5), bitmap=random.choice([0, HELLO_RUNS])),
             pair.bench.packet(Kind.PROBE, 0, flags=random.choice([NO_FLAGS, Flag.CHECKSUM]), words=[1, 2, 3]),
             pair.bench.bye(worker),
         ]
@@ -177,6 +207,6 @@ def wait(pair: Pair, random: Random) -> None:
 
 
 STEPS: dict[Callable[[Pair, Random], None], int] = {
-    keep_the_rules: 30, break_the_rules: 6, replay: 6, mutate: 4, greet: 3, control: 1, wait: 2,
+    keep_the_rules: 30, pass_a_run: 4, break_the_rules: 6, replay: 6, mutate: 4, greet: 3, control: 1, wait: 2,
 }  # fmt: skip
 """What may happen next, with how likely it is."""

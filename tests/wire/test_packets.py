@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from fanin.protocol.wire import (
     HEADER_BYTES,
     MAX_CODES,
     MAX_DATAGRAM_BYTES,
+    MAX_RUN,
     OFFSET_CHECKSUM,
     OFFSET_CODE_COUNT,
     OFFSET_FLAGS,
@@ -59,10 +61,9 @@ packets = st.builds(
 
 def fields_of(packet: Packet) -> dict[str, Any]:
     fields = {name: int(getattr(packet, name)) for name in FIELDS}
-    lanes = packet.lanes.field if packet.lanes else 0
     return {
         **fields,
-        "lanes": lanes,
+        "lanes": packet.lanes_field,
         "kind": packet.kind.name,
         "codes": list(packet.codes),
         "words": packet.words.tolist(),
@@ -193,6 +194,93 @@ def test_a_field_out_of_range_is_refused_under_its_own_reason(offset: int, value
     legal = Packet(kind=Kind.RESULT, words=np.zeros(200, np.uint32)).to_bytes()
     assert reason_of(legal) is None
     assert reason_of(with_byte(legal, offset, value)) is reason
+
+
+passes = st.builds(
+    Packet,
+    kind=st.just(Kind.CONTRIBUTION),
+    worker=st.integers(0, 31),
+    flags=st.sampled_from([Flag.PASS, Flag.PASS | Flag.BARE, Flag.PASS | Flag.CHECKSUM]),
+    slot=st.integers(0, 9),
+    base=st.integers(0, 2**32 - 2),
+    signature=st.integers(0, 9),
+    bitmap=st.integers(0, 2**32 - 1),
+)
+bare_results = st.builds(
+    Packet,
+    kind=st.just(Kind.RESULT),
+    worker=st.just(0xFF),
+    flags=st.sampled_from([Flag.BARE, Flag.BARE | Flag.CHECKSUM]),
+    slot=st.integers(0, 9),
+    base=st.integers(0, 2**32 - 2),
+    signature=st.integers(0, 9),
+    bitmap=st.integers(0, 2**32 - 1),
+    contributors=st.integers(0, 32),
+)
+
+
+@given(st.data(), passes | bare_results, st.integers(2, MAX_RUN + 2), st.integers(10, 40), st.integers(0, MAX_CODES))
+def test_consecutive_packets_make_a_run_and_come_out_of_it_as_they_were(
+    data: st.DataObject, first: Packet, count: int, slots: int, code_count: int
+) -> None:
+    """Each one's slot, base, order and codes: the rest is alike."""
+    singles = []
+    for index in range(count):
+        at = first.slot + index
+        codes = data.draw(st.tuples(*[st.integers(0, 0xFFFF)] * code_count)) if first.kind is Kind.RESULT else ()
+        order = first.bitmap
+        if first.kind is Kind.CONTRIBUTION and order:
+            order = (order + index) % 2**32
+        singles.append(replace(first, slot=at % slots, base=first.base + at // slots, bitmap=order, codes=codes))
+    run: Packet | None = singles[0]
+    for index, single in enumerate(singles[1:], 1):
+        assert run is not None
+        run = run.followed_by(single, slots)
+        if index >= MAX_RUN:
+            assert run is None
+            return
+    assert run is not None
+    told = run.to_bytes()
+    assert len(told) == HEADER_BYTES + count * codes_bytes(len(first.codes or singles[0].codes))
+    assert [parse(told).part(index, slots).to_bytes() for index in range(count)] == [one.to_bytes() for one in singles]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"slot": 4}, {"base": 6}, {"signature": 9}, {"bitmap": 22}, {"worker": 2}, {"generation": 1}, {"codes": (1,)},
+     {"flags": Flag.PASS | Flag.BARE}, {"flags": Flag.PASS | Flag.LATE}, {"kind": Kind.RESULT}],
+    ids=str,
+)  # fmt: skip
+def test_what_differs_makes_no_run(changed: dict[str, Any]) -> None:
+    first = Packet(kind=Kind.CONTRIBUTION, flags=Flag.PASS, worker=1, slot=2, base=5, signature=8, bitmap=20)
+    second = replace(first, slot=3, bitmap=21)
+    assert first.followed_by(second, 8) is not None
+    assert first.followed_by(replace(second, **changed), 8) is None
+
+
+@pytest.mark.parametrize("run", [0, 1, MAX_RUN + 1, 255])
+@pytest.mark.parametrize("codes", [(), (7,)])
+def test_a_run_of_no_legal_length_is_refused(run: int, codes: tuple[int, ...]) -> None:
+    words = np.zeros(max(run - 1, 0) * bool(codes), np.uint32)
+    told = Packet(kind=Kind.RESULT, flags=Flag.BARE | Flag.RUN, codes=codes, words=words, run=2).to_bytes()
+    assert reason_of(with_byte(told, OFFSET_LANES, run)) is Reason.LENGTH
+
+
+@pytest.mark.parametrize(("kind", "flags"), [
+    (Kind.CONTRIBUTION, Flag.RUN), (Kind.CONTRIBUTION, Flag.RUN | Flag.BARE), (Kind.RESULT, Flag.RUN),
+    (Kind.RESULT, Flag.RUN | Flag.PASS), (Kind.ANSWER, Flag.RUN | Flag.BARE), (Kind.HELLO, Flag.RUN),
+    (Kind.RECEIPT, Flag.RUN | Flag.BARE), (Kind.PROBE, Flag.RUN | Flag.PASS),
+])  # fmt: skip
+def test_only_passes_and_bare_results_come_as_runs(kind: Kind, flags: Flag) -> None:
+    assert reason_of(Packet(kind=kind, flags=flags, run=2).to_bytes()) is Reason.LENGTH
+    assert reason_of(Packet(kind=Kind.RESULT, flags=Flag.BARE | Flag.RUN, run=2).to_bytes()) is None
+
+
+@pytest.mark.parametrize("words", [0, 1, 3, 15])
+def test_a_run_has_exactly_the_codes_of_its_results(words: int) -> None:
+    told = Packet(kind=Kind.RESULT, flags=Flag.BARE | Flag.RUN, codes=(7,), words=np.zeros(words, np.uint32), run=3)
+    assert reason_of(told.to_bytes()) is Reason.LENGTH
+    assert reason_of(replace(told, words=np.zeros(2, np.uint32)).to_bytes()) is None
 
 
 def test_a_datagram_that_udp_cannot_carry_is_refused() -> None:

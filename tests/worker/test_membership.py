@@ -10,7 +10,7 @@ import pytest
 
 from fanin.protocol.events import Departed, PacketRefused, Ready, SwitchSilent, WorkerEvent, WorkersGone
 from fanin.protocol.job import HEARTBEAT_INTERVAL_S, HELLO_RETRY_S, LEAVE_TIMEOUT_S
-from fanin.protocol.wire import HEADER_BYTES, OFFSET_VERSION, Flag, Kind, Packet, Reason, parse
+from fanin.protocol.wire import HEADER_BYTES, HELLO_RUNS, OFFSET_VERSION, Flag, Kind, Packet, Reason, parse
 from tests.support.cluster import Cluster, job, reduction, worker_machine
 from tests.support.network import SWITCH, Network, Worker
 
@@ -371,7 +371,8 @@ def test_golden_packets(kind: str) -> None:
     header = "fa1901{kind}" + "0007" + "01" + "00" + "abcd0123"
     token = "123456789abcde01"
     [(hello, _)] = machine.datagrams_to_send(0.0)
-    assert hello.hex() == header.format(kind="04") + "00" * 24 + token + "00" * 28
+    takes_runs = "00" * 12 + f"{HELLO_RUNS:08x}" + "00" * 8
+    assert hello.hex() == header.format(kind="04") + takes_runs + token + "00" * 28
     machine.receive_datagram(packet(Kind.WELCOME, worker=1, words=(0, 0) + (0,) * 7), SWITCH, 0.0)
     machine.submit(reduction(np.array([1, -2, 3], np.int32), signature=0x51))
     machine.submit(reduction(np.array([1.0, -0.5], np.float32), signature=0x52))

@@ -1,0 +1,203 @@
+"""Several passes in one datagram, and several bare results: when a worker sends any, and what it takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fanin.numerics.reduction import COPIED, Element, Reduction
+from fanin.protocol.ecn import Marked
+from fanin.protocol.job import JobSpec
+from fanin.protocol.packet_tag import PacketKeys
+from fanin.protocol.wire import HEADER_BYTES, HELLO_RUNS, MAX_RUN, SWITCH_WORKER, Flag, Kind, Packet, parse
+from tests.support.builders import job_spec
+from tests.support.cluster import WORKER_MACHINES, Array, Cluster
+from tests.support.network import SWITCH, Link
+
+HOSTILE = Link(loss=0.15, duplicate=0.1, reorder=0.3)
+WORDS = 8
+BYTES = 4 * WORDS
+"""Of elements in a packet."""
+
+
+class Voice:
+    """Worker 0 of 2, and what the test says in the switch's name."""
+
+    def __init__(self, kind: str, *, takes_runs: bool = True, **fields: Any) -> None:
+        self.spec: JobSpec = job_spec(workers=2, words_per_packet=WORDS, **{"slots": 24, **fields})
+        self.machine = WORKER_MACHINES[kind](self.spec, 0, switch=SWITCH, token=self.spec.tokens[0])
+        (hello,) = self.sent(0.0)
+        assert hello.bitmap == HELLO_RUNS
+        zeros = np.zeros(len(hello.words), np.uint32)
+        flags = hello.flags | (Flag.RUN if takes_runs else Flag(0))
+        self.says(replace(hello.reply(Kind.WELCOME, bitmap=0b11, words=zeros), flags=flags), 0.001)
+
+    def sent(self, now: float) -> list[Packet]:
+        """What the worker sends, each with the tag that it should have."""
+        datagrams = [data for data, _ in self.machine.datagrams_to_send(now)]
+        keys = PacketKeys(self.spec.data_key, self.spec.tokens)
+        assert all(keys.holds(data, 0) for data in datagrams)
+        return [parse(data) for data in datagrams]
+
+    def says(self, packet: Packet, now: float, *, marked: bool = False) -> None:
+        data = PacketKeys(self.spec.data_key, self.spec.tokens).finish(packet.to_bytes())
+        self.machine.receive_datagram(Marked(data) if marked else data, SWITCH, now)
+
+    def moves(self, chunks: int, *, owns: bool) -> Array:
+        """A broadcast, of this worker's bytes or of the other's, in so many packets."""
+        whole = np.zeros(chunks * BYTES, np.uint8)
+        nothing = np.empty(0, np.uint8)
+        source, output = (whole, nothing) if owns else (nothing, whole)
+        self.machine.submit(broadcast_part(source, output, len(whole)))
+        return whole
+
+    def result(self, to: Packet, fill: int) -> Packet:
+        """Of the round of a pass, each byte of which is `fill`."""
+        words = np.full(WORDS, fill * 0x01010101, np.uint32)
+        whole = replace(to, kind=Kind.RESULT, worker=SWITCH_WORKER, bitmap=0b11, contributors=1, words=words)
+        return replace(whole, flags=to.flags & Flag.CHECKSUM)
+
+
+def apart(packets: list[Packet], slots: int) -> list[Packet]:
+    """The passes of runs, one by one."""
+    return [one.part(index, slots) if one.run > 1 else one for one in packets for index in range(one.run)]
+
+
+SECURED = pytest.mark.parametrize("fields", [{}, {"checksum": True}, {"data_key": bytes(range(16))}], ids=str)
+
+
+@SECURED
+def test_passes_that_go_at_the_same_moment_go_in_one_datagram(kind: str, fields: dict[str, Any]) -> None:
+    voice, alone = Voice(kind, **fields), Voice(kind, takes_runs=False, **fields)
+    for each in (voice, alone):
+        each.moves(40, owns=False)
+    runs, singles = voice.sent(0.002), alone.sent(0.002)
+    assert {packet.run for packet in singles} == {1}
+    assert len(singles) == 24
+    assert [packet.run for packet in runs] == [MAX_RUN, 24 - MAX_RUN]
+    assert [one.to_bytes() for one in apart(runs, 24)] == [one.to_bytes() for one in singles]
+    assert voice.machine.counters()["packets_out"] == 3
+    assert voice.machine.counters()["bytes_out"] == voice.spec.packet_bytes + 2 * HEADER_BYTES
+
+
+def test_runs_go_on_over_the_last_slot(kind: str) -> None:
+    voice = Voice(kind, slots=20)
+    voice.moves(200, owns=False)
+    outstanding = apart(voice.sent(0.002), 20)
+    over = 0
+    for moment in range(1, 9):
+        now = 0.002 + moment * 1e-3
+        for packet in outstanding[:MAX_RUN]:
+            voice.says(voice.result(packet, 1), now)
+        runs = voice.sent(now)
+        assert [packet.run for packet in runs] == [MAX_RUN]
+        outstanding = outstanding[MAX_RUN:] + apart(runs, 20)
+        over += sum(packet.slot + packet.run > 20 for packet in runs)
+    assert over > 4
+    assert voice.machine.counters()["results"] == 8 * MAX_RUN
+
+
+def test_what_was_sent_before_goes_again_by_itself(kind: str) -> None:
+    voice = Voice(kind)
+    voice.moves(40, owns=False)
+    runs = voice.sent(0.002)
+    now = 0.002
+    again: list[Packet] = []
+    while len(again) < 3:
+        at = voice.machine.next_timer()
+        assert at is not None
+        now = max(now, at)
+        voice.machine.handle_timer(now)
+        again += [packet for packet in voice.sent(now) if packet.kind is Kind.CONTRIBUTION]
+    assert {packet.run for packet in again} == {1}
+    assert {packet.slot for packet in again} <= {part.slot for part in apart(runs, 24)}
+
+
+def test_a_switch_that_takes_runs_no_more_gets_none(kind: str) -> None:
+    """Another one may have its place: every WELCOME counts."""
+    voice = Voice(kind)
+    voice.says(Packet(kind=Kind.WELCOME, job=voice.spec.job, generation=voice.spec.generation, bitmap=0b11,
+                      words=np.zeros(2, np.uint32)), 0.001)  # fmt: skip
+    voice.moves(40, owns=False)
+    assert {packet.run for packet in voice.sent(0.002)} == {1}
+
+
+@SECURED
+def test_bare_results_that_come_together_are_taken_one_by_one(kind: str, fields: dict[str, Any]) -> None:
+    voice, alone = Voice(kind, **fields), Voice(kind, **fields)
+    said: list[list[Packet]] = []
+    for each in (voice, alone):
+        each.moves(30, owns=True)
+        said.append(each.sent(0.002))
+    bare = [
+        replace(voice.result(packet, 0), flags=Flag.BARE | packet.flags & Flag.CHECKSUM, words=np.empty(0, np.uint32))
+        for packet in said[0]
+    ]
+    runs = [bare[0]]
+    for packet in bare[1:]:
+        longer = runs[-1].followed_by(packet, 24)
+        runs[-1:] = [longer] if longer else [runs[-1], packet]
+    assert runs[0].run > 5
+    for number, packet in enumerate(runs):
+        voice.says(packet, 0.003, marked=number == 0)
+    for number, packet in enumerate(bare):
+        alone.says(packet, 0.003, marked=number == 0)
+    assert [packet.to_bytes() for packet in voice.sent(0.003)] == [packet.to_bytes() for packet in alone.sent(0.003)]
+    counted = [each.machine.counters() for each in (voice, alone)]
+    alike = [{name: count for name, count in counts.items() if not name.endswith("s_in")} for counts in counted]
+    assert alike[0] == alike[1]
+    assert counted[0]["results"] == len(bare)
+
+
+def test_a_run_of_a_slot_that_is_not_the_jobs_is_dropped_whole(kind: str) -> None:
+    voice = Voice(kind)
+    voice.moves(4, owns=True)
+    (first, *_) = voice.sent(0.002)
+    run = replace(voice.result(first, 0), flags=Flag.BARE | Flag.RUN, words=np.empty(0, np.uint32), slot=24, run=4)
+    voice.says(run, 0.003)
+    assert voice.machine.counters()["dropped_slot_range"] == 1
+    assert voice.machine.counters()["results"] == 0
+
+
+@pytest.mark.parametrize("link", [None, HOSTILE], ids=["lossless", "hostile"])
+@pytest.mark.parametrize("fields", [{}, {"data_key": bytes(range(16))}], ids=str)
+def test_a_broadcast_among_three_has_runs_both_ways(kinds: str, link: Link | None, fields: dict[str, Any]) -> None:
+    spec = job_spec(workers=3, words_per_packet=WORDS, slots=24, **fields)
+    cluster = Cluster.joined(kinds, spec=spec, switch="native" if kinds == "native" else "twin", link=link, seed=2)
+    runs = {Kind.CONTRIBUTION: 0, Kind.RESULT: 0}
+
+    def hear(now: float, source: int, destination: int, data: bytes) -> bool:
+        packet = parse(data)
+        if packet.run > 1:
+            runs[packet.kind] += 1
+        return True
+
+    cluster.network.wiretap = hear
+    for seed in range(3):
+        whole = np.random.default_rng(seed).integers(0, 256, 60 * BYTES, np.uint8)
+        outputs = [np.zeros(0 if worker == 1 else len(whole), np.uint8) for worker in range(3)]
+        for worker in (1, 0, 2):  # the others' passes come when the owner's words are there: each closes rounds
+            own = whole if worker == 1 else np.empty(0, np.uint8)
+            cluster.submit(worker, broadcast_part(own, outputs[worker], len(whole)))
+            cluster.network.run_for(1e-3)
+        cluster.run()
+        assert all(output.tobytes() == whole.tobytes() for output in outputs if len(output))
+    assert min(runs.values()) >= 3
+
+
+def broadcast_part(own: Array, output: Array, count: int) -> Reduction:
+    return Reduction(
+        source=own.ctypes.data,
+        destination=output.ctypes.data,
+        count=count,
+        element=Element.UINT8,
+        lanes=COPIED,
+        own_first=0,
+        own_count=len(own),
+        keep_first=0,
+        keep_count=len(output),
+        owner=(own, output),
+    )
