@@ -100,20 +100,33 @@ def test_runs_go_on_over_the_last_slot(kind: str) -> None:
     assert voice.machine.counters()["results"] == 8 * MAX_RUN
 
 
-def test_what_was_sent_before_goes_again_by_itself(kind: str) -> None:
+def test_what_a_receipt_shows_to_be_lost_goes_again_by_itself(kind: str) -> None:
+    """A run brings no answer, and what is sent again is to be answered."""
     voice = Voice(kind)
     voice.moves(40, owns=False)
-    runs = voice.sent(0.002)
-    now = 0.002
-    again: list[Packet] = []
-    while len(again) < 3:
-        at = voice.machine.next_timer()
-        assert at is not None
-        now = max(now, at)
-        voice.machine.handle_timer(now)
-        again += [packet for packet in voice.sent(now) if packet.kind is Kind.CONTRIBUTION]
-    assert {packet.run for packet in again} == {1}
-    assert {packet.slot for packet in again} <= {part.slot for part in apart(runs, 24)}
+    *_, last = voice.sent(0.002)
+    lost = 1 << 24 - 1 - 3 | 1 << 24 - 1 - 4  # orders 3 and 4
+    voice.says(
+        replace(last.reply(Kind.RECEIPT, signature=24, bitmap=0xFFFFFFFF & ~lost), slot=24, base=0, flags=Flag(0)),
+        0.003,
+    )
+    again = voice.sent(0.003)
+    assert [(packet.slot, packet.run, packet.bitmap) for packet in again] == [(2, 1, 25), (3, 1, 26)]
+
+
+def test_what_is_sent_again_is_joined_with_no_new_pass_behind_it(kind: str) -> None:
+    voice = Voice(kind)
+    voice.moves(60, owns=False)
+    passes = apart(voice.sent(0.002), 24)
+    for packet in passes[:-1]:
+        voice.says(voice.result(packet, 1), 0.003)
+    voice.machine.handle_timer(0.4)
+    again, *runs = voice.sent(0.4)
+    assert (again.slot, again.run, again.bitmap) == (23, 1, 25)
+    assert [(packet.slot, packet.base, packet.bitmap, packet.run) for packet in runs] == [
+        (0, 1, 26, 16),
+        (16, 1, 42, 7),
+    ]
 
 
 def test_a_switch_that_takes_runs_no_more_gets_none(kind: str) -> None:
