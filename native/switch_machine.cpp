@@ -321,7 +321,8 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
   const Header& header = packet.header;
   const bool passes = (header.flags & FLAG_PASS) != 0;
   const std::uint32_t run = run_of(header);
-  const bool summed = header.lanes == 0 || run > 1 || (job.spec.accumulators && (job.spec.branches || lane_shift(header.lanes) == 0));
+  const bool summed = header.lanes == 0 || run > 1 ||
+                      (job.spec.accumulators && (job.spec.branches || lane_shift(header.lanes) == 0));
   const bool fits = (header.code_count == 0 || header.code_count == job.spec.codes_per_packet) && summed &&
                     packet.word_count <= job.spec.words_per_packet &&
                     words_of_result(header.lanes, packet.word_count) <= job.spec.words_per_packet;

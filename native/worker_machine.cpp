@@ -329,9 +329,8 @@ void WorkerMachine::State::dispatch(const Parsed& packet, std::size_t bytes, dou
     case Kind::result:
     case Kind::answer:
       hear_switch(now);
-      if (phase() != Phase::member) return;
       if (packet.header.slot >= spec_.slots) return drop(Reason::slot_range);
-      for (std::uint32_t index = 0; index < run_of(packet.header); ++index)
+      for (std::uint32_t index = 0; index < run_of(packet.header) && phase() == Phase::member; ++index)
         result(packet.part(index, spec_.slots), now, marked);
       return;
     case Kind::receipt:

@@ -331,11 +331,11 @@ class WorkerMachine:
         match packet.kind:
             case Kind.RESULT | Kind.ANSWER:
                 self._hear_switch(now)
-                if self._presence.phase is not Phase.MEMBER:
-                    return None
                 if packet.slot >= self._spec.slots:
                     return Reason.SLOT_RANGE
                 for index in range(packet.run):
+                    if self._presence.phase is not Phase.MEMBER:  # the one before may have ended this worker
+                        break
                     part = packet.part(index, self._spec.slots) if packet.run > 1 else packet
                     self._count_drop(self._result(part, now, marked=isinstance(data, Marked)))
                 return None

@@ -175,6 +175,18 @@ def test_a_run_of_a_slot_that_is_not_the_jobs_is_dropped_whole(kind: str) -> Non
     assert voice.machine.counters()["results"] == 0
 
 
+def test_what_follows_a_result_that_ends_the_worker_is_not_taken(kind: str) -> None:
+    """Its memory may no longer be there: a peer is missing in a round of bytes with owners."""
+    voice = Voice(kind)
+    voice.moves(4, owns=True)
+    (first, *_) = voice.sent(0.002)
+    run = replace(voice.result(first, 0), flags=Flag.BARE | Flag.RUN, words=np.empty(0, np.uint32), bitmap=0b01, run=4)
+    voice.says(run, 0.003)
+    assert voice.machine.failed
+    assert voice.machine.counters()["dropped_evicted"] == 1
+    assert voice.machine.counters()["results"] == 0
+
+
 @pytest.mark.parametrize("link", [None, HOSTILE], ids=["lossless", "hostile"])
 @pytest.mark.parametrize("fields", [{}, {"data_key": bytes(range(16))}], ids=str)
 def test_a_broadcast_among_three_has_runs_both_ways(kinds: str, link: Link | None, fields: dict[str, Any]) -> None:
