@@ -44,6 +44,7 @@ class ShardMember:
         worker_type: WorkerType,
         changed: Callable[[], None],
         cut: Callable[[ShardMember], None],
+        succeeds: control.Succession | None = None,
     ) -> None:
         """Rank `rank` at the shard with that number, at an address of its own. `changed` is called when there is news,
         and `cut` before anything is said."""
@@ -57,7 +58,7 @@ class ShardMember:
         self._ranks = self.members
         self.replied_to: Callable[[int, control.Reply], None] | None = None
         """Gets answers to what a rank asks besides."""
-        self._job, self._worker, self._workers = job, worker, workers
+        self._job, self._worker, self._workers, self._succeeds = job, worker, workers, succeeds
         self._network, self._worker_type, self._changed = network, worker_type, changed
         self._machine: Worker | None = None
         self._node: Node | None = None
@@ -103,7 +104,7 @@ class ShardMember:
             job=self._job, rank=self._worker, size=self._workers, nonce=self.nonce, wire_version=VERSION,
             software="simulated", process=f"worker:{self._worker}", scheme="udp", path_mtu=65_536,
             receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, slots=SLOTS, words_per_packet=WORDS,
-            on_worker_loss="continue",
+            on_worker_loss="continue", succeeds=self._succeeds,
         )  # fmt: skip
         if self._network.queue.now - self._heard_at >= CONNECT_TIMEOUT_S:
             self._fail(SwitchUnreachableError(f"shard {self.number}", "silent"))

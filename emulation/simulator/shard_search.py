@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fanin.emulation.simulator.batches import in_batches
 from fanin.emulation.simulator.canary import Catch, first_catch
+from fanin.emulation.simulator.links import Link
 from fanin.emulation.simulator.machines import Kind
 from fanin.emulation.simulator.shards import (
     ShardFault,
@@ -20,6 +21,7 @@ from fanin.emulation.simulator.shards import (
 from fanin.emulation.simulator.violations import ViolationError
 from fanin.host.machine.agreement import Agreement, Stage
 from fanin.host.session.survivor import Life, Survivor
+from fanin.numerics.reduction import Reduction
 from fanin.protocol.control import Regroup, Regrouped, Reply
 
 MAX_PLANS = 600
@@ -134,6 +136,44 @@ class SumsWithWhatItHas(Survivor):
         return True
 
 
+class WaitsForTheDead(Survivor):
+    """Does not say which job it is that the new one succeeds."""
+
+    def after_turn(self) -> None:
+        super().after_turn()
+        if self.successor is not None:
+            nothing = dataclasses.replace(self.successor.succeeds, job="")
+            self.successor = dataclasses.replace(self.successor, succeeds=nothing)
+
+
+class TakesZerosForResults(Survivor):
+    """Does not look whether the rank that hands a result on has done so."""
+
+    def submit(self, reduction: Reduction, now: float) -> int:
+        self._trust()
+        return super().submit(reduction, now)
+
+    def done(self, ticket: int) -> bool:
+        self._trust()
+        return super().done(ticket)
+
+    def look(self, now: float) -> None:
+        self._trust()
+        super().look(now)
+
+    def _trust(self) -> None:
+        for kept in self.kept:
+            if kept.handed is not None and kept.has_come:
+                kept.handed[1::2] = 1
+
+
+class HasOneNameForAll(Agreement):
+    """Goes on as a job whose name does not say which shard has decided."""
+
+    def requests(self, now: float) -> list[tuple[int, Regroup]]:
+        return [(shard, dataclasses.replace(said, shard=0)) for shard, said in super().requests(now)]
+
+
 def agreeing(agreement: type[Agreement]) -> type[Survivor]:
     """A rank that agrees like that."""
 
@@ -149,13 +189,35 @@ SHARD_DEFECTS: dict[str, type[Survivor]] = {
     "forgets who is missed": agreeing(ForgetsWhoIsMissed),
     "finishes meanwhile": FinishesMeanwhile,
     "sums with what it has": SumsWithWhatItHas,
+    "waits for the dead": WaitsForTheDead,
+    "takes zeros for results": TakesZerosForResults,
+    "has one name for all": agreeing(HasOneNameForAll),
 }
+
+
+SELDOM_DRAWN: dict[str, ShardPlan] = {
+    "takes zeros for results": ShardPlan(
+        hosts=3, steps=60, think_s=0.003, packets=13, link=Link(loss=0.15),
+        faults=(
+            ShardFault(kind="dies", host=2, at_s=0.10037), ShardFault(kind="ends", host=1, after="goes on")
+        ),
+    ),
+    "has one name for all": ShardPlan(
+        hosts=4, steps=60,
+        faults=(
+            ShardFault(kind="dies", host=3, at_s=0.1), ShardFault(kind="dies", host=0, after="hears"),
+            ShardFault(kind="stops", host=3, at_s=0.0002, after="hears"),
+        ),
+    ),
+}  # fmt: skip
+"""Plans for defects that take what some hundred drawn plans do not have: a rank that alone has a result and dies while
+it hands that on; the only rank that has heard what was decided dies with the shard that has decided."""
 
 
 def hunt_shards(defect: str, first_seed: int) -> Catch | None:
     """Run plans against a defect, from a seed on; None if MAX_PLANS do not find it."""
 
     def run(seed: int) -> None:
-        simulate_shards(draw_shards(seed), seed, survivor=SHARD_DEFECTS[defect])
+        simulate_shards(SELDOM_DRAWN.get(defect) or draw_shards(seed), seed, survivor=SHARD_DEFECTS[defect])
 
     return first_catch(defect, run, first_seed, MAX_PLANS)

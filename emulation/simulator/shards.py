@@ -9,10 +9,19 @@ machines, the agreement and what a rank keeps (fanin/host/session/survivor.py) a
     halts  | a shard falls silent, as without power
     kills  | the processes of a host, a rank and a shard, end
     power  | a host falls silent
+    ends   | the process of a rank ends, and its host's shard goes on
+    stops  | a rank falls silent, and its host's shard goes on
     part   | the network falls into two: hosts with lower numbers, and the others; for good
     cut    | nothing passes any more between a shard and one rank
 
-A fault strikes at a time or, with `after`, so long after the first rank has heard what was agreed on.
+A fault strikes at a time or, with `after`, so long after the first rank has come to a step of going on:
+
+    step     | the first rank
+    ---------+--------------------------------------------------------------------------------------------------------
+    asks     | has said which shards it has lost
+    hears    | has heard what was agreed on
+    meets    | is a member of the new job at one of its shards
+    goes on  | is a member at all of them, and deals out what was not done
 
 What must hold
 --------------
@@ -21,8 +30,8 @@ What must hold
 * *Once each*: whatever these ranks have as the result of a step is the same words, and contains the contribution of
   each of them once, and that of any other rank at most once.
 * *Nothing else*: what the checkers of single switches say (ledger.py).
-* *They go on*: whoever need not stop does all steps. A rank may stop if it, or its host, was struck; if it was parted
-  from others; or if another rank died, or lost a path, while the ranks agreed or joined (survivor.py).
+* *They go on*: whoever need not stop does all steps. A rank may stop if it, or its host, was struck, or if it was
+  parted from others.
 """
 
 from __future__ import annotations
@@ -55,7 +64,11 @@ from fanin.numerics.reduction import Element, Reduction
 from fanin.protocol import control
 from fanin.protocol.spread import Spread
 
-FaultKind = Literal["dies", "halts", "kills", "power", "part", "cut"]
+FaultKind = Literal["dies", "halts", "kills", "power", "ends", "stops", "part", "cut"]
+Step = Literal["asks", "hears", "meets", "goes on"]
+KINDS: tuple[FaultKind, ...] = ("dies", "dies", "halts", "kills", "power", "part", "cut", "ends", "stops")
+STEPS: tuple[Step, ...] = ("asks", "hears", "hears", "meets", "goes on")
+"""As often as they are drawn."""
 DIGIT_BITS = 4
 """Of a result, per rank: how often it is in there."""
 LIVENESS_TIMEOUT_S = 1.0
@@ -79,8 +92,8 @@ class ShardFault:
     rank: int = 0
     """For `cut`."""
     at_s: float = 0.0
-    after: bool = False
-    """`at_s` counts from when the first rank hears what was agreed on."""
+    after: Step | None = None
+    """`at_s` counts from when the first rank comes to that step; None: from when all ranks work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,9 +133,9 @@ def draw_shards(seed: int) -> ShardPlan:
     spares = dice.choice((0, 0, 0, 1))
     faults: list[ShardFault] = []
     for number in range(dice.choice((0, 1, 1, 1, 2, 2, 3))):
-        kind: FaultKind = dice.choice(("dies", "dies", "halts", "kills", "power", "part", "cut"))
-        after = number > 0 and dice.random() < 0.6
-        host = dice.randrange(hosts if kind in ("kills", "power") else hosts + spares)
+        kind = dice.choice(KINDS)
+        after = dice.choice(STEPS) if number > 0 and dice.random() < 0.6 else None
+        host = dice.randrange(hosts if kind in ("kills", "power", "ends", "stops") else hosts + spares)
         if kind == "part":
             host = dice.randint(1, hosts + spares - 1)
         at_s = dice.choice((0.0, 0.0005, 0.001, 0.01, 0.1)) * dice.random() if after else dice.uniform(0.0, 0.3)
@@ -176,15 +189,12 @@ class _Run:
         """Ranks and shards between which nothing passes."""
         self.struck: set[int] = set()
         """Hosts."""
-        self.died_at: list[float] = []
-        """When ranks did, or lost a path."""
-        self.joining: list[tuple[float, float]] = []
-        """From when to when ranks agreed and joined; before that, what is lost may not have been noticed."""
         self.jobs: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
             JOB: (tuple(range(plan.hosts)), tuple(range(shards)))
         }
         """Of every name, its ranks and shards."""
-        self.agreed_at: float | None = None
+        self.steps: set[Step] = set()
+        """To which any rank has come."""
         self.ranks = [_Rank(self, number) for number in range(plan.hosts)]
         self._begun = 0
 
@@ -193,7 +203,7 @@ class _Run:
         self._begun += 1
         if self._begun == len(self.ranks):
             for fault in self.plan.faults:
-                if not fault.after:
+                if fault.after is None:
                     self.queue.after(fault.at_s, self._strike, fault)
 
     def run(self) -> ShardReport:
@@ -225,12 +235,13 @@ class _Run:
 
     # --- faults ---
 
-    def heard_agreement(self) -> None:
-        """A rank has heard what was agreed on."""
-        if self.agreed_at is None:
-            self.agreed_at = self.queue.now
+    def comes_to(self, step: Step) -> None:
+        """A rank does."""
+        if step not in self.steps:
+            self.steps.add(step)
+            self.recorder.note(f"step: {step}")
             for fault in self.plan.faults:
-                if fault.after:
+                if fault.after == step:
                     self.queue.after(fault.at_s, self._strike, fault)
 
     def _strike(self, fault: ShardFault) -> None:
@@ -238,17 +249,17 @@ class _Run:
         if fault.kind == "part":
             self.parted_at = fault.host if self.parted_at is None else self.parted_at
         if fault.kind == "cut":
-            self.died_at.append(self.queue.now)
             self.paths_cut.add((fault.rank, fault.host))
         if fault.kind in ("part", "cut"):
             for rank in self.ranks:
                 for member in rank.everywhere:
                     self.part(member)
             return
-        if fault.kind in ("kills", "power") and fault.host < len(self.ranks):
+        if fault.kind in ("kills", "power", "ends", "stops"):
             self.struck.add(fault.host)
-            self.died_at.append(self.queue.now)
-            self.ranks[fault.host].die(loudly=fault.kind == "kills")
+            self.ranks[fault.host].die(loudly=fault.kind in ("kills", "ends"))
+        if fault.kind in ("ends", "stops"):
+            return
         self.shards[fault.host].stop()
         if fault.kind in ("dies", "kills"):
             for rank in self.ranks:
@@ -315,13 +326,12 @@ class _Run:
         cut_off = {rank for rank, _ in self.paths_cut}
         stopped = [rank for rank in stopped if rank.number not in cut_off]
         for rank in stopped:
-            died = any(began <= at <= ended for began, ended in self.joining for at in self.died_at)
-            if not died and not self._too_few():
+            if not self._too_few():
                 raise ProgressError(f"{rank} stopped: {rank.survivor.failure}")
 
     def _too_few(self) -> bool:
         """Whether shards that fell silent with ranks may have been the larger part of the network."""
-        gone = {fault.host for fault in self.plan.faults if fault.kind != "part"}
+        gone = {fault.host for fault in self.plan.faults if fault.kind in ("dies", "halts", "kills", "power")}
         silent = {fault.host for fault in self.plan.faults if fault.kind in ("halts", "power")}
         left = len(self.shards) - len(gone)
         return left == 0 or (2 * left <= left + len(silent) and bool(self.struck))
@@ -341,7 +351,6 @@ class _Rank:
         self._at = self._joins(JOB, range(len(run.shards)), number, run.plan.hosts)
         self._found: dict[int, ShardMember] | None = None
         self._closed = False
-        self._agreeing_since = 0.0
         self._poked = False
         self._next_s = 0.0
         """When it may submit the next step."""
@@ -377,12 +386,14 @@ class _Rank:
 
     # --- members ---
 
-    def _joins(self, job: str, shards: Sequence[int], worker: int, workers: int) -> dict[int, ShardMember]:
+    def _joins(
+        self, job: str, shards: Sequence[int], worker: int, workers: int, succeeds: control.Succession | None = None
+    ) -> dict[int, ShardMember]:
         members = {
             shard: ShardMember(
                 self.run.shards[shard], shard, self.run.address(), rank=self.number, job=job, worker=worker,
                 workers=workers, network=self.run.network, worker_type=self.run.worker_type, changed=self._changed,
-                cut=self.run.part,
+                cut=self.run.part, succeeds=succeeds,
             )
             for shard in shards
         }  # fmt: skip
@@ -419,6 +430,7 @@ class _Rank:
         survivor = self._survivor
         failures = {number: member.failure for number, member in self._at.items() if member.failure is not None}
         survivor.lose(failures, now)
+        survivor.look(now)
         self._agree(now)
         if survivor.successor is not None:
             self._join(survivor.successor, now)
@@ -434,7 +446,6 @@ class _Rank:
     def _agree(self, now: float) -> None:
         survivor = self.survivor
         if (agreement := survivor.agreement) is None:
-            self._agreeing_since = now
             return
         agreement.handle_timer(now)
         for shard, request in agreement.requests(now):
@@ -443,6 +454,7 @@ class _Rank:
                 continue
             member = self._at[shard]
             member.replied_to = self._replied
+            self.run.comes_to("asks")
             member.request(request)
         survivor.after_turn()
         if (agreement := survivor.agreement) is not None and (at := agreement.next_timer()) is not None:
@@ -453,19 +465,22 @@ class _Rank:
             return
         if isinstance(reply, control.Regrouped):
             self.run.recorder.note(f"rank {self.number}: {reply}")
-            self.run.heard_agreement()
+            self.run.comes_to("hears")
         self._survivor.agreement.receive(shard, reply, self.run.queue.now)
         self._changed()
 
     def _join(self, successor: Successor, now: float) -> None:
         if self._found is None:
-            self._found = self._joins(successor.name, successor.shards, successor.worker, successor.workers)
+            self._found = self._joins(
+                successor.name, successor.shards, successor.worker, successor.workers, successor.succeeds
+            )
             return
         found = self._found
+        if any(member.ready for member in found.values()):
+            self.run.comes_to("meets")
         if not all(member.ready or member.over for member in found.values()):
             return
         self._found = None
-        self.run.joining.append((self._agreeing_since - LIVENESS_TIMEOUT_S, now))
         lost = (SwitchUnreachableError, SwitchLostError)
         told = next(
             (each.failure for each in found.values() if each.failure and not isinstance(each.failure, lost)), None
@@ -485,6 +500,7 @@ class _Rank:
         self.survivor.joined(ready, now)
         if self.survivor.state is Life.WHOLE:
             self.run.is_in(self)
+            self.run.comes_to("goes on")
         for member in before:
             member.close()
 

@@ -60,6 +60,8 @@ MAX_MESSAGE_BYTES = 1 << 16
 """Longest message a controller reads: a Join has about 500 bytes."""
 SUCCESSOR = "~"
 """Between the name of a job that has gone on without some shards and the number of the job that it goes on as."""
+DECIDED_AT = "@"
+"""Between that number and the shard that has decided: two of them may, if the first one dies, and not alike."""
 NOBODY = -1
 """In `Regrouped.holders`: no rank has the result, so it is summed anew."""
 MAX_REPLY_BYTES = 1 << 24
@@ -109,6 +111,16 @@ UNSEALED = frozenset((Refusal.VERSION.value, Refusal.MALFORMED.value, Refusal.KE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Succession:
+    """The job that another one goes on as (Regrouped)."""
+
+    job: str
+    """The name of the one before."""
+    ranks: tuple[int, ...]
+    """The ranks that the ranks of the later one had there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
     """I want to be `rank` of `job`; what I can do and what I ask for. None leaves the choice to the controller."""
 
@@ -153,6 +165,9 @@ class Join:
     """The largest S that Tune may set later; memory and lanes are sized for it. None: S."""
     on_worker_loss: OnWorkerLoss = "raise"
     join_timeout_s: float = 120.0
+    succeeds: Succession | None = None
+    """The ranks have agreed to go on as this job: it does not wait for those that this switch misses in the one
+    before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,6 +365,8 @@ class Regroup:
     rank: int
     nonce: str
     """Of the rank's Join."""
+    shard: int
+    """The number of the switch that is asked."""
     lost: tuple[int, ...]
     """Numbers of the shards that this rank has lost."""
     dead: tuple[int, ...]
@@ -551,6 +568,14 @@ class Sealed:
     def holds(self, key: bytes) -> bool:
         """Whether the keyed hash is the one that `key` gives."""
         return tag_holds(key, self.covered, self.tag, reply=not isinstance(self.message, Request))
+
+
+def successor_of(job: str, shard: int) -> str:
+    """What a job is called that another one goes on as, as that shard has decided: `j~1@0`, `j~2@3`, ..."""
+    name, _, tail = job.rpartition(SUCCESSOR)
+    number = tail.partition(DECIDED_AT)[0]
+    name, number = (name, number) if name and number.isdigit() else (job, "0")
+    return f"{name}{SUCCESSOR}{int(number) + 1}{DECIDED_AT}{shard}"
 
 
 def one_line(text: str) -> str:

@@ -151,7 +151,7 @@ class Agreement:
         self._silent_at = min(self._silent_at, now + ANSWER_TIMEOUT_S)
         place, (first, last, done) = self._places[self.asked], self._progress
         said = Regroup(
-            job=self._job, rank=place.worker, nonce=place.nonce, lost=tuple(sorted(self.lost)),
+            job=self._job, rank=place.worker, nonce=place.nonce, shard=self.asked, lost=tuple(sorted(self.lost)),
             dead=tuple(sorted(self.dead)), gone=tuple(sorted(self.gone)), first=first, last=last, done=done,
             decided=self.agreed,
         )  # fmt: skip

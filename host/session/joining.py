@@ -81,6 +81,7 @@ def join(
     interrupted: Callable[[], None] | None = None,
     shards: int = 1,
     share: float = 1.0,
+    succeeds: control.Succession | None = None,
 ) -> Joined:
     """Join; raises the errors that Session.join names. Leaves nothing behind when it fails.
 
@@ -97,7 +98,7 @@ def join(
     )
     with contextlib.ExitStack() as opened:
         opened.callback(client.close)
-        joining = _Joining(options, rounds, who, client, connect_by, credentials, interrupted, shards, share)
+        joining = _Joining(options, rounds, who, client, connect_by, credentials, interrupted, shards, share, succeeds)
         try:
             joined = joining.run()
         except BaseException as error:  # KeyboardInterrupt too: the others must not wait for this rank
@@ -121,6 +122,7 @@ class _Joining:
         interrupted: Callable[[], None] | None,
         shards: int,
         share: float,
+        succeeds: control.Succession | None,
     ) -> None:
         facts = discover(who.address.scheme, client.host, who.address.port)
         self._options = options
@@ -152,6 +154,7 @@ class _Joining:
             max_staleness=rounds.max_staleness,
             on_worker_loss=options.on_worker_loss,
             join_timeout_s=options.join_timeout_s,
+            succeeds=succeeds,
         )
         self._engine: Engine | None = None
         self._start: control.Started | None = None

@@ -11,7 +11,9 @@ from fanin.errors import FaninError, SwitchLostError, SwitchUnreachableError
 from fanin.host.session.session import Session
 from fanin.host.session.shards import ShardedSession
 from fanin.host.session.surviving import SurvivingSession
+from fanin.host.session.survivor import Successor
 from fanin.options import Options, SwitchAddress
+from fanin.protocol.control import Succession
 from fanin.protocol.seal import OPEN, Credentials
 from fanin.protocol.spread import Spread
 
@@ -35,11 +37,13 @@ def join_shards(
     spread = spread or Spread.evenly(len(switches))
 
     def rejoin(
-        addresses: Sequence[SwitchAddress], spread: Spread, name: str, number: int, workers: int
+        addresses: Sequence[SwitchAddress], job: Successor
     ) -> list[Session | SwitchUnreachableError | SwitchLostError]:
         patience_s = min(options.join_timeout_s, REJOIN_TIMEOUT_S)
         briefly = dataclasses.replace(options, join_timeout_s=patience_s)
-        join_one = _joining(briefly, addresses, spread, local, name, number, workers, credentials)
+        join_one = _joining(
+            briefly, addresses, job.spread, local, job.name, job.worker, job.workers, credentials, job.succeeds
+        )
         return _join_living(join_one, len(addresses))
 
     join_one = _joining(options, switches, spread, local, job_name, rank, size, credentials)
@@ -101,7 +105,7 @@ def _join_living(join_one: JoinOne, count: int) -> list[Session | SwitchUnreacha
 
 def _joining(
     options: Options, switches: Sequence[SwitchAddress], spread: Spread, local: frozenset[SwitchAddress], job_name: str,
-    rank: int, size: int, credentials: Credentials,
+    rank: int, size: int, credentials: Credentials, succeeds: Succession | None = None,
 ) -> JoinOne:  # fmt: skip
     def join_one(number: int, interrupted: Callable[[], None] | None) -> Session:
         address = switches[number]
@@ -109,7 +113,7 @@ def _joining(
         return Session.join(
             options=dataclasses.replace(options, shared_memory=shared),
             switch=address, job_name=job_name, rank=rank, size=size, credentials=credentials, interrupted=interrupted,
-            shards=len(switches), share=spread.part(number),
+            shards=len(switches), share=spread.part(number), succeeds=succeeds,
         )  # fmt: skip
 
     return join_one

@@ -5,6 +5,9 @@ Rules
 * The sum goes to memory of our own, and from there to the destination once it is whole. So the input stays as it was
   until the reduction is done here, and the result can be given to ranks that lack it.
 * What is done here is kept until it is known to be done everywhere (finished.py).
+* A rank that hands its result on to the others may be lost meanwhile: then the shards go on without it, and the sum of
+  the others' zeros is no result. So it sends a 1 beside every word. Where one is missing, all ranks see that alike, as
+  they get the same bits; the reduction is *torn*, and nobody takes it for done or forgets what it has of it.
 """
 
 from __future__ import annotations
@@ -52,6 +55,10 @@ class KeptReduction:
     parts: tuple[Part, ...] = ()
     ends: Ends = field(default_factory=dict)
     """Of what was dealt out."""
+    handed: Words | None = None
+    """Where it is one rank's result that is dealt out: what comes of it, a word and a 1 in turn."""
+    torn: bool = False
+    """The rank that had the result was lost on the way."""
 
     @classmethod
     def of(cls, ticket: int, given: Reduction) -> KeptReduction:
@@ -81,21 +88,27 @@ class KeptReduction:
         )
 
     def handed_on(self, *, holds: bool) -> Reduction:
-        """What is to be dealt out where one rank has the result: its words, and zeros from the others."""
-        words = self.result if holds else np.zeros_like(self.result)
+        """What is to be dealt out where one rank has the result: its words, each with a 1, and zeros from the
+        others."""
+        words, self.handed = (np.zeros(2 * len(self.result), np.int32) for _ in range(2))
+        if holds:
+            words[::2], words[1::2] = self.result, 1
         return Reduction(
             source=words.ctypes.data,
-            destination=0 if self.is_done else self.result.ctypes.data,
+            destination=self.handed.ctypes.data,
             count=len(words),
             element=Element.INT32,
-            keep_count=0 if self.is_done else -1,
-            owner=(words, self.result),
+            owner=(words, self.handed),
         )
 
     def finish(self) -> None:
-        """The result has come: copy what the user keeps of it to where it is to be."""
-        given = self.given
-        assert given is not None
+        """The result has come: copy what the user keeps of it to where it is to be, unless it is torn."""
+        given, handed, self.handed = self.given, self.handed, None
+        if handed is not None:
+            self.torn = not bool((handed[1::2] == 1).all())
+            self.result = handed[::2].copy() if given is not None and not self.torn else self.result
+        if given is None or self.torn:
+            return
         size = given.element.bytes
         if given.kept:
             ctypes.memmove(given.destination, self.result.ctypes.data + given.keep_first * size, given.kept * size)
@@ -145,16 +158,27 @@ class KeptReductions:
         while self._coming and self._coming[0].has_come:
             kept = self._coming.popleft()
             self._finished.come(kept.ends)
-            if not kept.is_done:
-                kept.finish()
+            kept.finish()
         while self._kept and (oldest := self._kept[0]).is_done and self._finished.knows(oldest.ends):
+            if oldest.handed is not None or oldest.torn:
+                return
             self._drop_oldest()
+
+    @property
+    def handing(self) -> bool:
+        """Whether any result is still on its way that a rank hands on."""
+        return any(kept.handed is not None for kept in self._kept)
+
+    @property
+    def torn(self) -> bool:
+        """Whether a rank whose result was handed on was lost on the way."""
+        return any(kept.torn for kept in self._kept)
 
     def keep_only(self, tickets: Collection[int]) -> None:
         """Drop all others, which all ranks have done; nothing that comes from where these were dealt out counts."""
         self._kept = deque(kept for kept in self._kept if kept.ticket in tickets)
         for kept in self._kept:
-            kept.parts, kept.ends = (), {}
+            kept.parts, kept.ends, kept.handed, kept.torn = (), {}, None, False
         self._by_ticket = {kept.ticket: kept for kept in self._kept}
 
     def _drop_oldest(self) -> None:

@@ -37,6 +37,7 @@ from fanin.host.session.questions import Questions
 from fanin.host.session.tickets import Tickets
 from fanin.numerics.reduction import Brief, Element, Reduction
 from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
+from fanin.protocol.control import Succession
 from fanin.protocol.events import (
     MembersChanged,
     PacketRefused,
@@ -152,6 +153,7 @@ class Session:
         interrupted: Callable[[], None] | None = None,
         shards: int = 1,
         share: float = 1.0,
+        succeeds: Succession | None = None,
     ) -> Session:
         """Become rank `rank` of the `size` workers of `job_name`; returns when all of them are reachable.
 
@@ -162,7 +164,7 @@ class Session:
         Raises SwitchUnreachableError (within options.connect_timeout_s), JoinTimeoutError naming the ranks that are
         missing (after options.join_timeout_s), AdmissionError when the controller refuses, WorkerLostError when a rank
         dies meanwhile, ConfigurationError. `shards`: to how many switches this process sends the parts of that job,
-        and `share`: how large this one's part of a large sum is.
+        and `share`: how large this one's part of a large sum is. `succeeds`: the job that goes on as that one.
 
         `interrupted` is called about twice per second until then, and may end the join by raising an error.
 
@@ -184,7 +186,9 @@ class Session:
                 f"job {job_name!r} has no secret, from which authenticate=True derives the key of its packets' tags. "
                 "Remedy: give all ranks the same FANIN_SECRET"
             )
-        joined = joining.join(options, switch, job_name, rank, size, rounds, spoken, interrupted, shards, share)
+        joined = joining.join(
+            options, switch, job_name, rank, size, rounds, spoken, interrupted, shards, share, succeeds
+        )
         return cls(joined, options, spoken)
 
     def submit(self, reduction: Reduction) -> int:
@@ -419,9 +423,17 @@ class Session:
 
     def stands_for(self, rank: int, ranks: tuple[int, ...], processes: tuple[str, ...]) -> None:
         """This job is part of a larger one, in which its workers have these numbers: what is said names them so."""
+        self._read_events()
         with self._lock:
-            self._who = replace(self._who, rank=rank, worker_ranks=ranks, processes=processes)
-            self._members = ranks
+            self._who = who = replace(self._who, rank=rank, worker_ranks=ranks, processes=processes)
+            # A worker may be gone already: what has been heard of it is said in numbers of this job alone.
+            self._members = tuple(ranks[worker] for worker in self._members)
+            for at, change in enumerate(self._changes):
+                gone, come, members = (
+                    tuple(who.worker_ranks[worker] for worker in workers)
+                    for workers in (change.gone, change.come, change.members)
+                )
+                self._changes[at] = replace(change, gone=gone, come=come, members=members)
 
     @property
     def processes(self) -> tuple[str, ...]:

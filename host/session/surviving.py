@@ -29,10 +29,8 @@ LOOK_INTERVAL_S = 0.1
 CONNECT_TIMEOUT_S = 2.0
 """How long a shard that is to be asked may take to accept a connection."""
 
-Rejoin = Callable[
-    [Sequence[SwitchAddress], Spread, str, int, int], list[Session | SwitchUnreachableError | SwitchLostError]
-]
-"""Become worker i of n of a job at some shards, to which it is dealt like that: as join_shards does it.
+Rejoin = Callable[[Sequence[SwitchAddress], Successor], list[Session | SwitchUnreachableError | SwitchLostError]]
+"""Become a worker of that job at its shards, which have these addresses: as join_shards does it.
 
 In place of a session there is an error where the shard is lost, too; one session there is at least.
 """
@@ -134,10 +132,11 @@ class SurvivingSession(ShardedSession):
         """Whether sessions have failed meanwhile."""
         sessions = self._at
         failures = {number: failure for number, each in sessions.items() if (failure := each.failure) is not None}
-        if failures:
+        if failures or self._survivor.handing:
             with self._lock:
                 if sessions is self._at:
                     self._survivor.lose(failures, time.monotonic())
+                    self._survivor.look(time.monotonic())
                     self._follow()
 
     def _follow(self) -> None:
@@ -206,7 +205,7 @@ class SurvivingSession(ShardedSession):
         """In a thread of its own: become a member of the successor."""
         addresses = [self._all_addresses[number] for number in successor.shards]
         try:
-            found = self._rejoin(addresses, successor.spread, successor.name, successor.worker, successor.workers)
+            found = self._rejoin(addresses, successor)
         except Exception as error:
             with self._lock:
                 self._survivor.cannot_join(error if isinstance(error, FaninError) else FaninError(repr(error)))
@@ -241,8 +240,9 @@ class SurvivingSession(ShardedSession):
         self._note(gone, 0)
         lost = before.difference(sessions)
         log.warning(
-            "job %r: %s lost; sums are dealt to the other %d from here on%s", self.job_name,
-            survivor.named(lost) + (" is" if len(lost) == 1 else " are"), len(sessions),
+            "job %r: %s lost; sums are dealt to %d shards from here on%s", self.job_name,
+            f"{survivor.named(lost)} {'is' if len(lost) == 1 else 'are'}" if lost else "a rank that had a result is",
+            len(sessions),
             f", over {len(survivor.ranks)} ranks" if gone else "",
         )  # fmt: skip
         self._changed.notify_all()

@@ -14,7 +14,8 @@ Rules
 
     state   | what is seen                         | next    | what is submitted | what is waited for
     --------+--------------------------------------+---------+-------------------+--------------------------------
-    WHOLE   | a shard is lost, others are not      | DEALING | is dealt out      | is waited for
+    WHOLE   | a shard is lost, others are not, or  | DEALING | is dealt out      | is waited for
+            | a rank that handed a result on       |         |                   |
             | anything else, or the end            | OVER    |                   |
     DEALING | a member of the new job at all of    | WHOLE   | waits             | waits, unless it was done
             | its shards                           |         |                   |
@@ -24,8 +25,10 @@ Rules
     OVER    | (all sessions are stopped)           |         | raises            | is there if it was before, or
             |                                      |         |                   | raises
 
-* Nobody goes on alone: whoever is not part of what was agreed on, or cannot join the new job, raises. So a rank that
-  dies between its first question and the new job ends the job, with an error that says so; a shard does not.
+* A rank that dies on the way to the new job, or in it, is taken out of that at each shard; before it begins there, as
+  soon as the shard has lost the rank in the present job (switch/controller/lifecycle.py). If it had a result that it
+  was to hand on to the others, they agree anew, in the new job, on what any of them has (kept_reductions.py).
+* Nobody goes on alone: whoever is not part of what was agreed on, or cannot join the new job, raises.
 * Who has joined the new job where it could, and has lost its other shards, is as those who have joined everywhere and
   lose these shards a moment later: they agree with one another, in the new job.
 * A shard that this rank alone has lost is lost to nobody else: then the others take this rank for lost, and it raises
@@ -89,7 +92,13 @@ class Successor:
     shards: tuple[int, ...]
     spread: Spread
     worker: int
-    workers: int
+    succeeds: control.Succession
+    """The present job, and the workers of it that go on."""
+
+    @property
+    def workers(self) -> int:
+        """How many there are."""
+        return len(self.succeeds.ranks)
 
 
 class Survivor:
@@ -114,6 +123,10 @@ class Survivor:
         self.name = job
         """What the present job is called at the switches."""
         self.submitted = 0
+        self.dealt_anew = 0
+        """How often the ranks have gone on as another job."""
+        self.handing = False
+        """Whether results that single ranks have are on their way to all: then `look` is to be called."""
         self.agreement: Agreement | None = None
         self.successor: Successor | None = None
         """While it is to be joined."""
@@ -170,9 +183,17 @@ class Survivor:
         kept = self.kept.get(ticket)
         if kept is None:
             return ticket <= self.submitted
-        if not kept.is_done and self.state is Life.WHOLE and kept.has_come:
+        if not kept.is_done and not kept.torn and self.state is Life.WHOLE and kept.has_come:
             kept.finish()
         return kept.is_done
+
+    def look(self, now: float) -> None:
+        """See what has come, also where nobody waits for it: is it what the rank has that handed it on?"""
+        if self.state is Life.WHOLE and self.handing:
+            self.kept.forget()
+            self.handing = self.kept.handing
+            if self.kept.torn:
+                self._agree(now)
 
     def progress(self) -> tuple[int, int, tuple[int, ...]]:
         """The first ticket that is not done here, the last one, and ranges of those between that are done."""
@@ -229,8 +250,7 @@ class Survivor:
     # --- going on with the shards that are left ---
 
     def _agree(self, now: float) -> None:
-        if len(self.shards) == 1:
-            assert self._reason is not None
+        if len(self.shards) == 1 and self._reason is not None:
             self.end(self._reason)
             return
         self._settle()
@@ -258,14 +278,9 @@ class Survivor:
         assert agreed is not None
         left = tuple(number for number in self.shards if number not in agreed.lost)
         self.successor = Successor(
-            agreed.successor, left, self._first_spread.only(left), agreed.ranks.index(self._me), len(agreed.ranks)
-        )
-
-    @property
-    def dealt_anew(self) -> int:
-        """How often the ranks have agreed on a job to go on as."""
-        number = self.name.rpartition(control.SUCCESSOR)[2]
-        return int(number) if self.name != self.job else 0
+            agreed.successor, left, self._first_spread.only(left), agreed.ranks.index(self._me),
+            control.Succession(job=self.name, ranks=agreed.ranks),
+        )  # fmt: skip
 
     @property
     def _me(self) -> int:
@@ -291,14 +306,16 @@ class Survivor:
         holding = [holder != control.NOBODY and self.holds(holder) for holder in agreed.holders]
         self.ranks = self.successors_ranks
         self.name, self.shards, self.state = successor.name, successor.shards, Life.WHOLE
-        self._lost, self._dead = set(self.shards).difference(members), set()
+        self._lost = set(self.shards).difference(members)
+        self._dead &= self._lost  # as far as the sessions of the job before have seen
+        self.dealt_anew += 1
         self.successor = self.agreement = None
         self.kept.keep_only(agreed.again)
         self._use(dict(members))
         if self._lost:
             self._agree(now)
             return
-        self._reason = None
+        self._reason, self.handing = None, True
         for ticket, holder, holds in zip(agreed.again, agreed.holders, holding, strict=True):
             kept = self.kept.get(ticket)
             if self.state is not Life.WHOLE:  # lost another one meanwhile: that is agreed on anew
@@ -317,6 +334,10 @@ class Survivor:
         """It cannot become a member of the successor."""
         assert self.successor is not None
         gone = set(self.shards).difference(self.successor.shards)
+        if isinstance(error, WorkerLostError) and self.successor.worker in error.ranks:
+            lost = self.named(gone)
+            self.end(WorkerLostError((self.rank,), f"rank {self.rank} (this one) has lost {lost}: {error}"))
+            return
         self.end(
             SwitchLostError(
                 self._names[self.shards[0]],
@@ -342,6 +363,12 @@ class Survivor:
                 )
             case Why.ALONE:
                 waiting = ", ".join(str(self.ranks[worker]) for worker in agreement.waiting)
+                if not agreement.lost:
+                    return SwitchLostError(
+                        where,
+                        f"rank {self.rank} of job {self.job!r} knows that a rank is lost whose result it needs, and "
+                        f"ranks {waiting} do not say what they have. Remedy: look at these ranks' output",
+                    )
                 return SwitchLostError(
                     where,
                     f"rank {self.rank} of job {self.job!r} has lost {lost}, and ranks {waiting} have not: it is the "

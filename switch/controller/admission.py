@@ -103,6 +103,9 @@ def judge_alone(join: Join, schemes: Collection[str], *, tree: bool = False) -> 
             f"words_per_packet {words} or slots {slots} is illegal",
             "words_per_packet must be a positive multiple of 8, and slots at least 1",
         )
+    if join.succeeds is not None and len(join.succeeds.ranks) != join.size:
+        text = f"{len(join.succeeds.ranks)} ranks of job {join.succeeds.job!r} go on as {join.size}"
+        return refuse(Refusal.MALFORMED, text, "report this: Regrouped says who goes on")
     if not 1 <= join.shards <= MAX_SHARDS:
         return refuse(Refusal.SHAPE, f"a job over {join.shards} shards", f"a job has 1 to {MAX_SHARDS} shards")
     if not 0 < join.share <= 1:
@@ -165,7 +168,7 @@ def judge_beside(join: Join, first: Join) -> Refused | None:
             f"rank {join.rank} uses {join.scheme}://, rank {first.rank} uses {first.scheme}://",
             "give every rank the same switch address",
         )
-    for name in ("quorum", "staleness", "max_staleness", "on_worker_loss", "authenticate"):
+    for name in ("quorum", "staleness", "max_staleness", "on_worker_loss", "authenticate", "succeeds"):
         if getattr(join, name) != getattr(first, name):
             return refuse(
                 Refusal.DISAGREEMENT,

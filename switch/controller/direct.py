@@ -96,7 +96,8 @@ class Direct:
 
 def all_processes(job: Job) -> Started:
     """What ranks are told when a job starts all of whose ranks are known here."""
-    return Started(job=job.name, processes=tuple(job.members[rank].join.process for rank in range(job.first.size)))
+    members = (job.members.get(rank) for rank in range(job.first.size))
+    return Started(job=job.name, processes=tuple("" if member is None else member.join.process for member in members))
 
 
 def adopt(jobs: Lifecycle, way: Direct, spec: JobSpec, scheme: Scheme, now: float) -> None:

@@ -62,6 +62,14 @@ class JobTable:
                 return job
         return None
 
+    def successor_of(self, job: str, key: str) -> Job | None:
+        """The job on the data plane that the one of that name goes on as."""
+        for other in self.placed.values():
+            succeeds = other.first.succeeds
+            if succeeds is not None and (succeeds.job, other.key) == (job, key) and other.state is not State.ENDED:
+                return other
+        return None
+
     def end(self, job: Job, now: float) -> None:
         """Nobody needs the job any more; its last packets may still be on their way, and its end may be asked for."""
         job.forget_s = now + LINGER_S
@@ -88,7 +96,7 @@ class JobTable:
         times = [job.forget_s for job in self.placed.values() if job.state is State.ENDED]
         for job in self.open.values():
             waiting = job.arriving if job.state is State.RUNNING else job.members
-            leases.extend(job.members[rank].lapses_s for rank in waiting)
+            leases.extend(job.members[rank].lapses_s for rank in waiting if not job.members[rank].gone)
             if job.state is not State.RUNNING:
                 times.append(job.deadline_s)
         if leases and self._stops.due_at is not None:

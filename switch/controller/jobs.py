@@ -57,7 +57,7 @@ class Happening(enum.Enum):
     DESERTED = "no rank waits any more"
     READY = "every worker is registered on the data plane"
     GONE = "a worker is lost or leaves, a rank gives up, or one that waits falls silent or is too late"
-    SPARED = 'the same, in a job with on_worker_loss="continue"'
+    SPARED = 'the same, in a job with on_worker_loss="continue" that runs, or that another one goes on as'
     EMPTY = "no worker is left"
     DUE = "LINGER_S have passed, or another job needs the memory"
 
@@ -80,6 +80,8 @@ LIFE: dict[State, dict[Happening, tuple[State, Told]]] = {
     State.STARTING: {
         Happening.READY: (State.RUNNING, Told.STANDING),
         Happening.GONE: (State.ENDED, Told.REFUSAL),
+        Happening.SPARED: (State.STARTING, Told.NOTHING),
+        Happening.EMPTY: (State.ENDED, Told.NOTHING),
         Happening.DESERTED: (State.ENDED, Told.NOTHING),
     },
     State.RUNNING: {
@@ -179,6 +181,8 @@ class Job:
     """The first failure in words, or, without one, the first departure."""
     forget_s: float = 0.0
     """When it goes off the data plane, once it has ended."""
+    excused: frozenset[int] = frozenset()
+    """Ranks that are not waited for while it forms: they were lost in the job that it succeeds."""
     regrouping: dict[int, Regroup] = field(default_factory=dict)
     """What its ranks have said of shards that are lost, by rank (regroup.py)."""
     regrouped: Regrouped | None = None
@@ -221,11 +225,14 @@ class Job:
     def _is_gone(self, rank: int) -> bool:
         return rank not in self.members or bool(self.members[rank].gone)
 
+    def is_without(self, rank: int) -> bool:
+        """Whether it is on the data plane, and its worker there is lost or has left."""
+        worker = self.worker_of(rank)
+        return worker is not None and bool(self.departed >> worker & 1)
+
     def place_is_free(self, rank: int) -> bool:
         """Whether a new process may come in as `rank` while the job runs."""
-        worker = self.worker_of(rank)
-        free = worker is not None and bool(self.departed >> worker & 1)
-        return self.state is State.RUNNING and self.survives_loss and free
+        return self.state is State.RUNNING and self.survives_loss and self.is_without(rank)
 
     @property
     def arriving(self) -> tuple[int, ...]:
@@ -238,12 +245,13 @@ class Job:
     def missing(self) -> tuple[int, ...]:
         """Ranks that have not asked yet, or, once all have, whose worker is not on the data path yet."""
         if self.spec is None:
-            return tuple(rank for rank in range(self.first.size) if rank not in self.members)
-        return self.ranks_at(self.full & ~self.registered)
+            here = self.excused.union(self.members)
+            return tuple(rank for rank in range(self.first.size) if rank not in here)
+        return self.ranks_at(self.full & ~self.registered & ~self.departed)
 
     def lapsed(self, now: float) -> list[int]:
         """Ranks that waited, and have been silent for too long."""
-        return [rank for rank, member in self.members.items() if now >= member.lapses_s]
+        return [rank for rank, member in self.members.items() if not member.gone and now >= member.lapses_s]
 
     def was_stopped(self, seconds: float) -> None:
         """The controller itself was stopped for so long: nobody could renew a Join meanwhile."""
@@ -251,12 +259,17 @@ class Job:
         for member in self.members.values():
             member.renewed_s += seconds
 
+    @property
+    def lost_ranks(self) -> set[int]:
+        """Those that the others miss; the ranks behind a worker that is lost are lost."""
+        return {rank for rank, member in self.members.items() if member.lost} | set(self.ranks_at(self.lost))
+
     def explanation(self) -> Explanation:
-        """What became of it; the ranks behind a worker that is lost are lost."""
+        """What became of it."""
         because = f": {self.epitaph}" if self.epitaph else ""
         state = State.ENDED if self.state is State.FORGOTTEN else self.state
         text = one_line(f"job {self.name!r} is {state.value}{because}")
-        lost = {rank for rank, member in self.members.items() if member.lost} | set(self.ranks_at(self.lost))
+        lost = self.lost_ranks
         left = {rank for rank, member in self.members.items() if member.gone} | set(self.ranks_at(self.left))
         return Explanation(known=True, text=text, lost=tuple(sorted(lost)), left=tuple(sorted(left - lost)))
 

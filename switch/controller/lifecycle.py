@@ -6,6 +6,10 @@ Rules
   changes a job's state, enters it under its title and takes it off the data plane.
 * What differs between ranks that come themselves, through a leaf, and to this switch as a leaf, is the job's `way`.
 * Every rank of a job that does not start is told why, and every refusal is counted under its code.
+* A job that another one goes on as (regroup.py) is its successor here and at the other shards, whose ranks have agreed
+  to meet in it. It starts without those that die on the way, as it would go on without them if it ran: while it forms,
+  without those that the job before has lost here; while it starts, without those that fall silent or give up. Nobody
+  comes in later.
 * Memory that is needed is first taken from jobs that have ended, then from those that keep others waiting for their
   data path.
 * Time, randomness and the data plane are passed in; messages wait in the outbox. No socket, no clock.
@@ -60,7 +64,10 @@ class Lifecycle:
         job = self.table.open.get(title)
         if job is not None and (member := job.members.get(join.rank)) and member.join.nonce == join.nonce:
             # The same process again: its first Join, or the answer to it, was lost, or it waits and renews its lease.
-            self._renew(job, member, contact, now)
+            if (refused := self._judge_successor(join, job)) is not None:
+                self._refuse(way, contact, join, refused)
+            else:
+                self._renew(job, member, contact, now)
             return
         refused = self._judge(way, join, job, now, caller)
         if refused is not None:
@@ -79,10 +86,19 @@ class Lifecycle:
             self._open_place(job, join.rank)
         else:
             job.deadline_s = min(job.deadline_s, now + patience_s(join))
-        if job.missing or arrives:
+        if arrives or not self._complete(job, now):
             self.tell(job, join.rank)
-        else:
-            self.place(job, now)
+
+    def _complete(self, job: Job, now: float) -> bool:
+        """If nobody is missing any more in a job that forms, put it on the data plane, or refuse it."""
+        before = self.table.open.get((job.first.succeeds.job, job.key)) if job.first.succeeds is not None else None
+        if before is not None and job.first.succeeds is not None:
+            lost = before.lost_ranks
+            job.excused = frozenset(rank for rank, place in enumerate(job.first.succeeds.ranks) if place in lost)
+        if job.missing:
+            return False
+        self.place(job, now)
+        return True
 
     def open(self, way: Way, join: Join, now: float, caller: Caller) -> Job:
         """A job of which this is the first rank."""
@@ -116,7 +132,16 @@ class Lifecycle:
             judge_beside(join, job.first) or self._judge_place(join, job) or self.resources.judge_new_rank(job.source)
         )
 
+    @staticmethod
+    def _judge_successor(join: Join, job: Job) -> Refused | None:
+        if job.first.succeeds is None or not job.is_without(join.rank):
+            return None
+        text = f"job {join.job!r} goes on without rank {join.rank}"
+        return refuse(Refusal.MEMBER_LOST, text, "see the output of the other ranks", (join.rank,))
+
     def _judge_place(self, join: Join, job: Job) -> Refused | None:
+        if (refused := self._judge_successor(join, job)) is not None:
+            return refused
         if job.place_is_free(join.rank):
             assert job.spec is not None
             return judge_newcomer(join, job.spec)
@@ -185,7 +210,7 @@ class Lifecycle:
         if job.state not in OPEN and self.table.open.get(job.title) is job:
             del self.table.open[job.title]
         for rank, member in job.members.items():
-            if told is Told.STANDING:
+            if told is Told.STANDING and not member.gone:
                 self.tell(job, rank)
             elif told is Told.REFUSAL:
                 assert refused is not None
@@ -201,7 +226,7 @@ class Lifecycle:
     def place(self, job: Job, now: float) -> bool:
         """All ranks are there: put the job on the data plane, or refuse all of them. Whether there was room."""
         way = job.way
-        refused = way.judge_all(job)
+        refused = way.judge_all(job) or self._judge_only_successor(job)
         try:
             if refused is None:
                 workers, spec, server = way.workers(job), way.spec(job), way.plane(job).server
@@ -237,6 +262,14 @@ class Lifecycle:
         self._move(job, Happening.COMPLETE, now)
         return True
 
+    def _judge_only_successor(self, job: Job) -> Refused | None:
+        succeeds = job.first.succeeds
+        other = None if succeeds is None else self.table.successor_of(succeeds.job, job.key)
+        if succeeds is None or other is None:
+            return None
+        text = f"job {succeeds.job!r} has gone on as {other.name!r}, without {in_words(job.members)}"
+        return refuse(Refusal.MEMBER_LOST, text, "see the output of the other ranks", tuple(job.members))
+
     def _make_room(self, needed_bytes: int, now: float) -> None:
         """Remove ended jobs, then, oldest first, those that hold memory without having reached the data path."""
         placed = list(self.table.placed.values())
@@ -266,6 +299,18 @@ class Lifecycle:
 
     # --- while it runs, and after ---
 
+    def _begin(self, job: Job, now: float) -> None:
+        """If all workers that are left are on the data path, the job begins, without the others."""
+        if job.registered | job.departed == job.full:
+            # Not before: a worker that registers later would hear that all of those that have not yet are gone.
+            self._evict(job, job.departed)
+            self.ready(job, now)
+
+    def _evict(self, job: Job, workers: int) -> None:
+        assert job.spec is not None
+        for worker in bits(workers):
+            job.way.plane(job).server.evict(job.spec.job, worker)
+
     def ready(self, job: Job, now: float) -> None:
         """Every worker, here and elsewhere, is on the data path."""
         if job.state is State.STARTING:
@@ -281,8 +326,8 @@ class Lifecycle:
             job.registered |= bit
             if job.way.decides and job.state is State.RUNNING:  # a newcomer: the others already run, only it is told
                 self.tell(job, ranks[0])
-            elif job.way.decides and job.registered == job.full:
-                self.ready(job, now)
+            elif job.way.decides and job.state is State.STARTING:
+                self._begin(job, now)
             return
         # A rank that gave up also falls silent: the silence is no second failure, and must not replace the cause.
         lost = isinstance(event, WorkerSilent) and not job.departed & bit
@@ -304,6 +349,8 @@ class Lifecycle:
             return
         if job.state is State.FORMING:
             self.drop(job, leave.rank, now)
+            if job.state is State.FORMING:
+                self._complete(job, now)
             return
         how = leave.reason if leave.lost else f"gave up: {leave.reason}" if leave.reason else "left"
         member = job.members[leave.rank]
@@ -333,7 +380,10 @@ class Lifecycle:
             member.gone, member.lost = member.gone or how, member.lost or lost
         if not said:
             job.way.gone(job, ranks, how, lost)
-        if job.state is State.STARTING:
+        spared = job.survives_loss and (
+            job.state is State.RUNNING or (job.state is State.STARTING and job.first.succeeds is not None)
+        )
+        if job.state is State.STARTING and not spared:
             if len(ranks) == 1 and ranks[0] in job.members:
                 who = f"rank {ranks[0]} ({job.members[ranks[0]].join.process})"
             job.epitaph = f"{who or in_words(ranks)} {how}"
@@ -341,18 +391,23 @@ class Lifecycle:
             remedy = "see that rank's own error; then start the job again"
             self._move(job, Happening.GONE, now, refuse(Refusal.MEMBER_LOST, reason, remedy, ranks))
             return
-        spared = job.survives_loss and job.state is State.RUNNING
         # A job that goes on is described by its latest loss; one that ends keeps its first, which is the cause.
         if spared or not job.epitaph:
             job.epitaph = f"{who or in_words(ranks)} {how}"
-        if spared:
-            assert job.spec is not None
-            for worker in {job.worker_of(rank) for rank in ranks} - {None}:
-                assert worker is not None
-                job.way.plane(job).server.evict(job.spec.job, worker)
+        if spared and job.state is State.RUNNING:
+            self._evict(
+                job, sum(1 << worker for worker in {job.worker_of(rank) for rank in ranks} if worker is not None)
+            )
         self._move(job, Happening.SPARED if spared else Happening.GONE, now)
         if job.state is not State.ENDED and job.departed == job.full:
             self._move(job, Happening.EMPTY, now)
+        elif job.state is State.STARTING:
+            self._begin(job, now)
+        if spared:  # its successor need not wait any longer either
+            for other in list(self.table.open.values()):
+                succeeds = other.first.succeeds
+                if other.state is State.FORMING and succeeds is not None and (succeeds.job, other.key) == job.title:
+                    self._complete(other, now)
 
     def drop(self, job: Job, rank: int, now: float) -> None:
         """A rank no longer waits, and the job goes on forming without it."""
@@ -398,8 +453,11 @@ class Lifecycle:
             self._move(job, Happening.DUE, now)
 
     def _check_forming(self, job: Job, now: float) -> None:
-        for rank in job.lapsed(now):
+        lapsed = job.lapsed(now)
+        for rank in lapsed:
             self.drop(job, rank, now)
+        if lapsed and job.state is State.FORMING:
+            self._complete(job, now)
         if job.state is State.FORMING and now >= job.deadline_s:
             missing = job.missing
             reason = f"job {job.name!r}: {in_words(missing)} of {job.first.size} did not join in time"

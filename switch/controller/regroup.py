@@ -10,7 +10,13 @@ Rules
 * A reduction that all ranks have done is over. One that some have done keeps their result, which the lowest of them
   gives to the others. One that nobody has done is summed anew, over the ranks that are left.
 * A rank may know already what was decided, from a shard that is lost since: then that is it.
-* The ranks then join another job, the successor, at each of the remaining shards, and leave this one.
+* The ranks then join another job, the successor, at each of the remaining shards, and leave this one. A rank that dies
+  on the way is not waited for there (lifecycle.py): at each shard the successor begins without those that this job
+  has lost there meanwhile, as a job goes on that runs.
+* The shard that decides is part of the successor's name. It may die when it has told one rank, and that rank as well:
+  what the next shard decides is another job, of which nobody is a member yet. Of two successors of a job, the first
+  that all of its ranks have joined at a switch is the only one there: two parts of a network that may go on both, by
+  the rule in host/machine/agreement.py, have a switch in common.
 """
 
 from __future__ import annotations
@@ -18,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fanin.protocol import control
-from fanin.protocol.control import SUCCESSOR, Refusal, Regroup, Regrouped
+from fanin.protocol.control import Refusal, Regroup, Regrouped, successor_of
 from fanin.switch.controller.admission import refuse
 from fanin.switch.controller.gate import Caller
 from fanin.switch.controller.jobs import State
@@ -44,6 +50,9 @@ def regroup(jobs: Lifecycle, peer: bytes, request: Regroup, now: float, caller: 
         return
     if job.regrouped is None and request.decided is not None and request.decided.job == job.name:
         job.regrouped = request.decided
+    if job.regrouped is None and jobs.table.successor_of(job.name, job.key) is not None:
+        _refuse_late(jobs, peer, request)
+        return
     if job.regrouped is None:
         job.regrouping[request.rank] = request
         missed = {rank for each in job.regrouping.values() for rank in each.gone}
@@ -52,7 +61,7 @@ def regroup(jobs: Lifecycle, peer: bytes, request: Regroup, now: float, caller: 
         if missing:
             jobs.outbox.send(peer, control.Waiting(job=job.name, missing=missing))
             return
-        decided = decide(job.name, {rank: job.regrouping[rank] for rank in living}) if living else None
+        decided = decide(job.name, request.shard, {rank: job.regrouping[rank] for rank in living}) if living else None
         if decided is None:
             text = f"the ranks of job {job.name!r} are more than {MAX_OPEN_REDUCTIONS:,} reductions apart"
             text = text if living else f"every rank of job {job.name!r} is missed by another one"
@@ -63,12 +72,17 @@ def regroup(jobs: Lifecycle, peer: bytes, request: Regroup, now: float, caller: 
     if request.rank in job.regrouped.ranks:
         jobs.outbox.send(peer, job.regrouped)
         return
+    _refuse_late(jobs, peer, request)
+
+
+def _refuse_late(jobs: Lifecycle, peer: bytes, request: Regroup) -> None:
     text = f"job {request.job!r} has gone on without rank {request.rank}"
     jobs.outbox.refuse(peer, refuse(Refusal.MEMBER_LOST, text, _REMEDY, (request.rank,)))
 
 
-def decide(job: str, said: Mapping[int, Regroup]) -> Regrouped | None:
-    """How the job goes on with the ranks that have said something; None where they are too far apart."""
+def decide(job: str, shard: int, said: Mapping[int, Regroup]) -> Regrouped | None:
+    """How the job goes on, as that shard sees it, with the ranks that have said something; None where they are too far
+    apart."""
     first, last = min(each.first for each in said.values()), max(each.last for each in said.values())
     if last - first >= MAX_OPEN_REDUCTIONS:
         return None
@@ -79,10 +93,9 @@ def decide(job: str, said: Mapping[int, Regroup]) -> Regrouped | None:
         if len(done) < len(said):
             again.append(ticket)
             holders.append(done[0] if done else control.NOBODY)
-    name, _, number = job.rpartition(SUCCESSOR)
     return Regrouped(
         job=job,
-        successor=f"{name}{SUCCESSOR}{int(number) + 1}" if name and number.isdigit() else f"{job}{SUCCESSOR}1",
+        successor=successor_of(job, shard),
         ranks=tuple(sorted(said)),
         lost=tuple(sorted({shard for each in said.values() for shard in each.lost})),
         dead=tuple(sorted({shard for each in said.values() for shard in each.dead})),

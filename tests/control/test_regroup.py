@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fanin.protocol import control
 from fanin.protocol.control import Refusal, Regroup, Regrouped, Waiting
-from fanin.protocol.events import WorkerLeft, WorkerSilent
+from fanin.protocol.events import WorkerJoined, WorkerLeft, WorkerSilent
+from fanin.protocol.job import SUSPICION_TIMEOUT_S
 from fanin.switch.controller.regroup import MAX_OPEN_REDUCTIONS, decide
 from tests.support.controllers import World, join
 
@@ -18,8 +21,8 @@ def said(
     dead: tuple[int, ...] = (), gone: tuple[int, ...] = (), decided: Regrouped | None = None,
 ) -> Regroup:  # fmt: skip
     return Regroup(
-        job="j", rank=rank, nonce=f"nonce-{rank}", lost=lost, dead=dead, gone=gone, first=first, last=last, done=done,
-        decided=decided,
+        job="j", rank=rank, nonce=f"nonce-{rank}", shard=2, lost=lost, dead=dead, gone=gone, first=first, last=last,
+        done=done, decided=decided,
     )  # fmt: skip
 
 
@@ -38,7 +41,7 @@ def test_it_is_decided_when_all_ranks_that_are_left_have_said_it_and_all_are_tol
     assert regroup(world, said(2)) == Waiting(job="j", missing=(0, 1))
     assert regroup(world, said(0, lost=(3,), dead=(3,))) == Waiting(job="j", missing=(1,))
     decided = regroup(world, said(1))
-    assert decided == Regrouped(job="j", successor="j~1", ranks=(0, 1, 2), lost=(1, 3), dead=(3,), first=1)
+    assert decided == Regrouped(job="j", successor="j~1@2", ranks=(0, 1, 2), lost=(1, 3), dead=(3,), first=1)
     assert regroup(world, said(0)) == regroup(world, said(2, last=9)) == decided, "decided once"
 
 
@@ -69,24 +72,124 @@ def test_a_rank_that_another_one_misses_at_some_shard_is_left_out_and_not_waited
 def test_what_a_rank_has_heard_at_another_shard_is_what_was_decided() -> None:
     world, _ = a_running_job()
     assert regroup(world, said(0)) == Waiting(job="j", missing=(1, 2))
-    heard = Regrouped(job="j", successor="j~1", ranks=(0, 2), lost=(0, 1), dead=(), first=3)
+    heard = Regrouped(job="j", successor="j~1@1", ranks=(0, 2), lost=(0, 1), dead=(), first=3)
     assert regroup(world, said(2, decided=heard)) == heard
     assert regroup(world, said(0)) == heard
     assert isinstance(regroup(world, said(1)), control.Refused)
 
 
+def goes_on(rank: int, places: tuple[int, ...] = (0, 1, 2), **changes: object) -> control.Join:
+    """A rank of the successor, whose ranks had these places before."""
+    succeeds = control.Succession(job="j", ranks=places)
+    return join(
+        rank, len(places), job="j~1@2", nonce=f"next-{rank}", on_worker_loss="continue", succeeds=succeeds, **changes
+    )  # fmt: skip
+
+
+def last(world: World, rank: int) -> control.Reply:
+    """What a rank of the successor was last told."""
+    return world.told[f"next-{rank}"][-1]
+
+
+def test_a_successor_begins_without_the_rank_that_the_job_before_loses_at_this_switch() -> None:
+    world, before = a_running_job()
+    assert world.join(goes_on(0)) == Waiting(job="j~1@2", missing=(1, 2))
+    assert world.join(goes_on(2)) == Waiting(job="j~1@2", missing=(1,))
+    world.event(WorkerSilent(before, 1, 1.0))
+    admitted = last(world, 0)
+    assert isinstance(admitted, control.Admitted)
+    index, evicted = admitted.index, world.servers["udp"].evicted
+    world.event(WorkerJoined(index, 0))
+    assert (index, 1) not in evicted, "who registers later must not hear that others are gone who come yet"
+    world.event(WorkerJoined(index, 2))
+    assert (index, 1) in evicted
+    for rank in (0, 2):
+        started = last(world, rank)
+        assert isinstance(started, control.Started)
+        assert started.processes == ("laptop:1000", "", "laptop:1002")
+    late = world.refused(goes_on(1))
+    assert (late.code, late.ranks) == (Refusal.MEMBER_LOST, (1,))
+
+
+def test_a_successor_knows_who_was_lost_before_anybody_asked_for_it_and_by_which_number() -> None:
+    world, before = a_running_job()
+    world.event(WorkerSilent(before, 0, 1.0))
+    assert isinstance(world.join(goes_on(1, places=(0, 2))), control.Admitted), "rank 0 is lost, and 1 was rank 2"
+
+
+def test_a_successor_does_not_wait_for_a_rank_that_asked_and_died() -> None:
+    world, before = a_running_job()
+    for rank in (1, 0):
+        world.join(goes_on(rank))
+    world.event(WorkerSilent(before, 1, 1.0))
+    assert world.join(goes_on(0)) == Waiting(job="j~1@2", missing=(2,)), "it may live, and be lost to that job alone"
+    world.controller.hung_up(b"next-1", world.now)
+    world.advance(2 * SUSPICION_TIMEOUT_S)
+    assert isinstance(world.join(goes_on(2)), control.Admitted)
+
+
+def test_a_successor_waits_for_who_has_left_the_job_before_in_order() -> None:
+    """It may be in another successor, if two shards have decided: then nobody may go on without it."""
+    world, before = a_running_job()
+    world.event(WorkerLeft(before, 1))
+    for rank in (0, 2):
+        assert isinstance(world.join(goes_on(rank)), Waiting)
+
+
+@pytest.mark.parametrize("how", ["silent", "gives up", "lapses"])
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_a_successor_that_starts_goes_on_without_whom_it_loses_and_another_job_does_not(
+    how: str, succeeds: bool
+) -> None:
+    world, _ = a_running_job()
+    asked = [goes_on(rank) if succeeds else replace(goes_on(rank), succeeds=None) for rank in range(SIZE)]
+    index = world.admit(*asked).index
+    world.event(WorkerJoined(index, 1))
+    if how == "silent":
+        world.event(WorkerSilent(index, 1, 1.0))
+    elif how == "gives up":
+        world.say("next-1", control.Leave(job="j~1@2", rank=1, nonce="next-1", reason="it is tired"))
+    else:
+        for _ in range(9):
+            world.advance(control.JOIN_INTERVAL_S)
+            for rank in (0, 2):
+                world.join(asked[rank])
+    for rank in (0, 2):
+        world.event(WorkerJoined(index, rank))
+    told = [type(each) for each in world.told["next-0"]]
+    assert (control.Started in told, control.Refused in told) == (succeeds, not succeeds)
+    assert ((index, 1) in world.servers["udp"].evicted) is succeeds
+    assert ("running" in world.state_of("j~1@2")) is succeeds
+
+
+def test_a_successor_of_which_nobody_is_left_ends() -> None:
+    world, _ = a_running_job()
+    index = world.admit(*(goes_on(rank) for rank in range(SIZE))).index
+    for rank in range(SIZE):
+        world.event(WorkerSilent(index, rank, 1.0))
+    assert world.state_of("j~1@2") == ["ended"]
+
+
+def test_ranks_that_succeed_unlike_jobs_are_refused() -> None:
+    world, _ = a_running_job()
+    world.join(goes_on(0))
+    assert world.refused(replace(goes_on(2), succeeds=control.Succession(job="k", ranks=(0, 1, 2))))
+    odd = world.refused(replace(goes_on(1), job="other", succeeds=control.Succession(job="j", ranks=(0,))))
+    assert odd.code == Refusal.MALFORMED
+
+
 def test_results_that_somebody_has_count_and_the_rest_is_summed_anew() -> None:
-    decided = decide("j~4", {0: said(0, 3, 8, (5, 5, 7, 8)), 1: said(1, 6, 6), 4: said(4, 4, 7, (6, 6))})
+    decided = decide("j~4@1", 2, {0: said(0, 3, 8, (5, 5, 7, 8)), 1: said(1, 6, 6), 4: said(4, 4, 7, (6, 6))})
     assert decided is not None
-    assert (decided.successor, decided.first) == ("j~5", 3)
+    assert (decided.successor, decided.first) == ("j~5@2", 3)
     assert dict(zip(decided.again, decided.holders, strict=True)) == {3: 1, 4: 1, 5: 0, 6: 4, 7: 0, 8: 0}
-    nobody = decide("j", {0: said(0, 2, 3), 1: said(1, 2, 2)})
+    nobody = decide("j", 2, {0: said(0, 2, 3), 1: said(1, 2, 2)})
     assert nobody is not None
     assert (nobody.again, nobody.holders) == ((2, 3), (-1, -1))
 
 
 def test_ranks_that_cannot_be_so_far_apart_are_refused() -> None:
-    assert decide("j", {0: said(0, 1, 1), 1: said(1, 1, MAX_OPEN_REDUCTIONS + 1)}) is None
+    assert decide("j", 2, {0: said(0, 1, 1), 1: said(1, 1, MAX_OPEN_REDUCTIONS + 1)}) is None
 
 
 def test_a_job_that_ends_with_its_first_loss_and_strangers_are_refused() -> None:
@@ -94,6 +197,8 @@ def test_a_job_that_ends_with_its_first_loss_and_strangers_are_refused() -> None
     refused = regroup(world, said(0))
     assert isinstance(refused, control.Refused)
     assert refused.code == Refusal.DISAGREEMENT
-    stranger = world.say("x", Regroup(job="j", rank=0, nonce="another", lost=(), dead=(), gone=(), first=1, last=0))
+    stranger = world.say(
+        "x", Regroup(job="j", rank=0, nonce="another", shard=2, lost=(), dead=(), gone=(), first=1, last=0)
+    )
     assert isinstance(stranger, control.Refused)
     assert stranger.code == Refusal.MEMBER_LOST

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from fanin.host.session.joining_shards import join_shards
 from fanin.host.session.session import Session
 from fanin.host.session.shards import ShardedSession
 from fanin.host.session.surviving import SurvivingSession
+from fanin.host.session.survivor import Successor
 from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
 from tests.support.processes import DEADLINE_S, until
@@ -29,6 +31,13 @@ OPTIONS = Options(
     words_per_packet=64, slots=8, connect_timeout_s=DEADLINE_S, join_timeout_s=DEADLINE_S, on_worker_loss="continue"
 )
 Array = npt.NDArray[np.generic]
+
+
+def kill(session: Session) -> None:
+    """Without a word, as a process that is killed."""
+    session._engine.close()
+    assert session._line is not None
+    session._line.close()
 
 
 class Cluster:
@@ -56,9 +65,7 @@ class Cluster:
     def rank_dies(self, rank: int) -> None:
         """Without a word, as a process that is killed."""
         for each in self.sessions[rank].sessions:
-            each._engine.close()
-            assert each._line is not None
-            each._line.close()
+            kill(each)
 
     def close(self) -> None:
         together([session.close for session in self.sessions])
@@ -98,6 +105,11 @@ def go_on(sessions: list[ShardedSession], shards: int) -> bool:
     """Whether all of them have gone on with so many shards. Who asks for failures has losses noticed."""
     assert [session.failure for session in sessions] == [None] * len(sessions)
     return all(len(session.sessions) == shards for session in sessions)
+
+
+def is_of(session: ShardedSession, ranks: tuple[int, ...]) -> bool:
+    """Whether it has heard that these are left."""
+    return session.members == ranks
 
 
 def integers(ranks: list[int], seed: int = 1, count: int = LARGE) -> list[Array]:
@@ -201,6 +213,39 @@ def test_error_feedback_is_that_of_one_sum_although_it_is_summed_twice(cluster: 
             outcomes.append([array.tobytes() for array in (*arrays, *residuals)])
         assert outcomes[0] == outcomes[1]
         together([session.close for session in reference])
+
+
+@pytest.mark.parametrize("joins", [0, 1, 2], ids=["before it joins", "at one shard of two", "at both"])
+def test_a_rank_that_dies_on_the_way_to_the_new_job_is_left_out_of_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, joins: int
+) -> None:
+    """All have agreed to go on with it by then."""
+    first, victim, third = cluster.sessions
+    assert isinstance(victim, SurvivingSession)
+    sums(cluster.sessions, integers([0, 1, 2]))
+    rejoin = victim._rejoin
+
+    def dies(addresses: Sequence[SwitchAddress], job: Successor) -> NoReturn:
+        assert len(addresses) == 2
+        assert job.succeeds.ranks == (0, 1, 2)
+        joined = rejoin(addresses[:joins], job) if joins else []
+        for each in (*joined, *victim.sessions):
+            assert isinstance(each, Session)
+            kill(each)
+        raise FaninError("a dead process joins nothing")
+
+    monkeypatch.setattr(victim, "_rejoin", dies)
+    cluster.shard_dies(2)
+    arrays = integers([0, 2], seed=7)
+    tickets = [submit(session, array) for session, array in zip((first, third), arrays, strict=True)]
+    waits = [partial(session.wait, ticket, DEADLINE_S) for session, ticket in zip((first, third), tickets, strict=True)]
+    together([partial(until, lambda: victim.failure is not None), *waits])
+    expected = np.sum(integers([0, 2], seed=7), axis=0, dtype=np.int32)
+    assert [array.tobytes() for array in arrays] == [expected.tobytes()] * 2
+    for session in (first, third):
+        until(partial(is_of, session, (0, 2)))
+        assert (session.failure, len(session.sessions)) == (None, 2)
+        assert [change.gone for change in session.take_changes()] == [(1,)]
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["at the same time", "one after the other"])
