@@ -331,10 +331,11 @@ class _Run:
 
     def _too_few(self) -> bool:
         """Whether shards that fell silent with ranks may have been the larger part of the network."""
-        gone = {fault.host for fault in self.plan.faults if fault.kind in ("dies", "halts", "kills", "power")}
-        silent = {fault.host for fault in self.plan.faults if fault.kind in ("halts", "power")}
+        gone = {fault.host for fault in self.plan.faults if fault.kind in ("dies", "halts", "kills", "power", "cut")}
+        silent = {fault.host for fault in self.plan.faults if fault.kind in ("halts", "power", "cut")}
         left = len(self.shards) - len(gone)
-        return left == 0 or (2 * left <= left + len(silent) and bool(self.struck))
+        missing = self.struck | {rank for rank, _ in self.paths_cut}
+        return left == 0 or (2 * left <= left + len(silent) and bool(missing))
 
 
 class _Rank:
@@ -450,8 +451,7 @@ class _Rank:
         agreement.handle_timer(now)
         for shard, request in agreement.requests(now):
             if not self.run.shards[shard].alive and not self.run.shards[shard].silent:
-                agreement.lose(shard, now)
-                continue
+                continue  # this rank hears within HANG_UP_S that nothing listens there
             member = self._at[shard]
             member.replied_to = self._replied
             self.run.comes_to("asks")

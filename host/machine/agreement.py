@@ -26,6 +26,8 @@ Enough shards
   the one with more than half of the shards or, of two halves, with the lowest one.
 * A shard that is known to have died (nothing listens at its port any more) is in no part, and does not count.
 * Where no rank is left out, there is nobody who could go on in another part.
+* All of this is asked of the last job that this rank was in at all of its shards (`Whole`). One that it could not join
+  at some of them may never have begun there: they may be in the other part, and have gone on as another job.
 """
 
 from __future__ import annotations
@@ -72,13 +74,30 @@ class Place:
     nonce: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """The last job that a rank was in at all of its shards: whoever goes on elsewhere is a part of that one."""
+
+    workers: int
+    shards: tuple[int, ...]
+    """Without those that were known to have died when it ended."""
+
+    def may_go_on(self, workers: int, left: Sequence[int], dead: Collection[int]) -> bool:
+        """Whether so many workers may go on at the shards that are `left`: see the head of this file."""
+        living = [number for number in self.shards if number not in dead]
+        if workers == self.workers:
+            return True
+        if 2 * len(left) == len(living):
+            return min(living) in left
+        return 2 * len(left) > len(living)
+
+
 class Agreement:
     """One rank's part in it. Shards have the numbers that they had when the job began."""
 
     def __init__(
         self,
         job: str,
-        workers: int,
         shards: Sequence[int],
         places: dict[int, Place],
         progress: tuple[int, int, tuple[int, ...]],
@@ -86,11 +105,13 @@ class Agreement:
         lost: Collection[int],
         dead: Collection[int],
         gone: Collection[int],
+        whole: Whole,
         patience_s: float,
         now: float,
     ) -> None:
-        """`workers` and `shards`: of the present job; `places` by shard, where this rank is a member; `progress` as in
-        Regroup: first, last, done; `gone`: workers that are missed at any shard; `patience_s`: the liveness timeout."""
+        """`shards`: of the present job; `places` by shard, where this rank is a member; `progress` as in Regroup:
+        first, last, done; `gone`: workers that are missed at any shard; `whole`: the present job, or one before it;
+        `patience_s`: the liveness timeout."""
         self.stage = Stage.SETTLING
         self.why: Why | None = None
         self.agreed: Regrouped | None = None
@@ -100,7 +121,7 @@ class Agreement:
         self.asked: int | None = None
         """The shard that is asked."""
         self.lost, self.dead, self.gone = set(lost), set(dead), set(gone)
-        self._job, self._workers, self._shards = job, workers, tuple(shards)
+        self._job, self._shards, self._whole = job, tuple(shards), whole
         self._places, self._progress = places, progress
         self._settled_at = now + SETTLING_S
         self._ends_at = self._settled_at + patience_s + AGREEMENT_GRACE_S
@@ -138,7 +159,7 @@ class Agreement:
             case Regrouped() if reply.job == self._job:
                 self.lost.update(reply.lost)
                 left = [number for number in self._shards if number not in reply.lost]
-                if len(reply.ranks) == self._workers or enough(left, self._shards, reply.dead):
+                if self._whole.may_go_on(len(reply.ranks), left, reply.dead):
                     self.stage, self.agreed, self._ask_at = Stage.AGREED, reply, float("inf")
                 else:
                     self._strand(Why.TOO_FEW)
@@ -189,11 +210,3 @@ class Agreement:
 
     def _strand(self, why: Why) -> None:
         self.stage, self.why = Stage.STRANDED, why
-
-
-def enough(left: Sequence[int], shards: Sequence[int], dead: Collection[int]) -> bool:
-    """Whether a job over `shards` may go on at those that are `left`: see the head of this file."""
-    living = [number for number in shards if number not in dead]
-    if 2 * len(left) == len(living):
-        return min(living) in left
-    return 2 * len(left) > len(living)

@@ -46,7 +46,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fanin.errors import AdmissionError, FaninError, SwitchLostError, WorkerLostError
-from fanin.host.machine.agreement import Agreement, Place, Stage, Why
+from fanin.host.machine.agreement import Agreement, Place, Stage, Whole, Why
 from fanin.host.session.kept_reductions import KeptReduction, KeptReductions, Summing
 from fanin.host.session.shards import deal, elements_per_packet
 from fanin.numerics.reduction import Reduction
@@ -137,6 +137,7 @@ class Survivor:
         self._lost: set[int] = set()
         """Of the present job's shards."""
         self._dead: set[int] = set()
+        self._whole = Whole(workers=size, shards=self.shards)
         self._reason: FaninError | None = None
         """Why it is dealt anew."""
         self._use(dict(enumerate(members)))
@@ -257,8 +258,8 @@ class Survivor:
         self.state, self.successor = Life.DEALING, None
         places = {number: Place(worker=self._me, nonce=each.nonce) for number, each in self.members.items()}
         self.agreement = self.agreement_type(
-            self.name, len(self.ranks), self.shards, places, self.progress(), lost=self._lost, dead=self._dead,
-            gone=self._gone(), patience_s=self._liveness_timeout_s, now=now,
+            self.name, self.shards, places, self.progress(), lost=self._lost, dead=self._dead, gone=self._gone(),
+            whole=self._whole, patience_s=self._liveness_timeout_s, now=now,
         )  # fmt: skip
 
     def _gone(self) -> set[int]:
@@ -313,8 +314,11 @@ class Survivor:
         self.kept.keep_only(agreed.again)
         self._use(dict(members))
         if self._lost:
+            living = tuple(number for number in self._whole.shards if number not in agreed.dead)
+            self._whole = dataclasses.replace(self._whole, shards=living)
             self._agree(now)
             return
+        self._whole = Whole(workers=len(self.ranks), shards=self.shards)
         self._reason, self.handing = None, True
         for ticket, holder, holds in zip(agreed.again, agreed.holders, holding, strict=True):
             kept = self.kept.get(ticket)

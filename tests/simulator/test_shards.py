@@ -10,7 +10,7 @@ from fanin.emulation.simulator.links import Link
 from fanin.emulation.simulator.machines import Kind
 from fanin.emulation.simulator.shard_search import SELDOM_DRAWN, SHARD_DEFECTS, hunt_shards, shorten_shards
 from fanin.emulation.simulator.shards import FaultKind, ShardFault, ShardPlan, Step, draw_shards, simulate_shards
-from fanin.host.machine.agreement import enough
+from fanin.host.machine.agreement import Whole
 
 FOUND_AS = {
     "passes nothing on": {"progress", "agreement"},
@@ -108,7 +108,16 @@ def test_of_two_halves_that_cannot_reach_each_other_the_one_with_the_lowest_shar
 def test_the_smaller_part_of_four_shards_does_not_go_on(
     left: tuple[int, ...], dead: tuple[int, ...], may: bool
 ) -> None:
-    assert enough(left, range(4), dead) is may
+    assert Whole(workers=4, shards=(0, 1, 2, 3)).may_go_on(3, left, dead) is may
+
+
+def test_a_job_that_began_only_in_the_smaller_part_of_a_network_does_not_go_on() -> None:
+    """Rank 0 is alone when the network falls apart, and knows of shard 1 first: so it agrees with itself on a job at
+    shards 0 and 3, which is half of a job that shard 3 never was in."""
+    faults = (fault("kills", 2, 0.02135), fault("part", 1, 0.44474))
+    for seed in range(1560, 1580):
+        report = simulate_shards(ShardPlan(hosts=4, faults=faults), seed)
+        assert report.ranks == 2, report
 
 
 @pytest.mark.parametrize("defect", SHARD_DEFECTS)
