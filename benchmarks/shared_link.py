@@ -1,15 +1,18 @@
 """`fanin bench network --shared-link`: workers, jobs and TCP flows behind one link (root; docs/emulation.md).
 
 One namespace holds every worker and every TCP sender, the other the switch and the receivers; between them is one link
-with a rate and a queue. Nothing but the engine and the switch runs: no torch, no controller. Sums are checked. Rates
-are of the second half of the time in which all of them send, in frames with all headers, first transmissions only.
+with a rate and a queue, which is the sending host's own. With an uplink each worker and each TCP sender is a host with
+a link of its own, which sends frames one by one, and they meet at the uplink of their rack: its queue is in the middle
+of the path, and knows neither sockets nor trains. The switch and the receivers share a host at its other end.
+Nothing but the engine and the switch runs: no torch, no controller. Sums are checked. Rates are of the second half of
+the time in which all of them send, in frames with all headers, first transmissions only.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +20,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from fanin import files
 from fanin.benchmarks.ideal import ETHERNET_IP_UDP_BYTES, TCP_HEADERS_BYTES
-from fanin.emulation.network.commands import in_namespace
-from fanin.emulation.network.fabric import Fabric
+from fanin.emulation.network.commands import in_namespace, ip_batch
+from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
+from fanin.emulation.network.switch_place import SwitchPlace
 from fanin.emulation.network.topology import Link, Topology
+from fanin.emulation.network.traffic import Meters
 from fanin.emulation.processes import LocalJob
 from fanin.errors import ConfigurationError
 from fanin.protocol.window import packet_shape
@@ -30,6 +36,8 @@ Marks = Sequence[tuple[float, int]]
 """Of one job or flow: at what time it had come how far."""
 MIN_SECONDS = 2.0
 MAX_PROCESSES = 64
+OWN_QUEUE_BYTES = Link().queue_bytes
+"""Of hosts' own links where an uplink is shared: nothing is to be dropped there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,17 +52,41 @@ class Plan:
     size: int
     """Bytes of int32 per reduction."""
     link: Link
+    """The one that is shared; with an uplink, every worker's and every TCP sender's own."""
     seconds: float
+    uplink: Link | None = None
+    """That is shared instead: the workers and the TCP senders are hosts of one rack."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.workers <= 32 or self.jobs < 1 or self.tcp_flows < 0:
             raise ConfigurationError("workers must be in 1..32, jobs at least 1, tcp-flows at least 0")
         if 1 + self.workers * self.jobs + 2 * self.tcp_flows > MAX_PROCESSES:
             raise ConfigurationError(f"more than {MAX_PROCESSES} processes; fewer workers, jobs or TCP flows, please")
-        if self.link.rate_bit_s is None:
-            raise ConfigurationError("a link without a rate is not shared; name one with --rate")
+        if self.shared.rate_bit_s is None:
+            raise ConfigurationError("a link without a rate is not shared; name one with --rate, or --uplink")
+        if self.shared.mtu != self.link.mtu:
+            raise ConfigurationError("the uplink's MTU must be that of the other links")
         if self.size < 8 or self.size % 4 or self.seconds < MIN_SECONDS:
             raise ConfigurationError(f"bytes must be a multiple of 4, seconds at least {MIN_SECONDS:g}")
+        _ = self.topology  # raises where there are too many hosts
+
+    @property
+    def shared(self) -> Link:
+        """The link that is the bottleneck."""
+        return self.uplink or self.link
+
+    @property
+    def topology(self) -> Topology:
+        """One host with every sender, and its link; or a host for each, and their uplink."""
+        if self.uplink is None:
+            return Topology(workers=1, link=self.link)
+        return Topology(
+            workers=self.workers * self.jobs + self.tcp_flows,
+            switch_at=SwitchPlace("spare-only", 1),
+            link=replace(self.link, queue_bytes=OWN_QUEUE_BYTES),
+            uplink=self.uplink,
+            lone_rack=True,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +112,10 @@ class Shares:
     """Contributions and results that were found to be lost."""
     cuts: int
     timeouts: int
+    dropped: int
+    """By the queues of the shared link, TCP's among them; where hosts send trains, each counts once."""
+    dropped_elsewhere: int
+    """By the queues of other links."""
 
     @property
     def together(self) -> float:
@@ -97,40 +133,55 @@ class Shares:
         return tuple(share / self.fair_share for share in self.tcp_shares)
 
 
-def bench(plan: Plan, *, json_file: Path | None, console: Console) -> Shares:
-    """Measure, check, print."""
-    topology = Topology(workers=1, link=plan.link)
-    words, _ = packet_shape(plan.link.mtu)
+def bench(plans: Sequence[Plan], *, json_file: Path | None, console: Console) -> list[Shares]:
+    """Measure, check, print, one after the other; write the rows, with what they come to."""
+    rows = [measure(plan, console) for plan in plans]
+    console.print(overview(rows) if len(rows) > 1 else table_of(rows[0]))
+    if json_file:
+        files.write(json_file, json.dumps([record_of(row) for row in rows], indent=2) + "\n", "the figures")
+    return rows
+
+
+def measure(plan: Plan, console: Console) -> Shares:
+    """One row."""
+    topology, link = plan.topology, plan.shared
+    words, _ = packet_shape(link.mtu)
     members = plan.workers * plan.jobs
-    arguments = [
-        "--address",
-        topology.root_address,
-        "--workers",
-        str(plan.workers),
-        "--jobs",
-        str(plan.jobs),
-        "--bytes",
-        str(plan.size),
-        "--mtu",
-        str(plan.link.mtu),
-        "--seconds",
-        str(plan.seconds),
-    ]
+    far = topology.root_address if plan.uplink is None else topology.spare_address(0)
+    given = {
+        "address": far,
+        "workers": plan.workers,
+        "jobs": plan.jobs,
+        "bytes": plan.size,
+        "mtu": link.mtu,
+        "seconds": plan.seconds,
+    }
+    arguments = [word for name, value in given.items() for word in (f"--{name}", str(value))]
     with Fabric(topology) as fabric, console.status(f"{members} workers and {plan.tcp_flows} TCP flows share a link"):
-        inner, outer = fabric.worker_namespace(0), fabric.switch_namespace()
+        hosts = [fabric.host_namespace(host) for host in range(topology.hosts)]
+        outer = fabric.switch_namespace() if plan.uplink is None else fabric.spare_namespace(0)
+        if plan.uplink is not None:
+            for namespace in (*hosts, outer):  # else a queue on the way would take or drop trains whole
+                ip_batch(namespace, [f"link set {WORKER_DEVICE} gso_max_segs 1"])
 
         def place(rank: int, command: list[str]) -> list[str]:
-            receiver = rank == 0 or (rank > members and (rank - 1 - members) % 2 == 0)
-            return in_namespace(outer if receiver else inner, command)
+            flow, end = divmod(rank - 1 - members, 2)
+            receiver = rank == 0 or (rank > members and end == 0)
+            host = rank - 1 if rank <= members else members + flow
+            return in_namespace(outer if receiver else hosts[host if plan.uplink else 0], command)
 
         processes = 1 + members + 2 * plan.tcp_flows
+        meters = Meters(fabric)
         with LocalJob("fanin.benchmarks.shared_link_worker", arguments, processes, {}, place) as job:
             reports: dict[int, dict[str, Any]] = dict(job.reports())
+        dropped = {name: sample.dropped for name, sample in meters.sample(0.0).items()}
+        meters.close()
+        shared = fabric.cables[-1].name
     workers = [reports[1 + number] for number in range(members)]
     packets = -(-plan.size // WORD_BYTES // words)
     frame_bytes = packets * (ETHERNET_IP_UDP_BYTES + HEADER_BYTES) + plan.size
-    segment_bytes = plan.link.mtu - (TCP_HEADERS_BYTES - 14)
-    rate = plan.link.rate_bit_s
+    segment_bytes = link.mtu - (TCP_HEADERS_BYTES - 14)
+    rate = link.rate_bit_s
     assert rate is not None
     firsts = [workers[number * plan.workers]["marks"] for number in range(plan.jobs)]
     flows = [reports[1 + members + 2 * flow]["marks"] for flow in range(plan.tcp_flows)]
@@ -138,12 +189,12 @@ def bench(plan: Plan, *, json_file: Path | None, console: Console) -> Shares:
     jobs = [plan.workers * frame_bytes * 8 * rate_within(marks, since, until) / rate for marks in firsts]
     headers = 1 + TCP_HEADERS_BYTES / segment_bytes
     tcp = [8 * headers * rate_within(marks, since, until) / rate for marks in flows]
-    shares = Shares(
+    return Shares(
         workers=plan.workers,
         jobs=plan.jobs,
         tcp_flows=plan.tcp_flows,
         rate_bit_s=rate,
-        queue_bytes=plan.link.queue_bytes,
+        queue_bytes=link.queue_bytes,
         job_shares=tuple(jobs),
         tcp_shares=tuple(tcp),
         fair_share=1 / (members + plan.tcp_flows),
@@ -153,11 +204,9 @@ def bench(plan: Plan, *, json_file: Path | None, console: Console) -> Shares:
         lost=_total(workers, "losses"),
         cuts=_total(workers, "cuts"),
         timeouts=_total(workers, "timeouts"),
+        dropped=dropped[shared],
+        dropped_elsewhere=sum(dropped.values()) - dropped[shared],
     )
-    console.print(table_of(shares))
-    if json_file:
-        json_file.write_text(json.dumps(asdict(shares), indent=2) + "\n", encoding="utf-8")
-    return shares
 
 
 def common(all_marks: Sequence[Marks]) -> tuple[float, float]:
@@ -180,6 +229,35 @@ def _total(workers: Sequence[dict[str, Any]], counter: str) -> int:
     return sum(worker["counters"][counter] for worker in workers)
 
 
+def record_of(shares: Shares) -> dict[str, Any]:
+    """As it is written."""
+    told = {"together": shares.together, "worker_to_fair": shares.worker_to_fair, "tcp_to_fair": shares.tcp_to_fair}
+    return {**asdict(shares), **told}
+
+
+def overview(rows: Sequence[Shares]) -> Table:
+    """Several rows, for people."""
+    first = rows[0]
+    title = f"{first.workers} workers, {first.jobs} jobs, behind one link of {first.rate_bit_s / 1e6:g} Mbit/s"
+    table = Table(title=title, box=box.SIMPLE)
+    for heading in ("queue", "TCP flows", "of the link", "worker, of its fair share", "TCP flows, of theirs"):
+        table.add_column(heading, justify="right")
+    for heading in ("sent again", "dropped; elsewhere"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            f"{row.queue_bytes >> 10} KiB",
+            str(row.tcp_flows),
+            f"{row.together:.3f}",
+            " ".join(f"{each:.2f}" for each in row.worker_to_fair),
+            " ".join(f"{each:.2f}" for each in row.tcp_to_fair),
+            f"{row.resent:,} of {row.packets:,}",
+            f"{row.dropped:,}; {row.dropped_elsewhere:,}",
+        )
+    table.caption = "shares: second half of the run, workers' by job; dropped by the link's queues and by others"
+    return table
+
+
 def table_of(shares: Shares) -> Table:
     """For people."""
     title = f"{shares.workers} workers, {shares.jobs} jobs, {shares.tcp_flows} TCP flows behind one link of "
@@ -199,6 +277,7 @@ def table_of(shares: Shares) -> Table:
         ("packets sent again", f"{shares.resent:,} of {shares.packets:,}"),
         ("known to be lost", f"{shares.lost:,}"),
         ("windows cut; timers expired", f"{shares.cuts:,}; {shares.timeouts:,}"),
+        ("dropped by its queues; by others", f"{shares.dropped:,}; {shares.dropped_elsewhere:,}"),
     ]
     for row in rows:
         table.add_row(*row)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from fanin.emulation.network import commands, ownership
 from fanin.emulation.network.cleanup_guardian import CleanupGuardian
 from fanin.emulation.network.namespaces import inside, open_tap
-from fanin.emulation.network.topology import PREFIX_BITS, Link, Topology
+from fanin.emulation.network.topology import NETWORK, PREFIX_BITS, Link, Topology
 from fanin.errors import FaninError
 from fanin.extension import native_extension
 
@@ -84,7 +84,7 @@ class Fabric:
     def __enter__(self) -> Fabric:
         commands.require_privileges()
         topology = self.topology
-        parts = ["root", *(f"rack{rack}" for rack in range(topology.racks) if topology.racks > 1)]
+        parts = ["root", *(f"rack{rack}" for rack in range(topology.racks) if topology.has_uplinks)]
         parts += [f"w{host}" for host in range(topology.hosts)]
         parts += [f"spare{spare}" for spare in range(topology.switch_at.spares)]
         self._run = ownership.claim(parts)
@@ -198,11 +198,11 @@ class Fabric:
             self._bridge(self.switch_namespace(), topology.root_address)
         else:
             self._control_port()
-        if topology.racks > 1:
+        if topology.has_uplinks:
             for rack in range(topology.racks):
                 self._bridge(self.switch_namespace(rack), topology.rack_address(rack))
         for host in range(topology.hosts):
-            home = None if topology.racks == 1 else topology.rack_of(host)
+            home = topology.rack_of(host) if topology.has_uplinks else None
             lower = End(self.host_namespace(host), WORKER_DEVICE)
             upper = End(self.switch_namespace(home), f"w{host}")
             cable = Cable(topology.host_name(host), topology.link_of(host), lower, upper)
@@ -211,13 +211,15 @@ class Fabric:
             lower = End(self.spare_namespace(spare), WORKER_DEVICE)
             upper = End(self.switch_namespace(), f"spare{spare}")
             self._attach(Cable(f"spare {spare}", topology.link, lower, upper), topology.spare_address(spare))
-        if topology.racks > 1:
+        if topology.has_uplinks:
             for rack in range(topology.racks):
                 lower = End(self.switch_namespace(rack), UPLINK_DEVICE)
                 upper = End(self.switch_namespace(), f"rack{rack}")
                 self._connect(Cable(f"rack {rack}", topology.uplink, lower, upper))
                 commands.ip_batch(lower.namespace, [f"link set {lower.device} master {BRIDGE}"])
                 commands.ip_batch(upper.namespace, [f"link set {upper.device} master {BRIDGE}"])
+        if topology.lone_rack:
+            self._route(self.switch_namespace(0))
         if self._wires is not None:
             self._wires.start()
 
@@ -252,6 +254,19 @@ class Fabric:
         # go through the hooks of an empty one, a tenth of its way; elsewhere there is nothing to turn off.
         off = [f"{each}=0" for each in BRIDGE_FILTERS]
         commands.run(commands.in_namespace(namespace, ["sysctl", "-eqw", *off]))
+
+    def _route(self, namespace: str) -> None:
+        """A router in place of a lone rack's bridge. A bridge hands a frame on with the socket that sent it, for which
+        what waits at the uplink is then its own (TCP small queues, the buffer of a UDP socket), as at no real switch.
+        """
+        topology = self.topology
+        ports = [UPLINK_DEVICE, *(f"w{host}" for host in range(topology.hosts))]
+        lines = [f"link del {BRIDGE}", f"address add {topology.rack_address(0)}/32 dev lo"]
+        lines += [f"route add {topology.host_address(host)}/32 dev w{host}" for host in range(topology.hosts)]
+        commands.ip_batch(namespace, [*lines, f"route add {NETWORK}.0/{PREFIX_BITS} dev {UPLINK_DEVICE}"])
+        settings = ["net.ipv4.ip_forward=1", "net.ipv4.conf.all.proxy_arp=1"]
+        settings += [f"net.ipv4.neigh.{port}.proxy_delay=0" for port in ports]
+        commands.run(commands.in_namespace(namespace, ["sysctl", "-qw", *settings]))
 
     def _largest_mtu(self) -> int:
         topology = self.topology

@@ -86,6 +86,8 @@ class Topology:
     racks: int = 1
     """2..8: hosts are behind a bridge per rack, and host h is in rack h * racks // hosts. With a switch of its `own`,
     racks have one each, below a root switch."""
+    lone_rack: bool = False
+    """With racks = 1: hosts are behind a router and its uplink all the same, and spare ones at its other end."""
     link: Link = Link()
     """Between every host, spare ones included, and its bridge."""
     links: dict[int, Link] = field(default_factory=dict)
@@ -143,6 +145,11 @@ class Topology:
         for host in range(self.hosts):
             found.setdefault(self.rack_of(host), []).append(host)
         return RackPlan.of(tuple(found.values()))
+
+    @property
+    def has_uplinks(self) -> bool:
+        """Whether hosts are in racks with bridges of their own."""
+        return self.racks > 1 or self.lone_rack
 
     @property
     def hosts(self) -> int:

@@ -164,17 +164,25 @@ def network(
     ] = "own",
     racks: Annotated[int, typer.Option(min=1, max=8, help="Of hosts, each behind an uplink.")] = 1,
     uplink: Annotated[
-        str | None, typer.Option(help="Of every rack: 100mbit, or rate=1gbit,delay=1ms. As other links by default.")
-    ] = None,
-    queue: Annotated[str, typer.Option(help="At either end of every link: 512kib.")] = "1mib",
-    tcp_flows: Annotated[
-        int,
+        str | None,
         typer.Option(
-            min=0,
-            max=64,
-            help="TCP flows from host to host, or with --shared-link beside the workers.",
+            help="Of every rack: 100mbit, or rate=1gbit,delay=1ms. As other links by default. With --shared-link: the "
+            "link that is shared, by hosts with a link of --rate each."
         ),
-    ] = 0,
+    ] = None,
+    queue: Annotated[
+        str,
+        typer.Option(
+            help="At either end of every link: 512kib. With --shared-link: of the shared one, or several with commas."
+        ),
+    ] = "1mib",
+    tcp_flows: Annotated[
+        str,
+        typer.Option(
+            help="TCP flows from host to host, at most 64; with --shared-link beside the workers, or several numbers "
+            "with commas."
+        ),
+    ] = "0",
     rate: Annotated[str, typer.Option(help="Of every link, each way: 100mbit, 1gbit, none.")] = "1gbit",
     delay: Annotated[str, typer.Option(help="Of every link, one way.")] = "0us",
     loss: Annotated[str, typer.Option(help="Of every link, per frame and direction.")] = "0%",
@@ -209,43 +217,56 @@ def network(
     from fanin.benchmarks import network as benchmark
     from fanin.emulation.network import scenario
     from fanin.emulation.network.switch_place import SwitchPlace
+    from fanin.errors import ConfigurationError
 
-    described = scenario.Scenario(
-        workers=workers,
-        ranks_per_host=ranks_per_host,
-        switch_at=switch_at,
-        racks=racks,
-        rate=rate,
-        delay=delay,
-        loss=loss,
-        mtu=mtu,
-        queue=queue,
-        tcp_flows=tcp_flows,
-        uplink=None if uplink is None else scenario.uplink(uplink),
-    )
-    link = described.topology.link
+    flows = _numbers("tcp-flows", tcp_flows)
+    if len(flows) != 1 and not shared_link:
+        raise ConfigurationError(f"tcp-flows = {tcp_flows!r}; expected one number, or --shared-link")
+
+    def described(queue: str) -> scenario.Scenario:
+        return scenario.Scenario(
+            workers=workers,
+            ranks_per_host=ranks_per_host,
+            switch_at=switch_at,
+            racks=2 if shared_link and uplink is not None else racks,  # with one, a scenario has no uplink
+            rate=rate,
+            delay=delay,
+            loss=loss,
+            mtu=mtu,
+            queue=queue,
+            tcp_flows=0 if shared_link else flows[0],
+            uplink=None if uplink is None else scenario.uplink(uplink),
+        )
+
     if shared_link:
         from fanin.benchmarks import shared_link as sharing
 
-        shared = sharing.Plan(
-            workers=workers,
-            jobs=jobs,
-            tcp_flows=tcp_flows,
-            size=_numbers("bytes", bytes_)[0],
-            link=link,
-            seconds=seconds,
-        )
-        sharing.bench(shared, json_file=json, console=Console())
+        shapes = [described(each).topology for each in queue.split(",")]
+        plans = [
+            sharing.Plan(
+                workers=workers,
+                jobs=jobs,
+                tcp_flows=beside,
+                size=_numbers("bytes", bytes_)[0],
+                link=shape.link,
+                uplink=None if uplink is None else shape.uplink,
+                seconds=seconds,
+            )
+            for shape in shapes
+            for beside in flows
+        ]
+        sharing.bench(plans, json_file=json, console=Console())
         return
+    topology = described(queue).topology
     plan = benchmark.Plan(
         workers=workers,
         ranks_per_host=ranks_per_host,
         switch_at=SwitchPlace.parse(switch_at),
         racks=racks,
-        uplink=described.topology.uplink if racks > 1 else None,
-        tcp_flows=tcp_flows,
+        uplink=topology.uplink if racks > 1 else None,
+        tcp_flows=flows[0],
         sizes=_numbers("bytes", bytes_),
-        link=link,
+        link=topology.link,
         lanes=_lanes(lanes),
         against=tuple(name for name in against.split(",") if name),
         samples=samples,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from fanin.benchmarks.shared_link import common, rate_within
+from fanin.benchmarks.shared_link import OWN_QUEUE_BYTES, Plan, Shares, common, overview, rate_within, record_of
+from fanin.emulation.network.topology import Link
 from fanin.errors import ConfigurationError
 
 JOB = [(1.0 + tick, 10 * tick) for tick in range(8)]
@@ -25,3 +28,72 @@ def test_what_goes_on_alone_does_not_count() -> None:
 def test_a_rate_takes_two_marks() -> None:
     with pytest.raises(ConfigurationError, match="too few reductions"):
         rate_within(JOB, 7.5, 8.0)
+
+
+def plan(**changes: Any) -> Plan:
+    """Two jobs of three workers and four TCP flows behind an uplink."""
+    given: dict[str, Any] = {"workers": 3, "jobs": 2, "tcp_flows": 4, "size": 4096, "seconds": 2.0, "link": Link()}
+    return Plan(**{**given, "uplink": Link(rate_bit_s=1e8, queue_bytes=1 << 16), **changes})
+
+
+def test_behind_an_uplink_each_sender_is_a_host_and_one_queue_is_short() -> None:
+    found = plan(link=Link(rate_bit_s=1e9, queue_bytes=1 << 16))
+    assert found.topology.hosts == 2 * 3 + 4
+    assert found.topology.has_uplinks
+    assert (found.topology.uplink, found.shared) == (found.uplink, found.uplink)
+    assert found.topology.link == Link(rate_bit_s=1e9, queue_bytes=OWN_QUEUE_BYTES)
+
+
+def test_without_an_uplink_all_share_a_hosts_own_link() -> None:
+    own = Link(rate_bit_s=1e8, queue_bytes=1 << 16)
+    found = plan(link=own, uplink=None)
+    assert (found.topology.hosts, found.topology.has_uplinks) == (1, False)
+    assert (found.topology.link, found.shared) == (own, own)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"uplink": Link()}, "--rate, or --uplink"),
+        ({"uplink": None}, "--rate, or --uplink"),
+        ({"uplink": Link(rate_bit_s=1e8, mtu=9000)}, "MTU"),
+        ({"workers": 16, "tcp_flows": 1}, r"1\.\.32"),
+    ],
+)
+def test_an_uplink_that_cannot_be_shared_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        plan(**changes)
+
+
+def test_rows_say_what_each_has_of_its_fair_share() -> None:
+    row = Shares(
+        workers=2,
+        jobs=1,
+        tcp_flows=2,
+        rate_bit_s=1e8,
+        queue_bytes=1 << 18,
+        job_shares=(0.25,),
+        tcp_shares=(0.5, 0.125),
+        fair_share=0.25,
+        jain=1.0,
+        packets=1000,
+        resent=12,
+        lost=11,
+        cuts=3,
+        timeouts=2,
+        dropped=21,
+        dropped_elsewhere=0,
+    )
+    record = record_of(row)
+    assert (record["together"], record["worker_to_fair"], record["tcp_to_fair"]) == (0.875, (0.5,), (2.0, 0.5))
+    assert (record["queue_bytes"], record["resent"], record["dropped"]) == (1 << 18, 12, 21)
+    cells = [list(column.cells) for column in overview([row, row]).columns]
+    assert [column[0] for column in cells] == [
+        "256 KiB",
+        "2",
+        "0.875",
+        "0.50",
+        "2.00 0.50",
+        "12 of 1,000",
+        "21; 0",
+    ]

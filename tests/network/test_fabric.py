@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from pathlib import Path
 
@@ -101,6 +104,32 @@ def test_racks_reach_one_another_through_the_root() -> None:
         assert fabric.topology.rack_of(0) == 0
         assert fabric.topology.rack_of(3) == 1
         assert exchange(fabric, 3) == 3
+
+
+def test_what_waits_at_a_lone_racks_uplink_is_no_longer_its_senders() -> None:
+    """As at a real switch: a bridge would leave datagrams to the socket they came from, TCP's to its small queues."""
+    count, uplink = 200, Link(rate_bit_s=1e5, queue_bytes=1 << 16)
+    place = SwitchPlace.parse("spare-only:1")
+    with Fabric(Topology(workers=2, switch_at=place, uplink=uplink, lone_rack=True)) as fabric:
+        far = (fabric.topology.spare_address(0), PORT)
+        sender = inside(fabric.worker_namespace(1), lambda: bound(fabric.topology.worker_address(1)))
+        receiver = inside(fabric.spare_namespace(0), lambda: bound(far[0]))
+        meters = Meters(fabric)
+        with sender, receiver:
+            sender.sendto(b"hello", far)  # and both ends know their way
+            assert receiver.recv(100) == b"hello"
+            for _ in range(count):
+                sender.sendto(bytes(1000), far)
+            waiting, deadline = count, time.monotonic() + LIMIT_S
+            while waiting:
+                assert time.monotonic() < deadline, waiting
+                (waiting,) = struct.unpack("i", fcntl.ioctl(sender, termios.TIOCOUTQ, bytes(4)))
+            samples = meters.sample(1.0)
+        meters.close()
+    assert samples["worker 1"].up_bytes > count * 1000
+    assert samples["rack 0"].up_bytes < uplink.queue_bytes / 2, "the rest waits, or was dropped"
+    assert samples["rack 0"].dropped > count / 4
+    assert {name for name, sample in samples.items() if sample.dropped} == {"rack 0"}
 
 
 def test_tcp_flows_go_from_host_to_host_over_their_links() -> None:
