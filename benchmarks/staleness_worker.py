@@ -1,5 +1,7 @@
 """One rank of `fanin bench staleness`: trains the same network in every mode, one after the other, and reports curves.
 
+The modes whose names end in -8 have lanes of 8 bits that keep their bits in sums ("8" of `Options.lanes`).
+
 A step's length is dominated by an emulated compute time: the rank sleeps, as long as the condition says, where a
 larger model would compute. The gradients are real, so what staleness does to learning is real too. The clock starts
 after a few steps, when every mode has opened its job and DDP has made its buckets.
@@ -11,8 +13,8 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
@@ -20,22 +22,61 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import TensorDataset
 
+from fanin.benchmarks import trainee
+from fanin.benchmarks.allreduce_worker import group_of
+from fanin.benchmarks.rivals import Rival
 from fanin.examples import digits
-from fanin.examples.train import replica_hash
+from fanin.examples.tasks import TASKS
+from fanin.examples.train import cross_entropy, replica_hash
+from fanin.host.stale.account import Account
 from fanin.host.stale.bound import DynamicBound
 from fanin.host.stale.quorum import SemiAsynchronousQuorum
 from fanin.host.torch import AsynchronousOptimizer, StaleOptions, StaleSynchronousState, stale_synchronous_hook
 
-BATCH = 16
-LEARNING_RATE = 0.25
 HIDDEN = 64
 WARM_UP_STEPS = 3
 """Steps before the clock starts."""
 EVALUATE_EVERY = 5
 """Steps of rank 0 between two points of its curve."""
-SLOW_PROBABILITY, SLOW_FACTOR, SLOW_RANK_FACTOR = 0.1, 5.0, 3.0
-MODES = ("synchronous", "gloo", "ssp-1", "ssp-2", "ssp-4", "dssp", "quorum", "skip")
+EVALUATED = 4096
+"""Classes that a point of the curve predicts at most: rank 0 must not become a slow worker by its curve."""
+SLOW_PROBABILITY, SLOW_FACTOR = 0.1, 5.0
+SLOW_WORKER = ("slow-worker", "slow-worker-over-links")
+"""Conditions in which the last rank is slower, always."""
+NARROW = "-8"
+"""At the end of a mode's name: in 8 bits."""
+MODES = ("synchronous", "synchronous-8", "gloo", "ssp-1", "ssp-2", "ssp-4", "dssp", "quorum", "skip", "skip-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is trained."""
+
+    network: Callable[[], nn.Module]
+    data: Callable[[], tuple[TensorDataset, TensorDataset]]
+    """Training and test set."""
+    samples: int
+    """Per step of a worker."""
+    optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer]
+
+
+def small_network() -> nn.Module:
+    """4,810 parameters, whose sums cost next to nothing."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 10))
+
+
+SUBJECTS = {
+    "digits": Subject(small_network, digits.load, 16, lambda parameters: torch.optim.SGD(parameters, lr=0.25)),
+    "text": Subject(
+        TASKS["text"].network,
+        TASKS["text"].data,
+        trainee.SAMPLES_PER_WORKER,
+        lambda parameters: torch.optim.AdamW(parameters, trainee.LEARNING_RATE, fused=True),
+    ),
+}
+"""By task. Text: with the steps of `fanin bench network --steps`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +84,29 @@ class Conditions:
     """How long a rank's step takes."""
 
     name: str
-    """`even`, `random` or `slow-worker`; `slow-link` is even as far as computing goes."""
+    """`even`, `random` or one of SLOW_WORKER; `slow-link` is even as far as computing goes."""
     rank: int
     workers: int
     step_s: float
     seed: int
     """Seed of slow-downs, weights and batches: the same in every mode."""
+    slow: float = 3.0
+    """How many times longer than an ordinary one a slow worker's step is."""
+
+    @property
+    def quorum(self) -> int:
+        """K of `skip`. Over links each further round costs its result's way once more: all but the slow worker."""
+        return self.workers - 1 if self.name == "slow-worker-over-links" else max(self.workers // 2, 1)
+
+    @property
+    def staleness(self) -> int:
+        """S of `skip`. Each round costs the switch a copy of the gradient."""
+        return 4 if self.name == "slow-worker-over-links" else 6
 
     def seconds(self) -> Iterator[float]:
         """Emulated compute time of one step after the other, the same in every mode."""
         chance = random.Random(1000 * (self.seed + 1) + self.rank)
-        slow = SLOW_RANK_FACTOR if self.name == "slow-worker" and self.rank == self.workers - 1 else 1.0
+        slow = self.slow if self.name in SLOW_WORKER and self.rank == self.workers - 1 else 1.0
         while True:
             hit = self.name == "random" and chance.random() < SLOW_PROBABILITY
             yield self.step_s * slow * (SLOW_FACTOR if hit else 1.0)
@@ -62,9 +115,11 @@ class Conditions:
 class Curve:
     """Loss and accuracy of one replica against time."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, test: TensorDataset) -> None:
         self.network = network
-        self._inputs, self._targets = digits.load()[1].tensors
+        inputs, targets = test.tensors
+        samples = max(EVALUATED // targets[0].numel(), 1)
+        self._inputs, self._targets = inputs[:samples], targets[:samples]
         self._started_s = time.perf_counter()
         self.points: list[tuple[float, int, float, float]] = []
         """Seconds, steps, test loss, test accuracy."""
@@ -74,53 +129,87 @@ class Curve:
         now = time.perf_counter() - self._started_s
         with torch.no_grad():
             logits = self.network(self._inputs)
-            loss = nn.functional.cross_entropy(logits, self._targets).item()
+            loss = cross_entropy(logits, self._targets).item()
             accuracy = (logits.argmax(-1) == self._targets).float().mean().item()
         self.points.append((now, steps, loss, accuracy))
 
 
-def make_network(seed: int) -> nn.Module:
-    """The same on every rank and in every mode."""
-    torch.manual_seed(5 + seed)
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 10))
+class Training:
+    """What every mode trains, from the same weights, on the same samples in the same order, as slow as `conditions`."""
 
+    def __init__(self, task: str, conditions: Conditions) -> None:
+        subject = SUBJECTS[task]
+        torch.manual_seed(5 + conditions.seed)
+        self.network = subject.network()
+        self.conditions = conditions
+        self.samples = subject.samples
+        self.make_optimizer = subject.optimizer
+        training, self._test = subject.data()
+        self._batches = self._shuffled(training)
+        self._seconds = conditions.seconds()
+        self.curve = Curve(self.network, self._test)
+        self.step_s: list[float] = []
+        """Duration of each step since the clock started."""
 
-def batches(conditions: Conditions) -> Iterator[tuple[Tensor, Tensor]]:
-    """This rank's part of the training set, shuffled anew in each round through it."""
-    rank, workers = conditions.rank, conditions.workers
-    inputs, targets = digits.load()[0].tensors
-    inputs, targets = inputs[rank::workers], targets[rank::workers]
-    generator = torch.Generator().manual_seed(1000 * conditions.seed + rank)
-    while True:
-        order = torch.randperm(len(inputs), generator=generator)
-        for start in range(0, len(order) - BATCH + 1, BATCH):
-            chosen = order[start : start + BATCH]
-            yield inputs[chosen], targets[chosen]
+    def start(self) -> None:
+        """Of the clock."""
+        self.curve = Curve(self.network, self._test)
+        self.step_s.clear()
+
+    def step(self, model: nn.Module, optimizer: torch.optim.Optimizer | AsynchronousOptimizer) -> None:
+        """One gradient, as late as the condition says, and what the mode makes of it."""
+        started = time.perf_counter()
+        optimizer.zero_grad()
+        inputs, targets = next(self._batches)
+        time.sleep(next(self._seconds))
+        loss = cross_entropy(model(inputs), targets)
+        loss.backward()
+        if isinstance(optimizer, AsynchronousOptimizer):
+            optimizer.step(loss)
+        else:
+            optimizer.step()
+        self.step_s.append(time.perf_counter() - started)
+
+    def point(self, steps: int) -> None:
+        """Of rank 0's curve, at times."""
+        if self.conditions.rank == 0 and steps > 0 and steps % EVALUATE_EVERY == 0:
+            self.curve.add(steps)
+
+    def _shuffled(self, training: TensorDataset) -> Iterator[tuple[Tensor, Tensor]]:
+        """This rank's part of the training set, shuffled anew in each round through it."""
+        rank, workers = self.conditions.rank, self.conditions.workers
+        inputs, targets = (each[rank::workers] for each in training.tensors)
+        generator = torch.Generator().manual_seed(1000 * self.conditions.seed + rank)
+        while True:
+            order = torch.randperm(len(inputs), generator=generator)
+            for start in range(0, len(order) - self.samples + 1, self.samples):
+                chosen = order[start : start + self.samples]
+                yield inputs[chosen], targets[chosen]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one rank tells of one run."""
+    """What one rank tells of one run, its curve and steps aside."""
 
-    curve: Curve
-    steps: int
-    facts: dict[str, Any]
-
-
-def step_of(network: nn.Module, data: Iterator[tuple[Tensor, Tensor]], seconds: Iterator[float]) -> Tensor:
-    """One step's gradient, as slow as the condition says; the loss."""
-    inputs, targets = next(data)
-    time.sleep(next(seconds))
-    loss: Tensor = nn.functional.cross_entropy(network(inputs), targets)
-    loss.backward()
-    return loss
+    gradients: int
+    """Of this rank, that training used since the clock started."""
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
-def train_together(mode: str, conditions: Conditions, steps: int, group: dist.ProcessGroup | None) -> Outcome:
+def facts_of(account: Account, choices: list[int]) -> dict[str, Any]:
+    """Of a rank that may drop gradients."""
+    return {
+        "account": str(account),
+        "choices": choices,
+        "handed_in": account.handed_in,
+        "dropped": sum(account.dropped.values()),
+    }
+
+
+def train_together(mode: str, training: Training, steps: int, group: dist.ProcessGroup | None) -> Outcome:
     """DDP: synchronous over fanin or gloo, or stale synchronous."""
-    network = make_network(conditions.seed)
-    model = DistributedDataParallel(network, process_group=group)
-    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    model = DistributedDataParallel(training.network, process_group=group)
+    optimizer = training.make_optimizer(model.parameters())
     state: StaleSynchronousState | None = None
     if mode.startswith("ssp-"):
         state = StaleSynchronousState(StaleOptions(staleness=int(mode.removeprefix("ssp-"))))
@@ -128,92 +217,92 @@ def train_together(mode: str, conditions: Conditions, steps: int, group: dist.Pr
         state = StaleSynchronousState(StaleOptions(tune=DynamicBound(lowest=1, highest=4)))
     if state is not None:
         model.register_comm_hook(state, stale_synchronous_hook)
-    data, seconds = batches(conditions), conditions.seconds()
-    curve = Curve(network)
     for step in range(-WARM_UP_STEPS, steps):
         if step == 0:
             dist.barrier()
-            curve = Curve(network)
-        optimizer.zero_grad()
-        step_of(model, data, seconds)
-        optimizer.step()
-        if conditions.rank == 0 and step >= 0 and (step + 1) % EVALUATE_EVERY == 0:
-            curve.add(step + 1)
-    facts: dict[str, Any] = {}
+            training.start()
+        training.step(model, optimizer)
+        training.point(step + 1)
+    outcome = Outcome(steps)
     if state is not None:
-        facts = {"account": str(state.flush(optimizer)[conditions.rank]), "choices": state.choices}
-    curve.add(steps)
-    return Outcome(curve, steps, facts)
+        outcome = Outcome(steps, facts_of(state.flush(optimizer)[training.conditions.rank], state.choices))
+    training.curve.add(steps)
+    return outcome
 
 
-def train_apart(mode: str, conditions: Conditions, steps: int) -> Outcome:
+def train_apart(mode: str, training: Training, steps: int) -> Outcome:
     """Asynchronously, with as many gradients as `steps` synchronous steps would take."""
-    network = make_network(conditions.seed)
-    workers = conditions.workers
-    quorum = max(workers // 2, 1)
-    tune = SemiAsynchronousQuorum(bound=4) if mode == "quorum" else None
+    conditions, quorum = training.conditions, training.conditions.quorum
     optimizer = AsynchronousOptimizer(
-        torch.optim.SGD(network.parameters(), lr=LEARNING_RATE),
-        network,
-        rounds=(WARM_UP_STEPS + steps) * workers // quorum,
+        training.make_optimizer(training.network.parameters()),
+        training.network,
+        rounds=(WARM_UP_STEPS + steps) * conditions.workers // quorum,
         policy="skip",
-        options=StaleOptions(staleness=6, quorum=quorum, tune=tune),
+        options=StaleOptions(
+            staleness=conditions.staleness,
+            quorum=quorum,
+            tune=SemiAsynchronousQuorum(bound=4) if mode == "quorum" else None,
+            lanes="8" if mode.endswith(NARROW) else None,
+        ),
     )
-    data, seconds = batches(conditions), conditions.seconds()
-    curve = Curve(network)
-    step = -WARM_UP_STEPS
+    step, before = -WARM_UP_STEPS, 0
     while not optimizer.finished:
         if step == 0:  # no barrier: a round may need a gradient of those who would wait there
-            curve = Curve(network)
-        optimizer.zero_grad()
-        optimizer.step(step_of(network, data, seconds))
+            training.start()
+            before = optimizer.account.contributed if optimizer.account else 0
+        training.step(training.network, optimizer)
         step += 1
-        if conditions.rank == 0 and step > 0 and step % EVALUATE_EVERY == 0:
-            curve.add(step)
-    accounts = optimizer.flush()
-    curve.add(step)
-    return Outcome(curve, step, {"account": str(accounts[conditions.rank]), "choices": optimizer.choices})
+        training.point(step)
+    account = optimizer.flush()[conditions.rank]
+    training.curve.add(step)
+    return Outcome(account.contributed - before, facts_of(account, optimizer.choices))
 
 
-def run(mode: str, conditions: Conditions, steps: int, gloo: dist.ProcessGroup) -> float:
+def run(mode: str, task: str, conditions: Conditions, steps: int, groups: dict[str, dist.ProcessGroup]) -> float:
     """One mode; every rank prints what it saw. Returns the accuracy at the end."""
-    trainer: Callable[[], Outcome] = (
-        (lambda: train_apart(mode, conditions, steps))
-        if mode in ("quorum", "skip")
-        else (lambda: train_together(mode, conditions, steps, gloo if mode == "gloo" else None))
+    training = Training(task, conditions)
+    outcome = (
+        train_apart(mode, training, steps)
+        if mode.removesuffix(NARROW) in ("quorum", "skip")
+        else train_together(mode, training, steps, groups.get(mode))
     )
-    outcome = trainer()
+    points = training.curve.points
     record = {
         "mode": mode,
         "condition": conditions.name,
         "seed": conditions.seed,
-        "points": outcome.curve.points,
-        "steps": outcome.steps,
-        "replica": replica_hash(outcome.curve.network),
+        "points": points,
+        "step_s": training.step_s,
+        "samples_per_s": outcome.gradients * training.samples / points[-1][0],
+        "replica": replica_hash(training.network),
         **outcome.facts,
     }
     print(json.dumps(record), flush=True)
     dist.barrier()
-    return outcome.curve.points[-1][3]
+    return points[-1][3]
 
 
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--task", choices=SUBJECTS, required=True)
     parser.add_argument("--modes", required=True)
     parser.add_argument("--conditions", required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--step-ms", type=float, required=True)
+    parser.add_argument("--slow", type=float, required=True)
     parser.add_argument("--repeats", type=int, required=True)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("fanin")
-    gloo = dist.new_group(backend="gloo")
+    modes = arguments.modes.split(",")
+    rivals = {"gloo": Rival("gloo"), "synchronous-8": Rival("fanin", "8")}
+    groups = {mode: group_of(rival) for mode, rival in rivals.items() if mode in modes}
     rank, workers = dist.get_rank(), dist.get_world_size()
-    plan = list(product(arguments.conditions.split(","), range(arguments.repeats), arguments.modes.split(",")))
+    plan = list(product(arguments.conditions.split(","), range(arguments.repeats), modes))
     for done, (condition, seed, mode) in enumerate(plan, start=1):
-        conditions = Conditions(condition, rank, workers, arguments.step_ms / 1e3, seed)
-        accuracy = run(mode, conditions, arguments.steps, gloo)
+        conditions = Conditions(condition, rank, workers, arguments.step_ms / 1e3, seed, arguments.slow)
+        accuracy = run(mode, arguments.task, conditions, arguments.steps, groups)
         if rank == 0:
             words = f"run {done} of {len(plan)} is done: {mode}, {accuracy:.1%} at the end"
             print(json.dumps({"progress": words}), flush=True)

@@ -360,7 +360,7 @@ def collectives(
 def staleness(
     workers: Annotated[int, typer.Option(min=2, max=32, help="Worker processes on this machine.")] = 4,
     steps: Annotated[
-        int, typer.Option(min=20, max=MAX_SAMPLES, help="Synchronous steps; other modes take as many gradients.")
+        int, typer.Option(min=5, max=MAX_SAMPLES, help="Synchronous steps; other modes take as many gradients.")
     ] = 160,
     step_ms: Annotated[
         float, typer.Option(min=0.1, max=60_000, help="Emulated compute time of an ordinary step.")
@@ -369,9 +369,20 @@ def staleness(
     target: Annotated[float, typer.Option(min=0, max=1, help="Test accuracy whose time is compared.")] = 0.9,
     modes: Annotated[str, typer.Option(help="Separated by commas; all by default.")] = "",
     conditions: Annotated[
-        str, typer.Option(help="Of even, random, slow-worker, slow-link (root); all by default.")
+        str,
+        typer.Option(
+            help="Of even, random, slow-worker, slow-link and slow-worker-over-links (both root); all but the last by "
+            "default."
+        ),
     ] = "",
     rate: Annotated[str, typer.Option(help="Of the slow links.")] = "4mbit",
+    task: Annotated[str, typer.Option(help="What is trained: digits or text.")] = "digits",
+    slow: Annotated[
+        float, typer.Option(min=1, max=1000, help="How many times longer than an ordinary one a slow worker's step is.")
+    ] = 3.0,
+    switch_at: Annotated[
+        str, typer.Option(help="Where sums are made over links: own, rank0, hosts, spare:K, spare-only:K.")
+    ] = "own",
     json: Annotated[Path | None, typer.Option(help="File for the rows, with the curves.")] = None,
     plot: Annotated[Path, typer.Option(help="PNG file for the curves.")] = Path("fanin-staleness.png"),
     record: output.RecordFile = None,
@@ -383,8 +394,8 @@ def staleness(
     from rich.console import Console
 
     from fanin.benchmarks import staleness as benchmark
-    from fanin.benchmarks.staleness_worker import MODES
     from fanin.emulation.network import units
+    from fanin.emulation.network.switch_place import SwitchPlace
     from fanin.emulation.network.topology import Link
     from fanin.errors import ConfigurationError
 
@@ -397,9 +408,12 @@ def staleness(
         step_ms=step_ms,
         repeats=repeats,
         target=target,
-        modes=tuple(modes.split(",")) if modes else MODES,
-        conditions=tuple(conditions.split(",")) if conditions else tuple(benchmark.CONDITIONS),
+        modes=tuple(modes.split(",")) if modes else benchmark.USUAL_MODES,
+        conditions=tuple(conditions.split(",")) if conditions else benchmark.USUAL_CONDITIONS,
         rate_bit_s=rate_bit_s,
+        task=task,
+        slow=slow,
+        switch_at=SwitchPlace.parse(switch_at),
     )
     benchmark.bench(
         plan,

@@ -73,6 +73,15 @@ def links() -> FigureTable:
 
 def training() -> FigureTable:
     """Of `fanin bench staleness`."""
+    return staleness.table_of(*_uneven())
+
+
+def training_steps() -> FigureTable:
+    """Of `fanin bench staleness`, the second one."""
+    return staleness.steps_of(*_uneven())
+
+
+def _uneven() -> tuple[staleness.Plan, list[staleness.Row]]:
     plan = staleness.Plan(
         workers=4,
         steps=160,
@@ -95,8 +104,13 @@ def training() -> FigureTable:
         loss=1.23,
         choices=(3, 4),
         points=(),
+        step_s=12.345,
+        samples_per_s=12.34,
+        dropped=0.123,
+        step_to_gloo=12.34,
+        samples_to_gloo=12.34,
     )
-    return staleness.table_of(plan, [row, dataclasses.replace(row, condition="even", mode="gloo")])
+    return plan, [row, dataclasses.replace(row, condition="even", mode="gloo")]
 
 
 def learning() -> FigureTable:
@@ -182,7 +196,7 @@ def jobs() -> FigureTable:
     return fairness.table_of([{**row, "second_job": name} for name in SECOND_JOBS])
 
 
-TABLES = [all_reduces, links, training, comparison, emulation, traffic, jobs]
+TABLES = [all_reduces, links, training, training_steps, comparison, emulation, traffic, jobs]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

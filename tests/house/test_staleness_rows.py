@@ -1,0 +1,95 @@
+"""`fanin bench staleness`: what its rows say of what the ranks told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fanin.benchmarks import staleness
+from fanin.benchmarks.staleness_worker import MODES, SUBJECTS, Conditions
+from fanin.errors import ConfigurationError, FaninError
+
+PLAN = staleness.Plan(
+    workers=3, repeats=1, modes=("synchronous", "gloo", "skip-8"), conditions=("slow-worker-over-links",), task="text"
+)
+
+
+def told(mode: str, step_s: float, *, samples_per_s: float = 10.0, dropped: int | None = None) -> list[dict[str, Any]]:
+    """By three ranks, of which the last one's steps take nine times as long."""
+    account = {} if dropped is None else {"handed_in": 10, "dropped": dropped, "choices": []}
+    report = {
+        "mode": mode,
+        "points": [(1.0, 5, 2.0, 0.5), (3.0, 10, 1.0, 0.75)],
+        "replica": "same",
+        "samples_per_s": samples_per_s,
+        **account,
+    }
+    steps = [step_s / 2, step_s, step_s * 2]
+    return [{**report, "step_s": steps}, {**report, "step_s": steps}, {**report, "step_s": [step_s * 9] * 5}]
+
+
+def everything() -> staleness.Told:
+    return {
+        ("synchronous", 0): told("synchronous", 1.0),
+        ("gloo", 0): told("gloo", 2.0, samples_per_s=5.0),
+        ("skip-8", 0): told("skip-8", 0.5, samples_per_s=20.0, dropped=1),
+    }
+
+
+def test_a_slow_worker_is_no_part_of_the_step_and_ratios_are_to_gloo() -> None:
+    synchronous, gloo, skip = staleness.rows_of(PLAN, "slow-worker-over-links", everything())
+    assert [row.step_s for row in (synchronous, gloo, skip)] == [1.0, 2.0, 0.5]
+    assert [row.step_to_gloo for row in (synchronous, gloo, skip)] == [2.0, 1.0, 4.0]
+    assert [row.samples_per_s for row in (synchronous, gloo, skip)] == [30.0, 15.0, 60.0]
+    assert [row.samples_to_gloo for row in (synchronous, gloo, skip)] == [2.0, 1.0, 4.0]
+    assert [row.dropped for row in (synchronous, gloo, skip)] == [None, None, 0.1]
+    assert (skip.loss, skip.accuracy, skip.seconds) == (1.0, 0.75, 3.0)
+
+
+def test_where_no_worker_is_slow_all_of_them_count() -> None:
+    assert staleness.rows_of(PLAN, "slow-link", everything())[0].step_s == 2.0
+
+
+def test_without_gloo_there_is_nothing_to_compare_with() -> None:
+    plan = staleness.Plan(workers=3, repeats=1, modes=("skip-8",))
+    row = staleness.rows_of(plan, "slow-worker", everything())[0]
+    assert (row.step_to_gloo, row.samples_to_gloo) == (None, None)
+
+
+def test_replicas_that_differ_are_no_result() -> None:
+    said = everything()
+    said["gloo", 0][1]["replica"] = "another"
+    with pytest.raises(FaninError, match=r"gloo.*replicas differ"):
+        staleness.rows_of(PLAN, "slow-worker-over-links", said)
+
+
+def test_only_the_last_worker_is_slow_by_what_was_asked() -> None:
+    def first_s(name: str, rank: int) -> float:
+        return next(Conditions(name, rank, 3, 0.5, 0, slow=4.0).seconds())
+
+    assert [first_s("slow-worker-over-links", rank) for rank in range(3)] == [0.5, 0.5, 2.0]
+    assert [first_s("slow-link", rank) for rank in range(3)] == [0.5, 0.5, 0.5]
+
+
+def test_over_links_a_round_waits_for_all_but_the_slow_worker() -> None:
+    assert Conditions("slow-worker-over-links", 0, 8, 0.1, 0).quorum == 7
+    assert Conditions("slow-worker", 0, 8, 0.1, 0).quorum == 4
+
+
+def test_narrow_modes_and_the_condition_for_large_models_are_asked_for() -> None:
+    plan = staleness.Plan()
+    assert set(MODES) - set(plan.modes) == {"synchronous-8", "skip-8"}
+    assert set(staleness.CONDITIONS) - set(plan.conditions) == {"slow-worker-over-links"}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"task": "speech"}, {"conditions": ("slow",)}, {"modes": ("skip-7",)}, {"slow": 0.5}, {"steps": 4}]
+)
+def test_an_illegal_plan_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        staleness.Plan(**wrong)
+
+
+def test_the_text_transformer_is_the_one_of_the_examples() -> None:
+    assert sum(each.numel() for each in SUBJECTS["text"].network().parameters()) * 4 > 29e6
