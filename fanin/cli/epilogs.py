@@ -58,7 +58,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "fanin bench staleness --plot staleness.png",
         "fanin bench staleness --conditions even,slow-worker --steps 100",
         "sudo fanin bench staleness --task text --conditions slow-worker-over-links --rate 100mbit --workers 8 "
-        "--switch-at hosts --modes synchronous,synchronous-8,gloo,skip-8 --steps 8 --step-ms 1000 --repeats 1",
+        "--switch-at hosts --modes synchronous,synchronous-8,gloo,skip-8 --steps 6 --step-ms 1000 --repeats 1",
     ),
     "run": (
         "sudo fanin p4 run router.json --p4info router.p4info.txtpb --port 1=veth0,2=veth1",

@@ -308,6 +308,20 @@ def test_a_switch_that_one_rank_cannot_reach_is_told_to_all_others_with_the_pair
     rendezvous.raise_if_unreachable(store, meeting, 2)
 
 
+def test_a_job_at_the_shards_themselves_uses_the_shared_memory_of_its_own_host_alone() -> None:
+    """A stale job is at a shard beside the group's leaves; namespaces that stand for hosts share /dev/shm."""
+    shards, leaf = (SwitchAddress.parse(A), SwitchAddress.parse(B)), (SwitchAddress.parse(C),)
+    hosts = Hosts(((0, 1), (2, 3)))
+    with_leaves = Meeting("j", "secret", True, shards, hosts=hosts, home=1, leaves=leaf)
+    assert [with_leaves.is_local(shard) for shard in shards] == [False, True]
+    assert with_leaves.local == frozenset(leaf)
+    spare = Meeting("j", "secret", True, shards, hosts=hosts)
+    assert not any(map(spare.is_local, shards))
+    together = Meeting("j", "secret", True, shards, hosts=Hosts(((0, 1),)))
+    assert all(map(together.is_local, shards))
+    assert together.local == frozenset(shards)
+
+
 def test_ranks_that_do_not_come_are_named() -> None:
     store = c10d.HashStore()
     store.set_timeout(TIMEOUT)

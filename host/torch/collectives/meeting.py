@@ -68,9 +68,13 @@ class Meeting:
             assert self.hosts is not None
             assert self.home is not None
             return frozenset(self.leaves[slice_] for slice_ in self.racks.leaves_on(self.home))
-        if self.leaves or self.hosts is None or len(self.hosts.ranks) == 1:
-            return frozenset(self.switches)
-        return frozenset() if self.home is None else frozenset({self.shards[self.home]})
+        return frozenset(self.leaves or filter(self.is_local, self.shards))
+
+    def is_local(self, shard: SwitchAddress) -> bool:
+        """Whether a shard's shared memory may be used: it is on this host, or nobody has told hosts apart."""
+        if self.hosts is None or len(self.hosts.ranks) == 1:
+            return True
+        return self.home is not None and (self.own or self.shards)[self.home] == shard
 
     @property
     def in_words(self) -> str:

@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from itertools import compress
@@ -107,6 +108,12 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         """The switch that serves the group; of several the first that is left, to which every rank may come itself."""
         meeting = self._resources.meeting_now
         return next(shard for number, shard in enumerate(meeting.shards) if number not in meeting.lost)
+
+    @property
+    def switch_options(self) -> Options:
+        """For a job of its own at `switch`: without the shared memory of another host."""
+        shared = self.options.shared_memory if self.meeting.is_local(self.switch) else False
+        return replace(self.options, shared_memory=shared)
 
     @property
     def secret(self) -> str:

@@ -208,7 +208,7 @@ def _over(group: FaninProcessGroup, name: str) -> AdmissionError:
 
 def _take_place(group: FaninProcessGroup, policy: str, options: StaleOptions, name: str) -> Session:
     """Join the running job as soon as the switch has given the predecessor up."""
-    given, size = group.options, dist.get_world_size(group)
+    given, size = group.switch_options, dist.get_world_size(group)
     deadline = time.monotonic() + given.join_timeout_s
     attempt = dataclasses.replace(given, join_timeout_s=min(given.join_timeout_s, ATTEMPT_TIMEOUT_S))
     while True:

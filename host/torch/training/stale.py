@@ -206,7 +206,7 @@ class StaleJob:
         scale = ScaleEpochs(options.largest_staleness, options.epoch_rounds, power_of(agreed.item()) + HEADROOM)
         session = Session.join(
             options=dataclasses.replace(
-                group.options,
+                group.switch_options,
                 slots=layout.slots,
                 words_per_packet=layout.words_per_packet,
                 switch=str(group.switch),
