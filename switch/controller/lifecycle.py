@@ -90,12 +90,12 @@ class Lifecycle:
             self.tell(job, join.rank)
 
     def _complete(self, job: Job, now: float) -> bool:
-        """If nobody is missing any more in a job that forms, put it on the data plane, or refuse it."""
+        """If nobody is missing any more in a job that forms, put it on the data plane, or refuse it. A leaf is told to."""
         before = self.table.open.get((job.first.succeeds.job, job.key)) if job.first.succeeds is not None else None
         if before is not None and job.first.succeeds is not None:
             lost = before.lost_ranks
             job.excused = frozenset(rank for rank, place in enumerate(job.first.succeeds.ranks) if place in lost)
-        if job.missing:
+        if job.missing or not job.way.decides:
             return False
         self.place(job, now)
         return True
