@@ -90,7 +90,7 @@ class Lifecycle:
             self.tell(job, join.rank)
 
     def _complete(self, job: Job, now: float) -> bool:
-        """If nobody is missing any more in a job that forms, put it on the data plane, or refuse it. A leaf is told to."""
+        """If nobody is missing any more in a job that forms, place or refuse it. A leaf does so when it is told to."""
         before = self.table.open.get((job.first.succeeds.job, job.key)) if job.first.succeeds is not None else None
         if before is not None and job.first.succeeds is not None:
             lost = before.lost_ranks
