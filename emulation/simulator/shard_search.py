@@ -196,6 +196,12 @@ SHARD_DEFECTS: dict[str, type[Survivor]] = {
 
 
 SELDOM_DRAWN: dict[str, ShardPlan] = {
+    "forgets who is missed": ShardPlan(
+        hosts=4, packets=3, link=Link(loss=0.01),
+        faults=(
+            ShardFault(kind="cut", host=2, rank=0, at_s=0.0403), ShardFault(kind="halts", host=3, at_s=0.0741)
+        ),
+    ),
     "takes zeros for results": ShardPlan(
         hosts=3, steps=60, think_s=0.003, packets=13, link=Link(loss=0.15),
         faults=(
@@ -210,8 +216,9 @@ SELDOM_DRAWN: dict[str, ShardPlan] = {
         ),
     ),
 }  # fmt: skip
-"""Plans for defects that take what some hundred drawn plans do not have: a rank that alone has a result and dies while
-it hands that on; the only rank that has heard what was decided dies with the shard that has decided."""
+"""Plans for defects that take what some hundred drawn plans do not have: a rank that one shard has evicted, and that
+agrees with the others when another shard is lost; a rank that alone has a result and dies while it hands that on; the
+only rank that has heard what was decided dies with the shard that has decided."""
 
 
 def hunt_shards(defect: str, first_seed: int) -> Catch | None:
