@@ -14,8 +14,10 @@ import platform
 import statistics
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -334,15 +336,18 @@ def _in_words(row: Row) -> str:
     )
 
 
+def _by_condition(table: FigureTable, rows: list[Row]) -> Iterator[Row]:
+    """The rows, each condition's below a heading of its own."""
+    for condition, those in groupby(rows, key=lambda row: row.condition):
+        table.add_section(condition)
+        yield from those
+
+
 def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
     """For people."""
     headings = ("mode", "to target", "of", "speed-up", "whole", "accuracy", "loss", "S or K")
     table = FigureTable(_title(plan), headings)
-    condition = None
-    for row in rows:
-        if row.condition != condition:
-            condition = row.condition
-            table.add_section(condition)
+    for row in _by_condition(table, rows):
         table.add(
             row.mode,
             "never" if row.to_target_s is None else f"{row.to_target_s:.2f} s",
@@ -360,11 +365,7 @@ def steps_of(plan: Plan, rows: list[Row]) -> FigureTable:
     """For people: what a step takes, and what it is worth."""
     headings = ("mode", "step ms", "to gloo", "samples/s", "to gloo", "dropped", "loss", "accuracy")
     table = FigureTable("Steps of the workers that are not slow", headings)
-    condition = None
-    for row in rows:
-        if row.condition != condition:
-            condition = row.condition
-            table.add_section(condition)
+    for row in _by_condition(table, rows):
         table.add(
             row.mode,
             f"{row.step_s * 1e3:.4g}",

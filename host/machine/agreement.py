@@ -84,9 +84,9 @@ class Whole:
 
     def may_go_on(self, workers: int, left: Sequence[int], dead: Collection[int]) -> bool:
         """Whether so many workers may go on at the shards that are `left`: see the head of this file."""
-        living = [number for number in self.shards if number not in dead]
         if workers == self.workers:
             return True
+        living = [number for number in self.shards if number not in dead]
         if 2 * len(left) == len(living):
             return min(living) in left
         return 2 * len(left) > len(living)

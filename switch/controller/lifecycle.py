@@ -91,11 +91,13 @@ class Lifecycle:
 
     def _complete(self, job: Job, now: float) -> bool:
         """If nobody is missing any more in a job that forms, place or refuse it. A leaf does so when it is told to."""
-        before = self.table.open.get((job.first.succeeds.job, job.key)) if job.first.succeeds is not None else None
-        if before is not None and job.first.succeeds is not None:
+        if not job.way.decides:
+            return False
+        succeeds = job.first.succeeds
+        if succeeds is not None and (before := self.table.open.get((succeeds.job, job.key))) is not None:
             lost = before.lost_ranks
-            job.excused = frozenset(rank for rank, place in enumerate(job.first.succeeds.ranks) if place in lost)
-        if job.missing or not job.way.decides:
+            job.excused = frozenset(rank for rank, place in enumerate(succeeds.ranks) if place in lost)
+        if job.missing:
             return False
         self.place(job, now)
         return True

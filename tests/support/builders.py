@@ -1,4 +1,4 @@
-"""The two records that nearly every test needs: a job, and a reduction of an array."""
+"""The records that nearly every test needs: a job, and a reduction of an array, or of bytes with owners."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fanin.numerics.fixed_point import DTYPES
-from fanin.numerics.reduction import Reduction
+from fanin.numerics.reduction import COPIED, Reduction
 from fanin.protocol.job import JobSpec
 
 Array = npt.NDArray[Any]
@@ -46,3 +46,9 @@ def reduction(source: Array, destination: Array | None = None, **given: Any) -> 
         residual=0 if residual is None else residual.ctypes.data,
         **fields,
     )
+
+
+def moved(source: Array, first: int, count: int, output: Array, keep_first: int, **given: Any) -> Reduction:
+    """A reduction of `count` bytes of which this worker owns `source` and keeps as many as `output` has."""
+    owned = {"own_first": first, "own_count": len(source), "keep_first": keep_first, "keep_count": len(output)}
+    return reduction(source, output, count=count, lanes=COPIED, **owned, **given)

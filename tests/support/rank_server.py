@@ -116,8 +116,10 @@ class Rank:
         before = self._output.stat().st_size
         self.send_signal(WHERE)
         deadline = time.monotonic() + 5.0
-        while self.poll() is None and self._output.stat().st_size == before and time.monotonic() < deadline:
-            time.sleep(0.05)
+        while self._output.stat().st_size == before and time.monotonic() < deadline:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.wait(0.05)
+                return
 
     def kill(self) -> None:
         """SIGKILL."""

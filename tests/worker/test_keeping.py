@@ -15,6 +15,7 @@ from fanin.numerics.reduction import COPIED, EXACT, Element, Reduction
 from fanin.protocol.events import PacketRefused
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import Flag, Kind, Reason, parse
+from tests.support.builders import moved
 from tests.support.cluster import WORKER_MACHINES, Array, Cluster, job, reduction
 from tests.support.network import Link
 from tests.support.tree import WORKER, Tree
@@ -56,23 +57,6 @@ class Move:
         cluster.run()
         for output, want in zip(outputs, expected, strict=True):
             assert output.tobytes() == want.tobytes()
-
-
-def moved(source: Array, first: int, count: int, output: Array, keep_first: int, **fields: Any) -> Reduction:
-    """A reduction of `count` bytes of which this worker owns `source` and keeps as many as `output` has."""
-    return Reduction(
-        source=source.ctypes.data,
-        destination=output.ctypes.data,
-        count=count,
-        element=Element.UINT8,
-        lanes=COPIED,
-        own_first=first,
-        own_count=len(source),
-        keep_first=keep_first,
-        keep_count=len(output),
-        owner=(source, output, None),
-        **fields,
-    )
 
 
 def all_gather(sizes: list[int]) -> Move:

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fanin.numerics.reduction import COPIED, Element, Reduction
 from fanin.protocol.ecn import Marked
 from fanin.protocol.job import JobSpec
 from fanin.protocol.packet_tag import PacketKeys
 from fanin.protocol.wire import HEADER_BYTES, HELLO_RUNS, MAX_RUN, SWITCH_WORKER, Flag, Kind, Packet, parse
-from tests.support.builders import job_spec
+from tests.support.builders import job_spec, moved
 from tests.support.cluster import WORKER_MACHINES, Array, Cluster
 from tests.support.network import SWITCH, Link
 
@@ -51,8 +50,15 @@ class Voice:
         whole = np.zeros(chunks * BYTES, np.uint8)
         nothing = np.empty(0, np.uint8)
         source, output = (whole, nothing) if owns else (nothing, whole)
-        self.machine.submit(broadcast_part(source, output, len(whole)))
+        self.machine.submit(moved(source, 0, len(whole), output, 0))
         return whole
+
+    def says_a_run_to_who_owns(self, **fields: Any) -> None:
+        """Four bare results for a worker that owns what they are of, with these `fields` of the first."""
+        self.moves(4, owns=True)
+        (first, *_) = self.sent(0.002)
+        bare = replace(self.result(first, 0), flags=Flag.BARE | Flag.RUN, words=np.empty(0, np.uint32), run=4)
+        self.says(replace(bare, **fields), 0.003)
 
     def result(self, to: Packet, fill: int) -> Packet:
         """Of the round of a pass, each byte of which is `fill`."""
@@ -167,10 +173,7 @@ def test_bare_results_that_come_together_are_taken_one_by_one(kind: str, fields:
 
 def test_a_run_of_a_slot_that_is_not_the_jobs_is_dropped_whole(kind: str) -> None:
     voice = Voice(kind)
-    voice.moves(4, owns=True)
-    (first, *_) = voice.sent(0.002)
-    run = replace(voice.result(first, 0), flags=Flag.BARE | Flag.RUN, words=np.empty(0, np.uint32), slot=24, run=4)
-    voice.says(run, 0.003)
+    voice.says_a_run_to_who_owns(slot=24)
     assert voice.machine.counters()["dropped_slot_range"] == 1
     assert voice.machine.counters()["results"] == 0
 
@@ -178,10 +181,7 @@ def test_a_run_of_a_slot_that_is_not_the_jobs_is_dropped_whole(kind: str) -> Non
 def test_what_follows_a_result_that_ends_the_worker_is_not_taken(kind: str) -> None:
     """Its memory may no longer be there: a peer is missing in a round of bytes with owners."""
     voice = Voice(kind)
-    voice.moves(4, owns=True)
-    (first, *_) = voice.sent(0.002)
-    run = replace(voice.result(first, 0), flags=Flag.BARE | Flag.RUN, words=np.empty(0, np.uint32), bitmap=0b01, run=4)
-    voice.says(run, 0.003)
+    voice.says_a_run_to_who_owns(bitmap=0b01)
     assert voice.machine.failed
     assert voice.machine.counters()["dropped_evicted"] == 1
     assert voice.machine.counters()["results"] == 0
@@ -206,23 +206,8 @@ def test_a_broadcast_among_three_has_runs_both_ways(kinds: str, link: Link | Non
         outputs = [np.zeros(0 if worker == 1 else len(whole), np.uint8) for worker in range(3)]
         for worker in (1, 0, 2):  # the others' passes come when the owner's words are there: each closes rounds
             own = whole if worker == 1 else np.empty(0, np.uint8)
-            cluster.submit(worker, broadcast_part(own, outputs[worker], len(whole)))
+            cluster.submit(worker, moved(own, 0, len(whole), outputs[worker], 0))
             cluster.network.run_for(1e-3)
         cluster.run()
         assert all(output.tobytes() == whole.tobytes() for output in outputs if len(output))
     assert min(runs.values()) >= 3
-
-
-def broadcast_part(own: Array, output: Array, count: int) -> Reduction:
-    return Reduction(
-        source=own.ctypes.data,
-        destination=output.ctypes.data,
-        count=count,
-        element=Element.UINT8,
-        lanes=COPIED,
-        own_first=0,
-        own_count=len(own),
-        keep_first=0,
-        keep_count=len(output),
-        owner=(own, output),
-    )
