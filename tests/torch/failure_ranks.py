@@ -230,13 +230,17 @@ def no_switch(rank: int, size: int) -> dict[str, Any]:
     return raised(lambda: dist.init_process_group("fanin"))
 
 
-def no_switch_under_fallback(rank: int, size: int) -> dict[str, Any]:
+def no_use_of_a_switch_under_fallback(rank: int, size: int) -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         init(fallback="gloo")
     tensor = torch.full((5,), rank + 1.0, dtype=torch.bfloat16)
     dist.all_reduce(tensor, dist.ReduceOp.AVG)
-    return {"mean": float(tensor[0]), "warnings": [str(one.message) for one in caught if "switch" in str(one.message)]}
+    return {
+        "mean": float(tensor[0]),
+        "paths": sorted({name.split(".")[0] for name in counters()}),
+        "warnings": [str(one.message) for one in caught if "switch" in str(one.message)],
+    }
 
 
 def sizes_differ(rank: int, size: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import signal
 
 import pytest
 
-from tests.support.processes import has_ended
+from tests.support.processes import a_switch, has_ended
 from tests.torch.job import PROMISED_S, play, running
 
 WORLDS = 4
@@ -91,10 +91,22 @@ def test_without_a_switch_joining_fails_in_time_and_names_address_and_remedy() -
         assert seen["seconds"] < 5 + LOADED_MACHINE_S
 
 
-def test_without_a_switch_the_fallback_starts_on_gloo_and_says_so() -> None:
-    for seen in play("no_switch_under_fallback", environment={"FANIN_SWITCH": NO_SWITCH}):
+def starts_on_gloo_and_says_so(address: str, reason: str) -> None:
+    for seen in play("no_use_of_a_switch_under_fallback", environment={"FANIN_SWITCH": address}):
         assert seen["mean"] == 2.0
-        assert len(seen["warnings"]) == 1
+        assert seen["paths"] == ["gloo"]
+        [warning] = seen["warnings"]
+        assert f"the switch at {address} cannot be used" in warning
+        assert reason in warning
+
+
+def test_without_a_switch_the_fallback_starts_on_gloo_and_says_so() -> None:
+    starts_on_gloo_and_says_so(NO_SWITCH, "no switch answers")
+
+
+def test_at_a_switch_that_is_full_the_fallback_starts_on_gloo_and_says_so() -> None:
+    with a_switch("native-udp", "--slots", "1") as switch:
+        starts_on_gloo_and_says_so(str(switch.address), "bytes of switch memory needed")
 
 
 @pytest.mark.parametrize("scenario", ["sizes_differ", "collectives_differ"])

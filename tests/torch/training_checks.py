@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
@@ -339,9 +339,11 @@ def check_tensor_parallelism(rank: int, size: int) -> None:
         assert torch.allclose(full, expected_gradient, atol=1e-5)
 
 
-def check_pipeline_1f1b(rank: int, size: int) -> None:
+def pipeline_equals_one_process(kind: type[Schedule1F1B | ScheduleGPipe], rank: int, size: int) -> None:
+    """Every second stage is twice as deep."""
     torch.manual_seed(5)
-    layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(size)]
+    deep = [1 + stage % 2 for stage in range(size)]
+    layers = [nn.Sequential(*(m for _ in range(n) for m in (nn.Linear(WIDTH, WIDTH), nn.Tanh()))) for n in deep]
     inputs, targets = torch.randn(16, WIDTH), torch.randn(16, WIDTH)
     expected_model = nn.Sequential(*copy.deepcopy(layers))
     expected = sum(
@@ -351,7 +353,7 @@ def check_pipeline_1f1b(rank: int, size: int) -> None:
     assert isinstance(expected, torch.Tensor)
     expected.backward()
     stage = PipelineStage(layers[rank], rank, size, torch.device("cpu"))
-    schedule = Schedule1F1B(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss, scale_grads=False)
+    schedule = kind(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss, scale_grads=False)
     if rank == 0:
         schedule.step(inputs)
     else:
@@ -360,6 +362,23 @@ def check_pipeline_1f1b(rank: int, size: int) -> None:
         assert parameter.grad is not None
         assert reference.grad is not None
         assert torch.allclose(parameter.grad, reference.grad, atol=1e-6)
+
+
+def check_pipeline_1f1b(rank: int, size: int) -> None:
+    pipeline_equals_one_process(Schedule1F1B, rank, size)
+
+
+def check_pipeline_gpipe(rank: int, size: int) -> None:
+    pipeline_equals_one_process(ScheduleGPipe, rank, size)
+
+
+def check_least_squares_from_sums_of_gram_matrices(rank: int, size: int) -> None:
+    everything = torch.randn(100 * size, 41, generator=torch.Generator().manual_seed(31), dtype=torch.float64)
+    part = everything.chunk(size)[rank]
+    gram = part.T @ part
+    dist.all_reduce(gram)
+    found = torch.linalg.solve(gram[:40, :40], gram[:40, 40])
+    torch.testing.assert_close(found, torch.linalg.lstsq(everything[:, :40], everything[:, 40:]).solution[:, 0])
 
 
 def check_distributed_checkpoint(rank: int, size: int) -> None:

@@ -140,6 +140,11 @@ class Fallback:
         """Where reductions go now."""
         return self._state
 
+    @property
+    def over_gloo(self) -> bool:
+        """Whether new reductions go to gloo."""
+        return self._state is State.GLOO
+
     def joined_everywhere(self, joined: bool) -> bool:
         """Whether every rank has joined the switch; collective. If not, this group starts on gloo."""
         flag = torch.tensor([int(joined)])
@@ -280,7 +285,7 @@ class Fallback:
                 return
             self._state = State.AGREEING
             log = list(self._log)
-        warn_once(self._switch.session.address, f"rank {self._rank}: {failure}")
+        warn_once(f"the switch at {self._switch.session.address} is lost", f"rank {self._rank}: {failure}")
         try:
             finished = {operation.index for operation in log if self._finished_here(operation)}
             first, have = self._agree(log, finished)
@@ -369,15 +374,12 @@ class Fallback:
 _WARNED: set[str] = set()
 
 
-def warn_once(address: object, reason: str) -> None:
-    """Say loudly, once per switch and process, that gloo does the sums from here on."""
-    if str(address) in _WARNED:
+def warn_once(what: str, reason: str) -> None:
+    """Say loudly, once per event and process, that gloo does the sums from here on."""
+    if what in _WARNED:
         return
-    _WARNED.add(str(address))
-    text = (
-        f"fanin: the switch at {address} is lost; reductions go on over gloo from here on, which is slower "
-        f"(fallback='gloo'). Reason: {reason}"
-    )
+    _WARNED.add(what)
+    text = f"fanin: {what}; reductions go over gloo from here on, which is slower (fallback='gloo'). Reason: {reason}"
     try:
         warnings.warn(text, RuntimeWarning, stacklevel=2)
     except RuntimeWarning:

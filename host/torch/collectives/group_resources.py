@@ -291,7 +291,8 @@ class GroupResources:
         else:
             if session is not None:
                 session.close()
-            warn_once(self.meeting.address if self._meetings else "(none)", reason)
+            where = f"the switch at {self.meeting.address}" if self._meetings else "a switch"
+            warn_once(f"{where} cannot be used", reason)
 
     def _use(self, session: AnySession) -> None:
         self.session = self.failures.session = session
@@ -347,6 +348,11 @@ class GroupResources:
         """
         reducer = self.fallback or self._switch_reducer
         return self._refuse if reducer is None else reducer.submit
+
+    @property
+    def sums_over_gloo(self) -> bool:
+        """Whether what the switch could sum goes over gloo, since the switch is lost or could not be used."""
+        return self.fallback is not None and self.fallback.over_gloo
 
     @property
     def quick(self) -> SwitchReducer | None:

@@ -301,6 +301,8 @@ class ReduceCollectives:
         return LocalWork(self._completion, [] if output is None else [output])
 
     def _count(self, path: Path, name: str, tensor: torch.Tensor) -> None:
+        if path is Path.SWITCH and self._resources.sums_over_gloo:
+            path = Path.GLOO
         self._counters[f"{path.value}.{name}"] += 1
         if tensor.layout is torch.strided:
             self._counters[f"{path.value}.bytes"] += tensor.nbytes

@@ -1,0 +1,21 @@
+"""A mixture of experts over three dimensions and a sequence in parts, on eight ranks, in one launch."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.torch.job import Outcomes, checks_of, run_checks
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+CHECKS = "tests.torch.parallelism_checks"
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> Outcomes:
+    """One launch for all checks."""
+    return run_checks(CHECKS, 8)
+
+
+@pytest.mark.parametrize("check", checks_of(CHECKS))
+def test_parallelism(outcomes: Outcomes, check: str) -> None:
+    outcomes.expect_ok(check)
