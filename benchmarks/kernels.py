@@ -142,7 +142,8 @@ def narrowing_rows(implementation: str) -> list[Row]:
             planes = np.ascontiguousarray(sums.reshape(-1, 8 // up).T).view(np.uint8).reshape(-1)
             words, shift = narrowed(sums, down)
             out = np.empty(4 * len(words), np.uint8)
-            narrow = partial(_native.narrow_lanes, planes, sums.itemsize, LaneField(up, down).field, out)
+            most = int(np.abs(sums).max())
+            narrow = partial(_native.narrow_lanes, planes, sums.itemsize, LaneField(up, down).field, most, out)
             assert narrow() == shift
             assert (out.view(">u4") == words).all()
 

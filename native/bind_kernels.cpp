@@ -94,16 +94,27 @@ Residual::value_type residual_after(const FixedPoint& codec, const Bytes& x, con
   return after;
 }
 
-void add(Bytes& sum_be, const py::args& inputs, bool starts) {
+// The inputs of one call, all as long as the first, kept while it runs.
+struct Inputs {
   std::vector<Bytes> held;
-  std::vector<const std::uint8_t*> in_be;
-  for (const py::handle& each : inputs) {
-    held.push_back(py::cast<Bytes>(each));
-    require(sum_be.size() == held.back().size() && sum_be.size() % 4 == 0, "sum and words differ in length");
-    in_be.push_back(held.back().data());
+  std::vector<const std::uint8_t*> words_be;
+
+  explicit Inputs(const py::args& inputs) {
+    require(!inputs.empty() && inputs.size() <= MAX_ADDED, "one to four inputs are added at once");
+    for (const py::handle& each : inputs) {
+      held.push_back(py::cast<Bytes>(each));
+      require(held.back().size() == held.front().size() && held.back().size() % 4 == 0, "inputs differ in length");
+      words_be.push_back(held.back().data());
+    }
   }
-  require(!in_be.empty() && in_be.size() <= MAX_ADDED, "one to four inputs are added at once");
-  add_words(sum_be.mutable_data(), in_be.data(), in_be.size(), static_cast<std::size_t>(sum_be.size()) / 4, starts);
+
+  std::size_t bytes() const { return static_cast<std::size_t>(held.front().size()); }
+};
+
+void add(Bytes& sum_be, const py::args& args, bool starts) {
+  const Inputs in(args);
+  require(static_cast<std::size_t>(sum_be.size()) == in.bytes(), "sum and words differ in length");
+  add_words(sum_be.mutable_data(), in.words_be.data(), in.words_be.size(), in.bytes() / 4, starts);
 }
 
 // Accumulators of contributions of so many words, as tests see them; `bytes_each` of them is 2 or 4.
@@ -114,14 +125,15 @@ LaneSums lane_sums(Bytes& sums, std::uint32_t bytes_each, std::uint8_t lanes, st
   return {sums.mutable_data(), bytes_each};
 }
 
-void accumulate(Bytes& sums, std::uint32_t bytes_each, std::uint8_t lanes, const Bytes& words_be, bool first) {
-  const auto bytes = static_cast<std::size_t>(words_be.size());
-  accumulate_lanes(lane_sums(sums, bytes_each, lanes, bytes / 4), lanes, words_be.data(), bytes, first);
+std::uint32_t accumulate(Bytes& sums, std::uint32_t bytes_each, std::uint8_t lanes, const py::args& args, bool first) {
+  const Inputs in(args);
+  const LaneSums at = lane_sums(sums, bytes_each, lanes, in.bytes() / 4);
+  return accumulate_lanes(at, lanes, in.words_be.data(), in.words_be.size(), in.bytes(), first);
 }
 
-std::uint32_t narrow(Bytes& sums, std::uint32_t bytes_each, std::uint8_t lanes, Bytes& out) {
+std::uint32_t narrow(Bytes& sums, std::uint32_t bytes_each, std::uint8_t lanes, std::uint32_t most, Bytes& out) {
   const std::size_t bytes = static_cast<std::size_t>(out.size()) * lane_bits_up(lanes) / lane_bits_down(lanes);
-  return narrow_lanes(lane_sums(sums, bytes_each, lanes, bytes / 4), lanes, bytes, out.mutable_data());
+  return narrow_lanes(lane_sums(sums, bytes_each, lanes, bytes / 4), lanes, bytes, most, out.mutable_data());
 }
 
 void bind_codec(py::module_& module) {
@@ -343,9 +355,9 @@ void bind_kernels(py::module_& module) {
   bind_exact(module);
   module.def("add_words", &add, py::arg("sum_be").noconvert(), py::arg("starts") = false);
   module.def("accumulate_lanes", &accumulate, py::arg("sums").noconvert(), py::arg("bytes_each"), py::arg("lanes"),
-             py::arg("words_be"), py::arg("first"));
+             py::arg("first"));
   module.def("narrow_lanes", &narrow, py::arg("sums").noconvert(), py::arg("bytes_each"), py::arg("lanes"),
-             py::arg("words_be").noconvert());
+             py::arg("most"), py::arg("words_be").noconvert());
   module.def(
       "max_codes",
       [](Bytes& codes_be, const Bytes& in_be) {

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels.hpp"
 #include "packet.hpp"
@@ -19,51 +20,90 @@ struct LaneLoops {
 
   // ---- adding up
 
-  // Plane P of lanes of U bits; Sum is unsigned, since it wraps around.
-  template <class Sum, std::uint32_t U, std::uint32_t P, bool First>
-  static void add_plane(Sum* __restrict__ sums, const std::uint8_t* __restrict__ in, Size bytes, std::uint32_t shift) {
-    constexpr std::uint32_t DOWN = 8 - U * (P + 1), MASK = (1u << U) - 1, BOUND = MASK >> 1;
-    Sum* const plane = sums + P * bytes;
-    if (shift == 0) {
-      for (Size i = 0; i < bytes; ++i) {
-        const Sum lane = static_cast<Sum>((in[i] >> DOWN & MASK) - BOUND);
-        plane[i] = static_cast<Sum>((First ? 0 : plane[i]) + lane);
-      }
-      return;
-    }
-    for (Size i = 0; i < bytes; ++i) {
-      const Sum lane = static_cast<Sum>(((in[i] >> DOWN & MASK) - BOUND) << shift);
-      plane[i] = static_cast<Sum>((First ? 0 : plane[i]) + lane);
-    }
+  template <class Sum>
+  static Sum magnitude(Sum sum) {
+    const Sum minus = static_cast<Sum>(0 - sum);
+    return static_cast<std::make_signed_t<Sum>>(sum) < 0 ? minus : sum;
   }
 
-  template <class Sum, std::uint32_t U, bool First>
-  static void add_planes(Sum* sums, const std::uint8_t* in, Size bytes, std::uint32_t shift) {
-    add_plane<Sum, U, 0, First>(sums, in, bytes, shift);
-    if constexpr (U <= 4) add_plane<Sum, U, 1, First>(sums, in, bytes, shift);
+  template <class Sum>
+  static Sum larger(Sum a, Sum b) {
+    return a > b ? a : b;
+  }
+
+  // Plane P of lanes of U bits of COUNT inputs; Sum is unsigned, since it wraps around. The inputs' lanes are added up first,
+  // in the narrowest integer that holds their sum: more of them fit into a vector. Returns the largest magnitude, which
+  // narrowing needs first: while the sums are at hand it costs next to nothing.
+  template <class Sum, std::uint32_t U, std::uint32_t P, std::size_t COUNT, bool First, bool Shifts>
+  static Sum add_plane(Sum* __restrict__ sums, const std::uint8_t* const* in, Size bytes, std::uint32_t shift) {
+    using Lanes = std::conditional_t<U == 8, std::uint16_t, std::uint8_t>;
+    constexpr std::uint32_t DOWN = 8 - U * (P + 1), MASK = (1u << U) - 1, BOUND = MASK >> 1;
+    static_assert(COUNT * MASK <= static_cast<Lanes>(-1));
+    const std::uint8_t* __restrict__ const in_0 = in[0];
+    const std::uint8_t* __restrict__ const in_1 = in[COUNT > 1 ? 1 : 0];
+    const std::uint8_t* __restrict__ const in_2 = in[COUNT > 2 ? 2 : 0];
+    const std::uint8_t* __restrict__ const in_3 = in[COUNT > 3 ? 3 : 0];
+    Sum* const plane = sums + P * bytes;
+    Sum most = 0;
+    for (Size i = 0; i < bytes; ++i) {
+      Lanes lanes = static_cast<Lanes>(in_0[i] >> DOWN & MASK);
+      if constexpr (COUNT > 1) lanes = static_cast<Lanes>(lanes + (in_1[i] >> DOWN & MASK));
+      if constexpr (COUNT > 2) lanes = static_cast<Lanes>(lanes + (in_2[i] >> DOWN & MASK));
+      if constexpr (COUNT > 3) lanes = static_cast<Lanes>(lanes + (in_3[i] >> DOWN & MASK));
+      Sum added = static_cast<Sum>(lanes - COUNT * BOUND);
+      if constexpr (Shifts) added = static_cast<Sum>(std::uint32_t{added} << shift);
+      plane[i] = static_cast<Sum>((First ? 0 : plane[i]) + added);
+      most = larger(most, magnitude(plane[i]));
+    }
+    return most;
+  }
+
+  template <class Sum, std::uint32_t U, std::uint32_t P, std::size_t COUNT, bool First>
+  static Sum add_plane(Sum* sums, const std::uint8_t* const* in, Size bytes, std::uint32_t shift) {
+    return shift == 0 ? add_plane<Sum, U, P, COUNT, First, false>(sums, in, bytes, shift)
+                      : add_plane<Sum, U, P, COUNT, First, true>(sums, in, bytes, shift);
+  }
+
+  template <class Sum, std::uint32_t U, std::size_t COUNT, bool First>
+  static std::uint32_t add_planes(Sum* sums, const std::uint8_t* const* in, Size bytes, std::uint32_t shift) {
+    Sum most = add_plane<Sum, U, 0, COUNT, First>(sums, in, bytes, shift);
+    if constexpr (U <= 4) most = larger(most, add_plane<Sum, U, 1, COUNT, First>(sums, in, bytes, shift));
     if constexpr (U == 2) {
-      add_plane<Sum, U, 2, First>(sums, in, bytes, shift);
-      add_plane<Sum, U, 3, First>(sums, in, bytes, shift);
+      most = larger(most, add_plane<Sum, U, 2, COUNT, First>(sums, in, bytes, shift));
+      most = larger(most, add_plane<Sum, U, 3, COUNT, First>(sums, in, bytes, shift));
+    }
+    return most;
+  }
+
+  template <class Sum, std::size_t COUNT, bool First>
+  static std::uint32_t add(Sum* sums, std::uint8_t lanes, const std::uint8_t* const* in, Size bytes) {
+    const std::uint32_t shift = lane_shift(lanes);
+    switch (lane_bits_up(lanes)) {
+      case 8: return add_planes<Sum, 8, COUNT, First>(sums, in, bytes, shift);
+      case 4: return add_planes<Sum, 4, COUNT, First>(sums, in, bytes, shift);
+      default: return add_planes<Sum, 2, COUNT, First>(sums, in, bytes, shift);
     }
   }
 
   template <class Sum, bool First>
-  static void add(Sum* sums, std::uint8_t lanes, const std::uint8_t* in, Size bytes) {
-    const std::uint32_t shift = lane_shift(lanes);
-    switch (lane_bits_up(lanes)) {
-      case 8: return add_planes<Sum, 8, First>(sums, in, bytes, shift);
-      case 4: return add_planes<Sum, 4, First>(sums, in, bytes, shift);
-      default: return add_planes<Sum, 2, First>(sums, in, bytes, shift);
+  static std::uint32_t add_some(Sum* sums, std::uint8_t lanes, const std::uint8_t* const* in, Size count, Size bytes) {
+    switch (count) {
+      case 1: return add<Sum, 1, First>(sums, lanes, in, bytes);
+      case 2: return add<Sum, 2, First>(sums, lanes, in, bytes);
+      case 3: return add<Sum, 3, First>(sums, lanes, in, bytes);
+      default: return add<Sum, 4, First>(sums, lanes, in, bytes);
     }
   }
 
-  static void accumulate(const LaneSums& sums, std::uint8_t lanes, const std::uint8_t* in, Size bytes, bool first) {
-    if (sums.bytes_each == 2) {
-      auto* const at = reinterpret_cast<std::uint16_t*>(sums.at);
-      return first ? add<std::uint16_t, true>(at, lanes, in, bytes) : add<std::uint16_t, false>(at, lanes, in, bytes);
-    }
-    auto* const at = reinterpret_cast<std::uint32_t*>(sums.at);
-    return first ? add<std::uint32_t, true>(at, lanes, in, bytes) : add<std::uint32_t, false>(at, lanes, in, bytes);
+  template <class Sum>
+  static std::uint32_t add_up(Sum* sums, std::uint8_t lanes, const std::uint8_t* const* in, Size count, Size bytes, bool first) {
+    return first ? add_some<Sum, true>(sums, lanes, in, count, bytes) : add_some<Sum, false>(sums, lanes, in, count, bytes);
+  }
+
+  static std::uint32_t accumulate(const LaneSums& sums, std::uint8_t lanes, const std::uint8_t* const* in, Size count,
+                                  Size bytes, bool first) {
+    if (sums.bytes_each == 2) return add_up(reinterpret_cast<std::uint16_t*>(sums.at), lanes, in, count, bytes, first);
+    return add_up(reinterpret_cast<std::uint32_t*>(sums.at), lanes, in, count, bytes, first);
   }
 
   // ---- narrowing
@@ -90,17 +130,6 @@ struct LaneLoops {
   static std::uint8_t lane_by_float(std::uint32_t sum, float scale, std::uint32_t bound) {
     const float x = static_cast<float>(static_cast<std::int32_t>(sum)) * scale;
     return static_cast<std::uint8_t>(__builtin_bit_cast(std::uint32_t, x + 0x1.8p23f) + bound);
-  }
-
-  template <class Sum, class Signed>
-  static std::uint32_t largest(const Sum* sums, Size count) {
-    Sum most = 0;
-    for (Size i = 0; i < count; ++i) {
-      const Sum minus = static_cast<Sum>(0 - sums[i]);
-      const Sum magnitude = static_cast<Signed>(sums[i]) < 0 ? minus : sums[i];
-      most = magnitude > most ? magnitude : most;
-    }
-    return most;
   }
 
   static std::uint32_t shift_for(std::uint32_t most, std::uint32_t bound) {
@@ -159,9 +188,8 @@ struct LaneLoops {
   }
 
   template <class Sum, class Signed>
-  static std::uint32_t narrow_sums(const Sum* sums, std::uint8_t lanes, Size bytes, std::uint8_t* out) {
+  static std::uint32_t narrow_sums(const Sum* sums, std::uint8_t lanes, Size bytes, std::uint32_t most, std::uint8_t* out) {
     const std::uint32_t up = lane_bits_up(lanes), down = lane_bits_down(lanes);
-    const std::uint32_t most = largest<Sum, Signed>(sums, bytes * (8 / up));
     const std::uint32_t shift = shift_for(most, (1u << (down - 1)) - 1);
     if (down == 8) {
       if (up == 8) pack_planes<Sum, Signed, 8, 1>(sums, bytes, shift, out);
@@ -175,10 +203,10 @@ struct LaneLoops {
     return shift;
   }
 
-  static std::uint32_t narrow(const LaneSums& sums, std::uint8_t lanes, Size bytes, std::uint8_t* out) {
+  static std::uint32_t narrow(const LaneSums& sums, std::uint8_t lanes, Size bytes, std::uint32_t most, std::uint8_t* out) {
     if (sums.bytes_each == 2)
-      return narrow_sums<std::uint16_t, std::int16_t>(reinterpret_cast<const std::uint16_t*>(sums.at), lanes, bytes, out);
-    return narrow_sums<std::uint32_t, std::int32_t>(reinterpret_cast<const std::uint32_t*>(sums.at), lanes, bytes, out);
+      return narrow_sums<std::uint16_t, std::int16_t>(reinterpret_cast<const std::uint16_t*>(sums.at), lanes, bytes, most, out);
+    return narrow_sums<std::uint32_t, std::int32_t>(reinterpret_cast<const std::uint32_t*>(sums.at), lanes, bytes, most, out);
   }
 };
 

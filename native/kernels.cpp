@@ -206,13 +206,14 @@ void add_words(std::uint8_t* sum_be, const std::uint8_t* const* in_be, std::size
   kernels().add_words(sum_be, in_be, count, n, starts);
 }
 
-void accumulate_lanes(const LaneSums& sums, std::uint8_t lanes, const std::uint8_t* in, std::size_t bytes, bool first) {
-  kernels().accumulate_lanes(sums, lanes, in, bytes, first);
+std::uint32_t accumulate_lanes(const LaneSums& sums, std::uint8_t lanes, const std::uint8_t* const* in, std::size_t count,
+                               std::size_t bytes, bool first) {
+  return kernels().accumulate_lanes(sums, lanes, in, count, bytes, first);
 }
 
-std::uint32_t narrow_lanes(const LaneSums& sums, std::uint8_t lanes, std::size_t bytes, std::uint8_t* out) {
+std::uint32_t narrow_lanes(const LaneSums& sums, std::uint8_t lanes, std::size_t bytes, std::uint32_t most, std::uint8_t* out) {
   const DefaultFloatingPoint arithmetic;
-  return kernels().narrow_lanes(sums, lanes, bytes, out);
+  return kernels().narrow_lanes(sums, lanes, bytes, most, out);
 }
 
 std::uint32_t crc32(const void* data, std::size_t bytes, std::uint32_t start) {

@@ -102,10 +102,13 @@ struct LaneSums {
   std::uint8_t* at;
   std::uint32_t bytes_each;  // 2 or 4
 };
-// sums = (or +=, unless `first`) what `bytes` of words in wire order hold; `lanes` as in a packet's header.
-void accumulate_lanes(const LaneSums& sums, std::uint8_t lanes, const std::uint8_t* in, std::size_t bytes, bool first);
-// Writes the sums of contributions of `bytes` each in lanes of the result, and returns their shift.
-std::uint32_t narrow_lanes(const LaneSums& sums, std::uint8_t lanes, std::size_t bytes, std::uint8_t* out);
+// sums = (or +=, unless `first`) what the `count` inputs, 1..MAX_ADDED, hold: `bytes` of words in wire order each, all with the
+// same `lanes`, as in a packet's header. One pass, as add_words. Returns the largest magnitude among the sums.
+std::uint32_t accumulate_lanes(const LaneSums& sums, std::uint8_t lanes, const std::uint8_t* const* in, std::size_t count,
+                               std::size_t bytes, bool first);
+// Writes the sums of contributions of `bytes` each in lanes of the result, and returns their shift. `most`: what
+// accumulate_lanes returned last.
+std::uint32_t narrow_lanes(const LaneSums& sums, std::uint8_t lanes, std::size_t bytes, std::uint32_t most, std::uint8_t* out);
 
 void max_codes(std::uint8_t* codes_be, const std::uint8_t* in_be, std::size_t n);  // elementwise, both in wire order
 

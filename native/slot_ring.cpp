@@ -63,7 +63,7 @@ SlotRing::SlotRing(const JobSpec& spec, const std::optional<Uplink>& uplink)
   images_.reset(static_cast<std::uint8_t*>(std::aligned_alloc(CACHE_LINE_BYTES, image_bytes(spec))), Free{});
   if (images_ == nullptr) throw std::bad_alloc();
   if (sums_bytes_ != 0) {
-    sums_.reset(static_cast<std::uint8_t*>(std::aligned_alloc(CACHE_LINE_BYTES, spec.slots * sums_bytes_)));
+    sums_.reset(static_cast<std::uint8_t*>(std::aligned_alloc(CACHE_LINE_BYTES, (std::size_t{spec.slots} + 1) * sums_bytes_)));
     if (sums_ == nullptr) throw std::bad_alloc();
   }
 }
@@ -72,6 +72,8 @@ std::uint64_t SlotRing::pool_bytes(const JobSpec& spec) {
   const std::uint64_t registers = SLOT_BYTES + std::uint64_t{spec.history()} * (ARRIVED_BYTES + ENTRY_FACTS_BYTES);
   return spec.slots * (registers + sums_bytes(spec)) + image_bytes(spec);
 }
+
+std::uint64_t SlotRing::waiting_bytes(const JobSpec& spec) { return spec.slots * sizeof(Waiting) + sums_bytes(spec); }
 
 std::size_t SlotRing::image_bytes(const JobSpec& spec) {
   return std::size_t{spec.slots} * spec.history() * one_image_bytes(spec);
@@ -105,17 +107,31 @@ bool SlotRing::waits_in(std::span<const std::uint8_t> memory) const {
 
 void SlotRing::let_go(std::span<const std::uint8_t> memory) {
   for (std::uint32_t slot = 0; slot < waiting_.size(); ++slot)
-    if (waiting_[slot].has_any_in(memory)) add_waiting(slot, entry_at(slot, open(slot)), nullptr);
+    if (waiting_[slot].has_any_in(memory)) add_waiting(slot, entry_at(slot, open(slot)), nullptr, false);
 }
 
-void SlotRing::add_waiting(std::uint32_t slot, const Entry& entry, const std::uint8_t* more) {
+void SlotRing::add_up(std::uint32_t slot, const Entry& entry, std::uint8_t lanes, std::span<const std::uint8_t* const> words,
+                      bool begins) {
+  const std::uint32_t count = entry.facts.given_words;
+  if (lanes != 0) {
+    const std::size_t bytes = std::size_t{count} * WORD_BYTES;
+    entry.facts.most = accumulate_lanes(sums_at(slot), lanes, words.data(), words.size(), bytes, begins);
+    return;
+  }
+  if (!begins || words.size() > 1) return add_words(entry.words, words.data(), words.size(), count, begins);
+  // A worker that shares this memory may have written them here (WorkerSink::reserve_sole).
+  if (words.front() != entry.words) std::memmove(entry.words, words.front(), std::size_t{count} * WORD_BYTES);
+}
+
+void SlotRing::add_waiting(std::uint32_t slot, const Entry& entry, const std::uint8_t* more, bool last) {
   Waiting& waiting = waiting_[slot];
   std::array<const std::uint8_t*, MAX_ADDED> all;
   std::size_t count = 0;
   for (; count < waiting.count; ++count) all[count] = waiting.words[count];
   if (more != nullptr) all[count++] = more;
   if (count == 0) return;
-  add_words(entry.words, all.data(), count, entry.facts.given_words, !waiting.begun);
+  waiting.at_once = last && !waiting.begun;
+  add_up(slot, entry, entry.facts.lanes, {all.data(), count}, !waiting.begun);
   waiting_slots_ -= waiting.count != 0;
   waiting.count = 0;
   waiting.begun = true;
@@ -172,11 +188,8 @@ SlotOutcome SlotRing::contribute(std::uint32_t slot, std::uint32_t worker, std::
   if (manner.bare && stale == 0) state.bare |= bit;
   const std::uint32_t count = state.count + (manner.late && given == nullptr ? 0 : 1);
   const bool closes = due(state, count);
-  if (given != nullptr) {
-    add(slot, entry, *given, closes);
-  } else if (closes) {
-    finish_sums(slot, entry);
-  }
+  if (given != nullptr) add(slot, entry, *given, closes);
+  if (closes) finish_sums(slot, entry);
   state.count = count;
   if (closes && uplink_) {
     make_contribution(slot, state, entry);
@@ -191,7 +204,7 @@ bool SlotRing::takes(const Facts& facts, const Contribution& given) const {
          facts.given_words == given.word_count && without_shift(facts.lanes) == without_shift(given.lanes);
 }
 
-// `last`: the round closes with this one.
+// `last`: the round closes with this one, so that it need not wait.
 void SlotRing::add(std::uint32_t slot, const Entry& entry, const Contribution& given, bool last) {
   Facts& facts = entry.facts;
   std::uint8_t* const codes = entry.words - codes_bytes(given.code_count);
@@ -208,34 +221,27 @@ void SlotRing::add(std::uint32_t slot, const Entry& entry, const Contribution& g
   } else {
     max_codes(codes, given.codes, given.code_count);
   }
-  if (given.lanes != 0) {
-    accumulate_lanes(sums_at(slot), given.lanes, given.words, given.word_count * WORD_BYTES, first);
-    if (last) finish_sums(slot, entry);
-    return;
-  }
-  if (first && !waiting_.empty()) waiting_[slot] = {};  // nothing waits from one round to the next
-  const bool waits = !last && lasts(given);
-  if (waits && waiting_[slot].count < MAX_ADDED - 1) {
-    Waiting& waiting = waiting_[slot];
+  if (waiting_.empty()) return add_up(slot, entry, given.lanes, {&given.words, 1}, first);
+  Waiting& waiting = waiting_[slot];
+  if (first) waiting = {};  // nothing waits from one round to the next
+  const bool shifted = lane_shift(given.lanes) != 0;
+  if (!last && !shifted && lasts(given) && waiting.count < MAX_ADDED - 1) {
     waiting_slots_ += waiting.count == 0;
     waiting.words[waiting.count++] = given.words;
-  } else if (!first && !waiting_.empty()) {
-    add_waiting(slot, entry, given.words);
-  } else if (!first) {
-    add_words(entry.words, &given.words, 1, given.word_count, false);
-  } else {
-    // A worker that shares this memory may have written them here (WorkerSink::reserve_sole).
-    if (given.words != entry.words) std::memmove(entry.words, given.words, given.word_count * WORD_BYTES);
-    if (!waiting_.empty()) waiting_[slot].begun = true;
+    return;
   }
+  add_waiting(slot, entry, shifted ? nullptr : given.words, last && !shifted);
+  if (!shifted) return;
+  add_up(slot, entry, given.lanes, {&given.words, 1}, !waiting.begun);
+  waiting.begun = true;
 }
 
 void SlotRing::finish_sums(std::uint32_t slot, const Entry& entry) {
   Facts& facts = entry.facts;
-  if (!waiting_.empty()) add_waiting(slot, entry, nullptr);
+  if (!waiting_.empty()) add_waiting(slot, entry, nullptr, true);
   if (facts.lanes == 0) return;  // they are
   const std::size_t given_bytes = std::size_t{facts.given_words} * WORD_BYTES;
-  const std::uint32_t shift = narrow_lanes(sums_at(slot), facts.lanes, given_bytes, entry.words);
+  const std::uint32_t shift = narrow_lanes(sums_at(slot), facts.lanes, given_bytes, facts.most, entry.words);
   facts.lanes = lanes_of_result(facts.lanes, shift);
 }
 

@@ -20,8 +20,9 @@
 // Words and codes are in wire order, while the round is open too: what one worker alone contributes is copied, and that is all.
 //
 // Where a contribution lies in memory that lasts (use_images), its words wait there, and several are added in one pass when the
-// round closes: what arrived as one of MAX_ADDED is read once, and the sum written once. Everything else about a contribution is
-// read when it arrives. Whoever may write into that memory still may: it falsifies words of its own job, as it could before.
+// round closes: what arrived as one of MAX_ADDED is read once, and the sum written once. Lanes with a shift, a leaf's, do not
+// wait: those that are added in one pass have one shift. Everything else about a contribution is read when it arrives. Whoever
+// may write into that memory still may: it falsifies words of its own job, as it could before.
 #pragma once
 
 #include <array>
@@ -81,7 +82,7 @@ class SlotRing {
   // `lasting`, which is mapped as long as that is, stay until let_go is called for them.
   void use_images(std::shared_ptr<std::uint8_t> memory, std::span<const std::uint8_t> lasting);
   // What that takes beside pool_bytes.
-  static std::uint64_t waiting_bytes(const JobSpec& spec) { return spec.slots * sizeof(Waiting); }
+  static std::uint64_t waiting_bytes(const JobSpec& spec);
   // Whether words that lie there are still to be added; and adds them, since they are about to go.
   bool waits_in(std::span<const std::uint8_t> memory) const;
   void let_go(std::span<const std::uint8_t> memory);
@@ -148,11 +149,12 @@ class SlotRing {
     std::uint32_t signature;  // of contributions; while there is none, the first that a pass has said
     std::uint32_t contributors;
     std::uint16_t code_count;
-    std::uint8_t finished;  // finish_sums was called, though the round is open: a leaf's, complete
-    std::uint8_t lanes;          // of a round that is closed, or has gone up: its words'; else its contributions', no shift
-    std::uint32_t word_count;    // of the result
+    std::uint8_t finished;     // finish_sums was called, though the round is open: a leaf's, complete
+    std::uint8_t lanes;        // of a round that is closed, or has gone up: its words'; else its contributions', no shift
+    std::uint32_t word_count;  // of the result
     std::uint32_t queue_mark;
     std::uint32_t given_words;  // of each contribution
+    std::uint32_t most;         // the largest magnitude among its accumulators
   };
   static_assert(sizeof(Arrived) == ARRIVED_BYTES && sizeof(Slot) == SLOT_BYTES && sizeof(Facts) == ENTRY_FACTS_BYTES);
 
@@ -165,7 +167,8 @@ class SlotRing {
 
   // Contributions to a slot's open round whose words are still to be added.
   struct Waiting {
-    bool begun = false;  // whether others of the round are in the sum already
+    bool begun = false;    // whether others of the round are in the sum already
+    bool at_once = false;  // all accumulators were made when it closed: they are those after the last slot's
     std::uint32_t count = 0;
     std::array<const std::uint8_t*, MAX_ADDED - 1> words;
 
@@ -196,13 +199,16 @@ class SlotRing {
   void make_contribution(std::uint32_t slot, Slot& state, const Entry& entry) const;
   bool takes(const Facts& facts, const Contribution& given) const;
   void add(std::uint32_t slot, const Entry& entry, const Contribution& given, bool last);
-  // Adds what waits, and `more` unless null.
-  void add_waiting(std::uint32_t slot, const Entry& entry, const std::uint8_t* more);
+  // Adds so many words to the open round, or begins its sum with them: all in lanes as `lanes`.
+  void add_up(std::uint32_t slot, const Entry& entry, std::uint8_t lanes, std::span<const std::uint8_t* const> words, bool begins);
+  // Adds what waits, and `more` unless null. `last`: finish_sums is what follows.
+  void add_waiting(std::uint32_t slot, const Entry& entry, const std::uint8_t* more, bool last);
   bool lasts(const Contribution& given) const;
   // The words that are sent: nothing waits any more, accumulators are narrowed.
   void finish_sums(std::uint32_t slot, const Entry& entry);
   LaneSums sums_at(std::uint32_t slot) const {
-    return {sums_.get() + slot * sums_bytes_, accumulator_bytes_};
+    const bool at_once = !waiting_.empty() && waiting_[slot].at_once;
+    return {sums_.get() + (at_once ? slot_count_ : slot) * sums_bytes_, accumulator_bytes_};
   }
 
   std::optional<Uplink> uplink_;
@@ -217,18 +223,18 @@ class SlotRing {
   bool synchronous_;
   std::uint32_t live_;
   std::uint32_t arrivals_to_close_;
-  std::size_t slot_words_;   // 32-bit words in a slot's record
-  std::size_t head_bytes_;   // from an image's start to its words
+  std::size_t slot_words_;  // 32-bit words in a slot's record
+  std::size_t head_bytes_;  // from an image's start to its words
   std::size_t image_bytes_;
   std::vector<std::uint32_t> slots_;
   std::vector<Facts> facts_;
   std::shared_ptr<std::uint8_t> images_;
   std::span<const std::uint8_t> lasting_;
-  std::vector<Waiting> waiting_;  // by slot; none without `lasting_`
+  std::vector<Waiting> waiting_;     // by slot; none without `lasting_`
   std::uint32_t waiting_slots_ = 0;  // that have something
   std::uint32_t accumulator_bytes_;
-  std::size_t sums_bytes_;                      // accumulators of one slot; 0: the job has none
-  std::unique_ptr<std::uint8_t, Free> sums_;
+  std::size_t sums_bytes_;                    // accumulators of one slot; 0: the job has none
+  std::unique_ptr<std::uint8_t, Free> sums_;  // of each slot; then those of rounds that are added up at once: in the cache
 };
 
 }  // namespace fanin

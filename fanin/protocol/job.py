@@ -46,7 +46,7 @@ WINDOW_POOLS = 8
 `JobSpec.window_items`."""
 CACHE_LINE_BYTES = 64
 """The words of a result begin on a cache line of their own, behind its header and codes."""
-ENTRY_FACTS_BYTES = 24
+ENTRY_FACTS_BYTES = 28
 """What a switch notes about a ring entry beside the result's wire image."""
 ARRIVED_BYTES = 8
 """One entry of a slot's arrived ring: tag and bitmap."""

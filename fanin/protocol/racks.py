@@ -58,13 +58,20 @@ class RackPlan:
 
     def link_load(self, host: int, ranks: int = 1) -> float:
         """Tensors that a host's link carries each way, with so many ranks on every host of its rack."""
+        return sum(self.link_streams(host, ranks))
+
+    def link_streams(self, host: int, ranks: int = 1) -> tuple[float, float, float]:
+        """Of that, on the way out: contributions of its ranks, results for its neighbours, and what switches exchange.
+
+        On the way in the first two change places.
+        """
         slices, rack = len(self.roots), self.rack_of(host)
         beside = len(self.racks[rack]) - 1
         at_home = len(self.leaves_on(host))
         contributions, results = ranks * (slices - at_home), ranks * beside * at_home
         up = sum(self.roots[slice_] != host for slice_ in self.leaves_on(host))
         down = sum(root == host for root in self.roots) * (len(self.racks) - 1)
-        return (contributions + results + up + down) / slices
+        return contributions / slices, results / slices, (up + down) / slices
 
 
 def _leaves(hosts: Sequence[int], roots: Sequence[int]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fanin.benchmarks import processor
-from fanin.benchmarks.ideal import ideal_s
+from fanin.benchmarks.ideal import ETHERNET_IP_UDP_BYTES, ideal_s
 from fanin.benchmarks.processor import ProcessorMeter
 from fanin.benchmarks.rivals import Rival
 from fanin.emulation.network.scenario import LinkTable, uplink
@@ -15,6 +15,8 @@ from fanin.emulation.network.switch_place import SwitchPlace
 from fanin.emulation.network.topology import Link, Topology
 from fanin.emulation.record import Row
 from fanin.errors import ConfigurationError
+from fanin.protocol.window import packet_shape
+from fanin.protocol.wire import HEADER_BYTES, WORD_BYTES, codes_bytes
 
 HOSTS, RANK0 = SwitchPlace.parse("hosts"), SwitchPlace.parse("rank0")
 SIZE = 4 << 20
@@ -115,6 +117,20 @@ def test_the_ideal_is_what_the_busiest_link_carries() -> None:
     assert ideal(workers=2, racks=2, switch_at=HOSTS) == pytest.approx(1)
     assert ideal(workers=8, racks=2, switch_at=SwitchPlace.parse("spare:8")) == pytest.approx(4)
     assert ideal(workers=8, racks=2, switch_at=SwitchPlace.parse("spare:4")) == pytest.approx(4, rel=0.01)
+
+
+def test_contributions_and_results_of_unlike_widths_share_the_links_of_shards() -> None:
+    half_up, narrow = Rival("fanin", "4/8"), Rival("fanin", "8/8")
+    words, codes = packet_shape(1500)
+    headers = ETHERNET_IP_UDP_BYTES + HEADER_BYTES + codes_bytes(codes)
+    wanted = (headers + 0.75 * words * WORD_BYTES) / (headers + words * WORD_BYTES)
+    at_hosts = [ideal(rival, workers=8, switch_at=HOSTS) for rival in (half_up, narrow)]
+    assert at_hosts[0] == pytest.approx(wanted * at_hosts[1])
+    for where in (RANK0, SwitchPlace.parse("own"), SwitchPlace.parse("spare-only:4")):
+        same = ideal(half_up, workers=8, switch_at=where), ideal(narrow, workers=8, switch_at=where)
+        assert same[0] == same[1], "one direction has nothing but results"
+    racks = [ideal(rival, workers=8, racks=2, switch_at=HOSTS) for rival in (half_up, narrow)]
+    assert wanted < racks[0] / racks[1] < 1, "what racks exchange is as wide as a result"
 
 
 def test_a_ring_needs_the_same_wherever_our_switch_is() -> None:

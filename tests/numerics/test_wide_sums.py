@@ -17,6 +17,7 @@ from fanin.protocol.wire import MAX_SHIFT, LaneField
 from tests.numerics.codecs import KERNELS, misaligned
 
 WIDTHS = tuple(WIDE_SUMS.values())
+MAX_ADDED = 4  # inputs of one pass: native/kernels.hpp
 MANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -27,9 +28,14 @@ def planes(lanes: int, up: int) -> Any:
     return index % each * (lanes // each) + index // each
 
 
+def largest_of(sums: Any) -> int:
+    """Magnitude in two's complement: that of the lowest integer is one more than the highest."""
+    return int(np.abs(sums.astype(np.int64)).max(initial=0))
+
+
 @MANY
 @given(
-    widths=st.sampled_from(WIDTHS), words=st.integers(0, 70), contributions=st.integers(1, 5), seed=st.integers(0, 999),
+    widths=st.sampled_from(WIDTHS), words=st.integers(0, 70), contributions=st.integers(1, 9), seed=st.integers(0, 999),
     size=st.sampled_from([2, 4]), shifted=st.booleans(), kernels=st.sampled_from(KERNELS),
 )  # fmt: skip
 def test_native_accumulators_hold_and_narrow_to_what_the_oracle_says(
@@ -43,16 +49,24 @@ def test_native_accumulators_hold_and_narrow_to_what_the_oracle_says(
         lanes = words * WORD_BITS // widths[0]
         sums = np.full(lanes * size, 0xEE, np.uint8)
         total: Any = np.zeros(lanes, np.int16 if size == 2 else np.int32)
-        for number in range(contributions):
+        added = 0
+        while added < contributions:
             field = LaneField(*widths, shift=int(random.integers(0, MAX_SHIFT + 1)) if shifted else 0)
-            given_words = random.integers(0, 1 << 32, words, np.uint32)
-            _native.accumulate_lanes(sums, size, field.field, misaligned(given_words.astype(">u4")), number == 0)
-            total = total + accumulated(given_words, field, size)
+            together = [
+                random.integers(0, 1 << 32, words, np.uint32)
+                for _ in range(int(random.integers(1, min(MAX_ADDED, contributions - added) + 1)))
+            ]
+            inputs = [misaligned(each.astype(">u4")) for each in together]
+            most = _native.accumulate_lanes(sums, size, field.field, *inputs, first=added == 0)
+            for each in together:
+                total = total + accumulated(each, field, size)
+            added += len(together)
+        assert most == largest_of(total)
         order = planes(lanes, widths[0])
         assert np.array_equal(sums.view(total.dtype)[order], total)
         expected, shift = narrowed(total, widths[1])
         out = np.full(words * 4 * widths[1] // widths[0], 0xEE, np.uint8)
-        assert _native.narrow_lanes(sums, size, LaneField(*widths).field, out) == shift
+        assert _native.narrow_lanes(sums, size, LaneField(*widths).field, most, out) == shift
         assert out.tobytes() == expected.astype(">u4").tobytes()
     finally:
         assert _native.use_kernels(before)
@@ -82,7 +96,8 @@ def test_extremes_that_nobody_honest_sends_are_clamped_alike(size: int, down: in
     out = np.empty(len(sums) * down // 8, np.uint8)
     native = np.empty_like(sums)
     native[planes(len(sums), down)] = sums
-    assert _native.narrow_lanes(native.view(np.uint8), size, LaneField(down, down).field, out) == shift
+    field, most = LaneField(down, down).field, largest_of(sums)
+    assert _native.narrow_lanes(native.view(np.uint8), size, field, most, out) == shift
     assert out.tobytes() == words.astype(">u4").tobytes()
 
 

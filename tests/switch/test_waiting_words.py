@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fanin.protocol.wire import Flag, Kind
+from fanin.protocol.wire import Flag, Kind, LaneField
 from fanin.switch.machine.switch_machine import SwitchMachine
 from tests.support.bench import NO_FLAGS, Bench, address, make_spec
 from tests.support.machines import native
@@ -19,10 +19,17 @@ WORKERS, SLOTS, BASES = 6, 3, 8
 
 @pytest.mark.skipif(native("SwitchMachine") is None, reason="the native extension is not built")
 @pytest.mark.parametrize("seed", range(4))
-def test_what_waits_where_it_lies_comes_to_the_same_packets_as_the_twins(seed: int) -> None:
-    """Whatever does not wait any more, or was let go, its writer overwrites at once."""
+@pytest.mark.parametrize(
+    ("lanes", "shifts"), [(None, 1), (LaneField(8, 8), 1), (LaneField(4, 8), 1), (LaneField(8, 8), 3)], ids=str
+)
+def test_what_waits_where_it_lies_comes_to_the_same_packets_as_the_twins(
+    lanes: LaneField | None, shifts: int, seed: int
+) -> None:
+    """Whatever does not wait any more, or was let go, its writer overwrites at once. Lanes with a shift do not wait."""
     dice = np.random.default_rng(seed)
-    spec = make_spec(workers=WORKERS, slots=SLOTS, words=16, codes=1)
+    wide = lanes is not None
+    spec = make_spec(workers=WORKERS, slots=SLOTS, words=16, codes=1, accumulators=wide, branches=shifts > 1)
+    words_each = 15 if lanes is None else 15 * lanes.up // lanes.down
     twin, bench = Bench(SwitchMachine, spec), Bench(native("SwitchMachine"), spec)
     machine: Any = bench.machine
     memory = np.zeros((WORKERS, SLOTS, PLACE_BYTES), np.uint8)
@@ -33,7 +40,7 @@ def test_what_waits_where_it_lies_comes_to_the_same_packets_as_the_twins(seed: i
         dice.shuffle(turns)
         for worker, slot in (*turns, *turns[:3]):
             passes = (worker + slot + base) % 5 == 0
-            words = () if passes else dice.integers(0, 1 << 32, 15, np.uint32).tolist()
+            words = () if passes else dice.integers(0, 1 << 32, words_each, np.uint32).tolist()
             packet = twin.packet(
                 Kind.CONTRIBUTION,
                 worker,
@@ -42,6 +49,7 @@ def test_what_waits_where_it_lies_comes_to_the_same_packets_as_the_twins(seed: i
                 base=base,
                 codes=() if passes else (worker,),
                 words=words,
+                lanes=None if passes or lanes is None else lanes._replace(shift=int(dice.integers(shifts))),
             )
             data, place = packet.to_bytes(), memory[worker, slot]
             lies_there = dice.random() < 0.8 and not machine.waits_in(spec.job, place)
