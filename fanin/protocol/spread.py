@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 WHOLE = 1 << 16
 """What weights add up to, about: a part is exact to 15 millionths of the tensor."""
@@ -68,6 +68,8 @@ class Spread:
     """How reductions are dealt to shards of these weights, all positive."""
 
     weights: tuple[int, ...]
+    least_packets: int = MIN_PACKETS_PER_SHARD
+    """A shard that would get fewer gets none."""
 
     @classmethod
     def evenly(cls, shards: int) -> Spread:
@@ -85,7 +87,7 @@ class Spread:
 
     def only(self, shards: Sequence[int]) -> Spread:
         """Those that are left, in proportion."""
-        return Spread(tuple(self.weights[shard] for shard in shards))
+        return replace(self, weights=tuple(self.weights[shard] for shard in shards))
 
     def in_turn(self, turn: int) -> int:
         """The shard that the `turn`-th reduction goes to, if it is small."""
@@ -100,7 +102,7 @@ class Spread:
         Cuts are between packets, of `packet_elements` elements; 0: it is not to be cut.
         """
         packets = -(-count // packet_elements) if packet_elements else 0
-        worth = min(self.shards, packets // MIN_PACKETS_PER_SHARD)
+        worth = min(self.shards, packets // self.least_packets)
         if worth <= 1:
             yield self.in_turn(turn), 0, count
             return

@@ -12,7 +12,7 @@ from fanin.host.session.session import Session
 from fanin.host.session.shards import ShardedSession
 from fanin.host.session.surviving import SurvivingSession
 from fanin.host.session.survivor import Successor
-from fanin.options import Options, SwitchAddress
+from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
 from fanin.protocol.control import Succession
 from fanin.protocol.seal import OPEN, Credentials
 from fanin.protocol.spread import Spread
@@ -26,13 +26,14 @@ REJOIN_TIMEOUT_S = 10.0
 def join_shards(
     *, options: Options, switches: Sequence[SwitchAddress], local: frozenset[SwitchAddress], job_name: str,
     rank: int, size: int, credentials: Credentials = OPEN, interrupted: Callable[[], None] | None = None,
-    spread: Spread | None = None,
+    spread: Spread | None = None, rounds: Rounds = SYNCHRONOUS, slots: Sequence[int] = (),
 ) -> ShardedSession:  # fmt: skip
     """Become rank `rank` of the `size` workers of `job_name` at every one of `switches`, at the same time.
 
     `local` are those whose shared memory may be used; `interrupted` as in Session.join; `spread` says how large each
-    shard's part of a sum is, the same on every rank (None: all alike). Raises what Session.join
-    raises, of the first shard that refuses or cannot be reached; the sessions at the others are closed then.
+    shard's part of a sum is, the same on every rank (None: all alike). A stale job has `rounds`, as in Session.join,
+    and `slots` by shard. Raises what Session.join raises, of the first shard that refuses or cannot be reached; the
+    sessions at the others are closed then.
     """
     spread = spread or Spread.evenly(len(switches))
 
@@ -46,7 +47,7 @@ def join_shards(
         )
         return _join_living(join_one, len(addresses))
 
-    join_one = _joining(options, switches, spread, local, job_name, rank, size, credentials)
+    join_one = _joining(options, switches, spread, local, job_name, rank, size, credentials, rounds=rounds, slots=slots)
     joined = _join_all(join_one, len(switches), interrupted, f"rank {rank} of job {job_name!r}")
     try:
         if joined[0].spec.survives_loss and options.fallback != "gloo":  # that goes on in another way
@@ -105,14 +106,16 @@ def _join_living(join_one: JoinOne, count: int) -> list[Session | SwitchUnreacha
 
 def _joining(
     options: Options, switches: Sequence[SwitchAddress], spread: Spread, local: frozenset[SwitchAddress], job_name: str,
-    rank: int, size: int, credentials: Credentials, succeeds: Succession | None = None,
+    rank: int, size: int, credentials: Credentials, succeeds: Succession | None = None, rounds: Rounds = SYNCHRONOUS,
+    slots: Sequence[int] = (),
 ) -> JoinOne:  # fmt: skip
     def join_one(number: int, interrupted: Callable[[], None] | None) -> Session:
         address = switches[number]
         shared = options.shared_memory if address in local else False
+        here = dataclasses.replace(options, shared_memory=shared, slots=slots[number] if slots else options.slots)
         return Session.join(
-            options=dataclasses.replace(options, shared_memory=shared),
-            switch=address, job_name=job_name, rank=rank, size=size, credentials=credentials, interrupted=interrupted,
+            options=here, switch=address, job_name=job_name, rank=rank, size=size, rounds=rounds,
+            credentials=credentials, interrupted=interrupted,
             shards=len(switches), share=spread.part(number), succeeds=succeeds,
         )  # fmt: skip
 

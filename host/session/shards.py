@@ -41,10 +41,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError, SwitchLostError
 from fanin.host.codecs.words import codec_class, codec_for
+from fanin.host.session.progress import Progress
 from fanin.host.session.session import WAIT_SLICE_S, MembershipChange, Session
 from fanin.host.session.threads import started
 from fanin.numerics.reduction import Brief, Element, Reduction
-from fanin.options import SwitchAddress
+from fanin.options import Rounds, SwitchAddress
+from fanin.protocol.events import ReductionDone, RoundHeard
 from fanin.protocol.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S, JobSpec
 from fanin.protocol.spread import MIN_PACKETS_PER_SHARD, Spread
 from fanin.protocol.window import MAX_SHARDS
@@ -100,6 +102,7 @@ def deal(reduction: Reduction, packet_elements: int, spread: Spread, turn: int) 
                 own_first=own_first,
                 own_count=own_count,
                 destination=reduction.destination + (kept_first - reduction.keep_first) * size if kept else 0,
+                counts=reduction.counts + first // packet_elements * 4 if reduction.counts else 0,
                 count=end - first,
                 residual=reduction.residual + first * 4 if reduction.residual else 0,  # float32, whatever the element
                 keep_first=kept_first - first if kept else 0,
@@ -109,8 +112,8 @@ def deal(reduction: Reduction, packet_elements: int, spread: Spread, turn: int) 
 
 
 class ShardedSession:
-    """One worker of a job that is spread over several switches. Thread safe; what `Session` has, as far as a
-    synchronous job needs it."""
+    """One worker of a job that is spread over several switches. Thread safe; what `Session` has, as far as a job needs
+    it that ends with the first rank it loses."""
 
     def __init__(self, sessions: Sequence[Session], job_name: str, spread: Spread | None = None) -> None:
         """Over sessions at the shards, in the same order on every rank; `job_name` is the whole job's, and `spread` how
@@ -139,6 +142,7 @@ class ShardedSession:
         self._life = Life.WHOLE
         self._naming_until_s = 0.0
         self._failure: FaninError | None = None
+        self._progress: Progress | None = None
         self._undone: frozenset[int] = frozenset()
         """Once it is over: tickets that were not done, and never will be."""
         self._parts: dict[int, tuple[Part, ...]] = {}
@@ -245,6 +249,27 @@ class ShardedSession:
         if self._life is Life.OVER:
             return ticket not in self._undone
         return all(session.done(part) for session, part in self._parts.get(ticket, ()))
+
+    def follow(self) -> None:
+        """As Session.follow, for jobs whose every reduction has a part at each shard: stale ones."""
+        self._progress = Progress(self._sessions)
+
+    def next_progress(self, timeout_s: float) -> ReductionDone | RoundHeard | None:
+        """As Session.next_progress: a round was heard of when it was at every shard."""
+        assert self._progress is not None, "before `follow`"
+        try:
+            event = self._progress.next(timeout_s)
+        except FaninError as error:
+            raise self._settled(error).with_traceback(None) from None
+        if isinstance(event, ReductionDone):
+            with self._lock:
+                self._parts.pop(event.ticket, None)
+        return event
+
+    def tune(self, *, quorum: int | None = None, staleness: int | None = None) -> Rounds:
+        """As Session.tune, at one shard after another: each slot has its own rounds at a single switch, too."""
+        first, *_ = [each.tune(quorum=quorum, staleness=staleness) for each in self._sessions]
+        return first
 
     @property
     def failure(self) -> FaninError | None:

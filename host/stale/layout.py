@@ -1,8 +1,9 @@
 """How a model's flat gradient becomes rounds: each chunk owns a slot, so that a slot's rounds are iterations.
 
-One reduction per round carries the whole gradient. For chunk c to meet slot c div F of flow c mod F in every round,
-each round must have exactly P chunks in each of F flows: the array is padded to P F chunks. Its first TALLY_BINS
-elements are not gradient: there the workers agree on the next scale (scale.py).
+One reduction per round carries the whole gradient. Every round gives each shard the same chunks: P F for one with F
+flows of P slots, so that chunk c of them meets slot c div F of flow c mod F every time. The array is padded to whole
+flows of all shards, one after another. Its first TALLY_BINS elements are not gradient: there the workers agree on the
+next scale (scale.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from fanin.host.codecs.words import codec_for
 from fanin.host.stale.scale import TALLY_BINS
 from fanin.numerics.reduction import WIDE_SUMS, Element
 from fanin.protocol.job import JobSpec
+from fanin.protocol.spread import MIN_PACKETS_PER_SHARD, Spread
 
 MAX_WIDE_CONTRIBUTIONS = 64
 """Of a round of wide sums: one worker's entry in the tally (scale.py) is still seen beside all others'."""
@@ -28,15 +30,18 @@ class Layout:
     elements: int
     """Gradient elements, float32."""
     words_per_packet: int
-    flows: int
+    flows: tuple[int, ...]
+    """Of each shard that there is."""
+    weights: tuple[int, ...] = (1,)
+    """How much of a round each of them is to have (fanin/protocol/spread.py)."""
     lanes: int = 32
     workers: int = 1
     """N."""
     staleness: int = 0
     """The largest S that may be in force: lanes are sized for N (S + 1) contributions."""
     chunk_elements: int = field(init=False)
-    slots: int = field(init=False)
-    """P, per flow."""
+    slots: tuple[int, ...] = field(init=False)
+    """P, per flow, of each shard that has a part: all, or the first alone where they would get too few packets."""
 
     def __post_init__(self) -> None:
         if self.elements < 1:
@@ -50,10 +55,13 @@ class Layout:
         codec = codec_for(Element.FLOAT32, self.lanes, TALLY_BINS + self.elements, spec)
         object.__setattr__(self, "chunk_elements", codec.packet_elements)
         chunks = codec.packets
-        object.__setattr__(self, "slots", -(-chunks // self.flows))
-        if self.slots > MAX_SLOTS:
+        shards = 1 if chunks < MIN_PACKETS_PER_SHARD * len(self.flows) else len(self.flows)
+        whole = sum(self.weights[:shards])
+        shares = zip(self.weights[:shards], self.flows, strict=False)
+        object.__setattr__(self, "slots", tuple(-(-chunks * weight // (whole * flows)) for weight, flows in shares))
+        if max(self.slots) > MAX_SLOTS:
             raise ConfigurationError(
-                f"{self.elements} gradient elements need {self.slots} slots per flow, and a job has at most "
+                f"{self.elements} gradient elements need {max(self.slots)} slots per flow, and a job has at most "
                 f"{MAX_SLOTS}: set FANIN_WORDS_PER_PACKET higher, or give the switch more flows"
             )
 
@@ -71,9 +79,14 @@ class Layout:
             )
 
     @property
+    def spread(self) -> Spread:
+        """How a round is dealt: to each shard all that its slots hold."""
+        return Spread(tuple(slots * flows for slots, flows in zip(self.slots, self.flows, strict=False)), 1)
+
+    @property
     def chunks(self) -> int:
         """Chunks of a round, over all flows."""
-        return self.slots * self.flows
+        return sum(self.spread.weights)
 
     @property
     def padded(self) -> int:

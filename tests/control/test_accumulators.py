@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 import pytest
 
@@ -94,7 +95,7 @@ def test_widths_that_no_switch_has_are_refused_with_those_that_there_are(lanes: 
 
 @pytest.mark.parametrize(("lanes", "staleness"), [("4/4", 0), ("8/8", 16)])
 def test_a_stale_job_whose_tally_narrowing_would_lose_is_refused(lanes: str, staleness: int) -> None:
-    shape = {"elements": 1000, "words_per_packet": 64, "flows": 1, "workers": 4}
+    layout = partial(Layout, elements=1000, words_per_packet=64, flows=(1,), workers=4)
     with pytest.raises(ConfigurationError, match=f"lanes = {lanes} in a stale job of {4 * (staleness + 1)} contrib"):
-        Layout(**shape, lanes=lanes_number(lanes), staleness=staleness)
-    assert Layout(**shape, lanes=lanes_number("4/8"), staleness=15).chunk_elements == 256
+        layout(lanes=lanes_number(lanes), staleness=staleness)
+    assert layout(lanes=lanes_number("4/8"), staleness=15).chunk_elements == 256

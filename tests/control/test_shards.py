@@ -35,7 +35,7 @@ from tests.support.sharded import join_all, tensors, together
 
 OPTIONS = Options(words_per_packet=64, slots=8, connect_timeout_s=DEADLINE_S, join_timeout_s=DEADLINE_S)
 Result = TypeVar("Result")
-BASE, RESIDUALS = 1 << 20, 1 << 40
+BASE, RESIDUALS, COUNTS = 1 << 20, 1 << 40, 1 << 50
 
 
 @given(count=st.integers(1, 5_000), shards=st.integers(1, 9), turn=st.integers(1, 50), data=st.data())
@@ -81,6 +81,7 @@ def test_the_parts_are_the_whole_at_packet_boundaries(
         keep_first=first,
         keep_count=kept,
         tag=9,
+        counts=COUNTS,
     )
     spread = Spread(tuple(weights))
     parts = list(deal(whole, packet, spread, turn))
@@ -95,6 +96,7 @@ def test_the_parts_are_the_whole_at_packet_boundaries(
     at, written = 0, []
     for _, part in parts:
         assert (part.source - BASE, part.residual - RESIDUALS, part.tag) == (at * element.bytes, at * 4, 9)
+        assert part.counts - COUNTS == at // packet * 4, "contributors by packet"
         assert at % packet == 0, "packets hold the elements that they hold at a single switch"
         begin = (part.destination - 2 * BASE) // element.bytes if part.kept else 0
         written += [(begin + i, at + part.keep_first + i) for i in range(part.kept)]

@@ -121,11 +121,11 @@ def members(
     """Runners of one job; packets of 64 words, so that a gradient is several."""
     shape = make_spec(WORKERS, quorum=quorum, staleness=STALENESS)
     layout = Layout(
-        elements=ELEMENTS, words_per_packet=shape.words_per_packet, flows=FLOWS, workers=WORKERS,
+        elements=ELEMENTS, words_per_packet=shape.words_per_packet, flows=(FLOWS,), workers=WORKERS,
         staleness=STALENESS, lanes=lanes,
     )  # fmt: skip
     spec = make_spec(
-        WORKERS, quorum=quorum, staleness=STALENESS, slots=layout.slots, survives_loss=survives_loss,
+        WORKERS, quorum=quorum, staleness=STALENESS, slots=layout.slots[0], survives_loss=survives_loss,
         accumulators=lanes in WIDE_SUMS,
     )  # fmt: skip
     with ExitStack() as opened, cluster(scheme, spec, native=native, flows=FLOWS) as running:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanin.errors import ConfigurationError
+from fanin.host.session.shards import deal
 from fanin.host.stale.layout import Layout
 from fanin.host.stale.scale import (
     MAX_POWER,
@@ -22,7 +23,8 @@ from fanin.host.stale.scale import (
     write_tally,
 )
 from fanin.numerics.fixed_point import Codec
-from fanin.numerics.reduction import Element
+from fanin.numerics.reduction import Element, Reduction
+from fanin.protocol.spread import MIN_PACKETS_PER_SHARD
 
 
 @given(st.floats(2.0**MIN_POWER, 2.0**MAX_POWER, allow_nan=False))
@@ -104,14 +106,38 @@ def test_an_epoch_shorter_than_its_drain_is_refused() -> None:
 
 @given(st.integers(1, 10_000), st.sampled_from([8, 64, 352]), st.integers(1, 5), st.sampled_from([32, 16, 8]))
 def test_every_round_has_as_many_chunks_in_every_flow(elements: int, words: int, flows: int, lanes: int) -> None:
-    layout = Layout(elements=elements, words_per_packet=words, flows=flows, lanes=lanes, workers=2, staleness=1)
-    assert layout.padded == layout.slots * flows * layout.chunk_elements
+    layout = Layout(elements=elements, words_per_packet=words, flows=(flows,), lanes=lanes, workers=2, staleness=1)
+    assert layout.padded == layout.slots[0] * flows * layout.chunk_elements
     assert TALLY_BINS + elements <= layout.padded < TALLY_BINS + elements + flows * layout.chunk_elements
+
+
+@given(
+    elements=st.integers(1, 100_000),
+    shards=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 9)), min_size=1, max_size=8),
+    lanes=st.sampled_from([32, 8]),
+)
+def test_every_round_gives_each_shard_whole_flows_of_slots(
+    elements: int, shards: list[tuple[int, int]], lanes: int
+) -> None:
+    flows, weights = (tuple(each) for each in zip(*shards, strict=True))
+    layout = Layout(
+        elements=elements, words_per_packet=64, flows=flows, weights=weights, lanes=lanes, workers=2, staleness=1
+    )
+    packets = -(-(TALLY_BINS + elements) // layout.chunk_elements)
+    assert len(layout.slots) == (len(shards) if packets >= MIN_PACKETS_PER_SHARD * len(shards) else 1)
+    everything = Reduction(source=0, destination=0, count=layout.padded, element=Element.FLOAT32, lanes=lanes)
+    for turn in (1, 2):
+        parts = dict(deal(everything, layout.chunk_elements, layout.spread, turn))
+        chunks = [parts[shard].count // layout.chunk_elements for shard in range(len(parts))]
+        assert chunks == [slots * flow for slots, flow in zip(layout.slots, flows, strict=False)]
+    if len(layout.slots) > 1:
+        for (_, weight), flow, slots in zip(shards, flows, layout.slots, strict=True):
+            assert slots - 1 < packets * weight / sum(weights) / flow <= slots
 
 
 def test_a_model_with_too_many_chunks_is_refused_with_the_remedy() -> None:
     with pytest.raises(ConfigurationError, match="FANIN_WORDS_PER_PACKET"):
-        Layout(elements=10_000_000, words_per_packet=8, flows=1)
+        Layout(elements=10_000_000, words_per_packet=8, flows=(1,))
 
 
 def test_a_base_of_the_epoch_before_keeps_its_scale() -> None:

@@ -1,4 +1,4 @@
-"""Stale training on four ranks, in one launch."""
+"""Stale training on four ranks: at one switch, and with a shard on the host of each."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 CHECKS = "tests.stale.training_checks"
 
 
-@pytest.fixture(scope="module")
-def outcomes() -> Outcomes:
+SHARDS = {"FANIN_HOST": "host-%r", "FANIN_WORDS_PER_PACKET": "64", "EXPECTED_SHARDS": "4"}
+"""Packets so short that the model is worth four shards."""
+
+
+@pytest.fixture(scope="module", params=[None, SHARDS], ids=["one switch", "shards"])
+def outcomes(request: pytest.FixtureRequest) -> Outcomes:
     """One launch for all checks."""
-    return run_checks(CHECKS, 4)
+    return run_checks(CHECKS, 4, request.param)
 
 
 @pytest.mark.parametrize("check", checks_of(CHECKS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -49,6 +50,12 @@ def expect_identical(model: nn.Module, size: int) -> None:
     assert all(torch.equal(bits, other) for other in everyones), "replicas differ"
 
 
+def expect_shards(description: str) -> None:
+    shards = os.environ.get("EXPECTED_SHARDS")
+    assert (f"one of {shards} shards" if shards else "slots") in description
+    assert shards or "shards" not in description, description
+
+
 def train_with_hook(rank: int, steps: int, options: StaleOptions) -> tuple[nn.Module, StaleSynchronousState]:
     model = DistributedDataParallel(make_model())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
@@ -61,6 +68,7 @@ def train_with_hook(rank: int, steps: int, options: StaleOptions) -> tuple[nn.Mo
         if rank == step % 3:  # unlike paces, so that there is something late
             compute(2)
         optimizer.step()
+    expect_shards(state.description)
     accounts = state.flush(optimizer)
     assert [account.contributed for account in accounts] == [steps - 2] * len(accounts), "every gradient lands"
     return model, state
@@ -109,6 +117,7 @@ def train_asynchronously(
         compute(slow if rank == size - 1 else 1)
         optimizer.step(loss)
         step += 1
+    expect_shards(optimizer.description)
     accounts = optimizer.flush()
     expect_identical(model, size)
     assert sum(account.contributions for account in accounts) > 0

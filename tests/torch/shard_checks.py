@@ -124,24 +124,26 @@ def check_ddp_replicas_stay_identical(rank: int, size: int) -> None:
         assert all(torch.equal(each, parameter) for each in everybody)
 
 
-def check_stale_training_is_at_the_first_shard_and_not_at_its_leaves(rank: int, size: int) -> None:
-    """Leaves are synchronous."""
-    torch.manual_seed(3)
-    model = nn.Linear(64, 10)
-    optimizer = AsynchronousOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.01), model, rounds=6, options=StaleOptions(staleness=1, bound=2)
-    )
-    step = 0
-    while not optimizer.finished:
-        optimizer.zero_grad()
-        model(
-            torch.randn(8, 64, generator=torch.Generator().manual_seed(step * size + rank))
-        ).square().mean().backward()
-        optimizer.step()
-        step += 1
-    accounts = optimizer.flush()
-    assert [each.rank for each in accounts] == list(range(size))
-    flat = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
-    everybody = [torch.empty_like(flat) for _ in range(size)]
-    dist.all_gather(everybody, flat)
-    assert all(torch.equal(each, flat) for each in everybody)
+def check_stale_training_is_at_the_shards_and_not_at_their_leaves(rank: int, size: int) -> None:
+    """Leaves are synchronous. A model of few packets is at the first shard alone."""
+    for outputs, shards in ((3, ""), (2_000, "one of 2 shards")):
+        torch.manual_seed(3)
+        model = nn.Linear(64, outputs)
+        optimizer = AsynchronousOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.01), model, rounds=6, options=StaleOptions(staleness=1, bound=2)
+        )
+        step = 0
+        while not optimizer.finished:
+            optimizer.zero_grad()
+            dice = torch.Generator().manual_seed(step * size + rank)
+            model(torch.randn(8, 64, generator=dice)).square().mean().backward()
+            optimizer.step()
+            step += 1
+        assert shards in optimizer.description
+        assert shards or "shards" not in optimizer.description
+        accounts = optimizer.flush()
+        assert [each.rank for each in accounts] == list(range(size))
+        flat = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+        everybody = [torch.empty_like(flat) for _ in range(size)]
+        dist.all_gather(everybody, flat)
+        assert all(torch.equal(each, flat) for each in everybody)

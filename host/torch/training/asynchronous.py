@@ -122,6 +122,11 @@ class AsynchronousOptimizer:
         return self._job.account if self._job is not None else None
 
     @property
+    def description(self) -> str:
+        """The stale job in words: at which switches, which engine, packets and slots. Empty before the first step."""
+        return self._job.session.description if self._job is not None else ""
+
+    @property
     def choices(self) -> list[int]:
         """Values that `tune` has set so far, at rank 0."""
         return self._job.choices if self._job is not None else []

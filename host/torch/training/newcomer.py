@@ -119,7 +119,7 @@ def come_in(
     compare(group, name, training.facts())
     session = _take_place(group, policy, options, name)
     try:
-        layout = layout_for(group, options, elements, session.spec.words_per_packet, session.flows)
+        layout = layout_for(group, options, elements, session.spec.words_per_packet, (session.flows,))
         check_shape(session, layout)
         if session.first_base > end + options.largest_staleness:
             raise _over(group, name)

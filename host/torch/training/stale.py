@@ -1,6 +1,6 @@
 """The common part of stale training over torch: its options, and how a group opens a second, stale job.
 
-The group's own job stays synchronous. The stale job is another one at the same switch, with the same ranks, in which
+The group's own job stays synchronous. The stale job is another one at the same switches, with the same ranks, in which
 each chunk of the model owns a slot (docs/staleness.md).
 """
 
@@ -17,7 +17,9 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import ConfigurationError, UnsupportedError
+from fanin.host.session.joining_shards import join_shards
 from fanin.host.session.session import Session
+from fanin.host.session.shards import ShardedSession
 from fanin.host.stale.account import Account, check_balance
 from fanin.host.stale.bound import DynamicBound
 from fanin.host.stale.layout import Layout
@@ -30,6 +32,9 @@ from fanin.host.torch.training.accounts import gather_accounts
 from fanin.host.torch.training.pacing import Chooser, Pacing
 from fanin.numerics.reduction import WIDE_SUMS, lanes_number
 from fanin.options import Rounds
+
+StaleSession = Session | ShardedSession
+"""At one switch, or at several shards."""
 
 _JOBS: weakref.WeakKeyDictionary[FaninProcessGroup, Counter[str]] = weakref.WeakKeyDictionary()
 """Stale jobs that each group has opened, by its own job: every rank opens the same ones, so their numbers are names."""
@@ -119,21 +124,27 @@ def next_job_name(group: FaninProcessGroup) -> str:
 
 
 def layout_for(
-    group: FaninProcessGroup, options: StaleOptions, elements: int, words_per_packet: int, flows: int
+    group: FaninProcessGroup, options: StaleOptions, elements: int, words_per_packet: int, flows: tuple[int, ...]
 ) -> Layout:
-    """The shape of the rounds of a model with so many elements."""
+    """The shape of the rounds of a model with so many elements, over shards with so many flows each, or at one."""
     return Layout(
         elements=elements,
         words_per_packet=words_per_packet,
         flows=flows,
+        weights=group.meeting.spread.weights if len(flows) > 1 else (1,),
         lanes=group.options.lanes_number if options.lanes is None else lanes_number(options.lanes),
         workers=dist.get_world_size(group),
         staleness=options.largest_staleness,
     )
 
 
-def check_shape(session: Session, layout: Layout) -> None:
-    """ConfigurationError unless the job is of the model's shape."""
+def check_shape(session: StaleSession, layout: Layout) -> None:
+    """ConfigurationError unless the job is of the model's shape, at every shard."""
+    for each, slots, flows in zip(session.sessions, layout.slots, layout.flows, strict=False):
+        _check_shape_at(each, layout, slots, flows)
+
+
+def _check_shape_at(session: Session, layout: Layout, slots: int, flows: int) -> None:
     spec = session.spec
     if layout.lanes in WIDE_SUMS and not spec.accumulators:
         up, down = WIDE_SUMS[layout.lanes]
@@ -141,13 +152,39 @@ def check_shape(session: Session, layout: Layout) -> None:
             f"lanes = {up}/{down}: the switch gives this job no accumulators for lanes, for it adds whole words or has "
             "no more memory. Remedy: packed lanes (lanes = 32, 16, 8 or 4), or a software switch with more --memory"
         )
-    if (spec.slots, spec.words_per_packet, session.flows) == (layout.slots, layout.words_per_packet, layout.flows):
+    if (spec.slots, spec.words_per_packet, session.flows) == (slots, layout.words_per_packet, flows):
         return
     raise ConfigurationError(
-        f"the switch gives {spec.slots} slots of {spec.words_per_packet} words in {session.flows} flows; "
-        f"this model needs {layout.slots} of {layout.words_per_packet} in {layout.flows}. Remedy: set "
+        f"the switch at {session.address} gives {spec.slots} slots of {spec.words_per_packet} words in {session.flows} "
+        f"flows; this model needs {slots} of {layout.words_per_packet} in {flows}. Remedy: set "
         f"FANIN_WORDS_PER_PACKET={spec.words_per_packet}; in a running job, the same lanes as the other ranks"
     )
+
+
+def _join(
+    group: FaninProcessGroup, options: StaleOptions, layout: Layout, *, job_name: str, rank: int, rounds: Rounds
+) -> StaleSession:
+    """At every shard that has a part of the rounds; every rank comes itself, also where hosts have leaves."""
+    meeting, size = group.meeting, dist.get_world_size(group)
+    shaped = dataclasses.replace(
+        group.options,
+        words_per_packet=layout.words_per_packet,
+        lanes=group.options.lanes if options.lanes is None else options.lanes,
+        codec=None,
+    )
+    if len(layout.slots) == 1:
+        shared = group.switch_options.shared_memory
+        return Session.join(
+            options=dataclasses.replace(
+                shaped, slots=layout.slots[0], switch=str(group.switch), shared_memory=shared
+            ),
+            switch=group.switch, job_name=job_name, rank=rank, size=size, rounds=rounds, credentials=group.credentials,
+        )  # fmt: skip
+    return join_shards(
+        options=shaped, switches=meeting.shards, local=frozenset(filter(meeting.is_local, meeting.shards)),
+        job_name=job_name, rank=rank, size=size, rounds=rounds, credentials=group.credentials,
+        spread=layout.spread, slots=layout.slots,
+    )  # fmt: skip
 
 
 class StaleJob:
@@ -156,7 +193,7 @@ class StaleJob:
     def __init__(
         self,
         group: FaninProcessGroup,
-        session: Session,
+        session: StaleSession,
         layout: Layout,
         rounds: StaleRounds,
         options: StaleOptions,
@@ -199,26 +236,20 @@ class StaleJob:
         present = group.session
         assert present is not None
         size = dist.get_world_size(group)
-        # A stale job is at one switch, whatever the number of shards.
-        layout = layout_for(group, options, elements, present.spec.words_per_packet, present.sessions[0].flows)
+        # One that goes on without lost ranks takes newcomers in, whose first base is a switch's: it is at one.
+        offered = present.sessions[:1] if present.spec.survives_loss else present.sessions
+        flows = tuple(each.flows for each in offered)
+        layout = layout_for(group, options, elements, present.spec.words_per_packet, flows)
         agreed = torch.tensor(largest, dtype=torch.float32)
         dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=group)
         scale = ScaleEpochs(options.largest_staleness, options.epoch_rounds, power_of(agreed.item()) + HEADROOM)
-        session = Session.join(
-            options=dataclasses.replace(
-                group.switch_options,
-                slots=layout.slots,
-                words_per_packet=layout.words_per_packet,
-                switch=str(group.switch),
-                lanes=group.options.lanes if options.lanes is None else options.lanes,
-                codec=None,
-            ),
-            switch=group.switch,
+        session = _join(
+            group,
+            options,
+            layout,
             job_name=next_job_name(group),
             rank=present.rank,
-            size=size,
             rounds=dataclasses.replace(options.rounds, quorum=options.quorum_for(policy, size)),
-            credentials=group.credentials,
         )
         try:
             check_shape(session, layout)
