@@ -15,6 +15,8 @@ from fanin.benchmarks.processor import ProcessorMeter
 from fanin.benchmarks.rivals import Rival
 from fanin.host.codecs import make_weights
 from fanin.host.codecs.philox import Randomness
+from fanin.host.torch.training.pieced_gather import PiecedGather
+from fanin.host.torch.training.shard_groups import Segment
 
 ROOT = 0
 WARM_UP_CALLS = 2
@@ -50,9 +52,7 @@ class Trial:
         self.whole, self.kept = torch.empty_like(self.own), torch.empty_like(self.part)
         narrow = rival.backend == "fanin" and rival.lanes != 32
         self.weights = make_weights(WEIGHTS) if collective == "all_gather" and narrow else None
-        if self.weights is not None:
-            self.encoded = torch.empty(self.weights.encoded_bytes(len(self.part)), dtype=torch.uint8)
-            self.gathered = torch.empty(self.ranks * len(self.encoded), dtype=torch.uint8)
+        self.layout = [Segment(0, len(self.part), torch.float32, quantized=True)]
         self.call: Callable[[], object] = getattr(self, f"_{collective}")
         self.seconds: list[float] = []
         self.max_error = 0.0
@@ -69,10 +69,16 @@ class Trial:
         if self.weights is None:
             dist.all_gather_into_tensor(self.whole, self.part, group=self.group)
             return
-        self.weights.encode(self.part.numpy(), self.encoded.numpy(), Randomness(0, 0), 0, self.rank)
-        dist.all_gather_into_tensor(self.gathered, self.encoded, group=self.group)
-        for encoded, part in zip(self.gathered.chunk(self.ranks), self.whole.chunk(self.ranks), strict=True):
-            self.weights.decode(encoded.numpy(), part.numpy())
+        gather = PiecedGather(self.weights, self.layout)
+        gather.start(self.part, self.group, Randomness(0, 0), 0, self.rank)
+        gather.finish(self.whole)
+
+    @property
+    def moved_bytes(self) -> int:
+        """Of all weights as they travel, or of float32."""
+        if self.weights is None:
+            return self.whole.nbytes
+        return self.ranks * PiecedGather(self.weights, self.layout).payload_bytes
 
     def _reduce_scatter(self) -> None:
         dist.reduce_scatter_tensor(self.kept, self.own, group=self.group)
@@ -134,7 +140,7 @@ def trials(
             "rival": one.rival.label,
             "seconds": one.seconds,
             "max_error": one.max_error,
-            "moved_bytes": size if one.weights is None else len(one.gathered),
+            "moved_bytes": one.moved_bytes,
             "processor": one.processor.share,
         }
 

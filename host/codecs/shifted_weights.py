@@ -58,10 +58,15 @@ class ShiftedWeights(WeightCodec):
     def encoded_bytes(self, count: int) -> int:
         return _HEADER_BYTES * self._buckets(count) + self._code_bytes(count)
 
-    def encode(self, x: Floats, into: Bytes, random: Randomness, step: int, rank: int) -> Loss:
+    @property
+    def block(self) -> int:
+        return self.bucket
+
+    def encode(self, x: Floats, into: Bytes, random: Randomness, step: int, rank: int, *, first: int = 0) -> Loss:
         if not len(x):
             return Loss()
-        shifts = random.uniform(Purpose.SHIFTS, self._buckets(len(x)), step, rank) - _HALF
+        drawn = random.uniform(Purpose.SHIFTS, self._buckets(first + len(x)), step, rank)
+        shifts = drawn[first // self.bucket :] - _HALF
         if _NATIVE is None:
             return self.encode_oracle(x, shifts, into)
         return _finite(*_NATIVE.shifted_encode_into(x, self.bucket, self.bits, shifts, into))

@@ -62,11 +62,18 @@ class WeightCodec(ABC):
     def encoded_bytes(self, count: int) -> int:
         """Bytes of `count` encoded elements."""
 
+    @property
     @abstractmethod
-    def encode(self, x: Floats, into: Bytes, random: Randomness, step: int, rank: int) -> Loss:
+    def block(self) -> int:
+        """A shard may be encoded in parts, each by itself, that begin at multiples of so many elements."""
+
+    @abstractmethod
+    def encode(self, x: Floats, into: Bytes, random: Randomness, step: int, rank: int, *, first: int = 0) -> Loss:
         """Write x, shape (n,), into `into`, shape (encoded_bytes(n),).
 
-        `rank` is the owner's among those who share the weights; replicas of a shard give the same one.
+        `rank` is the owner's among those who share the weights; replicas of a shard give the same one. x are the
+        shard's elements from `first` on, a multiple of `block`: they are decoded to the bits that they have when the
+        shard is encoded as a whole.
         """
 
     @abstractmethod

@@ -77,6 +77,23 @@ def test_any_part_can_be_decoded_alone(name: str, bits: int) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("bits", [8, 6, 4])
+def test_a_shard_that_is_encoded_in_parts_has_the_bits_of_the_whole(name: str, bits: int) -> None:
+    codec = make_weights(f"{name}:{bits}")
+    x = normal(2 * codec.block + 452)
+    (whole,), (loss,) = gathered(codec, [x], step=3)
+    for blocks in (1, 2):
+        parts, lost = np.full(len(x), np.float32(7)), Loss()
+        for first in range(0, len(x), blocks * codec.block):
+            part = x[first : first + blocks * codec.block]
+            encoded = np.full(codec.encoded_bytes(len(part)), JUNK, np.uint8)
+            lost.add(codec.encode(part, encoded, Randomness(codec.seed, 2), 3, 0, first=first))
+            codec.decode(encoded, parts[first : first + len(part)])
+        assert parts.tobytes() == whole.tobytes()
+        assert lost.nmse == pytest.approx(loss.nmse)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_codecs_text_makes_it_again(name: str) -> None:
     codec = make_weights(f"{name}:seed=5")
     assert codec.seed == 5

@@ -12,7 +12,8 @@ Rules
   place of a second gather. The weights are those that forward computed with. Only a gather of forward is kept, and
   only one of backward is answered from it: whoever changes weights in between and runs forward again gathers them anew.
 * A gather is under way when the call returns, whatever `async_op` says, and FSDP2 waits for it when it needs the
-  weights: so its prefetching overlaps on the CPU, too. Decoding is done by the thread that waits.
+  weights: so its prefetching overlaps on the CPU, too. The thread that trains encodes and decodes, piece by piece
+  beside the move (pieced_gather.py).
 """
 
 from __future__ import annotations
@@ -27,40 +28,34 @@ import torch.distributed as dist
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather
 
 from fanin.host.codecs.philox import Randomness
-from fanin.host.codecs.weight_codec import Bytes, Loss, WeightCodec
+from fanin.host.codecs.weight_codec import Loss, WeightCodec
 from fanin.host.torch.collectives.work import NO_TIMEOUT
-from fanin.host.torch.training.shard_groups import Segment, ShardGroup
+from fanin.host.torch.training.pieced_gather import PiecedGather, all_gather, wait
+from fanin.host.torch.training.shard_groups import ShardGroup
 
-_ALIGNMENT = 8
-"""Of the codes behind the exact bytes."""
 _Work: Any = dist.Work
-_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-"""torch 2.13's name, or the one before."""
 
 
 class Gathering(_Work):  # type: ignore[misc]
     """A gather that is under way; `wait` returns when the output holds the weights."""
 
-    def __init__(self, work: Any, finish: Callable[[float], None]) -> None:
-        """`finish` gets the seconds that were waited. `work` None: the bytes are there."""
+    def __init__(self, arrived: Callable[[], bool], finish: Callable[[timedelta], None]) -> None:
+        """`arrived`: whether the bytes are there. `finish` waits for them, and brings them to the output."""
         super().__init__()
-        self._work = work
-        self._finish: Callable[[float], None] | None = finish
+        self._arrived = arrived
+        self._finish: Callable[[timedelta], None] | None = finish
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """True, or raises what the collective raises."""
-        started = time.perf_counter()
-        if self._work is not None:
-            self._work.wait() if timeout <= NO_TIMEOUT else self._work.wait(timeout)
         if self._finish is not None:
-            finish, self._finish = self._finish, None
             with torch.no_grad():
-                finish(time.perf_counter() - started)
+                self._finish(timeout)
+            self._finish = None  # and with it the bytes
         return True
 
     def is_completed(self) -> bool:
         """Whether the bytes are there."""
-        return self._work is None or bool(self._work.is_completed())
+        return self._finish is None or self._arrived()
 
 
 class ShardGather(AllGather):
@@ -70,7 +65,7 @@ class ShardGather(AllGather):
         self._group = group
         self._codec = codec
         self._keep_codes = keep_codes
-        self._kept: torch.Tensor | None = None
+        self._kept: PiecedGather | None = None
         """The codes of all ranks, from a gather of forward until the reduction."""
         self._random = None if codec is None else Randomness(codec.seed, group.number)
         self.step = 0
@@ -84,7 +79,7 @@ class ShardGather(AllGather):
         self.loss = Loss()
         """Of the last quantized gather."""
         self.encode_s = self.decode_s = self.waited_s = 0.0
-        """In the last step."""
+        """In the last step. Encoding includes the calls that send each piece."""
 
     def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Fresh memory, as torch's own."""
@@ -97,28 +92,30 @@ class ShardGather(AllGather):
         self._count(input_tensor.nbytes)
         if self._codec is None or self._group.is_secondary(group):
             self.payload_bytes += input_tensor.nbytes
-            work = _all_gather(output_tensor, input_tensor, group=group, async_op=True)
-            return Gathering(work, self._waited)
-        started = time.perf_counter()
-        layout = self._group.layout(input_tensor.numel(), input_tensor.dtype)
-        codec, work = self._codec, None
+            work = all_gather(output_tensor, input_tensor, group=group, async_op=True)
+            return Gathering(work.is_completed, lambda timeout: self._waited(wait(work, timeout)))
         if self._kept is not None and self._group.in_backward:
-            gathered = self._kept
+            gather = self._kept
         else:
-            encoded = self._encode(codec, input_tensor, layout)
-            gathered = torch.empty(group.size() * len(encoded), dtype=torch.uint8)
-            self.payload_bytes += len(encoded)
-            self.encode_s += time.perf_counter() - started
-            work = _all_gather(gathered, encoded, group=group, async_op=True)
-            self._kept = gathered if self._keep_codes and self._group.gathers_again else None
+            gather = self._start(self._codec, input_tensor, group)
+            self._kept = gather if self._keep_codes and self._group.gathers_again else None
 
-        def finish(waited_s: float) -> None:
-            self._waited(waited_s)
+        def finish(timeout: timedelta) -> None:
             started = time.perf_counter()
-            self._decode(codec, gathered.view(group.size(), -1), output_tensor, layout)
-            self.decode_s += time.perf_counter() - started
+            waited_s = gather.finish(output_tensor, timeout)
+            self._waited(waited_s)
+            self.decode_s += time.perf_counter() - started - waited_s
 
-        return Gathering(work, finish)
+        return Gathering(gather.is_completed, finish)
+
+    def _start(self, codec: WeightCodec, tensor: torch.Tensor, group: Any) -> PiecedGather:
+        started = time.perf_counter()
+        gather = PiecedGather(codec, self._group.layout(tensor.numel(), tensor.dtype))
+        assert self._random is not None
+        self.loss = gather.start(tensor, group, self._random, self.step, self._group.shards.rank())
+        self.payload_bytes += gather.payload_bytes
+        self.encode_s += time.perf_counter() - started
+        return gather
 
     def reduced(self) -> None:
         """The group's reduction begins: its weights are about to change."""
@@ -135,63 +132,3 @@ class ShardGather(AllGather):
             self.encode_s = self.decode_s = self.waited_s = 0.0
         self.plain_bytes += plain_bytes
         self.gathers += 1
-
-    def _encode(self, codec: WeightCodec, tensor: torch.Tensor, layout: list[Segment]) -> torch.Tensor:
-        """Exact segments, then the codes of all others."""
-        exact, codes_at, count = _sizes(layout)
-        host = tensor.detach().cpu()
-        raw = host.view(torch.uint8)
-        encoded = torch.empty(codes_at + codec.encoded_bytes(count), dtype=torch.uint8)
-        encoded[exact:codes_at] = 0
-        x = host if _is_plain(layout) else torch.empty(count, dtype=torch.float32)
-        exact_at = at = 0
-        for each in layout:
-            if not each.quantized:
-                part = raw[each.bytes]
-                encoded[exact_at : exact_at + len(part)] = part
-                exact_at += len(part)
-            elif x is not host:
-                x[at : at + each.count] = _typed(raw[each.bytes], each.dtype)
-                at += each.count
-        assert self._random is not None
-        rank = self._group.shards.rank()
-        self.loss = codec.encode(x.numpy(), encoded[codes_at:].numpy(), self._random, self.step, rank)
-        return encoded
-
-    def _decode(self, codec: WeightCodec, gathered: torch.Tensor, output: torch.Tensor, layout: list[Segment]) -> None:
-        _, codes_at, count = _sizes(layout)
-        host = output.detach() if output.device.type == "cpu" else torch.empty_like(output, device="cpu")
-        of_ranks = host.view(torch.uint8).view(len(gathered), -1)
-        for own, raw in zip(gathered, of_ranks, strict=True):
-            codes: Bytes = own[codes_at:].numpy()
-            exact_at = at = 0
-            for each in layout:
-                into = raw[each.bytes]
-                if not each.quantized:
-                    into.copy_(own[exact_at : exact_at + len(into)])
-                    exact_at += len(into)
-                    continue
-                whole = each.dtype == torch.float32 and into.storage_offset() % each.dtype.itemsize == 0
-                values = into.view(torch.float32) if whole else torch.empty(each.count, dtype=torch.float32)
-                codec.decode(codes, values.numpy(), first=at, count=count)
-                if not whole:
-                    into.copy_(values.to(each.dtype).view(torch.uint8))
-                at += each.count
-        if host.device != output.device:
-            output.copy_(host)
-
-
-def _sizes(layout: list[Segment]) -> tuple[int, int, int]:
-    """Bytes of exact segments, where the codes begin, and elements that are quantized."""
-    exact = sum(each.count * each.dtype.itemsize for each in layout if not each.quantized)
-    return exact, -(-exact // _ALIGNMENT) * _ALIGNMENT, sum(each.count for each in layout if each.quantized)
-
-
-def _is_plain(layout: list[Segment]) -> bool:
-    """Whether everything is float32 to be quantized, so that nothing need be copied."""
-    return all(each.quantized and each.dtype == torch.float32 for each in layout)
-
-
-def _typed(raw: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Bytes as elements; a copy, since behind elements of another size they need not be aligned."""
-    return raw.clone().view(dtype)

@@ -1,0 +1,162 @@
+"""One gather of quantized weights, in pieces: one is encoded, and another decoded, while a third travels.
+
+Rules
+-----
+* A rank's part is cut into at most MAX_PIECES pieces of MIN_PIECE_ELEMENTS and more, at the same elements on every rank.
+  Each is a collective of its own: what travels exactly, in the first one, then the codes.
+* All are under way when `start` returns; `finish` decodes them as they arrive, which is in their order.
+* A piece is encoded as the same elements of the whole are, so the weights do not depend on where they are cut.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from fanin.host.codecs.philox import Randomness
+from fanin.host.codecs.weight_codec import Bytes, Loss, WeightCodec
+from fanin.host.torch.collectives.work import NO_TIMEOUT
+from fanin.host.torch.training.shard_groups import Segment
+
+MAX_PIECES = 8
+"""What cannot overlap is the first one's encoding and the last one's decoding: an eighth of either."""
+MIN_PIECE_ELEMENTS = 64 << 10
+"""Encoding fewer takes less than a collective of their own does."""
+_ALIGNMENT = 8
+"""Of the codes behind the exact bytes."""
+all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+"""torch 2.13's name, or the one before."""
+
+
+@dataclass(slots=True)
+class _Piece:
+    """Quantized elements [first, first + count) of every rank, behind `codes_at` bytes of other things."""
+
+    first: int
+    count: int
+    codes_at: int
+    work: Any = None
+    gathered: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
+    """A row for each rank."""
+
+
+class PiecedGather:
+    """One gather of parts that are laid out alike on every rank."""
+
+    def __init__(self, codec: WeightCodec, layout: list[Segment]) -> None:
+        """`layout`: of a rank's part."""
+        self._codec = codec
+        self._layout = layout
+        self._exact_bytes = sum(each.count * each.dtype.itemsize for each in layout if not each.quantized)
+        count = sum(each.count for each in layout if each.quantized)
+        self._pieces = [_Piece(first, stop - first, 0) for first, stop in _cuts(count, codec.block)]
+        self._pieces[0].codes_at = -(-self._exact_bytes // _ALIGNMENT) * _ALIGNMENT
+        self.payload_bytes = sum(self._bytes(each) for each in self._pieces)
+        """That each rank contributes."""
+
+    def start(self, part: torch.Tensor, group: Any, random: Randomness, step: int, rank: int) -> Loss:
+        """Encode this rank's part, and send it piece by piece. `rank`: the owner's, as in `WeightCodec.encode`."""
+        host = part.detach().cpu().view(torch.uint8)
+        plain = all(each.quantized and each.dtype == torch.float32 for each in self._layout)
+        loss = Loss()
+        for piece in self._pieces:
+            encoded = torch.empty(self._bytes(piece), dtype=torch.uint8)
+            if piece.codes_at:
+                self._put_exact(host, encoded[: piece.codes_at])
+            x = host.view(torch.float32)[piece.first :][: piece.count] if plain else self._floats(host, piece)
+            into = encoded[piece.codes_at :].numpy()
+            loss.add(self._codec.encode(x.numpy(), into, random, step, rank, first=piece.first))
+            piece.gathered = torch.empty(group.size(), len(encoded), dtype=torch.uint8)
+            piece.work = all_gather(piece.gathered.view(-1), encoded, group=group, async_op=True)
+        return loss
+
+    def is_completed(self) -> bool:
+        """Whether all bytes are there."""
+        return all(each.work.is_completed() for each in self._pieces)
+
+    def finish(self, output: torch.Tensor, timeout: timedelta = NO_TIMEOUT) -> float:
+        """Write every rank's part to `output`, one after the other; the seconds that were waited. It can be repeated.
+
+        Raises what the collectives raise; `timeout` is for each of them.
+        """
+        host = output.detach() if output.device.type == "cpu" else torch.empty_like(output, device="cpu")
+        waited_s = 0.0
+        for piece in self._pieces:
+            waited_s += wait(piece.work, timeout)
+            parts = host.view(torch.uint8).view(len(piece.gathered), -1)
+            for own, raw in zip(piece.gathered, parts, strict=True):
+                if piece.codes_at:
+                    self._take_exact(own, raw)
+                self._decode(piece, own[piece.codes_at :].numpy(), raw)
+        if host.device != output.device:
+            output.copy_(host)
+        return waited_s
+
+    def _bytes(self, piece: _Piece) -> int:
+        return piece.codes_at + self._codec.encoded_bytes(piece.count)
+
+    def _exact(self) -> Iterator[tuple[slice, slice]]:
+        """(where it lies in a part, where among the exact bytes) of each segment that travels exactly."""
+        at = 0
+        for each in self._layout:
+            if not each.quantized:
+                size = each.count * each.dtype.itemsize
+                yield each.bytes, slice(at, at + size)
+                at += size
+
+    def _put_exact(self, raw: torch.Tensor, into: torch.Tensor) -> None:
+        into[self._exact_bytes :] = 0
+        for in_part, in_exact in self._exact():
+            into[in_exact] = raw[in_part]
+
+    def _take_exact(self, own: torch.Tensor, raw: torch.Tensor) -> None:
+        for in_part, in_exact in self._exact():
+            raw[in_part] = own[in_exact]
+
+    def _segments(self, piece: _Piece) -> Iterator[tuple[Segment, int]]:
+        """What a piece has of the quantized segments, and at which of its elements."""
+        at = -piece.first
+        for each in self._layout:
+            if not each.quantized:
+                continue
+            first, stop = max(at, 0), min(at + each.count, piece.count)
+            if first < stop:
+                skipped = (first - at) * each.dtype.itemsize
+                yield Segment(each.start_byte + skipped, stop - first, each.dtype, quantized=True), first
+            at += each.count
+
+    def _floats(self, raw: torch.Tensor, piece: _Piece) -> torch.Tensor:
+        x = torch.empty(piece.count, dtype=torch.float32)
+        for each, at in self._segments(piece):
+            # A copy, since behind elements of another size they need not be aligned.
+            x[at : at + each.count] = raw[each.bytes].clone().view(each.dtype)
+        return x
+
+    def _decode(self, piece: _Piece, codes: Bytes, raw: torch.Tensor) -> None:
+        for each, at in self._segments(piece):
+            into = raw[each.bytes]
+            whole = each.dtype == torch.float32 and into.storage_offset() % each.dtype.itemsize == 0
+            values = into.view(torch.float32) if whole else torch.empty(each.count, dtype=torch.float32)
+            self._codec.decode(codes, values.numpy(), first=at, count=piece.count)
+            if not whole:
+                into.copy_(values.to(each.dtype).view(torch.uint8))
+
+
+def wait(work: Any, timeout: timedelta) -> float:
+    """Wait for a collective; the seconds that it took."""
+    started = time.perf_counter()
+    work.wait() if timeout <= NO_TIMEOUT else work.wait(timeout)
+    return time.perf_counter() - started
+
+
+def _cuts(count: int, block: int) -> list[tuple[int, int]]:
+    """(first, stop) of the pieces of so many elements, in whole blocks but for the last; one at least."""
+    elements = max(-(-count // MAX_PIECES), MIN_PIECE_ELEMENTS)
+    elements = -(-elements // block) * block
+    return [(first, min(first + elements, count)) for first in range(0, count, elements)] or [(0, 0)]
