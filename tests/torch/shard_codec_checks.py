@@ -20,8 +20,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 import fanin
 from fanin.errors import CollectiveMismatchError, ConfigurationError, UnsupportedError
+from fanin.host.codecs import make_weights
+from fanin.host.codecs.philox import Randomness
 from fanin.host.torch import ShardCodecs, shard_codecs
+from fanin.host.torch.training.pieced_gather import MIN_PIECE_ELEMENTS, PiecedGather
 from fanin.host.torch.training.shard_codecs import ShardRow
+from fanin.host.torch.training.shard_groups import Segment
 from tests.torch.training_checks import identical
 
 WIDTH, CLASSES = 64, 10
@@ -135,6 +139,50 @@ def reference_of(**given: Any) -> torch.Tensor:
     model = sharded(**given)
     train(model)
     return flat(model)
+
+
+def check_a_gather_in_pieces_has_the_bits_of_every_shard_as_a_whole(rank: int, size: int) -> None:
+    """Several pieces, whose borders lie within segments of several types, and exact bytes between these."""
+    layout, at = [], 0
+    counts = (
+        (100_000, torch.float32),
+        (13, torch.int8),
+        (120_001, torch.bfloat16),
+        (MIN_PIECE_ELEMENTS, torch.float32),
+    )
+    for count, dtype in counts:
+        layout.append(Segment(at, count, dtype, quantized=dtype != torch.int8))
+        at += count * dtype.itemsize
+    quantized = sum(each.count for each in layout if each.quantized)
+    codec, random = make_weights("4"), Randomness(0, 3)
+    parts, expected = [], []
+    for each in range(size):
+        generator = torch.Generator().manual_seed(each)
+        part = torch.empty(at, dtype=torch.uint8)
+        drawn = torch.randn(quantized, generator=generator)
+        values = iter(drawn.split([each.count for each in layout if each.quantized]))
+        for segment in layout:
+            own = next(values) if segment.quantized else torch.full((segment.count,), each)
+            part[segment.bytes] = own.to(segment.dtype).view(torch.uint8)
+        x = torch.cat([part[one.bytes].clone().view(one.dtype).float() for one in layout if one.quantized])
+        encoded = torch.empty(codec.encoded_bytes(quantized), dtype=torch.uint8)
+        codec.encode(x.numpy(), encoded.numpy(), random, 2, each)
+        codec.decode(encoded.numpy(), x.numpy())
+        values = iter(x.split([one.count for one in layout if one.quantized]))
+        decoded = part.clone()
+        for segment in layout:
+            if segment.quantized:
+                decoded[segment.bytes] = next(values).to(segment.dtype).view(torch.uint8)
+        parts.append(part)
+        expected.append(decoded)
+    gather, output = PiecedGather(codec, layout), torch.empty(size * at, dtype=torch.uint8)
+    gather.start(parts[rank], dist.group.WORLD, random, 2, rank)
+    for _ in range(2):  # as kept codes are decoded again
+        output.fill_(0xA5)
+        gather.finish(output)
+        assert torch.equal(output, torch.cat(expected))
+    assert gather.is_completed()
+    assert gather.payload_bytes > codec.encoded_bytes(quantized), "exact bytes are counted"
 
 
 def check_without_codecs_every_parameter_is_what_gloo_makes_of_it(rank: int, size: int) -> None:

@@ -2,7 +2,7 @@
 
 Rules
 -----
-* A rank's part is cut into at most MAX_PIECES pieces of MIN_PIECE_ELEMENTS and more, at the same elements on every rank.
+* A rank's part is cut into at most MAX_PIECES pieces of MIN_PIECE_ELEMENTS and more, at the same elements everywhere.
   Each is a collective of its own: what travels exactly, in the first one, then the codes.
 * All are under way when `start` returns; `finish` decodes them as they arrive, which is in their order.
 * A piece is encoded as the same elements of the whole are, so the weights do not depend on where they are cut.
