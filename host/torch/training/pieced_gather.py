@@ -26,8 +26,9 @@ from fanin.host.torch.training.shard_groups import Segment
 
 MAX_PIECES = 8
 """What cannot overlap is the first one's encoding and the last one's decoding: an eighth of either."""
-MIN_PIECE_ELEMENTS = 64 << 10
-"""Encoding fewer takes less than a collective of their own does."""
+MIN_PIECE_ELEMENTS = 128 << 10
+"""Encoding fewer takes less than a collective of their own does; and where ranks share memory, packets are so long that
+the ends of pieces would leave much of them empty."""
 _ALIGNMENT = 8
 """Of the codes behind the exact bytes."""
 all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
