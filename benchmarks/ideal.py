@@ -9,6 +9,7 @@ from fanin.emulation.network.topology import Link, Topology
 from fanin.numerics.fixed_point import Codec
 from fanin.numerics.lanes import WORD_BITS
 from fanin.numerics.reduction import Element
+from fanin.protocol.spread import link_streams
 from fanin.protocol.window import packet_shape
 from fanin.protocol.wire import HEADER_BYTES, WORD_BYTES, codes_bytes
 
@@ -83,8 +84,7 @@ def _of_host(topology: Topology, rival: Rival, host: int) -> Streams:
     if topology.rack_plan is not None:
         return Streams(*topology.rack_plan.link_streams(host, per_host))
     if topology.switch_at.on_hosts:  # ranks of one host meet there first
-        part = topology.parts[host]
-        return Streams(1 - part, (hosts - 1) * part)
+        return Streams(*link_streams(topology.parts, hosts)[host])
     if topology.switch_at.kind == "rank0" and host == 0:
         return Streams(results=topology.workers - per_host)
     return Streams(per_host)

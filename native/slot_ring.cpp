@@ -62,10 +62,7 @@ SlotRing::SlotRing(const JobSpec& spec, const std::optional<Uplink>& uplink)
   set_quorum(spec.quorum);
   images_.reset(static_cast<std::uint8_t*>(std::aligned_alloc(CACHE_LINE_BYTES, image_bytes(spec))), Free{});
   if (images_ == nullptr) throw std::bad_alloc();
-  if (sums_bytes_ != 0) {
-    sums_.reset(static_cast<std::uint8_t*>(std::aligned_alloc(CACHE_LINE_BYTES, (std::size_t{spec.slots} + 1) * sums_bytes_)));
-    if (sums_ == nullptr) throw std::bad_alloc();
-  }
+  if (sums_bytes_ != 0) sums_ = accumulators(spec.slots);
 }
 
 std::uint64_t SlotRing::pool_bytes(const JobSpec& spec) {
@@ -88,6 +85,13 @@ void SlotRing::use_images(std::shared_ptr<std::uint8_t> memory, std::span<const 
   images_ = std::move(memory);
   lasting_ = lasting;
   waiting_.assign(lasting.empty() ? 0 : slot_count_, {});
+  if (sums_bytes_ != 0 && !lasting.empty()) sums_at_once_ = accumulators(1);
+}
+
+SlotRing::Accumulators SlotRing::accumulators(std::size_t slots) const {
+  Accumulators memory(static_cast<std::uint8_t*>(std::aligned_alloc(CACHE_LINE_BYTES, slots * sums_bytes_)));
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
 }
 
 bool SlotRing::lasts(const Contribution& given) const {

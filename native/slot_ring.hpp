@@ -168,7 +168,7 @@ class SlotRing {
   // Contributions to a slot's open round whose words are still to be added.
   struct Waiting {
     bool begun = false;    // whether others of the round are in the sum already
-    bool at_once = false;  // all accumulators were made when it closed: they are those after the last slot's
+    bool at_once = false;  // all accumulators were made when it closed: they are sums_at_once_
     std::uint32_t count = 0;
     std::array<const std::uint8_t*, MAX_ADDED - 1> words;
 
@@ -178,6 +178,9 @@ class SlotRing {
   struct Free {
     void operator()(std::uint8_t* memory) const { std::free(memory); }
   };
+
+  using Accumulators = std::unique_ptr<std::uint8_t, Free>;
+  Accumulators accumulators(std::size_t slots) const;
 
   std::uint32_t place(std::uint32_t number) const { return history_ == 2 ? number & 1 : number % history_; }
   Slot& slot_at(std::uint32_t slot) { return *reinterpret_cast<Slot*>(slots_.data() + std::size_t{slot} * slot_words_); }
@@ -208,7 +211,7 @@ class SlotRing {
   void finish_sums(std::uint32_t slot, const Entry& entry);
   LaneSums sums_at(std::uint32_t slot) const {
     const bool at_once = !waiting_.empty() && waiting_[slot].at_once;
-    return {sums_.get() + (at_once ? slot_count_ : slot) * sums_bytes_, accumulator_bytes_};
+    return {at_once ? sums_at_once_.get() : sums_.get() + slot * sums_bytes_, accumulator_bytes_};
   }
 
   std::optional<Uplink> uplink_;
@@ -233,8 +236,9 @@ class SlotRing {
   std::vector<Waiting> waiting_;     // by slot; none without `lasting_`
   std::uint32_t waiting_slots_ = 0;  // that have something
   std::uint32_t accumulator_bytes_;
-  std::size_t sums_bytes_;                    // accumulators of one slot; 0: the job has none
-  std::unique_ptr<std::uint8_t, Free> sums_;  // of each slot; then those of rounds that are added up at once: in the cache
+  std::size_t sums_bytes_;     // accumulators of one slot; 0: the job has none
+  Accumulators sums_;          // of each slot
+  Accumulators sums_at_once_;  // of whichever round is added up at once: in the cache; none without `lasting_`
 };
 
 }  // namespace fanin

@@ -52,8 +52,16 @@ def _normalized(parts: Sequence[float]) -> tuple[float, ...]:
 
 def link_loads(parts: Sequence[float], hosts: int) -> tuple[float, ...]:
     """Tensors that each link carries each way, given the parts of the shards on `hosts` hosts and on spare ones."""
+    return tuple(map(sum, link_streams(parts, hosts)))
+
+
+def link_streams(parts: Sequence[float], hosts: int) -> tuple[tuple[float, float], ...]:
+    """Of that, on each link's way out: contributions of its host, and results for the others.
+
+    On the way in they change places.
+    """
     return tuple(
-        (1 - part) + (hosts - 1) * part if number < hosts else hosts * part for number, part in enumerate(parts)
+        (1 - part, (hosts - 1) * part) if number < hosts else (0.0, hosts * part) for number, part in enumerate(parts)
     )
 
 

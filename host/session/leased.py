@@ -43,7 +43,7 @@ from typing import Protocol
 from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
 from fanin.host.session.failures import Membership, used_in_child
 from fanin.host.session.session import WAIT_SLICE_S, MembershipChange, Session
-from fanin.host.session.shards import ShardedSession, added_up
+from fanin.host.session.shards import JoinedSession, added_up
 from fanin.numerics.reduction import Brief, Element, Reduction
 from fanin.options import SwitchAddress
 from fanin.protocol.job import JobSpec
@@ -96,7 +96,7 @@ class LeasedSession:
 
     def __init__(
         self,
-        join: Callable[[str, Callable[[], None]], tuple[Session | ShardedSession, int]],
+        join: Callable[[str, Callable[[], None]], tuple[JoinedSession, int]],
         who: Membership,
         *,
         ballot: Ballot | None = None,
@@ -125,7 +125,7 @@ class LeasedSession:
         """Guards what follows."""
         self._state = Life.ABSENT
         self._leases = 0
-        self._session: Session | ShardedSession | None = None
+        self._session: JoinedSession | None = None
         self._spec: JobSpec | None = None
         self._submitted = 0
         """Tickets that were given out."""
@@ -215,7 +215,7 @@ class LeasedSession:
             session, own = self._where(ticket)
         return own is not False if session is None or isinstance(own, Exception) else session.done(own)
 
-    def joined(self) -> Session | ShardedSession:
+    def joined(self) -> JoinedSession:
         """The membership of the present lease, joined if there is none. Waits for the other ranks to join, too."""
         self._refuse_children()
         with self._changed:
@@ -368,7 +368,7 @@ class LeasedSession:
         self._state = state
         self._worker = self._start(after_the_one_before, name)
 
-    def _where(self, ticket: int) -> tuple[Session | ShardedSession | None, int | Exception]:
+    def _where(self, ticket: int) -> tuple[JoinedSession | None, int | Exception]:
         """The session that has it, and its ticket there. Without a session: True if it is done, False if it waits for
         one, or how it was refused."""
         if not 1 <= ticket <= self._submitted:
@@ -479,7 +479,7 @@ class LeasedSession:
             if self._state is Life.ABSENT:  # else another thread of ours waits for this one
                 self._worker = None
 
-    def _forget_lease(self) -> Session | ShardedSession:
+    def _forget_lease(self) -> JoinedSession:
         """Called with the lock held, once all that was submitted to it is done. The caller closes what it returns."""
         session, self._session = self._session, None
         assert session is not None
@@ -533,7 +533,7 @@ class LeasedSession:
             self._changed.notify_all()
 
 
-def _join_no_more(_name: str, _interrupted: Callable[[], None]) -> tuple[Session | ShardedSession, int]:
+def _join_no_more(_name: str, _interrupted: Callable[[], None]) -> tuple[JoinedSession, int]:
     raise FaninError("the session is closed")
 
 
@@ -548,5 +548,5 @@ def _thread(work: Callable[[], None], name: str) -> threading.Thread:
     return thread
 
 
-AnySession = Session | ShardedSession | LeasedSession
+AnySession = JoinedSession | LeasedSession
 """A membership in a job: at one switch, at several, or while it is used."""

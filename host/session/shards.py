@@ -349,6 +349,10 @@ class ShardedSession:
             del self._parts[ticket]
 
 
+JoinedSession = Session | ShardedSession
+"""At one switch, or at several shards."""
+
+
 def in_words(address: SwitchAddress, number: int, spread: Spread) -> str:
     """A shard, with its part of large sums where that is not everybody's."""
     return f"{address} ({spread.part(number):.1%})" if len(set(spread.weights)) > 1 else str(address)

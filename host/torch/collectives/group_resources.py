@@ -39,7 +39,7 @@ from fanin.host.session.failures import Membership
 from fanin.host.session.joining_shards import join_shards
 from fanin.host.session.leased import AnySession, LeasedSession
 from fanin.host.session.session import Session
-from fanin.host.session.shards import ShardedSession
+from fanin.host.session.shards import JoinedSession
 from fanin.host.session.surviving import SurvivingSession
 from fanin.host.torch.collectives.ballot import StoreBallot, apart, can_be_apart
 from fanin.host.torch.collectives.completion import Completion
@@ -202,7 +202,7 @@ class GroupResources:
         meeting = self._meet(store, group_name, timeout)
         gives_back = self.options.idle_return_s > 0 and can_be_apart(store)
 
-        def join(name: str, interrupted: Callable[[], None]) -> tuple[Session | ShardedSession, int]:
+        def join(name: str, interrupted: Callable[[], None]) -> tuple[JoinedSession, int]:
             # The program's thread may be waiting in the store meanwhile.
             own_store = apart(store) if can_be_apart(store) else store
             session = self._join_met(own_store, replace(meeting, job_name=name, holds_switch=False), interrupted)
@@ -234,12 +234,10 @@ class GroupResources:
         self._meetings.append(meeting)
         return meeting
 
-    def _join_switch(self, store: c10d.Store, group_name: str, timeout: timedelta) -> Session | ShardedSession:
+    def _join_switch(self, store: c10d.Store, group_name: str, timeout: timedelta) -> JoinedSession:
         return self._join_met(store, self._meet(store, group_name, timeout), lambda: None)
 
-    def _join_met(
-        self, store: c10d.Store, meeting: Meeting, interrupted: Callable[[], None]
-    ) -> Session | ShardedSession:
+    def _join_met(self, store: c10d.Store, meeting: Meeting, interrupted: Callable[[], None]) -> JoinedSession:
         def look() -> None:
             interrupted()
             raise_if_unreachable(store, meeting, self.rank)
@@ -255,7 +253,7 @@ class GroupResources:
         log.info("%s%s", session.description, meeting.in_words)
         return session
 
-    def _join_meeting(self, meeting: Meeting, interrupted: Callable[[], None]) -> Session | ShardedSession:
+    def _join_meeting(self, meeting: Meeting, interrupted: Callable[[], None]) -> JoinedSession:
         if len(meeting.switches) > 1:
             return join_shards(
                 options=self.options, switches=meeting.switches, local=meeting.local, job_name=meeting.job_name,
@@ -272,7 +270,7 @@ class GroupResources:
     def _join_or_fall_back(self, store: c10d.Store, group_name: str, timeout: timedelta) -> None:
         """Start on the switch if every rank can, else on gloo from the first reduction on."""
         reason = "another rank could not join it"
-        session: Session | ShardedSession | None = None
+        session: JoinedSession | None = None
         try:
             session = self._join_switch(store, group_name, timeout)
         except JoinTimeoutError:
@@ -302,7 +300,7 @@ class GroupResources:
         if self._is_world:
             self._timeline = timeline_for(session, self.options)
 
-    def _agree(self, session: Session | ShardedSession) -> int:
+    def _agree(self, session: JoinedSession) -> int:
         """Compare the options on which routes and sums depend; returns the last ticket."""
         ticket, options = 0, self.options
         if options.exact_elements is not None:
@@ -311,7 +309,7 @@ class GroupResources:
             ticket = self._agree_on(session, "codec", zlib.crc32(options.codec.encode()), options.codec)
         return ticket
 
-    def _agree_on(self, session: Session | ShardedSession, name: str, value: int, given: object) -> int:
+    def _agree_on(self, session: JoinedSession, name: str, value: int, given: object) -> int:
         """Have CollectiveMismatchError now where another rank was given another value of an option.
 
         With unlike exact_elements, maxima of a size in between would go through the switch on some ranks and over gloo

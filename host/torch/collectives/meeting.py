@@ -68,7 +68,12 @@ class Meeting:
             assert self.hosts is not None
             assert self.home is not None
             return frozenset(self.leaves[slice_] for slice_ in self.racks.leaves_on(self.home))
-        return frozenset(self.leaves or filter(self.is_local, self.shards))
+        return frozenset(self.leaves) or self.local_shards
+
+    @property
+    def local_shards(self) -> frozenset[SwitchAddress]:
+        """The same of the shards themselves, to which stale jobs go past the leaves."""
+        return frozenset(filter(self.is_local, self.shards))
 
     def is_local(self, shard: SwitchAddress) -> bool:
         """Whether a shard's shared memory may be used: it is on this host, or nobody has told hosts apart."""

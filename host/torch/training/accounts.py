@@ -19,8 +19,7 @@ import numpy.typing as npt
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import CollectiveTimeoutError, HandoverError
-from fanin.host.session.session import Session
-from fanin.host.session.shards import ShardedSession
+from fanin.host.session.shards import JoinedSession
 from fanin.host.stale.account import Account
 from fanin.protocol import strict
 from fanin.protocol.strict import MAX_TEXT_CHARACTERS
@@ -37,7 +36,7 @@ def count_newcomer(store: c10d.Store, job_name: str) -> None:
 
 
 def gather_accounts(
-    store: c10d.Store, session: Session | ShardedSession, account: Account, patience_s: float
+    store: c10d.Store, session: JoinedSession, account: Account, patience_s: float
 ) -> tuple[list[Account], int]:
     """The accounts of all ranks but lost ones, by rank, and how many newcomers there were in all.
 
@@ -171,7 +170,7 @@ def _newcomers(job_name: str) -> str:
     return f"fanin/newcomers/{job_name}"
 
 
-def _posted(store: c10d.Store, session: Session | ShardedSession, rank: int, key: str, patience_s: float) -> bool:
+def _posted(store: c10d.Store, session: JoinedSession, rank: int, key: str, patience_s: float) -> bool:
     """Wait for a rank's key in the store; False when the rank is lost and had not set it."""
     deadline = time.monotonic() + patience_s
     while not store.check([key]):

@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import FaninError
-from fanin.host.session.session import Session
-from fanin.host.session.shards import ShardedSession
+from fanin.host.session.shards import JoinedSession
 from fanin.host.stale.bound import DynamicBound, Pace
 from fanin.host.stale.drops import MOST, QuorumFloor
 from fanin.host.stale.quorum import AdaptiveQuorum, SemiAsynchronousQuorum
@@ -34,7 +33,7 @@ class Pacing:
     def __init__(
         self,
         store: c10d.Store,
-        session: Session | ShardedSession,
+        session: JoinedSession,
         chooser: Chooser,
         *,
         dropped_share: Callable[[], float] = lambda: 0.0,

@@ -19,7 +19,7 @@ from torch._C import _distributed_c10d as c10d
 from fanin.errors import ConfigurationError, UnsupportedError
 from fanin.host.session.joining_shards import join_shards
 from fanin.host.session.session import Session
-from fanin.host.session.shards import ShardedSession
+from fanin.host.session.shards import JoinedSession
 from fanin.host.stale.account import Account, check_balance
 from fanin.host.stale.bound import DynamicBound
 from fanin.host.stale.layout import Layout
@@ -32,9 +32,6 @@ from fanin.host.torch.training.accounts import gather_accounts
 from fanin.host.torch.training.pacing import Chooser, Pacing
 from fanin.numerics.reduction import WIDE_SUMS, lanes_number
 from fanin.options import Rounds
-
-StaleSession = Session | ShardedSession
-"""At one switch, or at several shards."""
 
 _JOBS: weakref.WeakKeyDictionary[FaninProcessGroup, Counter[str]] = weakref.WeakKeyDictionary()
 """Stale jobs that each group has opened, by its own job: every rank opens the same ones, so their numbers are names."""
@@ -138,7 +135,7 @@ def layout_for(
     )
 
 
-def check_shape(session: StaleSession, layout: Layout) -> None:
+def check_shape(session: JoinedSession, layout: Layout) -> None:
     """ConfigurationError unless the job is of the model's shape, at every shard."""
     for each, slots, flows in zip(session.sessions, layout.slots, layout.flows, strict=False):
         _check_shape_at(each, layout, slots, flows)
@@ -163,7 +160,7 @@ def _check_shape_at(session: Session, layout: Layout, slots: int, flows: int) ->
 
 def _join(
     group: FaninProcessGroup, options: StaleOptions, layout: Layout, *, job_name: str, rank: int, rounds: Rounds
-) -> StaleSession:
+) -> JoinedSession:
     """At every shard that has a part of the rounds; every rank comes itself, also where hosts have leaves."""
     meeting, size = group.meeting, dist.get_world_size(group)
     shaped = dataclasses.replace(
@@ -181,7 +178,7 @@ def _join(
             switch=group.switch, job_name=job_name, rank=rank, size=size, rounds=rounds, credentials=group.credentials,
         )  # fmt: skip
     return join_shards(
-        options=shaped, switches=meeting.shards, local=frozenset(filter(meeting.is_local, meeting.shards)),
+        options=shaped, switches=meeting.shards, local=meeting.local_shards,
         job_name=job_name, rank=rank, size=size, rounds=rounds, credentials=group.credentials,
         spread=layout.spread, slots=layout.slots,
     )  # fmt: skip
@@ -193,7 +190,7 @@ class StaleJob:
     def __init__(
         self,
         group: FaninProcessGroup,
-        session: StaleSession,
+        session: JoinedSession,
         layout: Layout,
         rounds: StaleRounds,
         options: StaleOptions,
