@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fanin.errors import UnsupportedError
 from fanin.switch.p4.action_profiles import ActionProfile
 from fanin.switch.p4.document import Node
+from fanin.switch.p4.expressions import Expressions
 from fanin.switch.p4.externs import Counter
 from fanin.switch.p4.layout import Field
 from fanin.switch.p4.meters import MeterArray
@@ -194,12 +195,18 @@ class ControlFlow:
         if kind is MatchKind.VALID:
             header = self.objects.layout.header(target)
             return KeyField(header.name if name is None else name.text, kind, 1), f"f[{header.valid}]"
-        place, part = self.objects.layout.field(target)
-        source = part.unsigned(f"f[{place}]")
+        if isinstance(target.value, dict):  # of a header that is found when a packet is there
+            value = Expressions(self.objects.layout, self.objects.registers).data(target)
+            if value.bits is None or name is None:
+                raise UnsupportedError(f"{target.path}: a key of this form is not implemented")
+            bits, source, called = value.bits, value.source, name.text
+        else:
+            place, part = self.objects.layout.field(target)
+            bits, source = part.bits, part.unsigned(f"f[{place}]")
+            called = f"{target[0].text}.{target[1].text}" if name is None else name.text
         if mask is not None:
             source = f"({source} & {mask.hexadecimal:#x})"
-        called = f"{target[0].text}.{target[1].text}" if name is None else name.text
-        return KeyField(called, kind, part.bits), source
+        return KeyField(called, kind, bits), source
 
     def _actions_of(self, node: Node) -> dict[str, int]:
         if (numbers := node.get("action_ids")) is not None:

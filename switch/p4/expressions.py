@@ -85,6 +85,8 @@ class Expressions:
             assert isinstance(value.value, dict) or value.fail("an object is expected")
             return self._operation(value) if isinstance(value.value, dict) and "op" in value.value else self.any(value)
         if kind == "field":
+            if len(value) == 2 and isinstance(value[0].value, dict):
+                return self._field_of_element(value)
             place, field = self.layout.field(value)
             return Value(f"f[{place}]", bits=None if field.signed else field.bits)
         if kind == "hexstr":
@@ -124,6 +126,14 @@ class Expressions:
         if node.integer >= len(self._parameters):
             raise node.fail(f"the action has {len(self._parameters)} parameters")
         return Value(f"p[{node.integer}]", bits=self._parameters[node.integer])
+
+    def _field_of_element(self, node: Node) -> Value:
+        """A field, or the validity, of a header that is found when a packet is there."""
+        header = self._operation(node[0])
+        if header.header_type is None:
+            raise node[0].fail(f"a header is expected, not a {header.kind}")
+        field = header.header_type.named(node[1].text, node[1])
+        return Value(f"f[{header.source} + {field.offset}]", bits=None if field.signed else field.bits)
 
     def _last_field(self, node: Node) -> Value:
         stack = self.layout.stack(node[0])

@@ -395,8 +395,9 @@ def _require(c: Compiler, given: Node) -> list[str]:
 
 
 def _log(c: Compiler, given: Node) -> list[str]:
-    # p4c leaves out the second parameter for a message without values.
-    values = [c.data(node).source for node in given[1]["value"]] if len(given) > 1 else []
+    # Of a message without values p4c leaves out the second parameter, or writes an empty object in an array's place.
+    bare = len(given) == 1 or given[1]["value"].value == {}
+    values = [] if bare else [c.data(node).source for node in given[1]["value"]]
     if len(values) > MAX_FORMATTED:
         raise given.fail(f"a log message has at most {MAX_FORMATTED} values")
     return [f"k.log({given[0]['value'].text!r}, ({''.join(f'{value}, ' for value in values)}))"]

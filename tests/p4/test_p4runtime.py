@@ -21,6 +21,7 @@ from fanin.switch.p4runtime.server.device import Device  # noqa: E402
 from fanin.switch.p4runtime.server.p4info import read_p4info  # noqa: E402
 from fanin.switch.p4runtime.server.server import ENTITIES_PER_RESPONSE, GrpcServer, Service  # noqa: E402
 from fanin.switch.p4runtime.server.status import Code  # noqa: E402
+from tests.p4.bmv2 import field  # noqa: E402
 from tests.p4.router import CPU_PORT, P4INFO, document  # noqa: E402
 
 WAIT_S = 20.0
@@ -376,6 +377,39 @@ def test_of_a_constant_entry_only_what_counts_can_be_changed(programmed: Bench, 
     request.entities[0].table_entry.counter_data.SetInParent()
     (found,) = [entity.table_entry for reply in programmed.stub.Read(request) for entity in reply.entities]
     assert (found.counter_data.packet_count, found.action.action.params[0].value) == (41, b"\7")
+
+
+def translated(to: str) -> str:
+    """The P4Info with `exact`'s key and mark's parameter of a type that a controller sees otherwise."""
+    info = P4INFO
+    for name, kind in (("x.a", "match_type: EXACT"), ("value", "")):
+        written = f'name: "{name}" bitwidth: 8 {kind}'.rstrip()
+        assert written in info
+        info = info.replace(
+            written, f'name: "{name}" {"bitwidth: 32" * (to != "string")} {kind} type_name {{ name: "W" }}'
+        )
+    sdn = "sdn_string { }" if to == "string" else "sdn_bitwidth: 32"
+    return info + f'type_info {{ new_types {{ key: "W" value {{ translated_type {{ uri: "w" {sdn} }} }} }} }}'
+
+
+def test_a_translated_type_has_the_programs_width(programmed: Bench) -> None:
+    programmed.stub.SetForwardingPipelineConfig(pipeline(programmed, info=translated("number")))
+    assert programmed.write(1, entry("INSERT", EXACT, MARK, 1, exact1=b"\5")) == [Code.OK]
+    assert programmed.write(1, entry("INSERT", EXACT, MARK, 1, exact1=b"\1\5")) == [Code.OUT_OF_RANGE]
+    read = programmed.stub.GetForwardingPipelineConfig(p4runtime_pb2.GetForwardingPipelineConfigRequest(device_id=7))
+    assert read.config.p4info.tables[0].match_fields[0].bitwidth == 32, "the P4Info as it came"
+    refused = pipeline(programmed, info=translated("string"))
+    assert code_of(lambda: programmed.stub.SetForwardingPipelineConfig(refused)) is Code.UNIMPLEMENTED
+
+
+def test_digests_that_are_named_otherwise_in_both_files_are_told_apart_by_their_order(programmed: Bench) -> None:
+    lists = [{"id": 1, "name": "tuple_0", "elements": [field("x", "a")]}]
+    digest = 'digests { preamble { id: 385875969 name: "%s" } type_spec { bitstring { bit { bitwidth: 8 } } } }'
+    document_with = document(learn_lists=lists)
+    programmed.stub.SetForwardingPipelineConfig(pipeline(programmed, document_with, P4INFO + digest % "digest_0"))
+    two = P4INFO + digest % "digest_0" + (digest % "digest_1").replace("969", "970")
+    refused = pipeline(programmed, document_with, two)
+    assert code_of(lambda: programmed.stub.SetForwardingPipelineConfig(refused)) is Code.INVALID_ARGUMENT
 
 
 def test_a_key_that_is_a_parsers_error_is_matched_by_its_name(programmed: Bench) -> None:

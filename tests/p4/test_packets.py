@@ -10,6 +10,7 @@ import pytest
 from fanin.errors import PacketError
 from fanin.switch.p4 import V1Switch
 from fanin.switch.p4.replication import MirrorSession, Replica
+from fanin.switch.p4.tables import Match
 from tests.p4.bmv2 import (
     action,
     call,
@@ -184,6 +185,38 @@ def test_elements_are_found_by_an_index_of_the_packets() -> None:
     assert switch.process(0, b"\x00.", 0.0) == [(1, b"\x55.")]
     with pytest.raises(PacketError, match="element"):
         switch.process(0, b"\x07.", 0.0)
+
+
+def test_the_validity_of_an_element_that_the_packet_chooses_is_a_field_of_it() -> None:
+    chosen = operation("dereference_header_stack", named("header_stack", "s"), field("s0", "v"))
+    switch = stacked(call("assign", field("s0", "v"), {"type": "field", "value": [chosen["value"], "$valid$"]}))
+    assert switch.process(0, b"\x00.", 0.0) == [(1, b"\x01.")]
+    assert switch.process(0, b"\x02.", 0.0) == [(1, b"\x00.")]
+    with pytest.raises(PacketError, match="element"):
+        switch.process(0, b"\x07.", 0.0)
+
+
+def test_a_key_may_be_a_field_of_an_element_that_the_packet_chooses() -> None:
+    chosen = operation(
+        "dereference_header_stack", named("header_stack", "s"), operation("&", field("s0", "v"), number(1))
+    )
+    keyed = table("t", ["one", "none"], [("exact", "s0", "v")], default=(1, ()))
+    keyed["key"][0] |= {
+        "name": "s[s[0].v].v",
+        "target": {"type": "expression", "value": {"op": "access_field", "left": chosen, "right": 0}},
+    }
+    switch = start(
+        program(
+            types={"byte_t": BYTE},
+            headers={"s0": "byte_t", "s1": "byte_t"},
+            stacks={"s": ("byte_t", ["s0", "s1"])},
+            states=[state("start", [extract("s", "stack"), extract("s", "stack")])],
+            actions=[action("one", to_port(1)), action("none", to_port(2))],
+            ingress=[keyed],
+        )
+    )
+    switch.program.tables["t"].insert((Match(0x81),), 0, "one", ())
+    assert [switch.process(0, each, 0.0)[0][0] for each in (b"\x81\x05", b"\x80\x81", b"\x85\x81")] == [2, 2, 1]
 
 
 # --- actions ---
@@ -364,8 +397,9 @@ def test_a_copy_of_the_metadata_that_is_marked_to_drop_and_forgotten_drops_nothi
     assert switch.process(0, b"\0\0", 0.0) == [(2, b"\0\0")]
 
 
-def test_a_log_message_may_have_no_values(caplog: pytest.LogCaptureFixture) -> None:
-    switch = acting(call("log_msg", named("string", "seen")), to_port(1))
+@pytest.mark.parametrize("more", [(), ({"type": "parameters_vector", "value": {}},)])
+def test_a_log_message_may_have_no_values(more: tuple[Any, ...], caplog: pytest.LogCaptureFixture) -> None:
+    switch = acting(call("log_msg", named("string", "seen"), *more), to_port(1))
     with caplog.at_level("INFO", logger="fanin.switch.p4"):
         assert switch.process(0, b"\0\0", 0.0) == [(1, b"\0\0")]
     assert "seen" in caplog.text

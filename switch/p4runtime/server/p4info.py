@@ -11,14 +11,14 @@ lack what the other has, and both still be files of one program:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from google.protobuf import text_format
 from p4.config.v1 import p4info_pb2
 
-from fanin.errors import ProgramError
+from fanin.errors import ProgramError, UnsupportedError
 from fanin.switch.p4.action_profiles import ActionProfile
 from fanin.switch.p4.meters import MeterArray
 from fanin.switch.p4.program import Program
@@ -77,7 +77,8 @@ class Described:
     @classmethod
     def match(cls, program: Program, info: Any) -> Described:
         """Pair a program with its P4Info; ProgramError names the first thing that does not fit."""
-        described = cls(program, info)
+        described = cls(program, _untranslated(program, info))
+        info = described.info
         described.actions = {each.preamble.id: each for each in info.actions}
         for each, table in described._there(info.tables, program.tables):
             _check_table(each, table, described.actions)
@@ -134,7 +135,11 @@ class Described:
 
     def _match_digests(self) -> None:
         lists = {each.name: number for number, each in self.program.learn_lists.items()}
-        for each, number in self._there(self.info.digests, lists):
+        infos = list(self.info.digests)
+        if not any(each.preamble.name in lists for each in infos) and len(infos) == len(lists):
+            # p4c calls what is no struct of the program's "digest_0" in one file, and "tuple_0" in the other.
+            lists = dict(zip((each.preamble.name for each in infos), sorted(lists.values()), strict=True))
+        for each, number in self._there(infos, lists):
             self.digests[each.preamble.id], self.digest_ids[number] = each, each.preamble.id
         for number, made in self.program.learn_lists.items():
             if number not in self.digest_ids:
@@ -156,6 +161,35 @@ class Described:
                 raise ProgramError(
                     f"the program has a table {name!r}, and the P4Info has none: compile both in one run"
                 )
+
+
+def _untranslated(program: Program, info: Any) -> Any:
+    """A P4Info with the program's widths in the places of types that p4runtime_translation gives others.
+
+    How values are translated is not the P4Info's to say: they are the program's own, and must fit its widths.
+    """
+    translated = {name for name, each in info.type_info.new_types.items() if each.HasField("translated_type")}
+    if not translated:
+        return info
+    changed = p4info_pb2.P4Info()
+    changed.CopyFrom(info)
+    widths: dict[str, tuple[int, ...]] = {}
+    for each in changed.tables:
+        if (table := program.tables.get(each.preamble.name)) is not None:
+            _narrow(each.match_fields, [part.bits for part in table.key], translated)
+            widths |= {name: facts.widths for name, facts in table.actions.items()}
+    for each in changed.actions:
+        _narrow(each.params, widths.get(each.preamble.name, ()), translated)
+    return changed
+
+
+def _narrow(parts: Sequence[Any], widths: Sequence[int], translated: set[str]) -> None:
+    for part, bits in zip(parts, widths, strict=False):  # of another program, if there is not one for each
+        if part.type_name.name not in translated:
+            continue
+        if not part.bitwidth:
+            raise UnsupportedError(f"{part.name}: p4runtime_translation to strings is not implemented")
+        part.bitwidth = bits
 
 
 def _equal(what: str, described: object, compiled: object) -> None:
