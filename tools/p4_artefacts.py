@@ -58,6 +58,8 @@ CONFIGURATIONS = (
     Configuration("v1model-64", "v1model/fanin.p4", ("WORDS_PER_PACKET=64",)),
     Configuration("tna-model", "tna/model.p4", ("WORDS=8", "RING_BITS=2")),
     Configuration("tna-model-synchronous", "tna/model.p4", ("WORDS=8", "RING_BITS=1")),
+    Configuration("tna-model-pairs", "tna/model.p4", ("WORDS=8", "RING_BITS=2", "PAIRS=1")),
+    Configuration("tna-model-pairs-synchronous", "tna/model.p4", ("WORDS=8", "RING_BITS=1", "PAIRS=1")),
     Configuration("tofino-16", "tna/fanin.p4", ("WORDS=16", "RING_BITS=2"), "tofino"),
     Configuration("tofino-32-synchronous", "tna/fanin.p4", ("WORDS=32", "RING_BITS=1"), "tofino"),
     Configuration("tofino2-32", "tna/fanin.p4", ("WORDS=32", "RING_BITS=2"), "tofino2"),

@@ -65,6 +65,11 @@ control Admission(in headers_t hdr, inout metadata_t meta) {
         CONST_SIZE(64)
         const entries = {
             /* dmg found        kind               job gen clean worker dead memb shape  slot */
+#if PAIRS
+            /* An answer to a worker that was evicted in between is none: what it fetches may be another round's. */
+            (_, PASSED_ONCE &&& PASSED_ONCE, _,    1, 0, _, _, _, 0, _, _, _, _, _): go(RELEASE);
+            (_, PASSED_ONCE &&& PASSED_ONCE, _,    _, _, _, _, _, _, _, _, _, _, _): drop(REASON_EVICTED);
+#endif
             (1, _,              _,                 _, _, _, _, _, _, _, _, _, _, _): drop(REASON_TOO_SHORT);
             (_, TOO_SHORT,      _,                 _, _, _, _, _, _, _, _, _, _, _): drop(REASON_TOO_SHORT);
             (_, BAD_MAGIC,      _,                 _, _, _, _, _, _, _, _, _, _, _): drop(REASON_BAD_MAGIC);

@@ -1,4 +1,5 @@
-/* fanin for Tofino (TNA) and Tofino 2 (T2NA). A single pass; nothing is recirculated. No hardware has run it: README.md.
+/* fanin for Tofino (TNA) and Tofino 2 (T2NA). A single pass; with PAIRS, a second one for what carries a round's words
+ * (second_pass.p4). No hardware has run it: README.md.
  *
  *   ingress   from the controller ------------------------------------------> out of the port it names
  *             to the switch's address: job, admission ----> refused --------> counted; some senders get a NOTICE
@@ -35,7 +36,7 @@ parser IngressParser(packet_in packet, out headers_t hdr, out metadata_t meta,
         transition parse_rest;
     }
     state parse_rest {
-        rest.apply(packet, hdr, meta);
+        rest.apply(packet, hdr, meta WITH_PAIRS(, intrinsic.ingress_port));
         transition accept;
     }
 }

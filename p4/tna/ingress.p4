@@ -4,6 +4,8 @@
  *   stale      job    arrived    verdict    floor                 open     seal, step     facts, code, presence, sums
  *   S = 0      job    seal       arrived    step, facts, code     sums
  *
+ * A packet that passes again (second_pass.p4) goes the same way, but touches the sums only.
+ *
  * It stands in macros so that it becomes part of the two controls FaninIngress, whose names the controller knows. */
 #ifndef FANIN_TNA_INGRESS_P4
 #define FANIN_TNA_INGRESS_P4
@@ -19,8 +21,19 @@
 #include "sums.p4"
 #include "tally.p4"
 
-#define SUM(I, NEXT) Sum() sum ## I;
+#if PAIRS
+#include "second_pass.p4"
+#define EACH_SUM EACH_PAIR
+#define APPLY_SUM(I, NEXT) sum ## I.apply(hdr.word ## I, hdr.word ## NEXT, hdr, meta);
+#define SECOND_PASS_PART SecondPass() second_pass;
+#define SECOND_PASS second_pass.apply(hdr, meta);
+#else
+#define EACH_SUM EACH_WORD
 #define APPLY_SUM(I, NEXT) sum ## I.apply(hdr.word ## I, hdr, meta);
+#define SECOND_PASS_PART
+#define SECOND_PASS
+#endif
+#define SUM(I, NEXT) Sum() sum ## I;
 
 #if STALE
 #include "floor.p4"
@@ -65,11 +78,12 @@
     Step() step;                                                                                                       \
     Held() held;                                                                                                       \
     Code() code;                                                                                                       \
-    EACH_WORD(SUM)                                                                                                     \
+    EACH_SUM(SUM)                                                                                                      \
     Outcome() outcome;                                                                                                 \
     Fold() fold;                                                                                                       \
     Signature() signature;                                                                                             \
     Finish() finish;                                                                                                   \
+    SECOND_PASS_PART                                                                                                   \
     Tally() tally;                                                                                                     \
     Forward() forward;                                                                                                 \
     action ours() { meta.addressed = 1; }                                                                              \
@@ -100,7 +114,7 @@
         SLOT_MACHINE                                                                                                   \
         held.apply(hdr, meta);                                                                                         \
         code.apply(hdr, meta);                                                                                         \
-        EACH_WORD(APPLY_SUM)                                                                                           \
+        EACH_SUM(APPLY_SUM)                                                                                            \
         meta.late_base = hdr.fanin.base;                                                                               \
         meta.late_bitmap = meta.before | meta.worker_bit;                                                              \
         outcome.apply(hdr, meta);                                                                                      \
@@ -108,6 +122,7 @@
         signature.apply(hdr, meta);                                                                                    \
         tally.apply(meta);                                                                                             \
         finish.apply(hdr, meta);                                                                                       \
+        SECOND_PASS                                                                                                    \
     } else {                                                                                                           \
         forward.apply(hdr, meta);                                                                                      \
     }                                                                                                                  \

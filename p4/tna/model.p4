@@ -1,15 +1,36 @@
 /* The same controls for v1model, so that what they decide can be run and compared where no Tofino is: BMv2's, and fanin's own
- * emulator's. What differs is in target.p4 (a register is read, changed and written) and here. */
+ * emulator's. What differs is in target.p4 (a register is read, changed and written) and here: v1model passes a packet again
+ * under the port that it came in by, and says so. */
 #define FANIN_MODEL
 #include "ingress.p4"
 #include "multicast.p4"
 #include "parser.p4"
 
+#if PAIRS
+/* standard_metadata.instance_type, as BMv2 numbers it. */
+const bit<32> PASSED_BEFORE = 4;
+#endif
+
 @noWarn("uninitialized-use")     /* hdr.packet_in is for egress */
 parser FaninParser(packet_in packet, out headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
     PacketParser() rest;
+#if PAIRS
+    bit<9> came_by = standard.ingress_port;
+#endif
     state start {
         meta.port_in = standard.ingress_port;
+#if PAIRS
+        transition select(standard.instance_type) {
+            PASSED_BEFORE: parse_second_pass;
+            default: parse_first_pass;
+        }
+    }
+    state parse_second_pass {
+        came_by = RECIRCULATION_PORT;
+        transition parse_rest;
+    }
+    state parse_first_pass {
+#endif
         transition select(standard.ingress_port) {
             CPU_PORT: parse_packet_out;
             default: parse_rest;
@@ -21,7 +42,7 @@ parser FaninParser(packet_in packet, out headers_t hdr, inout metadata_t meta, i
         transition parse_rest;
     }
     state parse_rest {
-        rest.apply(packet, hdr, meta);
+        rest.apply(packet, hdr, meta WITH_PAIRS(, came_by));
         transition accept;
     }
 }
@@ -68,6 +89,11 @@ control FaninEgress(inout headers_t hdr, inout metadata_t meta, inout standard_m
         if (drop == 1) {
             mark_to_drop(standard);
         }
+#if PAIRS
+        if (meta.way == AGAIN) {
+            recirculate_preserving_field_list(0);
+        }
+#endif
     }
 }
 

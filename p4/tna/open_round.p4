@@ -60,7 +60,7 @@ control OpenRound(in headers_t hdr, inout metadata_t meta) {
         meta.round = hdr.fanin.base;
     }
     action on_duplicate() { meta.round = hdr.fanin.base; }
-    action nothing() { }
+    action nothing() { WITH_PAIRS(meta.round = hdr.fanin.base;) }   /* a result's own, when it passes again */
     TABLE
 }
 

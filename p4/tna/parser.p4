@@ -1,6 +1,7 @@
 /* What is parsed: Ethernet, ARP, IPv4 without options, UDP, our header, and the code and words of a contribution, word by
- * word, so that a short last chunk needs no padding: the length says how many words there are, and state plain_n compares
- * it with what a packet of n words has. A code takes 4 bytes, hence two chains of states.
+ * word, so that a short last chunk needs no padding: the length says how many words there are, and state plain_n compares it
+ * with what a packet of n words has. A code takes 4 bytes, hence two chains of states. A build with pairs has longer packets
+ * and one chain, by four words: a Tofino's parser has 256 rows, and each word takes six in two chains and 3.25 in one.
  *
  * The parser says what it found and refuses nothing: admission.p4 does. */
 #ifndef FANIN_TNA_PARSER_P4
@@ -10,6 +11,49 @@
 
 #define PLAIN_BYTES (UDP_BYTES + HEADER_BYTES)
 #define CODED_BYTES (PLAIN_BYTES + 4)
+
+#if PAIRS
+
+/* The states in which I to I + 3 words have been extracted, and those that they lead to. Whatever is set in several states
+ * is added bit by bit, as a Tofino does it. */
+#define LENGTH_OF(N) (0, PLAIN_BYTES + 4 * (N)): end ## N; (1, CODED_BYTES + 4 * (N)): end ## N;
+#define END_STATE(N, EXTRACT)                                                                                          \
+    state end ## N {                                                                                                   \
+        EXTRACT                                                                                                        \
+        meta.shape = meta.shape | (N << 24);                                                                           \
+        meta.words = N;                                                                                                \
+        meta.found = meta.found | WITH_WORDS;                                                                          \
+        transition accept;                                                                                             \
+    }
+#define WORD(I) packet.extract(hdr.word ## I);
+#define WORDS_STATES(I, I1, I2, I3, NEXT)                                                                              \
+    state words ## I {                                                                                                 \
+        transition select(hdr.fanin.code_count, hdr.udp.bytes) {                                                       \
+            LENGTH_OF(I) LENGTH_OF(I1) LENGTH_OF(I2) LENGTH_OF(I3)                                                     \
+            default: more ## I;                                                                                        \
+        }                                                                                                              \
+    }                                                                                                                  \
+    END_STATE(I, )                                                                                                     \
+    END_STATE(I1, WORD(I))                                                                                             \
+    END_STATE(I2, WORD(I) WORD(I1))                                                                                    \
+    END_STATE(I3, WORD(I) WORD(I1) WORD(I2))                                                                           \
+    state more ## I {                                                                                                  \
+        WORD(I) WORD(I1) WORD(I2) WORD(I3)                                                                             \
+        transition words ## NEXT;                                                                                      \
+    }
+/* A packet with more than WORDS words is none that the program was told of. */
+#define LAST_STATE(N)                                                                                                  \
+    state words ## N {                                                                                                 \
+        transition select(hdr.fanin.code_count, hdr.udp.bytes) {                                                       \
+            LENGTH_OF(N)                                                                                               \
+            default: illegal;                                                                                          \
+        }                                                                                                              \
+    }                                                                                                                  \
+    END_STATE(N, )
+#define FIRST_WORD words0
+#define FIRST_CODED_WORD code
+
+#else
 
 /* The state in which I words have been extracted, and those that it leads to. CHAIN is `plain` or `coded`. */
 #define COMPARE_STATE(CHAIN, BYTES, CODE, I, OTHERWISE)                                                                \
@@ -30,6 +74,10 @@
 /* A packet with more than WORDS words is none that the program was told of. */
 #define PLAIN_END(I) COMPARE_STATE(plain, PLAIN_BYTES, 0, I, illegal)
 #define CODED_END(I) COMPARE_STATE(coded, CODED_BYTES, WITH_CODE, I, illegal)
+#define FIRST_WORD plain0
+#define FIRST_CODED_WORD coded0
+
+#endif
 #define AT_END(M, I) M(I)
 
 /* A byte of our header that is still to be extracted. */
@@ -39,12 +87,39 @@
 #define CODE_COUNT_AHEAD packet.lookahead<bit<248>>()[7:0]
 #define RESERVED_AHEAD packet.lookahead<bit<256>>()[7:0]
 
-parser PacketParser(packet_in packet, inout headers_t hdr, inout metadata_t meta) {
+parser PacketParser(packet_in packet, inout headers_t hdr, inout metadata_t meta WITH_PAIRS(, in bit<9> came_by)) {
 #ifndef FANIN_MODEL
     Checksum() sum;
 #endif
+#if PAIRS
     state start {
         meta.found = TOO_SHORT;
+        meta.shape = 0;
+        transition select(came_by) {
+            RECIRCULATION_PORT &&& 0x7F: second_pass;
+            default: frame;
+        }
+    }
+    /* What the switch itself has made of a contribution. */
+    state second_pass {
+        packet.extract(hdr.again);
+        packet.extract(hdr.ethernet);
+        packet.extract(hdr.ipv4);
+        packet.extract(hdr.udp);
+        packet.extract(hdr.fanin);
+        meta.found = meta.found | PASSED_ONCE;
+        meta.addressed = 1;
+        meta.step = FETCH;
+        transition select(hdr.fanin.code_count) {
+            0: words0;
+            default: code;
+        }
+    }
+    state frame {
+#else
+    state start {
+        meta.found = TOO_SHORT;
+#endif
         packet.extract(hdr.ethernet);
         transition select(hdr.ethernet.ethertype) {
             ETHERTYPE_IPV4: parse_ipv4;
@@ -136,7 +211,11 @@ parser PacketParser(packet_in packet, inout headers_t hdr, inout metadata_t meta
         transition illegal;
     }
     state illegal {
+#if PAIRS
+        meta.found = meta.found | ILLEGAL;
+#else
         meta.found = ILLEGAL;
+#endif
         transition accept;
     }
     state other_kind {
@@ -146,12 +225,14 @@ parser PacketParser(packet_in packet, inout headers_t hdr, inout metadata_t meta
     }
     state without_code {
         packet.extract(hdr.fanin);
-        transition plain0;
+        transition FIRST_WORD;
     }
     state with_code {
         packet.extract(hdr.fanin);
+#if !PAIRS
         packet.extract(hdr.code);
-        transition coded0;
+#endif
+        transition FIRST_CODED_WORD;
     }
     state without {
         packet.extract(hdr.fanin);
@@ -166,10 +247,20 @@ parser PacketParser(packet_in packet, inout headers_t hdr, inout metadata_t meta
         transition accept;
     }
 
+#if PAIRS
+    state code {
+        packet.extract(hdr.code);
+        meta.shape = meta.shape | WITH_CODE;
+        transition words0;
+    }
+    EACH_FOUR(WORDS_STATES)
+    AT_END(LAST_STATE, WORDS)
+#else
     EACH_WORD(PLAIN)
     AT_END(PLAIN_END, WORDS)
     EACH_WORD(CODED)
     AT_END(CODED_END, WORDS)
+#endif
 }
 
 #endif

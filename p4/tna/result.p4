@@ -4,9 +4,14 @@
 
 #include "types.p4"
 
-/* A pass may leave as a result: its words must be headers before the registers write them. */
+/* A pass may leave as a result: its words must be headers before the registers write them, and zeros where the registers
+ * add them. */
 control Unfold(inout headers_t hdr, in metadata_t meta) {
+#if PAIRS
+#define SHOW_WORD(I, NEXT) hdr.word ## I.setValid(); hdr.word ## I.data = 0;
+#else
 #define SHOW_WORD(I, NEXT) hdr.word ## I.setValid();
+#endif
     action unfold() {
         hdr.code.setValid();
         EACH_WORD(SHOW_WORD)
@@ -194,9 +199,21 @@ control Finish(inout headers_t hdr, inout metadata_t meta) {
     action discard() {
         meta.drop = 1;
     }
+#if PAIRS
+    action release() {
+        meta.way = hdr.again.way;
+        meta.sent_to = hdr.again.sent_to;
+        meta.port_out = hdr.again.port_out;
+#if STALE
+        meta.late_base = hdr.again.late_base;
+        meta.late_bitmap = hdr.again.late_bitmap;
+#endif
+        hdr.again.setInvalid();
+    }
+#endif
     table finish {
         key = { meta.fate: exact @name("fate"); }
-        actions = { result; result_and_bare; answer; bare; notice; echo; to_controller; discard; }
+        actions = { result; result_and_bare; answer; bare; notice; echo; to_controller; WITH_PAIRS(release;) discard; }
         const default_action = discard;
         CONST_SIZE(8)
         const entries = {
@@ -207,6 +224,7 @@ control Finish(inout headers_t hdr, inout metadata_t meta) {
             NOTICE: notice();
             ECHO: echo();
             CONTROLLER: to_controller();
+            WITH_PAIRS(RELEASE: release();)
         }
     }
 

@@ -1,7 +1,8 @@
 /* The facts of a round beside its seal and its sums: contributors and shape, the largest scale code, who contributed.
  *
- * A default action may not touch a register, hence each table's last row. STEP_KEY and STEP_ROWS are how the registers of a round learn what to do. In a synchronous build the facts stand a stage
- * before the sums, so that all eight stages behind are the sums': they ask the bitmap itself, as `step` does. */
+ * A default action may not touch a register, hence each table's last row. STEP_KEY and STEP_ROWS (SUM_ROWS for sums in pairs)
+ * are how the registers of a round learn what to do. In a synchronous build the facts stand a stage before the sums, so that
+ * all eight stages behind are the sums': they ask the bitmap itself, as `step` does. */
 #ifndef FANIN_TNA_ROUND_P4
 #define FANIN_TNA_ROUND_P4
 
@@ -14,12 +15,20 @@
 #define STEP_ROWS                                                                                                      \
     (NOTHING, _): nothing(); (START, _): start(); (CLEAR, _): clear(); (ADD, NEITHER): show(); (ADD, _): add();        \
     (_, _): show();
-#define EARLY_KEY STEP_KEY
+#if PAIRS
+#define SUM_ROWS                                                                                                       \
+    (NOTHING, _): nothing(); (START, _): start(); (CLEAR, _): start(); (ADD, NEITHER): show(); (ADD, _): add();        \
+    (FETCH, _): fetch(); (_, _): show();
+#define EARLY_ROWS (FETCH, _): nothing(); STEP_ROWS
+#else
 #define EARLY_ROWS STEP_ROWS
+#endif
+#define EARLY_KEY STEP_KEY
 #else
 #define ROUND hdr.fanin.base
 #define STEP_KEY meta.step: ternary @name("step");
 #define STEP_ROWS NOTHING: nothing(); START: start(); CLEAR: clear(); ADD: add(); _: show();
+#define SUM_ROWS NOTHING: nothing(); START: start(); CLEAR: start(); ADD: add(); FETCH: fetch(); _: show();
 #define EARLY_KEY VERDICT_KEY meta.sealed: ternary @name("sealed"); meta.passes: ternary @name("passes");
 #define WAS_THERE_ROW(W) (WAS_THERE(W), _, _): show();
 #define EARLY_ROWS                                                                                                     \
@@ -58,7 +67,13 @@ control Step(in headers_t hdr, inout metadata_t meta) {
 #endif
     }
     apply {
+#if PAIRS
+        if (meta.step != FETCH) {       /* the parser's, in a second pass */
+            step.apply();
+        }
+#else
         step.apply();
+#endif
 #if STALE
         meta.behind = meta.round - hdr.fanin.base;
 #endif

@@ -1,8 +1,38 @@
-/* `sum`: a ring by round, a register for each word of a packet. Words wrap around at 32 bits. */
+/* `sum`: a ring by round, a register for each word of a packet, or with PAIRS for every two. Words wrap around at 32 bits. */
 #ifndef FANIN_TNA_SUMS_P4
 #define FANIN_TNA_SUMS_P4
 
 #include "round.p4"
+
+#if PAIRS
+
+/* Both words are added in one access, but a stateful ALU has one result of 32 bits: the lower word. The upper one is fetched
+ * when the packet passes again. A pass brings zeros (Unfold), so that CLEAR is START. */
+control Sum(inout word_t low, inout word_t high, in headers_t hdr, in metadata_t meta) {
+    PAIR_REGISTER(ENTRIES_HELD, pairs)
+    ON_PAIR(entry_t, bit<32>, pairs, set, held.low = low.data; held.high = high.data; result = held.low;)
+    ON_PAIR(entry_t, bit<32>, pairs, increase,
+            held.low = held.low + low.data; held.high = held.high + high.data; result = held.low;)
+    ON_PAIR(entry_t, bit<32>, pairs, look, result = held.low;)
+    ON_PAIR(entry_t, bit<32>, pairs, look_above, result = held.high;)
+    action start() { RUN(low.data, set, ENTRY(ROUND)) }
+    action add() { RUN(low.data, increase, ENTRY(ROUND)) }
+    action show() { RUN(low.data, look, ENTRY(ROUND)) }
+    action fetch() { RUN(high.data, look_above, ENTRY(ROUND)) }
+    action nothing() { }
+    table sum {
+        key = { STEP_KEY }
+        actions = { start; add; show; fetch; nothing; }
+        const default_action = nothing;
+        CONST_SIZE(8)
+        const entries = { SUM_ROWS }
+    }
+    apply {
+        sum.apply();
+    }
+}
+
+#else
 
 control Sum(inout word_t word, in headers_t hdr, in metadata_t meta) {
     WORD_REGISTER(ENTRIES_HELD, sums)
@@ -27,4 +57,5 @@ control Sum(inout word_t word, in headers_t hdr, in metadata_t meta) {
     }
 }
 
+#endif
 #endif

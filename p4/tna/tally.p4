@@ -25,7 +25,11 @@ control Tally(inout metadata_t meta) {
     COUNTER(6, notices)
 
     apply {
+#if PAIRS
+        if (meta.clean == 0 && meta.step != FETCH) {
+#else
         if (meta.clean == 0) {
+#endif
             COUNT_IN(packets, ROW)
         }
         if (meta.reason != 0) {

@@ -2,7 +2,9 @@
  *
  * One build is either synchronous (RING_BITS 1: S = 0, so that the open round is the base) or bounded-stale
  * (RING_BITS 2: S <= 2). A ring has 2^RING_BITS entries, at least S + 2, so that its index is the low bits of a base or
- * round, and entry number slot * 2^RING_BITS + index needs no arithmetic. */
+ * round, and entry number slot * 2^RING_BITS + index needs no arithmetic.
+ *
+ * A build with PAIRS holds two words per register, and packets that carry a round's words pass twice (second_pass.p4). */
 #ifndef FANIN_TNA_TYPES_P4
 #define FANIN_TNA_TYPES_P4
 
@@ -17,6 +19,15 @@
 #define RING_BITS 2
 #endif
 #define STALE (RING_BITS > 1)
+#ifndef PAIRS
+#define PAIRS 0
+#endif
+/* What only a build with pairs has, as part of a list. */
+#if PAIRS
+#define WITH_PAIRS(...) __VA_ARGS__
+#else
+#define WITH_PAIRS(...)
+#endif
 /* Slots of all jobs together, as a power of two. */
 #ifndef SLOT_BITS
 #define SLOT_BITS 12
@@ -77,6 +88,23 @@ const bit<8> FLOODED = 1;
 const bit<8> TO_CONTROLLER = 2;
 const bit<8> TO_SENDER = 3;
 const bit<8> TO_WORKERS = 4;
+#if PAIRS
+const bit<8> AGAIN = 5;
+
+/* What a packet's first pass tells its second one: its way from there on. It stands in front of the frame in between. */
+header again_t {
+    bit<8> way;             /* TO_SENDER or TO_WORKERS */
+    bit<16> sent_to;
+    bit<9> port_out;
+    bit<7> unused;
+#if STALE
+    bit<32> late_base;
+    bit<32> late_bitmap;
+#endif
+}
+/* Tofino's own port for packets that pass again, in every pipe; the upper two bits of a port's number are its pipe. */
+const bit<9> RECIRCULATION_PORT = 68;
+#endif
 
 #define WORD_HEADER(I, NEXT) word_t word ## I;
 struct headers_t {
@@ -86,6 +114,9 @@ struct headers_t {
     bridge_t bridge;
 #endif
     packet_out_t packet_out;
+#if PAIRS
+    again_t again;
+#endif
     ethernet_t ethernet;
     arp_t arp;
     ipv4_t ipv4;
@@ -110,6 +141,9 @@ const found_t ILLEGAL = 4;          /* no legal length, flags or reserved bits *
 const found_t HEADER = 5;           /* another kind than a contribution */
 const found_t WITH_WORDS = 6;       /* a contribution */
 const found_t WITHOUT = 7;          /* a pass */
+#if PAIRS
+const found_t PASSED_ONCE = 16;       /* with WITH_WORDS added: a packet of the switch's own, for the second time */
+#endif
 
 /* What becomes of a packet of ours. */
 typedef bit<8> fate_t;
@@ -120,6 +154,9 @@ const fate_t CONTROLLER = 3;
 const fate_t AGGREGATE = 4;
 const fate_t BARE = 5;              /* an acknowledgement to the sender */
 const fate_t SILENT = 6;            /* accepted, or a duplicate that the result will answer */
+#if PAIRS
+const fate_t RELEASE = 7;           /* it has passed twice, and goes where its first pass said */
+#endif
 /* Those with bit 3 carry a round's words. */
 const fate_t RESULT = 8;            /* to all */
 const fate_t RESULT_AND_BARE = 9;   /* to all, and an acknowledgement to the sender */
@@ -141,6 +178,9 @@ const step_t START = 1;             /* overwrite the entry */
 const step_t CLEAR = 2;             /* the same, with nothing: a pass comes first */
 const step_t ADD = 3;
 const step_t SHOW = 4;              /* read only */
+#if PAIRS
+const step_t FETCH = 5;             /* read the other word of each pair */
+#endif
 
 struct metadata_t {
     /* parser */

@@ -54,7 +54,7 @@ class Sample:
 
 OURS = [
     Sample(name, BUILD / f"{name}.json", BUILD / f"{name}.p4info.txtpb")
-    for name in ("v1model-64", "v1model-256", "tna-model", "tna-model-synchronous")
+    for name in ("v1model-64", "v1model-256", "tna-model", "tna-model-synchronous", "tna-model-pairs")
 ]
 
 

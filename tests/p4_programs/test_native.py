@@ -16,7 +16,7 @@ from tests.p4_programs.subjects import CPU_PORT, Emulated, program
 from tests.support.bench import words_of
 from tests.support.builders import job_spec
 
-PROGRAMS = ("v1model-64", "v1model-256", "tna-model", "tna-model-synchronous")
+PROGRAMS = ("v1model-64", "v1model-256", "tna-model", "tna-model-synchronous", "tna-model-pairs")
 PACKETS = 150
 Sent = list[tuple[int, bytes]]
 
@@ -108,7 +108,7 @@ BOTH: dict[str, Both] = {}
 """One for each program: what random frames leave behind only makes the next ones more interesting."""
 
 
-@pytest.mark.parametrize("configuration", ["v1model-64", "tna-model"])
+@pytest.mark.parametrize("configuration", ["v1model-64", "tna-model", "tna-model-pairs-synchronous"])
 @settings(max_examples=60)
 @given(frames=st.lists(st.binary(max_size=400), max_size=4), seed=st.integers(0, 1 << 30))
 def test_both_interpreters_do_the_same_with_any_bytes(configuration: str, frames: list[bytes], seed: int) -> None:

@@ -23,12 +23,13 @@ from tests.p4_programs.sides import Sent, Sides, as_short_as, bare
 from tests.p4_programs.subjects import CPU_PORT, REASONS, OpenSubject, Subject, write_job
 from tests.support.bench import Bench, make_spec, words_of
 
-STALE, SYNCHRONOUS = "tna-model", "tna-model-synchronous"
+RING = {"tna-model": 4, "tna-model-pairs": 4, "tna-model-synchronous": 2, "tna-model-pairs-synchronous": 2}
+"""Entries of each ring, by configuration; in those with pairs, packets with a round's words pass twice."""
+STALE = tuple(name for name, entries in RING.items() if entries == 4)
+SYNCHRONOUS = tuple(name for name in RING if name not in STALE)
 WORDS = 8
 PACKETS = 200
 CONTROLLER = Place(30)
-RING = {STALE: 4, SYNCHRONOUS: 2}
-"""Entries of each ring."""
 
 
 class ModelSides(Sides):
@@ -88,7 +89,7 @@ class Lawful(History):
 def spec_for(random: Random, configuration: str) -> JobSpec:
     """A job that the configuration takes."""
     workers = random.choice([1, 2, 3, 4])
-    staleness = random.choice([0, 1, 2]) if configuration == STALE else 0
+    staleness = random.choice([0, 1, 2]) if configuration in STALE else 0
     return make_spec(
         workers=workers, quorum=random.randint(1, workers), staleness=staleness, slots=random.randint(1, 3), words=WORDS
     )
@@ -124,7 +125,7 @@ def used_up(subject: Subject, configuration: str, random: Random) -> tuple[Model
     return sides, new
 
 
-@pytest.mark.parametrize("configuration", [STALE, SYNCHRONOUS])
+@pytest.mark.parametrize("configuration", RING)
 @pytest.mark.parametrize("seed", range(16))
 def test_a_random_history_has_the_twins_results(open_subject: OpenSubject, configuration: str, seed: int) -> None:
     random = Random(f"tofino {seed}")
@@ -133,21 +134,41 @@ def test_a_random_history_has_the_twins_results(open_subject: OpenSubject, confi
     assert Kind.RESULT in sides.play(Lawful(spec, random), PACKETS)
 
 
-def test_a_result_that_leaves_in_the_place_of_a_pass_has_its_rounds_words(open_subject: OpenSubject) -> None:
-    for configuration in (STALE, SYNCHRONOUS):
-        spec = make_spec(workers=2, words=WORDS)
-        sides = ModelSides(open_subject(configuration), spec)
-        passes = Packet(
-            kind=Kind.CONTRIBUTION, job=spec.job, generation=spec.generation, worker=1, flags=Flag.PASS
-        ).to_bytes()
-        for words in range(1, WORDS + 1):
-            base = words - 1
-            assert not sides.say(contribution(spec, 0, *range(words), base=base, signature=9), Place(0))
-            sent = sides.say(_at(passes, base), Place(1))
-            assert [len(parse(payload).words) for payload in sent[Place(0).twin_address]] == [words]
+@pytest.mark.parametrize("configuration", RING)
+def test_a_result_that_leaves_in_the_place_of_a_pass_has_its_rounds_words(
+    open_subject: OpenSubject, configuration: str
+) -> None:
+    spec = make_spec(workers=2, words=WORDS)
+    sides = ModelSides(open_subject(configuration), spec)
+    passes = Packet(
+        kind=Kind.CONTRIBUTION, job=spec.job, generation=spec.generation, worker=1, flags=Flag.PASS
+    ).to_bytes()
+    for words in range(1, WORDS + 1):
+        base = words - 1
+        assert not sides.say(contribution(spec, 0, *range(words), base=base, signature=9), Place(0))
+        sent = sides.say(_at(passes, base), Place(1))
+        assert [len(parse(payload).words) for payload in sent[Place(0).twin_address]] == [words]
 
 
-@pytest.mark.parametrize("configuration", [STALE, SYNCHRONOUS])
+@pytest.mark.parametrize("configuration", RING)
+def test_a_round_that_a_pass_opens_has_nothing_of_the_one_before_in_its_entry(
+    open_subject: OpenSubject, configuration: str
+) -> None:
+    spec = make_spec(workers=2, words=WORDS)
+    sides = ModelSides(open_subject(configuration), spec)
+    passes = [
+        Packet(kind=Kind.CONTRIBUTION, job=spec.job, generation=spec.generation, worker=worker, flags=Flag.PASS)
+        for worker in range(2)
+    ]
+    for base in range(2 * RING[configuration]):
+        passing, giving = (base % 2, 1 - base % 2)
+        assert not sides.say(_at(passes[passing].to_bytes(), base), Place(passing))
+        values = range(100 * base, 100 * base + WORDS)
+        sent = sides.say(contribution(spec, giving, *values, base=base, signature=9), Place(giving))
+        assert list(parse(sent[Place(0).twin_address][0]).words) == list(values)
+
+
+@pytest.mark.parametrize("configuration", RING)
 def test_after_an_eviction_whoever_asks_again_gets_the_result(open_subject: OpenSubject, configuration: str) -> None:
     spec = make_spec(workers=3, words=WORDS)
     subject = open_subject(configuration)
@@ -161,13 +182,14 @@ def test_after_an_eviction_whoever_asks_again_gets_the_result(open_subject: Open
     answer = parse(got[Place(0).twin_address][0])
     assert list(answer.words) == list(results[0].words) == [11]
     assert answer.contributors == results[0].contributors == 2
-    assert set(got) >= ({Place(0).twin_address, Place(1).twin_address} if configuration == STALE else set())
+    assert set(got) >= ({Place(0).twin_address, Place(1).twin_address} if configuration in STALE else set())
     sides.say(contribution(spec, 2, 9), Place(2))
 
 
-def test_a_synchronous_mismatch_leaves_no_trace(open_subject: OpenSubject) -> None:
+@pytest.mark.parametrize("configuration", SYNCHRONOUS)
+def test_a_synchronous_mismatch_leaves_no_trace(open_subject: OpenSubject, configuration: str) -> None:
     spec = make_spec(workers=2, words=WORDS)
-    sides = ModelSides(open_subject(SYNCHRONOUS), spec)
+    sides = ModelSides(open_subject(configuration), spec)
     sides.say(contribution(spec, 0, 1, signature=3), Place(0))
     for wrong in (contribution(spec, 1, 1, signature=4), contribution(spec, 1, 1, 2, signature=3)):
         (refused,) = sides.say(wrong, Place(1))[Place(1).twin_address]
@@ -175,9 +197,12 @@ def test_a_synchronous_mismatch_leaves_no_trace(open_subject: OpenSubject) -> No
     assert sides.say(contribution(spec, 1, 1, signature=3), Place(1))
 
 
-def test_a_stale_mismatch_counts_as_a_pass_and_its_sender_is_told(open_subject: OpenSubject) -> None:
+@pytest.mark.parametrize("configuration", STALE)
+def test_a_stale_mismatch_counts_as_a_pass_and_its_sender_is_told(
+    open_subject: OpenSubject, configuration: str
+) -> None:
     spec = make_spec(workers=2, staleness=1, words=WORDS)
-    sides = ModelSides(open_subject(STALE), spec)
+    sides = ModelSides(open_subject(configuration), spec)
     sides.say(contribution(spec, 0, 1, signature=3), Place(0))
     ((refused,),) = sides.exchange(contribution(spec, 1, 1, signature=4), Place(1)).values()
     assert parse(refused).contributors == Reason.MISMATCH
@@ -233,3 +258,13 @@ def test_cleaning_touches_no_other_slot_and_none_of_another_generation(
 def _at(payload: bytes, base: int) -> bytes:
     """The same packet for another base."""
     return payload[:16] + base.to_bytes(4, "big") + payload[20:]
+
+
+@pytest.mark.parametrize("configuration", RING)
+def test_every_packet_of_a_worker_is_counted_once(open_subject: OpenSubject, configuration: str) -> None:
+    spec, subject = make_spec(workers=2, words=WORDS), open_subject(configuration)
+    sides = ModelSides(subject, spec)
+    for worker in (0, 1, 0):
+        sides.say(contribution(spec, worker, 1, signature=3), Place(worker))
+    names = ("packets", "contributions", "duplicates", "rounds", "answers")
+    assert [subject.counter(f"FaninIngress.tally.{name}", 1) for name in names] == [3, 2, 1, 1, 1]

@@ -1,0 +1,49 @@
+/* Which packets pass twice: those that carry a round's words. With two words in each register (sums.p4) a packet that passes
+ * once comes by half of them, the lower word of each pair; the second pass fetches the upper ones. Only then is the packet
+ * multicast, or sent to whom it answers.
+ *
+ * In between it goes through egress as it is, with `again` in front, and comes back by the recirculation port. Whatever may
+ * happen in that time, a worker that has a use for the packet gets both halves of one round: the entry is written again by the
+ * round H later, H = S + 2, and that one is not open before every live worker has contributed the base that follows, as no
+ * worker does that has not got this result (docs/slot-machine.md, *Agreement*). A packet that is lost in between is a lost
+ * result: who waits for it asks again. */
+#ifndef FANIN_TNA_SECOND_PASS_P4
+#define FANIN_TNA_SECOND_PASS_P4
+
+#include "types.p4"
+
+control SecondPass(inout headers_t hdr, inout metadata_t meta) {
+    action pass_again(bit<9> port) {
+        hdr.again.setValid();
+        hdr.again.way = meta.way;
+        hdr.again.sent_to = meta.sent_to;
+        hdr.again.port_out = meta.port_out;
+        hdr.again.unused = 0;
+#if STALE
+        hdr.again.late_base = meta.late_base;
+        hdr.again.late_bitmap = meta.late_bitmap;
+#endif
+        meta.way = AGAIN;
+        meta.sent_to = 0;
+        meta.port_out = port;
+    }
+    /* Within the pipe that it came by, whose registers are the job's. */
+#define OF_PIPE(N) (1, N): pass_again(N << 7 | RECIRCULATION_PORT);
+    table second_pass {
+        key = {
+            CARRIES_WORDS: exact @name("carries_words");
+            meta.port_in[8:7]: exact @name("pipe");
+        }
+        actions = { pass_again; NoAction; }
+        const default_action = NoAction;
+        CONST_SIZE(4)
+        const entries = { OF_PIPE(0) OF_PIPE(1) OF_PIPE(2) OF_PIPE(3) }
+    }
+#undef OF_PIPE
+
+    apply {
+        second_pass.apply();
+    }
+}
+
+#endif
