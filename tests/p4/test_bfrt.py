@@ -41,6 +41,8 @@ from tests.support.processes import join_all, options, reduce_together
 from tests.support.services import a_service, address_of
 
 WORDS = 8
+ONE_AND_TWO = "tna-model", "tna-model-pairs"
+"""Programs by how often a result passes."""
 ARTEFACTS = BUILD / "tna-model.json", BUILD / "tna-model.p4info.txtpb"
 CPU_PORT = 510
 PLANS = (
@@ -389,6 +391,19 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(tmp_path: Path, caps
         "nothing was done",
     ):
         assert words in said
+
+
+def test_the_port_of_second_passes_is_no_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    deploy = ["p4", "deploy", str(compiled(tmp_path)), "--switch-address", "10.77.0.1:4920", "--ports"]
+    ports = tmp_path / "ports.json"
+    for device_port in (128, 128 + 68):
+        ports.write_text(json.dumps({"ports": [{"device_port": device_port, "speed": "100G"}]}), encoding="utf-8")
+        one, two = ([*deploy, str(ports), "--p4info", str(BUILD / f"{name}.p4info.txtpb")] for name in ONE_AND_TWO)
+        assert cli.run(one) == 0
+        assert "second passes" not in capsys.readouterr().out
+        assert (cli.run(two) == 0) == (device_port == 128)
+        said = capsys.readouterr()
+        assert "by port 68 of the workers' pipe" in said.out or "device port 196 is where" in said.err
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from tests.p4.emulated import SWITCH, P4Machine
 
 WORDS = 8
 STALE, SYNCHRONOUS = "tna-model", "tna-model-synchronous"
+PAIRS, SYNCHRONOUS_PAIRS = "tna-model-pairs", "tna-model-pairs-synchronous"
 LOSSLESS, HOSTILE = Link(), Link(loss=0.05, duplicate=0.05, reorder=0.2)
 
 
@@ -46,19 +47,21 @@ def tofino(configuration: str) -> P4Machine:
 @pytest.mark.parametrize(
     ("configuration", "room"),
     [
-        ("v1model-64", (63, 4096, 16384, 64, 64, None, True, True)),
-        ("v1model-256", (63, 4096, 16384, 256, 64, None, True, True)),
-        (STALE, (63, 4096, 16384, 8, 1, 4, False, False)),
-        (SYNCHRONOUS, (63, 4096, 8192, 8, 1, 2, False, False)),
-        ("tofino-16", (63, 4096, 16384, 16, 1, 4, False, False)),
-        ("tofino-32-synchronous", (63, 4096, 8192, 32, 1, 2, False, False)),
-        ("tofino2-32", (63, 4096, 16384, 32, 1, 4, False, False)),
+        ("v1model-64", (63, 4096, 16384, 64, 64, None, True, True, False)),
+        ("v1model-256", (63, 4096, 16384, 256, 64, None, True, True, False)),
+        (STALE, (63, 4096, 16384, 8, 1, 4, False, False, False)),
+        (SYNCHRONOUS, (63, 4096, 8192, 8, 1, 2, False, False, False)),
+        (PAIRS, (63, 4096, 16384, 8, 1, 4, False, False, True)),
+        (SYNCHRONOUS_PAIRS, (63, 4096, 8192, 8, 1, 2, False, False, True)),
+        ("tofino-16", (63, 4096, 16384, 16, 1, 4, False, False, False)),
+        ("tofino-32-synchronous", (63, 4096, 8192, 32, 1, 2, False, False, False)),
+        ("tofino2-32", (63, 4096, 16384, 32, 1, 4, False, False, False)),
     ],
 )
 def test_what_a_program_has_room_for_is_read_from_its_p4info(configuration: str, room: tuple[Any, ...]) -> None:
     has = Capacity.of(vocabulary(configuration))
     sizes = has.jobs, has.slots, has.entries, has.words_per_packet, has.codes_per_packet, has.depth
-    assert room == (*sizes, has.checksums, has.leaf)
+    assert room == (*sizes, has.checksums, has.leaf, has.two_passes)
     assert has.pokes != has.cleans
     assert has.root == has.checksums
 
@@ -104,7 +107,7 @@ def test_a_tofino_is_no_leaf() -> None:
         tofino(STALE).admit_leaf(make_spec(words=WORDS), UPLINK)
 
 
-@pytest.fixture(params=[STALE, SYNCHRONOUS])
+@pytest.fixture(params=[STALE, SYNCHRONOUS, PAIRS, SYNCHRONOUS_PAIRS])
 def machine(request: pytest.FixtureRequest) -> P4Machine:
     """A device that runs the program, and our controller."""
     return tofino(request.param)

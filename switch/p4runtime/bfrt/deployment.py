@@ -20,8 +20,8 @@ from fanin.switch.controller.data_plane import DataPlane
 from fanin.switch.p4runtime.bfrt.client import BfrtAddress, BfrtClient, CompiledProgram, Pipeline
 from fanin.switch.p4runtime.bfrt.cpu_port import CpuPort
 from fanin.switch.p4runtime.bfrt.link import BfrtLink
-from fanin.switch.p4runtime.bfrt.ports import DevicePorts, PortPlan, one_pipe
-from fanin.switch.p4runtime.controller.capacity import Capacity
+from fanin.switch.p4runtime.bfrt.ports import PIPE_SHIFT, DevicePorts, PortPlan, one_pipe
+from fanin.switch.p4runtime.controller.capacity import RECIRCULATION_PORT, Capacity
 from fanin.switch.p4runtime.controller.vocabulary import Vocabulary
 from fanin.switch.p4runtime.opening import DeviceNetwork, open_linked
 
@@ -90,6 +90,16 @@ class Deployment:
         """What can be checked without the device. ConfigurationError."""
         if self.ports and all(plan.number is not None for plan in self.ports):
             one_pipe([plan.number for plan in self.ports if plan.number is not None], self._pipes)
+        if self._two_passes:
+            taken = [plan.number for plan in self.ports if plan.number is not None]
+            if leads_back := [number for number in taken if number % (1 << PIPE_SHIFT) == RECIRCULATION_PORT]:
+                raise ConfigurationError(
+                    f"device port {leads_back[0]} is where packets of this program pass the pipe again: leave it out"
+                )
+
+    @property
+    def _two_passes(self) -> bool:
+        return Capacity.of(Vocabulary(self.p4info)).two_passes
 
     @property
     def _pipes(self) -> tuple[int, ...]:
@@ -114,6 +124,11 @@ class Deployment:
             said.append(f"load {self.program.name} ({pipelines}) unless it runs: that clears the device")
         said.append(f"bind to {self.program_name or 'the program that runs'}")
         said += [f"port {plan}" for plan in self.ports]
+        if has.two_passes:
+            said.append(
+                f"nothing for second passes: results go round by port {RECIRCULATION_PORT} of the workers' pipe, at "
+                "100 Gbit/s, without cable or entry"
+            )
         if self.ports:
             said.append("wait until these ports are up, and see that they are in one pipe that runs the program")
         return said

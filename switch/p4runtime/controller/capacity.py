@@ -1,7 +1,8 @@
 """What a program can do and has room for, as its P4Info says: the parameters of a job's entry tell what it asks.
 
 Two kinds of programs. v1model's cuts each job's rings out of one pool, as deep as the job wants them. Tofino's has
-rings of one depth, whose index is the low bits of a base; a register for each word of a packet; one scale code.
+rings of one depth, whose index is the low bits of a base; a register for each word of a packet, or for each two; one
+scale code.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ BLOCK_BITS = 2048
 """Register cells of this width hold 64 words each (p4/v1model/types.p4)."""
 WORDS_STEP = 8
 """Hosts deal in multiples of as many words (fanin.protocol.job.JobSpec)."""
+RECIRCULATION_PORT = 68
+"""Of each pipe of a Tofino (p4/tna/types.p4): it leads back into the pipe, and no worker is behind it."""
 SYNCHRONOUS_DEPTH = 2
 """Depth of the rings of a program that keeps no open rounds, since with S = 0 they follow from the bases."""
 
@@ -43,6 +46,8 @@ class Capacity:
     """Whether a packet of the controller's can ask a slot to close; without that, those who ask again do."""
     cleans: bool
     """Whether slots must be cleaned for a new job, by packets: its tags do not tell one job from another."""
+    two_passes: bool
+    """Whether packets with a round's words pass a pipe twice, by its port RECIRCULATION_PORT."""
 
     @classmethod
     def of(cls, vocabulary: Vocabulary) -> Capacity:
@@ -50,6 +55,7 @@ class Capacity:
         parameters, metadata = vocabulary.parameters("jobs", "job"), vocabulary.packet_out_metadata
         deep = "history" in parameters
         entries = vocabulary.register_size("arrived_tag" if deep else "facts")
+        pairs = 0
         if deep:
             slots, depth, codes = vocabulary.register_size("open_round"), None, MAX_CODES
             words = vocabulary.register_bits.count(BLOCK_BITS) * (BLOCK_BITS // 32)
@@ -57,7 +63,8 @@ class Capacity:
             stale = vocabulary.has_register("floors")
             slots = vocabulary.register_size("floors") if stale else entries // SYNCHRONOUS_DEPTH
             depth, codes = entries // slots, 1
-            words = vocabulary.register_count("sums") // WORDS_STEP * WORDS_STEP
+            pairs = vocabulary.register_count("pairs") + vocabulary.register_count("pairs_low")
+            words = (vocabulary.register_count("sums") + 2 * pairs) // WORDS_STEP * WORDS_STEP
         if not words:
             raise ProgramError(f"the program adds fewer than {WORDS_STEP} words per packet: it is for no host of ours")
         return cls(
@@ -72,6 +79,7 @@ class Capacity:
             leaf=vocabulary.has_table("uplinks"),
             pokes="poke" in metadata,
             cleans="clean" in metadata,
+            two_passes=pairs > 0,
         )
 
     def check(self, spec: JobSpec, *, at_leaf: bool) -> None:
