@@ -57,6 +57,8 @@ class Bmv2:
         self._client = client
         self._sockets = sockets
         self._numbers = itertools.count(FENCE)
+        names = {each.preamble.name.rpartition(".")[2] for each in client.info.registers}
+        self._two_passes = "pairs_low" in names
 
     def entry(self, table: str, key: Sequence[int], action: str, data: Sequence[int], *, modify: bool = False) -> None:
         self._client.entry(table, key, action, data, modify=modify)
@@ -75,7 +77,10 @@ class Bmv2:
         self._sockets[port].send(frame)
         before = self._until_echo(port)  # ingress has taken the frame; what it sent is queued for its ports
         others = [sent for other in PORTS if other != port for sent in self._until_echo(other)]
-        return [*before, *self._until_echo(port), *others, *self._to_controller()]
+        sent = [*before, *self._until_echo(port), *others]
+        if self._two_passes:  # a packet that passes again has gone by the thread of one of these ports
+            sent += [each for other in PORTS for each in self._until_echo(other)]
+        return [*sent, *self._to_controller()]
 
     def command(self, verb: str, frame: bytes) -> list[tuple[int, bytes]]:
         self._client.send(frame, **{verb: 1})
