@@ -30,6 +30,9 @@ BATCH = 64
 SWITCH = Endpoint(mac_of(0x0A00_FFFF), 0x0A00_FFFF, 4919)
 HOSTS = [Endpoint(mac_of(0x0A00_0001 + worker), 0x0A00_0001 + worker, 5000 + worker) for worker in range(2)]
 
+SPEC = JobSpec(job=1, generation=7, workers=2, quorum=2, slots=SLOTS, words_per_packet=WORDS, tokens=(1, 2))
+VALUES = [np.arange(WORDS, dtype=np.uint32) * (worker + 1) for worker in range(2)]
+
 
 def main() -> None:
     """Measure and print a line for each interpreter."""
@@ -56,19 +59,11 @@ def run(program: str, rounds: int, native: bool) -> tuple[float, list[tuple[int,
     assert switch is not None
     control = JobControl(link, vocabulary, Placement((SWITCH,)))
     control.serve()
-    spec = JobSpec(job=1, generation=7, workers=2, quorum=2, slots=SLOTS, words_per_packet=WORDS, tokens=(1, 2))
-    control.admit(spec)
-    for worker, host in enumerate(HOSTS):
-        token = np.array([0, spec.tokens[worker]], np.uint32)
-        hello = Packet(kind=Kind.HELLO, job=1, worker=worker, generation=7, words=token)
-        link.receive(1 + worker, Frame(host, SWITCH, hello.to_bytes()).to_bytes())
+    control.admit(SPEC)
+    for worker in range(len(HOSTS)):
+        link.receive(1 + worker, hello(worker))
         control.receive(link.next_packet(0), 0.0)
-    values = [np.arange(WORDS, dtype=np.uint32) * (worker + 1) for worker in range(2)]
-    frames = [
-        (1 + worker, Frame(HOSTS[worker], SWITCH, _contribution(worker, each, values[worker])).to_bytes())
-        for each in range(rounds)
-        for worker in range(2)
-    ]
+    frames = contributions(rounds)
     batches = [frames[first : first + BATCH] for first in range(0, len(frames), BATCH)]
     sent: list[tuple[int, bytes]] = []
     begin = time.thread_time()
@@ -77,16 +72,44 @@ def run(program: str, rounds: int, native: bool) -> tuple[float, list[tuple[int,
     elapsed_s = time.thread_time() - begin
     assert len(sent) == 2 * rounds, "each round closes once and goes to both"
     for _, data in sent:
-        frame_out = read_frame(data)
-        assert frame_out is not None
-        assert np.array_equal(parse(frame_out.payload).words, values[0] + values[1])
+        check_sum(data)
     return len(frames) / elapsed_s, sent
 
 
-def _contribution(worker: int, number: int, words: np.ndarray[tuple[int], np.dtype[np.uint32]]) -> bytes:
+def hello(worker: int) -> bytes:
+    """A worker's HELLO, as a frame."""
+    token = np.array([0, SPEC.tokens[worker]], np.uint32)
+    packet = Packet(kind=Kind.HELLO, job=1, worker=worker, generation=7, words=token)
+    return Frame(HOSTS[worker], SWITCH, packet.to_bytes()).to_bytes()
+
+
+def contributions(rounds: int) -> list[tuple[int, bytes]]:
+    """Both workers' contributions to so many rounds, in turn, with the ports that they come in at."""
+    return [
+        (1 + worker, Frame(HOSTS[worker], SWITCH, _contribution(worker, each)).to_bytes())
+        for each in range(rounds)
+        for worker in range(len(HOSTS))
+    ]
+
+
+def check_sum(frame: bytes) -> None:
+    """That a frame from the switch has the sum of both."""
+    read = read_frame(frame)
+    assert read is not None
+    assert np.array_equal(parse(read.payload).words, VALUES[0] + VALUES[1])
+
+
+def _contribution(worker: int, number: int) -> bytes:
     slot, base = number % SLOTS, number // SLOTS
     packet = Packet(
-        kind=Kind.CONTRIBUTION, job=1, worker=worker, generation=7, slot=slot, base=base, signature=5, words=words
+        kind=Kind.CONTRIBUTION,
+        job=1,
+        worker=worker,
+        generation=7,
+        slot=slot,
+        base=base,
+        signature=5,
+        words=VALUES[worker],
     )
     return packet.to_bytes()
 

@@ -1,0 +1,149 @@
+"""The compiled P4 program in BMv2 beside fanin's emulator: packets per second, the same packets in turns.
+
+    sudo python -m fanin.benchmarks.p4_bmv2
+
+Needs simple_switch_grpc on PATH and root. The work is that of p4_emulator.py: two workers contribute 64 words to 64
+slots, and every result is checked. BMv2 gets its packets through veth pairs, 16 rounds at a time. It
+has several threads, so both its packets per second of wall-clock time and of its processor time are told; the
+emulator, which has one and no sockets here, is measured in processor time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+
+from fanin.benchmarks import p4_emulator
+from fanin.benchmarks.p4_emulator import HOSTS, SPEC, SWITCH, WORDS
+from fanin.emulation.processes import free_port
+from fanin.switch.p4runtime.controller.job_control import JobControl, Placement
+from fanin.switch.p4runtime.controller.links import DeviceAddress, GrpcLink
+from fanin.switch.p4runtime.controller.vocabulary import Vocabulary
+from fanin.switch.p4runtime.opening import BUILD, PROGRAM, Artefacts
+from fanin.switch.p4runtime.server.p4info import read_p4info
+
+BINARY = "simple_switch_grpc"
+CPU_PORT = 510
+BURST = 16
+"""Rounds at a time: a port of BMv2 queues 64 packets, and loses others."""
+TIMEOUT_S = 20.0
+ETH_P_ALL = 3
+SOL_PACKET, PACKET_IGNORE_OUTGOING = 263, 23
+
+
+def main() -> None:
+    """Measure in turns and print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--rounds", type=int, default=2048, help="of one repetition in BMv2, a multiple of 16")
+    parser.add_argument("--emulator-rounds", type=int, default=5000)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--program", default=PROGRAM, help="one of p4/build for v1model")
+    given = parser.parse_args()
+    if shutil.which(BINARY) is None or os.geteuid() != 0:
+        raise SystemExit(f"needs {BINARY} on PATH, and root")
+    wall, processor, emulated = [], [], []
+    for _ in range(given.repetitions):
+        rates = run(given.program, given.rounds)
+        wall.append(rates[0])
+        processor.append(rates[1])
+        emulated.append(p4_emulator.run(given.program, given.emulator_rounds, True)[0])
+    for name, found in (
+        ("BMv2, wall-clock time", wall),
+        ("BMv2, processor time", processor),
+        ("native interpreter, processor time", emulated),
+    ):
+        print(
+            f"{name}, {given.program}: {statistics.median(found):,.0f} packets/s of {WORDS} words "
+            f"(median of {len(found)}, {min(found):,.0f} to {max(found):,.0f})"
+        )
+
+
+def run(program: str, rounds: int) -> tuple[float, float]:
+    """Packets per second of wall-clock time, and of BMv2's processor time."""
+    artefacts = Artefacts.read(BUILD / f"{program}.json", BUILD / f"{program}.p4info.txtpb")
+    with ports() as sockets, bmv2() as (pid, address):
+        link = GrpcLink(DeviceAddress(target=address, device_id=1))
+        link.ensure_pipeline(read_p4info(artefacts.p4info), artefacts.program)
+        control = JobControl(link, Vocabulary(link.p4info()), Placement((SWITCH,)))
+        control.serve()
+        control.admit(SPEC)
+        for worker, tap in enumerate(sockets):
+            tap.send(p4_emulator.hello(worker))
+            control.receive(link.next_packet(TIMEOUT_S), 0.0)
+        for tap in sockets:
+            tap.recv(1 << 14)  # its WELCOME
+        frames = p4_emulator.contributions(rounds)
+        results = []
+        begin, begin_s = time.perf_counter(), processor_s(pid)
+        for first in range(0, len(frames), BURST * len(HOSTS)):
+            for port, frame in frames[first : first + BURST * len(HOSTS)]:
+                sockets[port - 1].send(frame)
+            results += [tap.recv(1 << 14) for tap in sockets for _ in range(BURST)]
+        elapsed_s, used_s = time.perf_counter() - begin, processor_s(pid) - begin_s
+        link.close()
+    for data in results:
+        p4_emulator.check_sum(data)
+    return len(frames) / elapsed_s, len(frames) / used_s
+
+
+def processor_s(pid: int) -> float:
+    """Processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def ports() -> Iterator[list[socket.socket]]:
+    """A veth pair for each worker, and a raw socket at our end of it."""
+    with contextlib.ExitStack() as stack:
+        sockets = []
+        for inner, outer in names():
+            subprocess.run(["ip", "link", "add", inner, "type", "veth", "peer", "name", outer], check=True)
+            stack.callback(subprocess.run, ["ip", "link", "delete", inner], check=True)
+            for name in (inner, outer):
+                Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text("1", encoding="ascii")
+                subprocess.run(["ip", "link", "set", name, "up"], check=True)
+            tap = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
+            tap.bind((outer, ETH_P_ALL))
+            tap.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+            tap.settimeout(TIMEOUT_S)
+            sockets.append(tap)
+        yield sockets
+
+
+def names() -> list[tuple[str, str]]:
+    """Of both ends of each worker's veth pair."""
+    return [(f"fb{os.getpid()}s{at}", f"fb{os.getpid()}h{at}") for at in range(len(HOSTS))]
+
+
+@contextlib.contextmanager
+def bmv2() -> Iterator[tuple[int, str]]:
+    """BMv2 at these ports, without a program: its process and where it serves P4Runtime."""
+    address = f"127.0.0.1:{free_port()}"
+    interfaces = [text for at, (inner, _) in enumerate(names()) for text in ("-i", f"{at + 1}@{inner}")]
+    server = ["--", "--grpc-server-addr", address, "--cpu-port", str(CPU_PORT)]
+    arguments = ["--no-p4", "--device-id", "1", "--thrift-port", str(free_port()), *interfaces, *server]
+    with tempfile.TemporaryFile() as log:
+        switch = subprocess.Popen([BINARY, *arguments], stdout=log, stderr=log)
+        try:
+            with grpc.insecure_channel(address) as channel:
+                grpc.channel_ready_future(channel).result(timeout=TIMEOUT_S)
+            yield switch.pid, address
+        finally:
+            switch.terminate()
+            switch.wait()
+
+
+if __name__ == "__main__":
+    main()
