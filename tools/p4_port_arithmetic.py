@@ -38,9 +38,9 @@ class Build:
 BUILDS = (
     Build("16, stale (`tofino-16`)", 16),
     Build("32, synchronous (`tofino-32-synchronous`)", 32),
-    Build("32, stale; pairs", 32, AGAIN_BYTES + LATE_BYTES),
-    Build("48, synchronous; pairs", 48, AGAIN_BYTES),
-    Build("64, synchronous; pairs", 64, AGAIN_BYTES),
+    Build("32, stale (`tofino-32`)", 32, AGAIN_BYTES + LATE_BYTES),
+    Build("40, stale (`tofino-40`)", 40, AGAIN_BYTES + LATE_BYTES),
+    Build("48, synchronous (`tofino-48-synchronous`)", 48, AGAIN_BYTES),
 )
 
 

@@ -55,6 +55,9 @@ def tofino(configuration: str) -> P4Machine:
         (SYNCHRONOUS_PAIRS, (63, 4096, 8192, 8, 1, 2, False, False, True)),
         ("tofino-16", (63, 4096, 16384, 16, 1, 4, False, False, False)),
         ("tofino-32-synchronous", (63, 4096, 8192, 32, 1, 2, False, False, False)),
+        ("tofino-32", (63, 4096, 16384, 32, 1, 4, False, False, True)),
+        ("tofino-40", (63, 4096, 16384, 40, 1, 4, False, False, True)),
+        ("tofino-48-synchronous", (63, 4096, 8192, 48, 1, 2, False, False, True)),
         ("tofino2-32", (63, 4096, 16384, 32, 1, 4, False, False, False)),
     ],
 )
