@@ -15,7 +15,6 @@ from fanin.benchmarks.processor import ProcessorMeter
 from fanin.benchmarks.rivals import Rival
 from fanin.host.codecs import make_weights
 from fanin.host.codecs.philox import Randomness
-from fanin.host.torch.training.byte_buffers import ByteBuffers
 from fanin.host.torch.training.pieced_gather import PiecedGather
 from fanin.host.torch.training.shard_groups import Segment
 
@@ -54,7 +53,6 @@ class Trial:
         narrow = rival.backend == "fanin" and rival.lanes != 32
         self.weights = make_weights(WEIGHTS) if collective == "all_gather" and narrow else None
         self.layout = [Segment(0, len(self.part), torch.float32, quantized=True)]
-        self.buffers = ByteBuffers()
         self.call: Callable[[], object] = getattr(self, f"_{collective}")
         self.seconds: list[float] = []
         self.max_error = 0.0
@@ -71,17 +69,16 @@ class Trial:
         if self.weights is None:
             dist.all_gather_into_tensor(self.whole, self.part, group=self.group)
             return
-        gather = PiecedGather(self.weights, self.layout, self.buffers)
+        gather = PiecedGather(self.weights, self.layout)
         gather.start(self.part, self.group, Randomness(0, 0), 0, self.rank)
         gather.finish(self.whole)
-        gather.release()
 
     @property
     def moved_bytes(self) -> int:
         """Of all weights as they travel, or of float32."""
         if self.weights is None:
             return self.whole.nbytes
-        return self.ranks * PiecedGather(self.weights, self.layout, self.buffers).payload_bytes
+        return self.ranks * PiecedGather(self.weights, self.layout).payload_bytes
 
     def _reduce_scatter(self) -> None:
         dist.reduce_scatter_tensor(self.kept, self.own, group=self.group)

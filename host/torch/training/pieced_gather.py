@@ -6,7 +6,6 @@ Rules
   Each is a collective of its own: what travels exactly, in the first one, then the codes.
 * All are under way when `start` returns; `finish` decodes them as they arrive, which is in their order.
 * A piece is encoded as the same elements of the whole are, so the weights do not depend on where they are cut.
-* What is sent and what comes lies in one buffer, which `release` gives back for the next gather.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ import torch.distributed as dist
 from fanin.host.codecs.philox import Randomness
 from fanin.host.codecs.weight_codec import Bytes, Loss, WeightCodec
 from fanin.host.torch.collectives.work import NO_TIMEOUT
-from fanin.host.torch.training.byte_buffers import ByteBuffers
 from fanin.host.torch.training.shard_groups import Segment
 
 MAX_PIECES = 8
@@ -52,16 +50,14 @@ class _Piece:
 class PiecedGather:
     """One gather of parts that are laid out alike on every rank."""
 
-    def __init__(self, codec: WeightCodec, layout: list[Segment], buffers: ByteBuffers) -> None:
-        """`layout`: of a rank's part. `buffers`: where the memory comes from."""
+    def __init__(self, codec: WeightCodec, layout: list[Segment]) -> None:
+        """`layout`: of a rank's part."""
         self._codec = codec
-        self._buffers = buffers
-        self._buffer = torch.empty(0, dtype=torch.uint8)
         self._layout = layout
         self._exact_bytes = sum(each.count * each.dtype.itemsize for each in layout if not each.quantized)
         count = sum(each.count for each in layout if each.quantized)
         self._pieces = [_Piece(first, stop - first, 0) for first, stop in _cuts(count, codec.block)]
-        self._pieces[0].codes_at = _aligned(self._exact_bytes)
+        self._pieces[0].codes_at = -(-self._exact_bytes // _ALIGNMENT) * _ALIGNMENT
         self.payload_bytes = sum(self._bytes(each) for each in self._pieces)
         """That each rank contributes."""
 
@@ -70,18 +66,14 @@ class PiecedGather:
         host = part.detach().cpu().view(torch.uint8)
         plain = all(each.quantized and each.dtype == torch.float32 for each in self._layout)
         loss = Loss()
-        ranks = group.size()
-        sizes = [_aligned(self._bytes(each)) for each in self._pieces]
-        self._buffer = self._buffers.take((1 + ranks) * sum(sizes))
-        places = self._buffer.split([(1 + ranks) * each for each in sizes])
-        for piece, size, place in zip(self._pieces, sizes, places, strict=True):
-            encoded = place[: self._bytes(piece)]
+        for piece in self._pieces:
+            encoded = torch.empty(self._bytes(piece), dtype=torch.uint8)
             if piece.codes_at:
                 self._put_exact(host, encoded[: piece.codes_at])
             x = host.view(torch.float32)[piece.first :][: piece.count] if plain else self._floats(host, piece)
             into = encoded[piece.codes_at :].numpy()
             loss.add(self._codec.encode(x.numpy(), into, random, step, rank, first=piece.first))
-            piece.gathered = place[size:][: ranks * len(encoded)].view(ranks, -1)
+            piece.gathered = torch.empty(group.size(), len(encoded), dtype=torch.uint8)
             piece.work = all_gather(piece.gathered.view(-1), encoded, group=group, async_op=True)
         return loss
 
@@ -89,18 +81,11 @@ class PiecedGather:
         """Whether all bytes are there."""
         return all(each.work.is_completed() for each in self._pieces)
 
-    def release(self) -> None:
-        """Give the memory back: nothing is finished any more. What is still under way keeps its memory."""
-        if self.is_completed():
-            self._buffers.give_back(self._buffer)
-            self._pieces = []
-
     def finish(self, output: torch.Tensor, timeout: timedelta = NO_TIMEOUT) -> float:
         """Write every rank's part to `output`, one after the other; the seconds that were waited. It can be repeated.
 
         Raises what the collectives raise; `timeout` is for each of them.
         """
-        assert self._pieces, "released"
         host = output.detach() if output.device.type == "cpu" else torch.empty_like(output, device="cpu")
         waited_s = 0.0
         for piece in self._pieces:
@@ -169,10 +154,6 @@ def wait(work: Any, timeout: timedelta) -> float:
     started = time.perf_counter()
     work.wait() if timeout <= NO_TIMEOUT else work.wait(timeout)
     return time.perf_counter() - started
-
-
-def _aligned(count: int) -> int:
-    return -(-count // _ALIGNMENT) * _ALIGNMENT
 
 
 def _cuts(count: int, block: int) -> list[tuple[int, int]]:

@@ -21,7 +21,6 @@ from fanin.host.codecs.codec import levels
 from fanin.host.codecs.lanes import Lanes
 from fanin.host.codecs.weight_codec import WeightCodec
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
-from fanin.host.torch.training.byte_buffers import ByteBuffers
 from fanin.host.torch.training.shard_gather import ShardGather
 from fanin.host.torch.training.shard_groups import ShardGroup, groups_of
 from fanin.host.torch.training.shard_reduce import Late, ShardReduce
@@ -73,8 +72,7 @@ class ShardCodecs:
         self._keep_codes = keep_codes
         self._groups = groups
         late = Late()
-        buffers = ByteBuffers()
-        self._gathers = [ShardGather(each, weights, buffers, keep_codes) for each in groups]
+        self._gathers = [ShardGather(each, weights, keep_codes) for each in groups]
         self._reduces = [
             ShardReduce(each, gradients, gather, late) for each, gather in zip(groups, self._gathers, strict=True)
         ]

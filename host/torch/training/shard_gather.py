@@ -30,7 +30,6 @@ from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather
 from fanin.host.codecs.philox import Randomness
 from fanin.host.codecs.weight_codec import Loss, WeightCodec
 from fanin.host.torch.collectives.work import NO_TIMEOUT
-from fanin.host.torch.training.byte_buffers import ByteBuffers
 from fanin.host.torch.training.pieced_gather import PiecedGather, all_gather, wait
 from fanin.host.torch.training.shard_groups import ShardGroup
 
@@ -62,13 +61,9 @@ class Gathering(_Work):  # type: ignore[misc]
 class ShardGather(AllGather):
     """The `AllGather` of one group. `codec` None: exact, but under way when the call returns."""
 
-    def __init__(
-        self, group: ShardGroup, codec: WeightCodec | None, buffers: ByteBuffers, keep_codes: bool = False
-    ) -> None:
-        """`buffers`: of codes, for all groups of a model."""
+    def __init__(self, group: ShardGroup, codec: WeightCodec | None, keep_codes: bool = False) -> None:
         self._group = group
         self._codec = codec
-        self._buffers = buffers
         self._keep_codes = keep_codes
         self._kept: PiecedGather | None = None
         """The codes of all ranks, from a gather of forward until the reduction."""
@@ -110,14 +105,12 @@ class ShardGather(AllGather):
             waited_s = gather.finish(output_tensor, timeout)
             self._waited(waited_s)
             self.decode_s += time.perf_counter() - started - waited_s
-            if gather is not self._kept:
-                gather.release()
 
         return Gathering(gather.is_completed, finish)
 
     def _start(self, codec: WeightCodec, tensor: torch.Tensor, group: Any) -> PiecedGather:
         started = time.perf_counter()
-        gather = PiecedGather(codec, self._group.layout(tensor.numel(), tensor.dtype), self._buffers)
+        gather = PiecedGather(codec, self._group.layout(tensor.numel(), tensor.dtype))
         assert self._random is not None
         self.loss = gather.start(tensor, group, self._random, self.step, self._group.shards.rank())
         self.payload_bytes += gather.payload_bytes
