@@ -52,6 +52,7 @@ class CarrierRig final : private CarrierHost {
                                .options = options,
                                .worker = worker,
                                .token = spec_.tokens[worker],
+                               .slots_in_step = 0,  // its datagrams are no packets
                                .offer = offer_};
       bases_.push_back(BASE.open_worker(path));
       if (row != rows.end()) bypasses_.push_back(row->open_worker(path));
@@ -173,6 +174,7 @@ class CarrierRig final : private CarrierHost {
     return found == sources_.end() ? std::nullopt : std::optional(found->second);
   }
   std::uint32_t missing(std::uint16_t) const override { return missing_; }
+  std::uint32_t slots_in_step(std::uint16_t) const override { return 0; }
   bool ring(Address number) override { return base_->ring(number); }
   bool is_parent(Address) const override { return false; }
   // What the test says that it still reads.

@@ -6,8 +6,8 @@
 //
 // * A datagram goes by the first bypass that reaches its destination and has room for it, otherwise by the base carrier: of
 //   the destinations of a result, some by this and some by that. Nothing waits for room.
-// * HELLO goes by the base carrier, since it has to prove that path; so does what is overdue, since that wakes the switch and
-//   depends on nothing that other processes may have done to a bypass.
+// * HELLO goes by the base carrier, since it has to prove that path; so does what is overdue while bypasses are silent, since
+//   that wakes the switch and depends on nothing that other processes may have done to a bypass.
 // * A thread that polls descriptors sleeps in poll and is woken by the base carrier, with an empty datagram (a doorbell). One
 //   that reads bypasses alone sleeps on a bypass's bell.
 // * A bypass that breaks is dropped by its flow: everything goes by the base carrier, and what was lost is sent again.
@@ -130,6 +130,7 @@ class CarrierHost {
  public:
   virtual std::optional<Address> source(std::uint16_t job, std::uint32_t worker) const = 0;
   virtual std::uint32_t missing(std::uint16_t job) const = 0;  // workers whose contributions could close a round
+  virtual std::uint32_t slots_in_step(std::uint16_t job) const = 0;  // 0 also where there is no such job
   virtual bool ring(Address number) = 0;                       // as SwitchBase::ring
   virtual bool is_parent(Address number) const = 0;            // of this switch, as a leaf
   // Of what lies in SwitchCarrier::lasting: whether any of it is still to be read; and that it is about to go.

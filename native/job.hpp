@@ -37,7 +37,10 @@ struct JobSpec {
   std::uint32_t contributions() const { return ranks() * (max_staleness + 1); }
   // Of one accumulator, which wraps around.
   std::uint32_t accumulator_bytes() const { return std::uint64_t{contributions()} << 7 < 1u << 15 ? 2 : 4; }
-  bool synchronous() const { return quorum == workers && max_staleness == 0 && !survives_loss; }
+  bool waits_for_all() const { return quorum == workers && max_staleness == 0; }
+  bool synchronous() const { return waits_for_all() && !survives_loss; }
+  // Where a slot has no second item before everybody has the first one's result: slots of a flow; 0 elsewhere.
+  std::uint32_t slots_in_step() const { return waits_for_all() ? slots : 0; }
   std::uint32_t full_mask() const { return workers == 32 ? 0xFFFFFFFFu : (1u << workers) - 1u; }
 };
 

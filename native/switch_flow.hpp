@@ -73,6 +73,7 @@ class SwitchFlow : private CarrierHost {
 
   std::optional<Address> source(std::uint16_t job, std::uint32_t worker) const override;
   std::uint32_t missing(std::uint16_t job) const override;
+  std::uint32_t slots_in_step(std::uint16_t job) const override { return machine_.slots_in_step(job); }
   bool ring(Address number) override;
   bool is_parent(Address number) const override;
   bool waits_in(std::uint16_t job, std::span<const std::uint8_t> memory) const override {

@@ -172,6 +172,11 @@ std::optional<Address> SwitchMachine::source(std::uint16_t index, std::uint32_t 
   return job.has(job.registered, worker) ? std::optional(job.sources[worker]) : std::nullopt;
 }
 
+std::uint32_t SwitchMachine::slots_in_step(std::uint16_t index) const {
+  const auto& jobs = state_->jobs;
+  return index < jobs.size() && jobs[index] != nullptr ? jobs[index]->spec.slots_in_step() : 0;
+}
+
 std::uint32_t SwitchMachine::missing(std::uint16_t index) const {
   const auto& jobs = state_->jobs;
   return index < jobs.size() && jobs[index] != nullptr ? jobs[index]->ring.missing() : 1;

@@ -75,6 +75,7 @@ class SwitchMachine {
   std::vector<std::uint16_t> jobs() const;
   Members members(std::uint16_t job) const;
   std::optional<Address> source(std::uint16_t job, std::uint32_t worker) const;  // where a registered worker sends from
+  std::uint32_t slots_in_step(std::uint16_t job) const;  // JobSpec::slots_in_step; 0 without such a job
   std::uint32_t missing(std::uint16_t job) const;  // fewer than so many contributors more close no round of the job
   CounterList counters() const;
   CounterList job_counters(std::uint16_t job) const;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "address_book.hpp"
+#include "overtaking.hpp"
 #include "udp_batch.hpp"
 #include "wire_constants.hpp"
 
@@ -23,7 +24,8 @@ constexpr Address THE_SWITCH = 0;      // what a worker's machine calls it
 
 class UdpWorker final : public WorkerBase {
  public:
-  explicit UdpWorker(const WorkerPath& path) : address_(path.address), socket_(path.address.family(), path.options) {
+  explicit UdpWorker(const WorkerPath& path)
+      : address_(path.address), socket_(path.address.family(), path.options), slots_in_step_(path.slots_in_step) {
     socket_.connect(path.address);
     receive_buffer_bytes_ = socket_.receive_buffer_bytes();
   }
@@ -48,7 +50,12 @@ class UdpWorker final : public WorkerBase {
   bool flush() override {
     const std::span<iovec> train = std::span(datagrams_).first(count_);
     if (count_ > 0 && tag_) tag_(train);
-    if (count_ > 0) send_datagrams(socket_, train, counters_);
+    if (count_ > 0) {
+      const bool ahead = overtaking_.allows(train, slots_in_step_);
+      socket_.go_ahead(ahead);
+      counters_.ahead += ahead ? count_ : 0;
+      send_datagrams(socket_, train, counters_);
+    }
     used_ = 0;
     count_ = 0;
     return false;
@@ -98,6 +105,8 @@ class UdpWorker final : public WorkerBase {
 
   SocketAddress address_;
   UdpSocket socket_;
+  std::uint32_t slots_in_step_;
+  Overtaking overtaking_;
   int receive_buffer_bytes_ = 0;
   ReceiveBatch batch_;
   std::vector<Arrival> arrivals_;
@@ -123,7 +132,7 @@ class UdpSwitch final : public SwitchBase {
   static constexpr std::uint64_t LISTENER = 0;  // as a poller's key; others are address numbers, which start at 1
 
   explicit UdpSwitch(const SwitchPlace& place)
-      : options_(place.options), address_(place.address), poller_(place.poller) {
+      : options_(place.options), address_(place.address), poller_(place.poller), host_(place.host) {
     options_.learn_local = address_.is_wildcard();
     listener_ = UdpSocket(address_.family(), options_);
     listener_.bind(address_);
@@ -270,10 +279,24 @@ class UdpSwitch final : public SwitchBase {
     if (peer == nullptr) {
       counters_.send_dropped += datagrams.size();
     } else if (peer->socket.is_open()) {
+      const bool ahead = peer->overtaking.allows(datagrams, slots_of(*peer));
+      peer->socket.go_ahead(ahead);
+      counters_.ahead += ahead ? datagrams.size() : 0;
       send_datagrams(peer->socket, datagrams, counters_);
     } else {
       send_datagrams(listener_, datagrams, counters_, {&peer->remote, peer->local ? &*peer->local : nullptr});
     }
+  }
+
+  // Of all jobs that it is a member of; 0 where one of them has no slots in step.
+  std::uint32_t slots_of(const AddressBook::Peer& peer) const {
+    std::uint32_t slots = 0;
+    for (const std::uint16_t job : peer.jobs) {
+      const std::uint32_t more = host_.slots_in_step(job);
+      if (more == 0) return 0;
+      slots += more;
+    }
+    return slots;
   }
 
   std::uint64_t drops_of_members() const {
@@ -285,6 +308,7 @@ class UdpSwitch final : public SwitchBase {
   UdpOptions options_;
   SocketAddress address_;
   Poller& poller_;
+  CarrierHost& host_;
   UdpSocket listener_;
   int receive_buffer_bytes_ = 0;
   AddressBook book_;

@@ -1,6 +1,7 @@
 #include "udp_socket.hpp"
 
 #include <fcntl.h>
+#include <linux/pkt_sched.h>
 #include <linux/sock_diag.h>
 #include <netinet/udp.h>
 #include <unistd.h>
@@ -38,10 +39,11 @@ bool set_option(int fd, int level, int name, int value) {
 }  // namespace
 
 std::vector<std::pair<std::string, std::uint64_t>> named(const UdpCounters& counters) {
-  return {{"socket_system_calls", counters.system_calls}, {"socket_trains", counters.trains},
-          {"socket_coalesced", counters.coalesced},       {"socket_truncated", counters.truncated},
-          {"socket_refused", counters.refused},           {"socket_send_waits", counters.send_waits},
-          {"socket_send_dropped", counters.send_dropped}, {"socket_send_us", counters.send_ns / 1000}};
+  return {{"socket_system_calls", counters.system_calls}, {"socket_ahead", counters.ahead},
+          {"socket_trains", counters.trains},             {"socket_coalesced", counters.coalesced},
+          {"socket_truncated", counters.truncated},       {"socket_refused", counters.refused},
+          {"socket_send_waits", counters.send_waits},     {"socket_send_dropped", counters.send_dropped},
+          {"socket_send_us", counters.send_ns / 1000}};
 }
 
 UdpSocket::UdpSocket(int family, const UdpOptions& options)
@@ -84,12 +86,13 @@ void UdpSocket::report_marks(int family) {
 UdpSocket::~UdpSocket() { close(); }
 
 UdpSocket::UdpSocket(UdpSocket&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), train_bytes_(other.train_bytes_) {}
+    : fd_(std::exchange(other.fd_, -1)), train_bytes_(other.train_bytes_), ahead_(other.ahead_) {}
 
 UdpSocket& UdpSocket::operator=(UdpSocket&& other) noexcept {
   close();
   fd_ = std::exchange(other.fd_, -1);
   train_bytes_ = other.train_bytes_;
+  ahead_ = other.ahead_;
   return *this;
 }
 
@@ -106,6 +109,11 @@ void UdpSocket::bind(const SocketAddress& address) {
 void UdpSocket::be_capable() {
   set_option(fd_, IPPROTO_IP, IP_TOS, ECN_CAPABLE);
   set_option(fd_, IPPROTO_IPV6, IPV6_TCLASS, ECN_CAPABLE);
+}
+
+void UdpSocket::go_ahead(bool ahead) {
+  if (ahead == ahead_) return;
+  ahead_ = set_option(fd_, SOL_SOCKET, SO_PRIORITY, ahead ? TC_PRIO_INTERACTIVE : TC_PRIO_BESTEFFORT) && ahead;
 }
 
 void UdpSocket::share_port() { set_option(fd_, SOL_SOCKET, SO_REUSEPORT, 1); }

@@ -18,6 +18,7 @@ namespace fanin {
 // What happened at a socket that no machine sees. Owned by whoever drives the socket; not thread safe.
 struct UdpCounters {
   std::uint64_t system_calls = 0;     // that sent or received something
+  std::uint64_t ahead = 0;            // datagrams sent ahead of what waits at the device
   std::uint64_t trains = 0;           // sent with GSO, two datagrams or more
   std::uint64_t coalesced = 0;        // received with GRO, two datagrams or more
   std::uint64_t truncated = 0;        // received and longer than any datagram of ours: dropped
@@ -66,6 +67,8 @@ class UdpSocket {
   std::size_t train_bytes() const { return train_bytes_; }
   // From now on what is sent is ECN-capable (ECT(0) of RFC 3168).
   void be_capable();
+  // Whether what is sent from now on goes ahead of what others, and this socket before, have sent to the device.
+  void go_ahead(bool ahead);
   // A device refused a train: send one by one from now on.
   void give_up_trains() { train_bytes_ = 0; }
 
@@ -75,6 +78,7 @@ class UdpSocket {
 
   int fd_ = -1;
   std::size_t train_bytes_ = 0;
+  bool ahead_ = false;
 };
 
 }  // namespace fanin

@@ -5,6 +5,7 @@ How a link is made
 * Rate and queue: a token bucket (tbf) at either end, on the device that sends, so a sender's own queue fills up before
   frames are dropped, as on a real host. Without a rate: a plain queue (pfifo).
 * No delay and no faults: a veth pair, at whose speed trains of packets (GSO) cross whole.
+* Bands (`Link.bands`): a pfifo_fast below the token bucket of the host's end.
 * Delay, loss, duplicates, reordering: a TAP device at each end and our wire element between them (native/wires.hpp),
   since not every kernel has netem. It lives in this process. With faults, trains are cut into frames first.
 """
@@ -288,7 +289,10 @@ class Fabric:
         for end in (lower, upper):
             commands.ip_batch(end.namespace, [f"link set {end.device} mtu {link.mtu} up"])
             queue = f"pfifo limit {QUEUE_FRAMES}" if link.rate_bit_s is None else _bucket(link.rate_bit_s, cable)
-            commands.tc_batch(end.namespace, [f"qdisc add dev {end.device} root {queue}"])
+            lines = [f"qdisc add dev {end.device} root handle 1: {queue}"]
+            if link.bands and end is lower and link.rate_bit_s is not None:
+                lines.append(f"qdisc add dev {end.device} parent 1:1 pfifo_fast")
+            commands.tc_batch(end.namespace, lines)
         self.cables.append(cable)
 
     def _join_taps(self, cable: Cable) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -458,12 +459,13 @@ def fairness(
 
 
 def _link(rate: str, workers: int, switch_at: str) -> Link | None:
-    """Of every host, checked as a scenario's; None for `none`, this machine without links."""
+    """Of every host, its device as Linux makes it, checked as a scenario's; None for `none`: this machine, no links."""
     from fanin.emulation.network import scenario
 
     if rate == "none":
         return None
-    return scenario.Scenario(workers=workers, switch_at=switch_at, rate=rate).topology.link
+    link = scenario.Scenario(workers=workers, switch_at=switch_at, rate=rate).topology.link
+    return replace(link, bands=True)
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:

@@ -29,6 +29,8 @@ from fanin.errors import ConfigurationError
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("namespaces")]
 
 PORT = 9999
+INTERACTIVE = 6
+"""TC_PRIO_INTERACTIVE of linux/pkt_sched.h: pfifo_fast's first band."""
 LIMIT_S = 30.0
 """Only a test that fails waits so long."""
 
@@ -70,6 +72,27 @@ def test_datagrams_cross_a_link_and_are_metered_with_their_headers() -> None:
         meters.close()
     assert samples["worker 0"].up_bytes >= 20 * (1000 + 42)
     assert samples["worker 1"].up_bytes < 1000
+
+
+@pytest.mark.parametrize("bands", [False, True])
+def test_a_host_has_bands_where_it_is_asked_to(bands: bool) -> None:
+    """What a socket of higher priority sends passes what waits for the rate, or comes last."""
+    datagrams = 60  # as many as the buffers of two sockets hold
+    with Fabric(Topology(workers=1, link=Link(rate_bit_s=4e6, bands=bands))) as fabric:
+        topology = fabric.topology
+        sender = inside(fabric.worker_namespace(0), lambda: bound(topology.worker_address(0)))
+        receiver = inside(fabric.switch_namespace(), lambda: bound(topology.root_address))
+        with sender, receiver:
+            sender.sendto(b"first", (topology.root_address, PORT))  # what waits for an address may be dropped
+            assert receiver.recv(2000) == b"first"
+            for _ in range(datagrams):
+                sender.sendto(bytes(1000), (topology.root_address, PORT))
+            sender.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, INTERACTIVE)
+            sender.sendto(b"urgent", (topology.root_address, PORT))
+            before = 0
+            while receiver.recv(2000) != b"urgent":
+                before += 1
+    assert (before < datagrams) == bands
 
 
 def test_frames_do_not_go_through_the_packet_filter_of_the_machine() -> None:
