@@ -163,6 +163,26 @@ def check_outputs_whose_elements_share_memory_are_refused(rank: int, size: int) 
     works(size)
 
 
+def check_a_residual_that_an_engine_would_write_beyond_is_refused(rank: int, size: int) -> None:
+    group: Any = dist.group.WORLD
+    before = calls()
+    for tensor, residual in (
+        (full(5000), full(4999)),
+        (full(5000), full(5001)),
+        (full(5000), full(5000, dtype=torch.float64)),
+        (full(5000), full(5000, dtype=torch.float16)),
+        (full(5000), full(5000, 2)[:, 0]),
+        (full(5000, dtype=torch.complex64), full(5000)),  # two numbers for each
+        (full(5000), meta(5000)),
+    ):
+        with pytest.raises(ArgumentError, match="residual"):
+            group.all_reduce_lanes(tensor, lanes=8, residual=residual)
+    with pytest.raises(ArgumentError, match="residual"):
+        group.reduce_scatter_lanes(full(5000), full(5000 * size), lanes=8, residual=full(5000))
+    assert calls() == before
+    works(size)
+
+
 def check_strided_outputs_are_written(rank: int, size: int) -> None:
     wide = torch.zeros(4, 2)
     dist.reduce_scatter_tensor(wide[:, 1], full(4 * size))

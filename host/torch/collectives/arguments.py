@@ -119,6 +119,16 @@ class Arguments:
         self._check_types(name, [output, tensor])
         return self._has_memory(name, [output, tensor], written=[output])
 
+    def check_residual(self, name: str, residual: torch.Tensor, travelling: torch.Tensor) -> None:
+        """Error feedback, which an engine knows by its address alone: it would write beyond one that is too short."""
+        if residual.dtype is torch.float32 and plain(residual) and residual.numel() == travelling.numel():
+            return
+        given = f"{residual.numel()} elements of {str(residual.dtype).removeprefix('torch.')} on {residual.device.type}"
+        raise ArgumentError(
+            f"{name}: the residual has {given}{'' if plain(residual) else ', not contiguous'}; it must be contiguous "
+            f"float32 on the host, with the {travelling.numel()} elements that are added"
+        )
+
     def _check_rank(self, name: str, what: str, rank: int) -> None:
         if not 0 <= rank < self._size:
             raise ArgumentError(f"{name}: {what} {rank} is not a rank of a group of {self._size}")

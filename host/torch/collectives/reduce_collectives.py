@@ -198,8 +198,10 @@ class ReduceCollectives:
             element, lanes = route.exact_element, EXACT
         elif lanes == EXACT:
             lanes = WORD_BITS  # integers, exact as they are
-        self._count(Path.GLOO if element is None else Path.SWITCH, name, tensor)
         travelling = _travelling(tensor, route)
+        if residual is not None:
+            self._arguments.check_residual(name, residual, travelling)
+        self._count(Path.GLOO if element is None else Path.SWITCH, name, tensor)
         # Parts are counted in what travels: two numbers for a complex one, two bytes for the bits of an int16.
         first *= travelling.numel() // max(tensor.numel(), 1)
         if element is None:
