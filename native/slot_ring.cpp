@@ -337,7 +337,8 @@ bool SlotRing::descend(std::uint32_t slot, std::uint32_t number, const Contribut
            .lanes = given.lanes,
            .word_count = given.word_count,
            .queue_mark = 0,
-           .given_words = 0};
+           .given_words = 0,
+           .most = 0};
   std::uint8_t* const codes = entry.words - codes_bytes(given.code_count);
   std::memset(codes, 0, codes_bytes(given.code_count));
   if (given.code_count != 0) std::memcpy(codes, given.codes, given.code_count * CODE_BYTES);

@@ -181,11 +181,15 @@ void WorkerEngine::fail(const WorkerEvent& event) {
 }
 
 void WorkerEngine::begin(std::uint32_t base) {
+  const std::lock_guard submitting(submit_lock_);
   for (const auto& flow : flows_) flow->begin(base);
 }
 
 bool WorkerEngine::leave(double timeout_s) {
-  for (const auto& flow : flows_) flow->leave();
+  {
+    const std::lock_guard submitting(submit_lock_);
+    for (const auto& flow : flows_) flow->leave();
+  }
   std::unique_lock lock(state_lock_);
   progress_.wait_for(lock, Seconds(timeout_s),
                           [this] { return departed_flows_ == flows_.size() || failed() || closed_; });

@@ -57,7 +57,9 @@ class WorkerEngine {
   void publish(const WorkerEvent& event);    // with state_lock_
 
   std::vector<std::unique_ptr<WorkerFlow>> flows_;
-  std::mutex submit_lock_;  // one at a time, so that all flows see one order
+  // One at a time, so that all flows see one order: of reductions, and of what makes them refuse the next one. What one flow
+  // had taken and another refused would be written to memory that nobody keeps.
+  std::mutex submit_lock_;
   std::atomic<bool> failed_ = false;
   std::atomic<bool> failing_ = false;
 
