@@ -8,11 +8,14 @@ sanitizer=$1
 shift
 name=${sanitizer/,/-}
 python=$PWD/.venv/bin/python
+with_torch=()
 if [ $# -eq 0 ]; then
   # the exploration of the slot machine's states is long, and the twin's alone
   set -- tests/numerics tests/switch tests/worker tests/udp tests/carriers tests/hostile/test_shared_memory.py tests/p4/test_udp_port.py --ignore tests/switch/test_exploration.py
   # gRPC has threads of its own, and is not instrumented: TSan takes what they pass to each other for races
   [ "$sanitizer" = thread ] || set -- "$@" tests/p4/test_run.py
+  # torch is not instrumented either: what ASan knows of it is the memory of its tensors, which engines have the addresses of.
+  [ "$sanitizer" = thread ] || with_torch=(tests/torch/test_collectives.py tests/torch/test_fsdp.py tests/torch/test_shard_codecs.py)
 fi
 
 FANIN_SANITIZE=$sanitizer "$python" setup.py --quiet build_ext --build-lib "build/lib-$name"
@@ -26,12 +29,26 @@ case $sanitizer in
   thread) runtime=libtsan.so ;;
   *) runtime=libasan.so ;;
 esac
+# Ranks and switches are processes of their own: a test shows the end of what they say, and may pass though one has died.
+reports=$(mktemp -d)
+trap 'rm -rf "$reports"' EXIT
 export LD_PRELOAD ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS
 LD_PRELOAD="$(gcc -print-file-name=$runtime) $(gcc -print-file-name=libstdc++.so.6)"
-ASAN_OPTIONS=detect_leaks=0
-UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+ASAN_OPTIONS=detect_leaks=0:log_path=$reports/asan
+UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1:log_path=$reports/ubsan
 TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$OLDPWD/tools/tsan_suppressions.txt
 export OPENBLAS_NUM_THREADS=1 FANIN_TEST_PROFILE=sanitize PYTHONPATH=$PWD
 
-# TSan of GCC 12 knows no kernel that spreads mappings as widely as address space randomization now does.
-exec setarch -R "$python" -m pytest -p no:cacheprovider --quiet --numprocesses auto --dist loadgroup -m 'not slow' "$@"
+failed=0
+run() {
+  # TSan of GCC 12 knows no kernel that spreads mappings as widely as address space randomization now does.
+  setarch -R "$python" -m pytest -p no:cacheprovider --quiet --numprocesses auto --dist loadgroup "$@" || failed=1
+}
+run -m 'not slow' "$@"
+[ ${#with_torch[@]} -eq 0 ] || run "${with_torch[@]}" # slow ones, too
+for report in "$reports"/*; do
+  [ -e "$report" ] || continue
+  cat "$report"
+  failed=1
+done
+exit $failed

@@ -28,7 +28,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).absolute().parents[2]
+"""Links are not followed: in a tree of links with another extension (tools/linked_tree.py), ranks and the switches that
+they start are to load that one."""
 PRELOADED = ("torch._dynamo", "torch.distributed.fsdp", "torch.nn.parallel", "fanin.host.torch.backend")
 """What nearly every rank imports, sooner or later."""
 WHERE = signal.SIGUSR1
