@@ -54,6 +54,13 @@ def run(
     device_id: DeviceId = 0,
     cpu_port: CpuPort = 510,
     entries: Entries = None,
+    names: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help='Numbers of names, for types that p4runtime_translation makes strings: {"TYPE or URI": {"eth0": 1}}.',
+        ),
+    ] = None,
     pcap: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write what passes each port there, as two pcap files.")
     ] = None,
@@ -87,6 +94,7 @@ def run(
         tls=tls_files(tls_certificate, tls_key, tls_ca),
         captures=pcap,
         entries=entries,
+        names=names,
         trace=_print if trace else None,
     )
     ended = threading.Event()

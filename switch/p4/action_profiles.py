@@ -4,7 +4,9 @@ Rules
 -----
 * A member is an action with its data. A group has members with weights; a member counts as often as its weight says.
 * A packet that finds an entry with a group gets the member that the selector's hash says, modulo the sum of the
-  weights, in order of the members' numbers. P4 leaves that choice to the target. A group without members does nothing.
+  weights, in order of the members' numbers. P4 leaves that choice to the target.
+* A member whose watched port is down is left out of that, as if its weight were 0, until the port is up again. A group
+  without members, or with none that is left, does nothing.
 * What is in use cannot be removed.
 """
 
@@ -13,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from fanin.switch.p4.actions import ActionFacts, Group, Member, TableError, TableProblem, nothing
+from fanin.switch.p4.actions import ActionFacts, Group, Member, Share, TableError, TableProblem, Watch, nothing
 from fanin.switch.p4.tables import Entry
 
 MAX_WEIGHT = 1 << 16
@@ -21,6 +23,7 @@ MAX_WEIGHT = 1 << 16
 
 NO_MEMBER = Member(0, "", (), nothing)
 """What a group without members does."""
+NO_WATCHES: Mapping[int, Watch] = {}
 
 
 @dataclass(slots=True)
@@ -38,6 +41,8 @@ class ActionProfile:
     hashed: Callable[..., int] | None = None
     members: dict[int, Member] = field(default_factory=dict)
     groups: dict[int, Group] = field(default_factory=dict)
+    down: frozenset[int] = frozenset()
+    """Ports through which nothing leaves at the moment."""
 
     def chosen(self, entry: Entry, f: list[int], k: object) -> Entry | Member:
         """What runs for a packet that has found an entry: a member, or the entry where it names none (a miss)."""
@@ -47,9 +52,10 @@ class ActionProfile:
         if isinstance(target, Member):
             return target
         assert isinstance(target, Group)
-        if not target.spread:
+        spread = target.spread(self.down)
+        if not spread:
             return NO_MEMBER
-        return target.spread[self.hashed(f, k) % len(target.spread) if self.hashed is not None else 0]
+        return spread[self.hashed(f, k) % len(spread) if self.hashed is not None else 0]
 
     def made(self, number: int, action: str, data: tuple[int, ...]) -> Member:
         """A member that is in nobody's hands yet. TableError for an action that no table of the profile has."""
@@ -75,7 +81,7 @@ class ActionProfile:
     def delete_member(self, number: int, used: bool) -> None:
         """Remove a member; `used`: an entry names it."""
         member = self.member(number)
-        if used or any(member is each for group in self.groups.values() for each, _ in group.members):
+        if used or any(member is each.member for group in self.groups.values() for each in group.shares):
             raise TableError(TableProblem.IN_USE, f"member {number} of action profile {self.name} is in use")
         del self.members[number]
 
@@ -91,28 +97,31 @@ class ActionProfile:
             raise TableError(TableProblem.NOT_FOUND, f"action profile {self.name} has no group {number}")
         return self.groups[number]
 
-    def gathered(self, number: int, weights: Mapping[int, int], max_size: int) -> Group:
-        """A group of members by number, with their weights."""
+    def gathered(
+        self, number: int, weights: Mapping[int, int], max_size: int, watches: Mapping[int, Watch] = NO_WATCHES
+    ) -> Group:
+        """A group of members by number, with their weights and the ports that some of them need."""
         if self.selector is None:
             raise TableError(TableProblem.INVALID, f"action profile {self.name} has no selector, and so no groups")
-        members = tuple((self.member(each), weight) for each, weight in weights.items())
+        shares = tuple(Share(self.member(each), weight, watches.get(each)) for each, weight in weights.items())
         if any(not 0 < weight <= MAX_WEIGHT for weight in weights.values()) or sum(weights.values()) > MAX_WEIGHT:
             raise TableError(TableProblem.INVALID, f"weights are 1..{MAX_WEIGHT}, their sum included")
         if max_size and sum(weights.values()) > max_size:
             raise TableError(TableProblem.FULL, f"group {number} has room for weights of {max_size} in all")
-        return Group(number, members, max_size)
+        return Group(number, shares, max_size)
 
-    def insert_group(self, number: int, weights: Mapping[int, int], max_size: int) -> None:
+    def insert_group(
+        self, number: int, weights: Mapping[int, int], max_size: int, watches: Mapping[int, Watch] = NO_WATCHES
+    ) -> None:
         """Add a group."""
         if number in self.groups:
             raise TableError(TableProblem.EXISTS, f"action profile {self.name} has a group {number} already")
-        self.groups[number] = self.gathered(number, weights, max_size)
+        self.groups[number] = self.gathered(number, weights, max_size, watches)
 
-    def modify_group(self, number: int, weights: Mapping[int, int]) -> None:
+    def modify_group(self, number: int, weights: Mapping[int, int], watches: Mapping[int, Watch] = NO_WATCHES) -> None:
         """Give a group other members; entries go on with it."""
         group = self.group(number)
-        made = self.gathered(number, weights, group.max_size)
-        group.members, group.spread = made.members, made.spread
+        group.take(self.gathered(number, weights, group.max_size, watches))
 
     def delete_group(self, number: int, used: bool) -> None:
         """Remove a group; `used`: an entry names it."""

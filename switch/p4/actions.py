@@ -57,21 +57,51 @@ class Member:
     run: Callable[..., None]
 
 
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """The port without which a member gets no packets."""
+
+    port: int
+    by_number: bool = False
+    """Said in `watch`, P4Runtime's older field: it is read as it was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A member's part in a group."""
+
+    member: Member
+    weight: int
+    watch: Watch | None = None
+
+
 @dataclass(slots=True, eq=False)
 class Group:
     """Members that share the packets of an entry."""
 
     number: int
-    members: tuple[tuple[Member, int], ...]
-    """With their weights, in the order in which they were given."""
+    shares: tuple[Share, ...]
+    """In the order in which they were given."""
     max_size: int = 0
     """What the control plane said; kept as it is."""
-    spread: tuple[Member, ...] = field(init=False, default=())
-    """A member as often as its weight says."""
+    _down: frozenset[int] | None = field(init=False, default=None)
+    """The ports that were down when `_spread` was made; None: it is to be made."""
+    _spread: tuple[Member, ...] = field(init=False, default=())
 
-    def __post_init__(self) -> None:
-        ordered = sorted(self.members, key=lambda each: each[0].number)
-        self.spread = tuple(member for member, weight in ordered for _ in range(weight))
+    def take(self, other: Group) -> None:
+        """Have another group's members from now on."""
+        self.shares, self._down = other.shares, None
+
+    def spread(self, down: frozenset[int]) -> tuple[Member, ...]:
+        """A member as often as its weight says, but for those whose port is among `down`, in order of their numbers.
+
+        Nobody changes `down`: ports that come up or go down make another set.
+        """
+        if self._down is not down:
+            ordered = sorted(self.shares, key=lambda each: each.member.number)
+            up = (each for each in ordered if each.watch is None or each.watch.port not in down)
+            self._down, self._spread = down, tuple(each.member for each in up for _ in range(each.weight))
+        return self._spread
 
 
 def nothing(f: list[int], k: object, p: tuple[int, ...]) -> None:

@@ -24,6 +24,7 @@ from fanin.switch.p4runtime.server.p4info import read_p4info
 from fanin.switch.p4runtime.server.port_set import PortSet
 from fanin.switch.p4runtime.server.server import GrpcServer, Service, TlsFiles
 from fanin.switch.p4runtime.server.status import StatusError
+from fanin.switch.p4runtime.server.translated import read_names
 
 MAX_ENTRIES_BYTES = 64 << 20
 
@@ -48,6 +49,8 @@ class RunOptions:
     """A folder for what passes the ports."""
     entries: Path | None = None
     """A p4.v1.WriteRequest in text form, carried out at the start."""
+    names: Path | None = None
+    """What names mean that the program's types are translated to (translated.py)."""
     trace: Report | None = None
     """Gets the way of every packet; the Python interpreter then runs the program."""
 
@@ -61,6 +64,9 @@ class StandaloneSwitch:
             self.device = traced_device(options.cpu_port, options.trace)
         else:
             self.device = Device(options.cpu_port, secrets.randbelow, options.native)
+        self.device.ports = frozenset({*options.ports, options.cpu_port})
+        if options.names is not None:
+            self.device.names = read_names(options.names)
         if options.artefacts is not None:
             load(self.device, options.artefacts)
         if options.entries is not None:
@@ -74,6 +80,7 @@ class StandaloneSwitch:
             raise
         self.p4runtime_port = self._server.port
         self._options = options
+        self._ports.watch(self._service.port_changed)
         self._ports.start(self._service.receive, self._service.receive_natively, failed)
 
     @property

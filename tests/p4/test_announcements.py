@@ -152,6 +152,42 @@ def test_members_and_groups_are_written_read_and_kept_while_in_use(device: Devic
     assert [each.WhichOneof("type") for each in entries] == ["action_profile_group_id", "action_profile_member_id"]
 
 
+def watching(number: int, *watches: str) -> str:
+    members = " ".join(f"members {{ member_id: {at} weight: 1 {each} }}" for at, each in enumerate(watches, 1))
+    return f"action_profile_group {{ action_profile_id: {PROFILE} group_id: {number} max_size: 4 {members} }}"
+
+
+def test_members_watch_ports_and_are_read_as_they_were_written(device: Device) -> None:
+    assert [write(device, "INSERT", member(at, 10 + at)) for at in (1, 2, 3)] == [Code.OK] * 3
+    watched = watching(6, 'watch_port: "\\x02"', "watch: 3", "")
+    assert write(device, "INSERT", watched) is Code.OK
+    assert write(device, "INSERT", entry(SPREAD, 7, "action_profile_group_id: 6")) is Code.OK
+    (found,) = read(device, "action_profile_group {}")
+    assert found == text_format.Parse(watched, p4runtime_pb2.Entity())
+    device.set_port(2, up=False)
+    assert [sent(device, 7, value)[0][0] for value in range(4)] == [12, 13, 12, 13]
+    device.set_port(3, up=False)
+    assert sent(device, 7, 0)[0][0] == 13
+    assert read(device, "action_profile_group {}") == [found], "what was written stays"
+    device.set_port(2, up=True)
+    assert [sent(device, 7, value)[0][0] for value in range(4)] == [11, 13, 11, 13]
+    for port in ('watch_port: "\\x02\\x00"', "watch: 512", "watch: -1"):
+        assert write(device, "MODIFY", watching(6, port)) is Code.INVALID_ARGUMENT, port
+    assert write(device, "MODIFY", watching(6, 'watch_port: ""', "watch: 0")) is Code.OK
+    assert [sent(device, 7, value)[0][0] for value in range(2)] == [11, 12]
+
+
+def test_a_program_that_is_loaded_later_knows_which_ports_are_down(device: Device) -> None:
+    device.set_port(2, up=False)
+    device.set_pipeline(p4runtime_pb2.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT, config())
+    actions = f'action_profile_actions {{ {to(3)} weight: 1 watch_port: "\\x02" }} '
+    actions += f"action_profile_actions {{ {to(4)} weight: 1 }}"
+    written = entry(SPREAD, 1, f"action_profile_action_set {{ {actions} }}")
+    assert write(device, "INSERT", written) is Code.OK
+    assert [sent(device, 1, value)[0][0] for value in range(2)] == [4, 4]
+    assert read(device, f"table_entry {{ table_id: {SPREAD} }}") == [text_format.Parse(written, p4runtime_pb2.Entity())]
+
+
 def test_the_default_action_of_a_table_with_an_action_profile_is_constant(device: Device) -> None:
     default = f"table_entry {{ table_id: %d is_default_action: true action {{ {to(3)} }} }}"
     assert write(device, "MODIFY", default % SPREAD) is Code.INVALID_ARGUMENT

@@ -9,7 +9,7 @@ import pytest
 
 from fanin.errors import ProgramError, UnsupportedError
 from fanin.switch.p4 import V1Switch
-from fanin.switch.p4.actions import TableError
+from fanin.switch.p4.actions import TableError, Watch
 from fanin.switch.p4.meters import GREEN, RED, YELLOW, Meter, MeterRates
 from fanin.switch.p4.tables import Match
 from tests.p4.bmv2 import action, call, data, extract, field, go, named, number, operation, program, state, table
@@ -165,6 +165,28 @@ def test_a_group_spreads_packets_by_the_hash_and_the_weights() -> None:
     for wrong, said in (({1: 5}, "room for weights of 4"), ({3: 1}, "no member 3"), ({1: 0}, "weights are")):
         with pytest.raises(TableError, match=said):
             profile.modify_group(5, wrong)
+
+
+def test_a_member_is_left_out_while_the_port_that_it_needs_is_down() -> None:
+    switch = indirect(selector=True)
+    profile, t = switch.program.profiles["p"], switch.program.tables["t"]
+    for at in (1, 2, 3):
+        profile.insert_member(at, "to", (10 + at,))
+    profile.insert_group(5, {1: 1, 2: 2, 3: 1}, 4, {1: Watch(7), 2: Watch(8)})
+    t.insert((Match(1),), 0, "", (), profile.group(5))
+
+    def taken() -> list[int]:
+        return [sent(switch, 1, value)[0][0] for value in range(4)]
+
+    assert taken() == [11, 12, 12, 13]
+    profile.down = frozenset({8, 9})
+    assert taken() == [11, 13, 11, 13]
+    profile.down = frozenset({7, 8})
+    assert taken() == [13] * 4
+    profile.modify_group(5, {1: 1, 2: 1}, {1: Watch(7), 2: Watch(8)})
+    assert taken() == [0] * 4, "nobody is left: nothing is done"
+    profile.down = frozenset()
+    assert taken() == [11, 12, 11, 12]
 
 
 def test_a_profile_has_as_many_members_as_it_says() -> None:

@@ -7,6 +7,7 @@ import queue
 import re
 import socket
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -20,11 +21,20 @@ from fanin.errors import ConfigurationError  # noqa: E402
 from fanin.extension import native_extension  # noqa: E402
 from fanin.formats.capture import read_pcap  # noqa: E402
 from fanin.switch.p4runtime.opening import BUILD, Artefacts  # noqa: E402
+from fanin.switch.p4runtime.server.link_states import (  # noqa: E402
+    DELETED_LINK,
+    HEADER,
+    IS_RUNNING,
+    IS_UP,
+    LINK,
+    NEW_LINK,
+    read_links,
+)
 from fanin.switch.p4runtime.server.p4info import read_p4info  # noqa: E402
-from fanin.switch.p4runtime.server.port_set import read_ports  # noqa: E402
+from fanin.switch.p4runtime.server.port_set import PortSet, read_ports  # noqa: E402
 from fanin.switch.p4runtime.server.raw_port import RawPort  # noqa: E402
 from fanin.switch.p4runtime.standalone import RunOptions, StandaloneSwitch  # noqa: E402
-from tests.p4.cables import NEEDS_ROOT, WAIT_S, frame, veth  # noqa: E402
+from tests.p4.cables import NEEDS_ROOT, WAIT_S, frame, ip, veth  # noqa: E402
 from tests.p4.router import CPU_PORT, ENTRIES, P4INFO, document  # noqa: E402
 
 
@@ -59,6 +69,36 @@ def test_frames_pass_between_interfaces_as_the_entries_say_and_captures_have_the
         return
     captured = {name: read_pcap((tmp_path / f"{name}.pcap").read_bytes()) for name in (f"{first}_in", f"{third}_out")}
     assert captured == {f"{first}_in": [frame(0x2F, 7), frame(0x1F, 7)], f"{third}_out": [frame(0x1F, 9)]}
+
+
+@NEEDS_ROOT
+def test_ports_are_down_while_their_cable_or_its_other_end_is(tmp_path: Path) -> None:
+    heard: queue.Queue[tuple[int, bool]] = queue.Queue()
+    with veth() as (name, _), veth() as (other, _):
+        ip("link", "set", other, "down")
+        with contextlib.closing(PortSet({1: name, 2: "udp:127.0.0.1:0", 4: other})) as ports:
+            ports.watch(lambda number, up: heard.put((number, up)))
+            assert heard.get_nowait() == (4, False), "at the start"
+            for interface, state in ((f"{name[:-1]}h", "down"), (f"{name[:-1]}h", "up"), (other, "up")):
+                ip("link", "set", interface, state)
+                assert heard.get(timeout=WAIT_S) == (4 if interface == other else 1, state == "up")
+
+
+def test_bytes_that_are_no_message_of_netlink_say_nothing_more() -> None:
+    up, gone = IS_UP | IS_RUNNING, IS_UP
+    datagram = b"".join(
+        HEADER.pack(HEADER.size + LINK.size, kind, 0, 0, 0) + LINK.pack(0, 1, index, flags, 0)
+        for kind, index, flags in ((NEW_LINK, 3, up), (NEW_LINK, 4, gone), (DELETED_LINK, 5, up))
+    )
+    whole = [(NEW_LINK, 3, True), (NEW_LINK, 4, False), (DELETED_LINK, 5, False)]
+    assert list(read_links(datagram)) == whole
+    for size in range(len(datagram)):
+        assert list(read_links(datagram[:size])) == whole[: size // (HEADER.size + LINK.size)]
+    random = Random(4)
+    for _ in range(300):
+        damaged = bytearray(datagram)
+        damaged[random.randrange(len(damaged))] = random.randrange(256)
+        list(read_links(bytes(damaged)))
 
 
 @NEEDS_ROOT

@@ -75,7 +75,6 @@ def samples() -> list[Sample]:
 
 REFUSED = {
     "extract_for_header_union": "p4c describes header unions as headers: refused here",
-    "issue2283_1-bmv2": "values translated to strings: refused here",
 }
 """Of p4c's samples, with the reason."""
 

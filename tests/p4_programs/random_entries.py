@@ -91,7 +91,22 @@ def _of_table(table: Any, actions: dict[int, Any], members: dict[int, list[int]]
         yield update
 
 
+def _named(part: Any) -> bool:
+    """Whether the part's type is translated to strings."""
+    return not part.bitwidth and bool(part.type_name.name)
+
+
+def _name(random: Random) -> bytes:
+    return f"name {random.randrange(4)}".encode()
+
+
 def _match(entry: Any, field: Any, random: Random) -> None:
+    if _named(field):
+        if field.match_type == Kinds.EXACT:
+            entry.match.add(field_id=field.id).exact.value = _name(random)
+        elif field.match_type == Kinds.OPTIONAL:
+            entry.match.add(field_id=field.id).optional.value = _name(random)
+        return
     bits = field.bitwidth
     whole, drawn = (1 << bits) - 1, value(random, bits)
     if field.match_type == Kinds.EXACT:
@@ -116,6 +131,9 @@ def _match(entry: Any, field: Any, random: Random) -> None:
 def _fill_action(action: Any, info: Any, random: Random) -> None:
     action.action_id = info.preamble.id
     for each in info.params:
+        if _named(each):
+            action.params.add(param_id=each.id, value=_name(random))
+            continue
         drawn = random.choice(PORTS) if each.bitwidth == 9 else value(random, each.bitwidth)
         action.params.add(param_id=each.id, value=number(drawn))
 

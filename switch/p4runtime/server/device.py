@@ -5,21 +5,23 @@ Pure translation: no gRPC, no thread, no socket.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 from p4.v1 import p4runtime_pb2
 
-from fanin.errors import PacketError, ProgramError, UnsupportedError
+from fanin.errors import ConfigurationError, PacketError, ProgramError, UnsupportedError
 from fanin.switch.p4 import V1Switch
 from fanin.switch.p4.meters import Meter
 from fanin.switch.p4.replication import MirrorSession, Replica
+from fanin.switch.p4.v1model import DROP_PORT
 from fanin.switch.p4runtime.server.digest_entries import DigestEntries
 from fanin.switch.p4runtime.server.meter_entries import fill_config, read_rates
 from fanin.switch.p4runtime.server.p4info import Described
 from fanin.switch.p4runtime.server.profile_entries import ProfileEntries
 from fanin.switch.p4runtime.server.status import Code, StatusError
 from fanin.switch.p4runtime.server.table_entries import DELETE, INSERT, MODIFY, TableEntries
+from fanin.switch.p4runtime.server.translated import Configured, Values
 from fanin.switch.p4runtime.server.values import decoded, encoded
 
 MAX_GROUP = 0xFFFF
@@ -44,6 +46,12 @@ class Device:
         `native`: which interpreter runs programs, as V1Switch has it; `make` loads one, as V1Switch.from_json.
         """
         self.cpu_port = cpu_port
+        self.ports: Container[int] = range(DROP_PORT)
+        """Those that members of groups may watch; set before a program is loaded."""
+        self.names: Configured = {}
+        """Of types that programs translate to strings; as `ports`."""
+        self._down: frozenset[int] = frozenset()
+        """Those of them through which nothing leaves."""
         self._random = random
         self._native = native
         self._make = make
@@ -79,8 +87,8 @@ class Device:
             raise StatusError(Code.INVALID_ARGUMENT, f"action {action} of SetForwardingPipelineConfig is none")
         try:
             switch = self._make(config.p4_device_config, random=self._random, native=self._native)
-            described = Described.match(switch.program, config.p4info)
-        except ProgramError as error:
+            described = Described.match(switch.program, config.p4info, self.names)
+        except (ConfigurationError, ProgramError) as error:
             raise StatusError(Code.INVALID_ARGUMENT, str(error)) from None
         except UnsupportedError as error:
             raise StatusError(Code.UNIMPLEMENTED, str(error)) from None
@@ -91,8 +99,9 @@ class Device:
 
     def _commit(self, switch: V1Switch, described: Described, config: Any) -> None:
         self.switch, self._described, self.config = switch, described, config
-        self._tables = TableEntries(described)
-        self._profiles = ProfileEntries(described, self._tables)
+        self._tables = TableEntries(described, self.ports)
+        self._profiles = ProfileEntries(described, self._tables, self.ports)
+        self._tell_profiles()
         self._digests = DigestEntries(described)
         self._group_metadata.clear()
         self._saved = None
@@ -101,6 +110,18 @@ class Device:
         if self.switch is None or self._described is None or self._tables is None:
             raise StatusError(Code.FAILED_PRECONDITION, "no forwarding pipeline was set on this device")
         return self.switch, self._described, self._tables
+
+    # --- ports ---
+
+    def set_port(self, port: int, up: bool) -> None:
+        """A port went down or came up: groups leave out the members that watch it, or have them again."""
+        self._down = self._down - {port} if up else self._down | {port}
+        self._tell_profiles()
+
+    def _tell_profiles(self) -> None:
+        if self.switch is not None:
+            for profile in self.switch.program.profiles.values():
+                profile.down = self._down
 
     # --- packets ---
 
@@ -112,7 +133,9 @@ class Device:
         given = {each.metadata_id: each.value for each in message.metadata}
         head, bits = 0, 0
         for field in described.packet_out.metadata:
-            value = decoded(given.pop(field.id, b"\0"), field.bitwidth, f"metadata {field.name}")
+            what = f"metadata {field.name}"
+            data = given.pop(field.id, None)
+            value = 0 if data is None else described.values.read(data, field, what, new=False)
             head, bits = head << field.bitwidth | value, bits + field.bitwidth
         if given:
             raise StatusError(Code.INVALID_ARGUMENT, f"packet_out has no metadata {min(given)}")
@@ -132,7 +155,8 @@ class Device:
         head, left = int.from_bytes(data[: bits // 8], "big"), bits
         for field in fields:
             left -= field.bitwidth
-            message.metadata.add(metadata_id=field.id, value=encoded(head >> left & ((1 << field.bitwidth) - 1)))
+            value = described.values.written(head >> left & ((1 << field.bitwidth) - 1), field)
+            message.metadata.add(metadata_id=field.id, value=value)
         message.payload = data[bits // 8 :]
         return message
 
@@ -223,7 +247,7 @@ class Device:
                 for field in info.match:
                     if field.id not in given or given[field.id].WhichOneof("field_match_type") != "exact":
                         raise StatusError(Code.INVALID_ARGUMENT, f"field {field.name} of a member must match exactly")
-                    value = decoded(given[field.id].exact.value, field.bitwidth, field.name)
+                    value = described.values.read(given[field.id].exact.value, field, field.name)
                     whole = whole << field.bitwidth | value
                 if whole in values:
                     raise StatusError(Code.ALREADY_EXISTS, f"a member of {info.preamble.name} is given twice")
@@ -325,7 +349,7 @@ class Device:
                         yield _meter_entity(meter_id, at, meters.cells.get(at))
         elif kind == "value_set_entry":
             for info in _chosen(described, described.value_sets, wanted.value_set_entry.value_set_id, "value set"):
-                yield _value_set_entity(info, switch.program.value_sets[info.preamble.name].values)
+                yield _value_set_entity(info, switch.program.value_sets[info.preamble.name].values, described.values)
         elif kind == "action_profile_member":
             yield from self._profiles.read_members(wanted.action_profile_member)
         elif kind == "action_profile_group":
@@ -358,15 +382,15 @@ class Device:
                     yield entity
 
 
-def _value_set_entity(info: Any, values: set[int]) -> Any:
+def _value_set_entity(info: Any, whole: set[int], values: Values) -> Any:
     entity = p4runtime_pb2.Entity()
     entity.value_set_entry.value_set_id = info.preamble.id
-    for value in sorted(values):
+    for value in sorted(whole):
         member, left = entity.value_set_entry.members.add(), sum(field.bitwidth for field in info.match)
         for field in info.match:
             left -= field.bitwidth
             part = value >> left & ((1 << field.bitwidth) - 1)
-            member.match.add(field_id=field.id).exact.value = encoded(part)
+            member.match.add(field_id=field.id).exact.value = values.written(part, field)
     return entity
 
 

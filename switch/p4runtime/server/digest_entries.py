@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,6 @@ from fanin.switch.p4runtime.server.digests import DigestConfig, DigestList, Dige
 from fanin.switch.p4runtime.server.p4info import Described
 from fanin.switch.p4runtime.server.status import Code, StatusError
 from fanin.switch.p4runtime.server.table_entries import DELETE, INSERT
-from fanin.switch.p4runtime.server.values import encoded
 
 
 class DigestEntries:
@@ -71,13 +71,22 @@ class DigestEntries:
         digest = message.digest
         digest.digest_id, digest.list_id, digest.timestamp = made.digest_id, made.list_id, int(now * 1e9)
         info = self._described.digests[made.digest_id]
-        kind = info.type_spec.WhichOneof("type_spec")
+        kind, types = info.type_spec.WhichOneof("type_spec"), self._types(info.type_spec)
         for values in made.messages:
             data = digest.data.add()
+            parts = [data]
             if kind in ("struct", "tuple"):
-                members = getattr(data, kind).members
-                for value in values:
-                    members.add().bitstring = encoded(value)
-            else:
-                data.bitstring = encoded(values[0])
+                parts = [getattr(data, kind).members.add() for _ in values]
+            for part, value, named in zip(parts, values, types, strict=False):
+                part.bitstring = self._described.values.of_type(value, named)
         return message
+
+    def _types(self, spec: Any) -> Iterator[str]:
+        """The types of a digest's data that have names, in order; "" for others."""
+        kind = spec.WhichOneof("type_spec")
+        parts = [spec]
+        if kind == "struct":
+            parts = [each.type_spec for each in self._described.info.type_info.structs[spec.struct.name].members]
+        elif kind == "tuple":
+            parts = list(spec.tuple.members)
+        return itertools.chain((each.new_type.name for each in parts), itertools.repeat(""))

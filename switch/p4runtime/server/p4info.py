@@ -11,19 +11,21 @@ lack what the other has, and both still be files of one program:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from google.protobuf import text_format
 from p4.config.v1 import p4info_pb2
 
-from fanin.errors import ProgramError, UnsupportedError
+from fanin.errors import ProgramError
 from fanin.switch.p4.action_profiles import ActionProfile
 from fanin.switch.p4.meters import MeterArray
 from fanin.switch.p4.program import Program
 from fanin.switch.p4.tables import MatchKind, Table
 from fanin.switch.p4runtime.server.status import Code, StatusError
+from fanin.switch.p4runtime.server.translated import Configured, Names, Values
 
 Thing = TypeVar("Thing")
 MATCH_KINDS = {
@@ -52,6 +54,7 @@ class Described:
 
     program: Program
     info: Any
+    values: Values
     tables: dict[int, tuple[Any, Table]] = field(default_factory=dict)
     actions: dict[int, Any] = field(default_factory=dict)
     counters: dict[int, Any] = field(default_factory=dict)
@@ -75,10 +78,18 @@ class Described:
     """By its id, the name of what the compiler has left out of the program."""
 
     @classmethod
-    def match(cls, program: Program, info: Any) -> Described:
-        """Pair a program with its P4Info; ProgramError names the first thing that does not fit."""
-        described = cls(program, _untranslated(program, info))
-        info = described.info
+    def match(cls, program: Program, info: Any, names: Configured = MappingProxyType({})) -> Described:
+        """Pair a program with its P4Info; ProgramError names the first thing that does not fit.
+
+        `names` are those of types that are translated to strings, as far as the switch's configuration gives them.
+        """
+        info, kinds = _untranslated(program, info)
+        given = {kind: names.get(kind, names.get(_uri(info, kind), {})) for kind in kinds}
+        described = cls(
+            program,
+            info,
+            Values(program.errors, {kind: Names(kind, bits, given[kind]) for kind, bits in kinds.items()}),
+        )
         described.actions = {each.preamble.id: each for each in info.actions}
         for each, table in described._there(info.tables, program.tables):
             _check_table(each, table, described.actions)
@@ -163,33 +174,48 @@ class Described:
                 )
 
 
-def _untranslated(program: Program, info: Any) -> Any:
+def _uri(info: Any, kind: str) -> str:
+    return str(info.type_info.new_types[kind].translated_type.uri)
+
+
+def _untranslated(program: Program, info: Any) -> tuple[Any, dict[str, int]]:
     """A P4Info with the program's widths in the places of types that p4runtime_translation gives others.
 
-    How values are translated is not the P4Info's to say: they are the program's own, and must fit its widths.
+    How numbers are translated is not the P4Info's to say: they are the program's own, and must fit its widths. The
+    types that are translated to strings come with their widths.
     """
     translated = {name for name, each in info.type_info.new_types.items() if each.HasField("translated_type")}
     if not translated:
-        return info
+        return info, {}
     changed = p4info_pb2.P4Info()
     changed.CopyFrom(info)
+    parts: list[tuple[Any, int]] = []
     widths: dict[str, tuple[int, ...]] = {}
     for each in changed.tables:
         if (table := program.tables.get(each.preamble.name)) is not None:
-            _narrow(each.match_fields, [part.bits for part in table.key], translated)
+            parts += zip(each.match_fields, (part.bits for part in table.key), strict=False)
             widths |= {name: facts.widths for name, facts in table.actions.items()}
-    for each in changed.actions:
-        _narrow(each.params, widths.get(each.preamble.name, ()), translated)
-    return changed
+    for each in changed.actions:  # of another program, if there is not a width for each
+        parts += zip(each.params, widths.get(each.preamble.name, ()), strict=False)
+    for each in changed.controller_packet_metadata:
+        parts += zip(each.metadata, _field_widths(program, [field.name for field in each.metadata]), strict=False)
+    for each in changed.value_sets:
+        value_set = program.value_sets.get(each.preamble.name)
+        if value_set is not None and len(each.match) == 1:
+            parts.append((each.match[0], value_set.bits))
+    kinds: dict[str, int] = {}
+    for part, bits in parts:
+        if (kind := part.type_name.name) in translated:
+            part.bitwidth = bits
+            if info.type_info.new_types[kind].translated_type.HasField("sdn_string"):
+                _equal(f"{part.name}: width of a {kind}", bits, kinds.setdefault(kind, bits))
+    return changed, kinds
 
 
-def _narrow(parts: Sequence[Any], widths: Sequence[int], translated: set[str]) -> None:
-    for part, bits in zip(parts, widths, strict=False):  # of another program, if there is not one for each
-        if part.type_name.name not in translated:
-            continue
-        if not part.bitwidth:
-            raise UnsupportedError(f"{part.name}: p4runtime_translation to strings is not implemented")
-        part.bitwidth = bits
+def _field_widths(program: Program, names: list[str]) -> list[int]:
+    """Widths of a header with these fields; the compiled program does not say which header is the control plane's."""
+    types = (each.fields for each in program.layout.types.values())
+    return next(([field.bits for field in each] for each in types if [field.name for field in each] == names), [])
 
 
 def _equal(what: str, described: object, compiled: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import selectors
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 
 from fanin.errors import ConfigurationError
 from fanin.formats.capture import pcap_header, pcap_record
+from fanin.switch.p4runtime.server.link_states import LinkStates
 from fanin.switch.p4runtime.server.native_ports import NativePorts, Receive, ReceiveNatively, native_ports
 from fanin.switch.p4runtime.server.raw_port import RawPort
 from fanin.switch.p4runtime.server.udp_port import MAX_BATCH, UdpPort
@@ -26,6 +28,8 @@ class Port(Protocol):
     """What is behind a port's number."""
 
     name: str
+    interface: int | None
+    """The index of the network interface whose state is the port's; None: it is always up."""
 
     def fileno(self) -> int: ...
     def receive(self) -> bytes | None: ...
@@ -77,6 +81,7 @@ class PortSet:
         self._ports: dict[int, Port] = {}
         self._captures: dict[int, Capture] = {}
         self._thread: threading.Thread | None = None
+        self._watcher: threading.Thread | None = None
         self._native: NativePorts | None = None
         self._selector = selectors.DefaultSelector()
         self._wake_reader, self._wake_writer = os.pipe()
@@ -123,6 +128,37 @@ class PortSet:
         self._thread = threading.Thread(target=serve, name="fanin p4 ports", daemon=True)
         self._thread.start()
 
+    def watch(self, changed: Callable[[int, bool], None]) -> None:
+        """Say which ports are down, and from then on, in a thread, which go down or come up: `changed(number, up)`.
+
+        Where netlink cannot be had, all of them count as up.
+        """
+        known = dict.fromkeys((port.interface for port in self._ports.values() if port.interface is not None), True)
+        if not known:
+            return
+        try:
+            links = LinkStates()
+        except OSError:
+            return
+
+        def tell(index: int, up: bool) -> None:
+            if known.get(index, up) != up:
+                known[index] = up
+                for number, port in self._ports.items():
+                    if port.interface == index:
+                        changed(number, up)
+
+        def listen() -> None:
+            with contextlib.closing(links):
+                for index, up in links.changes(self._wake_reader):
+                    tell(index, up)
+
+        now = links.all()
+        for index in list(known):
+            tell(index, now.get(index, False))
+        self._watcher = threading.Thread(target=listen, name="fanin p4 links", daemon=True)
+        self._watcher.start()
+
     def _lose(self, count: int) -> None:
         self.unsent += count
 
@@ -154,11 +190,13 @@ class PortSet:
 
     def close(self) -> None:
         """Stop, and give everything up."""
+        os.write(self._wake_writer, b"\0")
         if self._thread is not None:
             if self._native is not None:
                 self._native.stop()
-            os.write(self._wake_writer, b"\0")
             self._thread.join()
+        if self._watcher is not None:
+            self._watcher.join()
         for port in self._ports.values():
             port.close()
         for capture in self._captures.values():

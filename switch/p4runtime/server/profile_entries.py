@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 from p4.v1 import p4runtime_pb2
 
 from fanin.switch.p4.action_profiles import ActionProfile
-from fanin.switch.p4.actions import Group, Member, TableError
+from fanin.switch.p4.actions import Group, Member, TableError, Watch
 from fanin.switch.p4runtime.server.p4info import Described
 from fanin.switch.p4runtime.server.status import Code, StatusError, from_table
 from fanin.switch.p4runtime.server.table_entries import DELETE, INSERT, TableEntries
+from fanin.switch.p4runtime.server.watches import fill_watch, read_watch
 
 
 class ProfileEntries:
     """Members and groups of one program's action profiles."""
 
-    def __init__(self, described: Described, tables: TableEntries) -> None:
+    def __init__(self, described: Described, tables: TableEntries, ports: Container[int]) -> None:
+        """`ports` are those that members may watch."""
         self._described = described
+        self._ports = ports
         self._tables = tables
 
     def write_member(self, kind: int, entry: Any) -> None:
@@ -39,24 +42,25 @@ class ProfileEntries:
         """Insert, modify or delete a group."""
         profile = self._profile(entry.action_profile_id)
         weights: dict[int, int] = {}
+        watches: dict[int, Watch] = {}
         for each in entry.members:
             if each.member_id in weights:
                 raise StatusError(Code.INVALID_ARGUMENT, f"member {each.member_id} is given twice: it has a weight")
-            if each.WhichOneof("watch_kind") is not None:
-                raise StatusError(Code.UNIMPLEMENTED, "ports of members are not watched")
             weights[each.member_id] = each.weight
+            if (watch := read_watch(each, self._ports)) is not None:
+                watches[each.member_id] = watch
         most = self._described.group_sizes.get(entry.action_profile_id, 0)
         if entry.max_size < 0 or (most and entry.max_size > most):
             raise StatusError(Code.INVALID_ARGUMENT, f"a group's size of {entry.max_size}: the program says {most}")
         try:
             if kind == INSERT:
-                profile.insert_group(entry.group_id, weights, entry.max_size)
+                profile.insert_group(entry.group_id, weights, entry.max_size, watches)
             elif kind == DELETE:
                 profile.delete_group(entry.group_id, self._used(profile, profile.group(entry.group_id)))
             else:
                 if entry.max_size not in (0, profile.group(entry.group_id).max_size):
                     raise StatusError(Code.INVALID_ARGUMENT, f"the size of group {entry.group_id} cannot change")
-                profile.modify_group(entry.group_id, weights)
+                profile.modify_group(entry.group_id, weights, watches)
         except TableError as error:
             raise from_table(error) from None
 
@@ -79,8 +83,8 @@ class ProfileEntries:
                     entity = p4runtime_pb2.Entity()
                     made = entity.action_profile_group
                     made.action_profile_id, made.group_id, made.max_size = profile_id, number, group.max_size
-                    for member, weight in group.members:
-                        made.members.add(member_id=member.number, weight=weight)
+                    for share in group.shares:
+                        fill_watch(made.members.add(member_id=share.member.number, weight=share.weight), share.watch)
                     yield entity
 
     def _profile(self, profile_id: int) -> ActionProfile:

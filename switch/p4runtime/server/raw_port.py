@@ -44,6 +44,7 @@ class RawPort:
             ) from None
         try:
             number = socket.if_nametoindex(interface)
+            self.interface: int | None = number
             self._socket.setsockopt(SOL_PACKET, AUXILIARY_DATA, 1)
             self._socket.setsockopt(
                 SOL_PACKET, ADD_MEMBERSHIP, MEMBERSHIP.pack(number, PROMISCUOUS, 0, b"")

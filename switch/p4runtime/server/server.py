@@ -136,6 +136,11 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
             self._send_out(others)
         return True
 
+    def port_changed(self, port: int, up: bool) -> None:
+        """A port of the switch went down or came up."""
+        with self.lock:
+            self.device.set_port(port, up)
+
     def _send_out(self, sent: list[tuple[int, bytes]]) -> None:
         for port, data in sent:
             if port != self.device.cpu_port:

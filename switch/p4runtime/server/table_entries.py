@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator
 from typing import Any
 
 from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2
 
 from fanin.switch.p4.action_profiles import MAX_WEIGHT
-from fanin.switch.p4.actions import Group, Member, TableError
+from fanin.switch.p4.actions import Group, Member, Share, TableError
 from fanin.switch.p4.meters import Meter, MeterRates
 from fanin.switch.p4.tables import Entry, Match, Table
 from fanin.switch.p4runtime.server.meter_entries import fill_config, read_rates
 from fanin.switch.p4runtime.server.p4info import Described, by_id
 from fanin.switch.p4runtime.server.status import Code, StatusError, from_table
+from fanin.switch.p4runtime.server.translated import UnknownNameError, Values
 from fanin.switch.p4runtime.server.values import decoded, encoded
+from fanin.switch.p4runtime.server.watches import fill_watch, read_watch
 
 EXACT, LPM = p4info_pb2.MatchField.EXACT, p4info_pb2.MatchField.LPM
 TERNARY, RANGE = p4info_pb2.MatchField.TERNARY, p4info_pb2.MatchField.RANGE
@@ -27,8 +29,10 @@ INSERT, MODIFY, DELETE = (getattr(p4runtime_pb2.Update, name) for name in ("INSE
 class TableEntries:
     """Reads and writes the tables of one program."""
 
-    def __init__(self, described: Described) -> None:
+    def __init__(self, described: Described, ports: Container[int]) -> None:
+        """`ports` are those that group members may watch."""
         self._described = described
+        self._ports = ports
 
     # --- writing ---
 
@@ -40,7 +44,7 @@ class TableEntries:
         if entry.is_default_action:
             self._write_default(kind, entry, info, table)
             return
-        matches = self._matches(entry, info)
+        matches = self._matches(entry, info, new=kind == INSERT)
         self._check_priority(entry, table)
         if table.immutable:
             self._write_constant(kind, entry, matches, info, table)
@@ -163,14 +167,15 @@ class TableEntries:
     def _table(self, table_id: int) -> tuple[Any, Table]:
         return self._described.known(self._described.tables, table_id, "table")
 
-    def _matches(self, entry: Any, info: Any) -> tuple[Match, ...]:
+    def _matches(self, entry: Any, info: Any, *, new: bool = False) -> tuple[Match, ...]:
+        """What an entry's fields must match; `new`: names of which nobody has heard get a number."""
         given = {}
         for match in entry.match:
             if match.field_id in given:
                 raise StatusError(Code.INVALID_ARGUMENT, f"match field {match.field_id} is given twice")
             given[match.field_id] = match
-        errors = self._described.program.errors
-        matches = tuple(_match(given.pop(field.id, None), field, errors) for field in info.match_fields)
+        values = self._described.values
+        matches = tuple(_match(given.pop(field.id, None), field, values, new=new) for field in info.match_fields)
         if given:
             raise StatusError(Code.INVALID_ARGUMENT, f"table {info.preamble.name} has no match field {min(given)}")
         return matches
@@ -192,14 +197,15 @@ class TableEntries:
             return "", (), profile.group(entry.action.action_profile_group_id)
         if kind != "action_profile_action_set" or profile.selector is None:
             raise StatusError(Code.INVALID_ARGUMENT, f"table {table.name}: a member or a group is expected")
-        members = []
+        shares: list[Share] = []
         for number, each in enumerate(entry.action.action_profile_action_set.action_profile_actions, 1):
             if not 0 < each.weight <= MAX_WEIGHT:
                 raise StatusError(Code.INVALID_ARGUMENT, f"a weight of {each.weight}: expected 1..{MAX_WEIGHT}")
-            members.append((profile.made(number, *self.read_action(each.action)), each.weight))
-        if sum(weight for _, weight in members) > MAX_WEIGHT:
+            made = profile.made(number, *self.read_action(each.action))
+            shares.append(Share(made, each.weight, read_watch(each, self._ports)))
+        if sum(share.weight for share in shares) > MAX_WEIGHT:
             raise StatusError(Code.INVALID_ARGUMENT, f"weights of more than {MAX_WEIGHT} in all")
-        return "", (), Group(0, tuple(members))
+        return "", (), Group(0, tuple(shares))
 
     def read_action(self, wanted: Any) -> tuple[str, tuple[int, ...]]:
         """An action with its data, of whatever table."""
@@ -213,7 +219,7 @@ class TableEntries:
                 f"action {action.preamble.name} takes {[each.name for each in action.params]}, once each",
             )
         return action.preamble.name, tuple(
-            decoded(given[each.id], each.bitwidth, f"parameter {each.name}") for each in action.params
+            self._described.values.read(given[each.id], each, f"parameter {each.name}") for each in action.params
         )
 
     def _action(self, entry: Any, info: Any) -> tuple[str, tuple[int, ...]]:
@@ -249,7 +255,10 @@ class TableEntries:
             if wanted.is_default_action:
                 found = [table.miss] if table.miss.action else []
             elif wanted.match:
-                matches = self._matches(wanted, info)
+                try:
+                    matches = self._matches(wanted, info)
+                except UnknownNameError:
+                    return
                 found = [each for each in table if each.matches == matches and each.rank == _rank(wanted, table, each)]
             else:
                 found = [each for each in table if not wanted.priority or -each.rank == wanted.priority]
@@ -307,7 +316,7 @@ class TableEntries:
         message = p4runtime_pb2.TableEntry(table_id=table_id, is_default_action=default)
         if not default:
             for match, field in zip(entry.matches, info.match_fields, strict=True):
-                _add_match(message, match, field, self._described.program.errors)
+                _add_match(message, match, field, self._described.values)
             message.priority = -entry.rank if table.ranked else 0
         if isinstance(entry.note, tuple):
             message.metadata, message.controller_metadata = entry.note
@@ -321,9 +330,10 @@ class TableEntries:
         elif target.number:
             message.action.action_profile_group_id = target.number
         else:  # written in one go, without a group of its own
-            for member, weight in target.members:
-                made = message.action.action_profile_action_set.action_profile_actions.add(weight=weight)
-                self.fill_action(made.action, member.action, member.data)
+            for share in target.shares:
+                made = message.action.action_profile_action_set.action_profile_actions.add(weight=share.weight)
+                self.fill_action(made.action, share.member.action, share.member.data)
+                fill_watch(made, share.watch)
         return message
 
     def fill_action(self, message: Any, name: str, data: tuple[int, ...]) -> None:
@@ -331,7 +341,7 @@ class TableEntries:
         action = next(each for each in self._described.actions.values() if each.preamble.name == name)
         message.action_id = action.preamble.id
         for parameter, value in zip(action.params, data, strict=True):
-            message.params.add(param_id=parameter.id, value=encoded(value))
+            message.params.add(param_id=parameter.id, value=self._described.values.written(value, parameter))
 
 
 def _set_rates(entry: Entry, rates: MeterRates | None) -> None:
@@ -345,17 +355,7 @@ def _rank(wanted: Any, table: Table, entry: Entry) -> int:
     return -int(wanted.priority) if table.ranked and wanted.priority else entry.rank
 
 
-def _number(data: bytes, field: Any, what: str, errors: Mapping[str, int]) -> int:
-    """What a field is to be: a number, or, of a field without a width, which is a parser's error, that error's name."""
-    if field.bitwidth:
-        return decoded(data, field.bitwidth, what)
-    name = data.decode("utf-8", "replace")
-    if name not in errors:
-        raise StatusError(Code.INVALID_ARGUMENT, f"{what}: the program has no error {name!r}")
-    return errors[name]
-
-
-def _match(given: Any, field: Any, errors: Mapping[str, int]) -> Match:
+def _match(given: Any, field: Any, values: Values, *, new: bool) -> Match:
     whole = (1 << field.bitwidth) - 1
     what = f"match field {field.name}"
     if given is None:
@@ -366,9 +366,11 @@ def _match(given: Any, field: Any, errors: Mapping[str, int]) -> Match:
     if kind != KINDS.get(field.match_type):
         raise StatusError(Code.INVALID_ARGUMENT, f"{what} is {KINDS.get(field.match_type)}, not {kind}")
     if kind == "exact":
-        return Match(_number(given.exact.value, field, what, errors))
+        return Match(values.read(given.exact.value, field, what, new=new))
     if kind == "optional":
-        return Match(decoded(given.optional.value, field.bitwidth, what), whole)
+        return Match(values.read(given.optional.value, field, what, new=new), whole)
+    if values.named(field):
+        raise StatusError(Code.UNIMPLEMENTED, f"{what} has names, which have neither masks nor order: leave it out")
     if kind == "range":
         low, high = (decoded(each, field.bitwidth, what) for each in (given.range.low, given.range.high))
         if low > high or (low, high) == (0, whole):
@@ -391,7 +393,7 @@ def _match(given: Any, field: Any, errors: Mapping[str, int]) -> Match:
     return Match(number, mask)
 
 
-def _add_match(message: Any, match: Match, field: Any, errors: Mapping[str, int]) -> None:
+def _add_match(message: Any, match: Match, field: Any, values: Values) -> None:
     """Adds one field's match to an entry; a field that may be anything is left out."""
     whole = (1 << field.bitwidth) - 1
     if match.low is not None and match.high is not None:
@@ -401,11 +403,9 @@ def _add_match(message: Any, match: Match, field: Any, errors: Mapping[str, int]
         return
     mask = match.mask & whole
     if field.match_type == EXACT:
-        names = () if field.bitwidth else (name for name, number in errors.items() if number == match.value)
-        value = next((name.encode() for name in names), encoded(match.value))
-        message.match.add(field_id=field.id).exact.value = value
+        message.match.add(field_id=field.id).exact.value = values.written(match.value, field)
     elif mask and field.match_type == OPTIONAL:
-        message.match.add(field_id=field.id).optional.value = encoded(match.value)
+        message.match.add(field_id=field.id).optional.value = values.written(match.value, field)
     elif mask and field.match_type == LPM:
         message.match.add(field_id=field.id).lpm.value = encoded(match.value & mask)
         message.match[-1].lpm.prefix_len = mask.bit_count()

@@ -27,6 +27,8 @@ class UdpPort:
     """One port of an emulated switch: number 1 where it is the only one. Not thread safe, but for `send`."""
 
     NUMBER = 1
+    interface: int | None = None
+    """A socket is always up."""
 
     def __init__(self, host: str, port: int) -> None:
         """ConfigurationError for an address that cannot be had; IPv4 only, as the program's parser."""

@@ -1,0 +1,143 @@
+"""Values between P4Runtime messages and the program: numbers, or names that stand for them (specification, section 18).
+
+A type that `p4runtime_translation` gives to the control plane as a string is a number in packets. Which one, the
+specification leaves to the switch's configuration:
+
+1. Names that the configuration gives (`fanin p4 run --names`) are what it says.
+2. A name that is a decimal number means that number, if no other name has it: so ports need no configuration.
+3. Any other name gets the smallest number from 1 that no name has, when something with it is first written.
+
+A name keeps its number for as long as the program is loaded, and no two names have the same. A number that no name has,
+such as one that a packet brings to the control plane, is read as a decimal number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fanin import files
+from fanin.errors import ConfigurationError
+from fanin.switch.p4runtime.server.status import Code, StatusError
+from fanin.switch.p4runtime.server.values import decoded, encoded
+
+MAX_NAME_BYTES = 1024
+MAX_NAMES = 1 << 16
+"""Of one type."""
+MAX_FILE_BYTES = 1 << 24
+Configured = Mapping[str, Mapping[str, int]]
+"""By type, its name in the program or the URI of its translation: names and their numbers."""
+
+
+class UnknownNameError(StatusError):
+    """A name that nothing was written with: whatever has it is not there."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(Code.NOT_FOUND, f"there is nothing with the name {name!r}")
+
+
+class Names:
+    """The names of one type."""
+
+    def __init__(self, kind: str, bits: int, configured: Mapping[str, int]) -> None:
+        """ConfigurationError for numbers that are not of `bits` bits, or that two names share."""
+        self.kind = kind
+        self.bits = bits
+        self._numbers = dict(configured)
+        self._names = {number: name for name, number in configured.items()}
+        wrong = next((name for name, number in configured.items() if not 0 <= number < 1 << bits), None)
+        if wrong is not None or len(self._names) < len(self._numbers):
+            said = "two of them are the same" if wrong is None else f"{wrong!r} has none of {bits} bits"
+            raise ConfigurationError(f"--names: the numbers of {kind}: {said}. Remedy: correct them")
+        self._next = 1
+
+    def number(self, data: bytes, what: str, *, new: bool) -> int:
+        """The number of a name; with `new`, one that has none gets one. StatusError otherwise, or for what is none."""
+        try:
+            name = data.decode()
+        except UnicodeDecodeError:
+            raise StatusError(Code.INVALID_ARGUMENT, f"{what} is a name, in UTF-8") from None
+        if len(data) > MAX_NAME_BYTES:
+            raise StatusError(Code.INVALID_ARGUMENT, f"{what}: a name has at most {MAX_NAME_BYTES} bytes")
+        if name in self._numbers:
+            return self._numbers[name]
+        meant = _decimal(name, self.bits)
+        if meant is None or meant in self._names:
+            if not new:
+                raise UnknownNameError(name)
+            meant = self._free(what)
+        if new:
+            self._numbers[name], self._names[meant] = meant, name
+        return meant
+
+    def _free(self, what: str) -> int:
+        while self._next in self._names:
+            self._next += 1
+        if self._next >> self.bits or len(self._numbers) >= MAX_NAMES:
+            raise StatusError(
+                Code.RESOURCE_EXHAUSTED, f"{what}: {self.kind} has {len(self._numbers)} names, and room for no more"
+            )
+        return self._next
+
+    def name(self, number: int) -> bytes:
+        """The name of a number; the number itself where it has none."""
+        return self._names.get(number, str(number)).encode()
+
+
+def _decimal(name: str, bits: int) -> int | None:
+    plain = name.isascii() and name.isdigit() and len(name) <= len(str(1 << bits))
+    if not plain or str(int(name)) != name or int(name) >> bits:
+        return None
+    return int(name)
+
+
+class Values:
+    """What a program's match fields, parameters and metadata are in messages; `field` is what the P4Info has on one."""
+
+    def __init__(self, errors: Mapping[str, int], names: Mapping[str, Names]) -> None:
+        """`errors` are the parser's, which have names in P4; `names`: by type, what is translated to strings."""
+        self._errors = errors
+        self._names = names
+
+    def named(self, field: Any) -> bool:
+        """Whether names stand for its numbers, so that a mask or a range says nothing of it."""
+        return field.type_name.name in self._names
+
+    def read(self, data: bytes, field: Any, what: str, *, new: bool = True) -> int:
+        """The number that packets carry; `new` as Names.number has it."""
+        if self.named(field):
+            return self._names[field.type_name.name].number(data, what, new=new)
+        if field.bitwidth:
+            return decoded(data, field.bitwidth, what)
+        name = data.decode("utf-8", "replace")
+        if name not in self._errors:
+            raise StatusError(Code.INVALID_ARGUMENT, f"{what}: the program has no error {name!r}")
+        return self._errors[name]
+
+    def written(self, number: int, field: Any) -> bytes:
+        """A number as a message has it."""
+        if not self.named(field) and not field.bitwidth:
+            names = (name for name, each in self._errors.items() if each == number)
+            return next((name.encode() for name in names), encoded(number))
+        return self.of_type(number, field.type_name.name)
+
+    def of_type(self, number: int, kind: str) -> bytes:
+        """The same of a type that the P4Info names; any other is a number."""
+        return self._names[kind].name(number) if kind in self._names else encoded(number)
+
+
+def read_names(path: Path) -> Configured:
+    """`{"TYPE or URI": {"name": number, ...}, ...}` from a file. ConfigurationError for anything else."""
+    try:
+        document = json.loads(files.read(path, "--names", MAX_FILE_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"--names {path} is no JSON: {error}") from None
+    tables = document.values() if isinstance(document, dict) else [None]
+    if not all(isinstance(each, dict) and all(type(number) is int for number in each.values()) for each in tables):
+        raise ConfigurationError(
+            f'--names {path}: expected {{"TYPE": {{"name": number, ...}}, ...}}. Remedy: a type of the program, or its '
+            "URI, with a number for each name"
+        )
+    return document  # type: ignore[no-any-return]  # as was just seen
