@@ -11,35 +11,24 @@ emulator, which has one and no sockets here, is measured in processor time.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-import shutil
-import socket
 import statistics
-import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
-
-import grpc
 
 from fanin.benchmarks import p4_emulator
 from fanin.benchmarks.p4_emulator import HOSTS, SPEC, SWITCH, WORDS
-from fanin.emulation.processes import free_port
+from fanin.emulation.bmv2 import DEVICE_ID, launched, linked, missing
 from fanin.switch.p4runtime.controller.job_control import JobControl, Placement
 from fanin.switch.p4runtime.controller.links import DeviceAddress, GrpcLink
 from fanin.switch.p4runtime.controller.vocabulary import Vocabulary
 from fanin.switch.p4runtime.opening import BUILD, PROGRAM, Artefacts
 from fanin.switch.p4runtime.server.p4info import read_p4info
 
-BINARY = "simple_switch_grpc"
-CPU_PORT = 510
 BURST = 16
 """Rounds at a time: a port of BMv2 queues 64 packets, and loses others."""
 TIMEOUT_S = 20.0
-ETH_P_ALL = 3
-SOL_PACKET, PACKET_IGNORE_OUTGOING = 263, 23
 
 
 def main() -> None:
@@ -50,8 +39,8 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--program", default=PROGRAM, help="one of p4/build for v1model")
     given = parser.parse_args()
-    if shutil.which(BINARY) is None or os.geteuid() != 0:
-        raise SystemExit(f"needs {BINARY} on PATH, and root")
+    if (reason := missing()) is not None:
+        raise SystemExit(reason)
     wall, processor, emulated = [], [], []
     for _ in range(given.repetitions):
         rates = run(given.program, given.rounds)
@@ -72,8 +61,13 @@ def main() -> None:
 def run(program: str, rounds: int) -> tuple[float, float]:
     """Packets per second of wall-clock time, and of BMv2's processor time."""
     artefacts = Artefacts.read(BUILD / f"{program}.json", BUILD / f"{program}.p4info.txtpb")
-    with ports() as sockets, bmv2() as (pid, address):
-        link = GrpcLink(DeviceAddress(target=address, device_id=1))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        linked(range(1, len(HOSTS) + 1)) as links,
+        launched(Path(folder) / "bmv2.log", links) as (address, switch),
+    ):
+        sockets = list(links.sockets.values())
+        link = GrpcLink(DeviceAddress(target=address, device_id=DEVICE_ID))
         link.ensure_pipeline(read_p4info(artefacts.p4info), artefacts.program)
         control = JobControl(link, Vocabulary(link.p4info()), Placement((SWITCH,)))
         control.serve()
@@ -85,12 +79,12 @@ def run(program: str, rounds: int) -> tuple[float, float]:
             tap.recv(1 << 14)  # its WELCOME
         frames = p4_emulator.contributions(rounds)
         results = []
-        begin, begin_s = time.perf_counter(), processor_s(pid)
+        begin, begin_s = time.perf_counter(), processor_s(switch.pid)
         for first in range(0, len(frames), BURST * len(HOSTS)):
             for port, frame in frames[first : first + BURST * len(HOSTS)]:
                 sockets[port - 1].send(frame)
             results += [tap.recv(1 << 14) for tap in sockets for _ in range(BURST)]
-        elapsed_s, used_s = time.perf_counter() - begin, processor_s(pid) - begin_s
+        elapsed_s, used_s = time.perf_counter() - begin, processor_s(switch.pid) - begin_s
         link.close()
     for data in results:
         p4_emulator.check_sum(data)
@@ -101,48 +95,6 @@ def processor_s(pid: int) -> float:
     """Processor time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-@contextlib.contextmanager
-def ports() -> Iterator[list[socket.socket]]:
-    """A veth pair for each worker, and a raw socket at our end of it."""
-    with contextlib.ExitStack() as stack:
-        sockets = []
-        for inner, outer in names():
-            subprocess.run(["ip", "link", "add", inner, "type", "veth", "peer", "name", outer], check=True)
-            stack.callback(subprocess.run, ["ip", "link", "delete", inner], check=True)
-            for name in (inner, outer):
-                Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text("1", encoding="ascii")
-                subprocess.run(["ip", "link", "set", name, "up"], check=True)
-            tap = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
-            tap.bind((outer, ETH_P_ALL))
-            tap.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
-            tap.settimeout(TIMEOUT_S)
-            sockets.append(tap)
-        yield sockets
-
-
-def names() -> list[tuple[str, str]]:
-    """Of both ends of each worker's veth pair."""
-    return [(f"fb{os.getpid()}s{at}", f"fb{os.getpid()}h{at}") for at in range(len(HOSTS))]
-
-
-@contextlib.contextmanager
-def bmv2() -> Iterator[tuple[int, str]]:
-    """BMv2 at these ports, without a program: its process and where it serves P4Runtime."""
-    address = f"127.0.0.1:{free_port()}"
-    interfaces = [text for at, (inner, _) in enumerate(names()) for text in ("-i", f"{at + 1}@{inner}")]
-    server = ["--", "--grpc-server-addr", address, "--cpu-port", str(CPU_PORT)]
-    arguments = ["--no-p4", "--device-id", "1", "--thrift-port", str(free_port()), *interfaces, *server]
-    with tempfile.TemporaryFile() as log:
-        switch = subprocess.Popen([BINARY, *arguments], stdout=log, stderr=log)
-        try:
-            with grpc.insecure_channel(address) as channel:
-                grpc.channel_ready_future(channel).result(timeout=TIMEOUT_S)
-            yield switch.pid, address
-        finally:
-            switch.terminate()
-            switch.wait()
 
 
 if __name__ == "__main__":

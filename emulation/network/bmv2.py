@@ -11,18 +11,17 @@ import shutil
 import sys
 from pathlib import Path
 
+from fanin.emulation.bmv2 import BINARY, DEVICE_ID, PACKAGE, command
 from fanin.emulation.network.fabric import Fabric
 from fanin.emulation.network.switch_process import Listener, SwitchProcess
 from fanin.errors import UnsupportedError
 from fanin.protocol import control
 
-BINARY = "simple_switch_grpc"
-TOOLS = {BINARY: "BMv2 (github.com/p4lang/behavioral-model) with its P4Runtime server", "ethtool": "ethtool"}
+TOOLS = {BINARY: PACKAGE, "ethtool": "ethtool"}
 PROGRAM = "v1model-64"
 """BMv2 has room for packets that grow by 512 bytes; the answer of a longer program may grow by more (p4/README.md)."""
 DATA_PORT = control.DEFAULT_PORT + 1
 SWITCH_MAC = "02:fa:19:00:00:01"
-DEVICE_ID = 1
 GRPC_PORT = 9559
 """P4Runtime's."""
 
@@ -44,10 +43,7 @@ def processes(fabric: Fabric, logs: Path) -> list[SwitchProcess]:
     except ImportError as error:
         raise UnsupportedError(f"{error}. Remedy: pip install 'fanin[p4]'") from None
     topology, namespace = fabric.topology, fabric.switch_namespace()
-    ports = [f"{number}@{device}" for number, device in fabric.free_ports]
-    interfaces = [word for port in ports for word in ("-i", port)]
-    device = [BINARY, "--no-p4", "--device-id", str(DEVICE_ID), *interfaces, "--"]
-    device += ["--grpc-server-addr", f"127.0.0.1:{GRPC_PORT}", "--cpu-port", str(CPU_PORT)]
+    device = command(dict(fabric.free_ports), f"127.0.0.1:{GRPC_PORT}", CPU_PORT)
     flooded = ",".join(str(number) for number, _ in fabric.free_ports)
     program = ["--program", str(BUILD / f"{PROGRAM}.json"), "--p4info", str(BUILD / f"{PROGRAM}.p4info.txtpb")]
     controller = [sys.executable, "-m", "fanin", "controller", "--p4runtime", f"127.0.0.1:{GRPC_PORT}", *program]

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from fanin.emulation.bmv2 import DEVICE_ID, MTU, launched, linked
 from fanin.formats.frames import HEAD_BYTES, Endpoint, Frame, mac_of, read_frame
 from fanin.protocol.wire import Kind, Packet
 from fanin.switch.p4runtime.controller.job_control import JobControl, Placement
@@ -30,7 +31,6 @@ from fanin.switch.p4runtime.controller.vocabulary import Vocabulary
 from fanin.switch.p4runtime.opening import CPU_PORT, Artefacts, endpoint
 from fanin.switch.p4runtime.server.p4info import read_p4info
 from tests.p4.emulated import SWITCH, ControlledMachine, endpoint_of, port_of
-from tests.p4_programs import bmv2
 from tests.p4_programs.subjects import BUILD
 
 REPLY_TIMEOUT_S = 20.0
@@ -84,7 +84,7 @@ class VethWire:
         return PORTS
 
     def send(self, source: int, data: bytes) -> None:
-        if len(data) > bmv2.MTU - HEAD_BYTES:
+        if len(data) > MTU - HEAD_BYTES:
             pytest.skip(f"no frame of these veth pairs carries a datagram of {len(data)} bytes")
         self._taps[port_of(source)].send(Frame(self.end_of(source), SWITCH, data).to_bytes())
 
@@ -255,7 +255,7 @@ def served() -> Iterator[RemoteDevice]:
 @contextlib.contextmanager
 def on_bmv2(folder: Path) -> Iterator[RemoteDevice]:
     """simple_switch_grpc; `folder` is for its log."""
-    with bmv2.started(folder, PORTS) as (address, taps):
-        device = RemoteDevice(address, VethWire(taps), device_id=1)
+    with linked(PORTS) as links, launched(folder / "bmv2.log", links) as (address, _):
+        device = RemoteDevice(address, VethWire(links.sockets), device_id=DEVICE_ID)
         with contextlib.closing(device.link):
             yield device

@@ -19,12 +19,12 @@ from google.protobuf import text_format  # noqa: E402
 from google.rpc import status_pb2  # noqa: E402
 from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc  # noqa: E402
 
+from fanin.emulation.bmv2 import launched, linked, missing  # noqa: E402
 from fanin.switch.p4runtime.server.device import Device  # noqa: E402
 from fanin.switch.p4runtime.server.p4info import read_p4info  # noqa: E402
 from fanin.switch.p4runtime.server.server import GrpcServer, Service  # noqa: E402
 from tests.p4.pi_cases import CASES, MARK, ONE, e, table  # noqa: E402
 from tests.p4.router import CPU_PORT, P4INFO, document  # noqa: E402
-from tests.p4_programs import bmv2  # noqa: E402
 
 DEVICE = 1
 WAIT_S = 20.0
@@ -117,11 +117,11 @@ def pipeline(action: str = "VERIFY_AND_COMMIT", info: str = P4INFO, text: str | 
 @pytest.fixture
 def peers(tmp_path: Path) -> Iterator[tuple[Peer, Peer]]:
     """Ours and PI's, without a program."""
-    if (reason := bmv2.missing()) is not None:
+    if (reason := missing()) is not None:
         pytest.skip(reason)
     service = Service(Device(CPU_PORT, lambda limit: 0), DEVICE, lambda port, data: None)
     server = GrpcServer(service, "127.0.0.1", 0)
-    with bmv2.linked((1, 2)) as links, bmv2.launched(tmp_path, links) as (address, _):
+    with linked((1, 2)) as links, launched(tmp_path / "bmv2.log", links) as (address, _):
         made = Peer(f"127.0.0.1:{server.port}"), Peer(address)
         yield made
         for each in made:

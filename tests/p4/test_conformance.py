@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fanin.emulation.bmv2 import missing
 from fanin.protocol.wire import Kind
-from tests.p4_programs import bmv2
 from tests.support.bench import Bench, MachineType, address, make_spec
 from tests.switch import test_leaf, test_liveness, test_refusals, test_registration, test_rounds
 
@@ -28,7 +28,7 @@ from tests.p4.conformance import Subjects
 
 ORDERS = "a pipeline gives what goes up no orders, and nobody there would read the parent's receipts"
 BY_HEARTBEAT = "the controller sees HELLO and BYE only: a contribution is no sign of life to it"
-NO_BMV2 = pytest.mark.skipif(bmv2.missing() is not None, reason=f"bmv2: {bmv2.missing()}")
+NO_BMV2 = pytest.mark.skipif(missing() is not None, reason=f"bmv2: {missing()}")
 NAMES = [
     "native",
     "p4",

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.p4_programs import bmv2
+from fanin.emulation.bmv2 import BINARY
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "deploy-p4.md"
@@ -39,7 +39,7 @@ def lacking(*tools: str) -> str | None:
     return None if os.geteuid() == 0 else "needs root, for network namespaces"
 
 
-NO_BMV2 = pytest.mark.skipif(lacking(bmv2.BINARY) is not None, reason=str(lacking(bmv2.BINARY)))
+NO_BMV2 = pytest.mark.skipif(lacking(BINARY) is not None, reason=str(lacking(BINARY)))
 NO_NAMESPACES = pytest.mark.skipif(lacking() is not None, reason=str(lacking()))
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(3 * TIMEOUT_S)]
 

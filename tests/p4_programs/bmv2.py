@@ -8,43 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
-import shutil
 import socket
-import subprocess
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
-
-from fanin.emulation.processes import free_port
+from fanin.emulation.bmv2 import launched, linked
 from fanin.protocol.wire import Kind, Packet
 from tests.p4_programs.client import Client
 from tests.p4_programs.frames import UDP_OFFSET, Place, frame_to_switch
 from tests.p4_programs.subjects import BUILD, CPU_PORT, parameters
 
 PORTS = tuple(range(1, 6))
-START_TIMEOUT_S = 20.0
-REPLY_TIMEOUT_S = 10.0
-BINARY = "simple_switch_grpc"
-MTU = 9000
-"""Of the veth pairs; BMv2 takes frames of up to 10,240 bytes."""
-ETH_P_ALL = 3
-STARTED = itertools.count()
-"""Numbers the switches of this process, of which one may be there while another starts."""
 FENCE = 0x7E000000
 """Sequence numbers of our own PROBEs: no history uses them."""
-
-
-def missing() -> str | None:
-    """Why BMv2 cannot run here, or None."""
-    if shutil.which(BINARY) is None:
-        return f"needs {BINARY} on PATH"
-    if os.geteuid() != 0:
-        return "needs root, for veth pairs"
-    return None
 
 
 class Bmv2:
@@ -126,78 +102,9 @@ class Bmv2:
 def running(configuration: str, folder: Path) -> Iterator[Bmv2]:
     """simple_switch_grpc with that program; `folder` is for its log."""
     with (
-        started(folder, PORTS) as (address, sockets),
+        linked(PORTS) as links,
+        launched(folder / "bmv2.log", links) as (address, _),
         Client(address, BUILD / f"{configuration}.p4info.txtpb") as client,
     ):
         client.load(BUILD / f"{configuration}.json")
-        yield Bmv2(client, sockets)
-
-
-@dataclass(frozen=True)
-class Links:
-    """Veth pairs, one for each port: raw sockets at our ends, and what BMv2 is told of its own."""
-
-    sockets: dict[int, socket.socket]
-    interfaces: list[str]
-
-
-@contextlib.contextmanager
-def started(folder: Path, ports: Sequence[int]) -> Iterator[tuple[str, dict[int, socket.socket]]]:
-    """simple_switch_grpc without a program: where it serves P4Runtime, and a raw socket behind each port."""
-    with linked(ports) as links, launched(folder, links) as (address, _):
-        yield address, links.sockets
-
-
-@contextlib.contextmanager
-def linked(ports: Sequence[int]) -> Iterator[Links]:
-    """Veth pairs for these ports."""
-    with contextlib.ExitStack() as stack:
-        links, switch_number = Links({}, []), next(STARTED)
-        for port in ports:
-            inner, outer = (f"fp{os.getpid()}n{switch_number}{end}{port}"[-15:] for end in "sh")
-            _ip("link", "add", inner, "type", "veth", "peer", "name", outer)
-            stack.callback(_ip, "link", "delete", inner)
-            for name in (inner, outer):
-                Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text("1", encoding="ascii")
-                _ip("link", "set", name, "mtu", str(MTU), "up")
-            # Of no protocol until it is bound: it would take in what comes through any interface until then.
-            tap = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
-            tap.bind((outer, ETH_P_ALL))
-            tap.setsockopt(263, 23, 1)  # SOL_PACKET, PACKET_IGNORE_OUTGOING: not what we send ourselves
-            tap.settimeout(REPLY_TIMEOUT_S)
-            links.sockets[port] = tap
-            links.interfaces.extend(("-i", f"{port}@{inner}"))
-        yield links
-
-
-@contextlib.contextmanager
-def launched(folder: Path, links: Links) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """simple_switch_grpc at these ports, without a program: where it serves P4Runtime, and its process."""
-    with contextlib.ExitStack() as stack:
-        address = f"127.0.0.1:{free_port()}"
-        log = stack.enter_context((folder / "bmv2.log").open("wb"))
-        # With Thrift, as it is built by default, every switch takes a port for that, too, and all the same one.
-        arguments = ["--no-p4", "--device-id", "1", "--thrift-port", str(free_port()), *links.interfaces, "--"]
-        switch = subprocess.Popen(
-            [BINARY, *arguments, "--grpc-server-addr", address, "--cpu-port", str(CPU_PORT)], stdout=log, stderr=log
-        )
-        stack.callback(switch.wait)
-        stack.callback(switch.terminate)
-        _await_server(address, switch)
-        yield address, switch
-
-
-def _await_server(address: str, switch: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    with grpc.insecure_channel(address) as channel:
-        while True:
-            try:
-                grpc.channel_ready_future(channel).result(timeout=1.0)
-                return
-            except grpc.FutureTimeoutError:
-                assert switch.poll() is None, "simple_switch_grpc ended; see its log"
-                assert time.monotonic() < deadline, "simple_switch_grpc does not listen"
-
-
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True)
+        yield Bmv2(client, links.sockets)

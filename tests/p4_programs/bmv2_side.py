@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 from google.protobuf import text_format
 
-from tests.p4_programs import bmv2
+from fanin.emulation.bmv2 import Links, launched
 from tests.p4_programs.client import Client
 from tests.p4_programs.differential import RefusedProgramError, Sample, Sent
 
@@ -83,12 +83,12 @@ def waiting(tap: socket.socket) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
-def bmv2_side(sample: Sample, links: bmv2.Links, folder: Path) -> Iterator[Bmv2Side]:
+def bmv2_side(sample: Sample, links: Links, folder: Path) -> Iterator[Bmv2Side]:
     """BMv2 with the program."""
     for tap in links.sockets.values():
         tap.setblocking(False)  # with a timeout, recv waits for it even where MSG_DONTWAIT says not to
         list(waiting(tap))
-    with bmv2.launched(folder, links) as (address, switch), Client(address, sample.p4info) as client:
+    with launched(folder / "bmv2.log", links) as (address, switch), Client(address, sample.p4info) as client:
         try:
             client.load(sample.program)
         except grpc.RpcError as error:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from fanin.emulation.bmv2 import missing
 from tests.p4_programs import bmv2
 from tests.p4_programs.subjects import Emulated, OpenSubject, Subject
 
-BMV2_SKIP = pytest.mark.skipif(bmv2.missing() is not None, reason=bmv2.missing() or "")
+BMV2_SKIP = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
 
 @pytest.fixture(params=["emulated", pytest.param("bmv2", marks=[BMV2_SKIP, pytest.mark.processes])])

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from fanin.emulation.bmv2 import Links, linked, missing
 from fanin.switch.p4runtime.server.status import Code
-from tests.p4_programs import bmv2
+from tests.p4_programs.bmv2 import PORTS
 from tests.p4_programs.bmv2_side import SHORTEST_FRAME, EndedError, bmv2_side
 from tests.p4_programs.differential import (
     REFUSED,
@@ -87,21 +88,21 @@ class AtPorts(EmulatedSide):
         sent = super().exchange(port, frame)
         if sent is None:
             return None
-        leaving = [(to, data) for to, data in sent if to in bmv2.PORTS and len(data) >= SHORTEST_FRAME]
+        leaving = [(to, data) for to, data in sent if to in PORTS and len(data) >= SHORTEST_FRAME]
         return sorted(leaving, key=lambda each: each[0])
 
 
 @pytest.fixture(scope="module")
-def links() -> Iterator[bmv2.Links]:
-    if (reason := bmv2.missing()) is not None:
+def links() -> Iterator[Links]:
+    if (reason := missing()) is not None:
         pytest.skip(reason)
-    with bmv2.linked(bmv2.PORTS) as made:
+    with linked(PORTS) as made:
         yield made
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("sample", expected(EXPLAINED, AssertionError, EndedError, RefusedProgramError))
-def test_bmv2_does_the_same_with_random_entries_and_frames(sample: Sample, links: bmv2.Links, tmp_path: Path) -> None:
+def test_bmv2_does_the_same_with_random_entries_and_frames(sample: Sample, links: Links, tmp_path: Path) -> None:
     here = AtPorts(sample, native=None, seed=SEED)
     with bmv2_side(sample, links, tmp_path) as there:
         found = compare(

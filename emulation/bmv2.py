@@ -1,0 +1,119 @@
+"""BMv2's simple_switch_grpc as a process: its command line, veth pairs at its ports, and when it serves P4Runtime.
+
+Whoever runs it (an emulated network, a benchmark, the tests) starts it here, so that what it must be told is said once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fanin.emulation.processes import free_port
+from fanin.errors import UnsupportedError
+
+BINARY = "simple_switch_grpc"
+PACKAGE = "BMv2 (github.com/p4lang/behavioral-model) with its P4Runtime server"
+DEVICE_ID = 1
+START_TIMEOUT_S = 20.0
+REPLY_TIMEOUT_S = 20.0
+MTU = 9000
+"""Of the veth pairs; BMv2 takes frames of up to 10,240 bytes."""
+ETH_P_ALL = 3
+SOL_PACKET, PACKET_IGNORE_OUTGOING = 263, 23
+LINKED = itertools.count()
+"""Numbers the sets of links of this process: one may be there while another is made."""
+
+
+def missing() -> str | None:
+    """Why `launched` and `linked` cannot be used here, or None."""
+    if shutil.which(BINARY) is None:
+        return f"needs {BINARY} on PATH"
+    if os.geteuid() != 0:
+        return "needs root, for veth pairs"
+    return None
+
+
+def command(interfaces: Mapping[int, str], address: str, cpu_port: int, thrift_port: int | None = None) -> list[str]:
+    """Its command line: a switch without a program, with these interfaces by port, that serves P4Runtime at `address`.
+
+    `cpu_port` is the program's, behind which the control plane is. A BMv2 with Thrift, as it is built by default, takes
+    a port for that, too: the same one for every switch of a network namespace, unless `thrift_port` is given.
+    """
+    words = [BINARY, "--no-p4", "--device-id", str(DEVICE_ID)]
+    if thrift_port is not None:
+        words += ["--thrift-port", str(thrift_port)]
+    for port, interface in interfaces.items():
+        words += ["-i", f"{port}@{interface}"]
+    return [*words, "--", "--grpc-server-addr", address, "--cpu-port", str(cpu_port)]
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Veth pairs by port: raw sockets at our ends, and the interfaces at the switch's."""
+
+    sockets: dict[int, socket.socket]
+    interfaces: dict[int, str]
+
+
+@contextlib.contextmanager
+def linked(ports: Sequence[int]) -> Iterator[Links]:
+    """Veth pairs for these ports, as root."""
+    with contextlib.ExitStack() as stack:
+        links, number = Links({}, {}), next(LINKED)
+        for port in ports:
+            inner, outer = (f"fp{os.getpid()}n{number}{end}{port}"[-15:] for end in "sh")
+            _ip("link", "add", inner, "type", "veth", "peer", "name", outer)
+            stack.callback(_ip, "link", "delete", inner)
+            for name in (inner, outer):
+                Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text("1", encoding="ascii")
+                _ip("link", "set", name, "mtu", str(MTU), "up")
+            # Of no protocol until it is bound: it would take in what comes through any interface until then.
+            tap = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
+            tap.bind((outer, ETH_P_ALL))
+            tap.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+            tap.settimeout(REPLY_TIMEOUT_S)
+            links.sockets[port], links.interfaces[port] = tap, inner
+        yield links
+
+
+@contextlib.contextmanager
+def launched(log: Path, links: Links) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A switch at these links, without a program: where it serves P4Runtime, and its process. `log` gets its output."""
+    from fanin.switch.p4runtime.opening import CPU_PORT  # of fanin[p4]: an emulated network asks for it itself
+
+    with contextlib.ExitStack() as stack:
+        address = f"127.0.0.1:{free_port()}"
+        output = stack.enter_context(log.open("wb"))
+        words = command(links.interfaces, address, CPU_PORT, thrift_port=free_port())
+        switch = subprocess.Popen(words, stdout=output, stderr=output)
+        stack.callback(switch.wait)
+        stack.callback(switch.terminate)
+        _await_server(address, switch, log)
+        yield address, switch
+
+
+def _await_server(address: str, switch: subprocess.Popen[bytes], log: Path) -> None:
+    import grpc  # of fanin[p4], too
+
+    deadline = time.monotonic() + START_TIMEOUT_S
+    with grpc.insecure_channel(address) as channel:
+        while True:
+            try:
+                grpc.channel_ready_future(channel).result(timeout=1.0)
+                return
+            except grpc.FutureTimeoutError:
+                if switch.poll() is not None or time.monotonic() > deadline:
+                    said = log.read_text(encoding="utf-8", errors="replace")[-2000:]
+                    raise UnsupportedError(f"{BINARY} does not serve P4Runtime at {address}; it says: {said}") from None
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)
