@@ -162,16 +162,18 @@ class Layout:
             if kind.name in layout.types:
                 raise node.fail(f"header type {kind.name!r} is declared twice")
             layout.types[kind.name] = kind
+        union_types = {node["name"].text: node for node in root.each("header_union_types")}
         for node in root["headers"]:
-            kind = layout._type(node["header_type"])
-            header = Header(node["name"].text, kind, len(layout.blank), node.flag("metadata"))
-            if header.name in layout.headers:
-                raise node.fail(f"header {header.name!r} is declared twice")
-            if kind.fixed_bits % 8 and not header.metadata:
-                raise node.fail(f"header {header.name!r} has {kind.fixed_bits} bits, which are no whole bytes")
-            layout.blank += [0] * kind.places
-            layout.blank[header.valid] = int(header.metadata)
-            layout.headers[header.name] = by_id[node["id"].integer] = header
+            if node["header_type"].text in union_types:
+                # p4c 1.2.5.16 writes a union that nothing but its members is taken of as a header of the union's type.
+                name, union = node["name"].text, union_types[node["header_type"].text]
+                layout._add_union(
+                    name,
+                    tuple(layout._add_header(f"{name}.{each[0].text}", each[1], node) for each in union["headers"]),
+                )
+                continue
+            header = layout._add_header(node["name"].text, node["header_type"], node, metadata=node.flag("metadata"))
+            by_id[node["id"].integer] = header
         for node in root.each("header_stacks"):
             members = _members(node, by_id)
             stack = Stack(node["name"].text, layout._type(node["header_type"]), members, len(layout.blank))
@@ -180,14 +182,28 @@ class Layout:
             layout.blank.append(0)
             layout.stacks[stack.name] = stack
         for node in root.each("header_unions"):
-            members = _members(node, by_id)
-            layout.unions[node["name"].text] = members
-            for header in members:
-                layout.siblings[header.name] = tuple(other for other in members if other is not header)
+            layout._add_union(node["name"].text, _members(node, by_id))
         layout._read_union_stacks(root)
         for node in root.each("field_aliases"):
             layout.aliases[node[0].text] = node[1].name_pair()
         return layout
+
+    def _add_header(self, name: str, kind: Node, where: Node, *, metadata: bool = False) -> Header:
+        """A place for one more header, of a type that `kind` names; `where` is the instance's in the document."""
+        header = Header(name, self._type(kind), len(self.blank), metadata)
+        if name in self.headers:
+            raise where.fail(f"header {name!r} is declared twice")
+        if header.type.fixed_bits % 8 and not metadata:
+            raise where.fail(f"header {name!r} has {header.type.fixed_bits} bits, which are no whole bytes")
+        self.blank += [0] * header.type.places
+        self.blank[header.valid] = int(metadata)
+        self.headers[name] = header
+        return header
+
+    def _add_union(self, name: str, members: tuple[Header, ...]) -> None:
+        self.unions[name] = members
+        for header in members:
+            self.siblings[header.name] = tuple(other for other in members if other is not header)
 
     def _read_union_stacks(self, root: Node) -> None:
         members = {

@@ -332,6 +332,20 @@ def test_members_of_a_union_exclude_each_other() -> None:
     assert switch.process(0, b"\7", 0.0) == [(1, b"\0")]
 
 
+def test_a_union_that_is_written_as_a_header_of_its_type_has_its_members() -> None:
+    switch = acting(
+        call("add_header", named("header", "u.b")),
+        call("assign", field("u.b", "v"), number(9)),
+        to_port(1),
+        headers={"u": "u_t"},
+        header_union_types=[{"name": "u_t", "id": 0, "headers": [["a", "byte_t"], ["b", "byte_t"]]}],
+        states=[state("start", [extract("u.a")])],
+        metadata=["u"],
+        emitted=["u.a", "u.b"],
+    )
+    assert switch.process(0, b"\7!", 0.0) == [(1, b"\x09!")], "u.a is no longer valid"
+
+
 def test_indirect_counters_count_packets_and_bytes() -> None:
     switch = acting(
         call("count", named("counter_array", "c"), field("x", "v")),

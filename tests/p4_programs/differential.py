@@ -73,12 +73,6 @@ def samples() -> list[Sample]:
     return found
 
 
-REFUSED = {
-    "extract_for_header_union": "p4c describes header unions as headers: refused here",
-}
-"""Of p4c's samples, with the reason."""
-
-
 def expected(explained: Mapping[str, str], *raised: type[Exception]) -> list[Any]:
     """All samples as parameters of a test; those that are explained must raise."""
     return [

@@ -23,7 +23,15 @@ class FrameMaker:
     def __init__(self, document: Json, random: Random) -> None:
         self._random = random
         types = {each["name"]: each["fields"] for each in document["header_types"]}
-        self._headers = {each["name"]: types[each["header_type"]] for each in document["headers"]}
+        unions = {each["name"]: each["headers"] for each in document.get("header_union_types", [])}
+        self._headers = {
+            each["name"]: types[each["header_type"]]
+            for each in document["headers"]
+            if each["header_type"] not in unions
+        }
+        for each in document["headers"]:  # p4c writes some unions so (switch/p4/layout.py)
+            for member, kind in unions.get(each["header_type"], []):
+                self._headers[f"{each['name']}.{member}"] = types[kind]
         names = {each["id"]: each["name"] for each in document["headers"]}
         self._stacks = {
             each["name"]: [names[number] for number in each["header_ids"]] for each in document.get("header_stacks", [])

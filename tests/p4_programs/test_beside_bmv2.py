@@ -16,7 +16,6 @@ from fanin.switch.p4runtime.server.status import Code
 from tests.p4_programs.bmv2 import PORTS
 from tests.p4_programs.bmv2_side import SHORTEST_FRAME, EndedError, bmv2_side
 from tests.p4_programs.differential import (
-    REFUSED,
     EmulatedSide,
     RefusedProgramError,
     Sample,
@@ -64,7 +63,6 @@ EXPLAINED = {
         ),
         LOADS_NOT,
     ),
-    **REFUSED,
     "match-on-exprs2-bmv2": "BMv2 masks an entry's key where the program masks the packet's; so two entries are one",
     "v1model-p4runtime-enumint-types1": "BMv2 cuts off bits of a default action's value that is translated",
 }
