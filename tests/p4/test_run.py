@@ -165,6 +165,14 @@ def test_a_switch_without_a_program_waits_for_a_controller_to_load_one(tmp_path:
             stream.cancel()
 
 
+def test_a_program_that_is_loaded_later_has_the_names_and_the_ports_of_the_switch(tmp_path: Path) -> None:
+    (tmp_path / "names.json").write_text('{"Port": {"eth0": 1}}')
+    given = options(tmp_path, {1: "udp:127.0.0.1:0"}, artefacts=None, entries=None, names=tmp_path / "names.json")
+    with contextlib.closing(StandaloneSwitch(given)) as switch:
+        assert switch.device.names == {"Port": {"eth0": 1}}
+        assert switch.device.ports == {1, CPU_PORT}
+
+
 @pytest.mark.parametrize("text", ["", "1", "x=veth0", "511=veth0", "510=veth0", "1=a,1=b", "-1=a", "1=", "1=a,"])
 def test_ports_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="--port"):
