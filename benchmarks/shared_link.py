@@ -35,6 +35,10 @@ from fanin.protocol.wire import HEADER_BYTES, WORD_BYTES
 Marks = Sequence[tuple[float, int]]
 """Of one job or flow: at what time it had come how far."""
 MIN_SECONDS = 2.0
+SECONDS, SECONDS_BESIDE_TCP = 10.0, 40.0
+"""Of a row, where nobody says. A CUBIC flow comes back to the window at which it lost a packet after as many seconds as
+the cube root of 0.75 windows (RFC 9438, section 4.2): of 240 packets, 5.6 s. Fewer than several such times say how flows
+begin, and not how they share."""
 MAX_PROCESSES = 64
 OWN_QUEUE_BYTES = Link().queue_bytes
 """Of hosts' own links where an uplink is shared: nothing is to be dropped there."""
@@ -131,6 +135,11 @@ class Shares:
     def tcp_to_fair(self) -> tuple[float, ...]:
         """By flow."""
         return tuple(share / self.fair_share for share in self.tcp_shares)
+
+
+def usual_seconds(tcp_flows: int) -> float:
+    """How long a row takes that nobody has said anything of."""
+    return SECONDS_BESIDE_TCP if tcp_flows else SECONDS
 
 
 def bench(plans: Sequence[Plan], *, json_file: Path | None, console: Console) -> list[Shares]:

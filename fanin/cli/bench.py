@@ -205,7 +205,12 @@ def network(
     jobs: Annotated[
         int, typer.Option(min=1, max=MAX_SHARERS, help="With --shared-link: jobs of so many workers each.")
     ] = 1,
-    seconds: Annotated[float, typer.Option(min=1.0, max=MAX_SHARED_S, help="With --shared-link: how long.")] = 10.0,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=1.0, max=MAX_SHARED_S, help="With --shared-link: how long a row takes. 10, and 40 beside TCP flows."
+        ),
+    ] = None,
     json: output.JsonFile = None,
     record: output.RecordFile = None,
     html: output.HtmlFile = None,
@@ -251,7 +256,7 @@ def network(
                 size=_numbers("bytes", bytes_)[0],
                 link=shape.link,
                 uplink=None if uplink is None else shape.uplink,
-                seconds=seconds,
+                seconds=seconds or sharing.usual_seconds(beside),
             )
             for shape in shapes
             for beside in flows

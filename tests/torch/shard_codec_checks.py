@@ -61,6 +61,12 @@ def world_mesh() -> DeviceMesh:
     return init_device_mesh("cpu", (dist.get_world_size(),))
 
 
+def gloo_mesh() -> DeviceMesh:
+    """The same over gloo. With a name, since torch takes meshes of the same ranks and names for one, whatever their
+    groups are: what a DTensor of the other one gathers later would go over gloo."""
+    return DeviceMesh.from_group(dist.new_group(backend="gloo"), "cpu", mesh_dim_names=("over_gloo",))
+
+
 def sharded(mesh: DeviceMesh | None = None, model: nn.Sequential | None = None, **given: Any) -> nn.Sequential:
     """Every block by itself, and what is left with the root."""
     model = network() if model is None else model
@@ -186,7 +192,7 @@ def check_a_gather_in_pieces_has_the_bits_of_every_shard_as_a_whole(rank: int, s
 
 
 def check_without_codecs_every_parameter_is_what_gloo_makes_of_it(rank: int, size: int) -> None:
-    gloo = DeviceMesh.from_group(dist.new_group(backend="gloo"), "cpu")
+    gloo = gloo_mesh()
     expected, plain, late = sharded(gloo), sharded(), sharded()
     shard_codecs(late, **EXACT)
     for model in (expected, plain, late):
@@ -514,8 +520,7 @@ def check_what_cannot_be_is_refused_with_a_remedy(rank: int, size: int) -> None:
     refused(network(), ConfigurationError, "fully_shard\\(model\\) before")
     refused(DistributedDataParallel(network()), ConfigurationError, "codec_hook")
     refused(FullyShardedDataParallel(network(), device_id=torch.device("cpu")), ConfigurationError, "FSDP1")
-    gloo = DeviceMesh.from_group(dist.new_group(backend="gloo"), "cpu")
-    refused(sharded(gloo), ConfigurationError, "backend 'gloo'.*needs 'fanin'")
+    refused(sharded(gloo_mesh()), ConfigurationError, "backend 'gloo'.*needs 'fanin'")
     model = sharded()
     refused(model, ConfigurationError, "there is no 'none'", gradients="none")
     refused(model, ConfigurationError, "through lanes alone", gradients="rotated:4/8")
