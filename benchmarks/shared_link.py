@@ -37,8 +37,8 @@ Marks = Sequence[tuple[float, int]]
 MIN_SECONDS = 2.0
 SECONDS, SECONDS_BESIDE_TCP = 10.0, 40.0
 """Of a row, where nobody says. A CUBIC flow comes back to the window at which it lost a packet after as many seconds as
-the cube root of 0.75 windows (RFC 9438, section 4.2): of 240 packets, 5.6 s. Fewer than several such times say how flows
-begin, and not how they share."""
+the cube root of 0.75 windows (RFC 9438, section 4.2): 5.6 s for 240 packets. A few such times say how flows begin, and
+not how they share."""
 MAX_PROCESSES = 64
 OWN_QUEUE_BYTES = Link().queue_bytes
 """Of hosts' own links where an uplink is shared: nothing is to be dropped there."""
