@@ -32,7 +32,7 @@ class AddressBook {
     std::optional<SocketAddress> local;  // where it sent to, if the server listens on a wildcard
     bool pinned = false;                 // never forgotten: the parent of a leaf
     std::vector<std::uint16_t> jobs;     // that it is a member of
-    Overtaking overtaking;               // at that socket
+    BareRow bare_row;  // at that socket
     UdpSocket socket;  // of a member, if one could be had: connected, on the server's port
     Allowance allowance{STRANGER_DATAGRAMS_PER_S, STRANGER_DATAGRAMS_AT_ONCE};  // of a stranger
 

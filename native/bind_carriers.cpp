@@ -52,7 +52,6 @@ class CarrierRig final : private CarrierHost {
                                .options = options,
                                .worker = worker,
                                .token = spec_.tokens[worker],
-                               .slots_in_step = 0,  // its datagrams are no packets
                                .offer = offer_};
       bases_.push_back(BASE.open_worker(path));
       if (row != rows.end()) bypasses_.push_back(row->open_worker(path));

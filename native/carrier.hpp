@@ -117,6 +117,7 @@ class WorkerBase : public WorkerCarrier {
   using Tag = std::function<void(std::span<const iovec> train)>;
   virtual void tag_with(Tag tag) = 0;
   virtual void ring() = 0;     // wakes a switch that sleeps in poll
+  virtual void go_ahead(bool ahead) = 0;  // as WorkerSink::go_ahead
   virtual void be_capable() {}  // from now on what is sent may be marked instead of dropped (fanin/protocol/ecn.py)
   virtual int receive_buffer_bytes() const = 0;
   virtual std::uint64_t overflows() const = 0;  // datagrams that found the receive buffer full

@@ -17,7 +17,6 @@ struct WorkerPath {
   UdpOptions options;
   std::uint32_t worker;
   std::uint64_t token;
-  std::uint32_t slots_in_step;  // of the job
   std::string offer;  // what SwitchCarrier::offer has said, empty for nothing
 };
 

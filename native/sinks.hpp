@@ -35,6 +35,8 @@ class WorkerSink {
   // The same of a contribution of words alone to that round, to which nobody else contributes, and which was not sent before: it
   // may be written where the switch will add it up.
   virtual std::span<std::uint8_t> reserve_sole(std::uint32_t, std::uint32_t, std::size_t bytes) { return reserve(bytes); }
+  // Whether what is reserved from now on may overtake what was sent before, where the driver can make it (overtaking.hpp).
+  virtual void go_ahead(bool) {}
   // The datagram of `bytes` is complete in the span last reserved.
   virtual void commit(std::size_t bytes) = 0;
   // The datagram that was committed last, if it may still be changed: it has not left, and nobody else reads it yet.

@@ -243,6 +243,7 @@ void send_datagrams(UdpSocket& socket, std::span<iovec> datagrams, UdpCounters& 
       ++counters.system_calls;
       patience = PATIENCE;
       for (int i = 0; i < sent; ++i) {
+        if (socket.goes_ahead()) counters.ahead += out.headers[i].msg_hdr.msg_iovlen;
         first += out.headers[i].msg_hdr.msg_iovlen;
         counters.trains += out.headers[i].msg_hdr.msg_iovlen > 1;
       }

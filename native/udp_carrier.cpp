@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "address_book.hpp"
-#include "overtaking.hpp"
 #include "udp_batch.hpp"
 #include "wire_constants.hpp"
 
@@ -24,8 +23,7 @@ constexpr Address THE_SWITCH = 0;      // what a worker's machine calls it
 
 class UdpWorker final : public WorkerBase {
  public:
-  explicit UdpWorker(const WorkerPath& path)
-      : address_(path.address), socket_(path.address.family(), path.options), slots_in_step_(path.slots_in_step) {
+  explicit UdpWorker(const WorkerPath& path) : address_(path.address), socket_(path.address.family(), path.options) {
     socket_.connect(path.address);
     receive_buffer_bytes_ = socket_.receive_buffer_bytes();
   }
@@ -47,15 +45,16 @@ class UdpWorker final : public WorkerBase {
     return {static_cast<std::uint8_t*>(datagram.iov_base), datagram.iov_len};
   }
 
+  void go_ahead(bool ahead) override {
+    if (ahead == socket_.goes_ahead()) return;
+    flush();
+    socket_.go_ahead(ahead);
+  }
+
   bool flush() override {
     const std::span<iovec> train = std::span(datagrams_).first(count_);
     if (count_ > 0 && tag_) tag_(train);
-    if (count_ > 0) {
-      const bool ahead = overtaking_.allows(train, slots_in_step_);
-      socket_.go_ahead(ahead);
-      counters_.ahead += ahead ? count_ : 0;
-      send_datagrams(socket_, train, counters_);
-    }
+    if (count_ > 0) send_datagrams(socket_, train, counters_);
     used_ = 0;
     count_ = 0;
     return false;
@@ -105,8 +104,6 @@ class UdpWorker final : public WorkerBase {
 
   SocketAddress address_;
   UdpSocket socket_;
-  std::uint32_t slots_in_step_;
-  Overtaking overtaking_;
   int receive_buffer_bytes_ = 0;
   ReceiveBatch batch_;
   std::vector<Arrival> arrivals_;
@@ -279,9 +276,7 @@ class UdpSwitch final : public SwitchBase {
     if (peer == nullptr) {
       counters_.send_dropped += datagrams.size();
     } else if (peer->socket.is_open()) {
-      const bool ahead = peer->overtaking.allows(datagrams, slots_of(*peer));
-      peer->socket.go_ahead(ahead);
-      counters_.ahead += ahead ? datagrams.size() : 0;
+      peer->socket.go_ahead(peer->bare_row.goes_ahead(datagrams, slots_of(*peer)));
       send_datagrams(peer->socket, datagrams, counters_);
     } else {
       send_datagrams(listener_, datagrams, counters_, {&peer->remote, peer->local ? &*peer->local : nullptr});

@@ -69,6 +69,7 @@ class UdpSocket {
   void be_capable();
   // Whether what is sent from now on goes ahead of what others, and this socket before, have sent to the device.
   void go_ahead(bool ahead);
+  bool goes_ahead() const { return ahead_; }
   // A device refused a train: send one by one from now on.
   void give_up_trains() { train_bytes_ = 0; }
 

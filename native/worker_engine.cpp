@@ -55,7 +55,6 @@ WorkerEngine::WorkerEngine(const JobSpec& spec, std::uint32_t worker, std::uint6
                              .options = options,
                              .worker = worker,
                              .token = token,
-                             .slots_in_step = spec.slots_in_step(),
                              .offer = flow < offers.size() ? offers[flow] : ""};
     flows_.push_back(std::make_unique<WorkerFlow>(of_this_flow, path, flow, flow_count, connect_timeout_s, newcomer,
                                                   std::move(listener)));

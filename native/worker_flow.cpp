@@ -47,6 +47,8 @@ class WorkerFlow::Outbox final : public WorkerSink {
     return reserve(bytes);
   }
 
+  // What goes through a bypass waits in no device's queue.
+  void go_ahead(bool ahead) override { flow_.base_->go_ahead(ahead); }
   void commit(std::size_t bytes) override { reserved_->commit(bytes); }
   std::span<std::uint8_t> last() override { return reserved_ != nullptr ? reserved_->last() : std::span<std::uint8_t>{}; }
   // What a bypass takes needs none.

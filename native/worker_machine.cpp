@@ -14,6 +14,7 @@
 #include "item_stream.hpp"
 #include "loss_recovery.hpp"
 #include "operation.hpp"
+#include "overtaking.hpp"
 #include "packet.hpp"
 #include "presence.hpp"
 #include "receipts.hpp"
@@ -43,6 +44,7 @@ class WorkerMachine::State {
         stream_(spec_.slots, spec_.window_items, spec_.codes_per_packet),
         recovery_(spec_.slots),
         congestion_(spec_.slots, packet_bytes_),
+        in_order_(spec_.slots),
         accepted_(spec_.slots),
         closed_(spec_.slots) {
     if (worker >= spec_.workers || flow >= flow_count) throw std::invalid_argument("no such worker or flow");
@@ -76,8 +78,8 @@ class WorkerMachine::State {
     return counters;
   }
   std::size_t buffer_bytes() const {
-    return sizeof(State) + stream_.buffer_bytes() + recovery_.buffer_bytes() + scales_.buffer_bytes() + accepted_.capacity() +
-           closed_.capacity() * sizeof(std::uint64_t) +
+    return sizeof(State) + stream_.buffer_bytes() + recovery_.buffer_bytes() + scales_.buffer_bytes() +
+           in_order_.buffer_bytes() + accepted_.capacity() + closed_.capacity() * sizeof(std::uint64_t) +
            events_.capacity_bytes();
   }
 
@@ -152,6 +154,7 @@ class WorkerMachine::State {
   bool runs_ = false;                   // the switch takes passes as runs
   bool joinable_ = false;               // what was sent last is a pass that was not sent before, in this call of `send`
   bool capable_ = false;                // the switch gives receipts, which say whether contributions met congestion
+  InOrderItems in_order_;
   std::vector<std::uint8_t> accepted_;  // by slot: a bare ANSWER has acknowledged the current contribution
   std::vector<std::uint64_t> closed_;   // by slot: one past the newest round known to be over without this worker
   std::uint64_t heard_ = 0;             // one past the newest round that RoundHeard told of
@@ -568,6 +571,7 @@ void WorkerMachine::State::count_result(std::uint32_t slot, double now, bool ans
 // What was sent for the slot has its result: for all, or `answered` because this worker has asked again.
 void WorkerMachine::State::finished(std::uint32_t slot, double now, bool answered) {
   const std::uint64_t order = recovery_.order(slot);
+  in_order_.finished(slot);
   const std::optional<double> round_trip_s = recovery_.finished(slot, now, answered);
   if (round_trip_s) congestion_.round_trip(*round_trip_s, now);
   congestion_.result(order, recovery_.next_order(), recovery_.overdue());
@@ -590,6 +594,7 @@ void WorkerMachine::State::done(std::uint64_t ticket) {
 // --- packets out ---
 
 bool WorkerMachine::State::send_token(WorkerSink& sink, const Header& header, std::size_t bytes) {
+  sink.go_ahead(false);
   const std::span<std::uint8_t> datagram = sink.reserve(bytes);
   if (datagram.empty()) return false;
   store_header(datagram.data(), header);
@@ -602,6 +607,7 @@ bool WorkerMachine::State::send_token(WorkerSink& sink, const Header& header, st
 }
 
 bool WorkerMachine::State::send_pass(WorkerSink& sink, std::uint32_t slot) {
+  sink.go_ahead(false);
   const std::span<std::uint8_t> datagram = sink.reserve(HEADER_BYTES);
   if (datagram.empty()) return false;
   Header pass = header(Kind::contribution);
@@ -611,6 +617,7 @@ bool WorkerMachine::State::send_pass(WorkerSink& sink, std::uint32_t slot) {
   pass.bitmap = order();
   store_header(datagram.data(), pass);
   commit(sink, datagram.first(HEADER_BYTES));
+  in_order_.sent(slot, false);
   return true;
 }
 
@@ -641,11 +648,17 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
   contribution.signature = passes && !spec_.synchronous() ? 0 : operation.signature;
   contribution.code_count = static_cast<std::uint8_t>(operation.code_count);
   if (!passes && !asks) contribution.lanes = operation.lanes();
-  if (passes && first && joins(sink, contribution)) return true;
+  if (passes && first && joins(sink, contribution)) {
+    in_order_.sent(slot, in_order_.none());
+    return true;
+  }
   // Later ones may find that the round has closed, and its result in that place.
   const bool sole = operation.is_sole(item) && first;
+  const bool ahead = passes && in_order_.none();
+  sink.go_ahead(ahead);
   const std::span<std::uint8_t> datagram = sole ? sink.reserve_sole(slot, contribution.base, bytes) : sink.reserve(bytes);
   if (datagram.empty()) return false;
+  in_order_.sent(slot, ahead);
   joinable_ = passes && first;
   store_header(datagram.data(), contribution);
 
