@@ -44,6 +44,7 @@ EXPLAINED = {
             "control-hs-index-test2",
             "control-hs-index-test4",
             "control-hs-index-test5",
+            "extract_for_header_union",
             "forloop-bmv2",
             "issue1043-bmv2",
             "issue1607-bmv2",
@@ -63,6 +64,7 @@ EXPLAINED = {
         ),
         LOADS_NOT,
     ),
+    "issue2283_1-bmv2": "PI takes no name for a value that is translated to a string",
     "match-on-exprs2-bmv2": "BMv2 masks an entry's key where the program masks the packet's; so two entries are one",
     "v1model-p4runtime-enumint-types1": "BMv2 cuts off bits of a default action's value that is translated",
 }
