@@ -6,8 +6,8 @@
 //
 // * A datagram goes by the first bypass that reaches its destination and has room for it, otherwise by the base carrier: of
 //   the destinations of a result, some by this and some by that. Nothing waits for room.
-// * HELLO goes by the base carrier, since it has to prove that path; so does what is overdue while bypasses are silent, since
-//   that wakes the switch and depends on nothing that other processes may have done to a bypass.
+// * HELLO goes by the base carrier, since it has to prove that path; so does what is overdue, since that wakes the switch and
+//   depends on nothing that other processes may have done to a bypass.
 // * A thread that polls descriptors sleeps in poll and is woken by the base carrier, with an empty datagram (a doorbell). One
 //   that reads bypasses alone sleeps on a bypass's bell.
 // * A bypass that breaks is dropped by its flow: everything goes by the base carrier, and what was lost is sent again.

@@ -17,9 +17,9 @@ class WorkerFlow::Outbox final : public WorkerSink {
  public:
   Outbox(WorkerFlow& flow, const JobSpec& spec) : flow_(flow), spec_(spec) {}
 
-  // By the base carrier alone: what has waited while bypasses are silent, as that wakes the switch and depends on nothing
-  // that others may have done to a bypass; and everything until the switch has answered a HELLO, which has to prove the path.
-  void begin(bool by_base) { bypassing_ = !by_base && flow_.machine_.ready(); }
+  // By the base carrier alone: what has waited, as that wakes the switch and depends on nothing that others may have done
+  // to a bypass; and everything until the switch has answered a HELLO, which has to prove the path.
+  void begin(bool overdue) { bypassing_ = !overdue && flow_.machine_.ready(); }
 
   std::span<std::uint8_t> reserve(std::size_t bytes) override {
     if (bypassing_) {
@@ -79,7 +79,6 @@ class WorkerFlow::Intake final : public Inbox {
     const double now = monotonic_now();
     const auto use = [this, now](std::span<const Arrival> arrivals) {
       flow_.machine_.receive_datagrams(arrivals, now);
-      took_ = true;
       unanswered_bytes_ += arrivals.size() * packet_bytes_;
     };
     if (flow_.bypasses_.empty())
@@ -97,15 +96,10 @@ class WorkerFlow::Intake final : public Inbox {
     unanswered_bytes_ = 0;
   }
 
-  void begin() {
-    unanswered_bytes_ = 0;
-    took_ = false;
-  }
-  bool took() const { return took_; }  // anything since `begin`
+  void begin() { unanswered_bytes_ = 0; }
 
  private:
   WorkerFlow& flow_;
-  bool took_ = false;
   std::size_t packet_bytes_;
   std::size_t unanswered_bytes_ = 0;
   bool capable_ = false;  // the base carrier has been told
@@ -181,21 +175,15 @@ bool WorkerFlow::pump(bool reads_base) {
     if (reads_base) drained = base_->receive(*intake_);
     intake_->begin();
     for (WorkerCarrier* const bypass : bypasses_) drained = bypass->receive(*intake_) && drained;
-    bypasses_work_ |= intake_->took();
     drop_broken_bypasses();
     const double now = monotonic_now();
     const std::optional<double> timer = machine_.next_timer();
-    if (timer && *timer <= now) {
+    const bool overdue = timer && *timer <= now;
+    if (overdue) {
       send(now);  // what has not waited need not go by the base carrier
       machine_.handle_timer(now);
-      // A question that waits for a peer is asked often, and one by another way than the contributions around it would arrive
-      // after later ones: receipts would call it lost, and the window be cut.
-      send(now, !bypasses_work_);
-      if (bypasses_work_) base_->ring();
-      bypasses_work_ = false;
-    } else {
-      send(now);
     }
+    send(now, overdue);
     failure = report();
     poller_.alarm_at(machine_.next_timer());
   }
@@ -281,10 +269,10 @@ void WorkerFlow::drop_broken_bypasses() {
   std::erase_if(bypasses_, [](const WorkerCarrier* bypass) { return !bypass->works(); });
 }
 
-void WorkerFlow::send(double now, bool by_base) {
+void WorkerFlow::send(double now, bool overdue) {
   const double began_s = monotonic_now();
   const std::uint64_t sending_ns = send_ns();
-  outbox_->begin(by_base);
+  outbox_->begin(overdue);
   machine_.datagrams_to_send(now, *outbox_);
   outbox_->flush();
   const auto took_ns = static_cast<std::uint64_t>((monotonic_now() - began_s) * 1e9);

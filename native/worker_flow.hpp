@@ -76,7 +76,7 @@ class WorkerFlow final : private Seated {
   void watch_base(bool by_thread);
   void count_as_awake();
   void drop_broken_bypasses();
-  void send(double now, bool by_base = false);
+  void send(double now, bool overdue = false);
   std::uint64_t send_ns() const;
   void wake_driver();
   // Hands out events; the one that ends the flow, if any, is for on_failure once the lock is released.
@@ -88,7 +88,6 @@ class WorkerFlow final : private Seated {
   std::unique_ptr<WorkerBase> base_;
   std::vector<std::unique_ptr<WorkerCarrier>> opened_;  // by row of the table, null where there is none; kept to the end
   std::vector<WorkerCarrier*> bypasses_;                // those that work, by preference
-  bool bypasses_work_ = false;  // one has brought something since the last time that anything was overdue
   WorkerMachine machine_;
   std::unique_ptr<Outbox> outbox_;
   std::unique_ptr<Intake> intake_;

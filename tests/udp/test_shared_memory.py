@@ -56,23 +56,6 @@ def test_the_bits_are_those_that_udp_yields(flows: int, lanes: int) -> None:
     assert len({array.tobytes() for array in shared + sockets}) == 1
 
 
-def test_who_waits_for_a_peer_asks_by_the_way_that_works() -> None:
-    """By another one its question would arrive after what it sends next, and count as lost."""
-    with cluster(spec_of(2)) as job:
-        add_up(job, 1000)
-        early, late = job.engines
-        before = early.counters()
-        ticket = early.submit(reduction(np.ones(1000, np.int32)))
-        while (now := early.counters())["timeouts"] < before["timeouts"] + 3:
-            assert not early.wait(ticket, 0.01)
-        assert late.wait(late.submit(reduction(np.ones(1000, np.int32))), DEADLINE_S)
-        assert early.wait(ticket, DEADLINE_S)
-        losses = early.counters()["losses"]
-    by_socket = [each["packets_out"] - each["shared_memory_out"] for each in (before, now)]
-    assert by_socket[0] == by_socket[1]
-    assert losses == before["losses"]
-
-
 def test_workers_here_and_elsewhere_share_a_job_each_by_the_way_that_there_is() -> None:
     with cluster(spec_of(3), shared=[None, [], None]) as job:
         assert [engine.shares_memory for engine in job.engines] == [True, False, True]
