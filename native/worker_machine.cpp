@@ -648,13 +648,13 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
   contribution.signature = passes && !spec_.synchronous() ? 0 : operation.signature;
   contribution.code_count = static_cast<std::uint8_t>(operation.code_count);
   if (!passes && !asks) contribution.lanes = operation.lanes();
+  const bool ahead = passes && in_order_.none();
   if (passes && first && joins(sink, contribution)) {
-    in_order_.sent(slot, in_order_.none());
+    in_order_.sent(slot, ahead);
     return true;
   }
   // Later ones may find that the round has closed, and its result in that place.
   const bool sole = operation.is_sole(item) && first;
-  const bool ahead = passes && in_order_.none();
   sink.go_ahead(ahead);
   const std::span<std::uint8_t> datagram = sole ? sink.reserve_sole(slot, contribution.base, bytes) : sink.reserve(bytes);
   if (datagram.empty()) return false;

@@ -55,19 +55,18 @@ class Engines:
 
     def run(self, arrays: Sequence[Array], **fields: Any) -> None:
         """Sum one array per worker, in place."""
-        self._finish([self._submit(worker, reduction(array, **fields)) for worker, array in enumerate(arrays)])
+        self.carry_out([reduction(array, **fields) for array in arrays])
 
     def all_reduce(self, arrays: Sequence[Array], **fields: Any) -> list[Array]:
         """Sum one array per worker; every worker's result."""
         results = [np.full_like(array, np.nan) for array in arrays]
         pairs = zip(arrays, results, strict=True)
-        self._finish([self._submit(worker, reduction(*pair, **fields)) for worker, pair in enumerate(pairs)])
+        self.carry_out([reduction(*pair, **fields) for pair in pairs])
         return results
 
-    def _submit(self, worker: int, what: Reduction) -> int:
-        return int(self.engines[worker].submit(what))
-
-    def _finish(self, tickets: Sequence[int]) -> None:
+    def carry_out(self, asked: Sequence[Reduction]) -> None:
+        """A reduction of each worker, to their ends."""
+        tickets = [engine.submit(what) for engine, what in zip(self.engines, asked, strict=True)]
         for worker, (engine, ticket) in enumerate(zip(self.engines, tickets, strict=True)):
             assert engine.wait(ticket, DEADLINE_S), f"worker {worker}: {engine.next_event(0.0)} {engine.counters()}"
 

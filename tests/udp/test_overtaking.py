@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from fanin.numerics.reduction import Reduction
 from tests.support.builders import Array, moved, reduction
-from tests.support.engines import DEADLINE_S, Engines
+from tests.support.engines import Engines
 from tests.support.native_engines import cluster, gradients
 from tests.support.native_engines import spec_of as any_spec_of
 
@@ -19,12 +17,6 @@ COUNT = 100_000
 """Bytes or elements: many times what the slots carry."""
 
 spec_of = partial(any_spec_of, slots=SLOTS)
-
-
-def run(job: Engines, asked: Sequence[Reduction]) -> None:
-    """A reduction of each rank, to their ends."""
-    tickets = [engine.submit(each) for engine, each in zip(job.engines, asked, strict=True)]
-    assert all(engine.wait(ticket, DEADLINE_S) for engine, ticket in zip(job.engines, tickets, strict=True))
 
 
 def ahead(job: Engines) -> list[int]:
@@ -38,7 +30,7 @@ def broadcast(job: Engines) -> list[Array]:
     nothing = np.empty(0, np.uint8)
     results = [given, *(np.zeros(COUNT, np.uint8) for _ in job.engines[1:])]
     asked = [moved(given, 0, COUNT, nothing, 0), *(moved(nothing, 0, COUNT, result, 0) for result in results[1:])]
-    run(job, asked)
+    job.carry_out(asked)
     return results
 
 
@@ -65,7 +57,7 @@ def test_nothing_goes_ahead_before_there_was_a_row_of_as_many_as_there_are_slots
     with cluster(spec) as job:
         for keeps in (3, 1, 3, 1, 3, 1):
             arrays = [np.full(count, 1 + rank, np.int32) for rank in range(3)]
-            run(job, [reduction(array, keep_count=count * (rank < keeps)) for rank, array in enumerate(arrays)])
+            job.carry_out([reduction(array, keep_count=count * (rank < keeps)) for rank, array in enumerate(arrays)])
             assert all((array == 6).all() for array in arrays[:keeps])
         assert ahead(job) == [0, 0, 0, 0]
 
@@ -75,8 +67,7 @@ def test_where_rounds_do_not_wait_for_all_workers_a_switch_sends_in_order() -> N
         arrays = [np.full(COUNT, 1, np.int32) for _ in range(3)]
         results = [np.zeros_like(array) for array in arrays]
         for _ in range(3):
-            run(
-                job,
+            job.carry_out(
                 [
                     reduction(array, result, signature=1, passes=rank == 2)
                     for rank, (array, result) in enumerate(zip(arrays, results, strict=True))
