@@ -6,7 +6,13 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-20}
 if ! command -v clang++ > /dev/null; then
-  echo 'fuzzing: SKIPPED, clang++ is not installed (Debian: clang)'
+  echo 'fuzzing: SKIPPED, clang++ is not installed (Debian: clang libclang-rt-dev)'
+  exit 0
+fi
+# Debian only recommends the run-time libraries of the sanitizers, so a clang without them is a common one.
+if ! echo 'extern "C" int LLVMFuzzerTestOneInput(const char *, unsigned long) { return 0; }' |
+  clang++ -fsanitize=fuzzer,address,undefined -x c++ - -o /dev/null 2> /dev/null; then
+  echo "fuzzing: SKIPPED, $(command -v clang++) has no libFuzzer (Debian: libclang-rt-dev)"
   exit 0
 fi
 
