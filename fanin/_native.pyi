@@ -139,7 +139,7 @@ def shifted_encode_into(
 def shifted_decode_into(
     encoded: npt.NDArray[np.uint8], count: int, bucket: int, bits: int, first: int, out: npt.NDArray[np.float32]
 ) -> None:
-    """As fanin.host.codecs.shifted_weights.ShiftedWeights.decode."""
+    """As fanin.host.codecs.shifted_weights.ShiftedWeights.decode_rows."""
 
 def word_codecs() -> list[str]:
     """The word codecs of this engine (host/codecs/words has the twins), in no particular order."""

@@ -280,16 +280,16 @@ void rotate_back_into(Floats& mean, const SignWords& signs, std::size_t block, c
   rotate_back(rotation, summed, added, left, found, out);
 }
 
-ShiftedGrid shifted_grid(std::size_t count, std::size_t bucket, unsigned bits, const Bytes& encoded) {
+ShiftedGrid shifted_grid(std::size_t count, std::size_t bucket, unsigned bits, py::ssize_t encoded_bytes) {
   require(bucket > 0 && bucket % 8 == 0 && (bits == 8 || bits == 6 || bits == 4), "no such grid");
   const ShiftedGrid grid = {count, bucket, bits};
-  require(static_cast<std::size_t>(encoded.size()) == grid.encoded_bytes(), "the codes have the wrong length");
+  require(static_cast<std::size_t>(encoded_bytes) == grid.encoded_bytes(), "the codes have the wrong length");
   return grid;
 }
 
 std::pair<double, double> shifted_encode_into(const Floats& x, std::size_t bucket, unsigned bits, const Floats& shifts,
                                               Bytes& into) {
-  const ShiftedGrid grid = shifted_grid(static_cast<std::size_t>(x.size()), bucket, bits, into);
+  const ShiftedGrid grid = shifted_grid(static_cast<std::size_t>(x.size()), bucket, bits, into.size());
   require(static_cast<std::size_t>(shifts.size()) == grid.buckets(), "shifts must have one for each bucket");
   const float *const given = x.data(), *const drawn = shifts.data();
   std::uint8_t* const out = into.mutable_data();
@@ -298,15 +298,26 @@ std::pair<double, double> shifted_encode_into(const Floats& x, std::size_t bucke
   return {loss.energy, loss.lost};
 }
 
-void shifted_decode_into(const Bytes& encoded, std::size_t count, std::size_t bucket, unsigned bits, std::size_t first,
-                         Floats& out) {
-  const ShiftedGrid grid = shifted_grid(count, bucket, bits, encoded);
-  const auto keep = static_cast<std::size_t>(out.size());
+// Of each rank the elements from `first` on: a row of `encoded`, and one of `out`, whose rows may lie apart.
+void shifted_decode_into(const py::array_t<std::uint8_t>& encoded, std::size_t count, std::size_t bucket, unsigned bits,
+                         std::size_t first, py::array_t<float>& out) {
+  require(encoded.ndim() == 2 && out.ndim() == 2 && encoded.shape(0) == out.shape(0), "a row for each rank, in both");
+  const ShiftedGrid grid = shifted_grid(count, bucket, bits, encoded.shape(1));
+  const auto keep = static_cast<std::size_t>(out.shape(1));
   require(first <= count && keep <= count - first, "out reaches beyond the last element");
-  const std::uint8_t* const given = encoded.data();
-  float* const values = out.mutable_data();
+  if (out.size() == 0) return;  // whose strides say nothing
+  require(encoded.strides(1) == 1 && out.strides(1) == sizeof(float), "the elements of a row must lie in a row");
+  const auto rows = static_cast<std::size_t>(out.shape(0));
+  const std::ptrdiff_t encoded_stride = encoded.strides(0), out_stride = out.strides(0);
+  require(out_stride % static_cast<std::ptrdiff_t>(alignof(float)) == 0, "a row must begin where a float can");
+  const std::uint8_t* given = encoded.data();
+  float* values = out.mutable_data();
   const py::gil_scoped_release others_run;
-  shifted_decode(grid, given, first, keep, values);
+  for (std::size_t row = 0; row < rows; ++row) {
+    shifted_decode(grid, given, first, keep, values);
+    given += encoded_stride;
+    values += out_stride / static_cast<std::ptrdiff_t>(sizeof(float));
+  }
 }
 
 // Of datagrams in a row, in one call: keys of 16 bytes, the way of all of them.

@@ -98,9 +98,13 @@ class ShiftedWeights(WeightCodec):
             return _finite(float(np.dot(x, x)), float(np.dot(error, error)))
 
     def decode(self, encoded: Bytes, into: Floats, *, first: int = 0, count: int | None = None) -> None:
-        count = len(into) if count is None else count
+        self.decode_rows(encoded[None], into[None], first=first, count=count)
+
+    def decode_rows(self, encoded: Bytes, into: Floats, *, first: int = 0, count: int | None = None) -> None:
+        count = into.shape[1] if count is None else count
         if _NATIVE is None:
-            self.decode_oracle(encoded, into, first, count)
+            for row, values in zip(encoded, into, strict=True):
+                self.decode_oracle(row, values, first, count)
         else:
             _NATIVE.shifted_decode_into(encoded, count, self.bucket, self.bits, first, into)
 

@@ -83,6 +83,14 @@ class WeightCodec(ABC):
         With `count`: n is `count`, and `into` takes only the values from `first` on.
         """
 
+    def decode_rows(self, encoded: Bytes, into: Floats, *, first: int = 0, count: int | None = None) -> None:
+        """The same of every rank: rows of `encoded`, shape (ranks, encoded_bytes(n)), to those of `into`, (ranks, n).
+
+        Rows may lie apart; their elements do not.
+        """
+        for row, values in zip(encoded, into, strict=True):
+            self.decode(row, values, first=first, count=count)
+
     @classmethod
     def read(cls, texts: list[str]) -> WeightCodec:
         """From bits and `field=value` texts; ConfigurationError says which is wrong."""

@@ -132,6 +132,22 @@ def test_native_and_numpy_have_the_same_bits(bits: int, bucket: int) -> None:
                 assert part.tobytes() == decoded[count // 3 :].tobytes()
 
 
+def test_rows_that_the_engine_cannot_decode_are_refused() -> None:
+    codec, engine = ShiftedWeights(8), pytest.importorskip("fanin._native")
+    codes, values = np.zeros((2, codec.encoded_bytes(8)), np.uint8), np.full((2, 8), np.float32(7))
+    for given, into, wrong in (
+        (codes, values[:1], "a row for each rank"),
+        (codes[0], values, "a row for each rank"),
+        (codes[:, 1:], values, "wrong length"),
+        (codes, np.zeros((2, 9), np.float32), "beyond the last element"),
+        (np.zeros((2, 2 * codec.encoded_bytes(8)), np.uint8)[:, ::2], values, "must lie in a row"),
+        (codes, np.zeros((2, 16), np.float32)[:, ::2], "must lie in a row"),
+    ):
+        with pytest.raises(ValueError, match=wrong):
+            engine.shifted_decode_into(given, 8, codec.bucket, codec.bits, 0, into)
+    assert (values == 7).all()
+
+
 def test_codecs_are_read_as_they_are_written() -> None:
     for text, codec in (
         ("8", ShiftedWeights(8)),

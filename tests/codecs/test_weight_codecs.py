@@ -78,6 +78,25 @@ def test_any_part_can_be_decoded_alone(name: str, bits: int) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("bits", [8, 6, 4])
+@pytest.mark.parametrize("count", [0, 1, 2500])
+def test_rows_of_all_ranks_are_decoded_where_they_lie(name: str, bits: int, count: int) -> None:
+    codec, ranks, before, behind = make_weights(f"{name}:{bits}"), 3, 5, 9
+    shards = [normal(count, seed) for seed in range(ranks)]
+    codes = np.full((ranks, before + codec.encoded_bytes(count)), JUNK, np.uint8)
+    for rank, shard in enumerate(shards):
+        codec.encode(shard, codes[rank, before:], Randomness(codec.seed, 2), 0, rank)
+    wholes, _ = gathered(codec, shards)
+    for first, stop in ((0, count), (count // 3, count // 2)):
+        values = np.full((ranks, count + behind), np.float32(7))
+        codec.decode_rows(codes[:, before:], values[:, first:stop], first=first, count=count)
+        for row, whole in zip(values, wholes, strict=True):
+            assert row[first:stop].tobytes() == whole[first:stop].tobytes()
+        values[:, first:stop] = 7
+        assert (values == 7).all(), "nothing is written beside the rows"
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("bits", [8, 6, 4])
 def test_a_shard_that_is_encoded_in_parts_has_the_bits_of_the_whole(name: str, bits: int) -> None:
     codec = make_weights(f"{name}:{bits}")
     x = normal(2 * codec.block + 452)

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from fanin.host.codecs.philox import Randomness
-from fanin.host.codecs.weight_codec import Bytes, Loss, WeightCodec
+from fanin.host.codecs.weight_codec import Bytes, Floats, Loss, WeightCodec
 from fanin.host.torch.collectives.work import NO_TIMEOUT
 from fanin.host.torch.training.shard_groups import Segment
 
@@ -65,15 +65,17 @@ class PiecedGather:
         """Encode this rank's part, and send it piece by piece. `rank`: the owner's, as in `WeightCodec.encode`."""
         host = part.detach().cpu().view(torch.uint8)
         plain = all(each.quantized and each.dtype == torch.float32 for each in self._layout)
+        floats = host.view(torch.float32).numpy() if plain else None
         loss = Loss()
+        ranks, place = group.size(), group.rank()
         for piece in self._pieces:
-            encoded = torch.empty(self._bytes(piece), dtype=torch.uint8)
+            piece.gathered = torch.empty(ranks, self._bytes(piece), dtype=torch.uint8)
+            encoded = piece.gathered[place]  # where it belongs, so that nobody has to copy it there
             if piece.codes_at:
                 self._put_exact(host, encoded[: piece.codes_at])
-            x = host.view(torch.float32)[piece.first :][: piece.count] if plain else self._floats(host, piece)
+            x = self._floats(host, piece) if floats is None else floats[piece.first :][: piece.count]
             into = encoded[piece.codes_at :].numpy()
-            loss.add(self._codec.encode(x.numpy(), into, random, step, rank, first=piece.first))
-            piece.gathered = torch.empty(group.size(), len(encoded), dtype=torch.uint8)
+            loss.add(self._codec.encode(x, into, random, step, rank, first=piece.first))
             piece.work = all_gather(piece.gathered.view(-1), encoded, group=group, async_op=True)
         return loss
 
@@ -88,13 +90,12 @@ class PiecedGather:
         """
         host = output.detach() if output.device.type == "cpu" else torch.empty_like(output, device="cpu")
         waited_s = 0.0
+        parts = host.view(torch.uint8).view(len(self._pieces[0].gathered), -1)
         for piece in self._pieces:
             waited_s += wait(piece.work, timeout)
-            parts = host.view(torch.uint8).view(len(piece.gathered), -1)
-            for own, raw in zip(piece.gathered, parts, strict=True):
-                if piece.codes_at:
-                    self._take_exact(own, raw)
-                self._decode(piece, own[piece.codes_at :].numpy(), raw)
+            if piece.codes_at:
+                self._take_exact(piece.gathered, parts)
+            self._decode(piece, piece.gathered[:, piece.codes_at :].numpy(), parts)
         if host.device != output.device:
             output.copy_(host)
         return waited_s
@@ -116,9 +117,9 @@ class PiecedGather:
         for in_part, in_exact in self._exact():
             into[in_exact] = raw[in_part]
 
-    def _take_exact(self, own: torch.Tensor, raw: torch.Tensor) -> None:
+    def _take_exact(self, gathered: torch.Tensor, parts: torch.Tensor) -> None:
         for in_part, in_exact in self._exact():
-            raw[in_part] = own[in_exact]
+            parts[:, in_part] = gathered[:, in_exact]
 
     def _segments(self, piece: _Piece) -> Iterator[tuple[Segment, int]]:
         """What a piece has of the quantized segments, and at which of its elements."""
@@ -132,20 +133,22 @@ class PiecedGather:
                 yield Segment(each.start_byte + skipped, stop - first, each.dtype, quantized=True), first
             at += each.count
 
-    def _floats(self, raw: torch.Tensor, piece: _Piece) -> torch.Tensor:
+    def _floats(self, raw: torch.Tensor, piece: _Piece) -> Floats:
         x = torch.empty(piece.count, dtype=torch.float32)
         for each, at in self._segments(piece):
             # A copy, since behind elements of another size they need not be aligned.
             x[at : at + each.count] = raw[each.bytes].clone().view(each.dtype)
-        return x
+        return x.numpy()
 
-    def _decode(self, piece: _Piece, codes: Bytes, raw: torch.Tensor) -> None:
+    def _decode(self, piece: _Piece, codes: Bytes, parts: torch.Tensor) -> None:
+        """Every rank's row of codes to its row of `parts`."""
         for each, at in self._segments(piece):
-            into = raw[each.bytes]
-            whole = each.dtype == torch.float32 and into.storage_offset() % each.dtype.itemsize == 0
-            values = into.view(torch.float32) if whole else torch.empty(each.count, dtype=torch.float32)
-            self._codec.decode(codes, values.numpy(), first=at, count=piece.count)
-            if not whole:
+            into = parts[:, each.bytes]
+            aligned = (into.storage_offset() | into.stride(0)) % each.dtype.itemsize == 0
+            in_place = each.dtype == torch.float32 and aligned
+            values = into.view(torch.float32) if in_place else torch.empty(len(parts), each.count)
+            self._codec.decode_rows(codes, values.numpy(), first=at, count=piece.count)
+            if not in_place:
                 into.copy_(values.to(each.dtype).view(torch.uint8))
 
 
