@@ -97,9 +97,6 @@ class ShiftedWeights(WeightCodec):
             np.subtract(error, x, out=error)
             return _finite(float(np.dot(x, x)), float(np.dot(error, error)))
 
-    def decode(self, encoded: Bytes, into: Floats, *, first: int = 0, count: int | None = None) -> None:
-        self.decode_rows(encoded[None], into[None], first=first, count=count)
-
     def decode_rows(self, encoded: Bytes, into: Floats, *, first: int = 0, count: int | None = None) -> None:
         count = into.shape[1] if count is None else count
         if _NATIVE is None:

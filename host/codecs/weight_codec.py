@@ -77,19 +77,16 @@ class WeightCodec(ABC):
         """
 
     @abstractmethod
-    def decode(self, encoded: Bytes, into: Floats, *, first: int = 0, count: int | None = None) -> None:
-        """Write the values of `encoded`, shape (encoded_bytes(n),), into `into`, shape (n,).
-
-        With `count`: n is `count`, and `into` takes only the values from `first` on.
-        """
-
     def decode_rows(self, encoded: Bytes, into: Floats, *, first: int = 0, count: int | None = None) -> None:
-        """The same of every rank: rows of `encoded`, shape (ranks, encoded_bytes(n)), to those of `into`, (ranks, n).
+        """Write the values of each row of `encoded`, shape (ranks, encoded_bytes(n)), into one of `into`, (ranks, n).
 
-        Rows may lie apart; their elements do not.
+        Rows may lie apart; their elements do not. With `count`: n is `count`, and `into` takes only the values from
+        `first` on.
         """
-        for row, values in zip(encoded, into, strict=True):
-            self.decode(row, values, first=first, count=count)
+
+    def decode(self, encoded: Bytes, into: Floats, *, first: int = 0, count: int | None = None) -> None:
+        """The same of one rank: shapes (encoded_bytes(n),) and (n,)."""
+        self.decode_rows(encoded[None], into[None], first=first, count=count)
 
     @classmethod
     def read(cls, texts: list[str]) -> WeightCodec:
