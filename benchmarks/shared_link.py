@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -226,12 +227,15 @@ def common(all_marks: Sequence[Marks]) -> tuple[float, float]:
 
 
 def rate_within(marks: Marks, since: float, until: float) -> float:
-    """Per second of that time, from the first mark in it to the last."""
-    within = [mark for mark in marks if since <= mark[0] <= until]
-    if len(within) < 2:
+    """Per second of that time, in a straight line between marks: a flow that stood still for all of it has a rate too.
+
+    Raises ConfigurationError where the marks do not span that time.
+    """
+    if len(marks) < 2 or not marks[0][0] <= since < until <= marks[-1][0]:
         raise ConfigurationError("too few reductions to tell a rate: more --seconds, or fewer --bytes")
-    (first, before), (last, total) = within[0], within[-1]
-    return (total - before) / (last - first)
+    times, counts = zip(*marks, strict=True)
+    before, after = np.interp((since, until), times, counts)
+    return float(after - before) / (until - since)
 
 
 def _total(workers: Sequence[dict[str, Any]], counter: str) -> int:

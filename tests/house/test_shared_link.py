@@ -25,9 +25,17 @@ def test_what_goes_on_alone_does_not_count() -> None:
     assert rate_within(flow, since, until) == pytest.approx(5, rel=0.05)
 
 
-def test_a_rate_takes_two_marks() -> None:
+def test_a_flow_that_stands_still_has_a_rate() -> None:
+    """Timers of TCP double: a flow may have nothing for a second."""
+    flow = [(1.0, 0), (4.0, 300), (8.5, 345)]
+    assert rate_within(flow, 4.5, 8.0) == pytest.approx(10)
+    assert rate_within([(1.0, 0), (4.0, 300), (8.5, 300)], 4.5, 8.0) == 0
+
+
+@pytest.mark.parametrize("marks", [[], [(1.0, 0)], [(1.0, 0), (7.9, 20)], [(4.6, 0), (9.0, 20)]])
+def test_a_rate_takes_marks_that_span_the_time(marks: list[tuple[float, int]]) -> None:
     with pytest.raises(ConfigurationError, match="too few reductions"):
-        rate_within(JOB, 7.5, 8.0)
+        rate_within(marks, 4.5, 8.0)
 
 
 def plan(**changes: Any) -> Plan:
