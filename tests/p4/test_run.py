@@ -17,6 +17,7 @@ grpc = pytest.importorskip("grpc", reason="needs grpcio: pip install 'fanin[p4]'
 
 from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc  # noqa: E402
 
+from fanin.emulation.bmv2 import MTU  # noqa: E402
 from fanin.errors import ConfigurationError  # noqa: E402
 from fanin.extension import native_extension  # noqa: E402
 from fanin.formats.capture import read_pcap  # noqa: E402
@@ -74,12 +75,13 @@ def test_frames_pass_between_interfaces_as_the_entries_say_and_captures_have_the
 @NEEDS_ROOT
 def test_ports_are_down_while_their_cable_or_its_other_end_is(tmp_path: Path) -> None:
     heard: queue.Queue[tuple[int, bool]] = queue.Queue()
-    with veth() as (name, _), veth() as (other, _):
+    with veth() as (name, tap), veth() as (other, _):
+        end: str = tap.getsockname()[0]
         ip("link", "set", other, "down")
         with contextlib.closing(PortSet({1: name, 2: "udp:127.0.0.1:0", 4: other})) as ports:
             ports.watch(lambda number, up: heard.put((number, up)))
             assert heard.get_nowait() == (4, False), "at the start"
-            for interface, state in ((f"{name[:-1]}h", "down"), (f"{name[:-1]}h", "up"), (other, "up")):
+            for interface, state in ((end, "down"), (end, "up"), (other, "up")):
                 ip("link", "set", interface, state)
                 assert heard.get(timeout=WAIT_S) == (4 if interface == other else 1, state == "up")
 
@@ -111,7 +113,7 @@ def test_what_the_switch_sends_does_not_come_back_to_it_and_a_tag_of_a_vlan_is_k
         got = iter(port.receive, None)
         assert next(got) == tagged  # the kernel has taken the tag out of it meanwhile
         assert port.receive() is None
-        assert not port.send(bytes(3000)), "longer than the interface takes"
+        assert not port.send(bytes(MTU + 1000)), "longer than the interface takes"
         extension = native_extension(None)
         if extension is not None:
             native = extension.P4Ports()
