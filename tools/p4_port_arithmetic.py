@@ -2,15 +2,19 @@
 
     python -m tools.p4_port_arithmetic
 
-A port's bytes are those of the cable: frame, check sequence, preamble and gap. A pipe takes a packet per clock; what it
-needs of that is said for a job that fills it, a worker behind each of its 16 ports. A second pass, where there is one,
-is that of the packet that closes a round: it fetches the other half of the sums (p4/README.md, *Ports*), with header
-`again` in front of it, and its port is taken to need preamble and gap as any other.
+A port's bytes are those of the cable: frame, check sequence, preamble and gap. Its parser goes from state to state
+once per clock; the clock, and how many states a packet takes at most, are the compiler's (p4/build/*.resources.md). A
+pipe takes a packet per clock; what it needs of that is said for a job that fills it, a worker behind each of its 16
+ports. A second pass, where there is one, is that of the packet that closes a round: it fetches the other half of the
+sums (p4/README.md, *Ports*), with header `again` in front of it, and its port is taken to need preamble and gap as any
+other.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from fanin.formats.frames import HEAD_BYTES
 from fanin.protocol.wire import datagram_bytes
@@ -19,7 +23,9 @@ PORT_BITS_PER_S = 100e9
 PORTS_OF_PIPE = 16
 CHECK_BYTES, PREAMBLE_BYTES, GAP_BYTES = 4, 8, 12
 WORD_BYTES = 4
-
+CLOCK_HZ = 1.22e9
+"""A Tofino's, as p4c-barefoot takes it."""
+PAGES = Path(__file__).resolve().parent.parent / "p4" / "build"
 
 AGAIN_BYTES, LATE_BYTES = 5, 8
 """Of header `again`, and what a program with staleness has of it besides (p4/tna/types.p4)."""
@@ -30,42 +36,56 @@ class Build:
     """A program."""
 
     name: str
+    """Of its artefacts in p4/build."""
     words: int
+    staleness: str
     again_bytes: int = 0
     """What a packet is longer in its second pass; 0: there is none."""
 
+    @property
+    def states(self) -> int:
+        """The most states of the parser that a packet goes through."""
+        page = (PAGES / f"{self.name}.resources.md").read_text(encoding="utf-8")
+        said = re.search(r"at most (\d+) states", page)
+        if not said:
+            raise ValueError(f"the page of {self.name} does not say how many states of the parser a packet takes")
+        return int(said[1])
+
 
 BUILDS = (
-    Build("16, stale (`tofino-16`)", 16),
-    Build("32, synchronous (`tofino-32-synchronous`)", 32),
-    Build("32, stale (`tofino-32`)", 32, AGAIN_BYTES + LATE_BYTES),
-    Build("40, stale (`tofino-40`)", 40, AGAIN_BYTES + LATE_BYTES),
-    Build("48, synchronous (`tofino-48-synchronous`)", 48, AGAIN_BYTES),
+    Build("tofino-16", 16, "stale"),
+    Build("tofino-32-synchronous", 32, "synchronous"),
+    Build("tofino-32", 32, "stale", AGAIN_BYTES + LATE_BYTES),
+    Build("tofino-40", 40, "stale", AGAIN_BYTES + LATE_BYTES),
+    Build("tofino-56-synchronous", 56, "synchronous", AGAIN_BYTES),
 )
 
 
 def row(build: Build) -> str:
-    """A line of the table. A job is as fast as its workers' ports or, if that is slower, as its second passes."""
+    """A line. A job is as slow as the slowest of its workers' ports, their parsers and its second passes."""
     wire = HEAD_BYTES + datagram_bytes(1, build.words) + CHECK_BYTES + PREAMBLE_BYTES + GAP_BYTES
     rate = PORT_BITS_PER_S / 8 / wire
+    parsed = CLOCK_HZ / build.states
     goodput = build.words * WORD_BYTES / wire
     passes = PORT_BITS_PER_S / 8 / (wire + build.again_bytes) if build.again_bytes else 0.0
-    job = min(rate, passes or rate) * build.words * WORD_BYTES * 8
-    taken = PORTS_OF_PIPE * rate + passes
+    job = min(rate, parsed, passes or rate) * build.words * WORD_BYTES * 8
+    taken = PORTS_OF_PIPE * min(rate, parsed) + passes
     again = f"{wire + build.again_bytes} bytes, {passes / 1e6:.1f} M/s" if build.again_bytes else "none"
     return (
-        f"| {build.name} | {wire} | {rate / 1e6:.1f} M/s | {goodput * PORT_BITS_PER_S / 1e9:.1f} Gbit/s, "
-        f"{goodput:.0%} | {again} | {job / 1e9:.1f} Gbit/s | {taken / 1e6:,.0f} M/s |"
+        f"| {build.words}, {build.staleness} (`{build.name}`) | {wire} | "
+        f"{rate / 1e6:.1f} M/s | {parsed / 1e6:.1f} M/s | "
+        f"{goodput * PORT_BITS_PER_S / 1e9:.1f} Gbit/s, {goodput:.0%} | {again} | {job / 1e9:.1f} Gbit/s | "
+        f"{taken / 1e6:,.0f} M/s |"
     )
 
 
 def table() -> str:
     """All of it, with its head."""
     head = (
-        "| words per packet | bytes on the cable | packets of a port | sums of a port | second passes by a port | "
-        f"sums of a job | packets of a pipe, {PORTS_OF_PIPE} workers |"
+        "| words per packet | bytes on the cable | packets of a port | packets of a parser | sums of a port | "
+        f"second passes by a port | sums of a job | packets of a pipe, {PORTS_OF_PIPE} workers |"
     )
-    return "\n".join((head, "|---|---:|---:|---:|---:|---:|---:|", *map(row, BUILDS)))
+    return "\n".join((head, "|---|---:|---:|---:|---:|---:|---:|---:|", *map(row, BUILDS)))
 
 
 if __name__ == "__main__":

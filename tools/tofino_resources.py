@@ -1,4 +1,5 @@
-"""What a build of p4/tna takes of a Tofino, as markdown: from the compiler's logs/resources.json and logs/phv.json.
+"""What a build of p4/tna takes of a Tofino, as markdown: from the compiler's logs (resources.json, phv.json and
+parser.characterize.log).
 
 `python -m tools.tofino_resources NAME OUT/fanin` prints it, after a compilation with `-g --verbose -o OUT`.
 """
@@ -7,10 +8,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+PARSER_ROWS = 256
+TOFINO_1_STAGES = 12
+NOT_THERE = {("normal", 16): 32}
+"""Containers that phv.json counts and a Tofino 1 has not: six groups of 16 instead of the eight that numbers allow."""
 
 
 def report(name: str, pipe: Path) -> str:
@@ -23,6 +30,7 @@ def report(name: str, pipe: Path) -> str:
         f"# What {name} takes",
         f"{taken} of {phv['nStages']} match-action stages; ingress and egress together.",
         _table(("stage", "tables", "SRAM", "TCAM", "stateful ALUs", "map RAMs"), stage_rows(stages)),
+        parser_line((logs / "parser.characterize.log").read_text(encoding="utf-8")),
         "Packet header vector. Tagalong, mocha and dark containers hold what is not computed with.",
         _table(("containers", "used", "of", "bits in use"), container_rows(phv)),
     )
@@ -34,6 +42,16 @@ def stage_rows(stages: Sequence[dict[str, Any]]) -> list[tuple[object, ...]]:
     used = [_used(stage) for stage in stages]
     sums = tuple(sum(column) for column in zip(*used, strict=True))
     return [*((stage["stage_number"], *one) for stage, one in zip(stages, used, strict=True)), ("all", *sums)]
+
+
+def parser_line(log: str) -> str:
+    """How many rows the parser of ingress has, and the most of its states that a packet goes through."""
+    rows = re.search(r"Number of matches on ingress: (\d+)", log)
+    path = re.search(r"Longest path \((\d+) states\) on ingress", log)
+    if not rows or not path:
+        raise ValueError("the compiler's log of the parser says neither its rows nor its longest path")
+    share = f"{rows[1]} of {PARSER_ROWS} rows"
+    return f"Parser of ingress: {share}; a packet takes at most {path[1]} states, one per clock."
 
 
 def container_rows(phv: dict[str, Any]) -> list[tuple[object, ...]]:
@@ -48,6 +66,8 @@ def container_rows(phv: dict[str, Any]) -> list[tuple[object, ...]]:
         if group["group_type"] == "mau":
             for kind in {kinds[number] for number in group["addresses"] if number in kinds}:
                 there[kind] += group["num_containers"]
+    if phv["nStages"] == TOFINO_1_STAGES:
+        there.subtract(NOT_THERE)
     return [
         (f"{kind}, {width} bits", used[kind, width], there[kind, width], bits[kind, width])
         for kind, width in sorted(used)

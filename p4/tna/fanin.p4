@@ -15,6 +15,13 @@
 #include "multicast.p4"
 #include "parser.p4"
 
+/* Two words of four take a container of 32 bits each, so that the other two take pairs of 16: a state of the parser extracts
+ * four of either kind, and four words of one kind would take two states. Left to itself the compiler gives the first words all
+ * containers of 32 bits, and the last ones those of 8. */
+#define STRING(TEXT) #TEXT
+#define IN_ONE_CONTAINER(I) @pa_container_size("ingress", STRING(hdr.word ## I.data), 32)
+#define TWO_OF_FOUR(I, I1, I2, I3, NEXT) IN_ONE_CONTAINER(I) IN_ONE_CONTAINER(I1)
+EACH_FOUR(TWO_OF_FOUR)
 parser IngressParser(packet_in packet, out headers_t hdr, out metadata_t meta,
                      out ingress_intrinsic_metadata_t intrinsic) {
     PacketParser() rest;
@@ -25,18 +32,7 @@ parser IngressParser(packet_in packet, out headers_t hdr, out metadata_t meta,
         hdr.bridge.unused = 0;
         hdr.bridge.also_unused = 0;
         meta.port_in = intrinsic.ingress_port;
-        transition select(intrinsic.ingress_port) {
-            CPU_PORT: parse_packet_out;
-            default: parse_rest;
-        }
-    }
-    state parse_packet_out {
-        packet.extract(hdr.packet_out);
-        meta.clean = hdr.packet_out.clean;
-        transition parse_rest;
-    }
-    state parse_rest {
-        rest.apply(packet, hdr, meta WITH_PAIRS(, intrinsic.ingress_port));
+        rest.apply(packet, hdr, meta, intrinsic.ingress_port);
         transition accept;
     }
 }
@@ -73,6 +69,7 @@ struct egress_headers_t {
     packet_in_t packet_in;
     bridge_t bridge;
     ethernet_t ethernet;
+    arp_t arp;
     ipv4_t ipv4;
     udp_t udp;
     fanin_t fanin;
@@ -91,8 +88,14 @@ parser EgressParser(packet_in packet, out egress_headers_t hdr, out egress_metad
         transition select(hdr.bridge.way) {
             TO_SENDER: parse_ours;
             TO_WORKERS: parse_ours;
+            REPLIED: parse_reply;
             default: accept;
         }
+    }
+    state parse_reply {
+        packet.extract(hdr.ethernet);
+        packet.extract(hdr.arp);
+        transition accept;
     }
     state parse_ours {
         packet.extract(hdr.ethernet);
@@ -108,9 +111,15 @@ control FaninEgress(inout egress_headers_t hdr, inout egress_metadata_t meta, in
                     inout egress_intrinsic_metadata_for_deparser_t for_deparser,
                     inout egress_intrinsic_metadata_for_output_port_t for_port) {
     Multicast() multicast;
+    TurnRound() turn_round;
+    AddressReply() address_reply;
     apply {
         if (hdr.bridge.way == TO_WORKERS) {
             multicast.apply(hdr.ethernet, hdr.ipv4, hdr.udp, hdr.fanin, hdr.bridge, intrinsic.egress_rid, meta.drop);
+        } else if (hdr.bridge.way == TO_SENDER) {
+            turn_round.apply(hdr.ethernet);
+        } else if (hdr.bridge.way == REPLIED) {
+            address_reply.apply(hdr.ethernet, hdr.arp);
         } else if (hdr.bridge.way == TO_CONTROLLER) {
             hdr.packet_in.setValid();
             hdr.packet_in.ingress_port = hdr.bridge.ingress_port;

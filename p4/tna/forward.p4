@@ -30,8 +30,7 @@ control Forward(inout headers_t hdr, inout metadata_t meta) {
         hdr.arp.target = hdr.arp.sender;
         hdr.arp.sender = asked;
         hdr.arp.sender_mac = mac;
-        hdr.ethernet.destination = hdr.ethernet.source;
-        hdr.ethernet.source = mac;
+        meta.way = REPLIED;
         meta.port_out = meta.port_in;
         meta.answered = 1;
     }

@@ -14,35 +14,22 @@ const bit<32> PASSED_BEFORE = 4;
 @noWarn("uninitialized-use")     /* hdr.packet_in is for egress */
 parser FaninParser(packet_in packet, out headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
     PacketParser() rest;
-#if PAIRS
     bit<9> came_by = standard.ingress_port;
-#endif
     state start {
         meta.port_in = standard.ingress_port;
 #if PAIRS
         transition select(standard.instance_type) {
             PASSED_BEFORE: parse_second_pass;
-            default: parse_first_pass;
+            default: parse_rest;
         }
     }
     state parse_second_pass {
         came_by = RECIRCULATION_PORT;
         transition parse_rest;
     }
-    state parse_first_pass {
-#endif
-        transition select(standard.ingress_port) {
-            CPU_PORT: parse_packet_out;
-            default: parse_rest;
-        }
-    }
-    state parse_packet_out {
-        packet.extract(hdr.packet_out);
-        meta.clean = hdr.packet_out.clean;
-        transition parse_rest;
-    }
     state parse_rest {
-        rest.apply(packet, hdr, meta WITH_PAIRS(, came_by));
+#endif
+        rest.apply(packet, hdr, meta, came_by);
         transition accept;
     }
 }
@@ -74,11 +61,17 @@ control FaninIngress(inout headers_t hdr, inout metadata_t meta, inout standard_
 
 control FaninEgress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
     Multicast() multicast;
+    TurnRound() turn_round;
+    AddressReply() address_reply;
     apply {
         bit<1> drop = 0;
         bridge_t bridge = { meta.way, meta.port_in, 0, 0, meta.port_in, meta.late_base, meta.late_bitmap };
         if (meta.way == TO_WORKERS) {
             multicast.apply(hdr.ethernet, hdr.ipv4, hdr.udp, hdr.fanin, bridge, standard.egress_rid, drop);
+        } else if (meta.way == TO_SENDER) {
+            turn_round.apply(hdr.ethernet);
+        } else if (meta.way == REPLIED) {
+            address_reply.apply(hdr.ethernet, hdr.arp);
         } else if (meta.way == TO_CONTROLLER) {
             hdr.packet_in.setValid();
             hdr.packet_in.ingress_port = standard.ingress_port;

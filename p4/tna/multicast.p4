@@ -1,4 +1,5 @@
-/* Egress: every copy of a result gets the addresses of its worker, so that an ordinary socket receives it.
+/* Egress: Ethernet addresses of whatever the switch sends itself; and every copy of a result gets the addresses of its worker,
+ * so that an ordinary socket receives it.
  *
  * The instance of a replica says whom it is for (shared/sizes.p4); the port is the multicast group's. A copy with
  * BARE_INSTANCE acknowledges a late contribution: its words trail behind as padding. */
@@ -7,9 +8,33 @@
 
 #include "types.p4"
 
+/* What goes back by the way that it came. */
+control TurnRound(inout ethernet_t ethernet) {
+    action turn() {
+        mac_t mac = ethernet.source;
+        ethernet.source = ethernet.destination;
+        ethernet.destination = mac;
+    }
+    apply {
+        turn();
+    }
+}
+
+/* An ARP reply goes back, too; it says already who answers. */
+control AddressReply(inout ethernet_t ethernet, in arp_t arp) {
+    action turn() {
+        ethernet.destination = ethernet.source;
+        ethernet.source = arp.sender_mac;
+    }
+    apply {
+        turn();
+    }
+}
+
 control Multicast(inout ethernet_t ethernet, inout ipv4_t ipv4, inout udp_t udp, inout fanin_t fanin, in bridge_t bridge,
                   in bit<16> instance, inout bit<1> drop) {
     action to_worker(mac_t mac, ipv4_address_t address, bit<16> port) {
+        ethernet.source = ethernet.destination;
         ethernet.destination = mac;
         ipv4.destination = address;
         udp.destination = port;

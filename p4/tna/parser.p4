@@ -1,7 +1,10 @@
-/* What is parsed: Ethernet, ARP, IPv4 without options, UDP, our header, and the code and words of a contribution, word by
- * word, so that a short last chunk needs no padding: the length says how many words there are, and state plain_n compares it
- * with what a packet of n words has. A code takes 4 bytes, hence two chains of states. A build with pairs has longer packets
- * and one chain, by four words: a Tofino's parser has 256 rows, and each word takes six in two chains and 3.25 in one.
+/* What is parsed: Ethernet, ARP, IPv4 without options, UDP, our header, and the code and words of a contribution. A short last
+ * chunk needs no padding: the length says how many words there are, and state words_n compares it with what a packet of n to
+ * n + 3 words has, with and without a code, which takes 4 bytes.
+ *
+ * By four words, for two reasons: a Tofino's parser has 256 rows, of which this takes some three for each word, and goes from
+ * state to state once per clock, so that long chains take longer than the packet's port. For the same reason two fields are
+ * looked at in one state wherever they fit.
  *
  * The parser says what it found and refuses nothing: admission.p4 does. */
 #ifndef FANIN_TNA_PARSER_P4
@@ -11,8 +14,6 @@
 
 #define PLAIN_BYTES (UDP_BYTES + HEADER_BYTES)
 #define CODED_BYTES (PLAIN_BYTES + 4)
-
-#if PAIRS
 
 /* The states in which I to I + 3 words have been extracted, and those that they lead to. Whatever is set in several states
  * is added bit by bit, as a Tofino does it. */
@@ -50,34 +51,6 @@
         }                                                                                                              \
     }                                                                                                                  \
     END_STATE(N, )
-#define FIRST_WORD words0
-#define FIRST_CODED_WORD code
-
-#else
-
-/* The state in which I words have been extracted, and those that it leads to. CHAIN is `plain` or `coded`. */
-#define COMPARE_STATE(CHAIN, BYTES, CODE, I, OTHERWISE)                                                                \
-    state CHAIN ## I {                                                                                                 \
-        transition select(hdr.udp.bytes) { BYTES + 4 * I: CHAIN ## _end ## I; default: OTHERWISE; }                    \
-    }                                                                                                                  \
-    state CHAIN ## _end ## I {                                                                                         \
-        meta.shape = CODE | (I << 24);                                                                                 \
-        meta.words = I;                                                                                                \
-        meta.found = WITH_WORDS;                                                                                       \
-        transition accept;                                                                                             \
-    }
-#define WORD_STATES(CHAIN, BYTES, CODE, I, NEXT)                                                                       \
-    COMPARE_STATE(CHAIN, BYTES, CODE, I, CHAIN ## _more ## I)                                                          \
-    state CHAIN ## _more ## I { packet.extract(hdr.word ## I); transition CHAIN ## NEXT; }
-#define PLAIN(I, NEXT) WORD_STATES(plain, PLAIN_BYTES, 0, I, NEXT)
-#define CODED(I, NEXT) WORD_STATES(coded, CODED_BYTES, WITH_CODE, I, NEXT)
-/* A packet with more than WORDS words is none that the program was told of. */
-#define PLAIN_END(I) COMPARE_STATE(plain, PLAIN_BYTES, 0, I, illegal)
-#define CODED_END(I) COMPARE_STATE(coded, CODED_BYTES, WITH_CODE, I, illegal)
-#define FIRST_WORD plain0
-#define FIRST_CODED_WORD coded0
-
-#endif
 #define AT_END(M, I) M(I)
 
 /* A byte of our header that is still to be extracted. */
@@ -87,39 +60,40 @@
 #define CODE_COUNT_AHEAD packet.lookahead<bit<248>>()[7:0]
 #define RESERVED_AHEAD packet.lookahead<bit<256>>()[7:0]
 
-parser PacketParser(packet_in packet, inout headers_t hdr, inout metadata_t meta WITH_PAIRS(, in bit<9> came_by)) {
+parser PacketParser(packet_in packet, inout headers_t hdr, inout metadata_t meta, in bit<9> came_by) {
 #ifndef FANIN_MODEL
     Checksum() sum;
 #endif
-#if PAIRS
     state start {
         meta.found = TOO_SHORT;
         meta.shape = 0;
         transition select(came_by) {
+            CPU_PORT: from_controller;
+#if PAIRS
             RECIRCULATION_PORT &&& 0x7F: second_pass;
+#endif
             default: frame;
         }
     }
+    state from_controller {
+        packet.extract(hdr.packet_out);
+        meta.clean = hdr.packet_out.clean;
+        transition frame;
+    }
+#if PAIRS
     /* What the switch itself has made of a contribution. */
     state second_pass {
         packet.extract(hdr.again);
         packet.extract(hdr.ethernet);
         packet.extract(hdr.ipv4);
         packet.extract(hdr.udp);
-        packet.extract(hdr.fanin);
         meta.found = meta.found | PASSED_ONCE;
         meta.addressed = 1;
         meta.step = FETCH;
-        transition select(hdr.fanin.code_count) {
-            0: words0;
-            default: code;
-        }
+        transition with_words;
     }
-    state frame {
-#else
-    state start {
-        meta.found = TOO_SHORT;
 #endif
+    state frame {
         packet.extract(hdr.ethernet);
         transition select(hdr.ethernet.ethertype) {
             ETHERTYPE_IPV4: parse_ipv4;
@@ -163,30 +137,24 @@ parser PacketParser(packet_in packet, inout headers_t hdr, inout metadata_t meta
      * a Tofino 1 compares at most 16 + 8 + 8 bits. */
     state parse_fanin {
         transition select(VERSION_AHEAD, RESERVED_AHEAD) {
-            (VERSION, 0): look_at_flags;
+            (VERSION, 0): look_at_kind;
             (VERSION, _): illegal_header;
             default: other_version;
         }
     }
-    state look_at_flags {
-        transition select(FLAGS_AHEAD) {
-            0 &&& (~KNOWN_FLAGS | FLAG_CHECKSUM): look_at_kind;
-            FLAG_CHECKSUM &&& (~KNOWN_FLAGS | FLAG_CHECKSUM): checksummed;
-            default: illegal_header;
-        }
-    }
     state look_at_kind {
         transition select(KIND_AHEAD, FLAGS_AHEAD) {
-            (KIND_CONTRIBUTION, 0 &&& (FLAG_PASS | FLAG_LATE)): look_at_codes;
-            (KIND_CONTRIBUTION, FLAG_PASS &&& FLAG_PASS): look_at_pass;
+            (_, FLAG_CHECKSUM &&& (~KNOWN_FLAGS | FLAG_CHECKSUM)): checksummed;
+            (KIND_CONTRIBUTION, 0 &&& (~KNOWN_FLAGS | FLAG_PASS | FLAG_LATE)): look_at_codes;
+            (KIND_CONTRIBUTION, FLAG_PASS &&& (~KNOWN_FLAGS | FLAG_PASS)): look_at_pass;
             (KIND_CONTRIBUTION, _): illegal_header;
-            default: other_kind;
+            (_, 0 &&& ~KNOWN_FLAGS): other_kind;
+            default: illegal_header;
         }
     }
     state look_at_codes {
         transition select(CODE_COUNT_AHEAD) {
-            0: without_code;
-            1: with_code;
+            0 &&& 0xFE: with_words;
             default: illegal_header;
         }
     }
@@ -211,11 +179,7 @@ parser PacketParser(packet_in packet, inout headers_t hdr, inout metadata_t meta
         transition illegal;
     }
     state illegal {
-#if PAIRS
         meta.found = meta.found | ILLEGAL;
-#else
-        meta.found = ILLEGAL;
-#endif
         transition accept;
     }
     state other_kind {
@@ -223,16 +187,17 @@ parser PacketParser(packet_in packet, inout headers_t hdr, inout metadata_t meta
         meta.found = HEADER;
         transition accept;
     }
-    state without_code {
+    state with_words {
         packet.extract(hdr.fanin);
-        transition FIRST_WORD;
+        transition select(hdr.fanin.code_count) {
+            0: words0;
+            default: code;
+        }
     }
-    state with_code {
-        packet.extract(hdr.fanin);
-#if !PAIRS
+    state code {
         packet.extract(hdr.code);
-#endif
-        transition FIRST_CODED_WORD;
+        meta.shape = meta.shape | WITH_CODE;
+        transition words0;
     }
     state without {
         packet.extract(hdr.fanin);
@@ -246,21 +211,8 @@ parser PacketParser(packet_in packet, inout headers_t hdr, inout metadata_t meta
         meta.found = WITHOUT;
         transition accept;
     }
-
-#if PAIRS
-    state code {
-        packet.extract(hdr.code);
-        meta.shape = meta.shape | WITH_CODE;
-        transition words0;
-    }
     EACH_FOUR(WORDS_STATES)
     AT_END(LAST_STATE, WORDS)
-#else
-    EACH_WORD(PLAIN)
-    AT_END(PLAIN_END, WORDS)
-    EACH_WORD(CODED)
-    AT_END(CODED_END, WORDS)
-#endif
 }
 
 #endif

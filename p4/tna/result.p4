@@ -105,15 +105,14 @@ control Signature(inout headers_t hdr, in metadata_t meta) {
     }
 }
 
-/* What the fate means for the packet. What is not a word of it any more and still trails behind, beyond the length that
- * IPv4 says, is padding to its receiver (RFC 894): a pipeline of this kind cannot cut a packet. */
+/* What the fate means for the packet. Its Ethernet addresses are turned round in egress (multicast.p4): what ingress does not
+ * compute with takes none of the containers that it can compute with, which words fill. What is not a word of it any more and
+ * still trails behind, beyond the length that IPv4 says, is padding to its receiver (RFC 894): a pipeline of this kind cannot
+ * cut a packet. */
 control Finish(inout headers_t hdr, inout metadata_t meta) {
     action reflect() {
-        mac_t mac = hdr.ethernet.source;
         ipv4_address_t address = hdr.ipv4.source;
         bit<16> port = hdr.udp.source;
-        hdr.ethernet.source = hdr.ethernet.destination;
-        hdr.ethernet.destination = mac;
         hdr.ipv4.source = hdr.ipv4.destination;
         hdr.ipv4.destination = address;
         hdr.udp.source = hdr.udp.destination;
@@ -124,7 +123,6 @@ control Finish(inout headers_t hdr, inout metadata_t meta) {
         meta.port_out = meta.port_in;
     }
     action from_switch() {
-        hdr.ethernet.source = hdr.ethernet.destination;
         hdr.ipv4.source = hdr.ipv4.destination;
         hdr.udp.source = hdr.udp.destination;
         hdr.udp.checksum = 0;

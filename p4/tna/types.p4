@@ -11,7 +11,7 @@
 #include "../shared/headers.p4"
 #include "target.p4"
 
-/* Most words per packet. */
+/* Most words per packet: a multiple of 4 (parser.p4). */
 #ifndef WORDS
 #define WORDS 16
 #endif
@@ -75,7 +75,7 @@ header packet_in_t {
 
 /* What ingress tells egress. */
 header bridge_t {
-    bit<8> way;             /* FORWARDED, FLOODED, TO_CONTROLLER, TO_SENDER or TO_WORKERS */
+    bit<8> way;             /* one of the constants below */
     bit<9> ingress_port;    /* with `unused` as in packet_in_t, which it is copied to as a whole */
     bit<7> unused;
     bit<7> also_unused;
@@ -88,6 +88,7 @@ const bit<8> FLOODED = 1;
 const bit<8> TO_CONTROLLER = 2;
 const bit<8> TO_SENDER = 3;
 const bit<8> TO_WORKERS = 4;
+const bit<8> REPLIED = 6;       /* an ARP request, now its reply */
 #if PAIRS
 const bit<8> AGAIN = 5;
 

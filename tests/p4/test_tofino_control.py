@@ -57,8 +57,8 @@ def tofino(configuration: str) -> P4Machine:
         ("tofino-32-synchronous", (63, 4096, 8192, 32, 1, 2, False, False, False)),
         ("tofino-32", (63, 4096, 16384, 32, 1, 4, False, False, True)),
         ("tofino-40", (63, 4096, 16384, 40, 1, 4, False, False, True)),
-        ("tofino-48-synchronous", (63, 4096, 8192, 48, 1, 2, False, False, True)),
-        ("tofino2-32", (63, 4096, 16384, 32, 1, 4, False, False, False)),
+        ("tofino-56-synchronous", (63, 4096, 8192, 56, 1, 2, False, False, True)),
+        ("tofino2-48", (63, 4096, 16384, 48, 1, 4, False, False, False)),
     ],
 )
 def test_what_a_program_has_room_for_is_read_from_its_p4info(configuration: str, room: tuple[Any, ...]) -> None:
