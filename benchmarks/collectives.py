@@ -1,8 +1,8 @@
 """`fanin bench collectives`: broadcast, all_gather, reduce_scatter and reduce over fanin and over gloo, in one run.
 
 Over links of a stated rate (namespaces, root), or on this machine alone. Every rival takes its turn in every sample, on
-the same ranks, each call after a barrier over gloo; a sample is the mean of its calls as the slowest rank saw it, and
-results are checked. The ideal is what the busiest link alone needs, headers and all.
+the same ranks, each call after a barrier over gloo, the first of its turn untimed; a sample is the mean of its calls as
+the slowest rank saw it, and results are checked. The ideal is what the busiest link alone needs, headers and all.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class Ascents {
   void receipt(std::uint32_t told, std::uint32_t highest, std::uint32_t received, double now, bool needless) {
     const bool by_rota = !needless && measures(told);
     const std::optional<double> round_trip_s = recovery_.receipt(
-        told, highest, received, now, by_rota, [this](std::uint32_t slot) { lost_.push_back(slot); });
+        told, highest, received, now, by_rota, needless, [this](std::uint32_t slot) { lost_.push_back(slot); });
     congestion_.heard();
     if (round_trip_s) {
       recovery_.timer.path_round_trip(*round_trip_s);

@@ -37,7 +37,7 @@ class LossRecovery {
     withdraw(slot);
     transmission.order = next_order_++;
     transmission.sent_at = now;
-    transmission.arrived = transmission.landed = false;
+    transmission.arrived = transmission.landed = transmission.needless = false;
     append(flying_, slot);
     if (transmission.count++ != 0) return false;
     ++waiting_;
@@ -57,10 +57,18 @@ class LossRecovery {
     transmission.count = 0;
     --waiting_;
     if (!once) {
-      if (answered || (!has_receipts_ && next_order_ > NO_RECEIPTS_AFTER)) doubt_oldest_if_late(now);
-      if (answered && timer.told && doubtful_.oldest != NONE) transmissions_[doubtful_.oldest].doubtful_until = now;
+      answers_in_a_row_ += answered;
+      if (timer.told && answered && answers_in_a_row_ > ANSWERS_IN_A_ROW) {
+        ask_for_late(now);
+      } else if (answered || (!has_receipts_ && next_order_ > NO_RECEIPTS_AFTER)) {
+        doubt_oldest_if_late(now);
+        if (timer.told && doubtful_.oldest != NONE) transmissions_[doubtful_.oldest].doubtful_until = now;
+      } else if (timer.told && !transmission.needless) {
+        ask_for_untold(now);
+      }
       return std::nullopt;
     }
+    answers_in_a_row_ = 0;
     std::optional<double> round_trip_s;
     // What was under way when the timer expired measures how long somebody waited to send again, not the path.
     if (transmission.sent_at >= expired_at_) {
@@ -89,17 +97,19 @@ class LossRecovery {
   template <typename SendAgain>
   void take_late(double now, SendAgain send_again) {
     const double waits_until = now + wait_s();
-    bool asked = false;
+    const std::uint32_t asks = std::max(asks_, 1U);
+    asks_ = 0;
+    std::uint32_t asked = 0;
     while (doubtful_.oldest != NONE && transmissions_[doubtful_.oldest].doubtful_until <= now) {
       const std::uint32_t slot = doubtful_.oldest;
       withdraw(slot);
-      if (timer.told && asked) {  // one asks for all: what comes back says which of the others are lost
+      if (timer.told && asked >= asks) {  // one asks for all: what comes back says which of the others are lost
         transmissions_[slot].doubtful_until = waits_until;
         append(doubtful_, slot);
       } else {
         send_again(slot);
       }
-      asked = true;
+      ++asked;
     }
   }
 
@@ -111,20 +121,25 @@ class LossRecovery {
 
   // The switch says which orders have arrived. Calls lost(slot) for those that are lost; returns the round trip of the
   // path, if this measures one. `measures`: that is what it is for, and what has arrived still counts as in flight.
+  // `needless`: what it answers, the switch had before.
   template <typename Lost>
   std::optional<double> receipt(std::uint32_t told, std::uint32_t highest, std::uint32_t received, double now,
-                                bool measures, Lost lost) {
+                                bool measures, bool needless, Lost lost) {
     has_receipts_ = timer.begun = true;
     const std::int64_t top = sent_as(highest);
     const std::int64_t answered = sent_as(told);
     std::optional<double> round_trip_s, top_sent_at;
+    highest_ = std::max(highest_, top);
     missing_.clear();
     older_.clear();
     const auto look = [&](std::uint32_t slot) {
       Transmission& transmission = transmissions_[slot];
       const auto order = static_cast<std::int64_t>(transmission.order);
       const std::int64_t behind = top - order;
-      if (order == answered) round_trip_s = now - transmission.sent_at;
+      if (order == answered) {
+        round_trip_s = now - transmission.sent_at;
+        transmission.needless = needless;
+      }
       if (behind == 0) top_sent_at = transmission.sent_at;
       if (behind == 0 || (0 < behind && behind <= 32 && (received >> (behind - 1) & 1) != 0)) {
         transmission.arrived = true;
@@ -252,6 +267,7 @@ class LossRecovery {
     Place place = Place::nowhere;
     bool arrived = false;  // the switch is known to have it
     bool landed = false;   // and it therefore counts as no longer in flight
+    bool needless = false;  // the switch had the item before, from an earlier one
   };
 
   bool thin() const { return flying_.size + doubtful_.size <= REORDER_THRESHOLD; }
@@ -263,9 +279,39 @@ class LossRecovery {
     return std::max(transmissions_[flying_.oldest].sent_at, restarted_at_) + timer.timeout_s(thin());
   }
 
+  // Results of a burst were lost: ask for the next ones that are in doubt, or have flown for a whole timeout.
+  void ask_for_late(double now) {
+    asks_ += NEXT_ASKED;
+    while (doubtful_.size < asks_ && oldest_is_late(now)) {
+      const std::uint32_t late = flying_.oldest;
+      withdraw(late);
+      transmissions_[late].doubtful_until = now;
+      append(doubtful_, late);
+    }
+    std::uint32_t slot = doubtful_.oldest;
+    for (std::uint32_t asked = 0; asked < asks_ && slot != NONE; ++asked, slot = transmissions_[slot].newer)
+      transmissions_[slot].doubtful_until = now;
+  }
+
+  // A contribution of a burst had been lost: ask for the next ones that no receipt will tell of.
+  void ask_for_untold(double now) {
+    asks_ += NEXT_ASKED;
+    std::uint32_t slot = doubtful_.oldest;
+    for (std::uint32_t asked = 0; asked < asks_ && slot != NONE; ++asked, slot = transmissions_[slot].newer) {
+      Transmission& transmission = transmissions_[slot];
+      if (transmission.arrived || static_cast<std::int64_t>(transmission.order + TRACKED) >= highest_) return;
+      transmission.doubtful_until = now;
+    }
+  }
+
+  // Whether the oldest that flies has waited for a whole timeout.
+  bool oldest_is_late(double now) const {
+    return flying_.oldest != NONE && transmissions_[flying_.oldest].sent_at + timer.timeout_s() <= now;
+  }
+
   void doubt_oldest_if_late(double now) {
+    if (!oldest_is_late(now)) return;
     const std::uint32_t oldest = flying_.oldest;
-    if (oldest == NONE || transmissions_[oldest].sent_at + timer.timeout_s() > now) return;
     withdraw(oldest);
     Transmission& transmission = transmissions_[oldest];
     transmission.doubtful_until = now;
@@ -296,6 +342,9 @@ class LossRecovery {
   std::uint32_t landed_ = 0;  // of those that fly: known to have arrived
   std::uint32_t waiting_ = 0;  // items that were sent and wait for their results
   std::uint32_t timeouts_in_a_row_ = 0;
+  std::uint32_t answers_in_a_row_ = 0;  // since the last result of something that was sent once
+  std::int64_t highest_ = 0;            // order, of what is known to have arrived
+  std::uint32_t asks_ = 0;  // how many in doubt are to be asked for at once, since others had been missing; 0: one will do
   double patience_ = 0.0;  // round trips more than timer.patience_s()
   double restarted_at_ = 0.0;
   double expired_at_ = 0.0;

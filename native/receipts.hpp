@@ -39,7 +39,6 @@ class Arrivals {
   }
 
  private:
-  static constexpr std::uint32_t TRACKED = 32;  // orders before the highest one that are told apart
 
   std::uint32_t highest_ = 0;
   std::uint32_t received_ = ORDER_MASK;  // bit i: whether order highest_ - 1 - i has come

@@ -86,6 +86,9 @@ inline constexpr double PATIENCE_SHARE = 0.25;
 inline constexpr double MORE_PATIENCE = 0.5;
 inline constexpr double LESS_PATIENCE = 0.25;
 inline constexpr double MAX_PATIENCE = 3.0;
+inline constexpr std::uint32_t TRACKED = 32;
+inline constexpr std::uint32_t ANSWERS_IN_A_ROW = 3;
+inline constexpr std::uint32_t NEXT_ASKED = 2;
 inline constexpr std::uint32_t LINEAR_TIMEOUTS = 6;
 
 // fanin.protocol.pace

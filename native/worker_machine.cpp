@@ -404,7 +404,7 @@ void WorkerMachine::State::receipt(const Parsed& packet, double now, bool marked
   congestion_.heard();
   const bool by_rota = !repeated && measures(header.slot);
   std::optional<double> round_trip_s =
-      recovery_.receipt(header.slot, header.signature, header.bitmap, now, by_rota,
+      recovery_.receipt(header.slot, header.signature, header.bitmap, now, by_rota, repeated,
                         [this](std::uint32_t slot) { lost_.push_back(slot); });
   if (round_trip_s) {
     *round_trip_s += header.base * 1e-6;  // of what is above a leaf

@@ -11,19 +11,23 @@ Rules of this file
   has not come is lost, and sent again at once, to be answered. What is overdue, and at the switch, and whose round is
   open waits for a peer: as long as receipts say so it is not sent again.
   If none of the 32 that it tells of has arrived, a burst was lost, and what was sent before them is in doubt (below).
+* What is in doubt is asked for one at a time, since what comes back says which of the others are lost: of the last 32
+  orders, that is. Of more, one that turns out to have been missing has the next NEXT_ASKED asked for at once (below),
+  so that twice as many go in every round trip. (One per wait, a burst of 46 cost a job of two workers six seconds.)
 * A result that comes for order o says that results for what was sent REORDER_THRESHOLD or more before it are overdue (a
   gap). Either a contribution was lost, and then the switch has told the worker whose it was, and the result will come
   one round trip later; or the result was lost on its way here. So what is overdue is in doubt, and sent again after
   `RetransmissionTimer.patience_s`, if neither its result nor a receipt has come by then. Where repetitions prove
   needless, since peers have been held up for longer, the wait grows by MORE_PATIENCE round trips each.
 * The result of an item that was sent more than once shows no gap: nobody knows which transmission it is the result of
-  (Karn). If it is an ANSWER, results have been lost: then the oldest is sent again, too, if it has waited for a whole
-  timeout. One, since a window that is sent again when a late peer has caught up would arrive on top of the one that
-  lies in the switch's socket buffer, and overflow it. And what has been in doubt for longest is asked for at once: one
-  asks for all (`take_late`), but an ANSWER says nothing of the others, as a RECEIPT would. If it is a RESULT, a peer
-  was late, or the repeated contribution was the first to arrive, and then a receipt tells what else is missing. One
-  more repetition for each such result would have the next one sent twice as well, and so on: nothing would be lost,
-  nothing measured (Karn again), and every packet of the job would go out twice.
+  (Karn). If it is an ANSWER, results have been lost, and it says nothing of the others, as a RECEIPT would: then the
+  next NEXT_ASKED are asked for at once, of what is in doubt and, after that, of what has waited for a whole timeout.
+  Not all of them, since a window that is sent again when a late peer has caught up would arrive on top of the one that
+  lies in the switch's socket buffer, and overflow it. (One per round trip, a window of 256 results cost five seconds of
+  a path of 20 ms.) If it is a RESULT, and no receipt has said that the repetition was needless, the repeated
+  contribution was the first to arrive, or a peer was late: of what is in doubt the next NEXT_ASKED are asked for, but
+  nothing else. One more repetition for each such result would have the next one sent twice as well, and so on: nothing
+  would be lost, nothing measured (Karn again), and every packet of the job would go out twice.
 * If nothing comes, a timer (fanin/protocol/timers.py; RFC 6298, section 5; where receipts tell of rounds, it waits for
   no peer) sends the oldest one again, alone, and doubles. One is enough: its receipt says what else is missing. Where
   the switch had it already, a peer is late. Every other time it is the lowest item instead: of all workers' items the
@@ -46,16 +50,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 from fanin.protocol.timers import (
+    ANSWERS_IN_A_ROW,
     LESS_PATIENCE,
     LINEAR_TIMEOUTS,
     MAX_PATIENCE,
     MORE_PATIENCE,
+    NEXT_ASKED,
     NO_RECEIPTS_AFTER,
     REORDER_SHARE,
     REORDER_THRESHOLD,
     THIN_REORDER_THRESHOLD,
+    TRACKED,
     RetransmissionTimer,
 )
 from fanin.protocol.wire import ORDER_MASK
@@ -73,6 +81,8 @@ class Transmission:
     """Whether the switch is known to have it."""
     landed: bool = False
     """Whether it therefore counts as no longer in flight."""
+    needless: bool = False
+    """Whether the switch had it before, from an earlier one."""
 
 
 class LossRecovery:
@@ -97,6 +107,12 @@ class LossRecovery:
         """Round trips more than `patience_s`."""
         self._doubtful: dict[int, float] = {}
         """Slots whose results are overdue, with the time until which they may still come."""
+        self._answers_in_a_row = 0
+        """Since the last result of something that was sent once."""
+        self._highest = 0
+        """Order, of what is known to have arrived."""
+        self._asks = 0
+        """How many of them are to be asked for at once, since others turned out to be missing; 0: one will do."""
 
     def sent(self, slot: int, now: float) -> bool:
         """The slot's current item was sent; True if for the first time."""
@@ -108,7 +124,7 @@ class LossRecovery:
             self._transmissions[slot] = Transmission(order, now)
             return True
         known.order, known.sent_at, known.count = order, now, known.count + 1
-        known.arrived = known.landed = False
+        known.arrived = known.landed = known.needless = False
         return False
 
     def was_sent(self, slot: int) -> bool:
@@ -154,11 +170,17 @@ class LossRecovery:
         self.timeouts_in_a_row = 0
         self.timer.progressed()
         if transmission.count > 1:  # Karn: whichever transmission this answers, it neither times nor orders anything
-            if answered or (not self._has_receipts and self.next_order > NO_RECEIPTS_AFTER):
+            self._answers_in_a_row += answered
+            if self.timer.told and answered and self._answers_in_a_row > ANSWERS_IN_A_ROW:
+                self._ask_for_late(now)
+            elif answered or (not self._has_receipts and self.next_order > NO_RECEIPTS_AFTER):
                 self._doubt_oldest_if_late(now)
-            if answered and self.timer.told and self._doubtful:
-                self._doubtful[next(iter(self._doubtful))] = now
+                if self.timer.told and self._doubtful:
+                    self._doubtful[next(iter(self._doubtful))] = now
+            elif self.timer.told and not transmission.needless:
+                self._ask_for_untold(now)
             return None
+        self._answers_in_a_row = 0
         round_trip_s = None
         # Sent before the timer expired, it would time how long some worker waited before it sent again.
         if transmission.sent_at >= self._expired_at:
@@ -178,12 +200,35 @@ class LossRecovery:
             self._doubtful = dict.fromkeys(self._doubtful, now)
         return round_trip_s
 
+    def _ask_for_late(self, now: float) -> None:
+        """Results of a burst were lost: ask for the next ones that are in doubt, or have flown for a whole timeout."""
+        self._asks += NEXT_ASKED
+        while len(self._doubtful) < self._asks and (late := self._late(now)) is not None:
+            self.withdraw(late)
+            self._doubtful[late] = now
+        self._doubtful.update(dict.fromkeys([*islice(self._doubtful, self._asks)], now))
+
+    def _ask_for_untold(self, now: float) -> None:
+        """A contribution of a burst had been lost: ask for the next ones that no receipt will tell of."""
+        self._asks += NEXT_ASKED
+        for slot in [*islice(self._doubtful, self._asks)]:
+            transmission = self._transmissions[slot]
+            if transmission.arrived or transmission.order + TRACKED >= self._highest:
+                break
+            self._doubtful[slot] = now
+
     def _doubt_oldest_if_late(self, now: float) -> None:
-        oldest = next(iter(self._flying), None)
-        if oldest is not None and self._transmissions[oldest].sent_at + self.timer.timeout_s() <= now:
-            self.withdraw(oldest)
+        if (late := self._late(now)) is not None:
+            self.withdraw(late)
             # At the front: `take_late` and `deadline` rely on doubts being in the order of their times.
-            self._doubtful = {oldest: now, **self._doubtful}
+            self._doubtful = {late: now, **self._doubtful}
+
+    def _late(self, now: float) -> int | None:
+        """The oldest that flies, if it has waited for a whole timeout."""
+        oldest = next(iter(self._flying), None)
+        if oldest is None or self._transmissions[oldest].sent_at + self.timer.timeout_s() > now:
+            return None
+        return oldest
 
     def repetition_was(self, *, needed: bool) -> None:
         """Something that was sent again turned out to have been missing, or not to have been."""
@@ -202,8 +247,10 @@ class LossRecovery:
         for slot in late:
             del self._doubtful[slot]
         if self.timer.told:  # one asks for all: what comes back says which of the others are lost
-            self._doubtful.update(dict.fromkeys(late[1:], now + self._wait_s))
-            del late[1:]
+            asks = max(self._asks, 1)
+            self._doubtful.update(dict.fromkeys(late[asks:], now + self._wait_s))
+            del late[asks:]
+        self._asks = 0
         return late
 
     def sent_as(self, order: int) -> int:
@@ -218,9 +265,11 @@ class LossRecovery:
         now: float,
         *,
         measures: bool = False,
+        needless: bool = False,
     ) -> tuple[list[int], float | None]:
         """The switch says which orders have arrived: the one that it answers, the highest, and those before it.
 
+        `needless`: what it answers, the switch had before.
         `measures`: it has the receipt for the sake of the round trip. Then what has arrived still counts as in flight:
         its results are under way like all others, and a window that left it out would be half as long again.
 
@@ -228,6 +277,7 @@ class LossRecovery:
         """
         self._has_receipts = self.timer.begun = True
         top, answered = self.sent_as(highest), self.sent_as(told)
+        self._highest = max(self._highest, top)
         missing: list[int] = []
         older: list[int] = []
         top_sent_at = round_trip_s = None
@@ -236,6 +286,7 @@ class LossRecovery:
             behind = top - transmission.order
             if transmission.order == answered:
                 round_trip_s = now - transmission.sent_at
+                transmission.needless = needless
             if behind == 0:
                 top_sent_at = transmission.sent_at
             # Below 0 it was sent after the highest that has arrived: the receipt says nothing of it.

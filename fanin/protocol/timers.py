@@ -48,6 +48,12 @@ contribution that was lost, its repetition takes one round trip."""
 MORE_PATIENCE, LESS_PATIENCE, MAX_PATIENCE = 0.5, 0.25, 3.0
 """Round trips by which a needless repetition prolongs that wait, by which a needed one shortens it, and the most that
 it comes to (RFC 8985, section 6.2, adapts its reordering window by the same evidence)."""
+TRACKED = 32
+"""Orders before the highest one that a receipt tells apart."""
+ANSWERS_IN_A_ROW = 3
+"""Answers to repetitions, with no other result in between, after which it was a burst of results that was lost."""
+NEXT_ASKED = 2
+"""Of a burst: what is asked for at once when one more has turned out to be missing, as in slow start."""
 LINEAR_TIMEOUTS = 6
 """Timeouts in a row that are not doubled where so few fly. One packet per timeout is no load, but doubling makes one
 loss at the end of a transfer cost more than all before it. Linux TCP has this rule and this number for thin streams

@@ -408,7 +408,9 @@ class WorkerMachine:
         """The switch says which transmissions have arrived; of one that it answers, whether it was needless."""
         repeated = bool(packet.contributors & RECEIPT_REPEATED)
         by_rota = not repeated and measures(packet.slot)
-        lost, round_trip_s = self._recovery.receipt(packet.slot, packet.signature, packet.bitmap, now, measures=by_rota)
+        lost, round_trip_s = self._recovery.receipt(
+            packet.slot, packet.signature, packet.bitmap, now, measures=by_rota, needless=repeated
+        )
         self._congestion.heard()
         if round_trip_s is not None:
             round_trip_s += packet.base * 1e-6  # of what is above a leaf

@@ -22,11 +22,8 @@ Rules of this file
 
 from __future__ import annotations
 
-from fanin.protocol.timers import REORDER_THRESHOLD
+from fanin.protocol.timers import REORDER_THRESHOLD, TRACKED
 from fanin.protocol.wire import ORDER_MASK
-
-TRACKED = 32
-"""Orders before the highest one that are told apart."""
 
 
 class Arrivals:

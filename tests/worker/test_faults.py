@@ -149,3 +149,23 @@ def test_a_burst_that_loses_the_whole_window_costs_few_timeouts(kind: str, dtype
     cluster.network.heal(SWITCH)
     cluster.run(limit_s=0.1)
     assert cluster.total("timeouts") <= 8
+
+
+def test_a_window_that_is_lost_costs_a_few_round_trips_and_no_timers(kind: str) -> None:
+    """For the length of one round trip of 20 ms a worker sends and hears nothing: 256 contributions and results."""
+    times = []
+    for outage_s in (0.0, 0.02):
+        link = Link(delay_s=0.01, bytes_per_s=12.5e6)
+        cluster = Cluster.joined(kind, spec=job(workers=2, slots=256, words_per_packet=16), seed=1, link=link)
+        for worker in range(2):
+            cluster.submit(worker, reduction(np.ones(2500 * 16, np.int32)))
+        cluster.network.run_for(0.2)
+        begun = cluster.network.now
+        cluster.network.cut(1)
+        cluster.network.run_for(outage_s)
+        cluster.network.heal(1)
+        cluster.run(limit_s=20.0)
+        times.append(cluster.network.now - begun)
+    assert times[1] < times[0] + 25 * 0.02, "one repetition per round trip takes 250"
+    assert cluster.total("timeouts") <= 6
+    assert cluster.total("retransmissions") <= 1.1 * 256

@@ -6,14 +6,17 @@ import pytest
 
 from fanin.protocol.loss_recovery import LossRecovery
 from fanin.protocol.timers import (
+    ANSWERS_IN_A_ROW,
     FIRST_TIMEOUT_S,
     INITIAL_TIMEOUT_S,
     LINEAR_TIMEOUTS,
     MAX_TIMEOUT_S,
     MIN_TIMEOUT_S,
+    NEXT_ASKED,
     NO_RECEIPTS_AFTER,
     PATHS_PER_TIMEOUT,
     REORDER_THRESHOLD,
+    TRACKED,
     RetransmissionTimer,
 )
 
@@ -162,6 +165,87 @@ def test_an_answer_has_one_more_sent_again_that_waited_for_a_timeout() -> None:
     sent(recovery, 1, now=0.011)
     recovery.finished(1, 0.012, answered=True)
     assert recovery.take_late(0.012) == [2]
+
+
+def told_of_rounds() -> LossRecovery:
+    """Its switch's receipts say which rounds are over."""
+    recovery = LossRecovery()
+    recovery.timer.sample(0.001)
+    recovery.timer.path_round_trip(0.001)
+    recovery.settle(0, lambda slot: False, 0.0)
+    return recovery
+
+
+def asked_for_by_answers(recovery: LossRecovery, now: float) -> list[list[int]]:
+    """What goes again in each round trip, when the timer expires and all that goes again is answered."""
+    rounds = [[expired(recovery, now)]]
+    while rounds[-1]:
+        sent(recovery, *rounds[-1], now=now)
+        now += 0.001
+        for slot in rounds[-1]:
+            recovery.finished(slot, now, answered=True)
+        rounds.append(recovery.take_late(now))
+    return rounds
+
+
+def test_a_burst_of_results_that_are_lost_is_asked_for_twice_as_many_at_a_time() -> None:
+    recovery = told_of_rounds()
+    sent(recovery, *range(90))
+    rounds = asked_for_by_answers(recovery, 1.0)
+    assert [slot for asked in rounds for slot in asked] == list(range(90))
+    ones, rest = rounds[:ANSWERS_IN_A_ROW], rounds[ANSWERS_IN_A_ROW:-1]
+    assert [len(asked) for asked in ones] == [1] * ANSWERS_IN_A_ROW
+    assert [len(asked) for asked in rest[:6]] == [NEXT_ASKED**power for power in range(6)]
+    assert recovery.idle
+
+
+def test_a_result_of_what_was_sent_once_ends_the_burst() -> None:
+    recovery = told_of_rounds()
+    sent(recovery, *range(90))
+    assert expired(recovery, 1.0) == 0
+    for slot in range(ANSWERS_IN_A_ROW):
+        sent(recovery, slot, now=1.0)
+        recovery.finished(slot, 1.0, answered=True)
+        recovery.take_late(1.0)
+    recovery.finished(89, 1.0)
+    sent(recovery, 3, now=1.0)
+    recovery.finished(3, 1.0, answered=True)
+    assert len(recovery.take_late(1.0)) == 1
+
+
+def a_burst_that_no_receipt_tells_of() -> LossRecovery:
+    """Orders 1 to 60 and TRACKED more were lost, of which a receipt told of the latter only."""
+    recovery = told_of_rounds()
+    sent(recovery, *range(60 + TRACKED))
+    sent(recovery, 200, now=0.001)
+    lost, _ = recovery.receipt(0, 61 + TRACKED, 0, 0.002)
+    assert lost == list(range(60, 60 + TRACKED))
+    assert recovery.overdue == 60
+    return recovery
+
+
+def test_of_a_burst_that_no_receipt_tells_of_each_that_had_been_missing_has_two_more_asked_for() -> None:
+    recovery = a_burst_that_no_receipt_tells_of()
+    asked, now = recovery.take_late(1.0), 1.0
+    assert asked == [0]
+    for expect in ([1, 2], [3, 4, 5, 6], [7, 8, 9, 10, 11, 12, 13, 14]):
+        sent(recovery, *asked, now=now)
+        now += 0.001
+        for slot in asked:
+            recovery.finished(slot, now)
+        asked = recovery.take_late(now)
+        assert asked == expect
+
+
+def test_a_needless_repetition_has_no_more_asked_for() -> None:
+    """The switch had it: a peer is late, and so may be the others that are in doubt."""
+    recovery = a_burst_that_no_receipt_tells_of()
+    (slot,) = recovery.take_late(1.0)
+    sent(recovery, slot, now=1.0)
+    order = recovery.order(slot)
+    recovery.receipt(order, order, 0xFFFFFFFF, 1.001, needless=True)
+    recovery.finished(slot, 1.001)
+    assert recovery.take_late(1.001) == []
 
 
 def test_a_result_that_came_anyway_has_nothing_sent_again() -> None:
