@@ -60,11 +60,15 @@ CONFIGURATIONS = (
     Configuration("tna-model-synchronous", "tna/model.p4", ("WORDS=8", "RING_BITS=1")),
     Configuration("tna-model-pairs", "tna/model.p4", ("WORDS=8", "RING_BITS=2", "PAIRS=1")),
     Configuration("tna-model-pairs-synchronous", "tna/model.p4", ("WORDS=8", "RING_BITS=1", "PAIRS=1")),
+    Configuration("tna-model-pairs-synchronous-leaf", "tna/model.p4", ("WORDS=16", "RING_BITS=1", "PAIRS=1", "LEAF=1")),
     Configuration("tofino-16", "tna/fanin.p4", ("WORDS=16", "RING_BITS=2"), "tofino"),
     Configuration("tofino-32-synchronous", "tna/fanin.p4", ("WORDS=32", "RING_BITS=1"), "tofino"),
     Configuration("tofino-32", "tna/fanin.p4", ("WORDS=32", "RING_BITS=2", "PAIRS=1"), "tofino"),
     Configuration("tofino-40", "tna/fanin.p4", ("WORDS=40", "RING_BITS=2", "PAIRS=1"), "tofino"),
     Configuration("tofino-56-synchronous", "tna/fanin.p4", ("WORDS=56", "RING_BITS=1", "PAIRS=1"), "tofino"),
+    Configuration(
+        "tofino-48-synchronous-leaf", "tna/fanin.p4", ("WORDS=48", "RING_BITS=1", "PAIRS=1", "LEAF=1"), "tofino"
+    ),
     Configuration("tofino2-48", "tna/fanin.p4", ("WORDS=48", "RING_BITS=2"), "tofino2"),
 )
 

@@ -7,7 +7,7 @@ once per clock; the clock, and how many states a packet takes at most, are the c
 pipe takes a packet per clock; what it needs of that is said for a job that fills it, a worker behind each of its 16
 ports. A second pass, where there is one, is that of the packet that closes a round: it fetches the other half of the
 sums (p4/README.md, *Ports*), with header `again` in front of it, and its port is taken to need preamble and gap as any
-other.
+other. At a leaf there are two in a round, since the parent's result passes twice as well.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ CLOCK_HZ = 1.22e9
 """A Tofino's, as p4c-barefoot takes it."""
 PAGES = Path(__file__).resolve().parent.parent / "p4" / "build"
 
-AGAIN_BYTES, LATE_BYTES = 5, 8
-"""Of header `again`, and what a program with staleness has of it besides (p4/tna/types.p4)."""
+AGAIN_BYTES, LATE_BYTES, LEAF_BYTES = 5, 8, 4
+"""Of header `again`, and what a program with staleness, or one that can be a leaf, has besides (p4/tna/types.p4)."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ class Build:
     staleness: str
     again_bytes: int = 0
     """What a packet is longer in its second pass; 0: there is none."""
+    passes: int = 1
+    """Second passes in a round; of a leaf, that of its contribution to the parent's and that of the parent's result."""
 
     @property
     def states(self) -> int:
@@ -58,6 +60,7 @@ BUILDS = (
     Build("tofino-32", 32, "stale", AGAIN_BYTES + LATE_BYTES),
     Build("tofino-40", 40, "stale", AGAIN_BYTES + LATE_BYTES),
     Build("tofino-56-synchronous", 56, "synchronous", AGAIN_BYTES),
+    Build("tofino-48-synchronous-leaf", 48, "at a leaf", AGAIN_BYTES + LEAF_BYTES, 2),
 )
 
 
@@ -68,7 +71,7 @@ def row(build: Build) -> str:
     parsed = CLOCK_HZ / build.states
     goodput = build.words * WORD_BYTES / wire
     passes = PORT_BITS_PER_S / 8 / (wire + build.again_bytes) if build.again_bytes else 0.0
-    job = min(rate, parsed, passes or rate) * build.words * WORD_BYTES * 8
+    job = min(rate, parsed, passes / build.passes or rate) * build.words * WORD_BYTES * 8
     taken = PORTS_OF_PIPE * min(rate, parsed) + passes
     again = f"{wire + build.again_bytes} bytes, {passes / 1e6:.1f} M/s" if build.again_bytes else "none"
     return (

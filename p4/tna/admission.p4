@@ -25,6 +25,10 @@
 #define NO_SLOT _, _, _, _, _, _, _, _, _, _, 0
 /* A contribution (with or without words) of live worker W. */
 #define ADMITTED(FOUND, W) FOUND, 0, 0, 0, W, 32w1 << W &&& 32w1 << W, 1, 0, 0, 0, POSITIVE
+/* The parent's result, in its second pass. */
+#define DESCENDING RESULT_OF_PARENT, _, _, 0, _, _, _, 0, 0, 0, POSITIVE
+#define RESULT_OF_PARENT PASSED_ONCE | FROM_PARENT | WITH_WORDS
+#define OF_PARENT_AGAIN PASSED_ONCE | FROM_PARENT &&& PASSED_ONCE | FROM_PARENT
 /* The controller cleans a slot of this generation, so that nothing is left of the job that had it before. */
 #define CLEANING _, 0, 1, 0, _, _, _, _, _, 0, POSITIVE
 
@@ -65,12 +69,32 @@ control Admission(in headers_t hdr, inout metadata_t meta) {
         CONST_SIZE(64)
         const entries = {
             /* dmg found        kind               job gen clean worker dead memb shape  slot */
+#if LEAF
+            /* The parent's result in its second pass; the job may have gone in between. */
+            (_, RESULT_OF_PARENT, _,               1, 0, _, _, _, _, _, 0, 0, 0, _): drop(REASON_SLOT_RANGE);
+            (_, RESULT_OF_PARENT, _,               1, 0, _, _, _, _, _, 0, 0, POSITIVE, 0): go(DESCEND);
+            (_, RESULT_OF_PARENT, _,               1, 0, _, _, _, _, _, 0, 0, _, _): drop(REASON_SLOT_RANGE);
+            (_, OF_PARENT_AGAIN, _,                1, 0, _, _, _, _, _, _, _, _, _): drop(REASON_LENGTH);
+            (_, OF_PARENT_AGAIN, _,                _, _, _, _, _, _, _, _, _, _, _): drop(REASON_GENERATION);
+#endif
 #if PAIRS
             /* An answer to a worker that was evicted in between is none: what it fetches may be another round's. */
             (_, PASSED_ONCE &&& PASSED_ONCE, _,    1, 0, _, _, _, 0, _, _, _, _, _): go(RELEASE);
             (_, PASSED_ONCE &&& PASSED_ONCE, _,    _, _, _, _, _, _, _, _, _, _, _): drop(REASON_EVICTED);
 #endif
             (1, _,              _,                 _, _, _, _, _, _, _, _, _, _, _): drop(REASON_TOO_SHORT);
+#if LEAF
+            (_, FROM_PARENT | OTHER_VERSION, _,    _, _, _, _, _, _, _, _, _, _, _): drop(REASON_VERSION);
+            (_, FROM_PARENT | ILLEGAL, _,          _, _, _, _, _, _, _, _, _, _, _): drop(REASON_LENGTH);
+            (_, FROM_PARENT | CHECKSUMMED, _,      _, _, _, _, _, _, _, _, _, _, _): drop(REASON_CHECKSUM);
+            (_, FROM_PARENT | BARE_ANSWER, _,      _, _, _, _, _, _, _, _, _, _, _): go(ASK);
+            (_, FROM_PARENT | HEADER, KIND_RESULT, _, _, _, _, _, _, _, _, _, _, _): go(TURN_IN);
+            (_, FROM_PARENT | HEADER, KIND_ANSWER, _, _, _, _, _, _, _, _, _, _, _): go(TURN_IN);
+            (_, FROM_PARENT | HEADER, KIND_WELCOME, _, _, _, _, _, _, _, _, _, _, _): go(CONTROLLER);
+            (_, FROM_PARENT | HEADER, KIND_NOTICE, _, _, _, _, _, _, _, _, _, _, _): go(CONTROLLER);
+            (_, FROM_PARENT | HEADER, KIND_BYE,    _, _, _, _, _, _, _, _, _, _, _): go(CONTROLLER);
+            (_, FROM_PARENT &&& FROM_PARENT, _,    _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
+#endif
             (_, TOO_SHORT,      _,                 _, _, _, _, _, _, _, _, _, _, _): drop(REASON_TOO_SHORT);
             (_, BAD_MAGIC,      _,                 _, _, _, _, _, _, _, _, _, _, _): drop(REASON_BAD_MAGIC);
             (_, OTHER_VERSION,  KIND_CONTRIBUTION, _, _, _, _, _, _, _, _, _, _, _): notice(REASON_VERSION);

@@ -75,6 +75,7 @@ control ArrivedAge(in headers_t hdr, inout metadata_t meta) {
             SECOND: contribute();                                                                                      \
             BOTH: contribute();                                                                                        \
             NEITHER: peek();                                                                                           \
+            WITH_LEAF(DESCENDED: peek();)                                                                              \
             CLEANED: clean();                                                                                          \
         }                                                                                                              \
     }                                                                                                                  \
@@ -129,6 +130,7 @@ control Verdict(in headers_t hdr, inout metadata_t meta) {
             (0, _, _): judge(NONE);             /* not admitted */
             (CLEANED, _, _): judge(CLEAN);
             (NEITHER, _, _): judge(ANCIENT);
+            WITH_LEAF((_, SWITCH_WORKER, _): judge(NONE);)      /* the parent's result: outcome.p4 */
             EACH_WORKER(ROW)
             /* otherwise NEW */
         }

@@ -5,7 +5,8 @@
  *             to the switch's address: job, admission ----> refused --------> counted; some senders get a NOTICE
  *                                                      --> HELLO, BYE -----> to the controller
  *                                                      --> PROBE ----------> ECHO to the sender
- *                                                      --> the slot machine > result to all, answer to the sender
+ *                                                      --> the slot machine > result to all, answer to the sender;
+ *                                                                             with LEAF up to the parent, in a tree
  *             anything else: forwarded
  *   egress    copies of a result get their worker's addresses
  */
@@ -88,6 +89,7 @@ parser EgressParser(packet_in packet, out egress_headers_t hdr, out egress_metad
         transition select(hdr.bridge.way) {
             TO_SENDER: parse_ours;
             TO_WORKERS: parse_ours;
+            WITH_LEAF(TO_PARENT: parse_ours;)
             REPLIED: parse_reply;
             default: accept;
         }
@@ -113,9 +115,14 @@ control FaninEgress(inout egress_headers_t hdr, inout egress_metadata_t meta, in
     Multicast() multicast;
     TurnRound() turn_round;
     AddressReply() address_reply;
+    WITH_LEAF(Ascent() ascent;)
     apply {
         if (hdr.bridge.way == TO_WORKERS) {
             multicast.apply(hdr.ethernet, hdr.ipv4, hdr.udp, hdr.fanin, hdr.bridge, intrinsic.egress_rid, meta.drop);
+#if LEAF
+        } else if (hdr.bridge.way == TO_PARENT) {
+            ascent.apply(hdr.ethernet, hdr.ipv4, hdr.udp, hdr.fanin, meta.drop);
+#endif
         } else if (hdr.bridge.way == TO_SENDER) {
             turn_round.apply(hdr.ethernet);
         } else if (hdr.bridge.way == REPLIED) {

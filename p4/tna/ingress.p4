@@ -3,6 +3,7 @@
  *   stage      0      1          2          3                     4        5              6 ...
  *   stale      job    arrived    verdict    floor                 open     seal, step     facts, code, presence, sums
  *   S = 0      job    seal       arrived    step, facts, code     sums
+ *   leaf       job    seal       arrived    closed                step, facts, code   sums
  *
  * A packet that passes again (second_pass.p4) goes the same way, but touches the sums only.
  *
@@ -20,6 +21,25 @@
 #include "seal.p4"
 #include "sums.p4"
 #include "tally.p4"
+
+#if LEAF
+#include "leaf.p4"
+#define LEAF_PARTS                                                                                                     \
+    Parents() parents;                                                                                                 \
+    Closed() closed;                                                                                                   \
+    ParentSignature() parent_signature;                                                                                \
+    Descents() descents;
+#define PARENTS parents.apply(hdr, meta);
+#define CLOSED                                                                                                         \
+    closed.apply(hdr, meta);                                                                                           \
+    parent_signature.apply(hdr, meta);
+#define DESCENTS descents.apply(hdr, meta);
+#else
+#define LEAF_PARTS
+#define PARENTS
+#define CLOSED
+#define DESCENTS
+#endif
 
 #if PAIRS
 #include "second_pass.p4"
@@ -61,6 +81,7 @@
     seal.apply(hdr, meta);                                                                                             \
     arrived_before.apply(hdr, meta);                                                                                   \
     arrived_age.apply(hdr, meta);                                                                                      \
+    CLOSED                                                                                                             \
     verdict.apply(hdr, meta);                                                                                          \
     step.apply(hdr, meta);
 #endif
@@ -84,6 +105,7 @@
     Signature() signature;                                                                                             \
     Finish() finish;                                                                                                   \
     SECOND_PASS_PART                                                                                                   \
+    LEAF_PARTS                                                                                                         \
     Tally() tally;                                                                                                     \
     Forward() forward;                                                                                                 \
     action ours() { meta.addressed = 1; }                                                                              \
@@ -104,6 +126,7 @@
     }                                                                                                                  \
     if (hdr.fanin.isValid()) {     /* whoever it is for: what this looks up does not wait for `services` */            \
         job.apply(hdr, meta);                                                                                          \
+        PARENTS                                                                                                        \
     }                                                                                                                  \
     if (hdr.packet_out.isValid() && meta.clean == 0) {                                                                 \
         meta.port_out = hdr.packet_out.egress_port;                                                                    \
@@ -123,6 +146,7 @@
         tally.apply(meta);                                                                                             \
         finish.apply(hdr, meta);                                                                                       \
         SECOND_PASS                                                                                                    \
+        DESCENTS                                                                                                       \
     } else {                                                                                                           \
         forward.apply(hdr, meta);                                                                                      \
     }                                                                                                                  \

@@ -13,7 +13,8 @@ control Jobs(in headers_t hdr, inout metadata_t meta) {
      * for it, which the controller sees by the parameters that are missing. A synchronous build knows K and S. */
     @noWarn("unused")
     action job(bit<16> row, bit<32> generation, bit<8> workers, bit<32> live, bit<8> quorum, bit<32> staleness,
-               bit<32> slots, bit<32> first_slot, bit<8> codes, bit<16> words, bit<16> group, bit<32> lost, bit<32> left) {
+               bit<32> slots, bit<32> first_slot, bit<8> codes, bit<16> words, bit<16> group, bit<32> lost, bit<32> left
+               WITH_LEAF(, bit<1> leaf, bit<9> parent_port)) {
         meta.known = 1;
         meta.row = row;
         meta.generation = generation ^ hdr.fanin.generation;
@@ -33,6 +34,10 @@ control Jobs(in headers_t hdr, inout metadata_t meta) {
         meta.reach = hdr.fanin.base + staleness;
 #else
         meta.claim = hdr.fanin.base + 1;
+#endif
+#if LEAF
+        meta.leaf = leaf;
+        meta.parent_port = parent_port;
 #endif
     }
     action unknown() { }
@@ -87,6 +92,7 @@ control Prepare(in headers_t hdr, inout metadata_t meta) {
         meta.dead = meta.worker_bit & ~meta.live;
         meta.others = meta.live & ~meta.worker_bit;
         meta.late_group = meta.group + meta.worker_number;
+        WITH_LEAF(meta.facts = meta.shape + meta.brought;)
 #if STALE
         meta.reach = meta.reach + 1;
         meta.needed = meta.quorum - 1;

@@ -63,11 +63,16 @@ control FaninEgress(inout headers_t hdr, inout metadata_t meta, inout standard_m
     Multicast() multicast;
     TurnRound() turn_round;
     AddressReply() address_reply;
+    WITH_LEAF(Ascent() ascent;)
     apply {
         bit<1> drop = 0;
         bridge_t bridge = { meta.way, meta.port_in, 0, 0, meta.port_in, meta.late_base, meta.late_bitmap };
         if (meta.way == TO_WORKERS) {
             multicast.apply(hdr.ethernet, hdr.ipv4, hdr.udp, hdr.fanin, bridge, standard.egress_rid, drop);
+#if LEAF
+        } else if (meta.way == TO_PARENT) {
+            ascent.apply(hdr.ethernet, hdr.ipv4, hdr.udp, hdr.fanin, drop);
+#endif
         } else if (meta.way == TO_SENDER) {
             turn_round.apply(hdr.ethernet);
         } else if (meta.way == REPLIED) {
@@ -92,8 +97,8 @@ control FaninEgress(inout headers_t hdr, inout metadata_t meta, inout standard_m
 
 control FaninComputeChecksum(inout headers_t hdr, inout metadata_t meta) {
     apply {
-        update_checksum(meta.way == TO_SENDER || meta.way == TO_WORKERS, IPV4_FIELDS, hdr.ipv4.checksum,
-                        HashAlgorithm.csum16);
+        update_checksum(meta.way == TO_SENDER || meta.way == TO_WORKERS WITH_LEAF(|| meta.way == TO_PARENT), IPV4_FIELDS,
+                        hdr.ipv4.checksum, HashAlgorithm.csum16);
     }
 }
 

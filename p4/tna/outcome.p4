@@ -13,6 +13,12 @@ control Outcome(in headers_t hdr, inout metadata_t meta) {
     action go(fate_t fate) {
         meta.fate = fate;
     }
+#if LEAF
+    action repeated() {
+        meta.fate = DROP;
+        meta.verdict = DUPLICATE;
+    }
+#endif
     table outcome {
         key = {
             meta.fate: ternary @name("fate");
@@ -26,9 +32,13 @@ control Outcome(in headers_t hdr, inout metadata_t meta) {
 #else
             meta.sealed: ternary @name("sealed");
             meta.missing: ternary @name("missing");
+#if LEAF
+            meta.leaf: ternary @name("leaf");
+            meta.closed: ternary @name("closed");
+#endif
 #endif
         }
-        actions = { refuse; go; NoAction; }
+        actions = { refuse; go; WITH_LEAF(repeated;) NoAction; }
         const default_action = NoAction;
         CONST_SIZE(16)
         const entries = {
@@ -44,6 +54,22 @@ control Outcome(in headers_t hdr, inout metadata_t meta) {
             (AGGREGATE, DUPLICATE, _,   _,       CLOSE_IF_DUE, BOTH,    _): go(RESULT);
             (AGGREGATE, DUPLICATE, _,   _,       _,            FIRST,   _): go(SILENT);         /* base = V */
             (AGGREGATE, DUPLICATE, _,   _,       _,            _,       _): go(ANSWER);
+#elif LEAF
+            /* fate    verdict    sealed   missing leaf closed */
+            (DESCEND,   ANCIENT,   _,       _, _, _):     repeated();
+            (DESCEND,   _,         _,       0, _, FIRST): go(HAND_DOWN);
+            (DESCEND,   _,         _,       0, _, _):     repeated();
+            (DESCEND,   _,         _,       _, _, _):     refuse(DROP, REASON_FUTURE);
+            (AGGREGATE, ANCIENT,   _,       _, _, _):     refuse(DROP, REASON_ANCIENT);
+            (AGGREGATE, NEW,       NEITHER, _, _, _):     refuse(NOTICE, REASON_MISMATCH);
+            (AGGREGATE, NEW,       _,       0, 0, _):     go(RESULT);
+            (AGGREGATE, NEW,       _,       0, 1, _):     go(ASCEND);
+            (AGGREGATE, DUPLICATE, _,       0, 0, _):     go(ANSWER);
+            (AGGREGATE, DUPLICATE, _,       0, 1, FIRST): go(ANSWER);
+            /* With another signature than the round has, it must not speak for it. */
+            (AGGREGATE, DUPLICATE, NEITHER, _, _, _):     go(SILENT);
+            (AGGREGATE, DUPLICATE, _,       0, 1, _):     go(ASCEND);
+            (AGGREGATE, _,         _,       _, _, _):     go(SILENT);
 #else
             /* fate    verdict    sealed   missing */
             (AGGREGATE, ANCIENT,   _,       _): refuse(DROP, REASON_ANCIENT);

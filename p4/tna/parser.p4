@@ -89,11 +89,25 @@ parser PacketParser(packet_in packet, inout headers_t hdr, inout metadata_t meta
         packet.extract(hdr.udp);
         meta.found = meta.found | PASSED_ONCE;
         meta.addressed = 1;
+#if LEAF
+        transition select(hdr.again.way) {
+            DOWN: result_of_parent;
+            default: other_half;
+        }
+    }
+    state result_of_parent {
+        meta.found = meta.found | FROM_PARENT;
+        meta.brought = hdr.again.contributors;
+        transition with_words;
+    }
+    state other_half {
+#endif
         meta.step = FETCH;
         transition with_words;
     }
 #endif
     state frame {
+        WITH_LEAF(meta.brought = 1;)
         packet.extract(hdr.ethernet);
         transition select(hdr.ethernet.ethertype) {
             ETHERTYPE_IPV4: parse_ipv4;
@@ -148,6 +162,7 @@ parser PacketParser(packet_in packet, inout headers_t hdr, inout metadata_t meta
             (KIND_CONTRIBUTION, 0 &&& (~KNOWN_FLAGS | FLAG_PASS | FLAG_LATE)): look_at_codes;
             (KIND_CONTRIBUTION, FLAG_PASS &&& (~KNOWN_FLAGS | FLAG_PASS)): look_at_pass;
             (KIND_CONTRIBUTION, _): illegal_header;
+            WITH_LEAF((KIND_ANSWER, FLAG_BARE &&& (~KNOWN_FLAGS | FLAG_BARE)): bare_answer;)
             (_, 0 &&& ~KNOWN_FLAGS): other_kind;
             default: illegal_header;
         }
@@ -187,6 +202,13 @@ parser PacketParser(packet_in packet, inout headers_t hdr, inout metadata_t meta
         meta.found = HEADER;
         transition accept;
     }
+#if LEAF
+    state bare_answer {
+        packet.extract(hdr.fanin);
+        meta.found = BARE_ANSWER;
+        transition accept;
+    }
+#endif
     state with_words {
         packet.extract(hdr.fanin);
         transition select(hdr.fanin.code_count) {

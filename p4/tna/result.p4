@@ -18,7 +18,7 @@ control Unfold(inout headers_t hdr, in metadata_t meta) {
     }
 #undef SHOW_WORD
     apply {
-        if (meta.found == WITHOUT) {
+        if (meta.found == WITHOUT WITH_LEAF(|| meta.found == FROM_PARENT | BARE_ANSWER)) {
             unfold();
         }
     }
@@ -93,10 +93,12 @@ control Signature(inout headers_t hdr, in metadata_t meta) {
             CARRIES_WORDS: ternary @name("carries_words");
             meta.held[15:0]: ternary @name("contributors");
             meta.passes: ternary @name("passes");
+            WITH_LEAF(meta.closed: ternary @name("closed");)
         }
         const entries = {
-            (1, 0, _): none();
-            (1, _, 1): of_round();
+            WITH_LEAF((_, _, _, FIRST): own();)     /* the parent's (leaf.p4) */
+            (1, 0, _ ANY_CLOSED): none();
+            (1, _, 1 ANY_CLOSED): of_round();
         }
 #endif
     }
@@ -151,6 +153,38 @@ control Finish(inout headers_t hdr, inout metadata_t meta) {
         result();
         meta.sent_to = meta.late_group;
     }
+#if LEAF
+    /* Which of the parent's workers this switch is, egress says (leaf.p4). */
+    action ascend() {
+        from_switch();
+        facts();
+        hdr.fanin.kind = KIND_CONTRIBUTION;
+        hdr.fanin.bitmap = 0;
+        meta.way = TO_PARENT;
+        meta.port_out = meta.parent_port;
+    }
+    /* Whose code, words, lengths, signature and contributors it has already. */
+    action hand_down() {
+        from_switch();
+        hdr.fanin.flags = 0;
+        hdr.fanin.checksum = 0;
+        hdr.fanin.kind = KIND_RESULT;
+        hdr.fanin.bitmap = meta.before;
+        meta.sent_to = meta.group;
+        hdr.again.setInvalid();
+    }
+    /* As many zeros as the longest packet of the job has words, so that the parent has room for its result. */
+    action ask() {
+        reflect();
+        hdr.fanin.kind = KIND_CONTRIBUTION;
+        hdr.fanin.flags = 0;
+        hdr.fanin.signature = 0;
+        hdr.fanin.bitmap = 0;
+        hdr.fanin.contributors = 0;
+        hdr.fanin.checksum = 0;
+    }
+    action turn_in() { }        /* Descents */
+#endif
     action answer() {
         reflect();
         facts();
@@ -211,9 +245,10 @@ control Finish(inout headers_t hdr, inout metadata_t meta) {
 #endif
     table finish {
         key = { meta.fate: exact @name("fate"); }
-        actions = { result; result_and_bare; answer; bare; notice; echo; to_controller; WITH_PAIRS(release;) discard; }
+        actions = { result; result_and_bare; answer; bare; notice; echo; to_controller; WITH_PAIRS(release;)
+                    WITH_LEAF(ascend; hand_down; ask; turn_in;) discard; }
         const default_action = discard;
-        CONST_SIZE(8)
+        CONST_SIZE(8 WITH_LEAF(+ 8))
         const entries = {
             RESULT: result();
             RESULT_AND_BARE: result_and_bare();
@@ -223,6 +258,7 @@ control Finish(inout headers_t hdr, inout metadata_t meta) {
             ECHO: echo();
             CONTROLLER: to_controller();
             WITH_PAIRS(RELEASE: release();)
+            WITH_LEAF(ASCEND: ascend(); HAND_DOWN: hand_down(); ASK: ask(); TURN_IN: turn_in();)
         }
     }
 

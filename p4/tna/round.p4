@@ -29,12 +29,29 @@
 #define STEP_KEY meta.step: ternary @name("step");
 #define STEP_ROWS NOTHING: nothing(); START: start(); CLEAR: clear(); ADD: add(); _: show();
 #define SUM_ROWS NOTHING: nothing(); START: start(); CLEAR: start(); ADD: add(); FETCH: fetch(); _: show();
-#define EARLY_KEY VERDICT_KEY meta.sealed: ternary @name("sealed"); meta.passes: ternary @name("passes");
-#define WAS_THERE_ROW(W) (WAS_THERE(W), _, _): show();
+#define SYNCHRONOUS_KEY VERDICT_KEY meta.sealed: ternary @name("sealed"); meta.passes: ternary @name("passes");
+#if LEAF
+/* The parent's result takes the round's place, the first time that it comes. */
+#define EARLY_KEY SYNCHRONOUS_KEY meta.closed: ternary @name("closed");
+#define LEAF_ROWS (_, _, _, DESCENDED, _, FIRST): start(); (_, _, _, DESCENDED, _, _): nothing();
+#else
+#define EARLY_KEY SYNCHRONOUS_KEY
+#define LEAF_ROWS
+#endif
+#define WAS_THERE_ROW(W) (WAS_THERE(W), _, _ ANY_CLOSED): show();
 #define EARLY_ROWS                                                                                                     \
-    (0, _, _, _, _): nothing(); (NEITHER, _, _, _, _): nothing(); EACH_WORKER(WAS_THERE_ROW)                           \
-    (_, _, _, NEITHER, _): nothing();       /* a MISMATCH */                                                           \
-    (_, _, 0, _, 0): start(); (_, _, 0, _, 1): clear(); (_, _, _, _, 0): add(); (_, _, _, _, _): show();
+    LEAF_ROWS                                                                                                          \
+    (0, _, _, _, _ ANY_CLOSED): nothing(); (NEITHER, _, _, _, _ ANY_CLOSED): nothing();                                \
+    EACH_WORKER(WAS_THERE_ROW)                                                                                         \
+    (_, _, _, NEITHER, _ ANY_CLOSED): nothing();        /* a MISMATCH */                                               \
+    (_, _, 0, _, 0 ANY_CLOSED): start(); (_, _, 0, _, 1 ANY_CLOSED): clear(); (_, _, _, _, 0 ANY_CLOSED): add();       \
+    (_, _, _, _, _ ANY_CLOSED): show();
+#endif
+/* The facts of a round that this packet starts. */
+#if LEAF
+#define BROUGHT meta.facts
+#else
+#define BROUGHT meta.shape + 1
 #endif
 
 /* The step, in the stage behind `arrived` or `open`. */
@@ -83,10 +100,10 @@ control Step(in headers_t hdr, inout metadata_t meta) {
 /* Contributors in the lower half, the shape in the upper byte. */
 control Held(in headers_t hdr, inout metadata_t meta) {
     WORD_REGISTER(ENTRIES_HELD, facts)
-    ON_WORD(entry_t, bit<32>, facts, set, held = meta.shape + 1; result = held;)
+    ON_WORD(entry_t, bit<32>, facts, set, held = BROUGHT; result = held;)
     ON_WORD(entry_t, bit<32>, facts, unset, held = 0; result = held;)
     ON_WORD(entry_t, bit<32>, facts, increase,
-            if (held == 0) { held = meta.shape + 1; } else { held = held + 1; } result = held;)
+            if (held == 0) { held = BROUGHT; } else { held = held + 1; } result = held;)
     ON_WORD(entry_t, bit<32>, facts, look, result = held;)
     action start() { RUN(meta.held, set, ENTRY(ROUND)) }
     action clear() { RUN(meta.held, unset, ENTRY(ROUND)) }

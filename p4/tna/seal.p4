@@ -61,14 +61,21 @@ control Seal(in headers_t hdr, inout metadata_t meta) {
         RUN(meta.held_seal, wipe, ENTRY(hdr.fanin.base))
         meta.sealed = CLEANED;
     }
+    /* The parent's result is of whatever this switch has sent up. */
+    WITH_LEAF(action descend() { meta.sealed = DESCENDED; })
     action nothing() { }
 #define ROW(W) (ADMITTED(WITH_WORDS, W)): check(); (ADMITTED(WITHOUT, W)): show();
     table seal {
         key = { ADMITTED_KEY }
-        actions = { check; show; clean; nothing; }
+        actions = { check; show; clean; WITH_LEAF(descend;) nothing; }
         const default_action = nothing;
         CONST_SIZE(128)
-        const entries = { (NO_SLOT): nothing(); (CLEANING): clean(); EACH_WORKER(ROW) }
+        const entries = {
+            (NO_SLOT): nothing();
+            WITH_LEAF((DESCENDING): descend();)
+            (CLEANING): clean();
+            EACH_WORKER(ROW)
+        }
     }
 #undef ROW
 #endif

@@ -1,6 +1,6 @@
-/* Which packets pass twice: those that carry a round's words. With two words in each register (sums.p4) a packet that passes
- * once comes by half of them, the lower word of each pair; the second pass fetches the upper ones. Only then is the packet
- * multicast, or sent to whom it answers.
+/* Which packets pass twice: those that carry a round's words, and a parent's results (leaf.p4). With two words in each register
+ * (sums.p4) a packet that passes once comes by half of them, the lower word of each pair; the second pass fetches the upper
+ * ones. Only then is the packet multicast, or sent to whom it answers.
  *
  * In between it goes through egress as it is, with `again` in front, and comes back by the recirculation port. Whatever may
  * happen in that time, a worker that has a use for the packet gets both halves of one round: the entry is written again by the
@@ -19,6 +19,7 @@ control SecondPass(inout headers_t hdr, inout metadata_t meta) {
         hdr.again.sent_to = meta.sent_to;
         hdr.again.port_out = meta.port_out;
         hdr.again.unused = 0;
+        WITH_LEAF(hdr.again.contributors = 0;)
 #if STALE
         hdr.again.late_base = meta.late_base;
         hdr.again.late_bitmap = meta.late_bitmap;

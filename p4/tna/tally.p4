@@ -26,7 +26,7 @@ control Tally(inout metadata_t meta) {
 
     apply {
 #if PAIRS
-        if (meta.clean == 0 && meta.step != FETCH) {
+        if (meta.clean == 0 && meta.step != FETCH WITH_LEAF(&& meta.fate != TURN_IN)) {
 #else
         if (meta.clean == 0) {
 #endif
@@ -47,7 +47,7 @@ control Tally(inout metadata_t meta) {
         if (meta.verdict == NEW && meta.passes == 0 && meta.reason == 0) {
             COUNT_IN(contributions, ROW)
         }
-        if (meta.fate == RESULT || meta.fate == RESULT_AND_BARE) {
+        if (meta.fate == RESULT || meta.fate == RESULT_AND_BARE WITH_LEAF(|| meta.fate == HAND_DOWN)) {
             COUNT_IN(rounds, ROW)
         }
         if (meta.fate == ANSWER || meta.fate == BARE || meta.fate == RESULT_AND_BARE) {

@@ -32,6 +32,8 @@ const predicate_t FIRST = 2;
 const predicate_t BOTH = 8;
 /* In the place of a report: the entry was cleaned. */
 const predicate_t CLEANED = 16;
+/* The packet is the parent's, and is no contribution. */
+@noWarn("unused") const predicate_t DESCENDED = 32;
 
 /* Room for a table of constant entries: Tofino's compiler takes 512 for granted. */
 #ifdef FANIN_MODEL

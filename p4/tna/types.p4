@@ -4,7 +4,8 @@
  * (RING_BITS 2: S <= 2). A ring has 2^RING_BITS entries, at least S + 2, so that its index is the low bits of a base or
  * round, and entry number slot * 2^RING_BITS + index needs no arithmetic.
  *
- * A build with PAIRS holds two words per register, and packets that carry a round's words pass twice (second_pass.p4). */
+ * A build with PAIRS holds two words per register, and packets that carry a round's words pass twice (second_pass.p4). One with
+ * LEAF can be a leaf of a tree as well (leaf.p4); it is synchronous and has pairs. */
 #ifndef FANIN_TNA_TYPES_P4
 #define FANIN_TNA_TYPES_P4
 
@@ -27,6 +28,20 @@
 #define WITH_PAIRS(...) __VA_ARGS__
 #else
 #define WITH_PAIRS(...)
+#endif
+#ifndef LEAF
+#define LEAF 0
+#endif
+/* What only a build that can be a leaf has, as part of a list. */
+#if LEAF
+#define WITH_LEAF(...) __VA_ARGS__
+#else
+#define WITH_LEAF(...)
+#endif
+/* A row's last key, where only such a build has one. */
+#define ANY_CLOSED WITH_LEAF(, _)
+#if LEAF && (STALE || !PAIRS)
+#error "a leaf is synchronous, RING_BITS=1, and its parent's packets pass twice, PAIRS=1"
 #endif
 /* Slots of all jobs together, as a power of two. */
 #ifndef SLOT_BITS
@@ -89,15 +104,23 @@ const bit<8> TO_CONTROLLER = 2;
 const bit<8> TO_SENDER = 3;
 const bit<8> TO_WORKERS = 4;
 const bit<8> REPLIED = 6;       /* an ARP request, now its reply */
+#if LEAF
+const bit<8> TO_PARENT = 7;
+/* Of header `again` alone: to the slot machine, as a packet from the parent of the job that it names. */
+const bit<8> DOWN = 8;
+#endif
 #if PAIRS
 const bit<8> AGAIN = 5;
 
 /* What a packet's first pass tells its second one: its way from there on. It stands in front of the frame in between. */
 header again_t {
-    bit<8> way;             /* TO_SENDER or TO_WORKERS */
+    bit<8> way;             /* TO_SENDER or TO_WORKERS, at a leaf TO_PARENT or DOWN too */
     bit<16> sent_to;
     bit<9> port_out;
     bit<7> unused;
+#if LEAF
+    bit<32> contributors;   /* that the parent's result has, as wide as the facts of a round that it becomes part of */
+#endif
 #if STALE
     bit<32> late_base;
     bit<32> late_bitmap;
@@ -145,6 +168,10 @@ const found_t WITHOUT = 7;          /* a pass */
 #if PAIRS
 const found_t PASSED_ONCE = 16;       /* with WITH_WORDS added: a packet of the switch's own, for the second time */
 #endif
+#if LEAF
+const found_t BARE_ANSWER = 8;
+const found_t FROM_PARENT = 32;     /* with one of the others added: from the parent of a job here (leaf.p4) */
+#endif
 
 /* What becomes of a packet of ours. */
 typedef bit<8> fate_t;
@@ -162,6 +189,14 @@ const fate_t RELEASE = 7;           /* it has passed twice, and goes where its f
 const fate_t RESULT = 8;            /* to all */
 const fate_t RESULT_AND_BARE = 9;   /* to all, and an acknowledgement to the sender */
 const fate_t ANSWER = 10;           /* to the sender */
+#if LEAF
+const fate_t ASCEND = 11;           /* a complete round, to the parent */
+/* What comes from the parent has words of its own. */
+const fate_t TURN_IN = 16;          /* a result, to its second pass */
+const fate_t DESCEND = 17;          /* the same, in its second pass: the slot machine decides */
+const fate_t HAND_DOWN = 18;        /* a result, to all */
+const fate_t ASK = 19;              /* back to the parent, which has more to say than it did */
+#endif
 #define CARRIES_WORDS meta.fate[3:3]
 
 /* What `arrived` says of a contribution. */
@@ -197,6 +232,14 @@ struct metadata_t {
     /* job.p4 */
     bit<1> known;
     bit<1> member;
+#if LEAF
+    bit<16> index;          /* the job whose parent the packet is from */
+    bit<1> leaf;            /* the job's rounds close at a parent, behind port `parent_port` */
+    port_t parent_port;
+    bit<32> brought;        /* contributors that this packet adds: 1; of the parent's result, as many as it says */
+    bit<32> facts;          /* the same with the shape, as a round's facts hold them */
+    predicate_t closed;     /* FIRST: the parent has closed this base, or does so now */
+#endif
     bit<16> row;
     bit<32> generation;     /* 0: the packet's generation is the job's */
     bit<8> worker_range;    /* N - worker, once worker < 128 */
@@ -219,7 +262,8 @@ struct metadata_t {
     bit<5> cause;           /* the same for a counter's index: a slice of `reason` would split it */
     /* the slot machine */
     bit<32> seal;           /* signature and shape in one word */
-    predicate_t sealed;     /* FIRST: the round has no seal yet, or an older one; SECOND: it has this one; CLEANED */
+    predicate_t sealed;     /* FIRST: the round has no seal yet, or an older one; SECOND: it has this one; CLEANED;
+                             * DESCENDED: the parent's result is not asked */
     bit<32> before;         /* arrived[base] before this packet; 0 if it belonged to an older base */
     predicate_t age;        /* FIRST: the entry is this base's; SECOND: an older one's; NEITHER: a newer one's; CLEANED */
     verdict_t verdict;

@@ -11,7 +11,7 @@ FOLDERS: dict[str, str] = project()["tool"]["setuptools"]["package-dir"]
 """By package, its folder, where that is not below the one of the package above."""
 NOT_LISTED = {"p4/build"}
 """Compiled programs; no code."""
-REUSED = {"tests/p4/test_conformance.py", "tests/p4/test_trees.py"}
+REUSED = {"tests/p4/test_conformance.py", "tests/p4/test_tofino_leaf.py", "tests/p4/test_trees.py"}
 """These run the tests of other modules over further machines."""
 
 

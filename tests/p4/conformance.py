@@ -7,6 +7,7 @@ The subjects beside the twin:
 | native  | the native machine                                                                              |
 | p4      | the compiled program in the emulator, with the controller, in this process and in virtual time  |
 | served  | `fanin switch --target p4 --p4runtime`: another process, over UDP and P4Runtime                 |
+| tofino  | as p4, with the controls of the Tofino program that can be a leaf (tests/p4/test_tofino_leaf.py)   |
 | bmv2    | BMv2's simple_switch_grpc: another process, over veth pairs and P4Runtime                       |
 
 What a pipeline may do differently (docs/protocol.md) is `as_a_pipeline_may`; what it refuses is skipped, and the reason
@@ -35,11 +36,35 @@ from fanin.protocol.wire import (
 from fanin.switch.machine.switch_machine import SwitchMachine
 from tests.p4.emulated import ControlledMachine, P4Machine
 from tests.p4.remote import RemoteDevice, RemoteMachine, on_bmv2, served
+from tests.p4.tofino import LEAF, tofino
 from tests.p4_programs.sides import as_short_as, bare
 from tests.support.bench import MACHINES, Machine, MachineType
 from tests.support.leaf import PARENT
 
 NO_ECHO = "what a PROBE carries is not parsed, so a checksum in it is neither verified nor answered with another"
+ORDERS = "a pipeline gives what goes up no orders, and nobody there would read the parent's receipts"
+BY_HEARTBEAT = "the controller sees HELLO and BYE only: a contribution is no sign of life to it"
+DIFFERENT = {
+    "test_longer_than_any_datagram": "no frame carries so many bytes",
+    "test_the_timer_runs_from_the_oldest_sign_of_life": BY_HEARTBEAT,
+    "test_a_silent_worker_is_an_event_and_everybody_is_told": BY_HEARTBEAT,
+    "test_several_that_fall_silent_at_once_are_one_notice": BY_HEARTBEAT,
+    "test_a_lost_worker_is_not_evicted_and_stays_lost": BY_HEARTBEAT,
+    "test_those_who_left_or_were_evicted_are_not_missed": BY_HEARTBEAT,
+    "test_evicting_a_lost_worker_takes_it_off_the_list": BY_HEARTBEAT,
+    "test_even_a_refused_contribution_is_a_sign_of_life": BY_HEARTBEAT,
+    "test_what_went_up_less_than_a_round_trip_ago_does_not_go_up_again": "a pipeline keeps no times: it sends every "
+    "repetition up, and gives no receipts",
+    "test_who_completes_a_round_with_a_mark_is_told_of_it_too": "a pipeline gives no receipts, and a worker without "
+    "them sends nothing that can be marked",
+    "test_a_worker_that_asks_again_has_the_leaf_ask_again": ORDERS,
+    "test_what_the_parent_says_is_lost_goes_up_again_at_once": ORDERS,
+    "test_a_result_that_was_lost_on_its_way_to_the_leaf_is_asked_for_at_once": ORDERS,
+    "test_rounds_wait_at_the_leaf_for_room_in_its_window_the_lowest_apart": "a pipeline has no window to its parent",
+    "test_an_evicted_workers_round_goes_up_without_it_and_only_once": "a slot is poked as often as its ring is deep, "
+    "and each poke sends a complete round up again, which the parent takes for the repetition that it is",
+}
+"""Scenarios of tests/switch that say nothing of a pipeline, and why."""
 COMPARED = ("contributions", "passes", "duplicates", "rounds")
 """Counters that every target has. Packets and bytes are counted at other places."""
 
@@ -193,6 +218,8 @@ def paired(name: str) -> MachineType:
         return lambda memory_bytes: Pair(
             SwitchMachine(memory_bytes), P4Machine(memory_bytes, parent=PARENT), as_a_pipeline_may
         )
+    if name == "tofino":
+        return lambda memory_bytes: Pair(SwitchMachine(memory_bytes), tofino(LEAF, PARENT), as_a_pipeline_may)
     native = MACHINES["native"]
     if native is None:
         pytest.skip("the native extension is not built")

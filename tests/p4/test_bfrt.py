@@ -35,8 +35,10 @@ from tests.p4.bfrt import BfrtServer, serving
 from tests.p4.bfrt_info import PROGRAM
 from tests.p4.cables import NEEDS_ROOT, WAIT_S, frame, veth
 from tests.p4.emulated import NETWORK, SWITCH, ControlledMachine, endpoint_of, port_of
+from tests.p4.tofino import LEAF, artefacts
 from tests.support.bench import Bench, make_spec
 from tests.support.cluster import SWITCH_MACHINES, Cluster, expected, job
+from tests.support.leaf import PARENT, UPLINK, Leaf
 from tests.support.processes import join_all, options, reduce_together
 from tests.support.services import a_service, address_of
 
@@ -132,6 +134,22 @@ def test_job_after_job_in_the_same_slots_adds_up_to_the_bit(
             assert len(server.groups) == 1
             machine.remove(spec.job)
             assert (server.groups, server.nodes) == ({}, {}), "nothing is left of the job"
+
+
+def test_a_leaf_has_its_entries_and_leaves_none() -> None:
+    server = BfrtServer(emulated_device(artefacts(LEAF)))
+    with serving(server) as target, linked(server, BfrtAddress(target)) as link:
+        machine = BfrtMachine(server, link)
+        leaf = Leaf(lambda memory_bytes: machine)
+        leaf.gives(0, 0, (1, 2))
+        ((up, destination),) = leaf.gives(1, 0, (10, 20))
+        assert (destination, up.job, up.words.tolist()) == (PARENT, UPLINK.job, [11, 22])
+        assert [packet.words.tolist() for packet, _ in leaf.result(0, 3, 4)] == [[3, 4]] * 2
+        machine.remove(leaf.spec.job)
+        words = Vocabulary(link.p4info())
+        for table in ("parents", "descents", "uplinks"):
+            entries = link.read([words.all_entries(table)])
+            assert [each for each in entries if not each.table_entry.is_default_action] == []
 
 
 def test_a_successor_finds_the_jobs_and_their_groups(server: BfrtServer, address: BfrtAddress) -> None:

@@ -2,7 +2,7 @@
 
 The scenarios are those of tests/switch: one for every row of every table, written by hand. Here each runs against the
 twin and a subject at once (tests/p4/conformance.py); histories that hypothesis makes up follow, and whole jobs of
-worker machines at the end. Scenarios that say nothing of a pipeline are named in `DIFFERENT`, with the reason.
+worker machines at the end. Scenarios that say nothing of a pipeline are named in `DIFFERENT` there, with the reason.
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ from tests.switch import test_leaf, test_liveness, test_refusals, test_registrat
 
 pytest.importorskip("p4.v1.p4runtime_pb2", reason="needs p4runtime: pip install 'fanin[p4]'")
 
-from tests.p4.conformance import Subjects
+from tests.p4.conformance import DIFFERENT, Subjects
 
-ORDERS = "a pipeline gives what goes up no orders, and nobody there would read the parent's receipts"
-BY_HEARTBEAT = "the controller sees HELLO and BYE only: a contribution is no sign of life to it"
 NO_BMV2 = pytest.mark.skipif(missing() is not None, reason=f"bmv2: {missing()}")
 NAMES = [
     "native",
@@ -48,27 +46,6 @@ def machine_type(request: pytest.FixtureRequest, subjects: Subjects) -> MachineT
     return subjects.paired(request.param)
 
 
-DIFFERENT = {
-    "test_longer_than_any_datagram": "no frame carries so many bytes",
-    "test_the_timer_runs_from_the_oldest_sign_of_life": BY_HEARTBEAT,
-    "test_a_silent_worker_is_an_event_and_everybody_is_told": BY_HEARTBEAT,
-    "test_several_that_fall_silent_at_once_are_one_notice": BY_HEARTBEAT,
-    "test_a_lost_worker_is_not_evicted_and_stays_lost": BY_HEARTBEAT,
-    "test_those_who_left_or_were_evicted_are_not_missed": BY_HEARTBEAT,
-    "test_evicting_a_lost_worker_takes_it_off_the_list": BY_HEARTBEAT,
-    "test_even_a_refused_contribution_is_a_sign_of_life": BY_HEARTBEAT,
-    "test_what_went_up_less_than_a_round_trip_ago_does_not_go_up_again": "a pipeline keeps no times: it sends every "
-    "repetition up, and gives no receipts",
-    "test_who_completes_a_round_with_a_mark_is_told_of_it_too": "a pipeline gives no receipts, and a worker without "
-    "them sends nothing that can be marked",
-    "test_a_worker_that_asks_again_has_the_leaf_ask_again": ORDERS,
-    "test_what_the_parent_says_is_lost_goes_up_again_at_once": ORDERS,
-    "test_a_result_that_was_lost_on_its_way_to_the_leaf_is_asked_for_at_once": ORDERS,
-    "test_rounds_wait_at_the_leaf_for_room_in_its_window_the_lowest_apart": "a pipeline has no window to its parent",
-    "test_an_evicted_workers_round_goes_up_without_it_and_only_once": "a slot is poked as often as its ring is deep, "
-    "and each poke sends a complete round up again, which the parent takes for the repetition that it is",
-}
-"""Scenarios of tests/switch that say nothing of a pipeline, and why."""
 SCENARIOS: tuple[ModuleType, ...] = (test_rounds, test_refusals, test_registration, test_liveness, test_leaf)
 TAKEN = {
     name: each

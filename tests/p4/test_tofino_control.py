@@ -22,9 +22,10 @@ from fanin.switch.p4runtime.controller.adoption import adopt
 from fanin.switch.p4runtime.controller.capacity import Capacity
 from fanin.switch.p4runtime.controller.job_control import JobControl, Placement
 from fanin.switch.p4runtime.controller.vocabulary import Vocabulary
-from fanin.switch.p4runtime.opening import BUILD, Artefacts
+from fanin.switch.p4runtime.opening import BUILD
 from fanin.switch.p4runtime.server.p4info import read_p4info
 from tests.p4.emulated import SWITCH, P4Machine
+from tests.p4.tofino import LEAF, artefacts, tofino
 
 WORDS = 8
 STALE, SYNCHRONOUS = "tna-model", "tna-model-synchronous"
@@ -32,16 +33,8 @@ PAIRS, SYNCHRONOUS_PAIRS = "tna-model-pairs", "tna-model-pairs-synchronous"
 LOSSLESS, HOSTILE = Link(), Link(loss=0.05, duplicate=0.05, reorder=0.2)
 
 
-def artefacts(configuration: str) -> Artefacts:
-    return Artefacts.read(BUILD / f"{configuration}.json", BUILD / f"{configuration}.p4info.txtpb")
-
-
 def vocabulary(configuration: str) -> Vocabulary:
     return Vocabulary(read_p4info((BUILD / f"{configuration}.p4info.txtpb").read_text(encoding="utf-8")))
-
-
-def tofino(configuration: str) -> P4Machine:
-    return P4Machine(1 << 24, artefacts(configuration))
 
 
 @pytest.mark.parametrize(
@@ -53,11 +46,13 @@ def tofino(configuration: str) -> P4Machine:
         (SYNCHRONOUS, (63, 4096, 8192, 8, 1, 2, False, False, False)),
         (PAIRS, (63, 4096, 16384, 8, 1, 4, False, False, True)),
         (SYNCHRONOUS_PAIRS, (63, 4096, 8192, 8, 1, 2, False, False, True)),
+        (LEAF, (63, 4096, 8192, 16, 1, 2, False, True, True)),
         ("tofino-16", (63, 4096, 16384, 16, 1, 4, False, False, False)),
         ("tofino-32-synchronous", (63, 4096, 8192, 32, 1, 2, False, False, False)),
         ("tofino-32", (63, 4096, 16384, 32, 1, 4, False, False, True)),
         ("tofino-40", (63, 4096, 16384, 40, 1, 4, False, False, True)),
         ("tofino-56-synchronous", (63, 4096, 8192, 56, 1, 2, False, False, True)),
+        ("tofino-48-synchronous-leaf", (63, 4096, 8192, 48, 1, 2, False, True, True)),
         ("tofino2-48", (63, 4096, 16384, 48, 1, 4, False, False, False)),
     ],
 )
@@ -96,6 +91,9 @@ def test_a_p4info_without_registers_says_what_is_missing() -> None:
         (STALE, make_spec(words=WORDS, staleness=3), "4 entries take 2"),
         (STALE, make_spec(words=WORDS, max_staleness=1), "for good"),
         (SYNCHRONOUS, make_spec(words=WORDS, staleness=1), "2 entries take 0"),
+        (STALE, make_spec(words=WORDS, branches=True), "no root of trees"),
+        (LEAF, make_spec(words=WORDS, branches=True), "no root of trees"),
+        (LEAF, make_spec(words=WORDS, staleness=1), "2 entries take 0"),
     ],
 )
 def test_a_job_that_is_not_for_the_program_is_refused_with_the_reason(
@@ -105,12 +103,15 @@ def test_a_job_that_is_not_for_the_program_is_refused_with_the_reason(
         tofino(configuration).admit(spec)
 
 
-def test_a_tofino_is_no_leaf() -> None:
-    with pytest.raises(ConfigurationError, match="trees"):
-        tofino(STALE).admit_leaf(make_spec(words=WORDS), UPLINK)
+@pytest.mark.parametrize("configuration", [STALE, SYNCHRONOUS, PAIRS, SYNCHRONOUS_PAIRS])
+def test_a_build_without_the_role_is_no_leaf(configuration: str) -> None:
+    machine = tofino(configuration)
+    with pytest.raises(ConfigurationError, match="no leaf of trees"):
+        machine.admit_leaf(make_spec(words=WORDS), UPLINK)
+    assert machine.jobs() == []
 
 
-@pytest.fixture(params=[STALE, SYNCHRONOUS, PAIRS, SYNCHRONOUS_PAIRS])
+@pytest.fixture(params=[STALE, SYNCHRONOUS, PAIRS, SYNCHRONOUS_PAIRS, LEAF])
 def machine(request: pytest.FixtureRequest) -> P4Machine:
     """A device that runs the program, and our controller."""
     return tofino(request.param)

@@ -1,5 +1,7 @@
 """Trees with a P4 program at the root, at the leaves, or at both: the scenarios of tests/switch/test_tree.py.
 
+The Tofino program's controls can be a leaf, and no root.
+
 What one leaf does packet by packet is among the scenarios of test_conformance.py; here are histories of one.
 """
 
@@ -20,14 +22,16 @@ pytest.importorskip("p4.v1.p4runtime_pb2", reason="needs p4runtime: pip install 
 
 from tests.p4.conformance import paired
 from tests.p4.emulated import P4Machine
+from tests.p4.tofino import tofino_leaf
 
-KINDS = [("p4", "p4"), ("p4", "twin"), ("twin", "p4")]
+KINDS = [("p4", "p4"), ("p4", "twin"), ("twin", "p4"), ("twin", "tofino"), ("p4", "tofino")]
 
 
 @pytest.fixture(params=KINDS, ids=["-".join(kinds) for kinds in KINDS])
 def kinds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Machines of the root and of the leaves."""
     monkeypatch.setitem(SWITCH_MACHINES, "p4", P4Machine)
+    monkeypatch.setitem(SWITCH_MACHINES, "tofino", tofino_leaf)
     root, leaf = request.param
     return {"root": root, "leaf": leaf, "worker": "twin"}
 

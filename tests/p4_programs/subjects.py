@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from google.protobuf import text_format
 from p4.config.v1 import p4info_pb2
 
-from fanin.protocol.job import JobSpec
+from fanin.protocol.job import JobSpec, Uplink
+from fanin.protocol.wire import SWITCH_WORKER
 from fanin.switch.p4 import V1Switch
 from fanin.switch.p4.replication import Replica
 from fanin.switch.p4.tables import Match
@@ -19,6 +20,9 @@ BUILD = Path(__file__).resolve().parents[2] / "p4" / "build"
 CPU_PORT = 510
 GROUP = 7
 BARE_INSTANCE = 0x100
+RECIRCULATION_PORT = 68
+TURN_IN, ASK = 16, 19
+"""Fates of packets from a parent, as p4/tna/types.p4 numbers them."""
 REASONS = 32
 """Drop counters of one job, as tally.p4 lays them out."""
 FIRST_SLOT, FIRST_ENTRY = 96, 1000
@@ -92,9 +96,15 @@ def parameters(info: Any, action: str) -> list[str]:
 
 
 def write_job(
-    subject: Subject, spec: JobSpec, *, live: int | None = None, quorum: int | None = None, modify: bool = True
+    subject: Subject,
+    spec: JobSpec,
+    *,
+    live: int | None = None,
+    quorum: int | None = None,
+    parent: Place | None = None,
+    modify: bool = True,
 ) -> None:
-    """The entry of a job: as much of it as the program asks for."""
+    """The entry of a job: as much of it as the program asks for. With `parent` its rounds close there."""
     live = spec.full_mask if live is None else live
     facts = {
         "row": 1,
@@ -114,17 +124,20 @@ def write_job(
         "left": 0,
         "checksum": int(spec.checksum),
         "branches": int(spec.branches),
+        "leaf": int(parent is not None),
+        "parent_port": parent.port if parent else 0,
     }
     action = "FaninIngress.job.job"
     data = [facts[name] for name in subject.parameters(action)]
     subject.entry("FaninIngress.job.jobs", (spec.job,), action, data, modify=modify)
 
 
-def program(subject: Subject, spec: JobSpec) -> None:
-    """What a controller writes for a job all of whose workers have said HELLO."""
+def program(subject: Subject, spec: JobSpec, uplink: Uplink | None = None) -> None:
+    """What a controller writes for a job all of whose workers have said HELLO; with `uplink`, of a leaf on a Tofino."""
+    parent = Place(uplink.parent) if uplink else None
     places = [Place(worker) for worker in range(spec.workers)]
     subject.entry("FaninIngress.services", (SWITCH_ADDRESS, SERVICE_PORT), "FaninIngress.ours", ())
-    write_job(subject, spec, modify=False)
+    write_job(subject, spec, parent=parent, modify=False)
     results = [(place.port, place.number + 1) for place in places]
     subject.group(GROUP, results)
     for place in places:
@@ -134,6 +147,23 @@ def program(subject: Subject, spec: JobSpec) -> None:
         for instance in (place.number + 1, BARE_INSTANCE + place.number):
             subject.entry("FaninEgress.multicast.workers", (spec.job, instance), "FaninEgress.multicast.to_worker", way)
         subject.group(GROUP + 1 + place.number, [*results, (place.port, BARE_INSTANCE + place.number)])
+    if uplink:
+        program_uplink(subject, spec, uplink)
+
+
+def program_uplink(subject: Subject, spec: JobSpec, uplink: Uplink) -> None:
+    """What it writes for the way to a parent, which is at a Place, and back."""
+    parent, ingress, egress = Place(uplink.parent), "FaninIngress", "FaninEgress.ascent"
+    way = (uplink.job, uplink.generation, uplink.worker, parent.mac, parent.address, parent.udp_port)
+    subject.entry(f"{egress}.uplinks", (spec.job,), f"{egress}.to_parent", way)
+    for worker in (uplink.worker, SWITCH_WORKER):
+        key = (uplink.job, uplink.generation, worker, parent.address, parent.udp_port)
+        subject.entry(f"{ingress}.parents.parents", key, f"{ingress}.parents.from_parent", (spec.job,))
+    descents, udp_bytes = f"{ingress}.descents", 8 + spec.packet_bytes
+    descend = (spec.generation, RECIRCULATION_PORT)
+    subject.entry(f"{descents}.descents", (TURN_IN, spec.job), f"{descents}.descend", descend)
+    ask = (uplink.worker, spec.codes_per_packet, udp_bytes, 20 + udp_bytes)
+    subject.entry(f"{descents}.descents", (ASK, spec.job), f"{descents}.ask", ask)
 
 
 __all__ = [
@@ -146,5 +176,6 @@ __all__ = [
     "Subject",
     "parameters",
     "program",
+    "program_uplink",
     "write_job",
 ]

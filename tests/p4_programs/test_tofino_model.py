@@ -23,8 +23,15 @@ from tests.p4_programs.sides import Sent, Sides, as_short_as, bare
 from tests.p4_programs.subjects import CPU_PORT, REASONS, OpenSubject, Subject, write_job
 from tests.support.bench import Bench, make_spec, words_of
 
-RING = {"tna-model": 4, "tna-model-pairs": 4, "tna-model-synchronous": 2, "tna-model-pairs-synchronous": 2}
-"""Entries of each ring, by configuration; in those with pairs, packets with a round's words pass twice."""
+RING = {
+    "tna-model": 4,
+    "tna-model-pairs": 4,
+    "tna-model-synchronous": 2,
+    "tna-model-pairs-synchronous": 2,
+    "tna-model-pairs-synchronous-leaf": 2,
+}
+"""Entries of each ring, by configuration; in those with pairs, packets with a round's words pass twice. No job here has
+a parent: test_leaf_passes.py."""
 STALE = tuple(name for name, entries in RING.items() if entries == 4)
 SYNCHRONOUS = tuple(name for name in RING if name not in STALE)
 WORDS = 8

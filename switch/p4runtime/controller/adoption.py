@@ -55,11 +55,12 @@ def _leaves(link: Link, vocabulary: Vocabulary, jobs: dict[int, PlacedJob]) -> l
     if not vocabulary.has_table("uplinks"):
         return []
     ended, updates = [], []
-    for entity in link.read([vocabulary.all_entries("parents")]):
-        entry = entity.table_entry
-        if not entry.is_default_action:
-            match, _, _ = vocabulary.read_entry("parents", entry)
-            updates.append(vocabulary.entry(DELETE, "parents", match, priority=entry.priority))
+    for table in ("parents", *(["descents"] if vocabulary.has_table("descents") else ())):
+        for entity in link.read([vocabulary.all_entries(table)]):
+            entry = entity.table_entry
+            if not entry.is_default_action:
+                match, _, _ = vocabulary.read_entry(table, entry)
+                updates.append(vocabulary.entry(DELETE, table, match, priority=entry.priority))
     for entity in link.read([vocabulary.all_entries("uplinks")]):
         if not entity.table_entry.is_default_action:
             match, _, _ = vocabulary.read_entry("uplinks", entity.table_entry)

@@ -98,8 +98,10 @@ class Capacity:
             raise ConfigurationError(
                 f"staleness = {spec.staleness}; this program's rings of {self.depth} entries take {self.depth - 2}"
             )
-        if (spec.branches and not self.root) or (at_leaf and not self.leaf):
-            raise ConfigurationError("this program takes no part in trees of switches")
+        if spec.branches and not self.root:
+            raise ConfigurationError("this program is no root of trees of switches: its workers must be hosts")
+        if at_leaf and not self.leaf:
+            raise ConfigurationError("this program is no leaf of trees of switches: it has no way to a parent")
         if spec.accumulators:
             raise ConfigurationError(
                 "this program adds whole words: it keeps no accumulators for lanes (lanes = 8/8, 4/8 ...)"

@@ -1,7 +1,7 @@
 """What a leaf's pipeline leaves to its controller: being present at the parent, and news from there.
 
-Complete rounds go up, and results come down, without the controller (p4/v1model/tree.p4). It says HELLO and BYE, hears
-what answers them, and refuses on the rows of switch/machine/leaf_side.py that the pipeline cannot check.
+Complete rounds go up, and results come down, without the controller (p4/v1model/tree.p4, p4/tna/leaf.p4). It says HELLO
+and BYE, hears what answers them, and refuses on the rows of switch/machine/leaf_side.py that the pipeline cannot check.
 """
 
 from __future__ import annotations

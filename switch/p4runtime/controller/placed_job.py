@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from fanin.formats.frames import Endpoint
+from fanin.formats.frames import IPV4, UDP, Endpoint
 from fanin.protocol.job import HEARTBEATS_TO_SILENCE, JobSpec
-from fanin.protocol.wire import Reason
+from fanin.protocol.wire import SWITCH_WORKER, Reason
 from fanin.switch.machine.suspicion import silent_at, stands
+from fanin.switch.p4runtime.controller.capacity import RECIRCULATION_PORT
 from fanin.switch.p4runtime.controller.leaf_uplink import LeafUplink
 from fanin.switch.p4runtime.controller.vocabulary import DELETE, INSERT, MODIFY, Vocabulary
 
@@ -22,6 +23,10 @@ OWN_PRIORITY = 1 << 16
 """Of an entry that says whose a packet of the parent's is; those that say who refuses have their rows, from 1 on."""
 GROUPS_PER_JOB = 64
 """A job's multicast groups: one that goes to all, and for each worker one that also sends it a bare answer."""
+PORT_IN_PIPE = 0x7F
+"""Bits of a Tofino's port number that count within its pipe."""
+TURN_IN, ASK = 16, 19
+"""Fates that table `descents` knows (p4/tna/types.p4)."""
 BARE_INSTANCE = 0x100
 """Replica w + 1 is the result for worker w, BARE_INSTANCE + w a bare answer to it (p4/shared/sizes.p4)."""
 
@@ -129,6 +134,8 @@ class PlacedJob:
             "left": self.left,
             "checksum": int(self.spec.checksum),
             "branches": int(self.spec.branches),
+            "leaf": int(self.uplink is not None),
+            "parent_port": 0 if self.uplink is None else self.uplink.port,
         }
 
 
@@ -147,10 +154,31 @@ def uplink_entries(words: Vocabulary, kind: int, job: PlacedJob) -> list[Any]:
     )
     source, generation = job.uplink.source(), {"generation": job.uplink.presence.uplink.generation}
     action, facts = ("from_parent", {"index": job.spec.job}) if add else ("", {})
+    if words.has_table("descents"):
+        addressed = (job.uplink.presence.uplink.worker, SWITCH_WORKER)
+        said = [source | generation | {"worker": worker} for worker in addressed]
+        return [up, *(words.entry(kind, "parents", each, action, facts) for each in said), *_descents(words, kind, job)]
     return [
         up,
         words.entry(kind, "parents", source | generation, action, facts, priority=OWN_PRIORITY),
         words.entry(kind, "parents", source, action, facts, priority=job.row),
+    ]
+
+
+def _descents(words: Vocabulary, kind: int, job: PlacedJob) -> list[Any]:
+    """What a leaf on a Tofino makes of a packet from the parent: one of the job here, or a question of full length."""
+    assert job.uplink is not None
+    descend = {"generation": job.spec.generation, "port": job.uplink.port & ~PORT_IN_PIPE | RECIRCULATION_PORT}
+    udp_bytes = UDP.size + job.spec.packet_bytes
+    ask = {
+        "worker": job.uplink.presence.uplink.worker,
+        "codes": job.spec.codes_per_packet,
+        "udp_bytes": udp_bytes,
+        "ipv4_bytes": IPV4.size + udp_bytes,
+    }
+    return [
+        words.entry(kind, "descents", {"fate": fate, "job": job.spec.job}, "" if kind == DELETE else action, facts)
+        for fate, action, facts in ((TURN_IN, "descend", descend), (ASK, "ask", ask))
     ]
 
 
