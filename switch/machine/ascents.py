@@ -136,9 +136,7 @@ class Ascents:
     def receipt(self, told: int, highest: int, received: int, now: float, *, needless: bool) -> None:
         """The parent says what has arrived, as LossRecovery.receipt takes it. `needless`: `told` was a repetition."""
         by_rota = not needless and measures(told)
-        lost, round_trip_s = self._recovery.receipt(
-            told, highest, received, now, measures=by_rota, needless=needless
-        )
+        lost, round_trip_s = self._recovery.receipt(told, highest, received, now, measures=by_rota, needless=needless)
         self._congestion.heard()
         if round_trip_s is not None:
             self._recovery.timer.path_round_trip(round_trip_s)
