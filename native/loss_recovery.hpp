@@ -141,14 +141,14 @@ class LossRecovery {
         transmission.needless = needless;
       }
       if (behind == 0) top_sent_at = transmission.sent_at;
-      if (behind == 0 || (0 < behind && behind <= 32 && (received >> (behind - 1) & 1) != 0)) {
+      if (behind == 0 || (0 < behind && behind <= TRACKED && (received >> (behind - 1) & 1) != 0)) {
         transmission.arrived = true;
         if (measures || transmission.place != Place::flying || transmission.landed) return;
         transmission.landed = true;
         ++landed_;
-      } else if (0 < behind && behind <= 32) {
+      } else if (0 < behind && behind <= TRACKED) {
         missing_.push_back(slot);
-      } else if (behind > 32 && received == 0 && transmission.place == Place::flying && !transmission.arrived) {
+      } else if (behind > TRACKED && received == 0 && transmission.place == Place::flying && !transmission.arrived) {
         older_.push_back(slot);
       }
     };
@@ -163,7 +163,7 @@ class LossRecovery {
       withdraw(slot);
       lost(slot);
     }
-    for (const std::uint32_t slot : older_) {  // the burst that lost all 32 may have begun before them
+    for (const std::uint32_t slot : older_) {  // the burst that lost all of them may have begun before them
       withdraw(slot);
       transmissions_[slot].doubtful_until = now + wait_s();
       append(doubtful_, slot);

@@ -39,7 +39,6 @@ class Arrivals {
   }
 
  private:
-
   std::uint32_t highest_ = 0;
   std::uint32_t received_ = ORDER_MASK;  // bit i: whether order highest_ - 1 - i has come
 };

@@ -10,24 +10,28 @@ Rules of this file
 * A receipt also says which rounds had closed when it was sent (`settle`). Their results left the switch before it: what
   has not come is lost, and sent again at once, to be answered. What is overdue, and at the switch, and whose round is
   open waits for a peer: as long as receipts say so it is not sent again.
-  If none of the 32 that it tells of has arrived, a burst was lost, and what was sent before them is in doubt (below).
-* What is in doubt is asked for one at a time, since what comes back says which of the others are lost: of the last 32
-  orders, that is. Of more, one that turns out to have been missing has the next NEXT_ASKED asked for at once (below),
-  so that twice as many go in every round trip. (One per wait, a burst of 46 cost a job of two workers six seconds.)
+  If none of the TRACKED that it tells of has arrived, a burst was lost, and what was sent before is in doubt (below).
+* What is in doubt is asked for one at a time, since what comes back says which of the others are lost: of the last
+  TRACKED orders, that is. Of a burst that was longer, one repetition at a time would cost as many round trips as it
+  had packets (six seconds, where 46 were lost beside TCP). So its repair starts slowly, as a window does: two cases
+  below have NEXT_ASKED more asked for at once.
 * A result that comes for order o says that results for what was sent REORDER_THRESHOLD or more before it are overdue (a
   gap). Either a contribution was lost, and then the switch has told the worker whose it was, and the result will come
   one round trip later; or the result was lost on its way here. So what is overdue is in doubt, and sent again after
   `RetransmissionTimer.patience_s`, if neither its result nor a receipt has come by then. Where repetitions prove
   needless, since peers have been held up for longer, the wait grows by MORE_PATIENCE round trips each.
 * The result of an item that was sent more than once shows no gap: nobody knows which transmission it is the result of
-  (Karn). If it is an ANSWER, results have been lost, and it says nothing of the others, as a RECEIPT would: then the
-  next NEXT_ASKED are asked for at once, of what is in doubt and, after that, of what has waited for a whole timeout.
-  Not all of them, since a window that is sent again when a late peer has caught up would arrive on top of the one that
-  lies in the switch's socket buffer, and overflow it. (One per round trip, a window of 256 results cost five seconds of
-  a path of 20 ms.) If it is a RESULT, and no receipt has said that the repetition was needless, the repeated
-  contribution was the first to arrive, or a peer was late: of what is in doubt the next NEXT_ASKED are asked for, but
-  nothing else. One more repetition for each such result would have the next one sent twice as well, and so on: nothing
-  would be lost, nothing measured (Karn again), and every packet of the job would go out twice.
+  (Karn). If it is an ANSWER, results have been lost: then the oldest is sent again, too, if it has waited for a whole
+  timeout. One, since a window that is sent again when a late peer has caught up would arrive on top of the one that
+  lies in the switch's socket buffer, and overflow it. And what has been in doubt for longest is asked for at once: one
+  asks for all (`take_late`), but an ANSWER says nothing of the others, as a RECEIPT would. After ANSWERS_IN_A_ROW with
+  nothing else in between a burst of results was lost, and each further one has NEXT_ASKED asked for: what is in doubt
+  and, behind that, what has waited for a whole timeout.
+* If it is a RESULT, a peer was late, or the repeated contribution was the first to arrive, and then a receipt tells
+  what else is missing. One more repetition for each such result would have the next one sent twice as well, and so on:
+  nothing would be lost, nothing measured (Karn again), and every packet of the job would go out twice. But unless a
+  receipt has said that the repetition was needless, it has NEXT_ASKED asked for of what is in doubt and no receipt will
+  tell of: not known to have arrived, and more than TRACKED orders behind the highest that has.
 * If nothing comes, a timer (fanin/protocol/timers.py; RFC 6298, section 5; where receipts tell of rounds, it waits for
   no peer) sends the oldest one again, alone, and doubles. One is enough: its receipt says what else is missing. Where
   the switch had it already, a peer is late. Every other time it is the lowest item instead: of all workers' items the
@@ -290,14 +294,14 @@ class LossRecovery:
             if behind == 0:
                 top_sent_at = transmission.sent_at
             # Below 0 it was sent after the highest that has arrived: the receipt says nothing of it.
-            if behind == 0 or (0 < behind <= 32 and received >> (behind - 1) & 1):
+            if behind == 0 or (0 < behind <= TRACKED and received >> (behind - 1) & 1):
                 transmission.arrived = True
                 if not measures and slot in self._flying and not transmission.landed:
                     transmission.landed = True
                     self._landed += 1
-            elif 0 < behind <= 32:
+            elif 0 < behind <= TRACKED:
                 missing.append(slot)
-            elif behind > 32 and not received and slot in self._flying and not transmission.arrived:
+            elif behind > TRACKED and not received and slot in self._flying and not transmission.arrived:
                 older.append(slot)
         earlier_s = self.timer.smoothed_s * REORDER_SHARE
         lost = []
@@ -307,7 +311,7 @@ class LossRecovery:
             if far or (top_sent_at is not None and transmission.sent_at + earlier_s < top_sent_at):
                 lost.append(slot)
                 self.withdraw(slot)
-        for slot in older:  # the burst that lost all 32 may have begun before them
+        for slot in older:  # the burst that lost all of them may have begun before them
             self.withdraw(slot)
             self._doubtful[slot] = now + self._wait_s
         return lost, round_trip_s

@@ -2,7 +2,7 @@
 
 The scenarios of tests/switch/test_leaf.py run beside the twin, as do histories of one leaf; the rest is what only this
 program has, since a packet of the parent's passes it twice. What may happen between its passes is in
-tests/p4_programs/test_second_pass.py.
+tests/p4_programs/test_leaf_passes.py.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from tests.p4.tofino import LEAF, tofino
 
 BY_KIND = (
     "what has the parent's address but not the job's generation, or another worker's number, is a stranger's: its "
+    "kind is refused"
 )
-"kind is refused"
 NO_ROOT = "it is no root"
 NO_CHECKSUMS = "jobs with checksums are refused"
 NOT_HERE = {

@@ -55,7 +55,7 @@ def _leaves(link: Link, vocabulary: Vocabulary, jobs: dict[int, PlacedJob]) -> l
     if not vocabulary.has_table("uplinks"):
         return []
     ended, updates = [], []
-    for table in ("parents", *(["descents"] if vocabulary.has_table("descents") else ())):
+    for table in filter(vocabulary.has_table, ("parents", "descents")):
         for entity in link.read([vocabulary.all_entries(table)]):
             entry = entity.table_entry
             if not entry.is_default_action:
