@@ -30,6 +30,7 @@ control FaninIngress(inout headers_t hdr, inout metadata_t meta, inout standard_
     ResultHeader() result_header;
     Notice() notice;
     Ascent() ascent;
+    Zeros() zeros;
     Seal() seal;
     FromSwitch() from_switch;
     Reflect() reflect;
@@ -84,6 +85,10 @@ control FaninIngress(inout headers_t hdr, inout metadata_t meta, inout standard_
             result_header.apply(hdr, meta);
             reflect.apply(hdr, meta, standard);
         } else if (meta.fate == Fate.ASCEND) {
+            from_switch.apply(hdr);
+            ascent.apply(hdr, meta, standard);
+        } else if (meta.fate == Fate.ASK) {
+            zeros.apply(hdr, meta.round.codes, meta.round.words);
             from_switch.apply(hdr);
             ascent.apply(hdr, meta, standard);
         } else if (meta.fate == Fate.NOTICE) {

@@ -4,6 +4,12 @@
 
 #include "types.p4"
 
+#define ZERO(BLOCK, THERE)                                                                                             \
+    if (THERE) {                                                                                                       \
+        BLOCK.setValid();                                                                                              \
+        BLOCK.data = 0;                                                                                                \
+    }
+
 /* Takes codes and words out of the packet. */
 control Strip(inout headers_t hdr) {
     apply {
@@ -27,6 +33,36 @@ control Strip(inout headers_t hdr) {
         hdr.words4.setInvalid();
         hdr.words2.setInvalid();
         hdr.words1.setInvalid();
+    }
+}
+
+/* Makes codes and words of a packet that many zeros. */
+control Zeros(inout headers_t hdr, in bit<8> codes, in bit<16> words) {
+    Strip() strip;
+    apply {
+        strip.apply(hdr);
+        bit<8> code_words = (codes + 1) >> 1;
+        bit<3> whole = words[8:6];
+        ZERO(hdr.codes32, code_words[5:5] == 1)
+        ZERO(hdr.codes16, code_words[4:4] == 1)
+        ZERO(hdr.codes8, code_words[3:3] == 1)
+        ZERO(hdr.codes4, code_words[2:2] == 1)
+        ZERO(hdr.codes2, code_words[1:1] == 1)
+        ZERO(hdr.codes1, code_words[0:0] == 1)
+        ZERO(hdr.words64[0], whole > 0)
+#if WHOLE_BLOCKS > 1
+        ZERO(hdr.words64[1], whole > 1)
+#if WHOLE_BLOCKS > 2
+        ZERO(hdr.words64[2], whole > 2)
+        ZERO(hdr.words64[3], whole > 3)
+#endif
+#endif
+        ZERO(hdr.words32, words[5:5] == 1)
+        ZERO(hdr.words16, words[4:4] == 1)
+        ZERO(hdr.words8, words[3:3] == 1)
+        ZERO(hdr.words4, words[2:2] == 1)
+        ZERO(hdr.words2, words[1:1] == 1)
+        ZERO(hdr.words1, words[0:0] == 1)
     }
 }
 
@@ -68,7 +104,7 @@ control ResultHeader(inout headers_t hdr, inout metadata_t meta) {
     }
 }
 
-/* A complete round as a contribution to the parent's, and its way there; the blocks bring codes and words. */
+/* A complete round as a contribution to the parent's, and its way there; the blocks, or Zeros, bring codes and words. */
 control Ascent(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
     Lengths() lengths;
     apply {
@@ -77,7 +113,7 @@ control Ascent(inout headers_t hdr, inout metadata_t meta, inout standard_metada
         hdr.fanin.generation = meta.uplink.generation;
         hdr.fanin.worker = meta.uplink.worker;
         hdr.fanin.flags = 0;
-        if (meta.round.contributors == 0) {
+        if (meta.round.contributors == 0 && meta.fate == Fate.ASCEND) {
             hdr.fanin.flags = FLAG_PASS;
         }
         if (meta.job.checksum == 1) {
@@ -153,5 +189,7 @@ control Reflect(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         standard.egress_spec = standard.ingress_port;
     }
 }
+
+#undef ZERO
 
 #endif

@@ -110,6 +110,10 @@ control Descent(in headers_t hdr, inout metadata_t meta) {
     action ascend() {
         meta.fate = Fate.ASCEND;
     }
+    action ask() {
+        meta.fate = Fate.ASK;
+        meta.round = { 0, 0, meta.job.codes, meta.job.words };
+    }
     action ignore() {
         meta.fate = Fate.DROP;
     }
@@ -123,28 +127,32 @@ control Descent(in headers_t hdr, inout metadata_t meta) {
     }
 
     bit<1> bare;
+    bit<1> passed;
     bit<1> over;
     bit<1> is_open;
 
     table descent {
         key = {
             bare: ternary;                  /* an answer without a result */
+            passed: ternary;                /* by all workers here: the open round has nothing of theirs */
             meta.complete: ternary @name("complete");
             is_open: ternary;               /* base = V */
             over: ternary;                  /* base < V */
         }
-        actions = { close; ascend; ignore; duplicate; drop; }
+        actions = { close; ascend; ask; ignore; duplicate; drop; }
         const default_action = drop(REASON_FUTURE);
         const entries = {
-            (1, 1, 1, _): ascend();         /* the parent has closed it, and says the result only when asked again */
-            (1, _, _, _): ignore();
-            (_, 1, 1, _): close();
-            (_, _, _, 1): duplicate();
+            (1, 1, 1, 1, _): ask();         /* the parent has closed it; a pass is too short to be answered with the result */
+            (1, _, 1, 1, _): ascend();      /* the parent has closed it, and says the result only when asked again */
+            (1, _, _, _, _): ignore();
+            (_, _, 1, 1, _): close();
+            (_, _, _, _, 1): duplicate();
         }
     }
 
     apply {
         bare = (bit<1>)(hdr.fanin.kind == KIND_ANSWER && (hdr.fanin.flags & FLAG_BARE) != 0);
+        passed = (bit<1>)(meta.round.contributors == 0);
         is_open = (bit<1>)(hdr.fanin.base == meta.open);
         over = (bit<1>)(hdr.fanin.base < meta.open);
         descent.apply();

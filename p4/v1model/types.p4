@@ -110,7 +110,8 @@ enum bit<8> Fate {
     ANSWER = 7,             /* to the sender */
     SILENT = 8,             /* accepted, or a duplicate that the result will answer */
     ASCEND = 9,             /* a round that is complete here, as a contribution to the parent's */
-    DESCEND = 10            /* from the parent */
+    DESCEND = 10,           /* from the parent */
+    ASK = 11                /* back to the parent, which has closed the round, as zeros that its result fits in */
 }
 
 struct metadata_t {

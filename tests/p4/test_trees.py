@@ -11,12 +11,16 @@ import inspect
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
+from fanin.numerics.reduction import COPIED
 from fanin.protocol.wire import OFFSET_FLAGS, OFFSET_KIND, Flag, Kind
 from tests.support.cluster import SWITCH_MACHINES
-from tests.support.leaf import Leaf, LeafHistory
+from tests.support.leaf import PARENT, Leaf, LeafHistory
+from tests.support.tree import LEAF, ROOT, Tree
 from tests.switch import test_tree
+from tests.switch.test_tree import HOSTILE
 
 pytest.importorskip("p4.v1.p4runtime_pb2", reason="needs p4runtime: pip install 'fanin[p4]'")
 
@@ -46,6 +50,74 @@ globals().update(TAKEN)
 
 def test_there_are_scenarios_to_take() -> None:
     assert len(TAKEN) >= 8
+
+
+def broadcast(tree: Tree, source: int, given: np.ndarray) -> list[np.ndarray]:
+    """Submit one of worker `source`, the only one that contributes; what everybody will have."""
+    arrays = [np.array(given) if worker == source else np.zeros_like(given) for worker in range(len(tree.workers))]
+    for worker, array in enumerate(arrays):
+        tree.submit(worker, array, lanes=COPIED, own_count=len(given) if worker == source else 0)
+    return arrays
+
+
+def test_a_leaf_all_of_whose_workers_passed_gets_a_result_that_was_lost(kinds: dict[str, Any]) -> None:
+    """A parent may answer what it passes again without the result; what the leaf says then must get it."""
+    tree = Tree(**kinds)
+    given = np.arange(64, dtype=np.uint8)  # one packet
+    lost: list[bytes] = []
+    up: list[bytes] = []
+    down: list[bytes] = []
+
+    def tap(now: float, source: int, destination: int, data: bytes) -> bool:
+        ends = {source, destination}
+        if ends != {ROOT, LEAF} or data[OFFSET_KIND] not in (Kind.CONTRIBUTION, Kind.RESULT, Kind.ANSWER):
+            return True
+        (up if source == LEAF else down).append(data)
+        assert len(up) <= 6, "a pass, its repetitions by two workers, and a question for each answer"
+        if data[OFFSET_KIND] == Kind.RESULT and not lost:
+            lost.append(data)
+            return False
+        return True
+
+    tree.wiretap = tap
+    arrays = broadcast(tree, 3, given)
+    tree.run_until(lambda: not any(each.outstanding() for each in tree.workers), limit_s=2.0)
+    assert all(array.tolist() == given.tolist() for array in arrays)
+    assert len(lost) == 1
+    assert len(down) <= 6
+
+
+@pytest.mark.parametrize("words", [(), (7, 7, 7)], ids=["as it should be", "with words"])
+def test_an_answer_without_a_result_goes_back_as_the_twins_question(words: tuple[int, ...]) -> None:
+    leaf = Leaf(paired("p4"))
+    leaf.passes(0, 0)
+    leaf.passes(1, 0)
+    ((asking, destination),) = leaf.parent_says(Kind.ANSWER, flags=Flag.BARE, slot=0, base=0, words=words)
+    assert (destination, asking.kind, asking.flags) == (PARENT, Kind.CONTRIBUTION, Flag(0))
+    assert (asking.codes, asking.words.tolist()) == ((0,), [0] * leaf.spec.words_per_packet)
+    assert len(leaf.result(0, 8, 9, kind=Kind.ANSWER)) == 2
+    assert leaf.parent_says(Kind.ANSWER, flags=Flag.BARE, slot=0, base=0) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_broadcasts_from_any_worker_arrive_in_a_hostile_network(kinds: dict[str, Any], seed: int) -> None:
+    """The leaves without the source pass, and ask for what the network loses."""
+    random = Random(seed)
+    tree = Tree(**kinds, link=HOSTILE, seed=seed)
+    sent = 0
+
+    def tap(now: float, source: int, destination: int, data: bytes) -> bool:
+        nonlocal sent
+        sent += 1
+        assert sent < 4000
+        return True
+
+    tree.wiretap = tap
+    for _ in range(6):
+        given = np.frombuffer(random.randbytes(random.randrange(1, 900)), np.uint8)
+        arrays = broadcast(tree, random.randrange(4), given)
+        tree.run_until(lambda: not any(each.outstanding() for each in tree.workers), limit_s=10.0)
+        assert all(array.tobytes() == given.tobytes() for array in arrays)
 
 
 @pytest.mark.parametrize("seed", range(12))
