@@ -34,8 +34,6 @@ class SwitchBuffers:
     """Longest packet that the switch takes; None: any that fits a datagram."""
     codes_per_packet: int | None = None
     """Most scale codes that the switch takes in one packet; None: any."""
-    words_beside_passes: int | None = None
-    """The same in a job whose workers may pass, where a result can leave in the place of an empty packet."""
     accumulators: bool = True
     """Whether it can keep an accumulator for each lane (fanin/numerics/wide_sums.py): a pipeline cannot."""
     slots: int | None = None
@@ -54,14 +52,8 @@ def choose_shape(joins: Sequence[Join], buffers: SwitchBuffers) -> JobShape:
     if asked_words and min(asked_words) < words:
         words = min(asked_words)
         codes = _most_codes(words, codes)
-    passes = any(
-        join.quorum not in (None, join.size) or join.staleness or join.max_staleness or join.on_worker_loss != "raise"
-        for join in joins
-    )
-    limit = buffers.words_per_packet if buffers.words_per_packet is not None else words
-    if passes and buffers.words_beside_passes is not None:
-        limit = min(limit, buffers.words_beside_passes)
-    words = min(words, limit)
+    if buffers.words_per_packet is not None:
+        words = min(words, buffers.words_per_packet)
     codes = _most_codes(words, codes if buffers.codes_per_packet is None else min(codes, buffers.codes_per_packet))
     asked_slots = [join.slots for join in joins if join.slots is not None]
     if asked_slots:

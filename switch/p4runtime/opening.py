@@ -37,9 +37,9 @@ WINDOW = 64
 BUILD = Path(__file__).resolve().parents[2] / "p4" / "build"
 """Compiled programs of a checkout."""
 PROGRAM = "v1model-256"
-WORDS_BESIDE_PASSES = 96
-"""simple_switch has room for 512 bytes more than a packet came in with, and overruns its buffer beyond that; so where a
-result may leave in the place of a pass, this many words and their codes are the most (p4/README.md)."""
+MAX_DEVICE_WORDS = 96
+"""simple_switch has room for 512 bytes more than a packet came in with, and ends beyond that; a result may leave in the
+place of a pass, in broadcasts of every job, so this many words and their codes are the most (p4/README.md)."""
 FLOOD_GROUP = 1
 """Multicast group of all ports, for packets to unknown addresses. Jobs' groups begin at 64."""
 ARP_REQUEST = 1
@@ -187,15 +187,15 @@ def _plane(
     control.serve()
     if adopts_s is not None:
         adopt(control, link, vocabulary, adopts_s, time.monotonic())
+    words = control.capacity.words_per_packet
     (end,) = placement.endpoints
     host = socket.inet_ntoa(end.address.to_bytes(4, "big"))
     buffers = SwitchBuffers(
         receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES,
         shared=True,
-        words_per_packet=control.capacity.words_per_packet,
+        words_per_packet=words if adopts_s is None else min(words, MAX_DEVICE_WORDS),
         codes_per_packet=control.capacity.codes_per_packet,
         accumulators=False,
-        words_beside_passes=None if adopts_s is None else WORDS_BESIDE_PASSES,
         slots=WINDOW,
     )
     server = DeviceServer(control, link, (end.port,), close)

@@ -57,14 +57,6 @@ def test_flows_to_several_shards_share_the_window_of_one() -> None:
     assert many.slots == MIN_SHARE_SLOTS
 
 
-def test_where_results_may_replace_passes_packets_are_as_short_as_the_switch_asks() -> None:
-    device = SwitchBuffers(receive_buffer_bytes=425_984, shared=True, words_per_packet=256, words_beside_passes=96)
-    assert choose_shape([join(rank, 2) for rank in range(2)], device).words_per_packet == 256
-    for rounds in ({"quorum": 1}, {"staleness": 1}, {"max_staleness": 2}, {"on_worker_loss": "continue"}):
-        shape = choose_shape([join(rank, 2, **rounds) for rank in range(2)], device)
-        assert (shape.words_per_packet, 96 % (8 * shape.codes_per_packet)) == (96, 0)
-
-
 def test_packets_carry_no_more_scale_codes_than_the_switch_takes() -> None:
     loopback = join(0, path_mtu=65_536)
     assert choose_shape([loopback], SHARED).codes_per_packet > 1

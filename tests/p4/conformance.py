@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,13 +26,11 @@ import pytest
 from fanin.protocol.events import SwitchEvent
 from fanin.protocol.job import JobSpec, Uplink
 from fanin.protocol.wire import (
-    OFFSET_BITMAP,
-    OFFSET_CONTRIBUTORS,
     OFFSET_FLAGS,
     OFFSET_KIND,
-    OFFSET_SIGNATURE,
     Flag,
     Kind,
+    parse,
 )
 from fanin.switch.machine.switch_machine import SwitchMachine
 from tests.p4.emulated import ControlledMachine, P4Machine
@@ -82,10 +81,9 @@ def as_a_pipeline_ascends(sent: list[Sent]) -> list[Sent]:
     signature where all of its workers pass: a round's is that of the first that does not."""
 
     def up(data: bytes) -> bytes:
-        orderless = data[:OFFSET_BITMAP] + bytes(OFFSET_CONTRIBUTORS - OFFSET_BITMAP) + data[OFFSET_CONTRIBUTORS:]
-        if not data[OFFSET_FLAGS] & Flag.PASS:
-            return orderless
-        return orderless[:OFFSET_SIGNATURE] + bytes(OFFSET_BITMAP - OFFSET_SIGNATURE) + orderless[OFFSET_BITMAP:]
+        packet = parse(data)
+        signature = 0 if packet.flags & Flag.PASS else packet.signature
+        return replace(packet, bitmap=0, signature=signature).to_bytes()
 
     return [(up(data) if to == PARENT and data[OFFSET_KIND] == Kind.CONTRIBUTION else data, to) for data, to in sent]
 

@@ -21,6 +21,7 @@ from fanin.switch.controller.data_plane import DataPlane
 from fanin.switch.p4runtime.controller.links import DeviceAddress
 from fanin.switch.p4runtime.opening import (
     BUILD,
+    MAX_DEVICE_WORDS,
     Artefacts,
     DeviceNetwork,
     endpoint,
@@ -145,8 +146,9 @@ def test_quorum_and_staleness_of_a_running_job_change_through_the_controller() -
             session.close()
 
 
-def test_a_controller_takes_as_many_words_as_the_program_that_runs_parses() -> None:
-    for name, words in (("v1model-64", 64), ("v1model-256", 256), ("tna-model", 8), ("tna-model-synchronous", 8)):
+def test_a_controller_takes_as_many_words_as_the_program_parses_and_a_device_may_add_to_a_pass() -> None:
+    programs = {"v1model-64": 64, "v1model-256": MAX_DEVICE_WORDS, "tna-model": 8, "tna-model-synchronous": 8}
+    for name, words in programs.items():
         files = (BUILD / f"{name}.json", BUILD / f"{name}.p4info.txtpb")
         with device_and_controller(Artefacts.read(*files)) as address:
             sessions = join_all(address, "job", 2, GIVEN)

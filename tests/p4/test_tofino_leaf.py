@@ -42,6 +42,7 @@ NOT_HERE = {
     "test_what_a_parent_says_of_its_former_life_is_for_the_part_that_lingers": BY_KIND,
     "test_what_does_not_come_from_the_parent_of_this_job_is_no_result": BY_KIND,
     "test_a_damaged_hello_to_the_parent_is_no_other_version": NO_CHECKSUMS,
+    "test_zeros_have_a_checksum_where_the_job_has_them": NO_CHECKSUMS,
     "test_a_root_adds_up_how_many_contributions_each_branch_holds": NO_ROOT,
 }
 TAKEN = {

@@ -17,7 +17,7 @@ import pytest
 from fanin.numerics.reduction import COPIED
 from fanin.protocol.wire import OFFSET_FLAGS, OFFSET_KIND, Flag, Kind
 from tests.support.cluster import SWITCH_MACHINES
-from tests.support.leaf import PARENT, Leaf, LeafHistory
+from tests.support.leaf import Leaf, LeafHistory
 from tests.support.tree import LEAF, ROOT, Tree
 from tests.switch import test_tree
 from tests.switch.test_tree import HOSTILE
@@ -85,18 +85,6 @@ def test_a_leaf_all_of_whose_workers_passed_gets_a_result_that_was_lost(kinds: d
     assert all(array.tolist() == given.tolist() for array in arrays)
     assert len(lost) == 1
     assert len(down) <= 6
-
-
-@pytest.mark.parametrize("words", [(), (7, 7, 7)], ids=["as it should be", "with words"])
-def test_an_answer_without_a_result_goes_back_as_the_twins_question(words: tuple[int, ...]) -> None:
-    leaf = Leaf(paired("p4"))
-    leaf.passes(0, 0)
-    leaf.passes(1, 0)
-    ((asking, destination),) = leaf.parent_says(Kind.ANSWER, flags=Flag.BARE, slot=0, base=0, words=words)
-    assert (destination, asking.kind, asking.flags) == (PARENT, Kind.CONTRIBUTION, Flag(0))
-    assert (asking.codes, asking.words.tolist()) == ((0,), [0] * leaf.spec.words_per_packet)
-    assert len(leaf.result(0, 8, 9, kind=Kind.ANSWER)) == 2
-    assert leaf.parent_says(Kind.ANSWER, flags=Flag.BARE, slot=0, base=0) == []
 
 
 @pytest.mark.parametrize("seed", range(4))

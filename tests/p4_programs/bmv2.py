@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fanin.emulation.bmv2 import launched, linked
 from fanin.protocol.wire import Kind, Packet
+from fanin.switch.p4runtime.opening import MAX_DEVICE_WORDS
 from tests.p4_programs.client import Client
 from tests.p4_programs.frames import UDP_OFFSET, Place, frame_to_switch
 from tests.p4_programs.subjects import BUILD, CPU_PORT, parameters
@@ -26,7 +27,7 @@ FENCE = 0x7E000000
 class Bmv2:
     """A running switch that was given a program."""
 
-    most_words_added = 96
+    most_words_added = MAX_DEVICE_WORDS
     """simple_switch has room for 512 bytes more than came in, and overruns its buffer beyond that (p4/README.md)."""
 
     def __init__(self, client: Client, sockets: dict[int, socket.socket]) -> None:

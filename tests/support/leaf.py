@@ -25,9 +25,9 @@ class LeafMachine(Machine, Protocol):
 class Leaf(Bench):
     """A leaf with two workers, and its parent's voice."""
 
-    def __init__(self, make: MachineType, slots: int = 2) -> None:
+    def __init__(self, make: MachineType, slots: int = 2, checksum: bool = False) -> None:
         self.machine = make(1 << 24)
-        self.spec = replace(make_spec(slots=slots), total_workers=8)
+        self.spec = replace(make_spec(slots=slots, checksum=checksum), total_workers=8)
         cast("LeafMachine", self.machine).admit_leaf(self.spec, UPLINK)
         self.now = 0.0
         said = [packet for worker in range(2) for packet in self.say(self.hello(worker), address(worker))]

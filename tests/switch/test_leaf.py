@@ -12,7 +12,7 @@ from fanin.protocol.ecn import Marked
 from fanin.protocol.pace import INITIAL_WINDOW_BYTES
 from fanin.protocol.timers import MIN_TIMEOUT_S
 from fanin.protocol.wire import RECEIPT_MARKED, SWITCH_WORKER, Flag, Kind, Packet, Reason
-from tests.support.bench import MACHINES, Bench, Machine, MachineType, address, make_spec, words_of
+from tests.support.bench import MACHINES, NO_FLAGS, Bench, Machine, MachineType, address, make_spec, words_of
 from tests.support.leaf import PARENT, UPLINK, Leaf, LeafHistory, LeafMachine
 
 
@@ -206,6 +206,37 @@ def test_a_round_of_passes_goes_up_as_a_pass(machine_type: MachineType) -> None:
     leaf.passes(0, 0)
     ((up, _),) = leaf.passes(1, 0)
     assert (up.flags, up.contributors, len(up.words)) == (Flag.PASS, 0, 0)
+
+
+def asks_with_zeros(leaf: Leaf, *words: int, sealed: Flag = NO_FLAGS) -> None:
+    """A pass is shorter than the result; a parent may answer it with no more bytes than it has, however often."""
+    for worker in range(2):
+        sent = leaf.say(leaf.packet(Kind.CONTRIBUTION, worker, flags=Flag.PASS | sealed), address(worker))
+    ((up, _),) = sent
+    assert up.flags == Flag.PASS | sealed
+    ((asking, destination),) = leaf.parent_says(Kind.ANSWER, flags=Flag.BARE | sealed, words=words)
+    assert (destination, asking.kind, asking.flags, asking.slot, asking.base) == (
+        PARENT,
+        Kind.CONTRIBUTION,
+        sealed,
+        0,
+        0,
+    )
+    assert (asking.codes, asking.words.tolist()) == ((0,), [0] * leaf.spec.words_per_packet)
+    assert len(leaf.parent_says(Kind.ANSWER, worker=SWITCH_WORKER, flags=sealed, words=(8, 9))) == 2
+    assert leaf.parent_says(Kind.ANSWER, flags=Flag.BARE | sealed) == [], "the round is closed"
+
+
+@pytest.mark.parametrize("words", [(), (7, 7, 7)], ids=["as it should be", "with words"])
+def test_a_round_of_passes_that_is_answered_without_its_result_goes_up_as_zeros(
+    machine_type: MachineType, words: tuple[int, ...]
+) -> None:
+    asks_with_zeros(Leaf(machine_type), *words)
+
+
+@pytest.mark.parametrize("words", [(), (7, 7, 7)], ids=["as it should be", "with words"])
+def test_zeros_have_a_checksum_where_the_job_has_them(machine_type: MachineType, words: tuple[int, ...]) -> None:
+    asks_with_zeros(Leaf(machine_type, checksum=True), *words, sealed=Flag.CHECKSUM)
 
 
 def test_what_does_not_come_from_the_parent_of_this_job_is_no_result(machine_type: MachineType) -> None:
