@@ -102,14 +102,17 @@ def launched(log: Path, links: Links) -> Iterator[tuple[str, subprocess.Popen[by
 
 def _await_server(address: str, switch: subprocess.Popen[bytes], log: Path) -> None:
     import grpc  # of fanin[p4], too
+    from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
     deadline = time.monotonic() + START_TIMEOUT_S
     with grpc.insecure_channel(address) as channel:
+        # A request, since the thread of grpc.channel_ready_future may still look at the channel once it is closed.
+        capabilities = p4runtime_pb2_grpc.P4RuntimeStub(channel).Capabilities
         while True:
             try:
-                grpc.channel_ready_future(channel).result(timeout=1.0)
+                capabilities(p4runtime_pb2.CapabilitiesRequest(), wait_for_ready=True, timeout=1.0)
                 return
-            except grpc.FutureTimeoutError:
+            except grpc.RpcError:
                 if switch.poll() is not None or time.monotonic() > deadline:
                     said = log.read_text(encoding="utf-8", errors="replace")[-2000:]
                     raise UnsupportedError(f"{BINARY} does not serve P4Runtime at {address}; it says: {said}") from None
