@@ -14,6 +14,7 @@
 #include "gradient_kernels.hpp"
 #include "kernels.hpp"
 #include "packet_tag.hpp"
+#include "streaming.hpp"
 #include "weight_kernels.hpp"
 #include "word_codec.hpp"
 
@@ -312,9 +313,10 @@ void shifted_decode_into(const py::array_t<std::uint8_t>& encoded, std::size_t c
   require(out_stride % static_cast<std::ptrdiff_t>(alignof(float)) == 0, "a row must begin where a float can");
   const std::uint8_t* given = encoded.data();
   float* values = out.mutable_data();
+  const bool streams = rows * keep * sizeof(float) >= STREAMED_BYTES;
   const py::gil_scoped_release others_run;
   for (std::size_t row = 0; row < rows; ++row) {
-    shifted_decode(grid, given, first, keep, values);
+    shifted_decode(grid, given, first, keep, values, streams);
     given += encoded_stride;
     values += out_stride / static_cast<std::ptrdiff_t>(sizeof(float));
   }

@@ -13,8 +13,6 @@ namespace fanin {
 
 namespace {
 
-constexpr std::size_t STREAMED_BYTES = 4 << 20;  // results from here on do not stay in caches until they are used
-
 void check(const Reduction& asked, const WordCodec& codec, const JobSpec& spec) {
   if (asked.lanes != EXACT && asked.with != Operator::sum)
     throw std::invalid_argument("other operators than sums need lanes = 0 (exact)");

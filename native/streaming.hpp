@@ -14,6 +14,8 @@
 
 namespace fanin {
 
+constexpr std::size_t STREAMED_BYTES = 4 << 20;  // results from here on do not stay in caches until they are used
+
 inline void stream_copy(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes) {
 #ifdef __SSE2__
   constexpr std::size_t LINE = 64, PIECE = sizeof(__m128i);

@@ -8,6 +8,7 @@
 
 #include "clones.hpp"
 #include "floating_point.hpp"
+#include "streaming.hpp"
 
 namespace fanin {
 
@@ -17,6 +18,7 @@ static_assert(std::endian::native == std::endian::little, "offset and delta trav
 
 constexpr std::size_t WIDE = 16;
 constexpr std::size_t STRETCH = 256;  // elements whose codes are packed together: a multiple of 8, and of WIDE
+constexpr std::size_t NEAR = 1024;    // floats that stay in the first cache until they are copied past it
 typedef float Wide __attribute__((vector_size(4 * WIDE)));
 typedef std::uint32_t WideBits __attribute__((vector_size(4 * WIDE)));
 typedef std::uint8_t WideBytes __attribute__((vector_size(WIDE)));
@@ -173,7 +175,7 @@ ShiftedLoss shifted_encode(const ShiftedGrid& grid, const float* x, const float*
 }
 
 void shifted_decode(const ShiftedGrid& grid, const std::uint8_t* encoded, std::size_t first, std::size_t keep,
-                    float* out) {
+                    float* out, bool streams) {
   const DefaultFloatingPoint arithmetic;
   const std::size_t buckets = grid.buckets();
   const std::uint8_t* const packed = encoded + 8 * buckets;
@@ -183,14 +185,23 @@ void shifted_decode(const ShiftedGrid& grid, const std::uint8_t* encoded, std::s
     Grid own = {0, 0, 0};
     std::memcpy(&own.offset, encoded + 4 * b, 4);
     std::memcpy(&own.delta, encoded + 4 * (buckets + b), 4);
-    if (grid.bits == 8) {
-      values_of(own, packed + at, stop - at, out + (at - first));
-    } else {
+    const std::uint8_t* codes = packed + at;
+    std::uint8_t unpacked[STRETCH];
+    if (grid.bits != 8) {
       const std::size_t aligned = at / 8 * 8;  // where codes begin with a byte
-      std::uint8_t codes[STRETCH];
       stop = std::min(stop, aligned + STRETCH);
-      unpack(packed + aligned * grid.bits / 8, stop - aligned, grid.bits, codes);
-      values_of(own, codes + (at - aligned), stop - at, out + (at - first));
+      unpack(packed + aligned * grid.bits / 8, stop - aligned, grid.bits, unpacked);
+      codes = unpacked + (at - aligned);
+    }
+    float* const there = out + (at - first);
+    if (streams) {
+      float near[NEAR];
+      stop = std::min(stop, at + NEAR);
+      values_of(own, codes, stop - at, near);
+      stream_copy(reinterpret_cast<std::uint8_t*>(there), reinterpret_cast<const std::uint8_t*>(near),
+                  sizeof(float) * (stop - at));
+    } else {
+      values_of(own, codes, stop - at, there);
     }
     at = stop;
   }

@@ -24,8 +24,8 @@ struct ShiftedLoss {
 // `shifts` has one number for each bucket, `into` encoded_bytes().
 ShiftedLoss shifted_encode(const ShiftedGrid& grid, const float* x, const float* shifts, std::uint8_t* into);
 
-// The `keep` elements from `first` on.
+// The `keep` elements from `first` on. `streams`: past the caches (streaming.hpp).
 void shifted_decode(const ShiftedGrid& grid, const std::uint8_t* encoded, std::size_t first, std::size_t keep,
-                    float* out);
+                    float* out, bool streams);
 
 }  // namespace fanin

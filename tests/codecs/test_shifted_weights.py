@@ -132,6 +132,26 @@ def test_native_and_numpy_have_the_same_bits(bits: int, bucket: int) -> None:
                 assert part.tobytes() == decoded[count // 3 :].tobytes()
 
 
+@pytest.mark.parametrize("bits", [8, 6, 4])
+def test_rows_too_long_for_caches_are_what_short_ones_are(bits: int) -> None:
+    """They are written past the caches, in lines of 64 bytes; a row begins and ends within one."""
+    engine = pytest.importorskip("fanin._native")
+    codec, count, rows = ShiftedWeights(bits), (2 << 20) // 4 + 2001, 2
+    given = normal(count)
+    codes = np.zeros((rows, codec.encoded_bytes(count)), np.uint8)
+    for row in codes:
+        codec.encode(given, row, RANDOM, step=3, rank=4)
+    first, space = 1001, np.full((rows, count + 64), np.float32(7))
+    into = space[:, 3 : 3 + count - first]
+    assert into.size * 4 >= 4 << 20
+    engine.shifted_decode_into(codes, count, codec.bucket, bits, first, into)
+    short = np.empty((1, count), np.float32)
+    engine.shifted_decode_into(codes[:1], count, codec.bucket, bits, 0, short)
+    assert (into == short[0, first:]).all()
+    assert (space[:, :3] == 7).all()
+    assert (space[:, 3 + count - first :] == 7).all()
+
+
 def test_rows_that_the_engine_cannot_decode_are_refused() -> None:
     codec, engine = ShiftedWeights(8), pytest.importorskip("fanin._native")
     codes, values = np.zeros((2, codec.encoded_bytes(8)), np.uint8), np.full((2, 8), np.float32(7))

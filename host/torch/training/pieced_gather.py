@@ -24,8 +24,8 @@ from fanin.host.codecs.weight_codec import Bytes, Floats, Loss, WeightCodec
 from fanin.host.torch.collectives.work import NO_TIMEOUT
 from fanin.host.torch.training.shard_groups import Segment
 
-MAX_PIECES = 8
-"""What cannot overlap is the first one's encoding and the last one's decoding: an eighth of either."""
+MAX_PIECES = 6
+"""What cannot overlap is the first one's encoding and the last one's decoding: a sixth of either."""
 MIN_PIECE_ELEMENTS = 128 << 10
 """Encoding fewer takes less than a collective of their own does; and where ranks share memory, packets are so long that
 the ends of pieces would leave much of them empty."""
