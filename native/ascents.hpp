@@ -98,7 +98,7 @@ class Ascents {
     if (marked) congestion_.marked(order, recovery_.next_order());
     if (answered) {
       recovery_.repetition_was(true);
-      congestion_.lost(order, recovery_.next_order());
+      congestion_.lost(recovery_.order_before(slot), recovery_.next_order());
     }
     if (const std::optional<double> round_trip_s = recovery_.finished(slot, now, answered))
       congestion_.round_trip(*round_trip_s, now);

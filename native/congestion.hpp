@@ -112,7 +112,7 @@ class Congestion {
     if (round_trip_s < MIN_PACED_ROUND_TRIP_S) return;
     const double gain = window_ < threshold_ ? PACING_GAIN_SLOW_START : PACING_GAIN;
     const double interval_s = round_trip_s / (gain * window_);
-    drained_at_ = std::max(drained_at_, now) + interval_s;
+    drained_at_ = std::min(std::max(drained_at_, now) + interval_s, now + round_trip_s);
     if (drained_at_ - now >= std::max(BURST_S, BURST_PACKETS * interval_s)) held_until_ = drained_at_;
   }
 

@@ -21,6 +21,9 @@ class LossRecovery {
   bool was_sent(std::uint32_t slot) const { return transmissions_[slot].count != 0; }
   // The order of the latest transmission of the slot's current item, which was sent.
   std::uint64_t order(std::uint32_t slot) const { return transmissions_[slot].order; }
+
+  // Of the one before that: an ANSWER to the latest says that its result was lost.
+  std::uint64_t order_before(std::uint32_t slot) const { return transmissions_[slot].order_before; }
   // Of the next transmission. The lower 32 bits are on the wire, where 0 would be none.
   std::uint64_t next_order() const { return next_order_; }
   // How many items were sent and wait for their results.
@@ -35,6 +38,7 @@ class LossRecovery {
   bool sent(std::uint32_t slot, double now) {
     Transmission& transmission = transmissions_[slot];
     withdraw(slot);
+    transmission.order_before = transmission.count == 0 ? next_order_ : transmission.order;
     transmission.order = next_order_++;
     transmission.sent_at = now;
     transmission.arrived = transmission.landed = transmission.needless = false;
@@ -259,6 +263,7 @@ class LossRecovery {
   // The last transmission of a slot's current item.
   struct Transmission {
     std::uint64_t order = 0;
+    std::uint64_t order_before = 0;  // of the item's transmission before this one; its own, if there was none
     double sent_at = 0.0;
     double doubtful_until = 0.0;
     std::uint32_t count = 0;  // how often the item was sent

@@ -497,7 +497,7 @@ void WorkerMachine::State::result(const Parsed& packet, double now, bool marked)
   if (header.kind == Kind::answer && spec_.history() == SYNCHRONOUS_HISTORY) {
     ++counters_.losses;
     recovery_.repetition_was(true);
-    congestion_.lost(recovery_.order(slot), recovery_.next_order());
+    congestion_.lost(recovery_.order_before(slot), recovery_.next_order());
   }
   count_result(slot, now, header.kind == Kind::answer);
   // The round is over all the same: the words, quantized again with the codes that it has agreed on, go into the next one.

@@ -25,7 +25,9 @@ Rules of this file
   transmission that the switch has is not lost.
 * A loss cuts the window to DECREASE of it (RFC 9438, section 4.6), or to the share of it that does not wait in queues,
   shortest / recent round trip, if that is more: less would leave the link idle (TCP Westwood: Mascolo et al.,
-  MobiCom 2001). At most once per round trip: losses of what had been sent before the cut belong to it (RFC 6582).
+  MobiCom 2001). At most once per round trip: losses of what had been sent before the cut belong to it (RFC 6582). A
+  result that had to be asked for was that of the transmission before the question, so an outage is one loss, however
+  many round trips its repair takes.
 * Links lose frames also where they are not full. A loss is taken for that if next to nothing of this flow waits in
   queues: window * (1 - shortest / recent round trip) < QUEUED_PACKETS (the rule of TCP Veno: Fu and Liew, IEEE JSAC
   21(2), 2003); then nothing is cut. The recent round trip is the shortest one of this window of packets and the one
@@ -44,6 +46,8 @@ Rules of this file
   them the pace would fade to what the path is without queues, in bursts that overflow short ones.)
   Round trips below MIN_PACED_ROUND_TRIP_S are not paced: no timer is that fine, and no queue that is worth it that
   short.
+  Repetitions are not paced either, but counted; they hold up what follows for one round trip at most, since the repair
+  of a long outage sends many of them while the window is short.
   Passes are not paced: they are next to nothing, and what comes for them comes at the pace of whoever contributes, to
   whom all of them are needed. (Paced, they went out in bursts of a third of a train where four shards share a link of
   1 Gbit/s, each of them a timer, and results came back in as many: an all_gather took 328 ms of processor time instead
@@ -211,6 +215,6 @@ class Congestion:
             return
         gain = PACING_GAIN_SLOW_START if self.window < self._threshold else PACING_GAIN
         interval_s = round_trip_s / (gain * self.window)
-        self._drained_at = max(self._drained_at, now) + interval_s
+        self._drained_at = min(max(self._drained_at, now) + interval_s, now + round_trip_s)
         if self._drained_at - now >= max(BURST_S, BURST_PACKETS * interval_s):
             self._held_until = self._drained_at

@@ -79,6 +79,8 @@ class Transmission:
 
     order: int
     sent_at: float
+    order_before: int
+    """Of the item's transmission before this one; its own, if there was none."""
     count: int = 1
     """How often it was sent."""
     arrived: bool = False
@@ -125,9 +127,9 @@ class LossRecovery:
         self._flying[slot] = None
         known = self._transmissions.get(slot)
         if known is None:
-            self._transmissions[slot] = Transmission(order, now)
+            self._transmissions[slot] = Transmission(order, now, order)
             return True
-        known.order, known.sent_at, known.count = order, now, known.count + 1
+        known.order_before, known.order, known.sent_at, known.count = known.order, order, now, known.count + 1
         known.arrived = known.landed = known.needless = False
         return False
 
@@ -138,6 +140,10 @@ class LossRecovery:
     def order(self, slot: int) -> int:
         """The order of the latest transmission of the slot's current item, which was sent."""
         return self._transmissions[slot].order
+
+    def order_before(self, slot: int) -> int:
+        """The order of the one before that: an ANSWER to the latest says that its result was lost."""
+        return self._transmissions[slot].order_before
 
     @property
     def waiting(self) -> int:

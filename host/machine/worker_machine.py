@@ -509,7 +509,7 @@ class WorkerMachine:
         if packet.kind is Kind.ANSWER and self._spec.history == SYNCHRONOUS_HISTORY:
             self._counters["losses"] += 1
             self._recovery.repetition_was(needed=True)
-            self._congestion.lost(self._recovery.order(slot), self._recovery.next_order)
+            self._congestion.lost(self._recovery.order_before(slot), self._recovery.next_order)
         self._count_result(slot, now, answered=packet.kind is Kind.ANSWER)
         if forecasts and not self._forecast_held(operation, packet):
             self._stream.repeat(item, np.array(packet.codes, np.uint16))

@@ -120,7 +120,7 @@ class Ascents:
             self._congestion.marked(order, self._recovery.next_order)
         if answered:
             self._recovery.repetition_was(needed=True)
-            self._congestion.lost(order, self._recovery.next_order)
+            self._congestion.lost(self._recovery.order_before(slot), self._recovery.next_order)
         round_trip_s = self._recovery.finished(slot, now, answered=answered)
         if round_trip_s is not None:
             self._congestion.round_trip(round_trip_s, now)

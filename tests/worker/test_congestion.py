@@ -211,6 +211,15 @@ def test_the_pace_is_twice_the_window_per_round_trip_in_bursts() -> None:
     assert max(np.unique(sent_at, return_counts=True)[1]) <= BURST_PACKETS + 1
 
 
+def test_what_went_out_beyond_a_window_holds_up_the_next_for_a_round_trip_at_most() -> None:
+    """Repetitions are not paced, and a burst is repaired with many while the window is short."""
+    congestion = Congestion(100, PACKET_BYTES)
+    congestion.path_round_trip(0.02, 0.0)
+    for _ in range(200):
+        congestion.sent(0.02, 1.0)
+    assert 1.0 < congestion.held_until <= 1.02
+
+
 def test_short_round_trips_are_not_paced() -> None:
     congestion = Congestion(1000, PACKET_BYTES)
     for _ in range(1000):

@@ -169,3 +169,22 @@ def test_a_window_that_is_lost_costs_a_few_round_trips_and_no_timers(kind: str) 
     assert times[1] < times[0] + 25 * 0.02, "one repetition per round trip takes 250"
     assert cluster.total("timeouts") <= 6
     assert cluster.total("retransmissions") <= 1.1 * 256
+
+
+@pytest.mark.parametrize("outage_s", [0.1, 1.0])
+def test_an_outage_is_one_congestion_and_what_follows_its_repair_does_not_wait(kind: str, outage_s: float) -> None:
+    """Results that it took are asked for over ten round trips: each of them cut the window, and with the window of two
+    packets that a path has of which nothing is heard, the pace counted seconds for the repetitions."""
+    link = Link(delay_s=0.02, bytes_per_s=12.5e6)
+    cluster = Cluster.joined(kind, spec=job(workers=2, slots=256, words_per_packet=256), seed=1, link=link)
+    for worker in range(2):
+        cluster.submit(worker, reduction(np.ones(1500 * 256, np.int32)))
+    cluster.network.run_for(0.2)
+    cluster.network.cut(1)
+    cluster.network.run_for(outage_s)
+    cluster.network.heal(1)
+    healed, packets = cluster.network.now, cluster.workers[0].counters()["packets_out"]
+    cluster.run(limit_s=20.0)
+    assert cluster.workers[0].counters()["cuts"] <= 1
+    assert cluster.workers[0].counters()["packets_out"] > packets + 1000
+    assert cluster.network.now - healed < 1.6
