@@ -19,7 +19,7 @@ from fanin.protocol import control
 
 TOOLS = {BINARY: PACKAGE, "ethtool": "ethtool"}
 PROGRAM = "v1model-64"
-"""BMv2 has room for packets that grow by 512 bytes; the answer of a longer program may grow by more (p4/README.md)."""
+"""The deployment guide's; packets of the longer program would have no more than 96 words here (p4/README.md)."""
 DATA_PORT = control.DEFAULT_PORT + 1
 SWITCH_MAC = "02:fa:19:00:00:01"
 GRPC_PORT = 9559
