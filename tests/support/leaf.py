@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 from fanin.protocol.ecn import Marked
 from fanin.protocol.job import JobSpec, Uplink
 from fanin.protocol.wire import OFFSET_BASE, OFFSET_KIND, OFFSET_SLOT, SWITCH_WORKER, Flag, Kind, Packet, Reason
-from tests.support.bench import Bench, Machine, MachineType, address, make_spec, words_of
+from tests.support.bench import NO_FLAGS, Bench, Machine, MachineType, address, make_spec, words_of
 
 PARENT = 5000
 UPLINK = Uplink(parent=PARENT, job=77, generation=0xBEEF, worker=3, token=0x1111_2222_3333_4444)
@@ -43,9 +43,12 @@ class Leaf(Bench):
         assert len(hello.to_bytes()) == self.spec.packet_bytes, "the path must carry whole packets"
         self.parent_says(Kind.WELCOME, words=[0] * len(hello.words))
 
-    def parent_says(self, kind: Kind, *, worker: int = 3, generation: int = 0xBEEF, **fields: Any) -> list[Any]:
-        words = words_of(*fields.pop("words", ()))
-        packet = Packet(kind=kind, job=77, worker=worker, generation=generation, words=words, **fields)
+    def parent_says(
+        self, kind: Kind, *, worker: int = 3, generation: int = 0xBEEF, flags: Flag = NO_FLAGS, **fields: Any
+    ) -> list[Any]:
+        """What the leaf sends then. As in `packet`, there is a checksum where the job has them."""
+        words, flags = words_of(*fields.pop("words", ())), flags | (Flag.CHECKSUM if self.spec.checksum else NO_FLAGS)
+        packet = Packet(kind=kind, job=77, worker=worker, generation=generation, flags=flags, words=words, **fields)
         return self.say(packet, PARENT)
 
     def result(self, base: int, *words: int, kind: Kind = Kind.RESULT, contributors: int = 8) -> list[Any]:

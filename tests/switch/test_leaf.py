@@ -208,23 +208,18 @@ def test_a_round_of_passes_goes_up_as_a_pass(machine_type: MachineType) -> None:
     assert (up.flags, up.contributors, len(up.words)) == (Flag.PASS, 0, 0)
 
 
-def asks_with_zeros(leaf: Leaf, *words: int, sealed: Flag = NO_FLAGS) -> None:
+def asks_with_zeros(leaf: Leaf, *words: int) -> None:
     """A pass is shorter than the result; a parent may answer it with no more bytes than it has, however often."""
-    for worker in range(2):
-        sent = leaf.say(leaf.packet(Kind.CONTRIBUTION, worker, flags=Flag.PASS | sealed), address(worker))
-    ((up, _),) = sent
+    sealed = Flag.CHECKSUM if leaf.spec.checksum else NO_FLAGS
+    leaf.passes(0, 0)
+    ((up, _),) = leaf.passes(1, 0)
     assert up.flags == Flag.PASS | sealed
-    ((asking, destination),) = leaf.parent_says(Kind.ANSWER, flags=Flag.BARE | sealed, words=words)
-    assert (destination, asking.kind, asking.flags, asking.slot, asking.base) == (
-        PARENT,
-        Kind.CONTRIBUTION,
-        sealed,
-        0,
-        0,
-    )
+    ((asking, destination),) = leaf.parent_says(Kind.ANSWER, flags=Flag.BARE, words=words)
+    assert (destination, asking.kind, asking.flags) == (PARENT, Kind.CONTRIBUTION, sealed)
+    assert (asking.slot, asking.base) == (0, 0)
     assert (asking.codes, asking.words.tolist()) == ((0,), [0] * leaf.spec.words_per_packet)
-    assert len(leaf.parent_says(Kind.ANSWER, worker=SWITCH_WORKER, flags=sealed, words=(8, 9))) == 2
-    assert leaf.parent_says(Kind.ANSWER, flags=Flag.BARE | sealed) == [], "the round is closed"
+    assert len(leaf.parent_says(Kind.ANSWER, worker=SWITCH_WORKER, words=(8, 9))) == 2
+    assert leaf.parent_says(Kind.ANSWER, flags=Flag.BARE) == [], "the round is closed"
 
 
 @pytest.mark.parametrize("words", [(), (7, 7, 7)], ids=["as it should be", "with words"])
@@ -236,7 +231,7 @@ def test_a_round_of_passes_that_is_answered_without_its_result_goes_up_as_zeros(
 
 @pytest.mark.parametrize("words", [(), (7, 7, 7)], ids=["as it should be", "with words"])
 def test_zeros_have_a_checksum_where_the_job_has_them(machine_type: MachineType, words: tuple[int, ...]) -> None:
-    asks_with_zeros(Leaf(machine_type, checksum=True), *words, sealed=Flag.CHECKSUM)
+    asks_with_zeros(Leaf(machine_type, checksum=True), *words)
 
 
 def test_what_does_not_come_from_the_parent_of_this_job_is_no_result(machine_type: MachineType) -> None:
