@@ -126,6 +126,7 @@ class UdpSwitch final : public SwitchBase {
   static constexpr double REST_S = 0.005;  // of the listening socket, after a flood was seen
   static constexpr double STRANGERS_DATAGRAMS_PER_S = 20'000.0;  // of all strangers together
   static constexpr double STRANGERS_DATAGRAMS_AT_ONCE = 4096.0;
+  static constexpr std::uint32_t GOLDEN = 0x9E3779B9;  // 2^32 over the golden ratio
   static constexpr std::uint64_t LISTENER = 0;  // as a poller's key; others are address numbers, which start at 1
 
   explicit UdpSwitch(const SwitchPlace& place)
@@ -151,8 +152,13 @@ class UdpSwitch final : public SwitchBase {
     return number;
   }
 
+  // Any of them may be the first that a train goes to. Who is served last contributes last to the next round, and where the way
+  // here is a full queue, what comes last finds no room: always the same worker's window would be cut, and hold up its job.
   std::size_t carry(std::uint16_t, std::span<Address> destinations, std::span<iovec> train) override {
-    for (const Address number : destinations) send_to(number, train);
+    turn_ += GOLDEN;  // evenly spread, and not in step with how many trains a round makes (Weyl's sequence)
+    const std::size_t first = std::uint64_t{turn_} * destinations.size() >> 32;
+    for (const Address number : destinations.subspan(first)) send_to(number, train);
+    for (const Address number : destinations.first(first)) send_to(number, train);
     return destinations.size();
   }
 
@@ -312,6 +318,7 @@ class UdpSwitch final : public SwitchBase {
   UdpCounters counters_;
   std::uint64_t closed_drops_ = 0;  // of sockets that are closed
   std::size_t member_sockets_ = 0;
+  std::uint32_t turn_ = 0;
   Allowance strangers_{STRANGERS_DATAGRAMS_PER_S, STRANGERS_DATAGRAMS_AT_ONCE};
   std::uint64_t flooded_ = 0;
   std::optional<double> rests_until_;  // the listening socket
