@@ -133,9 +133,10 @@ void Operation::store(std::uint64_t chunk, const std::uint16_t* agreed, const st
                       std::uint32_t contributors, std::uint32_t shift) {
   const std::uint64_t number = packet(chunk);
   if (asked_.counts != nullptr) asked_.counts[number] = contributors;
+  const PacketSpan at = codec_->span(number);
+  if (owned()) keep_own(at);
   const std::uint8_t* const collected = words == nullptr ? nullptr : codec_->collect(number, words);
   if (collected == nullptr && (words != nullptr || codec_->in_one_flow)) return;
-  const PacketSpan at = codec_->span(number);
   if (asked_.residual != nullptr) codec_->update_residual(own(at), codes(agreed));
   if (collected == nullptr) return;
   const Range wanted = kept(at);
@@ -155,6 +156,19 @@ void Operation::store(std::uint64_t chunk, const std::uint16_t* agreed, const st
                             {there.skip, there.count, near.data()});
     stream_copy(there.out, near.data(), bytes);
   }
+}
+
+// Once the result has come: what was read to be sent, a window before, is in the caches still.
+void Operation::keep_own(const PacketSpan& at) const {
+  const Range mine = own(kept(at));
+  if (mine.count() == 0) return;
+  const std::uint8_t* const from = asked_.source + (mine.first - asked_.own_first);
+  std::uint8_t* const to = place(at, mine).out;
+  if (from == to) return;
+  if (streams())
+    stream_copy(to, from, mine.count());
+  else
+    std::memcpy(to, from, mine.count());
 }
 
 // What is summed in place is in the caches, as it was read a window before.

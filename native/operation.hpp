@@ -86,6 +86,8 @@ class Operation {
   // Of elements [first, last): those that are this worker's own; an empty range is at an end of that.
   Range own(Range of) const;
   bool streams() const;  // whether results are written past the caches
+  // Copies what is kept of a packet's elements that are this worker's own, unless they are in their place.
+  void keep_own(const PacketSpan& at) const;
   Range kept(const PacketSpan& at) const;
   // Where elements of a packet go.
   Kept place(const PacketSpan& at, Range elements) const;

@@ -107,7 +107,8 @@ class Reduction:
 
     With lanes = COPIED, what is summed are bytes of which each has one owner: this rank contributes elements
     [own_first, own_first + own_count) alone, and passes where it has none: a part of an all-gather, all of a broadcast
-    at its root. It is not sent what it contributed itself, so own elements are not written.
+    at its root. It is not sent what it contributed itself: own elements that are kept are copied, unless they
+    are in their place.
     """
 
     source: int

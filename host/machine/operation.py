@@ -224,6 +224,8 @@ class Operation:
         asked, packet = self.reduction, self._packet(chunk)
         if asked.counts:
             memory(asked.counts + 4 * packet, 1, np.uint32)[:] = contributors
+        if self.owned:
+            self._keep_own(*self._elements(chunk))
         collected = None if words is None else self.codec.collect(packet, words)
         if collected is None and (words is not None or not asked.residual or self.codec.in_one_flow):
             return
@@ -248,6 +250,15 @@ class Operation:
         own_first, own_last = self._own(first, last) if self.owned else (first, first)
         for begin, end in ((first, own_first), (own_last, last)):
             destination[begin - asked.keep_first : end - asked.keep_first] = result[begin - start : end - start]
+
+    def _keep_own(self, start: int, end: int) -> None:
+        """Copy what is kept of elements [start, end) that are this worker's own, unless they are in their place."""
+        asked = self.reduction
+        first, last = self._own(max(start, asked.keep_first), min(end, asked.keep_first + asked.kept))
+        source = asked.source + first - asked.own_first
+        destination = asked.destination + first - asked.keep_first
+        if first < last and source != destination:
+            memory(destination, last - first, np.uint8)[:] = memory(source, last - first, np.uint8)
 
     def _elements(self, chunk: int) -> tuple[int, int]:
         """The elements of a chunk: the first, and one past the last."""

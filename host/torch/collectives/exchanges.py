@@ -10,7 +10,7 @@ Rules
   more, and otherwise one, through a flat buffer: each reduction costs a packet and a round.
 * Ranks must agree in the collective, its root and the sizes of all parts as far as each of them knows them: that is in
   the signature, and the switch refuses who does not.
-* A rank's own part never leaves its memory for its own sake: it is copied here.
+* A rank's own part never leaves its host for its own sake: the engine copies it.
 * CUDA tensors are copied to the host by the call, and back by `wait`.
 * What its caller waits for, between tensors that can be used as they lie, is one call into the engine, as the sums of
   ReduceCollectives.sum_at_once.
@@ -76,11 +76,9 @@ class Exchanges:
         """`output` becomes all ranks' tensors, one after the other."""
         source = on_host(tensor)
         host = output.detach() if plain(output) else _beside(output)
-        own_first = self._rank * source.nbytes
-        _copy_own(host, own_first, source)
         return self._one(
             "all_gather", (source.nbytes,), host.nbytes,
-            source=source, own_first=own_first, kept=host,
+            source=source, own_first=self._rank * source.nbytes, kept=host,
             outputs=[output], timeout_s=timeout_s,
             finish=_arrive(output, host),
         )  # fmt: skip
@@ -92,12 +90,11 @@ class Exchanges:
         if max(sizes) < MIN_PART_BYTES:
             return self._gather_flat(outputs, source, sizes, timeout_s)
         hosts = [output.detach() if plain(output) else _beside(output) for output in outputs]
-        _copy_own(hosts[self._rank], 0, source)
         works = [
             self._one(
                 "all_gather", (*sizes, owner), size,
                 source=source if owner == self._rank else _NOTHING, own_first=0,
-                kept=None if owner == self._rank else hosts[owner],
+                kept=hosts[owner],
                 outputs=[], timeout_s=timeout_s, finish=_arrive(outputs[owner], hosts[owner]),
             )
             for owner, size in enumerate(sizes)
@@ -108,7 +105,6 @@ class Exchanges:
         """The same through one buffer."""
         starts = [0, *accumulate(sizes)]
         flat = torch.empty(starts[-1], dtype=torch.uint8)
-        _copy_own(flat, starts[self._rank], source)
 
         def finish() -> None:
             for output, part in zip(outputs, flat.split(list(sizes)), strict=True):
@@ -173,12 +169,6 @@ def _beside(output: torch.Tensor) -> torch.Tensor:
 def _said(agreed: tuple[int, ...]) -> int:
     """What stands in the signature for these numbers."""
     return zlib.crc32(struct.pack(f"!{len(agreed)}q", *agreed))
-
-
-def _copy_own(host: torch.Tensor, first: int, source: torch.Tensor) -> None:
-    """One's own part in its place in `host`, `first` bytes behind its start, where it may be already."""
-    if host.data_ptr() + first != source.data_ptr():
-        as_bytes(host)[first : first + source.nbytes].copy_(as_bytes(source))
 
 
 def _arrive(output: torch.Tensor, host: torch.Tensor) -> Callable[[], None] | None:
