@@ -110,6 +110,15 @@ class FaninWork(_Work):  # type: ignore[misc]
         """Call `then` from a thread of the completion's pool once `wait` would return or raise at once."""
         self._completion.in_turn(self, then)
 
+    def _after_a_wait(self, then: Callable[[], None]) -> None:
+        """For `when_transported` where others need not be over first: a thread of the pool waits."""
+
+        def wait_first() -> None:
+            self.exception_when_over()
+            then()
+
+        self._completion.call(wait_first)
+
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Return True when the outputs hold the result; raise a FaninError when they never will."""
         try:
@@ -252,12 +261,7 @@ class PeerWork(GlooWork):
 
     def when_transported(self, then: Callable[[], None]) -> None:
         """A thread of the pool waits: peers may answer in any order."""
-
-        def wait_first() -> None:
-            self.exception_when_over()
-            then()
-
-        self._completion.call(wait_first)
+        self._after_a_wait(then)
 
 
 class AnySourceWork(PeerWork):
@@ -368,9 +372,4 @@ class QueuedWork(FaninWork):
 
     def when_transported(self, then: Callable[[], None]) -> None:
         """A thread of the pool waits."""
-
-        def wait_first() -> None:
-            self.exception_when_over()
-            then()
-
-        self._completion.call(wait_first)
+        self._after_a_wait(then)
