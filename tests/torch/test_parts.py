@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from datetime import timedelta
 
@@ -9,16 +10,17 @@ import pytest
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from fanin.errors import ConfigurationError
+from fanin.errors import CollectiveTimeoutError, ConfigurationError
 from fanin.host.torch.backend import options_for
-from fanin.host.torch.collectives import incarnation
-from fanin.host.torch.collectives.completion import CallbackPool
+from fanin.host.torch.collectives import incarnation, work
+from fanin.host.torch.collectives.completion import CallbackPool, Completion
 from fanin.host.torch.collectives.host_tensor import movable, plain
 from fanin.host.torch.collectives.incarnation import find_incarnation
 from fanin.host.torch.collectives.parting import StoreHost
 from fanin.host.torch.collectives.reachable import reachable_host
 from fanin.host.torch.collectives.request import tag_of
 from fanin.host.torch.collectives.staging import overlap
+from fanin.host.torch.collectives.work import CombinedWork, FaninWork
 from fanin.options import Options
 
 TIMEOUT_S = 20.0
@@ -56,6 +58,34 @@ def test_the_pool_never_exceeds_its_bound_and_loses_nothing() -> None:
     for _ in range(200):
         assert ran.acquire(timeout=TIMEOUT_S)
     assert len(names) <= 2
+
+
+class ALatePart(FaninWork):
+    """One that takes `takes_s`, or as long as it may, on a clock of the test's; notes how long it may."""
+
+    def __init__(self, given_s: list[float], now: list[float], takes_s: float = math.inf) -> None:
+        super().__init__(Completion(), [], 0.0)
+        self._given_s, self._now, self._takes_s = given_s, now, takes_s
+
+    def _transported(self) -> bool:
+        return False
+
+    def _await(self, timeout_s: float) -> None:
+        self._given_s.append(timeout_s)
+        self._now[0] += min(timeout_s, self._takes_s)
+        if timeout_s < self._takes_s:
+            raise CollectiveTimeoutError("Timed out waiting")
+
+
+def test_collectives_behind_one_handle_share_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_s: list[float] = []
+    now = [0.0]
+    monkeypatch.setattr(work.time, "monotonic", lambda: now[0])
+    parts = [ALatePart(given_s, now, 6.0), ALatePart(given_s, now, 4.0), ALatePart(given_s, now)]
+    together = CombinedWork(parts, Completion(), [], 99.0)
+    with pytest.raises(CollectiveTimeoutError, match="3 collectives .* had 10 s together: Timed out waiting"):
+        together.wait(timedelta(seconds=10))
+    assert given_s == [10.0, 4.0, work.MIN_WAIT_S]
 
 
 def test_collectives_have_tags_of_their_own() -> None:

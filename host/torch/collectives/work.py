@@ -11,6 +11,7 @@ Rules
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 NO_TIMEOUT = timedelta(0)
 """What torch passes where the caller gave none; the collective's own timeout counts then."""
+MIN_WAIT_S = 0.001
+"""Of a part of a handle whose time is over: for gloo, which counts in milliseconds, 0 is its default again."""
 
 Tensors = Sequence[torch.Tensor]
 _Work: Any = dist.Work
@@ -312,7 +315,7 @@ class LocalWork(FaninWork):
 
 
 class CombinedWork(FaninWork):
-    """Several collectives behind one handle (coalescing)."""
+    """Several collectives behind one handle (coalescing), which has one timeout for all of them."""
 
     def __init__(self, works: Sequence[FaninWork], completion: Completion, outputs: Tensors, timeout_s: float) -> None:
         super().__init__(completion, outputs, timeout_s)
@@ -322,8 +325,13 @@ class CombinedWork(FaninWork):
         return all(work.is_completed() for work in self._works)
 
     def _await(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
         for work in self._works:
-            work.wait(timedelta(seconds=timeout_s))
+            try:
+                work.wait(timedelta(seconds=max(MIN_WAIT_S, deadline - time.monotonic())))
+            except CollectiveTimeoutError as error:  # which tells what was left
+                together = f"{len(self._works)} collectives behind one handle had {timeout_s:g} s together"
+                raise CollectiveTimeoutError(f"{together}: {error}") from error
 
     def when_transported(self, then: Callable[[], None]) -> None:
         """After the last of them."""
