@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import threading
 from datetime import timedelta
+from typing import Any, cast
 
 import pytest
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from fanin.errors import CollectiveTimeoutError, ConfigurationError
+from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError, WorkerLostError
 from fanin.host.torch.backend import options_for
 from fanin.host.torch.collectives import incarnation, work
 from fanin.host.torch.collectives.completion import CallbackPool, Completion
+from fanin.host.torch.collectives.failures import Watch
 from fanin.host.torch.collectives.host_tensor import movable, plain
 from fanin.host.torch.collectives.incarnation import find_incarnation
 from fanin.host.torch.collectives.parting import StoreHost
@@ -86,6 +88,32 @@ def test_collectives_behind_one_handle_share_its_timeout(monkeypatch: pytest.Mon
     with pytest.raises(CollectiveTimeoutError, match="3 collectives .* had 10 s together: Timed out waiting"):
         together.wait(timedelta(seconds=10))
     assert given_s == [10.0, 4.0, work.MIN_WAIT_S]
+
+
+class AWatchedSession:
+    """One rank's, and what the watch calls: which raises the first `raises` times."""
+
+    rank, job_name = 0, "job"
+
+    def __init__(self, failure: FaninError | None = None, raises: int = 0) -> None:
+        self.failure, self._raises, self.calls = failure, raises, 0
+
+    def called(self, _failure: FaninError | None = None) -> None:
+        self.calls += 1
+        if self.calls <= self._raises:
+            raise RuntimeError("can't start new thread")
+
+
+def test_a_group_whose_turn_raises_has_another_and_the_others_have_theirs(caplog: pytest.LogCaptureFixture) -> None:
+    lost = WorkerLostError((1,), "rank 1 is gone")
+    well, failed, last = AWatchedSession(raises=2), AWatchedSession(lost, raises=1), AWatchedSession(lost)
+    watch = Watch()
+    watch._watched = {cast("Any", each): (each.called, each.called) for each in (well, failed, last)}
+    for _ in range(4):
+        assert watch._look()
+    assert (well.calls, failed.calls, last.calls) == (4, 2, 1)
+    assert list(watch._watched) == [well]
+    assert len(caplog.records) == 2, "each group's trouble is told once"
 
 
 def test_collectives_have_tags_of_their_own() -> None:
