@@ -13,11 +13,12 @@ import pytest
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError, WorkerLostError
+from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError, SwitchLostError, WorkerLostError
 from fanin.host.torch.backend import options_for
 from fanin.host.torch.collectives import incarnation, work
 from fanin.host.torch.collectives.completion import CallbackPool, Completion
-from fanin.host.torch.collectives.failures import Watch
+from fanin.host.torch.collectives.failures import Failures, Watch
+from fanin.host.torch.collectives.fallback import Fallback, State
 from fanin.host.torch.collectives.host_tensor import movable, plain
 from fanin.host.torch.collectives.incarnation import find_incarnation
 from fanin.host.torch.collectives.parting import StoreHost
@@ -117,6 +118,62 @@ def test_a_group_whose_turn_raises_has_another_and_the_others_have_theirs(caplog
     assert (well.calls, failed.calls, last.calls) == (4, 2, 1)
     assert list(watch._watched) == [well]
     assert len(caplog.records) == 2, "each group's trouble is told once"
+
+
+class ALostSwitch:
+    """A reducer and its session, whose switch is gone before anything came of it."""
+
+    address, sessions = "udp://127.0.0.1:1", ()
+
+    def __init__(self) -> None:
+        self.session = self
+        self.failure = SwitchLostError(self.address, "no answer")
+
+    def hand_over(self, _request: Request) -> int:
+        raise self.failure
+
+    def done(self, ticket: int) -> bool:
+        raise AssertionError(f"reduction {ticket} was refused")
+
+
+class GlooThatEnds:
+    """A gloo group that takes one more sum, and no other."""
+
+    def __init__(self, gloo: Any) -> None:
+        self._gloo, self._left = gloo, 1
+        self.allgather = gloo.allgather
+
+    def allreduce(self, *given: Any) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise RuntimeError("out of memory")
+        return self._gloo.allreduce(*given)
+
+
+def test_ranks_that_agree_and_cannot_go_on_over_gloo_say_so_and_wait_for_nothing() -> None:
+    lost = ALostSwitch()
+    fallback = Fallback(c10d.HashStore(), 0, 1, timedelta(seconds=TIMEOUT_S), Failures("g", 0, 1, []), Completion())
+    fallback._gloo = GlooThatEnds(fallback._gloo)
+    fallback.attach(cast("Any", lost))
+
+    def submit() -> FaninWork:
+        ones = torch.ones(3)
+        request = Request(
+            name="all_reduce", source=ones, kept=ones, element=Element.FLOAT32, outputs=[ones], timeout_s=TIMEOUT_S
+        )
+        return fallback.submit(request)
+
+    works = [submit() for _ in range(3)]
+    with pytest.warns(RuntimeWarning, match="is lost"):
+        fallback.recover(lost.failure)
+    assert fallback.state is State.BROKEN
+    assert works[0].wait()
+    for after in works[1:]:
+        assert after.is_completed()
+        with pytest.raises(FaninError, match=r"no answer.*cannot go on over gloo: out of memory"):
+            after.wait()
+    with pytest.raises(FaninError, match="cannot go on over gloo"):
+        submit()
 
 
 def test_collectives_have_tags_of_their_own() -> None:
