@@ -1,6 +1,5 @@
 #include "udp_batch.hpp"
 
-#include <netinet/udp.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -10,13 +9,6 @@
 
 #include "poller.hpp"
 #include "wire_constants.hpp"
-
-#ifndef UDP_SEGMENT
-#define UDP_SEGMENT 103
-#endif
-#ifndef UDP_GRO
-#define UDP_GRO 104
-#endif
 
 namespace fanin {
 

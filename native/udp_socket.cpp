@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <linux/pkt_sched.h>
 #include <linux/sock_diag.h>
-#include <netinet/udp.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,12 +11,6 @@
 
 #include "wire_constants.hpp"
 
-#ifndef UDP_SEGMENT
-#define UDP_SEGMENT 103
-#endif
-#ifndef UDP_GRO
-#define UDP_GRO 104
-#endif
 #ifndef SO_MEMINFO
 #define SO_MEMINFO 55
 #endif

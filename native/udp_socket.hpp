@@ -5,6 +5,8 @@
 // On loopback a train crosses the stack whole, so that a packet's own length hardly matters (docs/performance.md).
 #pragma once
 
+#include <netinet/udp.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -12,6 +14,14 @@
 #include <vector>
 
 #include "socket_address.hpp"
+
+// Headers of libc that are older than the kernel have neither.
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT 103
+#endif
+#ifndef UDP_GRO
+#define UDP_GRO 104
+#endif
 
 namespace fanin {
 

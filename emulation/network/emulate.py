@@ -106,7 +106,7 @@ def _run(
         meters = Meters(fabric)
         stack.callback(meters.close)
         if switches.all:
-            sampler = _sample_switch(fabric, switches.root, fabric.folder / "switch.jsonl")
+            sampler = _sample_switch(switches.root, fabric.folder / "switch.jsonl")
             stack.callback(sampler.wait)
             stack.callback(sampler.kill)
         else:
@@ -141,7 +141,7 @@ def _run(
                 seen.sampled(meters.sample(seen.now_s()))
 
 
-def _sample_switch(fabric: Fabric, switch: SwitchProcess, output: Path) -> subprocess.Popen[bytes]:
+def _sample_switch(switch: SwitchProcess, output: Path) -> subprocess.Popen[bytes]:
     with output.open("wb") as file:
         command = [sys.executable, "-m", "fanin.emulation.network.stats_sampler", switch.url, str(TICK_S)]
         return subprocess.Popen(

@@ -19,6 +19,10 @@ MAX_BYTES = 1 << 34
 MAX_SAMPLES = 1_000_000
 MAX_SHARERS = 32
 MAX_SHARED_S = 3600.0
+NOT_BESIDE_SHARED_LINK = (
+    "ranks_per_host", "switch_at", "racks", "lanes", "against", "samples", "steps", "record", "html"
+)  # fmt: skip
+"""Of `fanin bench network`."""
 
 app = typer.Typer(no_args_is_help=True, help="Measure against other backends.")
 
@@ -155,6 +159,7 @@ def codecs(
 
 @app.command(epilog=epilog("network"))
 def network(
+    context: typer.Context,
     workers: Annotated[int, typer.Option(min=2, max=100, help="Ranks in all.")] = 4,
     ranks_per_host: Annotated[int, typer.Option(min=1, max=32, help="That share a namespace and a link.")] = 1,
     switch_at: Annotated[
@@ -216,18 +221,22 @@ def network(
     html: output.HtmlFile = None,
 ) -> None:
     """Time all-reduces and training steps over emulated links (root)."""
-    extras.require("torch", "`fanin bench network`")
+    if shared_link:
+        _refuse_beside_shared_link(context)
+    else:
+        extras.require("torch", "`fanin bench network`")
     output.check(json, record, html)
     from rich.console import Console
 
-    from fanin.benchmarks import network as benchmark
     from fanin.emulation.network import scenario
     from fanin.emulation.network.switch_place import SwitchPlace
     from fanin.errors import ConfigurationError
 
-    flows = _numbers("tcp-flows", tcp_flows)
+    flows, sizes = _numbers("tcp-flows", tcp_flows), _numbers("bytes", bytes_)
     if len(flows) != 1 and not shared_link:
         raise ConfigurationError(f"tcp-flows = {tcp_flows!r}; expected one number, or --shared-link")
+    if len(sizes) != 1 and shared_link:
+        raise ConfigurationError(f"bytes = {bytes_!r}; expected one number with --shared-link")
 
     def described(queue: str) -> scenario.Scenario:
         return scenario.Scenario(
@@ -253,7 +262,7 @@ def network(
                 workers=workers,
                 jobs=jobs,
                 tcp_flows=beside,
-                size=_numbers("bytes", bytes_)[0],
+                size=sizes[0],
                 link=shape.link,
                 uplink=None if uplink is None else shape.uplink,
                 seconds=seconds or sharing.usual_seconds(beside),
@@ -263,6 +272,8 @@ def network(
         ]
         sharing.bench(plans, json_file=json, console=Console())
         return
+    from fanin.benchmarks import network as benchmark
+
     topology = described(queue).topology
     plan = benchmark.Plan(
         workers=workers,
@@ -271,7 +282,7 @@ def network(
         racks=racks,
         uplink=topology.uplink if racks > 1 else None,
         tcp_flows=flows[0],
-        sizes=_numbers("bytes", bytes_),
+        sizes=sizes,
         link=topology.link,
         lanes=_lanes(lanes),
         against=tuple(name for name in against.split(",") if name),
@@ -471,6 +482,20 @@ def _link(rate: str, workers: int, switch_at: str) -> Link | None:
         return None
     link = scenario.Scenario(workers=workers, switch_at=switch_at, rate=rate).topology.link
     return replace(link, bands=True)
+
+
+def _refuse_beside_shared_link(context: typer.Context) -> None:
+    """ConfigurationError where the user gave an option that means nothing there."""
+    from fanin.errors import ConfigurationError
+
+    names = {each.name: each.opts[0] for each in context.command.params}
+    given = [
+        names[name]
+        for name in NOT_BESIDE_SHARED_LINK
+        if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
+    ]
+    if given:
+        raise ConfigurationError(f"{', '.join(given)}: not with --shared-link, which sums int32 at one switch alone")
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="P4 programs: run one, trace a packet, read a device's slots, test one.")
 
 DEFAULT_SLOTS = 16
-MAX_PACKET_BYTES = 1 << 16
 
 P4Info = Annotated[Path | None, typer.Option("--p4info", metavar="FILE", help="The program's P4Info, in text form.")]
 Entries = Annotated[

@@ -25,7 +25,8 @@ Rules
 * So a member that leaves is told from one that is lost: a lease is given up only after it was decided that it ends.
 * Each lease is a job of its own at the switch, since the name of the one before may be held by a rank that has not
   yet left it.
-* A failure to join, to ask, or of the job while it is leased, is this group's failure, for good.
+* A failure to join, to ask, or of the job while it is leased, is this group's failure, for good; so is whatever else
+  a thread of its own raises, since nobody would go on from where it was.
 """
 
 from __future__ import annotations
@@ -334,12 +335,12 @@ class LeasedSession:
                 return
             if self._state is Life.IDLE and now >= self._next_look_s:
                 self._next_look_s = now + max(MIN_LOOK_INTERVAL_S, self._idle_s / 4)
-                self._worker = self._start(self._see_whether_it_has_ended, "fanin-idle")
+                self._worker = self._started(self._see_whether_it_has_ended, "fanin-idle")
             elif self._state is Life.LEASED:
                 if self._submitted != self._seen_at[0] or self._direct:
                     self._seen_at = (self._submitted, now)
                 elif now - self._seen_at[1] >= self._idle_s and self._goes_on_at != self._submitted:
-                    self._worker = self._start(self._become_idle, "fanin-idle")
+                    self._worker = self._started(self._become_idle, "fanin-idle")
 
     def _refuse_children(self) -> None:
         if self.inherited:  # before the lock, which may be locked for ever here
@@ -348,12 +349,12 @@ class LeasedSession:
     # --- below: with the lock held ---
 
     def _enqueue(self, reduction: Reduction) -> int:
-        self._submitted += 1
-        self._queue.append((self._submitted, reduction))
         if self._state is Life.ABSENT:
             self._begin(Life.JOINING, self._take_lease, "fanin-join")
         elif self._state is Life.IDLE:
             self._begin(Life.ASKING, self._ask, "fanin-join")
+        self._submitted += 1  # what raises above, where no thread can be started, has no ticket
+        self._queue.append((self._submitted, reduction))
         return self._submitted
 
     def _begin(self, state: Life, work: Callable[[], None], name: str) -> None:
@@ -365,8 +366,22 @@ class LeasedSession:
                 before.join()
             work()
 
+        self._worker = self._started(after_the_one_before, name)
         self._state = state
-        self._worker = self._start(after_the_one_before, name)
+
+    def _started(self, work: Callable[[], None], name: str) -> Worker:
+        """A thread of its own for `work`. What that raises is this group's failure: nobody waits for it for ever."""
+
+        def contained() -> None:
+            try:
+                work()
+            except FaninError as error:
+                self._fail(error)
+            except Exception as error:
+                log.exception("%s of rank %d in job %r", name, self.rank, self.job_name)
+                self._fail(FaninError(f"{name} of rank {self.rank} in job {self.job_name!r}: {error!r}"))
+
+        return self._start(contained, name)
 
     def _where(self, ticket: int) -> tuple[JoinedSession | None, int | Exception]:
         """The session that has it, and its ticket there. Without a session: True if it is done, False if it waits for
@@ -399,12 +414,7 @@ class LeasedSession:
 
     def _take_lease(self) -> None:
         name = self.job_name if not self._leases else f"{self.job_name}.{self._leases}"
-        try:
-            session, used = self._join(name, self._raise_if_closing)
-        except Exception as error:
-            told = error if isinstance(error, FaninError) else FaninError(f"joining {name!r}: {error!r}")
-            self._fail(told)
-            return
+        session, used = self._join(name, self._raise_if_closing)
         with self._changed:
             closed = self._closing
             if not closed:
@@ -422,7 +432,7 @@ class LeasedSession:
             try:
                 last = self._session.submit(reduction)
                 self._early[ticket] = last
-            except FaninError as error:
+            except Exception as error:  # not only ours: see WorkerMachine.submit
                 if self._session.failure is not None:
                     break  # the session has failed, and every wait raises that
                 self._early[ticket] = error  # refused, as by the session of every rank
@@ -489,11 +499,7 @@ class LeasedSession:
     def _ask(self) -> None:
         """A reduction came while this rank was idle."""
         assert self._ballot is not None
-        try:
-            goes_on = self._ballot.goes_on(self._leases, self._settled)
-        except FaninError as error:
-            self._fail(error)
-            return
+        goes_on = self._ballot.goes_on(self._leases, self._settled)
         with self._changed:
             if self._state is not Life.ASKING or self._failure is not None:
                 return

@@ -37,8 +37,9 @@ class TracingTransport:
             try:
                 file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115 - closed by close
                 self._file = self._files.enter_context(file)
-            except OSError as error:
-                raise ConfigurationError(f"trace file {path!r} cannot be written: {files.in_words(error)}") from None
+            except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+                why = files.in_words(error) if isinstance(error, OSError) else str(error)
+                raise ConfigurationError(f"trace file {path!r} cannot be written: {why}") from None
 
     @property
     def trouble(self) -> str:

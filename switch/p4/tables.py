@@ -196,8 +196,7 @@ class Table:
     ) -> Entry:
         """Add an entry; in a table with an action profile, one with a `target` and no action."""
         self._check_mutable()
-        entry = self._made(matches, priority, action, data)
-        entry.target = target
+        entry = self._made(matches, priority, action, data, target)
         if self._same(entry) is not None:
             raise TableError(TableProblem.EXISTS, f"table {self.name} has an entry with this match already")
         if len(self) >= self.max_size:
@@ -215,8 +214,7 @@ class Table:
     ) -> Entry:
         """Give an entry another action or other data; its counts and its meter go on."""
         self._check_mutable()
-        entry = self._made(matches, priority, action, data)
-        entry.target = target
+        entry = self._made(matches, priority, action, data, target)
         old = self._existing(entry)
         self._take(old)
         entry.counts[:] = old.counts
@@ -280,7 +278,14 @@ class Table:
         facts.check(data)
         return facts
 
-    def _made(self, matches: tuple[Match, ...], priority: int, action: str, data: tuple[int, ...]) -> Entry:
+    def _made(
+        self,
+        matches: tuple[Match, ...],
+        priority: int,
+        action: str,
+        data: tuple[int, ...],
+        target: Member | Group | None = None,
+    ) -> Entry:
         if len(matches) != len(self.key):
             raise TableError(
                 TableProblem.INVALID, f"table {self.name} has {len(self.key)} key fields, not {len(matches)}"
@@ -297,7 +302,8 @@ class Table:
                 compared = (match.mask & whole).bit_count()
         rank = -priority if self.ranked else -compared
         run = self._facts(action, data).run if action else nothing
-        return Entry(action, data, run, self.after(action, True), matches, rank, value, mask, tuple(ranges))
+        after = self.after(action, True)
+        return Entry(action, data, run, after, matches, rank, value, mask, tuple(ranges), target=target)
 
     def _same(self, entry: Entry) -> Entry | None:
         if self.is_exact:

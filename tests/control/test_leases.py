@@ -48,7 +48,7 @@ class ASession:
         self.job, self.rank = job, rank
         self.spec, self.flows, self.description = cast("Any", object()), 1, "joined"
         self.lost: FaninError | None = None
-        self.refuses: set[int] = set()
+        self.refuses: dict[int, Exception] = {}
         self.closed = False
         self._used = used
 
@@ -56,7 +56,7 @@ class ASession:
         if self.failure is not None:
             raise self.failure
         if given.count in self.refuses:
-            raise ConfigurationError(f"{given.count} is refused")
+            raise self.refuses[given.count]
         self.job.given[self.rank].append(given.count)
         return len(self.job.given[self.rank]) + self._used
 
@@ -93,7 +93,7 @@ class ABallot:
         self._size, self._pause = size, pause
         self.numbers: dict[tuple[int, int], int] = {}
         self.words: dict[tuple[int, int], str] = {}
-        self.broken = False
+        self.broken: Exception | None = None
 
     def idle(self, lease: int, count: int) -> bool:
         self._step()
@@ -113,8 +113,8 @@ class ABallot:
 
     def _step(self) -> None:
         self._pause()
-        if self.broken:
-            raise FaninError("the store does not answer")
+        if self.broken is not None:
+            raise self.broken
 
 
 class AThread:
@@ -146,6 +146,7 @@ class ACluster:
         self.ballot = ABallot(size, pause)
         self.elsewhere: FaninError | None = None
         self.refuses_to_join: FaninError | None = None
+        self.no_threads = False
         self.used = used
         self.ranks = [self._rank(rank, size) for rank in range(size)]
 
@@ -158,6 +159,11 @@ class ACluster:
             self.sessions[rank].append(ASession(job, rank, self.used))
             return cast("Session", self.sessions[rank][-1]), self.used
 
+        def start(work: Callable[[], None], _name: str) -> AThread:
+            if self.no_threads:
+                raise RuntimeError("can't start new thread")
+            return AThread(work, self.threads[rank])
+
         return LeasedSession(
             join,
             Membership(address=ADDRESS, job_name="job", rank=rank, size=size),
@@ -165,7 +171,7 @@ class ACluster:
             idle_s=IDLE_S,
             elsewhere=lambda: self.elsewhere,
             clock=lambda: self.now,
-            start=lambda work, _name: AThread(work, self.threads[rank]),
+            start=start,
         )
 
     def settle(self) -> None:
@@ -285,28 +291,29 @@ def test_a_sum_that_comes_while_a_rank_finds_that_all_is_done_keeps_it_from_bein
     assert not cluster.ballot.numbers
 
 
-def test_a_reduction_that_the_session_refuses_after_it_waited_raises_in_its_wait_alone() -> None:
+@pytest.mark.parametrize("error", [ConfigurationError("6 is refused"), OverflowError("6 is refused")])
+def test_a_reduction_that_the_session_refuses_after_it_waited_raises_in_its_wait_alone(error: Exception) -> None:
     cluster = ACluster(1)
     (rank,) = cluster.ranks
     for count in (5, 6, 7):
         rank.submit(reduction(count))
 
     def refuse() -> None:
-        cluster.sessions[0][0].refuses.add(6)
+        cluster.sessions[0][0].refuses[6] = error
 
     join = rank._join
     rank._join = lambda name, look: (join(name, look), refuse())[0]  # type: ignore[func-returns-value]
     cluster.settle()
     assert cluster.jobs["job"].given == [[5, 7]]
     assert rank.done(2)
-    with pytest.raises(ConfigurationError, match="6 is refused"):
+    with pytest.raises(type(error), match="6 is refused"):
         rank.wait(2)
     rank.wait(3)
     assert rank.submit(reduction(8)) == 4
     rank.wait(4)
     cluster.pass_time()
     assert rank._state is Life.ABSENT
-    with pytest.raises(ConfigurationError, match="6 is refused"):
+    with pytest.raises(type(error), match="6 is refused"):
         rank.wait(2)
 
 
@@ -359,7 +366,8 @@ def test_without_a_lease_the_loss_that_others_have_noticed_counts() -> None:
         cluster.ranks[0].submit(reduction(5))
 
 
-def test_a_rank_that_cannot_ask_fails_instead_of_guessing() -> None:
+@pytest.mark.parametrize("error", [FaninError("no answer"), ValueError("no answer")])
+def test_a_rank_that_cannot_ask_fails_instead_of_guessing(error: Exception) -> None:
     cluster = ACluster(2)
     cluster.submit(5)
     cluster.settle()
@@ -367,11 +375,44 @@ def test_a_rank_that_cannot_ask_fails_instead_of_guessing() -> None:
     cluster.now += IDLE_S
     cluster.ranks[0].look()
     cluster.settle()
-    cluster.ballot.broken = True
+    cluster.ballot.broken = error
     ticket = cluster.ranks[0].submit(reduction(6))
     cluster.settle()
-    with pytest.raises(FaninError, match="does not answer"):
+    with pytest.raises(FaninError, match="no answer"):
         cluster.ranks[0].wait(ticket)
+    with pytest.raises(FaninError, match="no answer"):
+        cluster.ranks[0].joined()
+
+
+@pytest.mark.parametrize("idle", [False, True], ids=["while it says so", "while it looks"])
+def test_an_idle_rank_whose_thread_raises_has_failed(idle: bool) -> None:
+    cluster = ACluster(2)
+    rank = cluster.ranks[0]
+    cluster.submit(5)
+    cluster.settle()
+    for _ in range(2 if idle else 1):
+        rank.look()
+        cluster.settle()
+        cluster.now += IDLE_S
+    assert rank._state is (Life.IDLE if idle else Life.LEASED)
+    cluster.ballot.broken = ValueError("a bug")
+    rank.look()
+    cluster.settle()
+    with pytest.raises(FaninError, match=r"fanin-idle of rank 0 in job 'job': .*a bug"):
+        rank.submit(reduction(6))
+
+
+def test_a_reduction_for_which_no_thread_can_be_started_has_no_ticket() -> None:
+    cluster = ACluster(1)
+    (rank,) = cluster.ranks
+    cluster.no_threads = True
+    with pytest.raises(RuntimeError, match="new thread"):
+        rank.submit(reduction(5))
+    cluster.no_threads = False
+    assert rank.submit(reduction(6)) == 1
+    cluster.settle()
+    rank.wait(1)
+    assert cluster.jobs["job"].given == [[6]]
 
 
 def test_closing_ends_what_waits_for_the_lease() -> None:

@@ -124,6 +124,12 @@ def test_the_rest_works_without_any_extra(tmp_path: Path, arguments: list[str]) 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.processes
+def test_a_shared_link_is_measured_without_torch(tmp_path: Path) -> None:
+    done = run("bench", "network", "--shared-link", "--rate", "none", folder=tmp_path, hide=EVERY_EXTRA)
+    assert "a link without a rate is not shared" in done.stderr
+
+
 def test_every_extra_of_the_project_is_known_by_its_modules() -> None:
     assert set(extras.MODULES) == set(project()["project"]["optional-dependencies"]) - {"dev"}
     assert extras.remedy("torch.distributed") == "pip install 'fanin[torch]'"
@@ -143,6 +149,9 @@ def test_every_extra_of_the_project_is_known_by_its_modules() -> None:
         (["bench", "codecs", "--codecs", "rotated:7"], "lanes = '7'"),
         (["bench", "codecs", "--values", "digits"], "digits@50"),
         (["bench", "codecs", "--html", "page.html"], "--train"),
+        (["bench", "network", "--shared-link", "--html", "page.html", "--lanes", "8"], "--lanes, --html: not with"),
+        (["bench", "network", "--shared-link", "--samples", "11"], "--samples: not with --shared-link"),
+        (["bench", "network", "--shared-link", "--bytes", "4096,8192"], "expected one number with --shared-link"),
         (["bench", "codecs", "--train", "--workers", "3"], "must divide the batch"),
         (["report", "nothing.json"], "nothing.json"),
     ],

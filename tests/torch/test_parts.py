@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import threading
 from datetime import timedelta
+from functools import partial
+from typing import Any, cast
 
 import pytest
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from fanin.errors import ConfigurationError
+from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError, SwitchLostError, WorkerLostError
 from fanin.host.torch.backend import options_for
-from fanin.host.torch.collectives import incarnation
-from fanin.host.torch.collectives.completion import CallbackPool
+from fanin.host.torch.collectives import incarnation, work
+from fanin.host.torch.collectives.completion import CallbackPool, Completion
+from fanin.host.torch.collectives.failures import Failures, Watch
+from fanin.host.torch.collectives.fallback import Fallback, State
 from fanin.host.torch.collectives.host_tensor import movable, plain
 from fanin.host.torch.collectives.incarnation import find_incarnation
 from fanin.host.torch.collectives.parting import StoreHost
 from fanin.host.torch.collectives.reachable import reachable_host
-from fanin.host.torch.collectives.request import tag_of
-from fanin.host.torch.collectives.staging import overlap
+from fanin.host.torch.collectives.request import Request, tag_of
+from fanin.host.torch.collectives.staging import PIECES, Staging, _Job, overlap
+from fanin.host.torch.collectives.work import CombinedWork, FaninWork
+from fanin.numerics.reduction import Element
 from fanin.options import Options
 
 TIMEOUT_S = 20.0
@@ -58,6 +66,116 @@ def test_the_pool_never_exceeds_its_bound_and_loses_nothing() -> None:
     assert len(names) <= 2
 
 
+class ALatePart(FaninWork):
+    """One that takes `takes_s`, or as long as it may, on a clock of the test's; notes how long it may."""
+
+    def __init__(self, given_s: list[float], now: list[float], takes_s: float = math.inf) -> None:
+        super().__init__(Completion(), [], 0.0)
+        self._given_s, self._now, self._takes_s = given_s, now, takes_s
+
+    def _transported(self) -> bool:
+        return False
+
+    def _await(self, timeout_s: float) -> None:
+        self._given_s.append(timeout_s)
+        self._now[0] += min(timeout_s, self._takes_s)
+        if timeout_s < self._takes_s:
+            raise CollectiveTimeoutError("Timed out waiting")
+
+
+def test_collectives_behind_one_handle_share_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_s: list[float] = []
+    now = [0.0]
+    monkeypatch.setattr(work.time, "monotonic", lambda: now[0])
+    parts = [ALatePart(given_s, now, 6.0), ALatePart(given_s, now, 4.0), ALatePart(given_s, now)]
+    together = CombinedWork(parts, Completion(), [], 99.0)
+    with pytest.raises(CollectiveTimeoutError, match="3 collectives .* had 10 s together: Timed out waiting"):
+        together.wait(timedelta(seconds=10))
+    assert given_s == [10.0, 4.0, work.MIN_WAIT_S]
+
+
+class AWatchedSession:
+    """One rank's, and what the watch calls: which raises the first `raises` times."""
+
+    rank, job_name = 0, "job"
+
+    def __init__(self, failure: FaninError | None = None, raises: int = 0) -> None:
+        self.failure, self._raises, self.calls = failure, raises, 0
+
+    def called(self, _failure: FaninError | None = None) -> None:
+        self.calls += 1
+        if self.calls <= self._raises:
+            raise RuntimeError("can't start new thread")
+
+
+def test_a_group_whose_turn_raises_has_another_and_the_others_have_theirs(caplog: pytest.LogCaptureFixture) -> None:
+    lost = WorkerLostError((1,), "rank 1 is gone")
+    well, failed, last = AWatchedSession(raises=2), AWatchedSession(lost, raises=1), AWatchedSession(lost)
+    watch = Watch()
+    watch._watched = {cast("Any", each): (each.called, each.called) for each in (well, failed, last)}
+    for _ in range(4):
+        assert watch._look()
+    assert (well.calls, failed.calls, last.calls) == (4, 2, 1)
+    assert list(watch._watched) == [well]
+    assert len(caplog.records) == 2, "each group's trouble is told once"
+
+
+class ALostSwitch:
+    """A reducer and its session, whose switch is gone before anything came of it."""
+
+    address, sessions = "udp://127.0.0.1:1", ()
+
+    def __init__(self) -> None:
+        self.session = self
+        self.failure = SwitchLostError(self.address, "no answer")
+
+    def hand_over(self, _request: Request) -> int:
+        raise self.failure
+
+    def done(self, ticket: int) -> bool:
+        raise AssertionError(f"reduction {ticket} was refused")
+
+
+class GlooThatEnds:
+    """A gloo group that takes one more sum, and no other."""
+
+    def __init__(self, gloo: Any) -> None:
+        self._gloo, self._left = gloo, 1
+        self.allgather = gloo.allgather
+
+    def allreduce(self, *given: Any) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise RuntimeError("out of memory")
+        return self._gloo.allreduce(*given)
+
+
+def test_ranks_that_agree_and_cannot_go_on_over_gloo_say_so_and_wait_for_nothing() -> None:
+    lost = ALostSwitch()
+    fallback = Fallback(c10d.HashStore(), 0, 1, timedelta(seconds=TIMEOUT_S), Failures("g", 0, 1, []), Completion())
+    fallback._gloo = GlooThatEnds(fallback._gloo)
+    fallback.attach(cast("Any", lost))
+
+    def submit() -> FaninWork:
+        ones = torch.ones(3)
+        request = Request(
+            name="all_reduce", source=ones, kept=ones, element=Element.FLOAT32, outputs=[ones], timeout_s=TIMEOUT_S
+        )
+        return fallback.submit(request)
+
+    works = [submit() for _ in range(3)]
+    with pytest.warns(RuntimeWarning, match="is lost"):
+        fallback.recover(lost.failure)
+    assert fallback.state is State.BROKEN
+    assert works[0].wait()
+    for after in works[1:]:
+        assert after.is_completed()
+        with pytest.raises(FaninError, match=r"no answer.*cannot go on over gloo: out of memory"):
+            after.wait()
+    with pytest.raises(FaninError, match="cannot go on over gloo"):
+        submit()
+
+
 def test_collectives_have_tags_of_their_own() -> None:
     names = ["all_reduce", "reduce", "reduce_scatter", "barrier"]
     tags = {tag_of(name, average) for name in names for average in (False, True)}
@@ -71,6 +189,56 @@ def test_pieces_keep_what_lies_in_the_kept_range() -> None:
     assert overlap(10, 10, 0, 12) == (0, 2)
     assert overlap(10, 10, 12, 3) == (2, 3)
     assert overlap(10, 10, 20, 5) == (0, 0)
+
+
+class OnDevice(torch.Tensor):
+    """Host memory that passes for a device's, and for the stream that copies it."""
+
+    def record_stream(self, _stream: object) -> None:
+        pass
+
+    def wait_event(self, _event: object) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("refuses", ["allocation", "copy", "session"])
+def test_a_piece_that_never_leaves_costs_no_buffer(monkeypatch: pytest.MonkeyPatch, refuses: str) -> None:
+    left = PIECES + 1
+
+    def take(what: str) -> None:
+        nonlocal left
+        if what == refuses and left:
+            left -= 1
+            raise RuntimeError(f"refused by the {what}")
+
+    def hand_over(_request: Request) -> int:
+        take("session")
+        return 1
+
+    empty = torch.empty
+
+    def pinned(count: int, dtype: torch.dtype, *, pin_memory: bool) -> torch.Tensor:
+        assert pin_memory
+        take("allocation")
+        return empty(count, dtype=dtype)
+
+    nothing = cast("Any", None)
+    staging = Staging(nothing, hand_over, nothing, nothing)
+    source = torch.ones(5).as_subclass(OnDevice)
+    monkeypatch.setattr(staging, "_stream", lambda _device: source)
+    monkeypatch.setattr(torch, "empty", pinned)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _stream: contextlib.nullcontext())
+    monkeypatch.setattr(source, "synchronize", partial(take, "copy"))
+    request = Request(name="all_reduce", source=source, kept=None, element=Element.FLOAT32, timeout_s=1.0)
+    job = _Job(request, nothing, cast("Any", object()))
+    for _ in range(PIECES + 1):
+        with pytest.raises(RuntimeError, match=f"refused by the {refuses}"):
+            staging._submit_pieces(job)
+    staging._submit_pieces(job)
+    assert len(staging._flights) == 1
 
 
 def test_host_tensors_share_memory_where_they_can_and_copy_back_where_not() -> None:

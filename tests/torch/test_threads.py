@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
@@ -14,12 +17,25 @@ from torch._C import _distributed_c10d as c10d
 from fanin.errors import CollectiveTimeoutError, FaninError, JoinTimeoutError, WorkerLostError
 from fanin.host.session.session import Session
 from fanin.host.torch import FaninProcessGroup
+from fanin.host.torch.collectives.process_group import _abandon
 from fanin.options import Options
 from tests.support.processes import DEADLINE_S, in_thread, until
 from tests.support.services import a_service, address_of
 from tests.torch.groups import LONG, SIZE, Groups, groups_of, make_groups, on_every_rank
 
 BRIEF = timedelta(milliseconds=10)
+DROPPING = """
+import atexit
+
+sessions = []
+atexit.register(lambda: print([session._shut.is_set() for session in sessions]))  # after fanin's own
+
+from tests.torch.groups import make_groups
+
+groups = make_groups(None)
+sessions += [group.session for group in groups]
+groups.clear()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -126,3 +142,20 @@ def test_a_group_that_nobody_holds_leaves_its_job(options: Options) -> None:
     sessions = [group.session for group in groups]
     groups.clear()
     until(lambda: all(isinstance(session, Session) and session._shut.is_set() for session in sessions))
+
+
+def test_a_group_that_nobody_holds_is_no_error_where_no_thread_can_be_started(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with groups_of(options) as groups, monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        _abandon(groups[0]._resources)
+
+
+@pytest.mark.processes
+def test_a_program_that_ends_waits_until_the_groups_that_it_dropped_have_left() -> None:
+    done = subprocess.run([sys.executable, "-c", DROPPING], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "[True, True, True]\n"), done.stderr

@@ -58,10 +58,11 @@ def test_a_full_disk_ends_the_trace_with_a_warning_and_nothing_else(caplog: pyte
     assert "/dev/full ends here: No space left on device" in warning
 
 
-def test_a_file_that_cannot_be_written_is_a_configuration_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [".", "a\0trace"], ids=["a folder", "no path"])
+def test_a_file_that_cannot_be_written_is_a_configuration_error(tmp_path: Path, name: str) -> None:
     rig = memory_rig()
     with pytest.raises(ConfigurationError, match="cannot be written"):
-        TracingTransport(rig.worker(), str(tmp_path))
+        TracingTransport(rig.worker(), str(tmp_path / name))
     rig.close()
 
 

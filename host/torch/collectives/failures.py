@@ -13,8 +13,10 @@ Rules
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -34,6 +36,8 @@ from fanin.protocol.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S
 
 if TYPE_CHECKING:
     from fanin.host.session.leased import AnySession
+
+log = logging.getLogger("fanin")
 
 WATCH_INTERVAL_S = 0.25
 """How often the watch thread looks at every session; a failure reaches waits on gloo that much later."""
@@ -150,6 +154,8 @@ class Watch:
 
     def __init__(self) -> None:
         self._watched: dict[AnySession, tuple[Callable[[FaninError], None], Callable[[], None]]] = {}
+        self._raising: weakref.WeakSet[AnySession] = weakref.WeakSet()
+        """Whose last turn has raised, which is logged once."""
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
@@ -157,7 +163,10 @@ class Watch:
     def add(
         self, session: AnySession, failed: Callable[[FaninError], None], look: Callable[[], None] = lambda: None
     ) -> None:
-        """Call `failed` soon after the session has failed, and `look` each time that it has not."""
+        """Call `failed` soon after the session has failed, and `look` each time that it has not.
+
+        Where one of them raises, it is called again.
+        """
         with self._lock:
             self._watched[session] = failed, look
             if self._thread is None:
@@ -180,7 +189,7 @@ class Watch:
 
     def forget(self) -> None:
         """In a child of fork(), which has no such thread, and perhaps a lock that it had locked: begin anew."""
-        self._watched = {}
+        self._watched, self._raising = {}, weakref.WeakSet()
         self._lock = threading.Lock()
         self._thread = None
         self._stopping = threading.Event()
@@ -199,12 +208,18 @@ class Watch:
                 return False
             watched = list(self._watched.items())
         for session, (failed, look) in watched:
-            failure = session.failure
-            if failure is None:
-                look()
-            else:
-                self.remove(session)
-                failed(failure)
+            try:
+                failure = session.failure
+                if failure is None:
+                    look()
+                else:
+                    failed(failure)
+                    self.remove(session)
+                self._raising.discard(session)
+            except Exception:  # one group's trouble (no thread can be started) must not leave the others unwatched
+                if session not in self._raising:
+                    log.exception("rank %d of job %r: tried again", session.rank, session.job_name)
+                self._raising.add(session)
         return True
 
 

@@ -289,9 +289,12 @@ class Fallback:
         try:
             finished = {operation.index for operation in log if self._finished_here(operation)}
             first, have = self._agree(log, finished)
+            self._go_on(first, have)
         except Exception as error:
-            self._give_up(FaninError(f"the switch is lost ({failure}) and the ranks cannot agree over gloo: {error}"))
-            return
+            self._give_up(FaninError(f"the switch is lost ({failure}) and the ranks cannot go on over gloo: {error}"))
+
+    def _go_on(self, first: int, have: dict[int, list[int]]) -> None:
+        """The ranks have agreed: what is not finished everywhere goes to gloo, in the same order on every rank."""
         with self._lock:
             for operation in self._log:
                 holders = have.get(operation.index, [])
@@ -366,8 +369,9 @@ class Fallback:
         with self._lock:
             self._broken, self._state = error, State.BROKEN
             for operation in self._log:
-                operation.error = error
-                operation.issued.set()
+                if not operation.issued.is_set():  # what gloo has got, it ends
+                    operation.error = error
+                    operation.issued.set()
             self._log.clear()
 
 

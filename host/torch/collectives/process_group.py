@@ -25,6 +25,7 @@ from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import ArgumentError, UnsupportedError
 from fanin.host.session.leased import AnySession
+from fanin.host.session.threads import started
 from fanin.host.torch.collectives.arguments import Arguments
 from fanin.host.torch.collectives.exchanges import Exchanges, carries
 from fanin.host.torch.collectives.failures import WATCH
@@ -43,6 +44,8 @@ _ZERO = timedelta(0)
 _SUM = dist.ReduceOp(SUM)
 _GROUPS: weakref.WeakSet[FaninProcessGroup] = weakref.WeakSet()
 """Open groups, to be left in order at exit."""
+_ABANDONED: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""Threads that leave for groups that nobody holds any more; exit waits for them."""
 
 
 class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
@@ -601,10 +604,11 @@ def _made_as(group: weakref.ref[FaninProcessGroup]) -> str:
 def _abandon(resources: GroupResources) -> None:
     """Nobody holds the group any more, and it was not shut down: leave, as gloo does, so that nobody waits for it.
 
-    In a thread of its own, since the collector of garbage calls this at any place, whatever locks are held there.
+    In a thread of its own, since the collector of garbage calls this at any place, whatever locks are held there. Where
+    none can be started, the end of the process tells the others.
     """
-    if not resources.closed:
-        threading.Thread(target=resources.close, name="fanin-abandoned").start()
+    if not resources.closed and (leaving := started(resources.close, name="fanin-abandoned")) is not None:
+        _ABANDONED.add(leaving)
 
 
 def _single(tensors: Any) -> torch.Tensor:
@@ -630,6 +634,7 @@ def _op(op: Any) -> Any:
 def _forget_all() -> None:
     """In a child of fork(): the groups are its parent's, who goes on with them."""
     _GROUPS.clear()
+    _ABANDONED.clear()
     WATCH.forget()
 
 
@@ -641,4 +646,6 @@ def _leave_all() -> None:
     """A program that ends without destroy_process_group leaves in order, so that its peers need not miss it."""
     for group in list(_GROUPS):
         group.leave_at_exit()
+    for leaving in list(_ABANDONED):
+        leaving.join()  # for as long as `close` may take, which is bounded
     WATCH.stop()

@@ -91,6 +91,7 @@ class Staging:
         self._thread: threading.Thread | None = None
         self._free: deque[torch.Tensor] = deque()
         self._buffers = 0
+        """That are free, at the switch, or on their way there: those that an error has cost do not count."""
         self._flights: deque[_Flight] = deque()
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
@@ -161,35 +162,46 @@ class Staging:
         starts = range(0, source.numel(), piece_elements)
         job.pieces_left = len(starts)
         for start in starts:
-            part = source[start : start + piece_elements]
             buffer = self._buffer()
-            host = buffer[: part.numel() * part.element_size()].view(part.dtype)
-            with torch.cuda.stream(stream):
-                host.copy_(part, non_blocking=True)
-                part.record_stream(stream)
-            stream.synchronize()
-            first, kept = overlap(start, part.numel(), request.keep_first, request.kept_count)
-            target = None
-            if request.kept is not None and kept:
-                at = start + first - request.keep_first
-                target = request.kept.reshape(-1)[at : at + kept]
-            residual = request.residual
-            if residual is not None:
-                residual = residual.reshape(-1)[start : start + part.numel()]
-            piece = Request(
-                name=request.name, source=host, kept=host[first : first + kept] if kept else None, keep_first=first,
-                element=request.element, lanes=request.lanes, operator=request.operator,
-                average=request.average, factor=request.factor, residual=residual, timeout_s=request.timeout_s,
-            )  # fmt: skip
-            self._flights.append(_Flight(job, self._hand_over(piece), buffer, target, first))
+            try:
+                flight = self._depart(job, source[start : start + piece_elements], start, buffer, stream)
+            except BaseException:
+                self._buffers -= 1  # it is not reused: a shard may have taken its part, and the engine write to it
+                raise
+            self._flights.append(flight)
+
+    def _depart(
+        self, job: _Job, part: torch.Tensor, start: int, buffer: torch.Tensor, stream: torch.cuda.Stream
+    ) -> _Flight:
+        request = job.request
+        host = buffer[: part.numel() * part.element_size()].view(part.dtype)
+        with torch.cuda.stream(stream):
+            host.copy_(part, non_blocking=True)
+            part.record_stream(stream)
+        stream.synchronize()
+        first, kept = overlap(start, part.numel(), request.keep_first, request.kept_count)
+        target = None
+        if request.kept is not None and kept:
+            at = start + first - request.keep_first
+            target = request.kept.reshape(-1)[at : at + kept]
+        residual = request.residual
+        if residual is not None:
+            residual = residual.reshape(-1)[start : start + part.numel()]
+        piece = Request(
+            name=request.name, source=host, kept=host[first : first + kept] if kept else None, keep_first=first,
+            element=request.element, lanes=request.lanes, operator=request.operator,
+            average=request.average, factor=request.factor, residual=residual, timeout_s=request.timeout_s,
+        )  # fmt: skip
+        return _Flight(job, self._hand_over(piece), buffer, target, first)
 
     def _buffer(self) -> torch.Tensor:
         while not self._free and self._buffers == PIECES:
             self._land()
         if self._free:
             return self._free.popleft()
+        buffer = torch.empty(PIECE_BYTES, dtype=torch.uint8, pin_memory=True)
         self._buffers += 1
-        return torch.empty(PIECE_BYTES, dtype=torch.uint8, pin_memory=True)
+        return buffer
 
     def _land(self) -> None:
         """Wait for the oldest piece, copy its result to the device, and report when it was its job's last."""

@@ -11,6 +11,7 @@ Rules
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 NO_TIMEOUT = timedelta(0)
 """What torch passes where the caller gave none; the collective's own timeout counts then."""
+MIN_WAIT_S = 0.001
+"""Of a part of a handle whose time is over: for gloo, which counts in milliseconds, 0 is its default again."""
 
 Tensors = Sequence[torch.Tensor]
 _Work: Any = dist.Work
@@ -109,6 +112,15 @@ class FaninWork(_Work):  # type: ignore[misc]
     def when_transported(self, then: Callable[[], None]) -> None:
         """Call `then` from a thread of the completion's pool once `wait` would return or raise at once."""
         self._completion.in_turn(self, then)
+
+    def _after_a_wait(self, then: Callable[[], None]) -> None:
+        """For `when_transported` where others need not be over first: a thread of the pool waits."""
+
+        def wait_first() -> None:
+            self.exception_when_over()
+            then()
+
+        self._completion.call(wait_first)
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Return True when the outputs hold the result; raise a FaninError when they never will."""
@@ -252,12 +264,7 @@ class PeerWork(GlooWork):
 
     def when_transported(self, then: Callable[[], None]) -> None:
         """A thread of the pool waits: peers may answer in any order."""
-
-        def wait_first() -> None:
-            self.exception_when_over()
-            then()
-
-        self._completion.call(wait_first)
+        self._after_a_wait(then)
 
 
 class AnySourceWork(PeerWork):
@@ -308,7 +315,7 @@ class LocalWork(FaninWork):
 
 
 class CombinedWork(FaninWork):
-    """Several collectives behind one handle (coalescing)."""
+    """Several collectives behind one handle (coalescing), which has one timeout for all of them."""
 
     def __init__(self, works: Sequence[FaninWork], completion: Completion, outputs: Tensors, timeout_s: float) -> None:
         super().__init__(completion, outputs, timeout_s)
@@ -318,8 +325,13 @@ class CombinedWork(FaninWork):
         return all(work.is_completed() for work in self._works)
 
     def _await(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
         for work in self._works:
-            work.wait(timedelta(seconds=timeout_s))
+            try:
+                work.wait(timedelta(seconds=max(MIN_WAIT_S, deadline - time.monotonic())))
+            except CollectiveTimeoutError as error:  # which tells what was left
+                together = f"{len(self._works)} collectives behind one handle had {timeout_s:g} s together"
+                raise CollectiveTimeoutError(f"{together}: {error}") from error
 
     def when_transported(self, then: Callable[[], None]) -> None:
         """After the last of them."""
@@ -368,9 +380,4 @@ class QueuedWork(FaninWork):
 
     def when_transported(self, then: Callable[[], None]) -> None:
         """A thread of the pool waits."""
-
-        def wait_first() -> None:
-            self.exception_when_over()
-            then()
-
-        self._completion.call(wait_first)
+        self._after_a_wait(then)
