@@ -89,7 +89,7 @@ def test_collectives_behind_one_handle_share_its_timeout(monkeypatch: pytest.Mon
     monkeypatch.setattr(work.time, "monotonic", lambda: now[0])
     parts = [ALatePart(given_s, now, 6.0), ALatePart(given_s, now, 4.0), ALatePart(given_s, now)]
     together = CombinedWork(parts, Completion(), [], 99.0)
-    with pytest.raises(CollectiveTimeoutError, match="3 collectives .* had 10 s together: Timed out waiting"):
+    with pytest.raises(CollectiveTimeoutError, match=r"3 collectives .* had 10 s together: Timed out waiting"):
         together.wait(timedelta(seconds=10))
     assert given_s == [10.0, 4.0, work.MIN_WAIT_S]
 

@@ -244,8 +244,7 @@ def test_a_tree_moves_and_keeps_as_one_switch_does(kind: str, link: Link | None)
         whole = np.random.default_rng(9).integers(0, 256, move.count, np.uint8)
         outputs = []
         for worker, ((first, count), (keep_first, kept)) in enumerate(zip(move.own, move.keep, strict=True)):
-            output = whole[keep_first : keep_first + kept].copy()
-            output[: max(0, begin - keep_first)] = output[max(0, end - keep_first) :] = 0
+            output = np.zeros(kept, np.uint8)
             outputs.append(output)
             tree.workers[worker].submit(
                 moved(whole[first : first + count].copy(), first, move.count, output, keep_first)
