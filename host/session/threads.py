@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def started(target: Callable[..., object], *arguments: object, name: str) -> threading.Thread | None:
-    """A daemon thread that runs; None where the interpreter ends and starts none."""
+    """A daemon thread that runs; None where the interpreter ends, or the system has no more, and none starts."""
     thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
     try:
         thread.start()

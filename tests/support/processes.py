@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import select
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from typing import Literal, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from fanin.host.session.session import Session
 from fanin.numerics.reduction import Reduction
@@ -145,6 +147,33 @@ def a_worker(
 def has_ended(pidfd: int, within_s: float = DEADLINE_S) -> bool:
     """Wait for a process that is not a child to end; whether it did in time."""
     return bool(select.select([pidfd], [], [], within_s)[0])
+
+
+@contextlib.contextmanager
+def files_left(count: int) -> Iterator[None]:
+    """This process may open that many files, and no more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as opened:
+        for _ in range(count + 1):
+            limit = os.dup(0)
+            opened.callback(os.close, limit)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def noticed(waited_for: threading.Event, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Is set once anybody waits for that event."""
+    found, wait = threading.Event(), waited_for.wait
+
+    def noticing(timeout: float | None = None) -> bool:
+        found.set()
+        return wait(timeout)
+
+    monkeypatch.setattr(waited_for, "wait", noticing)
+    return found
 
 
 def in_thread(call: Callable[[], object]) -> Future[object]:
