@@ -33,6 +33,8 @@ R = TypeVar("R")
 
 DEADLINE_S = 30.0
 """Far more than anything here takes; only a test that fails waits for it."""
+SELECT_FILES = 1024
+"""FD_SETSIZE: select() takes lower numbers than this one."""
 LIVENESS_S = 2.0
 """Of the switches here, so that tests are quick."""
 WORKER_PROGRAM = Path(builders.__file__).with_name("summing_rank.py")
@@ -162,6 +164,22 @@ def files_left(count: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextlib.contextmanager
+def many_files() -> Iterator[None]:
+    """What this process opens meanwhile has numbers that select() does not take."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < SELECT_FILES * 2:
+        pytest.skip(f"this process may open {hard} files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, SELECT_FILES * 2), hard))
+    with contextlib.ExitStack() as opened:
+        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        number = 0
+        while number < SELECT_FILES:
+            number = os.dup(0)
+            opened.callback(os.close, number)
+        yield
 
 
 def noticed(waited_for: threading.Event, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
