@@ -16,7 +16,7 @@ import pytest
 from fanin.errors import SwitchUnreachableError
 from fanin.host.session.embedded import start_switch
 from fanin.options import Options
-from tests.support.processes import DEADLINE_S, join_all, options, reduce_together, until
+from tests.support.processes import DEADLINE_S, join_all, many_files, options, reduce_together, until
 
 pytestmark = pytest.mark.processes
 
@@ -106,9 +106,18 @@ def test_a_switch_that_does_not_come_up_says_why_in_its_own_words() -> None:
         start_switch("no-such.invalid", Options())
 
 
+def test_a_rank_with_many_files_open_starts_one() -> None:
+    with many_files(), start_switch("127.0.0.1", Options(native=False)) as switch:
+        assert switch.is_running
+
+
 def test_a_child_that_prints_something_else_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     impostor = tmp_path / "python"
-    for says, error in (("echo hello", "it printed b'hello"), ("exit 3", "it ended with status 3")):
+    for says, error in (
+        ("echo hello", "it printed b'hello"),
+        ("exit 3", "it ended with status 3"),
+        ("exec sleep 1000 >&-", "it closed its output and did not end"),
+    ):
         impostor.write_text(f"#!/bin/sh\n{says}\n")
         impostor.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(impostor))
