@@ -17,6 +17,7 @@ from fanin.errors import SwitchUnreachableError
 from fanin.host.session.embedded import start_switch
 from fanin.options import Options
 from tests.support.processes import DEADLINE_S, join_all, many_files, options, reduce_together, until
+from tests.support.services import a_service, address_of
 
 pytestmark = pytest.mark.processes
 
@@ -104,6 +105,17 @@ def test_ctrl_c_does_not_reach_it_before_its_workers_have_left() -> None:
 def test_a_switch_that_does_not_come_up_says_why_in_its_own_words() -> None:
     with pytest.raises(SwitchUnreachableError, match=r"no-such\.invalid.*no name or address of this machine"):
         start_switch("no-such.invalid", Options())
+
+
+@pytest.mark.parametrize("refused", [0, 1], ids=["the first", "another"])
+def test_a_process_of_several_leaves_ends_as_soon_as_one_of_them_fails(refused: int) -> None:
+    """A leaf has no leaves."""
+    with a_service() as parent, a_service(parent=address_of(parent), schemes=("udp",)) as leaf:
+        parents = [address_of(parent)]
+        parents.insert(refused, address_of(leaf))
+        with start_switch("127.0.0.1", Options(), parents=parents) as switch:
+            until(lambda: not switch.is_running)
+            assert switch._process.returncode == 2
 
 
 def test_a_rank_with_many_files_open_starts_one() -> None:
