@@ -311,14 +311,21 @@ class Session:
             if self._closed:
                 return
             self._closed = True
-        with contextlib.suppress(Exception):  # what fails on the way out has no one left to act on it
-            confirmed = not self._engine.failed and self._engine.leave(min(timeout_s, LEAVE_TIMEOUT_S))
-            self._engine.close()
-            if self._line is not None:
-                self._line.close()
+        confirmed = False
+
+        def tell_controller() -> None:
             if not confirmed and not isinstance(self._failure, SwitchLostError):
                 self._questions.leave(self._nonce, self._failure, timeout_s)
-        self._over.set()
+
+        # What fails on the way out has no one left to act on it, and keeps nothing of the rest from being done: above
+        # all, nothing may write to tensors from here on. The last step is named first.
+        with contextlib.suppress(Exception), contextlib.ExitStack() as steps:
+            steps.callback(self._over.set)
+            steps.callback(tell_controller)
+            if self._line is not None:
+                steps.callback(self._line.close)
+            steps.callback(self._engine.close)
+            confirmed = not self._engine.failed and self._engine.leave(min(timeout_s, LEAVE_TIMEOUT_S))
 
     def __enter__(self) -> Session:
         return self

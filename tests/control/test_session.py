@@ -32,7 +32,7 @@ class FakeEngine:
         self.trouble = ""
         self.failed = False
         self.closed = False
-        self.departed = False
+        self.departed = self.cannot_leave = False
         self._submitted = 0
         self._finished: set[int] = set()
         self._changed = threading.Condition()
@@ -85,6 +85,8 @@ class FakeEngine:
         return {"results": len(self._finished)}
 
     def leave(self, timeout_s: float) -> bool:
+        if self.cannot_leave:
+            raise OSError("the socket is gone")
         self.departed = True
         return True
 
@@ -195,6 +197,16 @@ def test_closing_leaves_once_and_ends_waits() -> None:
         waiting.result(DEADLINE_S)
     with pytest.raises(FaninError, match="closed"):
         session.submit(REDUCTION)
+
+
+def test_a_session_that_cannot_leave_in_order_closes_its_engine_all_the_same() -> None:
+    session, engine = a_session()
+    waiting = in_thread(lambda: session.wait(session.submit(REDUCTION)))
+    engine.cannot_leave = True
+    session.close()
+    assert (engine.departed, engine.closed) == (False, True)
+    with pytest.raises(FaninError, match="closed"):
+        waiting.result(DEADLINE_S)
 
 
 def test_changes_of_membership_are_told_once_and_never_silently(caplog: pytest.LogCaptureFixture) -> None:
