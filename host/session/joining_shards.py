@@ -71,17 +71,16 @@ def _join_all(join_one: JoinOne, count: int, interrupted: Callable[[], None] | N
 
     # At the same time, since each join waits for the other ranks at that shard.
     with ThreadPoolExecutor(count, "fanin join") as pool:
-        joins = [pool.submit(join_one, number, look) for number in range(count)]
+        joins: list[Future[Session]] = []
         try:
+            joins += (pool.submit(join_one, number, look) for number in range(count))
             first, _ = wait(joins, return_when=FIRST_EXCEPTION)
-        finally:
+            return [each.result() for each in joins if each in first]
+        except BaseException:  # Ctrl-C, too: what is joined by then is nobody's
             useless.set()
-        failed = next((error for each in joins if each in first and (error := each.exception()) is not None), None)
-        wait(joins)
-    if failed is None:
-        return [each.result() for each in joins]
-    _close_all(joins)
-    raise failed
+            wait(joins)
+            _close_all(joins)
+            raise
 
 
 def _join_living(join_one: JoinOne, count: int) -> list[Session | SwitchUnreachableError | SwitchLostError]:
