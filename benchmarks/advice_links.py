@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 TIMEOUT_S = 10.0
+PAUSE_S = 0.1
+"""Between two attempts to accept a connection, after an error."""
 CHUNK_BYTES = 1 << 16
 SKIPPED_S = 0.15
 """Of each stream, from its first byte: a token bucket passes a burst at once, and TCP begins slowly."""
@@ -107,8 +109,9 @@ class Listener:
         while not self._closing.is_set():
             try:
                 peer, _ = self._tcp.accept()
-            except OSError:
-                return
+            except OSError:  # no files left, say: hosts that come later must still be heard
+                self._closing.wait(PAUSE_S)
+                continue
             peer.settimeout(TIMEOUT_S)
             with self._lock:
                 self._open.add(peer)

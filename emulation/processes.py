@@ -26,6 +26,7 @@ STOP_GRACE_S = 3.0
 """Between SIGTERM, which lets a worker say goodbye to its switch, and SIGKILL."""
 MAX_CAUSE_LINES = 8
 MAX_LOG_BYTES = 1 << 20
+"""Of a worker's standard error, from its end: there it says why it failed."""
 EXCEPTION_LINE = re.compile(r"^(?:\[rank\d+\]: ?)?[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)\b", re.MULTILINE)
 RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 """What torch writes before every line of a traceback."""
@@ -39,7 +40,7 @@ class Report(NamedTuple):
 
 
 class WorkerFailedError(FaninError):
-    """A worker process failed. `rank` is its rank, `log` all that it wrote to standard error."""
+    """A worker process failed. `rank` is its rank, `log` the last MAX_LOG_BYTES of its standard error."""
 
     def __init__(self, rank: int, status: int | None, log: str) -> None:
         how = f"was ended by {signal.Signals(-status).name}" if status is not None and status < 0 else "failed"
@@ -149,8 +150,9 @@ class LocalJob:
         return WorkerFailedError(culprit, self._processes[culprit].poll(), self._log(culprit))
 
     def _log(self, rank: int) -> str:
-        # pread, since the worker writes at the file's one position
-        return os.pread(self._logs[rank].fileno(), MAX_LOG_BYTES, 0).decode(errors="replace")
+        # pread, since the worker writes at the file's one position; the end, where an exception is
+        log = self._logs[rank].fileno()
+        return os.pread(log, MAX_LOG_BYTES, max(0, os.fstat(log).st_size - MAX_LOG_BYTES)).decode(errors="replace")
 
 
 def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:

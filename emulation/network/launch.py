@@ -22,11 +22,10 @@ from typing import Any
 from fanin.emulation.network.commands import in_namespace
 from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
 from fanin.emulation.process_output import Ended, Printed, follow, object_in
-from fanin.emulation.processes import cause_in
+from fanin.emulation.processes import MAX_LOG_BYTES, cause_in
 from fanin.errors import ConfigurationError
 
 MASTER_PORT = 29_400
-MAX_LOG_BYTES = 1 << 20
 STOP_GRACE_S = 3.0
 TORCHRUN_REPORT = re.compile(r"^E\d{4} .*failed \(exitcode: (?P<status>-?\d+)\)", re.MULTILINE)
 """The first line of what a torchrun agent says when its program has failed."""

@@ -412,15 +412,29 @@ def _serve_parent(services: list[SwitchService]) -> None:
 
         service.run(keep_going, watched)
 
-    others = [threading.Thread(target=serve, args=(service,)) for service in services[1:]]
+    errors: list[Exception] = []
+
+    def run(service: SwitchService) -> None:
+        try:
+            serve(service)
+        except Exception as error:  # a process that serves only a part must not look alive: all of it ends
+            errors.append(error)
+            stop_all()
+
+    def stop_all() -> None:
+        for service in services:
+            service.stop()
+
+    others = [threading.Thread(target=run, args=(service,), daemon=True) for service in services[1:]]
     for thread in others:
         thread.start()
-    serve(services[0])
+    run(services[0])
     if services[0].stopping:  # by a signal, which is meant for all services of the process
-        for service in services[1:]:
-            service.stop()
+        stop_all()
     for thread in others:
         thread.join()
+    if errors:
+        raise errors[0]
 
 
 def _mute(descriptor: int) -> None:

@@ -55,18 +55,20 @@ class ControlClient:
         self.host: str = reach(address, timeout_s, patient=patient)
         """Numeric address of the switch."""
         self._encrypted = curve_server_key is not None
-        self._context = CONTROL.open()
         self._closed = False
-        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
-        self.monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(_TOLD)
-        """Tells when the connection comes and goes."""
-        try:
+        with contextlib.ExitStack() as opened:  # where files run out half way, too, nothing stays open
+            self._context = CONTROL.open()
+            opened.callback(CONTROL.release, self._context)
+            self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
+            opened.callback(self._socket.close, linger=0)
+            self.monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(_TOLD)
+            """Tells when the connection comes and goes."""
+            opened.callback(self.monitor.close, linger=0)
+            opened.callback(self._socket.disable_monitor)
             self._configure(curve_server_key)
             host = f"[{self.host}]" if ":" in self.host else self.host
             self._socket.connect(f"tcp://{host}:{address.port}")
-        except BaseException:
-            self.close()
-            raise
+            opened.pop_all()
 
     def send(self, request: control.Request) -> None:
         """Send without waiting. A request that the queue does not take is lost: callers repeat theirs."""

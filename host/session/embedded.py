@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from math import ceil
 from types import TracebackType
 from typing import cast
 
@@ -144,15 +145,20 @@ def _read_ready(process: subprocess.Popen[bytes], address: SwitchAddress) -> dic
     """The child's first line, which says that it serves, or why not."""
     assert process.stdout is not None
     descriptor = process.stdout.fileno()
+    poller = select.poll()  # select() knows no more than 1,024 files
+    poller.register(descriptor, select.POLLIN)
     deadline = time.monotonic() + START_TIMEOUT_S
     line = b""
     while not line.endswith(b"\n") and len(line) < MAX_READY_BYTES:
         left_s = deadline - time.monotonic()
-        if left_s <= 0 or not select.select([descriptor], [], [], left_s)[0]:
+        if left_s <= 0 or not poller.poll(ceil(left_s * 1000)):
             raise _failed(address, f"it was not ready after {START_TIMEOUT_S:g} s")
         piece = os.read(descriptor, 4096)
         if not piece:
-            status = process.wait(EXIT_STATUS_TIMEOUT_S)
+            try:
+                status = process.wait(EXIT_STATUS_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                raise _failed(address, "it closed its output and did not end") from None
             raise _failed(address, f"it ended with status {status}; see what it printed")
         line += piece
     try:

@@ -31,6 +31,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
+from fanin.host.session.threads import started
 from fanin.protocol import strict
 from fanin.protocol.seal import TAG_BYTES, tag, tag_holds
 
@@ -47,6 +48,8 @@ HEAD_TIMEOUT_S = 2.0
 """Longest that a place is kept for a connection that has not shown that it knows the key."""
 MAX_AT_ONCE = 8
 """Newcomers that are given to at one time; whoever comes beyond it is closed to, and asks another."""
+PAUSE_S = 0.1
+"""How long nobody is let in after an error: the system has no files left, say, and the next call would fail as well."""
 READ_BYTES = 1 << 20
 
 Look = Callable[[int, float], tuple[bytes, bytes] | None]
@@ -100,11 +103,13 @@ class Giver:
         while not self._closing.is_set():
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return
-            if self._places.acquire(blocking=False):
-                threading.Thread(target=self._give, args=(connection,), name="fanin-giving", daemon=True).start()
-            else:
+            except OSError:  # as accept(2) has it, also what went wrong with one connection
+                self._closing.wait(PAUSE_S)
+                continue
+            if not self._places.acquire(blocking=False):
+                connection.close()
+            elif started(self._give, connection, name="fanin-giving") is None:
+                self._places.release()
                 connection.close()
 
     def _give(self, connection: socket.socket) -> None:

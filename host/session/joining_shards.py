@@ -38,14 +38,14 @@ def join_shards(
     spread = spread or Spread.evenly(len(switches))
 
     def rejoin(
-        addresses: Sequence[SwitchAddress], job: Successor
+        addresses: Sequence[SwitchAddress], job: Successor, interrupted: Callable[[], None]
     ) -> list[Session | SwitchUnreachableError | SwitchLostError]:
         patience_s = min(options.join_timeout_s, REJOIN_TIMEOUT_S)
         briefly = dataclasses.replace(options, join_timeout_s=patience_s)
         join_one = _joining(
             briefly, addresses, job.spread, local, job.name, job.worker, job.workers, credentials, job.succeeds
         )
-        return _join_living(join_one, len(addresses))
+        return _join_living(join_one, len(addresses), interrupted)
 
     join_one = _joining(options, switches, spread, local, job_name, rank, size, credentials, rounds=rounds, slots=slots)
     joined = _join_all(join_one, len(switches), interrupted, f"rank {rank} of job {job_name!r}")
@@ -71,23 +71,24 @@ def _join_all(join_one: JoinOne, count: int, interrupted: Callable[[], None] | N
 
     # At the same time, since each join waits for the other ranks at that shard.
     with ThreadPoolExecutor(count, "fanin join") as pool:
-        joins = [pool.submit(join_one, number, look) for number in range(count)]
+        joins: list[Future[Session]] = []
         try:
+            joins += (pool.submit(join_one, number, look) for number in range(count))
             first, _ = wait(joins, return_when=FIRST_EXCEPTION)
-        finally:
+            return [each.result() for each in joins if each in first]
+        except BaseException:  # Ctrl-C, too: what is joined by then is nobody's
             useless.set()
-        failed = next((error for each in joins if each in first and (error := each.exception()) is not None), None)
-        wait(joins)
-    if failed is None:
-        return [each.result() for each in joins]
-    _close_all(joins)
-    raise failed
+            wait(joins)
+            _close_all(joins)
+            raise
 
 
-def _join_living(join_one: JoinOne, count: int) -> list[Session | SwitchUnreachableError | SwitchLostError]:
+def _join_living(
+    join_one: JoinOne, count: int, interrupted: Callable[[], None]
+) -> list[Session | SwitchUnreachableError | SwitchLostError]:
     """A session at each, or the error at one that is lost; if all are, or any has another error, none is left open."""
     with ThreadPoolExecutor(count, "fanin join") as pool:
-        joins = [pool.submit(join_one, number, None) for number in range(count)]
+        joins = [pool.submit(join_one, number, interrupted) for number in range(count)]
         wait(joins)
     found: list[Session | SwitchUnreachableError | SwitchLostError] = []
     for each in joins:

@@ -4,7 +4,7 @@
 whatever goes wrong is one typed error of `fanin.errors`, sticky, which names ranks, address and remedy.
 
 A wait goes straight to the engine, so that a small reduction costs no detour through another thread. Events are read by
-whoever needs one: the thread in `next_done`, or the first one that finds the engine failed.
+whoever needs one: the thread in `next_progress`, or the first one that finds the engine failed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from fanin.host.session.failures import (
 )
 from fanin.host.session.outputs import check_outputs
 from fanin.host.session.questions import Questions
-from fanin.host.session.tickets import Tickets
 from fanin.numerics.reduction import Brief, Element, Reduction
 from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
 from fanin.protocol.control import Succession
@@ -75,7 +74,7 @@ class MembershipChange:
 
 
 class Session:
-    """One worker of one job. Thread safe: any thread may submit, wait and ask; one thread calls `next_done`.
+    """One worker of one job. Thread safe: any thread may submit, wait and ask; one thread calls `next_progress`.
 
     It belongs to the process that joined. In a child forked from it `close` does nothing, since the child's end is not
     this worker's, and whatever needs the engine raises FaninError.
@@ -103,7 +102,6 @@ class Session:
         self.credentials = credentials or Credentials.of_job(options.secret)
         """The keys of this rank's requests to the controller."""
         self._engine: Engine = joined.engine
-        self._tickets = Tickets(joined.engine)
         self._who: Membership = joined.who
         self._questions = Questions(joined.who, options.curve_server_key, self.credentials)
         self._nonce = joined.nonce
@@ -130,8 +128,6 @@ class Session:
         """Whether nothing listens at the switch's port any more: it is not just out of reach."""
         self._over = threading.Event()
         """Set once the session has failed or is closed."""
-        self._shut = threading.Event()
-        """Set once `close` is through."""
         self._closed = False
         self._followed = False
         self._members = tuple(range(self.size))
@@ -197,7 +193,7 @@ class Session:
         Raises the session's failure when it has failed. The memory must live until the ticket is done.
         """
         self._raise_if_over()
-        ticket = self._tickets.submit(reduction)
+        ticket = self._engine.submit(reduction)
         if self.observer is not None:
             self.observer(ticket, reduction)
         return ticket
@@ -211,7 +207,6 @@ class Session:
         if self.inherited:
             raise used_in_child(self._who)
         if self._engine.wait(ticket, WAIT_SLICE_S if timeout_s is None else min(timeout_s, WAIT_SLICE_S)):
-            self._tickets.seen(ticket)
             return
         deadline = None if timeout_s is None else time.monotonic() + timeout_s - WAIT_SLICE_S
         while True:
@@ -224,7 +219,6 @@ class Session:
                     f"Remedy: find the rank that does not call this collective, or allow more time"
                 )
             if self._engine.wait(ticket, slice_s):
-                self._tickets.seen(ticket)
                 return
 
     def at_once(self, brief: Brief, owner: object) -> int:
@@ -250,31 +244,6 @@ class Session:
         """Whether the ticket's result is in place. False for ever for one that failed: see `failure`."""
         return self._engine.done(ticket)
 
-    def next_done(self, timeout_s: float) -> int | None:
-        """The next ticket that finished, in completion order, or None after `timeout_s`. For one completion thread.
-
-        Once the session has failed or is closed, the tickets that are unfinished come too, each once: `done` tells them
-        apart; after them, None. A ticket that had finished before the very first call comes only if nobody had waited
-        for it by then.
-        """
-        self._tickets.subscribe()
-        deadline = time.monotonic() + timeout_s
-        while True:
-            if (ticket := self._tickets.next()) is not None:
-                return ticket
-            left_s = deadline - time.monotonic()
-            if self._over.is_set():  # nothing more comes: a caller's loop must not spin until `close`
-                self._shut.wait(max(left_s, 0.0))
-                return None
-            # In slices: another thread may take the event that ends this wait.
-            event = self._engine.next_event(max(min(left_s, WAIT_SLICE_S), 0.0))
-            if event is not None:
-                self._take(event)
-            elif left_s <= 0:
-                return None
-            elif self._engine.failed:
-                self._find_failure()
-
     def follow(self) -> None:
         """From now on `next_progress` tells of everything that happens; before the first submit, for one thread."""
         self._followed = True
@@ -283,10 +252,7 @@ class Session:
     def next_progress(self, timeout_s: float) -> ReductionDone | RoundHeard | None:
         """What happens next in a job with staleness, or None after `timeout_s`. Raises the session's failure."""
         event = self._engine.next_event(timeout_s)
-        if isinstance(event, ReductionDone):
-            self._tickets.forget(event.ticket)
-            return event
-        if isinstance(event, RoundHeard):
+        if isinstance(event, ReductionDone | RoundHeard):
             return event
         if event is not None:
             self._take(event)
@@ -345,15 +311,21 @@ class Session:
             if self._closed:
                 return
             self._closed = True
-        with contextlib.suppress(Exception):  # what fails on the way out has no one left to act on it
-            confirmed = not self._engine.failed and self._engine.leave(min(timeout_s, LEAVE_TIMEOUT_S))
-            self._engine.close()
-            if self._line is not None:
-                self._line.close()
+        confirmed = False
+
+        def tell_controller() -> None:
             if not confirmed and not isinstance(self._failure, SwitchLostError):
                 self._questions.leave(self._nonce, self._failure, timeout_s)
-        self._end()
-        self._shut.set()
+
+        # What fails on the way out has no one left to act on it, and keeps nothing of the rest from being done: above
+        # all, nothing may write to tensors from here on. The last step is named first.
+        with contextlib.suppress(Exception), contextlib.ExitStack() as steps:
+            steps.callback(self._over.set)
+            steps.callback(tell_controller)
+            if self._line is not None:
+                steps.callback(self._line.close)
+            steps.callback(self._engine.close)
+            confirmed = not self._engine.failed and self._engine.leave(min(timeout_s, LEAVE_TIMEOUT_S))
 
     def __enter__(self) -> Session:
         return self
@@ -366,9 +338,7 @@ class Session:
     # --- events and failure ---
 
     def _take(self, event: WorkerEvent) -> None:
-        if isinstance(event, ReductionDone):
-            self._tickets.finish(event.ticket)
-        elif isinstance(event, MembersChanged):
+        if isinstance(event, MembersChanged):
             self._note(event)
         elif isinstance(event, FAILURES):
             self._fail(self._explain(event))
@@ -400,7 +370,7 @@ class Session:
 
     def _read_events(self) -> None:
         """Take in what the engine has to say, unless a thread of its own does so anyway."""
-        if self._tickets.subscribed or self._followed:
+        if self._followed:
             return
         while (event := self._engine.next_event(0.0)) is not None:
             self._take(event)
@@ -468,11 +438,6 @@ class Session:
         with self._lock:
             if self._failure is None:
                 self._failure = error
-        self._end()
-
-    def _end(self) -> None:
-        """Nothing finishes any more: `next_done` reports what is left."""
-        self._tickets.finish_all()
         self._over.set()
 
     def _raise_if_over(self) -> None:

@@ -29,10 +29,14 @@ LOOK_INTERVAL_S = 0.1
 CONNECT_TIMEOUT_S = 2.0
 """How long a shard that is to be asked may take to accept a connection."""
 
-Rejoin = Callable[[Sequence[SwitchAddress], Successor], list[Session | SwitchUnreachableError | SwitchLostError]]
+Rejoin = Callable[
+    [Sequence[SwitchAddress], Successor, Callable[[], None]],
+    list[Session | SwitchUnreachableError | SwitchLostError],
+]
 """Become a worker of that job at its shards, which have these addresses: as join_shards does it.
 
-In place of a session there is an error where the shard is lost, too; one session there is at least.
+In place of a session there is an error where the shard is lost, too; one session there is at least. The last argument
+is Session.join's `interrupted`.
 """
 
 log = logging.getLogger("fanin")
@@ -147,6 +151,11 @@ class SurvivingSession(ShardedSession):
         elif self._survivor.state is Life.OVER:
             self._changed.notify_all()
 
+    def _interrupted(self) -> None:
+        """The error with which a join of the successor is to end: nobody needs it any more."""
+        with self._lock:
+            self._raise_if_over()
+
     def _raise_if_over(self) -> None:
         if self._survivor.state is Life.OVER:
             assert self._survivor.failure is not None
@@ -205,10 +214,11 @@ class SurvivingSession(ShardedSession):
         """In a thread of its own: become a member of the successor."""
         addresses = [self._all_addresses[number] for number in successor.shards]
         try:
-            found = self._rejoin(addresses, successor)
+            found = self._rejoin(addresses, successor, self._interrupted)
         except Exception as error:
             with self._lock:
-                self._survivor.cannot_join(error if isinstance(error, FaninError) else FaninError(repr(error)))
+                if self._survivor.state is not Life.OVER:
+                    self._survivor.cannot_join(error if isinstance(error, FaninError) else FaninError(repr(error)))
                 self._follow()
             return
         sessions = {
@@ -294,9 +304,11 @@ class SurvivingSession(ShardedSession):
                 self._survivor.leave(closed)
             self._changed.notify_all()
             dealer = self._dealer
-        if dealer is not None and dealer is not threading.current_thread():
-            dealer.join()
+        ends_at = time.monotonic() + timeout_s
         super().close(timeout_s)
+        if dealer is not None and dealer is not threading.current_thread():
+            # No longer than asked for: a join under way ends by itself, and what it may yet yield is left again.
+            dealer.join(max(0.0, ends_at - time.monotonic()))
 
 
 class _Questions:

@@ -7,6 +7,7 @@ connection loses what was under way; so the machines' recovery stays in charge, 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from itertools import islice
 from math import ceil
@@ -56,18 +57,19 @@ class ZmqTransport:
         self._address = f"zmq://{host}:{port}"
         self._trouble = ""
         self._connection = OwnConnection(port)
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._waker = Waker()
-        self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(self._waker.fileno(), zmq.POLLIN)
-        try:
+        with contextlib.ExitStack() as opened:  # where files run out half way, too, nothing stays open
+            self._waker = Waker()
+            opened.callback(self._waker.close)
+            self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+            opened.callback(self._context.term)
+            self._socket = self._context.socket(zmq.DEALER)
+            opened.callback(self.close)
+            self._poller = zmq.Poller()
+            self._poller.register(self._socket, zmq.POLLIN)
+            self._poller.register(self._waker.fileno(), zmq.POLLIN)
             self._configure(curve_server_key)
             self._connect(f"tcp://{host}:{port}", connect_timeout_s, curve_server_key is not None)
-        except BaseException:
-            self.close()
-            raise
+            opened.pop_all()
 
     @property
     def trouble(self) -> str:

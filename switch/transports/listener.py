@@ -45,6 +45,8 @@ SERVED_PER_TURN = 64
 BACKLOG = 512
 PAUSE_S = 0.1
 """How long nobody is accepted when the system has no files left."""
+LINGER_POLL_MS = 10
+"""How long closing waits at a time for any peer to take what is to be sent."""
 KEEPALIVE_S = 60
 """After this much silence the system asks whether the other machine is still there."""
 
@@ -210,7 +212,10 @@ class Listener:
             return
         deadline = time.monotonic() + linger_s
         while (left := [peer for peer in self._peers_left() if peer.zmtp.to_send]) and time.monotonic() < deadline:
-            select.select([], [peer.connection for peer in left][:64], [], 0.01)
+            poller = select.poll()  # select() knows no more than 1,024 files
+            for peer in left:
+                poller.register(peer.connection, select.POLLOUT)
+            poller.poll(LINGER_POLL_MS)
             for peer in left:
                 self._flush(peer)
         for peer in self._peers_left():

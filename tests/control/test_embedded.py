@@ -16,7 +16,8 @@ import pytest
 from fanin.errors import SwitchUnreachableError
 from fanin.host.session.embedded import start_switch
 from fanin.options import Options
-from tests.support.processes import DEADLINE_S, join_all, options, reduce_together, until
+from tests.support.processes import DEADLINE_S, join_all, many_files, options, reduce_together, until
+from tests.support.services import a_service, address_of
 
 pytestmark = pytest.mark.processes
 
@@ -106,9 +107,29 @@ def test_a_switch_that_does_not_come_up_says_why_in_its_own_words() -> None:
         start_switch("no-such.invalid", Options())
 
 
+@pytest.mark.parametrize("refused", [0, 1], ids=["the first", "another"])
+def test_a_process_of_several_leaves_ends_as_soon_as_one_of_them_fails(refused: int) -> None:
+    """A leaf has no leaves."""
+    with a_service() as parent, a_service(parent=address_of(parent), schemes=("udp",)) as leaf:
+        parents = [address_of(parent)]
+        parents.insert(refused, address_of(leaf))
+        with start_switch("127.0.0.1", Options(), parents=parents) as switch:
+            until(lambda: not switch.is_running)
+            assert switch._process.returncode == 2
+
+
+def test_a_rank_with_many_files_open_starts_one() -> None:
+    with many_files(), start_switch("127.0.0.1", Options(native=False)) as switch:
+        assert switch.is_running
+
+
 def test_a_child_that_prints_something_else_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     impostor = tmp_path / "python"
-    for says, error in (("echo hello", "it printed b'hello"), ("exit 3", "it ended with status 3")):
+    for says, error in (
+        ("echo hello", "it printed b'hello"),
+        ("exit 3", "it ended with status 3"),
+        ("exec sleep 1000 >&-", "it closed its output and did not end"),
+    ):
         impostor.write_text(f"#!/bin/sh\n{says}\n")
         impostor.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(impostor))

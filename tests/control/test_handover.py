@@ -12,7 +12,7 @@ import pytest
 from fanin.host.session import handover
 from fanin.host.session.handover import CHALLENGE_BYTES, HEAD, LENGTH, Giver, GiverAddress, Source
 from fanin.protocol.seal import tag_holds
-from tests.support.processes import in_thread
+from tests.support.processes import files_left, in_thread, noticed
 
 HOST = "127.0.0.1"
 PATIENT_S, IMPATIENT_S = 20.0, 0.2
@@ -67,6 +67,31 @@ def test_a_giver_that_is_not_as_far_says_that_it_is_alive(monkeypatch: pytest.Mo
     with a_giver(training) as giver, source(giver.address, 4, silence_s=5.0) as newcomer:
         training.go_on_to(4, after_looks=5)
         assert newcomer.read(PATIENT_S) == b"at 4"
+
+
+def test_a_giver_that_had_no_files_left_for_a_while_still_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    with a_giver(Training(7)) as giver, socket.socket() as stranger:
+        paused = noticed(giver._closing, monkeypatch)
+        with files_left(0):
+            stranger.connect((HOST, giver.address.port))
+            assert paused.wait(PATIENT_S), "it has given up"
+        with source(giver.address, 5) as newcomer:
+            assert newcomer.read(PATIENT_S) == b"at 7"
+
+
+def test_a_newcomer_for_whom_no_thread_starts_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    with a_giver(Training(7)) as giver:
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(threading.Thread, "start", no_thread)
+            for _ in range(handover.MAX_AT_ONCE + 1):
+                with pytest.raises((EOFError, ConnectionError)):
+                    Source(giver.address, 5, PATIENT_S, KEY)
+        with source(giver.address, 5) as newcomer:
+            assert newcomer.read(PATIENT_S) == b"at 7"
+
+
+def no_thread(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 def test_a_giver_that_never_gets_as_far_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A session over an engine that does what the test says: tickets, completion order, one sticky failure."""
+"""A session over an engine that does what the test says: tickets, waits, one sticky failure."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ import threading
 from functools import partial
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
 from fanin.host.session.failures import Membership
 from fanin.host.session.joining import Joined
 from fanin.host.session.session import Session
-from fanin.host.session.tickets import MAX_UNSEEN
 from fanin.numerics.reduction import Brief, Element, Reduction, sum_in_place
 from fanin.options import Options, SwitchAddress
-from fanin.protocol.events import MembersChanged, ReductionDone, WorkerEvent, WorkersGone
+from fanin.protocol.events import MembersChanged, WorkerEvent, WorkersGone
 from fanin.protocol.job import JobSpec
 from tests.support.processes import DEADLINE_S, in_thread
 
@@ -35,8 +32,7 @@ class FakeEngine:
         self.trouble = ""
         self.failed = False
         self.closed = False
-        self.departed = False
-        self._subscribed = False
+        self.departed = self.cannot_leave = False
         self._submitted = 0
         self._finished: set[int] = set()
         self._changed = threading.Condition()
@@ -46,8 +42,6 @@ class FakeEngine:
         with self._changed:
             self._finished.add(ticket)
             self._changed.notify_all()
-        if self._subscribed:
-            self._events.put(ReductionDone(ticket))
 
     def fail(self, event: WorkerEvent | None) -> None:
         with self._changed:
@@ -79,7 +73,7 @@ class FakeEngine:
         return ticket in self._finished
 
     def subscribe(self) -> None:
-        self._subscribed = True
+        raise AssertionError("nobody follows these sessions")
 
     def next_event(self, timeout_s: float) -> WorkerEvent | None:
         try:
@@ -91,6 +85,8 @@ class FakeEngine:
         return {"results": len(self._finished)}
 
     def leave(self, timeout_s: float) -> bool:
+        if self.cannot_leave:
+            raise OSError("the socket is gone")
         self.departed = True
         return True
 
@@ -107,46 +103,10 @@ def a_session() -> tuple[Session, FakeEngine]:
     return Session(Joined(engine, SPEC, who, 1, "nonce"), Options()), engine
 
 
-def test_tickets_are_reported_in_completion_order() -> None:
-    session, engine = a_session()
-    assert session.next_done(0) is None
-    tickets = [session.submit(REDUCTION) for _ in range(4)]
-    for ticket in (3, 1, 4):
-        engine.finish(ticket)
-    assert [session.next_done(1) for _ in range(4)] == [3, 1, 4, None]
-    assert [session.done(ticket) for ticket in tickets] == [True, False, True, True]
-
-
-def test_a_ticket_that_was_done_before_anybody_asked_is_reported_unless_it_was_waited_for() -> None:
-    session, engine = a_session()
-    first, second = session.submit(REDUCTION), session.submit(REDUCTION)
-    engine.finish(first)
-    engine.finish(second)
-    session.wait(first)
-    assert [session.next_done(1), session.next_done(0)] == [second, None]
-
-
-@given(st.lists(st.integers(0, 5), max_size=12, unique=True), st.integers(0, 6))
-def test_every_ticket_is_reported_once_also_those_that_failed(finished: list[int], subscribe_after: int) -> None:
-    session, engine = a_session()
-    for at in range(6):
-        if at == subscribe_after:
-            assert session.next_done(0) is None
-        session.submit(REDUCTION)
-    for at in finished:
-        engine.finish(1 + at)
-    engine.fail(WorkersGone(lost=0b100, left=0))
-    reported = [session.next_done(DEADLINE_S) for _ in range(6)]
-    assert sorted(ticket for ticket in reported if ticket) == [1, 2, 3, 4, 5, 6]
-    session.close()
-    assert session.next_done(DEADLINE_S) is None
-
-
 def test_a_failure_reaches_every_waiting_thread_and_names_rank_process_and_address() -> None:
     session, engine = a_session()
     tickets = [session.submit(REDUCTION) for _ in range(3)]
     waiting = [in_thread(partial(session.wait, ticket)) for ticket in tickets]
-    completing = in_thread(lambda: session.next_done(DEADLINE_S))
     engine.fail(WorkersGone(lost=0b1001, left=0b100))
     errors = [future.exception(DEADLINE_S) for future in waiting]
     assert all(error is session.failure for error in errors)
@@ -155,7 +115,6 @@ def test_a_failure_reaches_every_waiting_thread_and_names_rank_process_and_addre
     assert "ranks 0 (node:0) and 3 (node:3) of job 'j'" in str(errors[0])
     assert "rank 2 (node:2) of job 'j' left" in str(errors[0])
     assert str(NOWHERE) in str(errors[0])
-    assert completing.result(DEADLINE_S) in (1, 2, 3)
     with pytest.raises(WorkerLostError):
         session.submit(REDUCTION)
 
@@ -203,10 +162,8 @@ def sum_at_once(session: Session) -> int:
 
 def test_what_is_done_at_once_is_done_or_has_a_ticket_to_wait_for() -> None:
     session, engine = a_session()
-    assert session.next_done(0) is None
     engine.finish(1)
     assert sum_at_once(session) == 0
-    assert session.next_done(0) is None, "nobody else's"
     assert sum_at_once(session) == 2
     with pytest.raises(CollectiveTimeoutError, match="Timed out: reduction 2"):
         session.wait(2, 0.01)
@@ -229,9 +186,8 @@ def test_an_observer_is_told_of_what_is_done_at_once_too() -> None:
     assert (reduction.source, reduction.destination, reduction.count, reduction.tag) == (64, 64, 8, 2)
 
 
-def test_closing_leaves_once_ends_waits_and_reports_what_is_unfinished() -> None:
+def test_closing_leaves_once_and_ends_waits() -> None:
     session, engine = a_session()
-    assert session.next_done(0) is None
     ticket = session.submit(REDUCTION)
     waiting = in_thread(lambda: session.wait(ticket))
     session.close()
@@ -239,27 +195,18 @@ def test_closing_leaves_once_ends_waits_and_reports_what_is_unfinished() -> None
     assert (engine.departed, engine.closed) == (True, True)
     with pytest.raises(FaninError, match="closed"):
         waiting.result(DEADLINE_S)
-    assert [session.next_done(1), session.next_done(1)] == [ticket, None]
     with pytest.raises(FaninError, match="closed"):
         session.submit(REDUCTION)
 
 
-def test_an_over_session_does_not_let_a_completion_loop_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_cannot_leave_in_order_closes_its_engine_all_the_same() -> None:
     session, engine = a_session()
-    engine.fail(WorkersGone(lost=1, left=0))
-    assert session.failure is not None
-    waited: list[float] = []
-    monkeypatch.setattr(session._shut, "wait", waited.append)
-    assert session.next_done(0.2) is None
-    assert len(waited) == 1
-    assert 0.1 < waited[0] <= 0.2
-
-
-def test_tickets_that_nobody_waits_for_are_not_remembered_for_ever() -> None:
-    session, engine = a_session()
-    for _ in range(3 * MAX_UNSEEN):
-        engine.finish(session.submit(REDUCTION))
-    assert len(session._tickets._unseen) <= MAX_UNSEEN + 1
+    waiting = in_thread(lambda: session.wait(session.submit(REDUCTION)))
+    engine.cannot_leave = True
+    session.close()
+    assert (engine.departed, engine.closed) == (False, True)
+    with pytest.raises(FaninError, match="closed"):
+        waiting.result(DEADLINE_S)
 
 
 def test_changes_of_membership_are_told_once_and_never_silently(caplog: pytest.LogCaptureFixture) -> None:

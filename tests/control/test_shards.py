@@ -7,8 +7,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, wait
 from functools import partial
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ from fanin.errors import (
     WorkerLostError,
 )
 from fanin.host.session.joining_shards import join_shards
+from fanin.host.session.session import Session
 from fanin.host.session.shards import ShardedSession, deal
 from fanin.numerics.reduction import COPIED, Element, Reduction, lanes_number, sum_in_place
 from fanin.options import Options, SwitchAddress
@@ -205,6 +207,25 @@ def test_a_join_ends_at_all_shards_when_it_fails_at_one_or_is_interrupted() -> N
             join(switches=[*addresses, SwitchAddress("udp", "127.0.0.1", 1)])
         with pytest.raises(SwitchUnreachableError, match="rank 1 cannot"):
             join(switches=addresses, interrupted=interrupted)
+
+
+def test_a_join_that_ctrl_c_interrupts_leaves_no_session_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined = []
+
+    def interrupted(joins: list[Future[Session]], **_: object) -> NoReturn:
+        monkeypatch.undo()
+        wait(joins)
+        joined.extend(each.result() for each in joins)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fanin.host.session.joining_shards.wait", interrupted)
+    with switches(2, native=True) as addresses:
+        with pytest.raises(KeyboardInterrupt):
+            join_shards(options=OPTIONS, switches=addresses, local=frozenset(addresses), job_name="j", rank=0, size=1)
+        assert len(joined) == 2
+        for session in joined:
+            with pytest.raises(FaninError, match="closed"):
+                session.submit(in_place(np.zeros(1, np.float32)))
 
 
 def test_shards_of_unlike_packets_are_refused_with_the_remedy() -> None:

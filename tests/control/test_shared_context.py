@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+import zmq
+
 from fanin.host.session.control import ControlClient
 from fanin.host.session.shared_context import CONTROL, Context, SharedContext
+from fanin.protocol import control
+from tests.support.processes import files_left
 from tests.support.services import a_service, address_of
 
 
@@ -37,6 +42,23 @@ def test_a_child_starts_with_none_and_leaves_its_parents_alone() -> None:
     shared.release(own)
     assert ended(own)
     parents.term()
+
+
+@pytest.mark.parametrize("files", range(3), ids=["for its socket", "for its monitor", "for its end of the monitor"])
+def test_a_client_for_which_there_are_not_enough_files_holds_no_context(
+    monkeypatch: pytest.MonkeyPatch, files: int
+) -> None:
+    with a_service() as service:
+        kept = ControlClient(address_of(service), curve_server_key=None, timeout_s=5.0)
+        kept.ask(control.Ask(), 5.0)  # its context has opened all that it needs
+        context = CONTROL.open()
+        CONTROL.release(context)
+        monkeypatch.setattr("fanin.host.session.control.reach", lambda *_, **__: "127.0.0.1")
+        with files_left(files), pytest.raises(zmq.ZMQError, match="Too many open files"):
+            ControlClient(address_of(service), curve_server_key=None, timeout_s=5.0)
+        assert not ended(context)
+        kept.close()
+        assert ended(context)
 
 
 def test_a_client_that_is_closed_twice_counts_once() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NoReturn
 
@@ -12,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from fanin.errors import FaninError, SwitchLostError
+from fanin.errors import FaninError, SwitchLostError, SwitchUnreachableError
 from fanin.host.session.joining_shards import join_shards
 from fanin.host.session.session import Session
 from fanin.host.session.shards import ShardedSession
@@ -20,7 +22,7 @@ from fanin.host.session.surviving import SurvivingSession
 from fanin.host.session.survivor import Successor
 from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
-from tests.support.processes import DEADLINE_S, until
+from tests.support.processes import DEADLINE_S, in_thread, until
 from tests.support.services import a_service, address_of
 from tests.support.sharded import join_all, tensors, together
 
@@ -30,6 +32,8 @@ LARGE = 64 * 40 + 17
 OPTIONS = Options(
     words_per_packet=64, slots=8, connect_timeout_s=DEADLINE_S, join_timeout_s=DEADLINE_S, on_worker_loss="continue"
 )
+Rejoined = list[Session | SwitchUnreachableError | SwitchLostError]
+PATIENT = dataclasses.replace(OPTIONS, join_timeout_s=2 * DEADLINE_S)
 Array = npt.NDArray[np.generic]
 
 
@@ -43,7 +47,8 @@ def kill(session: Session) -> None:
 class Cluster:
     """Switches, and ranks that are members at all of them."""
 
-    def __init__(self, shards: int, workers: int = WORKERS, **service: object) -> None:
+    def __init__(self, shards: int, workers: int = WORKERS, options: Options = OPTIONS, **service: object) -> None:
+        self._options = options
         self._running = []
         self.addresses = []
         for _ in range(shards):
@@ -54,7 +59,7 @@ class Cluster:
 
     def _join(self, rank: int, size: int) -> ShardedSession:
         return join_shards(
-            options=OPTIONS, switches=self.addresses, local=frozenset(self.addresses), job_name="spread",
+            options=self._options, switches=self.addresses, local=frozenset(self.addresses), job_name="spread",
             rank=rank, size=size,
         )  # fmt: skip
 
@@ -225,10 +230,10 @@ def test_a_rank_that_dies_on_the_way_to_the_new_job_is_left_out_of_it(
     sums(cluster.sessions, integers([0, 1, 2]))
     rejoin = victim._rejoin
 
-    def dies(addresses: Sequence[SwitchAddress], job: Successor) -> NoReturn:
+    def dies(addresses: Sequence[SwitchAddress], job: Successor, interrupted: Callable[[], None]) -> NoReturn:
         assert len(addresses) == 2
         assert job.succeeds.ranks == (0, 1, 2)
-        joined = rejoin(addresses[:joins], job) if joins else []
+        joined = rejoin(addresses[:joins], job, interrupted) if joins else []
         for each in (*joined, *victim.sessions):
             assert isinstance(each, Session)
             kill(each)
@@ -246,6 +251,39 @@ def test_a_rank_that_dies_on_the_way_to_the_new_job_is_left_out_of_it(
         until(partial(is_of, session, (0, 2)))
         assert (session.failure, len(session.sessions)) == (None, 2)
         assert [change.gone for change in session.take_changes()] == [(1,)]
+
+
+@pytest.mark.parametrize("hears", [True, False], ids=["a join that waits for others", "one that nothing interrupts"])
+def test_a_rank_that_leaves_on_the_way_to_the_new_job_does_not_wait_for_it(
+    monkeypatch: pytest.MonkeyPatch, hears: bool
+) -> None:
+    """The others are not there yet, and may never be."""
+    monkeypatch.setattr("fanin.host.session.joining_shards.REJOIN_TIMEOUT_S", 2 * DEADLINE_S)
+    joining, released = threading.Event(), threading.Event()
+
+    def absent(*_: object) -> NoReturn:
+        released.wait(DEADLINE_S)
+        raise FaninError("its test is over")
+
+    with contextlib.closing(Cluster(3, options=PATIENT)) as cluster, contextlib.ExitStack() as ending:
+        ending.callback(released.set)
+        first, *others = cluster.sessions
+        assert isinstance(first, SurvivingSession)
+        rejoin = first._rejoin
+
+        def joins(addresses: Sequence[SwitchAddress], job: Successor, interrupted: Callable[[], None]) -> Rejoined:
+            joining.set()
+            return rejoin(addresses, job, interrupted) if hears else absent()
+
+        for session in others:
+            monkeypatch.setattr(session, "_rejoin", absent)
+        monkeypatch.setattr(first, "_rejoin", joins)
+        cluster.shard_dies(2)
+        until(lambda: go_on(cluster.sessions, 3) and joining.is_set())
+        dealer = first._dealer
+        assert dealer is not None
+        in_thread(partial(first.close, DEADLINE_S if hears else 0.1)).result(DEADLINE_S)
+        assert dealer.is_alive() != hears
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["at the same time", "one after the other"])

@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,16 @@ from fanin.switch.service.service import ServiceOptions, SwitchService
 from fanin.switch.service.work_budget import CONTROL_BURST_S, CONTROL_SHARE, WorkBudget
 from fanin.switch.transports import listener as listening
 from fanin.switch.transports.listener import Listener
-from tests.support.processes import DEADLINE_S, SwitchProcess, a_switch, join_all, reduce_together
+from tests.support.processes import (
+    DEADLINE_S,
+    SELECT_FILES,
+    SwitchProcess,
+    a_switch,
+    in_thread,
+    join_all,
+    many_files,
+    reduce_together,
+)
 from tests.support.services import a_service, address_of
 
 LIMITS = ZmtpLimits(frame_bytes=1000, frames=2, message_bytes=1500)
@@ -129,6 +139,27 @@ def test_a_peer_that_does_not_read_is_not_read_from_and_holds_a_bounded_queue() 
         peer = listener._routes[route]
         assert sent < 2000
         assert len(peer.zmtp.to_send) - peer.written <= listening.MAX_UNREAD_BYTES + 1010
+
+
+def test_a_port_of_many_connections_sends_what_is_left_when_it_closes() -> None:
+    with (
+        many_files(),
+        a_listener(buffer_bytes=4096) as listener,
+        socket.create_connection(("127.0.0.1", listener.port)) as peer,
+    ):
+        listener.receive(10)
+        (route,) = listener._routes
+        assert listener._routes[route].connection.fileno() >= SELECT_FILES
+        sent = sum(listener.send(route, [bytes(1000)]) for _ in range(2000))
+        assert listener._routes[route].zmtp.to_send
+        reading = in_thread(partial(read_all, peer))
+        listener.close(DEADLINE_S)
+        assert reading.result(DEADLINE_S) == len(GREETING) + sent * len(frame(1000))
+
+
+def read_all(peer: socket.socket) -> int:
+    """How many bytes come until it is hung up on."""
+    return sum(len(data) for data in iter(partial(peer.recv, 1 << 16), b""))
 
 
 def test_a_turn_reads_from_a_bounded_number_of_connections_and_the_next_from_the_others() -> None:

@@ -39,8 +39,9 @@ def test_a_failing_worker_ends_the_job_with_its_own_words() -> None:
     assert all(has_ended(pidfd) for pidfd in pidfds)
 
 
-def test_the_worker_that_failed_first_is_named_though_another_ended_first() -> None:
-    with stub_job("leave") as job:
+@pytest.mark.parametrize("what", ["leave", "chatter"], ids=["at once", "after a log that is longer than what is read"])
+def test_the_worker_that_failed_first_is_named_though_another_ended_first(what: str) -> None:
+    with stub_job(what) as job:
         reports = job.reports()
         while not next(reports).record.get("failed"):
             pass

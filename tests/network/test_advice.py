@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
 import time
@@ -37,7 +38,7 @@ from fanin.cli.advise import without_hosts
 from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
 from fanin.emulation.network.scenario import Scenario, uplink
 from fanin.errors import ConfigurationError
-from tests.support.processes import DEADLINE_S, until
+from tests.support.processes import DEADLINE_S, files_left, noticed, until
 
 SIZE = 25 << 20
 LANES = (32, 16, 8)
@@ -191,6 +192,15 @@ def test_links_are_probed_over_sockets() -> None:
         send_datagrams([there], 0)
         until(lambda: two.datagrams().get(0) is not None and two.datagrams()[0].mtu == 9000 and two.datagrams()[0].ecn)
         assert one.datagrams() == {}
+
+
+def test_a_host_that_had_no_files_left_for_a_while_is_still_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Listener(0) as host, socket.socket() as other:
+        paused = noticed(host._closing, monkeypatch)
+        with files_left(0):
+            other.connect(("127.0.0.1", host.port))
+            assert paused.wait(DEADLINE_S), "it has given up"
+        assert 0 < round_trip_s(("127.0.0.1", host.port), 1) < 10
 
 
 def test_a_stream_that_breaks_has_no_rate_and_leaves_nothing_behind() -> None:

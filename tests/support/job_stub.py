@@ -8,6 +8,10 @@ import signal
 import subprocess
 import sys
 
+from fanin.emulation.processes import MAX_LOG_BYTES
+
+LEAVING = ("leave", "chatter")
+
 
 def main(what: str) -> None:
     """Report rank and world size, then do as told."""
@@ -16,10 +20,12 @@ def main(what: str) -> None:
     print(json.dumps({"rank": rank, "workers": int(os.environ["WORLD_SIZE"])}), flush=True)
     if what == "fail" and rank == 1:
         raise ValueError("this worker\nhas had enough")
-    if what == "leave" and rank == 0:  # the cause: it says so, stays a little, and sees its peer end before it does
+    if what == "chatter" and rank == 0:
+        print("a line\n" * (MAX_LOG_BYTES // 4), file=sys.stderr)
+    if what in LEAVING and rank == 0:  # the cause: it says so, stays a little, and sees its peer end before it does
         print("ValueError: the cause", file=sys.stderr, flush=True)
         print(json.dumps({"failed": True}), flush=True)
-    if what == "leave" and rank == 1:
+    if what in LEAVING and rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
         raise ConnectionError("the peer left")
     if what == "die" and rank == 1:

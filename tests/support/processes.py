@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import select
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from typing import Literal, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from fanin.host.session.session import Session
 from fanin.numerics.reduction import Reduction
@@ -31,6 +33,8 @@ R = TypeVar("R")
 
 DEADLINE_S = 30.0
 """Far more than anything here takes; only a test that fails waits for it."""
+SELECT_FILES = 1024
+"""FD_SETSIZE: select() takes lower numbers than this one."""
 LIVENESS_S = 2.0
 """Of the switches here, so that tests are quick."""
 WORKER_PROGRAM = Path(builders.__file__).with_name("summing_rank.py")
@@ -145,6 +149,49 @@ def a_worker(
 def has_ended(pidfd: int, within_s: float = DEADLINE_S) -> bool:
     """Wait for a process that is not a child to end; whether it did in time."""
     return bool(select.select([pidfd], [], [], within_s)[0])
+
+
+@contextlib.contextmanager
+def files_left(count: int) -> Iterator[None]:
+    """This process may open that many files, and no more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as opened:
+        for _ in range(count + 1):
+            limit = os.dup(0)
+            opened.callback(os.close, limit)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextlib.contextmanager
+def many_files() -> Iterator[None]:
+    """What this process opens meanwhile has numbers that select() does not take."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < SELECT_FILES * 2:
+        pytest.skip(f"this process may open {hard} files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, SELECT_FILES * 2), hard))
+    with contextlib.ExitStack() as opened:
+        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        number = 0
+        while number < SELECT_FILES:
+            number = os.dup(0)
+            opened.callback(os.close, number)
+        yield
+
+
+def noticed(waited_for: threading.Event, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Is set once anybody waits for that event."""
+    found, wait = threading.Event(), waited_for.wait
+
+    def noticing(timeout: float | None = None) -> bool:
+        found.set()
+        return wait(timeout)
+
+    monkeypatch.setattr(waited_for, "wait", noticing)
+    return found
 
 
 def in_thread(call: Callable[[], object]) -> Future[object]:

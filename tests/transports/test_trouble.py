@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 
 import pytest
@@ -54,6 +56,21 @@ def test_a_datagram_too_long_for_udp_is_a_loss_that_is_explained() -> None:
         worker.send([(b"x" * 70_000, SWITCH), (b"short", SWITCH)])
         assert receive_exactly(rig.switch, 1)[0][0] == b"short"
         assert "FANIN_WORDS_PER_PACKET" in worker.trouble
+
+
+@pytest.mark.parametrize("missing", ["fanin.host.transports.zmq.Waker", "zmq.Poller"])
+def test_zmq_for_which_there_are_not_enough_files_leaves_none_open(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(missing, none_left)
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="Too many open files") as info:
+        ZmqTransport("127.0.0.1", 1, curve_server_key=None, connect_timeout_s=BRIEF_S)
+    assert set(os.listdir("/proc/self/fd")) <= before, "although the error is kept"
+    assert info.value.errno == errno.EMFILE
 
 
 def test_a_name_that_does_not_resolve_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
