@@ -5,6 +5,8 @@ veth pairs. One process serves any number of scenarios: each begins by loading t
 
 That a step is complete is known by packets, not by waiting: a PROBE comes back as an ECHO behind what its port was
 sent, and a packet that the controller sends comes back, or arrives at a host, behind all that went the same way before.
+What the emulator takes in together leaves host by host, without the lock under which the controller's packets are sent:
+these overtake it, until the ECHO of a PROBE that was taken in after it says that all of it has left.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from fanin.formats.frames import HEAD_BYTES, Endpoint, Frame, mac_of, read_frame
 from fanin.protocol.wire import Kind, Packet
 from fanin.switch.p4runtime.controller.job_control import JobControl, Placement
 from fanin.switch.p4runtime.controller.leaf_uplink import ParentPort
-from fanin.switch.p4runtime.controller.links import DeviceAddress, GrpcLink
+from fanin.switch.p4runtime.controller.links import DeviceAddress, GrpcLink, Link
 from fanin.switch.p4runtime.controller.vocabulary import Vocabulary
 from fanin.switch.p4runtime.opening import CPU_PORT, Artefacts, endpoint
 from fanin.switch.p4runtime.server.p4info import read_p4info
@@ -142,12 +144,18 @@ class UdpWire:
             each.close()
 
 
+class LoadableLink(Link, Protocol):
+    """A device that a program can be loaded into."""
+
+    def ensure_pipeline(self, p4info: Any, program: bytes) -> bool: ...
+
+
 class RemoteDevice:
     """One process, and our controller's connection to it."""
 
-    def __init__(self, target: str, wire: Wire, device_id: int) -> None:
+    def __init__(self, link: LoadableLink, wire: Wire) -> None:
         self.wire = wire
-        self.link = GrpcLink(DeviceAddress(target=target, device_id=device_id))
+        self.link = link
         files = BUILD / f"{CONFIGURATION}.json", BUILD / f"{CONFIGURATION}.p4info.txtpb"
         self._artefacts = Artefacts.read(*files)
         self._numbers = itertools.count(FENCE)
@@ -190,10 +198,15 @@ class RemoteDevice:
             yield from self._until(place, number)
 
     def answers(self, source: int) -> Iterator[tuple[bytes, int]]:
-        """The same of where a source is, up to the ECHO of a PROBE from there."""
-        number = next(self._numbers)
-        self.wire.send(source, Packet(kind=Kind.PROBE, slot=number).to_bytes())
-        yield from self._until(self.wire.place_of(source), number)
+        """The same of where a source is, up to the ECHO of a PROBE from there, and of another one.
+
+        The first may have been taken in together with what came before it: its ECHO then says that the answers to
+        that are leaving, to this place before others perhaps. The second is taken in when all of them have left.
+        """
+        for _ in range(2):
+            number = next(self._numbers)
+            self.wire.send(source, Packet(kind=Kind.PROBE, slot=number).to_bytes())
+            yield from self._until(self.wire.place_of(source), number)
 
     def _until(self, place: int, number: int) -> Iterator[tuple[bytes, int]]:
         echo = Packet(kind=Kind.ECHO, slot=number).to_bytes()
@@ -247,7 +260,7 @@ def served() -> Iterator[RemoteDevice]:
         found = re.search(r"udp://127\.0\.0\.1:(\d+), P4Runtime at 127\.0\.0\.1:(\d+)", banner)
         assert found, f"the switch says {banner!r}"
         wire = stack.enter_context(contextlib.closing(UdpWire(int(found[1]))))
-        device = RemoteDevice(f"127.0.0.1:{found[2]}", wire, device_id=0)
+        device = RemoteDevice(GrpcLink(DeviceAddress(target=f"127.0.0.1:{found[2]}")), wire)
         stack.callback(device.link.close)
         yield device
 
@@ -256,6 +269,6 @@ def served() -> Iterator[RemoteDevice]:
 def on_bmv2(folder: Path) -> Iterator[RemoteDevice]:
     """simple_switch_grpc; `folder` is for its log."""
     with linked(PORTS) as links, launched(folder / "bmv2.log", links) as (address, _):
-        device = RemoteDevice(address, VethWire(links.sockets), device_id=DEVICE_ID)
+        device = RemoteDevice(GrpcLink(DeviceAddress(target=address, device_id=DEVICE_ID)), VethWire(links.sockets))
         with contextlib.closing(device.link):
             yield device
