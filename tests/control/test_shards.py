@@ -210,7 +210,7 @@ def test_a_join_ends_at_all_shards_when_it_fails_at_one_or_is_interrupted() -> N
 
 
 def test_a_join_that_ctrl_c_interrupts_leaves_no_session_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    joined = []
+    joined: list[Session] = []
 
     def interrupted(joins: list[Future[Session]], **_: object) -> NoReturn:
         monkeypatch.undo()

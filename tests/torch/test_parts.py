@@ -86,7 +86,7 @@ class ALatePart(FaninWork):
 def test_collectives_behind_one_handle_share_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     given_s: list[float] = []
     now = [0.0]
-    monkeypatch.setattr(work.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("fanin.host.torch.collectives.work.time.monotonic", lambda: now[0])
     parts = [ALatePart(given_s, now, 6.0), ALatePart(given_s, now, 4.0), ALatePart(given_s, now)]
     together = CombinedWork(parts, Completion(), [], 99.0)
     with pytest.raises(CollectiveTimeoutError, match=r"3 collectives .* had 10 s together: Timed out waiting"):
@@ -116,7 +116,8 @@ def test_a_group_whose_turn_raises_has_another_and_the_others_have_theirs(caplog
     for _ in range(4):
         assert watch._look()
     assert (well.calls, failed.calls, last.calls) == (4, 2, 1)
-    assert list(watch._watched) == [well]
+    left: list[object] = list(watch._watched)
+    assert left == [well]
     assert len(caplog.records) == 2, "each group's trouble is told once"
 
 
