@@ -28,7 +28,7 @@ DROPPING = """
 import atexit
 
 sessions = []
-atexit.register(lambda: print([session._shut.is_set() for session in sessions]))  # after fanin's own
+atexit.register(lambda: print([session._over.is_set() for session in sessions]))  # after fanin's own
 
 from tests.torch.groups import make_groups
 
@@ -141,7 +141,7 @@ def test_a_group_that_nobody_holds_leaves_its_job(options: Options) -> None:
     groups = make_groups(options)
     sessions = [group.session for group in groups]
     groups.clear()
-    until(lambda: all(isinstance(session, Session) and session._shut.is_set() for session in sessions))
+    until(lambda: all(isinstance(session, Session) and session._over.is_set() for session in sessions))
 
 
 def test_a_group_that_nobody_holds_is_no_error_where_no_thread_can_be_started(
