@@ -5,9 +5,9 @@ Run by tests/torch/test_forks.py under torchrun; prints "rank R reduced" when ev
 
 from __future__ import annotations
 
-import atexit
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -36,20 +36,11 @@ def load() -> None:
 
 
 def fork(work: Callable[[], None]) -> int:
-    """A bare fork, whose child runs its atexit handlers. Its status.
-
-    The interpreter's end goes no further here: it would free gloo's group, which waits for a thread that the child does
-    not have (torch 2.13 over plain gloo hangs there, too).
-    """
+    """A bare fork, whose child ends as a program does, handlers and interpreter. Its status."""
     child = os.fork()
     if child == 0:
-        status = 1
-        try:
-            work()
-            atexit._run_exitfuncs()
-            status = 0
-        finally:
-            os._exit(status)
+        work()
+        sys.exit()
     return os.waitpid(child, 0)[1]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from torch._C import _distributed_c10d as c10d
 
 from fanin.host.torch.collectives.gloo_devices import INTERFACES, SharedDevices
 
@@ -18,6 +19,8 @@ def test_groups_share_devices_for_as_long_as_there_are_any(monkeypatch: pytest.M
     of_loopback = shared.open()
     assert of_loopback is not first
     assert shared.open() is of_loopback
-    assert first.options(timedelta(seconds=7))._timeout == timedelta(seconds=7)
+    group = first.group(c10d.HashStore(), 0, 1, timedelta(seconds=7))
+    assert group.options._timeout == timedelta(seconds=7)
+    assert list(first.groups) == [group]
     shared.forget()
     assert shared.open() is not of_loopback

@@ -121,7 +121,7 @@ class Fallback:
     ) -> None:
         self._switch: SwitchReducer | None = None
         self._devices = DEVICES.open()
-        self._gloo: Any = c10d.ProcessGroupGloo(store, rank, size, self._devices.options(timeout))
+        self._gloo: Any = self._devices.group(store, rank, size, timeout)
         self._rank = rank
         self._size = size
         self._timeout_s = timeout.total_seconds()

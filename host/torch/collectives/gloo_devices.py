@@ -7,6 +7,7 @@ reaches it: then a device is at the address on the way to the other ranks.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import threading
@@ -31,6 +32,8 @@ class Devices:
 
     def __init__(self, interfaces: str) -> None:
         """`interfaces`: names, separated by commas."""
+        self.groups: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Those over these devices."""
         names = [name for name in interfaces.split(",") if name]
         if names:
             self._devices = [_gloo.create_device(interface=name) for name in names]
@@ -39,13 +42,15 @@ class Devices:
         else:
             self._devices = [_gloo.create_default_device()]
 
-    def options(self, timeout: timedelta) -> Any:
-        """What gloo makes a group with."""
+    def group(self, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+        """One of gloo's, over these devices."""
         options = _gloo._Options()
         options._devices = self._devices
         options._threads = WORK_THREADS * len(self._devices)
         options._timeout = timeout
-        return options
+        group = _gloo(store, rank, size, options)
+        self.groups.add(group)
+        return group
 
 
 class SharedDevices:
@@ -54,8 +59,6 @@ class SharedDevices:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: weakref.WeakValueDictionary[tuple[str, str], Devices] = weakref.WeakValueDictionary()
-        self._inherited: list[Devices] = []
-        """Kept, in a child of fork(): their threads are its parent's."""
 
     def open(self) -> Devices:
         """For a group, which holds them for as long as it lives."""
@@ -67,9 +70,15 @@ class SharedDevices:
             return devices
 
     def forget(self) -> None:
-        """In a child of fork(): begin anew."""
+        """In a child of fork(): begin anew.
+
+        Groups and devices are kept, also at the interpreter's end, when it frees what lists hold: each would wait for
+        threads that are its parent's, for ever.
+        """
         self._lock = threading.Lock()
-        self._inherited += self._open.values()
+        for devices in self._open.values():
+            for inherited in (devices, *devices.groups):
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
         self._open = weakref.WeakValueDictionary()
 
 

@@ -26,7 +26,7 @@ class Inner:
         self, store: c10d.Store, rank: int, size: int, timeout: timedelta, failures: Failures, completion: Completion
     ) -> None:
         self._devices = DEVICES.open()
-        self.gloo: Any = c10d.ProcessGroupGloo(store, rank, size, self._devices.options(timeout))
+        self.gloo: Any = self._devices.group(store, rank, size, timeout)
         self._rank = rank
         self._size = size
         self._failures = failures
