@@ -182,8 +182,7 @@ class Operation:
         chunk = self.words_chunk(item)
         if chunk is None or self.forecasts:  # (no words; or words that say whether the forecast held)
             return True
-        start, end = self._elements(chunk)
-        first, last = max(start, self.reduction.keep_first), min(end, self.reduction.keep_first + self.reduction.kept)
+        first, last = self._kept(*self._elements(chunk))
         own_first, own_last = self._own(first, last) if self.owned else (first, first)
         return last - first > own_last - own_first
 
@@ -235,17 +234,15 @@ class Operation:
         # Before the result is written: in place, that overwrites x.
         if residual is not None:
             residual[:] = self.codec.residual_after(x, codes, asked.factor, residual)
-        if collected is not None and self._is_kept(start, start + count):
+        first, last = self._kept(start, start + count)
+        if collected is not None and first < last:
             y = self.codec.decode_narrowed(collected, count, codes, contributors, asked.divisor, shift)
             self._write(y, start)
-
-    def _is_kept(self, start: int, end: int) -> bool:
-        return max(start, self.reduction.keep_first) < min(end, self.reduction.keep_first + self.reduction.kept)
 
     def _write(self, result: npt.NDArray[Any], start: int) -> None:
         """Copy what is kept of elements from `start` on to the destination, own ones apart."""
         asked = self.reduction
-        first, last = max(start, asked.keep_first), min(start + len(result), asked.keep_first + asked.kept)
+        first, last = self._kept(start, start + len(result))
         destination = memory(asked.destination, asked.kept, DTYPES[asked.element])
         own_first, own_last = self._own(first, last) if self.owned else (first, first)
         for begin, end in ((first, own_first), (own_last, last)):
@@ -254,7 +251,7 @@ class Operation:
     def _keep_own(self, start: int, end: int) -> None:
         """Copy what is kept of elements [start, end) that are this worker's own, unless they are in their place."""
         asked = self.reduction
-        first, last = self._own(max(start, asked.keep_first), min(end, asked.keep_first + asked.kept))
+        first, last = self._own(*self._kept(start, end))
         source = asked.source + first - asked.own_first
         destination = asked.destination + first - asked.keep_first
         if first < last and source != destination:
@@ -264,6 +261,11 @@ class Operation:
         """The elements of a chunk: the first, and one past the last."""
         start, count = self.codec.span(self._packet(chunk))
         return start, start + count
+
+    def _kept(self, first: int, last: int) -> tuple[int, int]:
+        """Which elements of [first, last) are kept; an empty range is at the first that might have been."""
+        begin = max(first, self.reduction.keep_first)
+        return begin, max(begin, min(last, self.reduction.keep_first + self.reduction.kept))
 
     def _own(self, first: int, last: int) -> tuple[int, int]:
         """Which elements of [first, last) are this worker's; an empty range is at an end of that."""
