@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from fanin.benchmarks.advice import Advice
-from fanin.emulation.figures import FigureTable
+from fanin.emulation.figures import FigureTable, milliseconds
 
 
 def report(advice: Advice, console: Console) -> None:
@@ -32,10 +32,10 @@ def report(advice: Advice, console: Console) -> None:
     )
     table = FigureTable(f"{what}", ("", "predicted ms", "measured ms", "gloo's, beside it", "gloo / ours"), left=())
     for each in advice.found:
-        measured = "" if each.measured_s is None else f"{each.measured_s * 1e3:,.4g}"
-        gloo = "" if each.gloo_s is None else f"{each.gloo_s * 1e3:,.4g}"
+        measured = "" if each.measured_s is None else milliseconds(each.measured_s)
+        gloo = "" if each.gloo_s is None else milliseconds(each.gloo_s)
         gain = "" if each.gain is None else f"{each.gain:.2f}"
-        table.add(each.choice.in_words, f"{each.predicted_s * 1e3:,.4g}", measured, gloo, gain)
+        table.add(each.choice.in_words, milliseconds(each.predicted_s), measured, gloo, gain)
     console.print(table)
     for note in advice.notes:
         console.print(note)

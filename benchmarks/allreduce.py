@@ -21,7 +21,7 @@ from fanin.benchmarks import mpi
 from fanin.benchmarks.rivals import Rival
 from fanin.emulation.announced import announced, reports_of
 from fanin.emulation.dataclass_files import write_rows
-from fanin.emulation.figures import FigureTable
+from fanin.emulation.figures import FigureTable, milliseconds
 from fanin.emulation.processes import LocalJob
 from fanin.emulation.record import Row as RecordedRow
 from fanin.emulation.record import RunRecord
@@ -181,7 +181,7 @@ def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
         table.add(
             row.backend if row.loss_percent is None else f"{row.backend} -{row.loss_percent:g} %",
             str(row.lanes),
-            *(f"{value * 1e3:.3g}" for value in (row.median_s, row.fastest_s, row.slowest_s)),
+            *(milliseconds(value, 3) for value in (row.median_s, row.fastest_s, row.slowest_s)),
             "" if row.ratio_to_gloo is None else f"{row.ratio_to_gloo:.2f}",
             f"{row.ideal_ratio_to_gloo:.2f}",
             f"{row.max_error:.1e}",

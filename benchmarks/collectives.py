@@ -23,7 +23,7 @@ from fanin.benchmarks.processor import busy_in_words
 from fanin.benchmarks.rivals import Rival
 from fanin.emulation.announced import announced, reports_of
 from fanin.emulation.dataclass_files import write_rows
-from fanin.emulation.figures import FigureTable
+from fanin.emulation.figures import FigureTable, milliseconds
 from fanin.emulation.network.switch_place import SwitchPlace
 from fanin.emulation.network.topology import Link
 from fanin.errors import ConfigurationError, FaninError
@@ -173,8 +173,8 @@ def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
             row.collective,
             decimal(row.bytes),
             row.rival,
-            f"{row.median_s * 1e3:.4g}",
-            f"{row.fastest_s * 1e3:.4g}",
+            milliseconds(row.median_s),
+            milliseconds(row.fastest_s),
             f"{row.to_gloo:.2f}",
             "" if row.ideal_s is None else f"{row.ideal_s / row.median_s:.2f}",
             busy_in_words(row.processor),

@@ -29,7 +29,7 @@ from fanin.benchmarks.ideal import ideal_s
 from fanin.benchmarks.rivals import Rival
 from fanin.emulation.announced import Tell, announced, reports_of
 from fanin.emulation.dataclass_files import write_rows
-from fanin.emulation.figures import FigureTable
+from fanin.emulation.figures import FigureTable, milliseconds
 from fanin.emulation.machine import machine
 from fanin.emulation.network.cross_traffic import CrossTraffic, check_flows
 from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
@@ -305,8 +305,8 @@ def table_of(plan: Plan, rows: list[Row], notes: Sequence[str] = ()) -> FigureTa
             row.measures,
             decimal(row.bytes),
             f"{row.backend} {row.lanes}" if row.backend == "fanin" else row.backend,
-            f"{row.median_s * 1e3:.4g}",
-            "" if row.ideal_s is None else f"{row.ideal_s * 1e3:.4g}",
+            milliseconds(row.median_s),
+            "" if row.ideal_s is None else milliseconds(row.ideal_s),
             "" if row.ideal_s is None else f"{row.ideal_s / row.median_s:.2f}",
             "" if row.ratio_to_gloo is None else f"{row.ratio_to_gloo:.2f}",
             "" if row.retransmissions is None else f"{row.retransmissions:,}",

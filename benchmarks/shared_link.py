@@ -251,7 +251,7 @@ def record_of(shares: Shares) -> dict[str, Any]:
 def overview(rows: Sequence[Shares]) -> Table:
     """Several rows, for people."""
     first = rows[0]
-    title = f"{first.workers} workers, {first.jobs} jobs, behind one link of {first.rate_bit_s / 1e6:g} Mbit/s"
+    title = f"{_jobs_of(first)} behind one link of {first.rate_bit_s / 1e6:g} Mbit/s"
     table = Table(title=title, box=box.SIMPLE)
     for heading in ("queue", "TCP flows", "of the link", "worker, of its fair share", "TCP flows, of theirs"):
         table.add_column(heading, justify="right")
@@ -273,8 +273,9 @@ def overview(rows: Sequence[Shares]) -> Table:
 
 def table_of(shares: Shares) -> Table:
     """For people."""
-    title = f"{shares.workers} workers, {shares.jobs} jobs, {shares.tcp_flows} TCP flows behind one link of "
-    title += f"{shares.rate_bit_s / 1e6:g} Mbit/s with a queue of {shares.queue_bytes >> 10} KiB"
+    flows = f" and {shares.tcp_flows} TCP flow{'s' * (shares.tcp_flows > 1)}" if shares.tcp_flows else ""
+    title = f"{_jobs_of(shares)}{flows} behind one link of {shares.rate_bit_s / 1e6:g} Mbit/s "
+    title += f"with a queue of {shares.queue_bytes >> 10} KiB"
     table = Table(title=title, box=box.SIMPLE)
     table.add_column("what")
     table.add_column("value", justify="right")
@@ -296,3 +297,8 @@ def table_of(shares: Shares) -> Table:
         table.add_row(*row)
     table.caption = "second half of the run; frames with all headers, each counted once"
     return table
+
+
+def _jobs_of(shares: Shares) -> str:
+    workers = f"{shares.workers} worker{'s' * (shares.workers > 1)}"
+    return f"{shares.jobs} jobs of {workers}" if shares.jobs > 1 else workers

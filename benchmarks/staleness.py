@@ -29,7 +29,7 @@ from fanin.benchmarks.linked_job import linked_job
 from fanin.benchmarks.staleness_worker import MODES, NARROW, SLOW_WORKER, SUBJECTS
 from fanin.emulation import record, report
 from fanin.emulation.announced import Tell, announced, reports_of
-from fanin.emulation.figures import FigureTable
+from fanin.emulation.figures import FigureTable, milliseconds
 from fanin.emulation.machine import machine
 from fanin.emulation.network.commands import require_privileges
 from fanin.emulation.network.switch_place import OWN, SwitchPlace
@@ -332,7 +332,7 @@ def _in_words(row: Row) -> str:
     dropped = "" if row.dropped is None else f", {row.dropped:.1%} of the gradients dropped"
     return (
         f"{CONDITIONS[row.condition]}, {row.mode}: target {reached}{times}; in the end {row.accuracy:.1%}; a step "
-        f"{row.step_s * 1e3:.4g} ms, {row.samples_per_s:.4g} samples/s{dropped}"
+        f"{milliseconds(row.step_s)} ms, {row.samples_per_s:.4g} samples/s{dropped}"
     )
 
 
@@ -368,7 +368,7 @@ def steps_of(plan: Plan, rows: list[Row]) -> FigureTable:
     for row in _by_condition(table, rows):
         table.add(
             row.mode,
-            f"{row.step_s * 1e3:.4g}",
+            milliseconds(row.step_s),
             "" if row.step_to_gloo is None else f"{row.step_to_gloo:.2f}",
             f"{row.samples_per_s:.4g}",
             "" if row.samples_to_gloo is None else f"{row.samples_to_gloo:.2f}",

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from fanin.benchmarks.shared_link import OWN_QUEUE_BYTES, Plan, Shares, common, overview, rate_within, record_of
+from fanin.benchmarks.shared_link import (
+    OWN_QUEUE_BYTES,
+    Plan,
+    Shares,
+    common,
+    overview,
+    rate_within,
+    record_of,
+    table_of,
+)
 from fanin.emulation.network.topology import Link
 from fanin.errors import ConfigurationError
 
@@ -105,3 +115,7 @@ def test_rows_say_what_each_has_of_its_fair_share() -> None:
         "12 of 1,000",
         "21; 0",
     ]
+    assert overview([row, row]).title == "2 workers behind one link of 100 Mbit/s"
+    assert table_of(row).title == "2 workers and 2 TCP flows behind one link of 100 Mbit/s with a queue of 256 KiB"
+    two = replace(row, jobs=2, job_shares=(0.25, 0.25), workers=1, tcp_flows=0, tcp_shares=())
+    assert table_of(two).title == "2 jobs of 1 worker behind one link of 100 Mbit/s with a queue of 256 KiB"

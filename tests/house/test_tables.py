@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from fanin.benchmarks import allreduce, codecs_train_rows, codecs_train_tables, fairness, network, staleness
 from fanin.benchmarks.fairness_worker import SECOND_JOBS
 from fanin.emulation.announced import announced
-from fanin.emulation.figures import FigureTable
+from fanin.emulation.figures import FigureTable, milliseconds
 from fanin.emulation.network import display
 from fanin.emulation.network.topology import Link
 from fanin.emulation.record import LinkSample, Row
@@ -230,3 +230,11 @@ def test_a_long_measurement_says_how_far_it_is_where_there_is_no_terminal() -> N
         tell("run 1 of 9 is done")
         tell("run 2 of 9 is done")  # too soon after the first for a line of its own
     assert file.getvalue().splitlines() == ["4 workers, [something] ...", "    0 s  run 1 of 9 is done"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "digits", "shown"),
+    [(12.8901, 4, "12,890"), (0.9999, 4, "999.9"), (4.5678e-3, 4, "4.568"), (1.2345, 3, "1,234"), (0.0, 4, "0")],
+)
+def test_times_are_whole_numbers_however_long(seconds: float, digits: int, shown: str) -> None:
+    assert milliseconds(seconds, digits) == shown
