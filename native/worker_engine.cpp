@@ -142,9 +142,16 @@ void WorkerEngine::take_event(std::uint32_t flow, const WorkerEvent& event) {
       }
       if (subscribed_) publish(event);
     } else if (const auto* changed = std::get_if<MembersChanged>(&event)) {
-      if (changed->change <= change_) return;  // another flow has told of it
-      change_ = changed->change;
-      publish(event);
+      if (change_ && changed->change <= change_->change) return;  // another flow has told of it
+      // A newcomer enters each flow by itself, in one before a loss and in another after it: what is news to this flow need not
+      // be to whoever has read what another one has told.
+      MembersChanged news = *changed;
+      if (change_) {
+        news.gone = change_->members & ~news.members;
+        news.come = news.members & ~change_->members;
+      }
+      change_ = news;
+      publish(news);
     } else if (const auto* stands = std::get_if<Stands>(&event)) {
       stands_ = std::max(stands_, stands->base);
       if (++standing_flows_ < flows_.size()) return;

@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from fanin.host.machine.interface import AnyWorkerMachine
 from fanin.numerics.reduction import Brief, Reduction
@@ -57,7 +58,7 @@ class PumpEngine:
         """By ticket: how many flows are still at it."""
         self._owners: dict[int, object] = {}
         """By ticket: what keeps the memory alive for as long as a machine may touch it."""
-        self._change = 0
+        self._change: MembersChanged | None = None
         """The last change of membership that was reported."""
         self._stands: list[int] = []
         """Where the flows of a newcomer stand, of those that know."""
@@ -222,8 +223,14 @@ class PumpEngine:
                     self._changed.notify_all()
         elif isinstance(event, MembersChanged):  # every flow reports each change, in any order
             with self._changed:
-                if event.change > self._change:
-                    self._change = event.change
+                last = self._change
+                if last is None or event.change > last.change:
+                    # A newcomer enters each flow by itself, in one before a loss and in another after it: what is news
+                    # to this flow need not be to whoever has read what another one has told.
+                    if last is not None:
+                        gone, come = last.members & ~event.members, event.members & ~last.members
+                        event = replace(event, gone=gone, come=come)
+                    self._change = event
                     self._events.append(event)
                     self._changed.notify_all()
         elif isinstance(event, Stands):

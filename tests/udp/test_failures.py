@@ -15,6 +15,7 @@ from fanin.emulation.processes import free_port
 from fanin.errors import AdmissionError
 from fanin.protocol.events import (
     Departed,
+    MembersChanged,
     PacketRefused,
     Ready,
     SwitchSilent,
@@ -24,7 +25,7 @@ from fanin.protocol.events import (
     WorkerSilent,
 )
 from fanin.protocol.job import JobSpec
-from fanin.protocol.wire import Kind, Packet, Reason
+from fanin.protocol.wire import SWITCH_WORKER, Kind, Packet, Reason, parse
 from tests.support.builders import reduction
 from tests.support.engines import DEADLINE_S
 from tests.support.native_engines import PLENTY, cluster, gradients, impatient, joined, native, serving, spec_of
@@ -189,6 +190,46 @@ def test_a_removed_job_makes_room_and_its_workers_are_refused() -> None:
         job.server.admit(spec)
         with joined(job.server, spec) as engines:
             assert all(engine.leave(DEADLINE_S) for engine in engines)
+
+
+def members_told(flow: socket.socket, worker: tuple[str, int], spec: JobSpec, change: int, members: int) -> None:
+    """As a switch tells of a change of membership on one flow."""
+    notice = Packet(
+        kind=Kind.NOTICE,
+        job=spec.job,
+        worker=SWITCH_WORKER,
+        generation=spec.generation,
+        signature=change,
+        bitmap=members,
+        contributors=Reason.WORKER_LOST,
+        words=np.zeros(2, np.uint32),
+    )
+    flow.sendto(notice.to_bytes(), worker)
+
+
+def test_a_loss_that_flows_see_before_and_after_a_newcomer_is_told_as_one() -> None:
+    spec = dataclasses.replace(spec_of(3), survives_loss=True)
+    with contextlib.ExitStack() as opened:
+        flows = [opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(2)]
+        for flow in flows:
+            flow.settimeout(DEADLINE_S)
+            flow.bind(("127.0.0.1", 0))
+        engine = alone(spec, tuple(flow.getsockname()[1] for flow in flows), 500)
+        opened.callback(engine.close)
+        at = []
+        for flow in flows:
+            hello, worker = flow.recvfrom(1 << 16)
+            at.append(worker)
+            welcome = parse(hello).reply(Kind.WELCOME, bitmap=0b111, words=np.zeros_like(parse(hello).words))
+            flow.sendto(welcome.to_bytes(), worker)
+        assert engine.next_event(DEADLINE_S) == Ready()
+        members_told(flows[0], at[0], spec, 1, 0b011)
+        assert engine.next_event(DEADLINE_S) == MembersChanged(1, 0b011, gone=0b100, come=0, base=0)
+        members_told(flows[0], at[0], spec, 2, 0b111)
+        assert engine.next_event(DEADLINE_S) == MembersChanged(2, 0b111, gone=0, come=0b100, base=0)
+        for change, members in ((1, 0b011), (2, 0b001), (3, 0b101)):
+            members_told(flows[1], at[1], spec, change, members)
+        assert engine.next_event(DEADLINE_S) == MembersChanged(3, 0b101, gone=0b010, come=0, base=0)
 
 
 def test_nobody_spins_while_nothing_happens() -> None:
