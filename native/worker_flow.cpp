@@ -332,6 +332,7 @@ void WorkerFlow::begin(std::uint32_t base) {
 void WorkerFlow::halt() {
   const std::lock_guard lock(turnstile_);
   if (!base_->works()) return;
+  poller_.forget(base_->fd());  // a child of fork() may keep it open: what comes there would wake the thread for ever
   base_->close();
   for (WorkerCarrier* const bypass : bypasses_) bypass->close();  // others need not leave room for what it does not read
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import socket
 import time
 from typing import Any
@@ -241,6 +242,36 @@ def test_nobody_spins_while_nothing_happens() -> None:
         before = time.process_time()
         assert job.engines[0].next_event(1.0) is None
         assert time.process_time() - before < 0.5  # a single spinning thread would take a second
+
+
+def sockets() -> set[int]:
+    """Descriptors of this process that are sockets."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the one that lists them
+            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                found.add(int(name))
+    return found
+
+
+def test_nobody_spins_after_a_failure_while_a_copy_of_the_socket_is_open_as_in_a_forked_child() -> None:
+    with contextlib.ExitStack() as opened:
+        switch = opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        switch.settimeout(DEADLINE_S)
+        switch.bind(("127.0.0.1", 0))
+        before = sockets()
+        engine = alone(spec_of(2), (switch.getsockname()[1],), 500)
+        opened.callback(engine.close)
+        (its_socket,) = sockets() - before
+        opened.callback(os.close, os.dup(its_socket))
+        hello, worker = switch.recvfrom(1 << 16)
+        refusal = parse(hello).reply(Kind.NOTICE, contributors=Reason.TOKEN, words=np.zeros(2, np.uint32))
+        switch.sendto(refusal.to_bytes(), worker)
+        assert engine.next_event(DEADLINE_S) == PacketRefused(Reason.TOKEN)
+        switch.sendto(b"nobody reads this", worker)
+        began_s = time.process_time()
+        assert engine.next_event(1.0) is None
+        assert time.process_time() - began_s < 0.5
 
 
 def test_closing_twice_and_asking_afterwards_is_harmless() -> None:
