@@ -61,8 +61,9 @@ class SwitchFlow : private CarrierHost {
   std::string offer_bypass(const JobSpec& spec);
   std::uint64_t offer_bytes(const JobSpec& spec) const;  // what that takes
   void withdraw_bypass(std::uint16_t job);
-  // With all that the carriers keep for its members. Throws NoSuchJob.
+  // With all that the carriers keep for its members, or for that one. Throws NoSuchJob.
   void remove(std::uint16_t job);
+  void evict(std::uint16_t job, std::uint32_t worker);
   CarrierCounters carrier_counters();  // of the base carrier, then of every bypass
   std::uint64_t overflows();           // as SwitchBase::overflows
   std::uint64_t flooded();             // as SwitchBase::flooded

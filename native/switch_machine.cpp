@@ -169,7 +169,8 @@ Members SwitchMachine::members(std::uint16_t index) const {
 
 std::optional<Address> SwitchMachine::source(std::uint16_t index, std::uint32_t worker) const {
   const SwitchJob& job = state_->job_at(index);
-  return job.has(job.registered, worker) ? std::optional(job.sources[worker]) : std::nullopt;
+  const bool known = worker < job.spec.workers && job.has(job.registered, worker);
+  return known ? std::optional(job.sources[worker]) : std::nullopt;
 }
 
 std::uint32_t SwitchMachine::slots_in_step(std::uint16_t index) const {

@@ -96,10 +96,7 @@ void SwitchServer::remove(std::uint16_t job) {
 
 void SwitchServer::evict(std::uint16_t job, std::uint32_t worker) {
   const std::lock_guard control(control_);
-  for (const auto& flow : flows_) {
-    flow->with_machine([&](SwitchMachine& machine, double now) { machine.evict(job, worker, now); });
-    flow->wake();
-  }
+  for (const auto& flow : flows_) flow->evict(job, worker);
 }
 
 void SwitchServer::suspect(std::uint16_t job, std::uint32_t worker) {

@@ -193,6 +193,29 @@ def test_a_removed_job_makes_room_and_its_workers_are_refused() -> None:
             assert all(engine.leave(DEADLINE_S) for engine in engines)
 
 
+def newcomer(job: Any, worker: int, token: int) -> Any:
+    """A new process in the place of a worker that is gone and evicted, welcomed."""
+    job.server.admit_worker(job.spec.job, worker, token)
+    tokens = [token if rank == worker else old for rank, old in enumerate(job.spec.tokens)]
+    spec = dataclasses.replace(job.spec, tokens=tuple(tokens))
+    engine = native.WorkerEngine(spec, worker, token, "127.0.0.1", job.server.ports, newcomer=True)
+    engine.start()
+    next_of(engine, Ready)
+    return engine
+
+
+@pytest.mark.parametrize("flows", [1, 2])
+def test_a_worker_that_is_evicted_leaves_no_socket_at_the_switch(flows: int) -> None:
+    with cluster(dataclasses.replace(spec_of(3), survives_loss=True), flows=flows) as job:
+        open_files = []
+        for token in range(600, 605):
+            job.engines.pop().close()
+            job.server.evict(3, 2)
+            job.engines.append(newcomer(job, 2, token))
+            open_files.append(len(os.listdir("/proc/self/fd")))
+        assert len(set(open_files)) == 1, "as many with each newcomer as with the first"
+
+
 def members_told(flow: socket.socket, worker: tuple[str, int], spec: JobSpec, change: int, members: int) -> None:
     """As a switch tells of a change of membership on one flow."""
     notice = Packet(
