@@ -1,4 +1,5 @@
-// The switch's numbers for its peers. A number is never given to two peers; a machine passes it around and looks no further.
+// The switch's numbers for its peers. No two peers have the same one, and one that is forgotten is not given out again before
+// all others have been; a machine passes it around and looks no further.
 //
 // Whoever sends anything gets a number: a stranger. There may be anyone's packets on a port, so strangers are bounded, the
 // oldest going first. A peer that a job took in is a member: kept until the job goes, or goes on without it, with a socket of
@@ -23,6 +24,7 @@ namespace fanin {
 
 class AddressBook {
  public:
+  static constexpr Address NOBODY = 0;
   static constexpr std::size_t MAX_STRANGERS = 1024;
   // What one stranger may have read: a worker says HELLO a few times; after a restart of the switch it sends a window.
   static constexpr double STRANGER_DATAGRAMS_PER_S = 1000.0;
@@ -46,7 +48,7 @@ class AddressBook {
     auto known = numbers_.find(remote);
     if (known == numbers_.end()) {
       forget_old_strangers();
-      known = numbers_.emplace(remote, next_++).first;
+      known = numbers_.emplace(remote, unused_number()).first;
       Peer& peer = peers_[known->second];
       peer.remote = remote;
       if (local != nullptr) peer.local = *local;
@@ -89,6 +91,12 @@ class AddressBook {
   std::size_t size() const { return peers_.size(); }
 
  private:
+  // A flood from ever new sources takes all numbers in some hours; members keep theirs.
+  Address unused_number() {
+    while (next_ == NOBODY || peers_.contains(next_)) ++next_;
+    return next_++;
+  }
+
   void end_membership(Address number, Peer& peer, std::uint16_t job) {
     if (std::erase(peer.jobs, job) == 0 || peer.is_member()) return;
     peer.socket.close();
