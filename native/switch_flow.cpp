@@ -382,6 +382,12 @@ void SwitchFlow::evict(std::uint16_t job, std::uint32_t worker) {
   wake();
 }
 
+void SwitchFlow::admit_worker(std::uint16_t job, std::uint32_t worker, std::uint64_t token) {
+  const std::lock_guard lock(turnstile_);
+  report();
+  machine_.admit_worker(job, worker, token);
+}
+
 CarrierCounters SwitchFlow::carrier_counters() {
   const std::lock_guard lock(turnstile_);
   CarrierCounters all = base_->counters();

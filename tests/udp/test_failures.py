@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import select
 import socket
 import time
 from typing import Any
@@ -214,6 +215,18 @@ def test_a_worker_that_is_evicted_leaves_no_socket_at_the_switch(flows: int) -> 
             job.engines.append(newcomer(job, 2, token))
             open_files.append(len(os.listdir("/proc/self/fd")))
         assert len(set(open_files)) == 1, "as many with each newcomer as with the first"
+
+
+@pytest.mark.parametrize("flows", [1, 2])
+def test_what_was_reported_of_a_worker_is_not_taken_for_news_of_who_follows_it(flows: int) -> None:
+    with cluster(dataclasses.replace(impatient(spec_of(2)), survives_loss=True), flows=flows) as job:
+        assert {next_of(job.server, WorkerJoined).worker for _ in range(2)} == {0, 1}
+        job.engines.pop().close()
+        assert select.select([job.server.event_fileno], [], [], DEADLINE_S)[0], "its silence, which nobody reads"
+        job.server.evict(3, 1)
+        job.engines.append(newcomer(job, 1, 600))
+        assert job.server.next_event(DEADLINE_S) == WorkerJoined(3, 1)
+        assert job.server.next_event(0.0) is None
 
 
 def members_told(flow: socket.socket, worker: tuple[str, int], spec: JobSpec, change: int, members: int) -> None:
