@@ -421,7 +421,8 @@ void SwitchMachine::State::part(SwitchJob& job, std::uint32_t worker, std::span<
                     .job = job.spec.job,
                     .worker = static_cast<std::uint8_t>(worker),
                     .silent_s = 0.0});
-  tell(job, Reason::worker_left, SWITCH_WORKER, job.audience());
+  // Nobody misses who was expected, and gives up before it has come in.
+  if (job.has(job.left, worker)) tell(job, Reason::worker_left, SWITCH_WORKER, job.audience());
 }
 
 void SwitchMachine::State::poke(SwitchJob& job) {

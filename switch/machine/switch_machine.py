@@ -394,9 +394,11 @@ class SwitchMachine:
     def _part(self, job: SwitchJob, worker: int, bye: bytes, source: int) -> None:
         self._send(job.tally, job.keys.finish(bytes(bye)), (source,))
         if not job.left >> worker & 1:
-            job.left |= 1 << worker
+            job.left |= 1 << worker & job.membership.live
             self._events.append(WorkerLeft(job.spec.job, worker))
-            self._tell(job, Reason.WORKER_LEFT, SWITCH_WORKER, job.audience)
+            # Nobody misses who was expected, and gives up before it has come in.
+            if job.left >> worker & 1:
+                self._tell(job, Reason.WORKER_LEFT, SWITCH_WORKER, job.audience)
 
     def _contribute(self, job: SwitchJob, packet: Packet, source: int, now: float) -> None:
         spec, tally = job.spec, job.tally
