@@ -140,6 +140,20 @@ def test_a_newcomer_that_gives_up_before_it_comes_in_is_missed_by_nobody_nor_sta
     ]
 
 
+def test_newcomers_after_everybody_was_evicted_are_waited_for_in_every_slot(machine_type: MachineType) -> None:
+    bench = bench_of(machine_type, quorum=1)
+    assert asks_where(bench, 0, address(0)).base == 0
+    for worker in range(3):
+        bench.machine.evict(1, worker, 0.0)
+    for worker in range(3):
+        bench.machine.admit_worker(1, worker, NEW_TOKEN)
+        bench.sent()
+        bench.say(bench.hello(worker, token=NEW_TOKEN), address(worker))
+    for slot in range(2):
+        assert bench.gives(0, 0, slot=slot) == bench.gives(1, 0, slot=slot) == []
+        assert len(bench.gives(2, 0, slot=slot)) == 3
+
+
 def test_no_place_is_opened_beside_a_live_worker_or_in_a_job_that_raises(machine_type: MachineType) -> None:
     bench = bench_of(machine_type)
     with pytest.raises(ValueError, match="has not been evicted"):
