@@ -1,8 +1,10 @@
-// The switch's numbers for its peers. A number is never given to two peers; a machine passes it around and looks no further.
+// The switch's numbers for its peers. No two peers have the same one, and one that is forgotten is not given out again before
+// all others have been; a machine passes it around and looks no further.
 //
 // Whoever sends anything gets a number: a stranger. There may be anyone's packets on a port, so strangers are bounded, the
-// oldest going first. A peer that a job took in is a member: kept until the job goes, with a socket of its own. One socket
-// may be a member of several jobs, and have several workers' places in one: its socket stays until the last of them goes.
+// oldest going first. A peer that a job took in is a member: kept until the job goes, or goes on without it, with a socket of
+// its own. One socket may be a member of several jobs, and have several workers' places in one: its socket stays until the last
+// of them goes.
 #pragma once
 
 #include <algorithm>
@@ -22,6 +24,7 @@ namespace fanin {
 
 class AddressBook {
  public:
+  static constexpr Address NOBODY = 0;
   static constexpr std::size_t MAX_STRANGERS = 1024;
   // What one stranger may have read: a worker says HELLO a few times; after a restart of the switch it sends a window.
   static constexpr double STRANGER_DATAGRAMS_PER_S = 1000.0;
@@ -45,7 +48,7 @@ class AddressBook {
     auto known = numbers_.find(remote);
     if (known == numbers_.end()) {
       forget_old_strangers();
-      known = numbers_.emplace(remote, next_++).first;
+      known = numbers_.emplace(remote, unused_number()).first;
       Peer& peer = peers_[known->second];
       peer.remote = remote;
       if (local != nullptr) peer.local = *local;
@@ -63,12 +66,13 @@ class AddressBook {
 
   // Its members are strangers from now on, without sockets, but for those that another job has, too.
   void forget_job(std::uint16_t job) {
-    for (auto& [number, peer] : peers_) {
-      if (std::erase(peer.jobs, job) == 0) continue;
-      if (peer.is_member()) continue;
-      peer.socket.close();
-      strangers_.push_back(number);
-    }
+    for (auto& [number, peer] : peers_) end_membership(number, peer, job);
+    forget_old_strangers();
+  }
+
+  // The same of one of them.
+  void forget_member(Address number, std::uint16_t job) {
+    if (Peer* const peer = find(number); peer != nullptr) end_membership(number, *peer, job);
     forget_old_strangers();
   }
 
@@ -87,6 +91,18 @@ class AddressBook {
   std::size_t size() const { return peers_.size(); }
 
  private:
+  // A flood from ever new sources takes all numbers in some hours; members keep theirs.
+  Address unused_number() {
+    while (next_ == NOBODY || peers_.contains(next_)) ++next_;
+    return next_++;
+  }
+
+  void end_membership(Address number, Peer& peer, std::uint16_t job) {
+    if (std::erase(peer.jobs, job) == 0 || peer.is_member()) return;
+    peer.socket.close();
+    strangers_.push_back(number);
+  }
+
   void forget_old_strangers() {
     last_ = nullptr;
     while (strangers_.size() >= MAX_STRANGERS) {

@@ -174,6 +174,7 @@ class SwitchBase : public SwitchCarrier {
   virtual Address number_of_parent(const SocketAddress& address) = 0;  // never forgotten
   virtual bool ring(Address number) = 0;  // wakes a worker that sleeps in poll; false where it has no path of its own
   virtual void serve(std::uint64_t key, Inbox& inbox) = 0;  // the poller has found `key` readable
+  virtual void vacated(Address, std::uint16_t) = 0;         // none of the job's workers is there any more
   virtual void handle_timer(double now) = 0;                // after every turn of the loop
   virtual void close() = 0;
   virtual std::uint64_t overflows() const = 0;  // datagrams that found a receive buffer full

@@ -25,8 +25,9 @@ class Poller {
   Poller(const Poller&) = delete;
   Poller& operator=(const Poller&) = delete;
 
-  // A closed descriptor is forgotten by itself.
+  // A closed descriptor is forgotten by itself, unless a child of fork() keeps a copy of it open.
   void watch(int fd, std::uint64_t key);
+  void forget(int fd) { epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr); }
   // Leaves it to another thread for a while, or takes it back.
   void set_watched(int fd, std::uint64_t key, bool watched);
   // Sleeps until something happens; returns the keys. The bell and the alarm are silenced by being returned.

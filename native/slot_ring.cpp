@@ -276,7 +276,8 @@ std::optional<std::uint32_t> SlotRing::poke(std::uint32_t slot) {
   Slot& state = slot_at(slot);
   while (true) {
     const Arrived& arrived = state.arrived()[place(state.floor)];
-    if (arrived.tag != state.floor || (arrived.bitmap & live_) != live_) break;
+    // Without any live worker a base that nobody has contributed lacks nobody, but is none that counts.
+    if (arrived.tag != state.floor || (arrived.bitmap & live_) != live_ || arrived.bitmap == 0) break;
     ++state.floor;
   }
   if (state.count == 0 || !due(state, state.count)) return std::nullopt;

@@ -368,6 +368,26 @@ void SwitchFlow::remove(std::uint16_t job) {
   base_->remove(job);
 }
 
+// In a job that goes on without its workers they would add up: processes come and go, and each has had a socket.
+void SwitchFlow::evict(std::uint16_t job, std::uint32_t worker) {
+  {
+    const std::lock_guard lock(turnstile_);
+    const std::optional<Address> source = machine_.source(job, worker);
+    machine_.evict(job, worker, monotonic_now());
+    for (const auto& bypass : bypasses_) bypass->gone(job, worker);
+    bool vacated = source.has_value();
+    for (std::uint32_t other = 0; other < MAX_WORKERS; ++other) vacated = vacated && machine_.source(job, other) != source;
+    if (vacated) base_->vacated(*source, job);
+  }
+  wake();
+}
+
+void SwitchFlow::admit_worker(std::uint16_t job, std::uint32_t worker, std::uint64_t token) {
+  const std::lock_guard lock(turnstile_);
+  report();
+  machine_.admit_worker(job, worker, token);
+}
+
 CarrierCounters SwitchFlow::carrier_counters() {
   const std::lock_guard lock(turnstile_);
   CarrierCounters all = base_->counters();

@@ -35,7 +35,7 @@ class SwitchFlow : private CarrierHost {
 
   using OnEvent = std::function<void(const SwitchEvent&)>;
 
-  // Throws std::system_error when the address cannot be had. `on_event` is called from the flow's thread.
+  // Throws std::system_error when the address cannot be had. `on_event` is called with the flow's lock held.
   SwitchFlow(const SocketAddress& address, const UdpOptions& options, std::uint64_t memory_bytes, OnEvent on_event);
   ~SwitchFlow();
 
@@ -61,8 +61,11 @@ class SwitchFlow : private CarrierHost {
   std::string offer_bypass(const JobSpec& spec);
   std::uint64_t offer_bytes(const JobSpec& spec) const;  // what that takes
   void withdraw_bypass(std::uint16_t job);
-  // With all that the carriers keep for its members. Throws NoSuchJob.
+  // With all that the carriers keep for its members, or for that one. Throws NoSuchJob.
   void remove(std::uint16_t job);
+  void evict(std::uint16_t job, std::uint32_t worker);
+  // As SwitchMachine::admit_worker; what happened to the place before has been reported then.
+  void admit_worker(std::uint16_t job, std::uint32_t worker, std::uint64_t token);
   CarrierCounters carrier_counters();  // of the base carrier, then of every bypass
   std::uint64_t overflows();           // as SwitchBase::overflows
   std::uint64_t flooded();             // as SwitchBase::flooded

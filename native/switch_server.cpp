@@ -96,10 +96,7 @@ void SwitchServer::remove(std::uint16_t job) {
 
 void SwitchServer::evict(std::uint16_t job, std::uint32_t worker) {
   const std::lock_guard control(control_);
-  for (const auto& flow : flows_) {
-    flow->with_machine([&](SwitchMachine& machine, double now) { machine.evict(job, worker, now); });
-    flow->wake();
-  }
+  for (const auto& flow : flows_) flow->evict(job, worker);
 }
 
 void SwitchServer::suspect(std::uint16_t job, std::uint32_t worker) {
@@ -128,12 +125,12 @@ void SwitchServer::set_staleness(std::uint16_t job, std::uint32_t staleness) {
 
 void SwitchServer::admit_worker(std::uint16_t job, std::uint32_t worker, std::uint64_t token) {
   const std::lock_guard control(control_);
-  {
-    const std::lock_guard lock(events_lock_);
-    seen_.erase(std::uint32_t{job} << 8 | worker);  // what is reported of it from here on is news again
-  }
-  for (const auto& flow : flows_)
-    flow->with_machine([&](SwitchMachine& machine, double) { machine.admit_worker(job, worker, token); });
+  for (const auto& flow : flows_) flow->admit_worker(job, worker, token);
+  // What nobody has read yet is of the process that had the place before; what is reported from here on is news again.
+  const std::lock_guard lock(events_lock_);
+  seen_.erase(std::uint32_t{job} << 8 | worker);
+  std::erase_if(events_, [=](const SwitchEvent& event) { return event.job == job && event.worker == worker; });
+  if (events_.empty()) events_bell_.silence();
 }
 
 std::vector<std::uint16_t> SwitchServer::jobs() {

@@ -192,12 +192,12 @@ class UdpSwitch final : public SwitchBase {
     if (!peer->socket.is_open() && member_sockets_ < MAX_MEMBER_SOCKETS) open_socket_for(*peer, number);
   }
 
+  void vacated(Address number, std::uint16_t job) override {
+    counting_what_closes([&] { book_.forget_member(number, job); });
+  }
+
   void remove(std::uint16_t job) override {
-    const std::uint64_t before = drops_of_members();
-    book_.forget_job(job);
-    closed_drops_ += before - drops_of_members();
-    member_sockets_ = 0;
-    book_.for_each_socket([this](const UdpSocket&) { ++member_sockets_; });
+    counting_what_closes([&] { book_.forget_job(job); });
   }
 
   // Workers that send to a closed socket are told so by ICMP: they need not wait for silence to explain itself.
@@ -215,6 +215,15 @@ class UdpSwitch final : public SwitchBase {
   }
 
  private:
+  template <typename Close>
+  void counting_what_closes(Close close) {
+    const std::uint64_t before = drops_of_members();
+    close();
+    closed_drops_ += before - drops_of_members();
+    member_sockets_ = 0;
+    book_.for_each_socket([this](const UdpSocket&) { ++member_sockets_; });
+  }
+
   void receive(UdpSocket& socket, Inbox& inbox) {
     for (int i = 0; i < BATCHES_PER_SOCKET; ++i) {
       arrivals_.clear();

@@ -69,7 +69,7 @@ class WorkerEngine {
   std::uint64_t first_ticket_ = 1;       // the oldest that is not done
   std::deque<std::uint32_t> remaining_;  // flows that still work on first_ticket_, first_ticket_ + 1, ...
   std::deque<WorkerEvent> events_;
-  std::uint32_t change_ = 0;  // the last MembersChanged
+  std::optional<MembersChanged> change_;  // the last one
   std::uint64_t stands_ = 0;  // the latest base that any flow stands at
   std::size_t standing_flows_ = 0;
   std::vector<std::uint64_t> heard_;  // by flow: one past the newest round that it has told of

@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from fanin.host.machine.interface import AnyWorkerMachine
 from fanin.numerics.reduction import Brief, Reduction
@@ -53,11 +54,13 @@ class PumpEngine:
         self._changed = threading.Condition()
         """Guards everything below."""
         self._submitted = 0
+        self._offered = 0
+        """The last ticket whose reduction a machine may have taken."""
         self._unfinished: dict[int, int] = {}
         """By ticket: how many flows are still at it."""
         self._owners: dict[int, object] = {}
         """By ticket: what keeps the memory alive for as long as a machine may touch it."""
-        self._change = 0
+        self._change: MembersChanged | None = None
         """The last change of membership that was reported."""
         self._stands: list[int] = []
         """Where the flows of a newcomer stand, of those that know."""
@@ -112,7 +115,11 @@ class PumpEngine:
                 self._owners[ticket] = reduction.owner
             try:
                 self._submit_to_machines(ticket, reduction)
-            except BaseException:
+            except BaseException as error:
+                if not isinstance(error, Exception) and self._offered == ticket:  # Ctrl-C
+                    # A machine may have it, and others not. Its memory must not go before they are halted.
+                    self._fail(EngineStopped(f"submitting was interrupted: {error!r}"))
+                    raise
                 # All machines refuse what the first refuses, since they are of one kind and one spec. So none has it.
                 with self._changed:
                     del self._unfinished[ticket], self._owners[ticket]
@@ -207,6 +214,7 @@ class PumpEngine:
             with pump.lock:
                 if self._failed or machine.failed:  # the ticket is never done, and the failure's event says why
                     return
+                self._offered = ticket
                 given = machine.submit(reduction)
                 assert given == ticket, f"a machine gave ticket {given} for {ticket}"
 
@@ -222,8 +230,14 @@ class PumpEngine:
                     self._changed.notify_all()
         elif isinstance(event, MembersChanged):  # every flow reports each change, in any order
             with self._changed:
-                if event.change > self._change:
-                    self._change = event.change
+                last = self._change
+                if last is None or event.change > last.change:
+                    # A newcomer enters each flow by itself, in one before a loss and in another after it: what is news
+                    # to this flow need not be to whoever has read what another one has told.
+                    if last is not None:
+                        gone, come = last.members & ~event.members, event.members & ~last.members
+                        event = replace(event, gone=gone, come=come)
+                    self._change = event
                     self._events.append(event)
                     self._changed.notify_all()
         elif isinstance(event, Stands):

@@ -301,8 +301,9 @@ class Slot:
     def poke(self) -> tuple[int, Round] | None:
         """After a change of membership, K or S: close the open round if that was all it waited for."""
         live = self.membership.live
+        # Without any live worker a base that nobody has contributed lacks nobody, but is none that counts.
         while (entry := self.arrived[self.floor % self.membership.history]).tag == self.floor and (
-            entry.bitmap & live == live
+            entry.bitmap & live == live and entry.bitmap
         ):
             self.floor += 1
         return self._close_if_due() if self.count else None

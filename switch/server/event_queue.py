@@ -46,14 +46,21 @@ class EventQueue:
             self._changed.wait_for(lambda: self._events or self._crash or self._closed, timeout_s)
             if self._events:
                 event = self._events.popleft()
-                if not self._events and self._crash is None and not self._closed:
-                    os.eventfd_read(self._bell)
+                self._silence()
                 return event
             if isinstance(self._crash, FaninError):
                 raise self._crash
             if self._crash is not None:
                 raise RuntimeError(str(self._crash)) from self._crash
             return None
+
+    def forget(self, job: int, worker: int) -> None:
+        """Drop what was put of a worker and nobody has taken: another process has its place from here on."""
+        with self._changed:
+            left = [event for event in self._events if (event.job, event.worker) != (job, worker)]
+            if len(left) < len(self._events):
+                self._events = deque(left)
+                self._silence()
 
     def close(self) -> None:
         """End every wait; nothing can be put any more. A second call does nothing."""
@@ -62,6 +69,10 @@ class EventQueue:
                 self._closed = True
                 self._changed.notify_all()
                 os.close(self._bell)
+
+    def _silence(self) -> None:
+        if not self._events and self._crash is None and not self._closed:
+            os.eventfd_read(self._bell)
 
     def _ring(self) -> None:
         if not self._closed:

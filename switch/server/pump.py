@@ -157,12 +157,13 @@ class PumpServer:
 
     def admit_worker(self, job: int, worker: int, token: int) -> None:
         """Open an evicted worker's place on every flow; what is reported of it from here on is news again."""
-        with self._reporting:
-            for key in [key for key in self._reported if key[1:] == (job, worker)]:
-                del self._reported[key]
         for machine, pump in self._flows():
             with pump.lock:
                 machine.admit_worker(job, worker, token)
+        with self._reporting:
+            for key in [key for key in self._reported if key[1:] == (job, worker)]:
+                del self._reported[key]
+            self._events.forget(job, worker)
 
     @property
     def event_fileno(self) -> int:

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from fanin.protocol.events import WorkerJoined
+from fanin.protocol.events import WorkerJoined, WorkerLeft
 from fanin.protocol.wire import MAX_BASE, Flag, Kind, Packet, Reason
 from tests.support.bench import Bench, MachineType, address, make_spec, reasons
 
@@ -113,6 +113,45 @@ def test_a_place_that_is_taken_back_refuses_the_newcomer(machine_type: MachineTy
     bench.machine.evict(1, 2, 0.0)
     bench.sent()
     assert reasons(hello_of_newcomer(bench, 2)) == [(Reason.EVICTED, NEW_ADDRESS)]
+
+
+def test_a_newcomer_that_gives_up_before_it_comes_in_is_missed_by_nobody_nor_stands_for_the_next(
+    machine_type: MachineType,
+) -> None:
+    bench = bench_of(machine_type)
+    bench.machine.evict(1, 2, 0.0)
+    bench.machine.admit_worker(1, 2, NEW_TOKEN)
+    bench.sent()
+    for _ in range(2):  # the first echo may be lost
+        sent = bench.say(bench.bye(2, token=NEW_TOKEN), NEW_ADDRESS)
+        assert [(packet.kind, destination) for packet, destination in sent] == [(Kind.BYE, NEW_ADDRESS)]
+        assert bench.machine.next_event() == WorkerLeft(1, 2)
+    assert bench.machine.members(1) == (0b011, 0, 0)
+    bench.machine.evict(1, 2, 0.0)
+    bench.machine.admit_worker(1, 2, NEW_TOKEN + 1)
+    bench.say(bench.hello(2, token=NEW_TOKEN + 1), NEW_ADDRESS + 1)
+    assert bench.machine.members(1) == (0b111, 0, 0)
+    given = bench.packet(Kind.CONTRIBUTION, 2, signature=5, words=(1, 2))
+    assert bench.gives(0, 0) == bench.gives(1, 0) == []
+    assert [destination for _, destination in bench.say(given, NEW_ADDRESS + 1)] == [
+        address(0),
+        address(1),
+        NEW_ADDRESS + 1,
+    ]
+
+
+def test_newcomers_after_everybody_was_evicted_are_waited_for_in_every_slot(machine_type: MachineType) -> None:
+    bench = bench_of(machine_type, quorum=1)
+    assert asks_where(bench, 0, address(0)).base == 0
+    for worker in range(3):
+        bench.machine.evict(1, worker, 0.0)
+    for worker in range(3):
+        bench.machine.admit_worker(1, worker, NEW_TOKEN)
+        bench.sent()
+        bench.say(bench.hello(worker, token=NEW_TOKEN), address(worker))
+    for slot in range(2):
+        assert bench.gives(0, 0, slot=slot) == bench.gives(1, 0, slot=slot) == []
+        assert len(bench.gives(2, 0, slot=slot)) == 3
 
 
 def test_no_place_is_opened_beside_a_live_worker_or_in_a_job_that_raises(machine_type: MachineType) -> None:

@@ -20,6 +20,7 @@ from fanin.options import Options
 from fanin.protocol.events import (
     Departed,
     EngineStopped,
+    MembersChanged,
     PacketRefused,
     Ready,
     ReductionDone,
@@ -299,6 +300,32 @@ def test_a_round_is_reported_when_the_last_flow_has_told_of_it() -> None:
     assert scripted.engine.next_event(DEADLINE_S) == RoundHeard(1)
     scripted.report(1, RoundHeard(6))
     assert scripted.engine.next_event(DEADLINE_S) == RoundHeard(4)
+    scripted.engine.close()
+
+
+def test_a_loss_that_flows_see_before_and_after_a_newcomer_is_told_as_one() -> None:
+    scripted = Scripted(flows=2)
+    scripted.report(0, MembersChanged(1, 0b011, gone=0b100, come=0, base=0))
+    assert scripted.engine.next_event(DEADLINE_S) == MembersChanged(1, 0b011, gone=0b100, come=0, base=0)
+    scripted.report(0, MembersChanged(2, 0b111, gone=0, come=0b100, base=0))
+    assert scripted.engine.next_event(DEADLINE_S) == MembersChanged(2, 0b111, gone=0, come=0b100, base=0)
+    scripted.report(1, MembersChanged(2, 0b001, gone=0b010, come=0, base=0))
+    scripted.report(1, MembersChanged(3, 0b101, gone=0, come=0b100, base=1))
+    assert scripted.engine.next_event(DEADLINE_S) == MembersChanged(3, 0b101, gone=0b010, come=0, base=1)
+    scripted.engine.close()
+
+
+def test_submitting_that_is_interrupted_when_a_machine_has_it_stops_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(given: Reduction) -> int:
+        raise KeyboardInterrupt
+
+    scripted = Scripted(flows=2)
+    monkeypatch.setattr(scripted.machines[1], "submit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        scripted.engine.submit(NOTHING)
+    assert scripted.machines[0].submitted == 1
+    assert scripted.engine.failed, "or it would write to memory that nobody keeps"
+    assert isinstance(scripted.engine.next_event(0.0), EngineStopped)
     scripted.engine.close()
 
 

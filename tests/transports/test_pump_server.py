@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import select
+
 import numpy as np
 import pytest
 
@@ -116,6 +118,21 @@ def test_a_job_index_used_again_has_its_events_reported_again() -> None:
         transport.wake()
         assert server.next_event(DEADLINE_S) == WorkerJoined(5, 0)
         server.remove(5)
+    server.close()
+
+
+def test_what_was_reported_of_a_worker_is_not_taken_for_news_of_who_follows_it() -> None:
+    machine = ScriptedSwitch()
+    server, [transport] = _server(machine)
+    machine.events.extend([WorkerSilent(5, 0, 1.0), WorkerLeft(5, 1)])
+    transport.wake()
+    assert select.select([server.event_fileno], [], [], DEADLINE_S)[0]
+    server.admit_worker(5, 0, 600)
+    assert server.next_event(DEADLINE_S) == WorkerLeft(5, 1)
+    assert select.select([server.event_fileno], [], [], 0)[0] == []
+    machine.events.append(WorkerJoined(5, 0))
+    transport.wake()
+    assert server.next_event(DEADLINE_S) == WorkerJoined(5, 0)
     server.close()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
+import select
 import socket
 import time
 from typing import Any
@@ -15,6 +17,7 @@ from fanin.emulation.processes import free_port
 from fanin.errors import AdmissionError
 from fanin.protocol.events import (
     Departed,
+    MembersChanged,
     PacketRefused,
     Ready,
     SwitchSilent,
@@ -24,7 +27,7 @@ from fanin.protocol.events import (
     WorkerSilent,
 )
 from fanin.protocol.job import JobSpec
-from fanin.protocol.wire import Kind, Packet, Reason
+from fanin.protocol.wire import SWITCH_WORKER, Kind, Packet, Reason, parse
 from tests.support.builders import reduction
 from tests.support.engines import DEADLINE_S
 from tests.support.native_engines import PLENTY, cluster, gradients, impatient, joined, native, serving, spec_of
@@ -191,6 +194,81 @@ def test_a_removed_job_makes_room_and_its_workers_are_refused() -> None:
             assert all(engine.leave(DEADLINE_S) for engine in engines)
 
 
+def newcomer(job: Any, worker: int, token: int) -> Any:
+    """A new process in the place of a worker that is gone and evicted, welcomed."""
+    job.server.admit_worker(job.spec.job, worker, token)
+    tokens = [token if rank == worker else old for rank, old in enumerate(job.spec.tokens)]
+    spec = dataclasses.replace(job.spec, tokens=tuple(tokens))
+    engine = native.WorkerEngine(spec, worker, token, "127.0.0.1", job.server.ports, newcomer=True)
+    engine.start()
+    next_of(engine, Ready)
+    return engine
+
+
+@pytest.mark.parametrize("flows", [1, 2])
+def test_a_worker_that_is_evicted_leaves_no_socket_at_the_switch(flows: int) -> None:
+    with cluster(dataclasses.replace(spec_of(3), survives_loss=True), flows=flows) as job:
+        open_files = []
+        for token in range(600, 605):
+            job.engines.pop().close()
+            job.server.evict(3, 2)
+            job.engines.append(newcomer(job, 2, token))
+            open_files.append(len(os.listdir("/proc/self/fd")))
+        assert len(set(open_files)) == 1, "as many with each newcomer as with the first"
+
+
+@pytest.mark.parametrize("flows", [1, 2])
+def test_what_was_reported_of_a_worker_is_not_taken_for_news_of_who_follows_it(flows: int) -> None:
+    with cluster(dataclasses.replace(impatient(spec_of(2)), survives_loss=True), flows=flows) as job:
+        assert {next_of(job.server, WorkerJoined).worker for _ in range(2)} == {0, 1}
+        job.engines.pop().close()
+        assert select.select([job.server.event_fileno], [], [], DEADLINE_S)[0], "its silence, which nobody reads"
+        job.server.evict(3, 1)
+        job.engines.append(newcomer(job, 1, 600))
+        assert job.server.next_event(DEADLINE_S) == WorkerJoined(3, 1)
+        assert job.server.next_event(0.0) is None
+
+
+def members_told(flow: socket.socket, worker: tuple[str, int], spec: JobSpec, change: int, members: int) -> None:
+    """As a switch tells of a change of membership on one flow."""
+    notice = Packet(
+        kind=Kind.NOTICE,
+        job=spec.job,
+        worker=SWITCH_WORKER,
+        generation=spec.generation,
+        signature=change,
+        bitmap=members,
+        contributors=Reason.WORKER_LOST,
+        words=np.zeros(2, np.uint32),
+    )
+    flow.sendto(notice.to_bytes(), worker)
+
+
+def test_a_loss_that_flows_see_before_and_after_a_newcomer_is_told_as_one() -> None:
+    spec = dataclasses.replace(spec_of(3), survives_loss=True)
+    with contextlib.ExitStack() as opened:
+        flows = [opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(2)]
+        for flow in flows:
+            flow.settimeout(DEADLINE_S)
+            flow.bind(("127.0.0.1", 0))
+        engine = alone(spec, tuple(flow.getsockname()[1] for flow in flows), 500)
+        opened.callback(engine.close)
+        at = []
+        for flow in flows:
+            hello, worker = flow.recvfrom(1 << 16)
+            at.append(worker)
+            welcome = parse(hello).reply(Kind.WELCOME, bitmap=0b111, words=np.zeros_like(parse(hello).words))
+            flow.sendto(welcome.to_bytes(), worker)
+        assert engine.next_event(DEADLINE_S) == Ready()
+        members_told(flows[0], at[0], spec, 1, 0b011)
+        assert engine.next_event(DEADLINE_S) == MembersChanged(1, 0b011, gone=0b100, come=0, base=0)
+        members_told(flows[0], at[0], spec, 2, 0b111)
+        assert engine.next_event(DEADLINE_S) == MembersChanged(2, 0b111, gone=0, come=0b100, base=0)
+        for change, members in ((1, 0b011), (2, 0b001), (3, 0b101)):
+            members_told(flows[1], at[1], spec, change, members)
+        assert engine.next_event(DEADLINE_S) == MembersChanged(3, 0b101, gone=0b010, come=0, base=0)
+
+
 def test_nobody_spins_while_nothing_happens() -> None:
     with cluster(spec_of(4), flows=2) as job:
         job.run(gradients(4, 1000))
@@ -200,6 +278,36 @@ def test_nobody_spins_while_nothing_happens() -> None:
         before = time.process_time()
         assert job.engines[0].next_event(1.0) is None
         assert time.process_time() - before < 0.5  # a single spinning thread would take a second
+
+
+def sockets() -> set[int]:
+    """Descriptors of this process that are sockets."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the one that lists them
+            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                found.add(int(name))
+    return found
+
+
+def test_nobody_spins_after_a_failure_while_a_copy_of_the_socket_is_open_as_in_a_forked_child() -> None:
+    with contextlib.ExitStack() as opened:
+        switch = opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        switch.settimeout(DEADLINE_S)
+        switch.bind(("127.0.0.1", 0))
+        before = sockets()
+        engine = alone(spec_of(2), (switch.getsockname()[1],), 500)
+        opened.callback(engine.close)
+        (its_socket,) = sockets() - before
+        opened.callback(os.close, os.dup(its_socket))
+        hello, worker = switch.recvfrom(1 << 16)
+        refusal = parse(hello).reply(Kind.NOTICE, contributors=Reason.TOKEN, words=np.zeros(2, np.uint32))
+        switch.sendto(refusal.to_bytes(), worker)
+        assert engine.next_event(DEADLINE_S) == PacketRefused(Reason.TOKEN)
+        switch.sendto(b"nobody reads this", worker)
+        began_s = time.process_time()
+        assert engine.next_event(1.0) is None
+        assert time.process_time() - began_s < 0.5
 
 
 def test_closing_twice_and_asking_afterwards_is_harmless() -> None:

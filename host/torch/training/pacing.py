@@ -50,7 +50,7 @@ class Pacing:
         self._every = every
         self._steps = 0
         self._step_s = 0.0
-        self._last_s = time.time()
+        self._last_s = time.monotonic()
         self._chosen_s = self._last_s
         self._loss: float | None = None
         self._chosen_loss: float | None = None
@@ -58,20 +58,22 @@ class Pacing:
 
     def stepped(self, loss: float | None = None) -> None:
         """A gradient is ready; what came before it (computing, not waiting) lasted since `resumed` or the last step."""
-        now = time.time()
+        now = time.monotonic()
         step_s = now - self._last_s
         self._step_s = step_s if not self._steps else (1 - SMOOTHING) * self._step_s + SMOOTHING * step_s
         self._last_s = now
         self._steps += 1
         if loss is not None:
             self._loss = loss if self._loss is None else (1 - SMOOTHING) * self._loss + SMOOTHING * loss
-        self._store.set(self._key(self._session.rank), json.dumps([now, self._step_s, self._dropped_share()]))
+        # When, by the only clock that ranks on several hosts share; how long, by one that nobody sets.
+        post = [time.time(), self._step_s, self._dropped_share()]
+        self._store.set(self._key(self._session.rank), json.dumps(post))
         if self._session.rank == 0 and self._steps % self._every == 0:
             self._choose(now)
 
     def resumed(self) -> None:
         """Waiting is over: from here on the rank computes."""
-        self._last_s = time.time()
+        self._last_s = time.monotonic()
 
     def close(self) -> None:
         """Wait for what is being told."""

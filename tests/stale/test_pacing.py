@@ -1,0 +1,27 @@
+"""What ranks post of their pace while a job runs (host/torch/training/pacing.py)."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from fanin.host.stale.bound import DynamicBound
+
+
+def test_a_clock_that_is_set_while_a_job_runs_changes_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    c10d = pytest.importorskip("torch._C._distributed_c10d")
+    from fanin.host.torch.training import pacing
+
+    clock = SimpleNamespace(of_day_s=1e9, running_s=100.0)
+    fake = SimpleNamespace(time=lambda: clock.of_day_s, monotonic=lambda: clock.running_s)
+    monkeypatch.setattr(pacing, "time", fake)
+    store = c10d.HashStore()
+    session = SimpleNamespace(rank=1, size=2, job_name="j", members=(0, 1))
+    paced = pacing.Pacing(store, session, DynamicBound())  # type: ignore[arg-type]
+    for set_by_s in (0.0, -3600.0, 7200.0):
+        clock.of_day_s += 0.5 + set_by_s
+        clock.running_s += 0.5
+        paced.stepped()
+        assert json.loads(store.get("fanin/pace/j/1")) == [clock.of_day_s, pytest.approx(0.5), 0.0]
