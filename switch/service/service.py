@@ -21,7 +21,7 @@ from math import ceil
 
 import zmq
 
-from fanin import schemes
+from fanin import files, schemes
 from fanin.curve import CurveKeys
 from fanin.errors import ConfigurationError
 from fanin.formats.zmtp import ZmtpLimits
@@ -335,10 +335,7 @@ class SwitchService:
             else:
                 self._control = CurvePort(self.host, port, options.curve.secret, options.curve_clients)
         except OSError as error:
-            raise ConfigurationError(
-                f"TCP port {port} of {self.host} cannot be had: {error.strerror}. Remedy: stop what uses it "
-                "(`ss -lntp` shows that), or choose another with --bind host:port"
-            ) from None
+            raise ConfigurationError(f"TCP port {port} of {self.host} cannot be had: {files.of_port(error)}") from None
         return self._control.port
 
     def _open_data(self, port: int) -> None:

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
+from fanin import files
 from fanin.errors import ConfigurationError
 from fanin.protocol.ecn import Marked
 from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES
@@ -144,5 +145,5 @@ def _bind(host: str, port: int) -> socket.socket:
             opened.close()
             raise
     except OSError as error:
-        raise ConfigurationError(f"udp port {port} of {host!r} cannot be had: {error.strerror}") from error
+        raise ConfigurationError(f"udp port {port} of {host!r} cannot be had: {files.of_port(error)}") from error
     return opened

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -90,6 +91,37 @@ def one_line_error(outcome: tuple[int, str, str], words: str, expected: int = 1)
 
 def test_a_port_clash_is_one_line(switch: SwitchProcess) -> None:
     one_line_error(fanin("switch", "--bind", f"127.0.0.1:{switch.port}"), f"TCP port {switch.port}.*cannot be had", 2)
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.EADDRINUSE, "`ss -lntup` shows that"),
+        (errno.EADDRNOTAVAIL, "name an address of this machine"),
+        (errno.EACCES, "choose a port from 1024 on"),
+        (errno.EINVAL, "name the interface of a link-local address"),
+    ],
+)
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM], ids=lambda kind: kind.name)
+def test_a_port_that_cannot_be_had_comes_with_the_remedy_for_its_reason(
+    kind: socket.SocketKind,
+    number: int,
+    remedy: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Refused(socket.socket):
+        def bind(self, address: object, /) -> None:
+            if self.type is kind:
+                raise OSError(number, os.strerror(number))
+            super().bind(address)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "socket", Refused)
+    assert run(["switch", "--twin", "--bind", "127.0.0.1:0", "--quiet"]) == 2
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1
+    assert os.strerror(number) in errors
+    assert remedy in errors
 
 
 def test_a_leaf_whose_parent_is_itself_or_another_leaf_ends_and_says_so(switch: SwitchProcess) -> None:
