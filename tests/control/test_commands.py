@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from fanin.cli import run
+from fanin.protocol.wire import HEADER_BYTES
 from tests.support.processes import DEADLINE_S, SwitchProcess, a_switch, join_all, options, reduce_together
 
 pytestmark = pytest.mark.processes
@@ -190,6 +191,22 @@ def test_stats_and_doctor_of_a_switch_that_is_not_there_say_so() -> None:
     status, output, _ = fanin("doctor", f"udp://127.0.0.1:{port}")
     assert status == 1
     assert "remedy: start `fanin switch` there" in output
+
+
+def test_doctor_looks_at_every_switch_that_is_named(switch: SwitchProcess) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+    status, output, _ = fanin("doctor", FANIN_SWITCH=f"{switch.address},udp://127.0.0.1:{port}=2")
+    assert status == 1
+    assert f"switch: {switch.address}, of 2" in output
+    assert f"answers packets of {HEADER_BYTES} and of" in output
+    assert "remedy: start `fanin switch` there" in output
+
+
+def test_doctor_tries_a_switch_where_ranks_start_their_own() -> None:
+    status, output, errors = fanin("doctor", FANIN_SWITCH="hosts=2")
+    assert status == 0, output + errors
+    assert "ranks start them themselves (hosts); started one to try" in output
 
 
 def test_doctor_finds_a_healthy_switch_healthy(switch: SwitchProcess) -> None:
