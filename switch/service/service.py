@@ -45,6 +45,7 @@ from fanin.switch.service.parent_link import ParentLink
 from fanin.switch.service.work_budget import WorkBudget
 from fanin.switch.transports.curve_port import CurvePort
 from fanin.switch.transports.listener import Listener
+from fanin.transports.numeric import host_of
 
 PORT_ATTEMPTS = 16
 """Ports tried when any will do: one must be free for TCP and for UDP alike."""
@@ -124,7 +125,7 @@ class SwitchService:
         """As it was last told to the operator."""
         try:
             if options.parent is not None:
-                self._parent = ParentLink(self._context, options.parent, options.parent_curve_key)
+                self._parent = ParentLink(self._context, options.parent, options.parent_curve_key, self.host)
             self.port: int = self._open_ports()
         except BaseException:
             self.close()
@@ -383,7 +384,7 @@ class SwitchService:
 
 def _resolve(host: str) -> str:
     try:
-        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][4][0])
+        return host_of(socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][4])
     except OSError as error:
         raise ConfigurationError(
             f"--bind: {host!r} is no name or address of this machine ({error.strerror}). Remedy: 0.0.0.0 listens on all"

@@ -21,6 +21,7 @@ from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES
 from fanin.schemes import SwitchEnd
 from fanin.transports.addresses import MAX_PEERS, AddressBook
 from fanin.transports.marks import CONTROL_BYTES, NONE, Control, Sender, is_marked, report_marks
+from fanin.transports.numeric import socket_address
 from fanin.transports.transport import MAX_BATCH, Datagram
 from fanin.transports.waker import Waker
 
@@ -59,7 +60,7 @@ class UdpServerTransport:
 
     def number_of(self, host: str, port: int) -> int:
         """The number of a peer at a numeric address, whether or not it was heard of."""
-        return self._peers.number((host, port, 0, 0) if ":" in host else (host, port))
+        return self._peers.number(socket_address(host, port)[1])
 
     def send(self, datagrams: Iterable[Datagram]) -> None:
         """Send all; waits at most SEND_WAIT_S for a full buffer, then drops what is left."""
