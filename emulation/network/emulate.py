@@ -23,7 +23,7 @@ from fanin.emulation.network.cross_traffic import CrossTraffic
 from fanin.emulation.network.display import description, links_table, summary
 from fanin.emulation.network.fabric import Fabric
 from fanin.emulation.network.fault_runner import FaultRunner
-from fanin.emulation.network.launch import End, Line, Workers
+from fanin.emulation.network.launch import End, Line, Workers, require_program
 from fanin.emulation.network.observations import Observations
 from fanin.emulation.network.scenario import Scenario
 from fanin.emulation.network.slowness import Slowness
@@ -47,6 +47,7 @@ def emulate(
     cluster cannot be built or breaks; in the last case, too, the record is written. A command that fails is not an
     error of this: see the record's outcome.
     """
+    require_program(command)
     if logs is not None:
         make_log_folder(logs)
     seen = Observations(scenario, command)
