@@ -17,6 +17,7 @@ from types import FrameType
 
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from fanin.emulation.network.commands import in_namespace
 from fanin.emulation.network.cross_traffic import CrossTraffic
@@ -158,8 +159,8 @@ def _show_line(line: Line, seen: Observations, console: Console) -> None:
     """What a worker printed, or its figures where it printed an object of them."""
     if line.record is None:
         if line.text.strip():
-            console.print(f"[dim]worker {line.rank}:[/] ", end="")
-            console.print(line.text, markup=False, highlight=False)
+            # One call, which does not wrap: a worker that prints much waits for this.
+            console.print(Text.assemble((f"worker {line.rank}: ", "dim"), line.text), soft_wrap=True)
         return
     found = seen.printed(line)
     if found is None:

@@ -104,6 +104,8 @@ def test_what_programs_say_is_shown_as_they_say_it(tmp_path: Path) -> None:
     record, shown = run("markup", tmp_path)
     assert record.workers[0].outcome == "failed with status 1: ValueError: [/red] of '[/data]'"
     assert "ValueError: [/red] of '[/data]'" in shown
+    for rank in range(2):
+        assert f"worker {rank}: [/bold] of {'x' * 300}\n" in shown, "not in pieces of the terminal's width"
 
 
 def test_faults_at_steps_that_never_come_are_reported(tmp_path: Path) -> None:
