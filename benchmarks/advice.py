@@ -277,12 +277,14 @@ class _Rank:
         with tempfile.TemporaryDirectory(prefix="fanin-advise-") as folder:
             file = Path(folder) / "timeline"
             process = self._start(list(self.plan.program), {"FANIN_TIMELINE": str(file)}, Path(folder) / "log")
-            end = time.monotonic() + PROFILE_TIMEOUT_S
-            while process.poll() is None and time.monotonic() < end and _steps(file) <= PROFILE_STEPS:
-                time.sleep(0.1)
-            ended = process.poll()
-            dist.barrier()
-            _stop(process)
+            try:
+                end = time.monotonic() + PROFILE_TIMEOUT_S
+                while process.poll() is None and time.monotonic() < end and _steps(file) <= PROFILE_STEPS:
+                    time.sleep(0.1)
+                ended = process.poll()
+                dist.barrier()
+            finally:
+                _stop(process)
             profile = profile_of(file.read_text().splitlines()) if file.exists() else None
             log = (Path(folder) / "log").read_text(errors="replace")
         told = self.all(
@@ -296,7 +298,7 @@ class _Rank:
         return Profile(tuple(map(tuple, of_rank_0["buckets"])), of_rank_0["compute_s"])
 
     def _start(self, command: list[str], extra: dict[str, str], log: Path, output: Any = subprocess.DEVNULL) -> Any:
-        """A program of this rank's own, with a store of its own."""
+        """A program of this rank's own, with a store of its own; it ends with this rank, however that ends."""
         port = [None]
         if self.rank == 0:
             with socket.create_server(("", 0)) as free:
@@ -304,9 +306,15 @@ class _Rank:
         dist.broadcast_object_list(port, 0)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(NOT_PASSED_ON)}
         environment = {**kept, "OMP_NUM_THREADS": "1", "MASTER_PORT": str(port[0]), **extra}
+        environment["FANIN_PARENT"] = str(os.getpid())
         with log.open("wb") as errors:
             return subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, start_new_session=True
+                [sys.executable, "-m", "fanin.emulation.parent_death", "--", *command],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
             )
 
     # --- measuring ---

@@ -49,6 +49,15 @@ def in_words(error: OSError) -> str:
     return f"{error.strerror or error}. Remedy: {REMEDIES.get(error.errno or 0, OTHERWISE)}"
 
 
+def of_port(error: OSError) -> str:
+    """The same for a port that cannot be had: there permission is about its number."""
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"{error.strerror}. Remedy: choose a port from 1024 on, or run as a user who may have a lower one"
+    if error.errno == errno.EINVAL:
+        return f"{error.strerror}. Remedy: name the interface of a link-local address, as in [fe80::1%eth0]:4919"
+    return in_words(error)
+
+
 def read(path: Path, what: str, limit_bytes: int = MAX_BYTES) -> bytes:
     """The bytes of a file, which is `what`. ConfigurationError where it cannot be read, or is too long to be one."""
     try:

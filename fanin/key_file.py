@@ -19,7 +19,7 @@ MAX_FILE_BYTES = 1024
 
 
 def default_path() -> Path:
-    """Where this user's key is: below XDG_STATE_HOME, or ~/.local/state."""
+    """Where this user's key is: below XDG_STATE_HOME, or ~/.local/state. RuntimeError for a user without a home."""
     state = os.environ.get("XDG_STATE_HOME", "")
     return (Path(state) if state else Path.home() / ".local" / "state") / "fanin" / "operator.key"
 
@@ -52,8 +52,11 @@ def load_or_create(path: Path) -> bytes:
     return key
 
 
-def load(path: Path) -> bytes | None:
-    """The key in a file; None where there is none. ConfigurationError as for `load_or_create`."""
+def load(path: Path, *, may_be_anothers: bool = False) -> bytes | None:
+    """The key in a file; None where there is none. ConfigurationError as for `load_or_create`.
+
+    `may_be_anothers`: a file, or a folder on the way, that belongs to another user has no key for this one.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
@@ -66,6 +69,8 @@ def load(path: Path) -> bytes | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
+        if may_be_anothers and isinstance(error, PermissionError):
+            return None
         raise ConfigurationError(f"key file {path}: {error.strerror}") from None
     key = key_from_text(text)
     if key is None:
@@ -79,7 +84,16 @@ def operator_credentials(path: Path | None) -> Credentials | None:
     `path`: what was named, which must be there; None: FANIN_KEY_FILE, or this user's own.
     """
     named = path or (Path(given) if (given := os.environ.get(VARIABLE, "")) else None)
-    key = load(named or default_path())
+    key = _own() if named is None else load(named)
     if key is None and named is not None:
         raise ConfigurationError(f"key file {named}: there is no such file. Remedy: copy the switch's")
     return None if key is None else Credentials(key, discloses=False)
+
+
+def _own() -> bytes | None:
+    """This user's key. None as well for a user without a home (a container's number without a name), and where HOME is
+    another user's: neither has a key of its own, and both may ask what anybody may."""
+    try:
+        return load(default_path(), may_be_anothers=True)
+    except RuntimeError:
+        return None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from fanin.errors import FaninError, UnsupportedError
 
@@ -17,8 +19,8 @@ def require_privileges() -> None:
     """UnsupportedError where namespaces cannot be made, with what to do about it."""
     if os.geteuid() != 0:
         raise UnsupportedError(
-            "network namespaces need root: run it with sudo (the workers run as root, too). Remedy: `sudo fanin ...`, "
-            "or `docker compose up`, or `torchrun` on one machine without emulated links"
+            "network namespaces need root: run it with sudo (the workers run as root, too). Remedy: "
+            f"`sudo {_own()} ...`, or `docker compose up`, or `torchrun` on one machine without emulated links"
         )
     for tool, package in TOOLS.items():
         if shutil.which(tool) is None:
@@ -30,6 +32,12 @@ def require_privileges() -> None:
             f"this system refuses network namespaces to root ({probe.stderr.strip() or 'no reason given'}); in a "
             "container, run it with --privileged"
         )
+
+
+def _own() -> str:
+    """This command as sudo finds it, whose PATH has no virtual environment."""
+    started = Path(sys.argv[0])
+    return str(started.absolute()) if started.name == "fanin" else f"{sys.executable} -m fanin"
 
 
 def ip(*arguments: str) -> str:

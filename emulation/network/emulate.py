@@ -17,13 +17,14 @@ from types import FrameType
 
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from fanin.emulation.network.commands import in_namespace
 from fanin.emulation.network.cross_traffic import CrossTraffic
 from fanin.emulation.network.display import description, links_table, summary
 from fanin.emulation.network.fabric import Fabric
 from fanin.emulation.network.fault_runner import FaultRunner
-from fanin.emulation.network.launch import End, Line, Workers
+from fanin.emulation.network.launch import End, Line, Workers, require_program
 from fanin.emulation.network.observations import Observations
 from fanin.emulation.network.scenario import Scenario
 from fanin.emulation.network.slowness import Slowness
@@ -47,6 +48,7 @@ def emulate(
     cluster cannot be built or breaks; in the last case, too, the record is written. A command that fails is not an
     error of this: see the record's outcome.
     """
+    require_program(command)
     if logs is not None:
         make_log_folder(logs)
     seen = Observations(scenario, command)
@@ -157,8 +159,8 @@ def _show_line(line: Line, seen: Observations, console: Console) -> None:
     """What a worker printed, or its figures where it printed an object of them."""
     if line.record is None:
         if line.text.strip():
-            console.print(f"[dim]worker {line.rank}:[/] ", end="")
-            console.print(line.text, markup=False, highlight=False)
+            # One call, which does not wrap: a worker that prints much waits for this.
+            console.print(Text.assemble((f"worker {line.rank}: ", "dim"), line.text), soft_wrap=True)
         return
     found = seen.printed(line)
     if found is None:

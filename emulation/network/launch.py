@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fanin import files
 from fanin.emulation.network.commands import in_namespace
 from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
 from fanin.emulation.process_output import Ended, Printed, follow, object_in
@@ -48,6 +50,23 @@ class End:
 
     rank: int
     outcome: str
+
+
+def require_program(command: Sequence[str]) -> None:
+    """ConfigurationError for a program that is not there: before a cluster is built for it."""
+    if not command:
+        return
+    name = Path(command[0]).name
+    if name.startswith("python") and (options := _interpreter_options(command[1:])) is not None:
+        before, rest = command[1 : options + 1], command[options + 1 :]
+        names_module = rest[:1] == ["-m"] or any("m" in word for word in before)  # if in doubt, python will say so
+        if rest and not names_module and not Path(rest[0]).exists():
+            raise ConfigurationError(f"there is no {files.name(rest[0])} to run. Remedy: correct the path behind --")
+    is_ours = name.startswith("python") and name == command[0]  # the interpreter that fanin is installed in
+    if not is_ours and shutil.which(command[0]) is None:
+        raise ConfigurationError(
+            f"there is no command {files.name(command[0])}. Remedy: correct what stands behind --, or PATH"
+        )
 
 
 def torchrun_command(command: Sequence[str], fabric: Fabric, rank: int, restarts: int) -> list[str]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json as json_module
 import os
 import shlex
+import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,6 +28,10 @@ MASTER_PORT = 29_500
 LAUNCH_TIMEOUT_S = 1800.0
 LOST_GRACE_S = 20.0
 """After one rank has failed, the others may take so long to notice."""
+STOP_GRACE_S = 3.0
+"""Between asking a rank to end, so that it ends its programs and removes its files, and ending it."""
+LAUNCHED = b"fanin advise --hosts\n"
+"""The first line that a rank of --hosts reads, unless its runner keeps standard input from it."""
 
 
 def advise(
@@ -45,6 +53,7 @@ def advise(
     size: Annotated[int, typer.Option("--bytes", help="Of a sum, where no program is profiled.")] = 25 << 20,
     measure: Annotated[bool, typer.Option(help="Measure the best two, besides predicting.")] = True,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    launched: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Measure links, predict a step per placement and lane width, measure the best two, and recommend settings.
 
@@ -60,6 +69,9 @@ def advise(
             f"{', '.join(missing)} are not set: ranks are started by torchrun or by --hosts. Remedy: torchrun --nnodes "
             "N ... --no-python fanin advise, or fanin advise --hosts A,B"
         )
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # inside a collective nothing of ours would be called
+    if launched:
+        threading.Thread(target=_end_with_launcher, name="fanin launcher", daemon=True).start()
     from rich.console import Console
 
     from fanin.benchmarks.advice import advise as find
@@ -94,7 +106,7 @@ def _launch(hosts: str, via: str, master: str, port: int, own: list[str]) -> int
     runner = shlex.split(via)
     if not runner:
         raise ConfigurationError("--via is empty: expected a command, such as ssh")
-    arguments = without_hosts(own)
+    arguments = ["advise", "--launched", *without_hosts(own)[1:]]
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for rank, host in enumerate(names):
@@ -108,21 +120,51 @@ def _launch(hosts: str, via: str, master: str, port: int, own: list[str]) -> int
             if os.path.basename(runner[0]) == "ssh":  # which joins its arguments, for a shell to take them apart again
                 line = [shlex.quote(each) for each in line]
             try:
-                processes.append(
-                    subprocess.Popen(
-                        [*runner, host, *line],
-                        stdin=subprocess.DEVNULL,
-                        stdout=None if rank == 0 else subprocess.DEVNULL,
-                    )
+                started = subprocess.Popen(
+                    [*runner, host, *line],
+                    stdin=subprocess.PIPE,
+                    stdout=None if rank == 0 else subprocess.DEVNULL,
+                    bufsize=0,
                 )
             except OSError as error:
                 raise ConfigurationError(f"--via {via}: {error.strerror}") from None
+            processes.append(started)
+            assert started.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # it has ended already, and says why
+                started.stdin.write(LAUNCHED)
         return _wait(processes, names)
     finally:
-        for each in processes:
-            if each.poll() is None:
-                each.kill()
-            each.wait()
+        _end(processes)
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End what still runs: the pipe tells a rank on another host, of which the runner here is only the near end."""
+    for each in processes:
+        if each.stdin is not None:
+            each.stdin.close()
+    deadline = time.monotonic() + STOP_GRACE_S
+    for each in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            each.wait(max(0.0, deadline - time.monotonic()))
+        if each.poll() is None:
+            each.kill()
+        each.wait()
+
+
+def _end_with_launcher() -> None:
+    """End this rank once whoever started it lets go of its standard input, however that has ended."""
+    line = b""
+    while not line.endswith(b"\n") and (piece := os.read(0, 1)):  # sys.stdin would be locked when this process ends
+        line += piece
+    if line != LAUNCHED:
+        return
+    while os.read(0, 4096):
+        pass
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), 2)  # the launcher has said why
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(STOP_GRACE_S / 2)  # in a collective Python is not asked
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _wait(processes: list[subprocess.Popen[bytes]], names: list[str]) -> int:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fanin.addresses import SwitchList
 from fanin.errors import FaninError
-from fanin.options import Options, SwitchAddress
+from fanin.options import Options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,7 +25,11 @@ STYLES = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "failure": "[re
 
 def doctor(
     switch: Annotated[
-        str, typer.Argument(help="udp://host:port or zmq://host:port. Default: FANIN_SWITCH, or a switch made to try.")
+        str,
+        typer.Argument(
+            help="udp://host:port or zmq://host:port, or several with commas. Default: FANIN_SWITCH, or a switch made "
+            "to try."
+        ),
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
@@ -48,13 +53,17 @@ def doctor(
 
 
 def examine(switch: str | None, options: Options) -> Iterator[Check]:
-    """All checks: of the machine, and of the switch that is named or, when none is, of one that is started for this."""
+    """All checks: of the machine, and of the switches that are named or, when none is, of one started for this."""
     from fanin.host.diagnosis import Check, examine_machine, examine_switch
     from fanin.host.session.embedded import start_switch
 
     yield from examine_machine(options)
-    if switch is not None:
-        yield from examine_switch(SwitchAddress.parse(switch), options)
+    there = SwitchList() if switch is None else SwitchList.parse(switch)
+    for address in there.addresses:
+        if len(there.addresses) > 1:
+            yield Check(name="switch", result=f"{address}, of {len(there.addresses)}")
+        yield from examine_switch(address, options)
+    if there.addresses:
         return
     with contextlib.ExitStack() as stack:
         try:
@@ -62,7 +71,8 @@ def examine(switch: str | None, options: Options) -> Iterator[Check]:
         except FaninError as error:
             yield Check(name="switch", state="failure", result=str(error), remedy="see the output above")
             return
-        yield Check(name="switch", result=f"none is configured; started one to try: {embedded.address}")
+        which = f"ranks start them themselves ({there.word})" if there.word else "none is configured"
+        yield Check(name="switch", result=f"{which}; started one to try: {embedded.address}")
         yield from examine_switch(embedded.address, options)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fanin.cli import extras, output
 from fanin.cli.ending import FAILED, INTERRUPTED
+
+if TYPE_CHECKING:
+    from fanin.emulation.record import RunRecord
 
 PLACES = "own (a port per host), rank0, hosts (a shard on each), spare:K (K further hosts too) or spare-only:K (these)"
 
@@ -112,6 +115,12 @@ def emulate(
     }
     described = compose(scenario, {name: value for name, value in given.items() if value is not None})
     finished = run(described, command, record_file=record, logs=logs, console=console)
-    publish(finished, html, console)
+    if html is not None or _is_worth_a_page(finished):
+        publish(finished, html, console)
     if finished.outcome != "finished":
         raise typer.Exit(INTERRUPTED if finished.outcome == "interrupted" else FAILED)
+
+
+def _is_worth_a_page(record: RunRecord) -> bool:
+    """Whether anything is to be seen: a run that failed before a worker summed or reported is told in its summary."""
+    return record.outcome != "failed" or bool(record.progress) or any(worker.spans for worker in record.workers)

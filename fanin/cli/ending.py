@@ -13,17 +13,20 @@ Rules
     1       it was tried, and failed
     2       nothing was tried: an option, argument, environment variable or file is illegal, a package is missing
     70      a bug of fanin's, with a traceback
-    130     interrupted (Ctrl-C)
+    130     interrupted (Ctrl-C, SIGTERM, SIGHUP): processes that were started are ended, and temporary files removed
     141     whoever read the output is gone, as `head` is; nothing is said
 """
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import typer
@@ -46,6 +49,13 @@ PROMISED = {
 
 _CLICK: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 """Base of all that typer says about a command line; its module depends on typer's version."""
+
+
+NO_THREAD = "can't start new thread"
+"""Python's words, which are all that tells this RuntimeError from others."""
+
+
+ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 class ReaderGoneError(Exception):
@@ -106,6 +116,8 @@ def explain(error: BaseException) -> tuple[int, str]:
     if isinstance(error, UnicodeEncodeError):
         text = files.name(error.object[error.start : error.end][: files.MAX_SHOWN])
         return FAILED, f"{text} cannot be written in {error.encoding}. Remedy: use a UTF-8 locale, as LC_ALL=C.UTF-8"
+    if isinstance(error, RuntimeError) and str(error) == NO_THREAD:
+        return FAILED, of_system(OSError(errno.EAGAIN, "no further thread can be started"))
     number = getattr(error, "errno", None)
     if type(error).__module__.startswith("zmq") and isinstance(number, int):  # a ZMQError is no OSError
         return FAILED, of_system(OSError(number, str(error)))
@@ -159,7 +171,11 @@ def _discard_output() -> None:
 
 
 def prepare() -> None:
-    """Standard streams that exist, name themselves in errors, and replace characters that the terminal lacks."""
+    """Standard streams that exist, name themselves in errors, and replace characters that the terminal lacks; and an
+    end in order at SIGTERM and SIGHUP."""
+    for number in ENDING:
+        if signal.getsignal(number) == signal.SIG_DFL:  # nohup has it ignored
+            signal.signal(number, _interrupt)
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
@@ -176,3 +192,10 @@ def prepare() -> None:
     )
     if sys.stderr is None:
         sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """As Ctrl-C does, once: whoever asks again does not want to wait."""
+    for each in ENDING:
+        signal.signal(each, signal.SIG_DFL)
+    raise KeyboardInterrupt

@@ -9,7 +9,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -21,6 +21,7 @@ from fanin.errors import ConfigurationError, FaninError
 from fanin.key_file import VARIABLE, default_path, load_or_create
 from fanin.memory import memory_bytes
 from fanin.options import Options
+from fanin.protocol import control
 from fanin.protocol.control import DEFAULT_PORT, Scheme
 from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S
 from fanin.protocol.seal import KEY_BYTES, key_from_text
@@ -39,6 +40,8 @@ DEFAULT_MEMORY_MIB = 512
 """Some thirty jobs of the widest window; none of it is touched before a job needs it."""
 CORES_PER_FLOW = 4
 MAX_FLOWS = 16
+PARENT_TIMEOUT_S = 1.0
+"""How long a leaf that starts waits for its parent to say how many flows it has."""
 KEY_CHARACTERS = 40
 """Length of a CURVE key in Z85."""
 
@@ -64,7 +67,9 @@ def switch(
     ),
     memory: Annotated[int | None, typer.Option(metavar="MIB", help="Aggregation memory of all jobs together.")] = None,
     slots: Annotated[int | None, typer.Option(help="The same, as a number of slots of the longest packet.")] = None,
-    flows: Annotated[int | None, typer.Option(help="UDP ports and threads. Default: one per four cores.")] = None,
+    flows: Annotated[
+        int | None, typer.Option(help="UDP ports and threads. Default: one per four cores; a leaf's parent's.")
+    ] = None,
     native: Annotated[
         bool | None, typer.Option("--native/--twin", help="The C++ engine or an error, or the Python twin.")
     ] = None,
@@ -149,9 +154,13 @@ def switch(
         )
         # Only a rank that starts leaves for its host names several parents (host/session/embedded.py): a service each.
         parents = parent.split(",") if embedded and parent is not None else [parent]
+        leaf_of = [None if each is None else SwitchAddress.parse(each) for each in parents]
+        as_parent = flows is None and artefacts is None
         services = [
-            SwitchService(replace(options, parent=None if each is None else SwitchAddress.parse(each)))
-            for each in parents
+            SwitchService(
+                replace(options, parent=each, flows=_flows_like(each, options.flows) if as_parent else options.flows)
+            )
+            for each in leaf_of
         ]
         service = services[0]
     except FaninError as error:
@@ -302,6 +311,20 @@ def _flows(flows: int | None) -> int:
     return flows
 
 
+def _flows_like(parent: SwitchAddress | None, otherwise: int) -> int:
+    """Those of the parent, since a leaf must have as many; `otherwise`, where there is none, or none that answers."""
+    if parent is None:
+        return otherwise
+    from fanin.host.session.control import ask
+
+    key = os.environ.get("FANIN_CURVE_SERVER_KEY")
+    with contextlib.suppress(FaninError):
+        answer = ask(parent, control.Ask(), curve_server_key=key, timeout_s=PARENT_TIMEOUT_S)
+        if isinstance(answer, control.Stats):
+            return next((len(each.ports) for each in answer.data if each.scheme == tree_scheme()), otherwise)
+    return otherwise
+
+
 def _schemes(data: str) -> tuple[Scheme, ...]:
     wanted = {part.strip() for part in data.split(",")}
     if not wanted or wanted - set(SCHEMES):
@@ -405,7 +428,7 @@ def _serve_parent(services: list[SwitchService]) -> None:
 
         def keep_going() -> bool:
             nonlocal orphaned
-            if not orphaned and any(select.select(watched, [], [], 0)):
+            if not orphaned and _is_readable(watched):
                 orphaned = True
                 _mute(2)  # nobody reads it, and who waits for the parent's output must not wait for this process
             return not orphaned or service.controller.live_jobs > 0
@@ -435,6 +458,14 @@ def _serve_parent(services: list[SwitchService]) -> None:
         thread.join()
     if errors:
         raise errors[0]
+
+
+def _is_readable(descriptors: Iterable[int]) -> bool:
+    """Whether any of them is, or has ended."""
+    poller = select.poll()  # select() knows no more than 1,024 files
+    for descriptor in descriptors:
+        poller.register(descriptor, select.POLLIN)
+    return bool(poller.poll(0))
 
 
 def _mute(descriptor: int) -> None:

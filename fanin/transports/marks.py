@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import select
 import socket
 import sys
 from typing import Any
@@ -15,6 +16,7 @@ IP_RECVTOS, IPV6_RECVTCLASS, IPV6_TCLASS = 13, 66, 67
 CONTROL_BYTES = socket.CMSG_SPACE(4)
 
 Control = list[tuple[int, int, bytes]]
+NONE: Control = []
 
 _FIELD = ECN_CAPABLE.to_bytes(4, sys.byteorder)
 _IPV4 = (socket.IPPROTO_IP, socket.IP_TOS, _FIELD)
@@ -51,15 +53,22 @@ class Sender:
         self._socket = opened
         self._as_capable = AS_CAPABLE[opened.family]
 
-    def send(self, data: bytes, *to: Any) -> None:
-        """One datagram, to the socket's peer or to that address."""
-        if self._as_capable and isinstance(data, Capable):
-            try:
-                self._socket.sendmsg([data], self._as_capable, 0, *to)
-                return
-            except OSError as error:
-                if error.errno not in (errno.EINVAL, errno.ENOPROTOOPT, errno.EOPNOTSUPP):
-                    raise
-                # The field is refused (old kernels, sandboxes), or this datagram is: without the field it will tell.
-                self._as_capable = []
-        self._socket.sendmsg([data], (), 0, *to)
+    def wait_for_room(self, timeout_s: float) -> bool:
+        """Whether a full send buffer takes something again within that time."""
+        poller = select.poll()  # select() knows no more than 1,024 files
+        poller.register(self._socket, select.POLLOUT)
+        return bool(poller.poll(timeout_s * 1000))
+
+    def send(self, data: bytes, *to: Any, control: Control = NONE) -> None:
+        """One datagram, to the socket's peer or to that address, with what `control` tells the kernel besides."""
+        if not self._as_capable or not isinstance(data, Capable):
+            self._socket.sendmsg([data], control, 0, *to)
+            return
+        try:
+            self._socket.sendmsg([data], [*self._as_capable, *control], 0, *to)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOPROTOOPT, errno.EOPNOTSUPP):
+                raise
+            # The field is refused (old kernels, sandboxes), or this datagram is: without the field it will tell.
+            self._socket.sendmsg([data], control, 0, *to)
+            self._as_capable = []

@@ -17,6 +17,7 @@ from fanin.errors import SwitchUnreachableError
 from fanin.options import SwitchAddress
 from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES
 from fanin.schemes import scheme_of
+from fanin.transports.numeric import host_of, socket_address
 
 IP_MTU = 14
 """Linux, ip(7): the known MTU of a connected socket's path. The socket module does not name it."""
@@ -57,7 +58,7 @@ def resolve(address: SwitchAddress, timeout_s: float) -> list[str]:
     def ask() -> None:
         try:
             answers = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-            found.extend(dict.fromkeys(str(answer[4][0]) for answer in answers))
+            found.extend(dict.fromkeys(host_of(answer[4]) for answer in answers))
         except (OSError, UnicodeError) as error:  # UnicodeError: letters that no name of a host may have
             failures.append(error)
 
@@ -127,8 +128,8 @@ def discover(scheme: str, host: str, port: int) -> PathFacts:
         mtu, local = DEFAULT_MTU, False
         level, option = (socket.IPPROTO_IPV6, IPV6_MTU) if ":" in host else (socket.IPPROTO_IP, IP_MTU)
         with contextlib.suppress(OSError):
-            probe.connect((host, port))
-            local = probe.getsockname()[0] == host
+            probe.connect(socket_address(host, port)[1])
+            local = host_of(probe.getsockname()) == host
             mtu = probe.getsockopt(level, option)
     if not scheme_of(scheme).packets_are_datagrams:
         mtu = STREAM_MTU
@@ -147,6 +148,8 @@ def os_error_text(error: OSError) -> str:
         return f"{error.strerror}: no network of this machine leads there"
     if error.errno == errno.ECONNREFUSED:
         return "connection refused: nothing listens there"
+    if error.errno == errno.EINVAL:
+        return f"{error.strerror}: a link-local address wants its interface, as in udp://[fe80::1%eth0]:4919"
     return error.strerror or str(error)
 
 

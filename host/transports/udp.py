@@ -62,10 +62,8 @@ class UdpTransport:
         """Send all; waits at most SEND_WAIT_S for a full buffer, then drops what is left."""
         may_wait = True
         for data, _ in datagrams:
-            try:
-                self._send_one(data)
-            except BlockingIOError:
-                if not may_wait or not select.select([], [self._socket], [], SEND_WAIT_S)[1]:
+            while not self._sent(data):
+                if not may_wait or not self._sender.wait_for_room(SEND_WAIT_S):
                     return
                 may_wait = False
 
@@ -108,16 +106,20 @@ class UdpTransport:
             raise SwitchUnreachableError(self._address, f"{self._address}: {_explain(error)}") from error
         return opened
 
-    def _send_one(self, data: bytes) -> None:
-        """Send one datagram. An error that an earlier one left on the socket is noted, and this one is sent anyway."""
+    def _sent(self, data: bytes) -> bool:
+        """Send one datagram; False where there is no room for it.
+
+        An error that an earlier one left on the socket is noted, and this one is sent anyway.
+        """
         for _ in range(2):
             try:
                 self._sender.send(data)
-                return
+                return True
             except BlockingIOError:
-                raise
+                return False
             except OSError as error:
                 self._trouble = f"{self._address}: {_explain(error)}"
+        return True
 
     def _receive_into(self, arrived: list[Datagram]) -> None:
         for _ in range(MAX_BATCH):

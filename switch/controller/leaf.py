@@ -108,7 +108,8 @@ class Part:
         assert placed is not None
         if len(placed.ports) != len(server.ports):
             raise ConfigurationError(
-                f"the parent {parent.address} has {len(placed.ports)} flows, this leaf {len(server.ports)}"
+                f"the parent {parent.address} has {len(placed.ports)} flows, this leaf {len(server.ports)}: --flows, "
+                "which a leaf that starts after its parent needs not"
             )
         route = ParentRoute(
             host=parent.host,

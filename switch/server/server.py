@@ -6,6 +6,7 @@ from collections.abc import Collection
 from contextlib import ExitStack
 from typing import Protocol, cast
 
+from fanin import files
 from fanin.errors import ConfigurationError
 from fanin.extension import native_extension
 from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S
@@ -50,7 +51,7 @@ def make_server(
             server.start()
         except OSError as error:
             raise ConfigurationError(
-                f"{scheme} port {port} of {host!r} cannot be had: {error.strerror or error}"
+                f"{scheme} port {port} of {host!r} cannot be had: {files.of_port(error)}"
             ) from error
         return cast("Server", server)
     machine_type: type[SwitchMachine] = SwitchMachine if extension is None else extension.SwitchMachine

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import secrets
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import zmq
 
@@ -13,11 +14,13 @@ from fanin.curve import client_keys
 from fanin.errors import ConfigurationError
 from fanin.options import SwitchAddress
 from fanin.protocol import control
+from fanin.protocol.control import DEFAULT_PORT
 from fanin.protocol.conversation import Conversation, Heard
 from fanin.protocol.seal import Credentials
 from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES
 from fanin.schemes import tree_scheme
 from fanin.switch.controller.leaf import ParentPath
+from fanin.transports.numeric import host_of, socket_address
 
 REPLIES_PER_TURN = 256
 """Messages taken in before events and timers get their turn."""
@@ -25,24 +28,39 @@ QUEUED_MESSAGES = 4096
 """High-water mark; what a parent that is gone does not take beyond it is dropped, and ranks ask again."""
 DEFAULT_MTU = 1500
 """Where the system does not say."""
+ANY_IPV6 = "::"
+"""A port of this address takes IPv4 as well, where hosts look like ::ffff:10.0.0.1."""
+TRIAL_TIMEOUT_S = 1.0
+"""How long each address of a parent with several may take to accept a connection."""
 IP_MTU, IPV6_MTU = 14, 24  # linux/in.h, linux/in6.h; the socket module has no names for them
 
 
 class ParentLink:
     """Connects when it is made, and again by itself whenever the parent comes back."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: SwitchAddress, curve_key: str | None) -> None:
-        """ConfigurationError for a name that does not resolve, a key that is none, or a scheme without trees."""
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], address: SwitchAddress, curve_key: str | None, own_host: str
+    ) -> None:
+        """`own_host`: the number of this switch's, whose ports send to the parent.
+
+        ConfigurationError for a name that does not resolve, a key that is none, a scheme without trees, or an address
+        of a family that this switch's ports do not have.
+        """
         up = tree_scheme()
         if address.scheme != up:
             raise ConfigurationError(f"--parent {address}: a leaf's data goes up by {up}. Remedy: {up}://host:port")
         try:
-            found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)[0]
+            found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)
         except OSError as error:
-            raise ConfigurationError(f"--parent {address}: {error.strerror}") from None
+            raise ConfigurationError(
+                f"--parent {address}: {error.strerror}. Remedy: correct the name, or this machine's name service"
+            ) from None
         self.address = address
         self._conversation = Conversation(secrets.randbits)
-        self._family, self._host = found[0], str(found[4][0])
+        self._family, at = chosen(address, [(each[0], each[4]) for each in found], own_host)
+        self._host = host_of(at)
+        mapped = own_host == ANY_IPV6 and self._family == socket.AF_INET
+        self._data_host = f"::ffff:{self._host}" if mapped else self._host
         self.socket = context.socket(zmq.DEALER)
         self.socket.set_hwm(QUEUED_MESSAGES)
         self.socket.setsockopt(zmq.MAXMSGSIZE, control.MAX_REPLY_BYTES)
@@ -68,12 +86,12 @@ class ParentLink:
             wide = self._family == socket.AF_INET6
             level, option = (socket.IPPROTO_IPV6, IPV6_MTU) if wide else (socket.IPPROTO_IP, IP_MTU)
             with contextlib.suppress(OSError):
-                probe.connect((self._host, self.address.port))
-                exposed = probe.getsockname()[0] != self._host
+                probe.connect(socket_address(self._host, self.address.port)[1])
+                exposed = host_of(probe.getsockname()) != self._host
                 mtu = probe.getsockopt(level, option)
         return ParentPath(
             address=self.address,
-            host=self._host,
+            host=self._data_host,
             path_mtu=mtu,
             receive_buffer_bytes=granted,
             own_address=own_address,
@@ -108,3 +126,21 @@ class ParentLink:
     def _send(self, data: bytes) -> None:
         with contextlib.suppress(zmq.Again):
             self.socket.send(data, zmq.NOBLOCK)
+
+
+def chosen(address: SwitchAddress, found: Sequence[tuple[int, Any]], own_host: str) -> tuple[int, Any]:
+    """Family and socket address of the parent: of those that our ports can send to, the first that is listened at."""
+    wide = ":" in own_host
+    usable = [each for each in found if own_host == ANY_IPV6 or (each[0] == socket.AF_INET6) == wide]
+    if not usable:
+        ours, theirs, bind = ("IPv6", "IPv4", "0.0.0.0") if wide else ("IPv4", "IPv6", "[::]")
+        raise ConfigurationError(
+            f"--parent {address} is an address of {theirs}, and this switch has ports of {ours} alone ({own_host}). "
+            f"Remedy: --bind {bind}:{DEFAULT_PORT}"
+        )
+    for family, at in usable if len(usable) > 1 else ():
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as trial:
+            trial.settimeout(TRIAL_TIMEOUT_S)
+            trial.connect(at)
+            return family, at
+    return usable[0]

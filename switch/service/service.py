@@ -21,7 +21,7 @@ from math import ceil
 
 import zmq
 
-from fanin import schemes
+from fanin import files, schemes
 from fanin.curve import CurveKeys
 from fanin.errors import ConfigurationError
 from fanin.formats.zmtp import ZmtpLimits
@@ -45,6 +45,7 @@ from fanin.switch.service.parent_link import ParentLink
 from fanin.switch.service.work_budget import WorkBudget
 from fanin.switch.transports.curve_port import CurvePort
 from fanin.switch.transports.listener import Listener
+from fanin.transports.numeric import host_of
 
 PORT_ATTEMPTS = 16
 """Ports tried when any will do: one must be free for TCP and for UDP alike."""
@@ -124,7 +125,7 @@ class SwitchService:
         """As it was last told to the operator."""
         try:
             if options.parent is not None:
-                self._parent = ParentLink(self._context, options.parent, options.parent_curve_key)
+                self._parent = ParentLink(self._context, options.parent, options.parent_curve_key, self.host)
             self.port: int = self._open_ports()
         except BaseException:
             self.close()
@@ -335,10 +336,7 @@ class SwitchService:
             else:
                 self._control = CurvePort(self.host, port, options.curve.secret, options.curve_clients)
         except OSError as error:
-            raise ConfigurationError(
-                f"TCP port {port} of {self.host} cannot be had: {error.strerror}. Remedy: stop what uses it "
-                "(`ss -lntp` shows that), or choose another with --bind host:port"
-            ) from None
+            raise ConfigurationError(f"TCP port {port} of {self.host} cannot be had: {files.of_port(error)}") from None
         return self._control.port
 
     def _open_data(self, port: int) -> None:
@@ -386,7 +384,7 @@ class SwitchService:
 
 def _resolve(host: str) -> str:
     try:
-        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][4][0])
+        return host_of(socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][4])
     except OSError as error:
         raise ConfigurationError(
             f"--bind: {host!r} is no name or address of this machine ({error.strerror}). Remedy: 0.0.0.0 listens on all"

@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fanin.formats.zmtp import ZmtpConnection, ZmtpError, ZmtpLimits
+from fanin.transports.numeric import socket_address
 
 MAX_CONNECTIONS = 4096
 """On one port; fewer where the process may not open so many files."""
@@ -101,7 +102,7 @@ class Listener:
         self._limits, self._clock, self._patience_s = limits, clock, patience_s
         self._max_connections = min(max_connections, _files())
         self._max_per_source = max_per_source
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        family, address = socket_address(host, port)
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         self._epoll = select.epoll()
         try:
@@ -111,7 +112,7 @@ class Listener:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
             if family == socket.AF_INET6:
                 self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
-            self._socket.bind((host, port))
+            self._socket.bind(address)
             self._socket.listen(BACKLOG)
             self._socket.setblocking(False)
             self._epoll.register(self._socket, select.EPOLLIN)

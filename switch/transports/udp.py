@@ -1,19 +1,27 @@
-"""The switch's UDP port through an ordinary Python socket. The native server has the batched loop."""
+"""The switch's UDP port through an ordinary Python socket. The native server has the batched loop.
+
+A worker's socket is connected: it takes only what comes from the address that it sends to. A port of all the machine's
+addresses therefore answers from the one that it was asked at, which need not be the one that the route back suggests.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import select
 import socket
+import struct
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
+from fanin import files
 from fanin.errors import ConfigurationError
 from fanin.protocol.ecn import Marked
 from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES
 from fanin.schemes import SwitchEnd
-from fanin.transports.addresses import AddressBook
-from fanin.transports.marks import CONTROL_BYTES, Sender, is_marked, report_marks
+from fanin.transports.addresses import MAX_PEERS, AddressBook
+from fanin.transports.marks import CONTROL_BYTES, NONE, Control, Sender, is_marked, report_marks
+from fanin.transports.numeric import socket_address
 from fanin.transports.transport import MAX_BATCH, Datagram
 from fanin.transports.waker import Waker
 
@@ -21,6 +29,12 @@ SEND_WAIT_S = 0.01
 """How long one `send` waits, in all, for a full send buffer to drain before it drops the rest."""
 RECEIVE_BYTES = 65_536
 """More than any datagram: one that is longer than a packet may be is seen whole, and counted for what it is."""
+IP_PKTINFO, IPV6_RECVPKTINFO, IPV6_PKTINFO = 8, 49, 50
+"""Of Linux (linux/in.h, linux/in6.h); not in every Python's socket module."""
+IPV4_INFO, IPV6_INFO = struct.Struct("=I4s4s"), struct.Struct("=16sI")
+"""in_pktinfo (interface, local address, the header's) and in6_pktinfo (the header's, interface), ip(7) and ipv6(7)."""
+INFO_BYTES = socket.CMSG_SPACE(IPV6_INFO.size)
+WILDCARDS = ("0.0.0.0", "::")
 
 
 class UdpServerTransport:
@@ -31,6 +45,8 @@ class UdpServerTransport:
         self.port: int = self._socket.getsockname()[1]
         self._sender = Sender(self._socket)
         self._peers: AddressBook[Any] = AddressBook()
+        self._asked_at: OrderedDict[int, Control] = OrderedDict()
+        """By number of a peer, as the kernel is told to answer from there. Empty for a port of one address."""
         self._waker = Waker()
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
@@ -44,23 +60,29 @@ class UdpServerTransport:
 
     def number_of(self, host: str, port: int) -> int:
         """The number of a peer at a numeric address, whether or not it was heard of."""
-        return self._peers.number((host, port, 0, 0) if ":" in host else (host, port))
+        return self._peers.number(socket_address(host, port)[1])
 
     def send(self, datagrams: Iterable[Datagram]) -> None:
         """Send all; waits at most SEND_WAIT_S for a full buffer, then drops what is left."""
         may_wait = True
-        for data, address in datagrams:
-            peer = self._peers.key(address)
+        for data, number in datagrams:
+            peer = self._peers.key(number)
             if peer is None:
                 continue
-            try:
-                self._sender.send(data, peer)
-            except BlockingIOError:
-                if not may_wait or not select.select([], [self._socket], [], SEND_WAIT_S)[1]:
+            while not self._sent(data, number, peer):
+                if not may_wait or not self._sender.wait_for_room(SEND_WAIT_S):
                     return
                 may_wait = False
-            except OSError as error:
-                self._trouble = f"sending to {peer[0]}:{peer[1]}: {error.strerror}"
+
+    def _sent(self, data: bytes, number: int, peer: Any) -> bool:
+        """Send one datagram; False where there is no room for it."""
+        try:
+            self._sender.send(data, peer, control=self._asked_at.get(number, NONE))
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self._trouble = f"sending to {peer[0]}:{peer[1]}: {error.strerror}"
+        return True
 
     def receive(self, timeout_s: float) -> list[Datagram]:
         """At most MAX_BATCH datagrams."""
@@ -71,9 +93,25 @@ class UdpServerTransport:
                 continue
             with contextlib.suppress(BlockingIOError):
                 for _ in range(MAX_BATCH):
-                    data, control, _, peer = self._socket.recvmsg(RECEIVE_BYTES, CONTROL_BYTES)
-                    arrived.append((Marked(data) if is_marked(control) else data, self._peers.number(peer)))
+                    data, control, _, peer = self._socket.recvmsg(RECEIVE_BYTES, CONTROL_BYTES + INFO_BYTES)
+                    number = self._peers.number(peer)
+                    self._note(number, control)
+                    arrived.append((Marked(data) if is_marked(control) else data, number))
         return arrived
+
+    def _note(self, number: int, control: Control) -> None:
+        """Keep at which of our addresses a peer has asked, if the kernel says so."""
+        for level, kind, info in control:
+            if (level, kind) == (socket.IPPROTO_IP, IP_PKTINFO):
+                told = IPV4_INFO.pack(0, IPV4_INFO.unpack(info)[1], bytes(4))  # by any interface, as routes have it
+            elif (level, kind) == (socket.IPPROTO_IPV6, IPV6_PKTINFO):
+                told = IPV6_INFO.pack(IPV6_INFO.unpack(info)[0], 0)
+            else:
+                continue
+            self._asked_at[number] = [(level, kind, told)]
+            self._asked_at.move_to_end(number)
+            if len(self._asked_at) > MAX_PEERS:
+                self._asked_at.popitem(last=False)
 
     def wake(self) -> None:
         """End a waiting `receive`."""
@@ -97,6 +135,10 @@ def _bind(host: str, port: int) -> socket.socket:
         try:
             opened.setblocking(False)
             report_marks(opened)
+            if address[0] in WILDCARDS:
+                wide = family == socket.AF_INET6
+                level, option = (socket.IPPROTO_IPV6, IPV6_RECVPKTINFO) if wide else (socket.IPPROTO_IP, IP_PKTINFO)
+                opened.setsockopt(level, option, 1)
             for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
                 opened.setsockopt(socket.SOL_SOCKET, option, RECEIVE_BUFFER_REQUEST_BYTES)
             opened.bind(address)
@@ -104,5 +146,5 @@ def _bind(host: str, port: int) -> socket.socket:
             opened.close()
             raise
     except OSError as error:
-        raise ConfigurationError(f"udp port {port} of {host!r} cannot be had: {error.strerror}") from error
+        raise ConfigurationError(f"udp port {port} of {host!r} cannot be had: {files.of_port(error)}") from error
     return opened

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from fanin.cli import run
+from fanin.protocol.wire import HEADER_BYTES
 from tests.support.processes import DEADLINE_S, SwitchProcess, a_switch, join_all, options, reduce_together
 
 pytestmark = pytest.mark.processes
@@ -92,6 +94,37 @@ def test_a_port_clash_is_one_line(switch: SwitchProcess) -> None:
     one_line_error(fanin("switch", "--bind", f"127.0.0.1:{switch.port}"), f"TCP port {switch.port}.*cannot be had", 2)
 
 
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.EADDRINUSE, "`ss -lntup` shows that"),
+        (errno.EADDRNOTAVAIL, "name an address of this machine"),
+        (errno.EACCES, "choose a port from 1024 on"),
+        (errno.EINVAL, "name the interface of a link-local address"),
+    ],
+)
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM], ids=lambda kind: kind.name)
+def test_a_port_that_cannot_be_had_comes_with_the_remedy_for_its_reason(
+    kind: socket.SocketKind,
+    number: int,
+    remedy: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Refused(socket.socket):
+        def bind(self, address: object, /) -> None:
+            if self.type is kind:
+                raise OSError(number, os.strerror(number))
+            super().bind(address)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "socket", Refused)
+    assert run(["switch", "--twin", "--bind", "127.0.0.1:0", "--quiet"]) == 2
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1
+    assert os.strerror(number) in errors
+    assert remedy in errors
+
+
 def test_a_leaf_whose_parent_is_itself_or_another_leaf_ends_and_says_so(switch: SwitchProcess) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
@@ -158,6 +191,22 @@ def test_stats_and_doctor_of_a_switch_that_is_not_there_say_so() -> None:
     status, output, _ = fanin("doctor", f"udp://127.0.0.1:{port}")
     assert status == 1
     assert "remedy: start `fanin switch` there" in output
+
+
+def test_doctor_looks_at_every_switch_that_is_named(switch: SwitchProcess) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+    status, output, _ = fanin("doctor", FANIN_SWITCH=f"{switch.address},udp://127.0.0.1:{port}=2")
+    assert status == 1
+    assert f"switch: {switch.address}, of 2" in output
+    assert f"answers packets of {HEADER_BYTES} and of" in output
+    assert "remedy: start `fanin switch` there" in output
+
+
+def test_doctor_tries_a_switch_where_ranks_start_their_own() -> None:
+    status, output, errors = fanin("doctor", FANIN_SWITCH="hosts=2")
+    assert status == 0, output + errors
+    assert "ranks start them themselves (hosts); started one to try" in output
 
 
 def test_doctor_finds_a_healthy_switch_healthy(switch: SwitchProcess) -> None:

@@ -23,7 +23,9 @@ from tests.support.processes import (
     a_switch,
     a_worker,
     in_thread,
+    join_all,
     options,
+    reduce_together,
     reduce_until_it_fails,
     reduced,
     until,
@@ -110,3 +112,18 @@ def test_ranks_that_wait_at_another_leaf_are_told_of_one_that_is_refused(
     assert isinstance(error, WorkerLostError), error
     assert error.ranks == (1,)
     assert "synchronous" in str(error)
+
+
+def test_a_leaf_has_as_many_flows_as_its_parent_unless_it_is_told_otherwise(mode: str) -> None:
+    given = options(mode)  # type: ignore[arg-type]
+    with contextlib.ExitStack() as stack:
+        root = stack.enter_context(a_switch(mode, "--flows", "2"))  # type: ignore[arg-type]
+        parent = ("--parent", f"udp://127.0.0.1:{root.port}")
+        leaf, other = (stack.enter_context(a_switch(mode, *parent, *flows)) for flows in ((), ("--flows", "1")))  # type: ignore[arg-type]
+        sessions = join_all(leaf.address, "flows", 2, given)
+        assert [session.flows for session in sessions] == [2, 2]
+        reduce_together(sessions)
+        for session in sessions:
+            session.close()
+        with pytest.raises(AdmissionError, match="has 2 flows, this leaf 1: --flows"):
+            join(other.address, "one flow", 0, given, size=1)

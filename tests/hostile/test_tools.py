@@ -270,6 +270,7 @@ def test_what_was_once_taken_or_misnamed_is_refused_in_words(
         (OSError(24, "Too many open files"), FAILED, "ulimit -n"),
         (PermissionError(13, "Permission denied", b"/srv/\xff"), FAILED, "Permission denied. Remedy: "),
         (zmq.ZMQError(98), FAILED, "in use. Remedy: stop what uses it"),
+        (RuntimeError("can't start new thread"), FAILED, "no further thread can be started. Remedy: raise `ulimit -u`"),
         (MemoryError(), FAILED, "out of memory"),
         (UnicodeEncodeError("latin-1", "a\u2026", 1, 2, "no"), FAILED, "in latin-1. Remedy: use a UTF-8 locale"),
         (KeyboardInterrupt(), INTERRUPTED, "interrupted"),

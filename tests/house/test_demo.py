@@ -52,7 +52,8 @@ def test_illegal_options_are_refused_before_anything_starts(tmp_path: Path) -> N
         assert done.stdout == ""
 
 
-def test_control_c_leaves_no_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_an_interruption_leaves_no_process_and_no_file(number: signal.Signals, tmp_path: Path) -> None:
     script = (
         "import os, signal, threading\n"
         "from fanin.emulation import processes\n"
@@ -65,11 +66,18 @@ def test_control_c_leaves_no_process(tmp_path: Path) -> None:
         "import sys; sys.argv = ['fanin', 'demo', '--workers', '2']\n"
         "from fanin.cli import main; main()\n"
     )
-    with subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as demo:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as demo:  # fmt: skip
+        assert demo.stderr
         assert demo.stdout
         pids = next(line for line in demo.stdout if line.startswith("pids")).split()[1:]
         pidfds = [os.pidfd_open(int(pid)) for pid in pids]
-        demo.send_signal(signal.SIGINT)
-        assert demo.wait() != 0
+        demo.send_signal(number)
+        assert demo.wait() == 130
+        assert demo.stderr.read() in ("", "fanin: interrupted\n")
         assert len(pidfds) == 2
         assert all(has_ended(pidfd) for pidfd in pidfds)
+        assert not list(tmp_path.iterdir())

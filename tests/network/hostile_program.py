@@ -32,6 +32,7 @@ def main() -> None:
             if rank == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
         case "markup":
+            print("[/bold] of " + "x" * 300)
             sys.exit("ValueError: [/red] of '[/data]'")
         case what:
             raise ValueError(what)

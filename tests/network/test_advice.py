@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -37,8 +39,9 @@ from fanin.benchmarks.advice_prediction import (
 from fanin.cli.advise import without_hosts
 from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
 from fanin.emulation.network.scenario import Scenario, uplink
+from fanin.emulation.processes import free_port
 from fanin.errors import ConfigurationError
-from tests.support.processes import DEADLINE_S, files_left, noticed, until
+from tests.support.processes import DEADLINE_S, files_left, has_ended, noticed, until
 
 SIZE = 25 << 20
 LANES = (32, 16, 8)
@@ -275,3 +278,30 @@ def test_racks_of_namespaces_are_found_and_advised() -> None:
     assert advice["racks"] == ["rack0", "rack0", "rack1", "rack1"]
     assert advice["settings"] == {"FANIN_SWITCH": "hosts"}
     assert all(3e7 < rate < 6e7 for rate in advice["network"]["uplinks"])
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+def test_whatever_ends_the_launcher_ends_ranks_and_their_programs(number: signal.Signals, tmp_path: Path) -> None:
+    runner = tmp_path / "runner"
+    runner.write_text('#!/bin/sh\nshift\nexec "$@"\n')
+    runner.chmod(0o700)
+    program = "import os, pathlib, time; pathlib.Path(f'pid{os.environ[\"RANK\"]}').write_text(f'{os.getpid()} '); "
+    launcher = subprocess.Popen(
+        [
+            sys.executable, "-m", "fanin", "advise", "--hosts", "a,b", "--via", runner, "--master", "127.0.0.1",
+            "--master-port", str(free_port()), "--", sys.executable, "-c", program + "time.sleep(1000)",
+        ],
+        cwd=tmp_path, env={**os.environ, "TMPDIR": str(tmp_path)}, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    files = [tmp_path / f"pid{rank}" for rank in range(2)]
+    until(lambda: all(file.exists() and file.read_text().endswith(" ") for file in files))
+    programs = [os.pidfd_open(int(file.read_text())) for file in files]
+    launcher.send_signal(number)
+    assert launcher.wait(DEADLINE_S) == (130 if number is signal.SIGTERM else -number)
+    assert all(has_ended(each) for each in programs)
+    for each in programs:
+        os.close(each)
+    if number is signal.SIGTERM:
+        assert not list(tmp_path.glob("fanin-advise-*"))

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from fanin import cli
 from fanin.emulation.network import ownership
 from fanin.emulation.network.emulate import emulate, make_log_folder
 from fanin.emulation.network.launch import Workers
@@ -103,6 +104,8 @@ def test_what_programs_say_is_shown_as_they_say_it(tmp_path: Path) -> None:
     record, shown = run("markup", tmp_path)
     assert record.workers[0].outcome == "failed with status 1: ValueError: [/red] of '[/data]'"
     assert "ValueError: [/red] of '[/data]'" in shown
+    for rank in range(2):
+        assert f"worker {rank}: [/bold] of {'x' * 300}\n" in shown, "not in pieces of the terminal's width"
 
 
 def test_faults_at_steps_that_never_come_are_reported(tmp_path: Path) -> None:
@@ -199,3 +202,23 @@ def test_no_folder_of_a_run_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     run("grandchild", tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["logs", "run.json"]
     assert not [left for left in ownership.runs() if left.folder.parent == tmp_path]
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["python", "no-such.py"], "there is no no-such.py to run"),
+        (["false"], "worker 0: failed with status 1"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_program_that_never_got_so_far_leaves_no_page_unless_one_was_asked_for(
+    command: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra plot")
+    monkeypatch.chdir(tmp_path)
+    for asked in ([], ["--html", "page.html"]):
+        assert cli.run(["emulate", "--workers", "1", *asked, "--", *command]) != 0
+        shown = capsys.readouterr()
+        assert said in " ".join((shown.out + shown.err).split())
+        assert [path.name for path in tmp_path.iterdir()] == (["page.html"] if asked and command == ["false"] else [])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fanin.emulation.network.launch import torchrun_command
+from fanin.emulation.network.launch import require_program, torchrun_command
 from fanin.emulation.network.topology import Topology
 from fanin.errors import ConfigurationError
 
@@ -66,3 +67,38 @@ def test_an_interpreter_without_a_program_is_left_alone(program: list[str]) -> N
 def test_no_command_is_an_error_that_shows_how() -> None:
     with pytest.raises(ConfigurationError, match="fanin emulate -- python"):
         torchrun_command([], FABRIC, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["python", "no-such.py"],
+        ["python3", "-u", "-X", "dev", "no-such.py", "--epochs", "3"],
+        ["./no-such"],
+        ["no-such-command"],
+        ["/no/such/python", "-m", "train"],
+    ],
+)
+def test_a_program_that_is_not_there_is_refused(command: list[str]) -> None:
+    with pytest.raises(ConfigurationError, match=r"no (command )?(\./|/)?no.such.*Remedy: correct"):
+        require_program(command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["python", __file__],
+        ["python", "-u", __file__, "no-such.py"],
+        ["python", str(Path(__file__).parent)],  # a folder with a __main__.py runs, and one without says so itself
+        ["python", "-m", "no_such"],
+        ["python", "-um", "no_such"],
+        ["python", "-mno_such"],
+        ["python", "-c", "no-such.py"],
+        ["python"],
+        ["true"],
+        [sys.executable, "-c", "pass"],
+        [],
+    ],
+)
+def test_a_program_that_may_be_there_is_tried(command: list[str]) -> None:
+    require_program(command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
@@ -126,6 +127,30 @@ def test_what_is_chosen_while_a_job_runs_moves_towards_synchronous_when_most_is_
             pacing.stepped(1.0)
         pacings[0].close()
     assert sessions[0].tuned[-1] == ({"staleness": 1} if kind == "bound" else {"quorum": 4})
+
+
+@pytest.mark.parametrize("ahead_s", [0.0, -50.0, 1000.0])
+def test_clocks_of_hosts_that_differ_change_no_choice(ahead_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    c10d = pytest.importorskip("torch._C._distributed_c10d")
+    from fanin.host.stale.bound import DynamicBound
+    from fanin.host.torch.training import pacing
+
+    now_s = {"job": 0.0, "host": 0.0}
+
+    def clock() -> float:
+        return sum(now_s.values())
+
+    monkeypatch.setattr(pacing, "time", SimpleNamespace(time=clock, monotonic=clock))
+    store, sessions, pacings = c10d.HashStore(), [FakeSession(0), FakeSession(1)], []
+    for session in sessions:
+        session.members = (0, 1)
+        now_s["host"] = session.rank * ahead_s
+        pacings.append(pacing.Pacing(store, session, DynamicBound(lowest=0, highest=5), every=1))  # type: ignore[arg-type]
+    for at_s, rank in ((1, 0), (2, 0), (3, 1), (3, 0), (4, 0)):
+        now_s.update(job=at_s, host=rank * ahead_s)
+        pacings[rank].stepped()
+        pacings[0].close()
+    assert sessions[0].tuned[-1] == {"staleness": 2}, "the fast worker stops when the slow one contributes next, at 6"
 
 
 def test_the_warning_names_rank_share_and_remedy(caplog: pytest.LogCaptureFixture) -> None:

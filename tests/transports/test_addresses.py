@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import socket
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fanin.errors import ConfigurationError, SwitchUnreachableError
+from fanin.host.session import path
+from fanin.options import SwitchAddress
+from fanin.switch.service.parent_link import chosen
 from fanin.transports.addresses import AddressBook
+from fanin.transports.numeric import host_of, socket_address
 
 
 @given(st.lists(st.integers(0, 20), max_size=200), st.integers(1, 8))
@@ -28,3 +37,48 @@ def test_the_key_heard_longest_ago_is_forgotten_first() -> None:
     book.number("stranger 2")
     assert book.key(worker) == "worker"
     assert book.number("stranger 1") == 3
+
+
+LOOPBACK = socket.if_nameindex()[0]
+IPV4 = (socket.AF_INET, ("127.0.0.1", 1))
+IPV6 = (socket.AF_INET6, ("::1", 1, 0, 0))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "fe80::1%" + LOOPBACK[1]])
+def test_a_numeric_host_is_a_socket_address_and_back_with_its_interface(host: str) -> None:
+    family, address = socket_address(host, 4919)
+    assert family == (socket.AF_INET6 if ":" in host else socket.AF_INET)
+    assert address[1] == 4919
+    assert host_of(address) == host
+    if "%" in host:
+        assert address[3] == LOOPBACK[0], "without it the system refuses the address"
+
+
+def test_an_address_of_a_link_keeps_its_interface_on_the_way_to_a_switch() -> None:
+    address = SwitchAddress.parse(f"udp://[fe80::1%{LOOPBACK[1]}]:4919")
+    assert path.resolve(address, 30.0) == [f"fe80::1%{LOOPBACK[1]}"]
+
+
+def test_a_link_local_address_without_its_interface_is_explained() -> None:
+    with pytest.raises(SwitchUnreachableError, match=r"wants its interface, as in udp://\[fe80::1%eth0\]:4919"):
+        path.reach(SwitchAddress.parse("udp://[fe80::1]:4919"), 1.0, patient=False)
+    assert "wants its interface" not in path.os_error_text(OSError(errno.EPIPE, "Broken pipe"))
+
+
+@pytest.mark.parametrize(("own", "at"), [("0.0.0.0", IPV4), ("127.0.0.1", IPV4), ("::1", IPV6), ("::", IPV6)])
+def test_a_leaf_takes_an_address_of_its_parent_that_its_ports_can_send_to(own: str, at: object) -> None:
+    address = SwitchAddress("udp", "localhost", 4919)
+    assert chosen(address, [IPV6, IPV4], own) == at
+    (other,) = [each for each in (IPV4, IPV6) if each != at]
+    if own == "::":
+        assert chosen(address, [other], own) == other, "IPv4 as well"
+    else:
+        with pytest.raises(ConfigurationError, match=r"--parent udp://localhost:4919 .*Remedy: --bind"):
+            chosen(address, [other], own)
+
+
+def test_a_leaf_takes_the_address_at_which_its_parent_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as parent:
+        ports = parent.getsockname()[1], parent.getsockname()[1]
+        found = [(socket.AF_INET6, ("::1", ports[0], 0, 0)), (socket.AF_INET, ("127.0.0.1", ports[1]))]
+        assert chosen(SwitchAddress("udp", "localhost", ports[0]), found, "::") == found[1]

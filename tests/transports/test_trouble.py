@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from typing import Any
 
 import pytest
 import zmq
@@ -13,9 +14,12 @@ from fanin.emulation.processes import free_port
 from fanin.errors import ConfigurationError, SwitchUnreachableError
 from fanin.host.transports import UdpTransport, ZmqTransport, open_transport
 from fanin.options import Options
+from fanin.protocol.ecn import Capable
 from fanin.switch.transports import UdpServerTransport, ZmqServerTransport
+from fanin.transports.marks import Sender
 from fanin.transports.transport import SWITCH
 from tests.support.engines import DEADLINE_S, make_spec
+from tests.support.processes import many_files
 from tests.transports.rigs import opened, receive_exactly
 
 BRIEF_S = 0.2
@@ -58,6 +62,30 @@ def test_a_datagram_too_long_for_udp_is_a_loss_that_is_explained() -> None:
         assert "FANIN_WORDS_PER_PACKET" in worker.trouble
 
 
+def test_a_full_send_buffer_is_waited_for_once_and_loses_nothing_then_also_with_many_files_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A token bucket below the socket fills it up, for instance."""
+    full: list[bytes] = []
+    send = Sender.send
+
+    def refusing_once(sender: Sender, data: bytes, *to: Any, **control: Any) -> None:
+        if data not in full:
+            full.append(data)
+            raise BlockingIOError
+        send(sender, data, *to, **control)
+
+    with many_files(), opened("udp") as rig:
+        worker = rig.worker()
+        monkeypatch.setattr(Sender, "send", refusing_once)
+        worker.send([(b"waits", SWITCH), (b"is dropped", SWITCH)])
+        [(data, source)] = receive_exactly(rig.switch, 1)
+        assert data == b"waits"
+        rig.switch.send([(b"waits, too", source), (b"is dropped, too", source)])
+        assert receive_exactly(worker, 1) == [(b"waits, too", SWITCH)]
+    assert full == [b"waits", b"is dropped", b"waits, too", b"is dropped, too"]
+
+
 @pytest.mark.parametrize("missing", ["fanin.host.transports.zmq.Waker", "zmq.Poller"])
 def test_zmq_for_which_there_are_not_enough_files_leaves_none_open(
     missing: str, monkeypatch: pytest.MonkeyPatch
@@ -71,6 +99,20 @@ def test_zmq_for_which_there_are_not_enough_files_leaves_none_open(
         ZmqTransport("127.0.0.1", 1, curve_server_key=None, connect_timeout_s=BRIEF_S)
     assert set(os.listdir("/proc/self/fd")) <= before, "although the error is kept"
     assert info.value.errno == errno.EMFILE
+
+
+@pytest.mark.parametrize("bound", ["0.0.0.0", "::"])
+def test_a_port_of_all_addresses_answers_from_the_one_that_was_asked(bound: str) -> None:
+    """A connected socket takes nothing from another one: such a switch was deaf at all addresses but one."""
+    switch = UdpServerTransport(bound, 0)
+    workers = [UdpTransport(host, switch.port) for host in ("127.0.0.2", "127.0.0.3")]
+    for worker in workers:
+        worker.send([(Capable(b"asks"), SWITCH)])
+        ((_, source),) = receive_exactly(switch, 1)
+        switch.send([(Capable(b"may be marked"), source), (b"may not", source)])
+        assert [data for data, _ in receive_exactly(worker, 2)] == [b"may be marked", b"may not"]
+        worker.close()
+    switch.close()
 
 
 def test_a_name_that_does_not_resolve_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,7 +148,7 @@ def hear(
         if told.leaves:
             leader = hosts.leader_of(rank)
             if starts and rank == leader:
-                leaf_options = replace(options, flows=1)
+                leaf_options = replace(options, flows=None)  # each leaf has as many as its parent
                 _tell(store, _leaves_key(rank), lambda: STARTED.start_leaves(meeting.shards, leaf_options, secret))
                 meeting.holds_switch = True
             meeting.leaves = _address_of(store, _leaves_key(leader), leader, patience)
@@ -171,7 +171,7 @@ def _meet_in_racks(
     meeting.home = host = hosts.of(rank)
     parents = [meeting.shards[slice_] for slice_ in plan.leaves_on(host)]
     if starts and rank == hosts.leaders[host] and parents:
-        leaf_options = replace(options, flows=1)
+        leaf_options = replace(options, flows=None)
         _tell(store, _leaves_key(rank), lambda: STARTED.start_leaves(parents, leaf_options, meeting.secret))
     found: dict[int, SwitchAddress] = {}
     for number in plan.racks[plan.rack_of(host)]:

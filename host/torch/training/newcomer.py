@@ -141,7 +141,7 @@ def come_in(
             known_from=standing["version"],
             waited_for=everyone,
         )
-        job = StaleJob(group, session, layout, rounds, options, on_result=on_result, weigh=weigh)
+        job = StaleJob(group, session, layout, rounds, options, on_result=on_result, weigh=weigh, newcomer=True)
     except BaseException:
         session.close()
         raise

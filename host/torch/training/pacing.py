@@ -2,6 +2,9 @@
 
 The store is there anyway, a post takes a fraction of a millisecond, and nobody waits for anybody. Choices are in
 `fanin stats` and in `choices`.
+
+Hosts' clocks are not compared. The times that ranks post count from the job's start, of which the switch tells all of
+them at once; a newcomer was not there then, and posts none.
 """
 
 from __future__ import annotations
@@ -38,8 +41,12 @@ class Pacing:
         *,
         dropped_share: Callable[[], float] = lambda: 0.0,
         every: int = 10,
+        newcomer: bool = False,
     ) -> None:
-        """Rank 0 chooses anew after `every` steps of its own. `dropped_share`: of this rank's gradients, 0..1."""
+        """Rank 0 chooses anew after `every` steps of its own. `dropped_share`: of this rank's gradients, 0..1.
+
+        To be made as soon as the job has begun, but by a `newcomer`.
+        """
         self._dropped_share = dropped_share
         self._floor = QuorumFloor(session.size)
         self.choices: list[int] = []
@@ -51,6 +58,7 @@ class Pacing:
         self._steps = 0
         self._step_s = 0.0
         self._last_s = time.monotonic()
+        self._began_s = None if newcomer else self._last_s
         self._chosen_s = self._last_s
         self._loss: float | None = None
         self._chosen_loss: float | None = None
@@ -65,9 +73,8 @@ class Pacing:
         self._steps += 1
         if loss is not None:
             self._loss = loss if self._loss is None else (1 - SMOOTHING) * self._loss + SMOOTHING * loss
-        # When, by the only clock that ranks on several hosts share; how long, by one that nobody sets.
-        post = [time.time(), self._step_s, self._dropped_share()]
-        self._store.set(self._key(self._session.rank), json.dumps(post))
+        at_s = None if self._began_s is None else now - self._began_s
+        self._store.set(self._key(self._session.rank), json.dumps([at_s, self._step_s, self._dropped_share()]))
         if self._session.rank == 0 and self._steps % self._every == 0:
             self._choose(now)
 
@@ -90,26 +97,27 @@ class Pacing:
         if not self._store.check(keys):
             return
         posts = [json.loads(self._store.get(key)) for key in keys]
-        paces = [Pace(last_s, step_s) for last_s, step_s, _ in posts]
-        choice = self._choice(paces, sum(share for *_, share in posts) / len(posts), now)
+        paces = [Pace(at_s, step_s) for at_s, step_s, _ in posts if at_s is not None]
+        steps_s = [step_s for _, step_s, _ in posts]
+        choice = self._choice(paces, steps_s, sum(share for *_, share in posts) / len(posts), now)
         if not self.choices or choice != self.choices[-1]:
             self.choices.append(choice)
             self._tell(choice)
 
-    def _choice(self, paces: Sequence[Pace], dropped_share: float, now: float) -> int:
+    def _choice(self, paces: Sequence[Pace], steps_s: Sequence[float], dropped_share: float, now: float) -> int:
         """By the paces; but towards what a synchronous job has, while most of what is computed is dropped."""
         if isinstance(self._chooser, DynamicBound):
             return self._chooser.lowest if dropped_share > MOST else self._chooser.choose(paces)
-        wanted = self._quorum(paces, now)
+        wanted = self._quorum(steps_s, now)
         present = self.choices[-1] if self.choices else self._session.spec.quorum
         choice = max(wanted, self._floor.observe(dropped_share, present))
         if isinstance(self._chooser, AdaptiveQuorum):
             self._chooser.quorum = choice
         return choice
 
-    def _quorum(self, paces: Sequence[Pace], now: float) -> int:
+    def _quorum(self, steps_s: Sequence[float], now: float) -> int:
         if isinstance(self._chooser, SemiAsynchronousQuorum):
-            return self._chooser.choose([pace.step_s for pace in paces])
+            return self._chooser.choose(steps_s)
         assert isinstance(self._chooser, AdaptiveQuorum)
         before, self._chosen_loss = self._chosen_loss, self._loss
         since, self._chosen_s = self._chosen_s, now

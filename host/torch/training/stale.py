@@ -197,8 +197,9 @@ class StaleJob:
         *,
         on_result: Callable[[Result], None],
         weigh: Callable[[int], float],
+        newcomer: bool = False,
     ) -> None:
-        """`session`: joined, and of the layout's shape: see `found`, and newcomer.come_in."""
+        """`session`: just joined, and of the layout's shape: see `found`, and newcomer.come_in."""
         self.group = group
         self.session = session
         self.size = dist.get_world_size(group)
@@ -207,7 +208,7 @@ class StaleJob:
         self._pacing: Pacing | None = None
         if options.tune is not None:
             share = lambda: self.runner.dropped_share  # noqa: E731
-            self._pacing = Pacing(group.store, session, options.tune, dropped_share=share)
+            self._pacing = Pacing(group.store, session, options.tune, dropped_share=share, newcomer=newcomer)
         self.newcomers = 0
         """Processes that came into the job while it ran; known after `flush`."""
 

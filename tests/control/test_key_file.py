@@ -1,0 +1,32 @@
+"""The operator's key: who has one, and what those who have none may do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from fanin.errors import ConfigurationError
+from fanin.key_file import operator_credentials
+
+
+@pytest.mark.parametrize("why", ["no home", "another's"])
+def test_who_can_have_no_key_may_ask_what_anybody_may(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user of a container who has no name, or with HOME as sudo leaves it."""
+
+    def refused(*_: object) -> NoReturn:
+        raise KeyError if why == "no home" else PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    if why == "no home":
+        monkeypatch.delenv("HOME", raising=False)
+        monkeypatch.setattr(pwd, "getpwuid", refused)
+    else:
+        monkeypatch.setattr(os, "open", refused)
+        with pytest.raises(ConfigurationError, match="Permission denied"):
+            operator_credentials(Path("/named"))
+    assert operator_credentials(None) is None
