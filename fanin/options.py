@@ -211,7 +211,10 @@ class Options:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], **given: object) -> Options:
-        """Options from FANIN_* variables; what is `given` wins. An unknown or illegal value is a ConfigurationError."""
+        """Options from FANIN_* variables; what is `given` wins. An unknown or illegal value is a ConfigurationError.
+
+        Unknown variables are fanin/variables.py's.
+        """
         values: dict[str, object] = {}
         hints = typing.get_type_hints(cls)
         for each in dataclasses.fields(cls):

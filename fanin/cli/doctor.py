@@ -49,9 +49,10 @@ def doctor(
 
 def examine(switch: str | None, options: Options) -> Iterator[Check]:
     """All checks: of the machine, and of the switch that is named or, when none is, of one that is started for this."""
-    from fanin.host.diagnosis import Check, examine_machine, examine_switch
+    from fanin.host.diagnosis import Check, examine_environment, examine_machine, examine_switch
     from fanin.host.session.embedded import start_switch
 
+    yield from examine_environment(os.environ)
     yield from examine_machine(options)
     if switch is not None:
         yield from examine_switch(SwitchAddress.parse(switch), options)

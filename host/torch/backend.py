@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import types
 import weakref
@@ -25,6 +26,9 @@ from fanin.host.torch.collectives import (
 )
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.options import ENVIRONMENT_PREFIX, Options
+from fanin.variables import without_effect
+
+log = logging.getLogger("fanin")
 
 LAUNCHERS = ("FANIN_SWITCH", "FANIN_HOST", "FANIN_RACK", "FANIN_LINK")
 """Variables that say where things are, which a launcher knows and a program does not."""
@@ -33,6 +37,8 @@ _world: weakref.ref[FaninProcessGroup] | None = None
 """The world's group: groups made after it share its switch."""
 _world_options: Options | None = None
 """Options of the world's group: groups made without any of their own inherit them."""
+_told: set[str] = set()
+"""What has been said of variables without effect: once in a process is enough."""
 
 
 def create(backend_options: Any, pg_options: Any) -> FaninProcessGroup:
@@ -63,7 +69,12 @@ def options_for(pg_options: Any, inherited: Options | None) -> Options:
     """The user's options; else those of the world's group; else the environment's.
 
     FANIN_SWITCH, FANIN_HOST, FANIN_RACK and FANIN_LINK fill in what a launcher knows rather than the program.
+    Variables that nobody reads are warned of.
     """
+    for line in without_effect(os.environ):
+        if line not in _told:
+            _told.add(line)
+            log.warning("%s", line)
     if pg_options is None:
         return inherited or Options.from_environment(os.environ)
     if not isinstance(pg_options, Options):

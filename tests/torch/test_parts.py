@@ -14,6 +14,7 @@ import torch
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError, SwitchLostError, WorkerLostError
+from fanin.host.torch import backend
 from fanin.host.torch.backend import options_for
 from fanin.host.torch.collectives import incarnation, work
 from fanin.host.torch.collectives.completion import CallbackPool, Completion
@@ -322,6 +323,18 @@ def test_options_come_from_the_caller_then_the_world_then_the_environment(monkey
     assert options_for(Options(lanes=8), None) == Options(switch="udp://env:1", host="this one", lanes=8)
     with pytest.raises(ConfigurationError, match=r"fanin\.Options"):
         options_for({"switch": "udp://host:1"}, None)
+
+
+@pytest.mark.parametrize("given", [None, Options(lanes=8)])
+def test_a_variable_without_effect_is_told_once(
+    given: Options | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(backend, "_told", set())
+    monkeypatch.setenv("FANIN_SWITCHES", "udp://env:1")
+    options_for(given, None)
+    options_for(given, None)
+    (said,) = [each.getMessage() for each in caplog.records if "FANIN_SWITCHES" in each.getMessage()]
+    assert "Did you mean FANIN_SWITCH?" in said
 
 
 def test_a_rank_hears_of_the_end_of_the_store_that_rank_0_serves(monkeypatch: pytest.MonkeyPatch) -> None:
