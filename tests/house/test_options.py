@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from typing import Any
 
+import numpy as np
 import pytest
 
+from fanin.errors import ConfigurationError
 from fanin.options import Options
 from fanin.variables import without_effect
 from tests.house.repository import ROOT, tracked
@@ -50,3 +53,25 @@ def test_a_misspelt_variable_is_told_with_the_one_that_was_meant(name: str, mean
 @pytest.mark.parametrize("name", ["SERVICE_HOST", "PORT", "SWITCH_SERVICE_PORT_DATA", "SWITCH_PORT_4919_UDP_ADDR"])
 def test_what_kubernetes_makes_of_a_service_is_nobodys_mistake(name: str) -> None:
     assert list(without_effect({f"FANIN_{name}": "1"})) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"native": "0"}, "True or False or None"),
+        ({"shared_memory": "false"}, "True or False or None"),
+        ({"ordered_futures": 1}, "True or False"),
+        ({"lanes": 16.0}, "a whole number or a text"),
+        ({"slots": 2.5}, "a whole number or None"),
+        ({"join_timeout_s": "10"}, "a number"),
+        ({"liveness_timeout_s": True}, "a number or None"),
+        ({"switch": 5}, "a text or None"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_in_words(given: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{next(iter(given))} = .*; expected {expected}$"):
+        Options(**given)
+
+
+def test_numbers_of_numpy_pass() -> None:
+    assert Options(lanes=np.int64(16), link=np.float32(2.0)).lanes_number == 16  # type: ignore[arg-type]
