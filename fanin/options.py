@@ -187,6 +187,10 @@ class Options:
         check(key is None or len(key) == 40, "curve_server_key must be 40 characters (Z85)")
 
     @property
+    def _timeout(self) -> None:
+        """None, torch's own: what `init_device_mesh(backend_override=...)` asks the options of a dimension for."""
+
+    @property
     def lanes_number(self) -> int:
         """`lanes` as reductions have them (Reduction.lanes)."""
         return lanes_number(self.lanes)

@@ -6,6 +6,7 @@ Run by rank_main.py on four ranks; see test_training.py.
 from __future__ import annotations
 
 import copy
+import inspect
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import fanin
 from fanin.host.torch import FaninProcessGroup, LanesState, counters, lanes_hook
+from fanin.options import Options
 
 STEPS = 4
 WIDTH = 32
@@ -421,6 +423,19 @@ def check_functional_collectives(rank: int, size: int) -> None:
     assert float(funcol.broadcast(tensor, 1, group)[0, 0]) == 1
     both = funcol.all_reduce_coalesced([tensor, tensor + 1], "sum", group)
     assert float(both[1][0, 0]) == total + size
+
+
+def check_a_mesh_dimension_has_options_of_its_own(rank: int, size: int) -> None:
+    if "backend_override" not in inspect.signature(init_device_mesh).parameters:
+        return  # before torch 2.9
+    own: Any = {"narrow": ("fanin", Options(lanes=16))}
+    mesh = init_device_mesh("cpu", (size, 1), mesh_dim_names=("narrow", "wide"), backend_override=own)
+    narrow = mesh.get_group("narrow")
+    assert isinstance(narrow, FaninProcessGroup)
+    assert narrow.options.lanes == 16
+    tensor = torch.full((5000,), float(rank))
+    dist.all_reduce(tensor, group=narrow)
+    assert float(tensor[0]) == size * (size - 1) / 2
 
 
 def check_torch_compile(rank: int, size: int) -> None:
