@@ -425,6 +425,28 @@ def check_functional_collectives(rank: int, size: int) -> None:
     assert float(both[1][0, 0]) == total + size
 
 
+def check_what_functional_collectives_bring_is_waited_for(rank: int, size: int) -> None:
+    total = size * (size - 1) / 2
+
+    def summed() -> torch.Tensor:
+        later: torch.Tensor = funcol.all_reduce(torch.full((count,), float(rank)), "sum", list(range(size)))
+        assert type(later) is not torch.Tensor
+        return later
+
+    for count in (4, 5000):
+        tensor = summed()
+        dist.all_reduce(tensor)
+        assert float(tensor[-1]) == size * total
+        parts = [torch.empty(count) for _ in range(size)]
+        dist.all_gather(parts, summed())
+        assert float(parts[-1][0]) == total
+        work = dist.isend(summed(), (rank + 1) % size)
+        dist.recv(parts[0], (rank - 1) % size)
+        assert work is not None
+        work.wait()
+        assert float(parts[0][-1]) == total
+
+
 def check_a_mesh_dimension_has_options_of_its_own(rank: int, size: int) -> None:
     if "backend_override" not in inspect.signature(init_device_mesh).parameters:
         return  # before torch 2.9
