@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -485,6 +486,27 @@ def check_a_restart_goes_on_to_the_same_bits(rank: int, size: int) -> None:
     restored.remove()
     train(again, steps=1)
     shard_codecs(again, **BITS_8).remove()
+
+
+def check_a_pipelines_schedule_reduces_after_its_backward_passes(rank: int, size: int) -> None:
+    mesh = init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("data", "stage"))
+    stage, replica = mesh.get_local_rank("stage"), mesh.get_local_rank("data")
+    results = []
+    for codecs in (None, EXACT, {"gradients": "8/8", "weights": None}):
+        model = nn.Sequential(*list(network())[1 + stage :: 2][:1])
+        fully_shard(model, mesh=mesh["data"], reshard_after_forward=False)
+        if codecs is not None:
+            shard_codecs(model, **codecs)
+        place = PipelineStage(model, stage, 2, torch.device("cpu"), group=mesh.get_group("stage"))
+        schedule = Schedule1F1B(place, n_microbatches=4, loss_fn=nn.functional.mse_loss)
+        for step in range(2):
+            inputs = batch(replica, step)[0]
+            model.zero_grad()
+            schedule.step(inputs) if stage == 0 else schedule.step(target=inputs)
+        gradients = [p.grad for p in model.parameters()]
+        results.append(torch.cat([each.full_tensor().flatten() for each in gradients if isinstance(each, DTensor)]))
+    assert torch.equal(results[0], results[1]), "as with torch's own moves"
+    assert float((results[0] - results[2]).norm() / results[0].norm()) < 0.05
 
 
 def check_a_backward_that_fails_leaves_the_next_one_whole(rank: int, size: int) -> None:

@@ -31,6 +31,8 @@ QUANTIZED = (torch.float32, torch.bfloat16, torch.float16)
 """Element types of weights and gradients that codecs take."""
 MIN_DIMENSIONS = 2
 """Parameters of fewer dimensions travel exactly."""
+NO_BACKWARD = -1
+"""What torch has in the place of a backward pass's number where none runs in this thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +171,12 @@ class ShardGroup:
 
         FSDP2 then only makes views of it; in any other case (another element type of the gradient, division, sums over
         replicas or over micro-batches, offloading, hooks) it computes with the result as soon as the call returns.
+        A pipeline's schedule reduces after its backward passes, and no end of one waits for what is late then.
         """
         own = self._own
         return bool(
-            self.replicas is None
+            torch._C._current_graph_task_id() != NO_BACKWARD
+            and self.replicas is None
             and reduced.device.type == "cpu"
             and own._all_reduce_hook is None
             and op.op != ReduceOp.SUM  # what comes as a plain sum is divided afterwards
