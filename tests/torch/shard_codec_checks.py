@@ -488,6 +488,58 @@ def check_a_restart_goes_on_to_the_same_bits(rank: int, size: int) -> None:
     shard_codecs(again, **BITS_8).remove()
 
 
+class Pair(nn.Module):
+    """Two matrices of one size, of which a step may use either."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(19)
+        self.first, self.second = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor, used: tuple[str, ...]) -> torch.Tensor:
+        """Their sum."""
+        result: torch.Tensor = sum(getattr(self, name)(x) for name in used)
+        return result
+
+
+def owed_by(state: ShardCodecs) -> dict[str, Any]:
+    """Of the only group."""
+    (of_group,) = state.state_dict()["groups"].values()
+    return {name: of_group[name] for name in ("owed", "owed_by_replicas")}
+
+
+def check_what_is_owed_is_never_added_to_other_parameters(rank: int, size: int) -> None:
+    inputs = batch(rank, 0)[0]
+    model = Pair()
+    fully_shard(model, mesh=world_mesh())
+    state = shard_codecs(model, **BITS_4)
+    model.second.weight.requires_grad_(False)
+    model(inputs, ("first", "second")).square().mean().backward()
+    first = owed_by(state)["owed"]
+    assert bool(first.any())
+    model.first.weight.requires_grad_(False)
+    model.second.weight.requires_grad_(True)
+    model.zero_grad()
+    model(inputs * 1e-6, ("first", "second")).square().mean().mul(0.0).backward()
+    assert model.second.weight.grad is not None
+    assert isinstance(model.second.weight.grad, DTensor)
+    assert not bool(model.second.weight.grad.full_tensor().any()), "what the first owes is not the second's"
+
+
+def check_replicas_owe_nothing_in_steps_that_use_a_part(rank: int, size: int) -> None:
+    mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("replicate", "shard"))
+    inputs = batch(rank, 0)[0]
+    model = Pair()
+    fully_shard(model, mesh=mesh)
+    state = shard_codecs(model, **BITS_4)
+    for used in (("first",), ("second",)):
+        model.zero_grad()
+        model(inputs, used).square().mean().backward()
+        assert owed_by(state) == {"owed": None, "owed_by_replicas": None}, used
+    model(inputs, ("first", "second")).square().mean().backward()
+    assert all(bool(each.any()) for each in owed_by(state).values())
+
+
 def check_a_pipelines_schedule_reduces_after_its_backward_passes(rank: int, size: int) -> None:
     mesh = init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("data", "stage"))
     stage, replica = mesh.get_local_rank("stage"), mesh.get_local_rank("data")

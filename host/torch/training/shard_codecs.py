@@ -151,8 +151,7 @@ class ShardCodecs:
                     f"{group.shards.size()} ranks. Remedy: as many ranks, and the same parameters frozen"
                 )
             gather.step = saved["step"]
-            reduce.owed = _copied(owed)
-            reduce.owed_by_replicas = _copied(saved["owed_by_replicas"])
+            reduce.take_up(_copied(owed), _copied(saved["owed_by_replicas"]))
 
     def remove(self) -> None:
         """Give torch's own moves back to the model; what is still owed is forgotten."""

@@ -156,9 +156,14 @@ class ShardGroup:
         return segments
 
     @property
+    def trained(self) -> tuple[int, ...]:
+        """Which of the parameters are trained, by their places: what a residual's elements belong to."""
+        return tuple(place for place, each in enumerate(self._own.fsdp_params) if each.sharded_param.requires_grad)
+
+    @property
     def trained_elements(self) -> int:
         """Elements of a reduce-scatter of all parameters that are trained, padding included."""
-        trained = [each for each in self._own.fsdp_params if each.sharded_param.requires_grad]
+        trained = [self._own.fsdp_params[place] for place in self.trained]
         return int(sum(each._sharded_param_data.numel() for each in trained) * self.shards.size())
 
     @property
