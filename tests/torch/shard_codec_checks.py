@@ -488,6 +488,25 @@ def check_a_restart_goes_on_to_the_same_bits(rank: int, size: int) -> None:
     shard_codecs(again, **BITS_8).remove()
 
 
+def check_a_state_that_does_not_fit_changes_nothing(rank: int, size: int) -> None:
+    model = sharded()
+    state = shard_codecs(model, **BITS_8)
+    train(model, steps=2)
+    taken = copy.deepcopy(state.state_dict())
+    train(model, steps=1)
+    owed = state.residual_norm()
+    *_, last = taken["groups"]
+    short = {**taken["groups"], last: {**taken["groups"][last], "owed": torch.zeros(3)}}
+    for wrong, words in (
+        ({}, "no gradients and no weights and no groups"),
+        ({**taken, "groups": short}, "owes 3 elements"),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            state.load_state_dict(wrong)
+    assert state.residual_norm() == owed
+    assert {each["step"] for each in state.state_dict()["groups"].values()} == {3}
+
+
 class Pair(nn.Module):
     """Two matrices of one size, of which a step may use either."""
 
