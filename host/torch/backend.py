@@ -48,7 +48,10 @@ def create(backend_options: Any, pg_options: Any) -> FaninProcessGroup:
     """
     global _world, _world_options
     global_ranks = list(backend_options.global_ranks_in_group)
-    options = options_for(pg_options, None if not global_ranks else _world_options)
+    world = None if _world is None or not global_ranks else _world()
+    if world is not None and world is not dist.group.WORLD:
+        world = None  # of a world before this one, which may be another backend's
+    options = options_for(pg_options, None if world is None else _world_options)
     group = FaninProcessGroup(
         backend_options.store,
         backend_options.group_rank,
@@ -57,7 +60,7 @@ def create(backend_options: Any, pg_options: Any) -> FaninProcessGroup:
         group_name=backend_options.group_id,
         global_ranks=global_ranks,
         options=options,
-        world=None if _world is None or not global_ranks else _world(),
+        world=world,
         parts_with_store=not global_ranks,
     )
     if not global_ranks:
