@@ -500,6 +500,7 @@ def check_a_state_that_does_not_fit_changes_nothing(rank: int, size: int) -> Non
     for wrong, words in (
         ({}, "no gradients and no weights and no groups"),
         ({**taken, "groups": short}, "owes 3 elements"),
+        ({**taken, "groups": {**taken["groups"], last: {"shapes": taken["groups"][last]["shapes"]}}}, "has no step"),
     ):
         with pytest.raises(ConfigurationError, match=words):
             state.load_state_dict(wrong)
@@ -618,6 +619,9 @@ def check_what_cannot_be_is_refused_with_a_remedy(rank: int, size: int) -> None:
     refused(model, ConfigurationError, "there is no 'none'", gradients="none")
     refused(model, ConfigurationError, "through lanes alone", gradients="rotated:4/8")
     refused(model, ConfigurationError, "bits up / bits down", gradients="3/8")
+    refused(model, ConfigurationError, "stochastic rounding takes two", gradients="lanes:4/8:stochastic=True")
+    blocks: Any = list(model)
+    refused(blocks, ConfigurationError, "the module that fully_shard was given, not a list")
     refused(model, ConfigurationError, "8, 6, 4 bits", weights=5)
     refused(model, ConfigurationError, "reshard_after_forward=False", weights=None, keep_codes=True)
     shard_codecs(model, **BITS_8)

@@ -144,10 +144,13 @@ class ShardCodecs:
             if state[name] != str(own):
                 raise ConfigurationError(f"the state is of {name} {state[name]!r}, not of {str(own)!r}")
         own_shapes = {group.name: group.shapes for group in self._groups}
-        if own_shapes != {name: each["shapes"] for name, each in state["groups"].items()}:
+        if own_shapes != {name: each.get("shapes") for name, each in state["groups"].items()}:
             raise ConfigurationError("the state is of a model whose parameter groups have other names or shapes")
         for group in self._groups:
-            owed = state["groups"][group.name]["owed"]
+            saved = state["groups"][group.name]
+            if not isinstance(saved.get("step"), int) or not {"owed", "owed_by_replicas"} <= saved.keys():
+                raise ConfigurationError(f"{group.name!r}: the state has no step, or nothing of what is owed")
+            owed = saved["owed"]
             if owed is not None and len(owed) != group.trained_elements:
                 raise ConfigurationError(
                     f"{group.name!r}: the state owes {len(owed)} elements, and {group.trained_elements} are trained on "
@@ -261,6 +264,11 @@ def _lanes(text: str) -> Lanes:
         raise ConfigurationError(
             f"gradients = {text!r}: a reduce-scatter goes through lanes alone: '8/8', '4/8', '16', or "
             "'lanes:4/8:feedback=False'"
+        )
+    if codec.stochastic:
+        raise ConfigurationError(
+            f"gradients = {text!r}: a reduce-scatter has one stage, and stochastic rounding takes two. Remedy: leave "
+            "stochastic out; with a residual the mean over steps is exact without it"
         )
     return codec
 

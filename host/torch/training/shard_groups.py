@@ -206,6 +206,10 @@ def groups_of(model: nn.Module) -> list[ShardGroup]:
             "shard_codecs is for models of fully_shard (FSDP2), not for FullyShardedDataParallel (FSDP1). Remedy: "
             "fully_shard(module) in its place"
         )
+    if not isinstance(model, nn.Module):
+        raise ConfigurationError(
+            f"shard_codecs takes the module that fully_shard was given, not a {type(model).__name__}"
+        )
     found: list[ShardGroup] = []
     known: set[int] = set()
     for name, module in model.named_modules():
