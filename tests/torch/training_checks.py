@@ -22,7 +22,7 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, fully_shard
 from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
@@ -292,6 +292,15 @@ def check_fsdp2(rank: int, size: int) -> None:
         if isinstance(layer, nn.Linear):
             fully_shard(layer)
     fully_shard(model)
+    train(model, rank)
+    full_parameters_match(model, train_alone(size))
+
+
+def check_fsdp2_asks_whether_the_group_has_memory(rank: int, size: int) -> None:
+    model = make_model()
+    fully_shard(model)
+    assert isinstance(model, FSDPModule)
+    model.set_allocate_memory_from_process_group_for_comm(True)
     train(model, rank)
     full_parameters_match(model, train_alone(size))
 

@@ -569,6 +569,10 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def _get_backend(self, device: torch.device) -> FaninProcessGroup:
         return self
 
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """No memory of ours is quicker than torch's: FSDP2 asks (`set_allocate_memory_from_process_group_for_comm`)."""
+        return False
+
     def _has_hooks(self) -> bool:
         return False
 
