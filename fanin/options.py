@@ -6,6 +6,8 @@ Reading the environment is the caller's: `Options.from_environment` takes a mapp
 from __future__ import annotations
 
 import dataclasses
+import functools
+import numbers
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -139,6 +141,10 @@ class Options:
             if not legal:
                 raise ConfigurationError(text)
 
+        for name, kinds in _kinds().items():
+            value = getattr(self, name)
+            legal = any(isinstance(value, kind) for kind in kinds) and (not isinstance(value, bool) or bool in kinds)
+            check(legal, f"{name} = {value!r}; expected {' or '.join(_IN_WORDS[kind] for kind in kinds)}")
         _ = self.switch_list
         for name, text in (("host", self.host), ("rack", self.rack)):
             legal = text is None or (text.isprintable() and 0 < len(text) <= MAX_HOST_CHARACTERS)
@@ -181,6 +187,10 @@ class Options:
         check(key is None or len(key) == 40, "curve_server_key must be 40 characters (Z85)")
 
     @property
+    def _timeout(self) -> None:
+        """None, torch's own: what `init_device_mesh(backend_override=...)` asks the options of a dimension for."""
+
+    @property
     def lanes_number(self) -> int:
         """`lanes` as reductions have them (Reduction.lanes)."""
         return lanes_number(self.lanes)
@@ -211,7 +221,10 @@ class Options:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], **given: object) -> Options:
-        """Options from FANIN_* variables; what is `given` wins. An unknown or illegal value is a ConfigurationError."""
+        """Options from FANIN_* variables; what is `given` wins. An unknown or illegal value is a ConfigurationError.
+
+        Unknown variables are fanin/variables.py's.
+        """
         values: dict[str, object] = {}
         hints = typing.get_type_hints(cls)
         for each in dataclasses.fields(cls):
@@ -219,6 +232,25 @@ class Options:
             if text is not None and text != "":
                 values[each.name] = _read(each.name, hints[each.name], text)
         return cls(**{**values, **given})  # type: ignore[arg-type]
+
+
+_IN_WORDS: dict[type, str] = {
+    bool: "True or False", numbers.Integral: "a whole number", numbers.Real: "a number", str: "a text",
+    type(None): "None",
+}  # fmt: skip
+_ABSTRACT: dict[type, type] = {int: numbers.Integral, float: numbers.Real}
+"""What passes for these: numpy's numbers as well."""
+
+
+@functools.cache
+def _kinds() -> dict[str, tuple[type, ...]]:
+    """What the value of each option is an instance of. A text for a truth would pass for True, whatever it says."""
+    found = {}
+    for name, hint in typing.get_type_hints(Options).items():
+        kinds = typing.get_args(hint) or (hint,)
+        if all(isinstance(kind, type) for kind in kinds):  # the words of a Literal are compared by themselves
+            found[name] = tuple(_ABSTRACT.get(kind, kind) for kind in kinds)
+    return found
 
 
 def _read(name: str, hint: object, text: str) -> object:

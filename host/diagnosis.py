@@ -9,7 +9,7 @@ import platform
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,6 +28,7 @@ from fanin.protocol.wire import HEADER_BYTES, WORD_BYTES, Kind, Packet, WireErro
 from fanin.protocol.wire import VERSION as WIRE_VERSION
 from fanin.schemes import DEFAULT, SCHEMES, scheme_of
 from fanin.transports.transport import SWITCH, Transport
+from fanin.variables import without_effect
 
 SOL_UDP, UDP_SEGMENT, UDP_GRO = 17, 103, 104
 """Linux, udp(7). The socket module names the last two from Python 3.13 on."""
@@ -56,6 +57,12 @@ class Check:
     state: Literal["ok", "warning", "failure"] = "ok"
     result: str
     remedy: str = ""
+
+
+def examine_environment(environment: Mapping[str, str]) -> Iterator[Check]:
+    """Variables that were meant for fanin, perhaps."""
+    for line in without_effect(environment):
+        yield Check(name="environment", state="warning", result=line, remedy="correct the name, or unset the variable")
 
 
 def examine_machine(options: Options) -> Iterator[Check]:

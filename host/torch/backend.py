@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import types
 import weakref
@@ -25,6 +26,9 @@ from fanin.host.torch.collectives import (
 )
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.options import ENVIRONMENT_PREFIX, Options
+from fanin.variables import without_effect
+
+log = logging.getLogger("fanin")
 
 LAUNCHERS = ("FANIN_SWITCH", "FANIN_HOST", "FANIN_RACK", "FANIN_LINK")
 """Variables that say where things are, which a launcher knows and a program does not."""
@@ -33,6 +37,8 @@ _world: weakref.ref[FaninProcessGroup] | None = None
 """The world's group: groups made after it share its switch."""
 _world_options: Options | None = None
 """Options of the world's group: groups made without any of their own inherit them."""
+_told: set[str] = set()
+"""What has been said of variables without effect: once in a process is enough."""
 
 
 def create(backend_options: Any, pg_options: Any) -> FaninProcessGroup:
@@ -42,7 +48,10 @@ def create(backend_options: Any, pg_options: Any) -> FaninProcessGroup:
     """
     global _world, _world_options
     global_ranks = list(backend_options.global_ranks_in_group)
-    options = options_for(pg_options, None if not global_ranks else _world_options)
+    world = None if _world is None or not global_ranks else _world()
+    if world is not None and world is not dist.group.WORLD:
+        world = None  # of a world before this one, which may be another backend's
+    options = options_for(pg_options, None if world is None else _world_options)
     group = FaninProcessGroup(
         backend_options.store,
         backend_options.group_rank,
@@ -51,7 +60,7 @@ def create(backend_options: Any, pg_options: Any) -> FaninProcessGroup:
         group_name=backend_options.group_id,
         global_ranks=global_ranks,
         options=options,
-        world=None if _world is None or not global_ranks else _world(),
+        world=world,
         parts_with_store=not global_ranks,
     )
     if not global_ranks:
@@ -63,7 +72,12 @@ def options_for(pg_options: Any, inherited: Options | None) -> Options:
     """The user's options; else those of the world's group; else the environment's.
 
     FANIN_SWITCH, FANIN_HOST, FANIN_RACK and FANIN_LINK fill in what a launcher knows rather than the program.
+    Variables that nobody reads are warned of.
     """
+    for line in without_effect(os.environ):
+        if line not in _told:
+            _told.add(line)
+            log.warning("%s", line)
     if pg_options is None:
         return inherited or Options.from_environment(os.environ)
     if not isinstance(pg_options, Options):

@@ -13,7 +13,7 @@ import pytest
 
 from fanin.cli import stats as stats_command
 from fanin.host import diagnosis
-from fanin.host.diagnosis import Check, examine_machine, examine_switch
+from fanin.host.diagnosis import Check, examine_environment, examine_machine, examine_switch
 from fanin.host.session.path import PathFacts
 from fanin.host.session.session import Session
 from fanin.key_file import default_path, load_or_create
@@ -68,6 +68,13 @@ def examine_port(port: int, wanted: bool = True) -> Check:
 def test_the_machine_is_described_whichever_engine_runs() -> None:
     assert by_name(examine_machine(Options()))["engine"].result.startswith(("native", "Python twin"))
     assert by_name(examine_machine(Options(native=False)))["engine"].state == "warning"
+
+
+def test_a_misspelt_variable_is_a_warning() -> None:
+    (check,) = examine_environment({"FANIN_LANE": "8", "FANIN_LANES": "8"})
+    assert check.state == "warning"
+    assert "FANIN_LANE has no effect" in check.result
+    assert check.remedy
 
 
 def test_small_buffers_come_with_what_raising_them_would_gain(monkeypatch: pytest.MonkeyPatch) -> None:

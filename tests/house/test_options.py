@@ -1,12 +1,17 @@
-"""No option that nothing reads."""
+"""No option that nothing reads, and no variable that is read and warned of."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
+from typing import Any
 
+import numpy as np
 import pytest
 
+from fanin.errors import ConfigurationError
 from fanin.options import Options
+from fanin.variables import without_effect
 from tests.house.repository import ROOT, tracked
 
 READERS = "\n".join(path.read_text() for path in tracked("host/*.py", "host/**/*.py"))
@@ -15,3 +20,58 @@ READERS = "\n".join(path.read_text() for path in tracked("host/*.py", "host/**/*
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Options)])
 def test_every_option_is_read_by_the_host(name: str) -> None:
     assert f"options.{name}" in READERS, f"{name} of {ROOT / 'fanin' / 'options.py'}"
+
+
+SOURCES = ("setup.py", "benchmarks/*", "emulation/*", "examples/*", "fanin/*", "host/*", "native/*", "switch/*")
+NAMED = re.compile(r'"(FANIN_[A-Z0-9_]+)"')
+
+
+def test_no_variable_of_ours_is_said_to_have_no_effect() -> None:
+    read = {name for path in tracked(*SOURCES) for name in NAMED.findall(path.read_text(errors="replace"))}
+    options = {f"FANIN_{each.name.upper()}" for each in dataclasses.fields(Options)}
+    assert {"FANIN_KEY_FILE", "FANIN_KERNELS", "FANIN_JOB"} <= read
+    assert list(without_effect(dict.fromkeys(read | options, "1"))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("FANIN_SWITCHES", "FANIN_SWITCH"),
+        ("FANIN_Switch", "FANIN_SWITCH"),
+        ("fanin_lanes", "FANIN_LANES"),
+        ("FANIN_JOIN_TIMEOUT", "FANIN_JOIN_TIMEOUT_S"),
+        ("FANIN_KEYFILE", "FANIN_KEY_FILE"),
+        ("FANIN_BITS", "docs/torch.md"),
+    ],
+)
+def test_a_misspelt_variable_is_told_with_the_one_that_was_meant(name: str, meant: str) -> None:
+    (line,) = without_effect({name: "1", "PATH": "/bin", "FANIN_LANES": "16"})
+    assert line.startswith(f"{name} has no effect")
+    assert meant in line
+
+
+@pytest.mark.parametrize("name", ["SERVICE_HOST", "PORT", "SWITCH_SERVICE_PORT_DATA", "SWITCH_PORT_4919_UDP_ADDR"])
+def test_what_kubernetes_makes_of_a_service_is_nobodys_mistake(name: str) -> None:
+    assert list(without_effect({f"FANIN_{name}": "1"})) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"native": "0"}, "True or False or None"),
+        ({"shared_memory": "false"}, "True or False or None"),
+        ({"ordered_futures": 1}, "True or False"),
+        ({"lanes": 16.0}, "a whole number or a text"),
+        ({"slots": 2.5}, "a whole number or None"),
+        ({"join_timeout_s": "10"}, "a number"),
+        ({"liveness_timeout_s": True}, "a number or None"),
+        ({"switch": 5}, "a text or None"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_in_words(given: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{next(iter(given))} = .*; expected {expected}$"):
+        Options(**given)
+
+
+def test_numbers_of_numpy_pass() -> None:
+    assert Options(lanes=np.int64(16), link=np.float32(2.0)).lanes_number == 16  # type: ignore[arg-type]

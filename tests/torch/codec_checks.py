@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import fanin
-from fanin.errors import CollectiveMismatchError, ConfigurationError
+from fanin.errors import ArgumentError, CollectiveMismatchError, ConfigurationError
 from fanin.host.codecs import table
 from fanin.host.torch import CodecState, LanesState, codec_hook, counters, lanes_hook
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
@@ -452,6 +452,17 @@ def check_a_group_with_a_codec_sums_through_it(rank: int, size: int) -> None:
     largest = torch.full((5000,), float(rank))
     dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
     assert float(largest.min()) == size - 1
+    dist.destroy_process_group(group)
+
+
+def check_a_group_with_a_codec_takes_and_refuses_what_others_do(rank: int, size: int) -> None:
+    group = dist.new_group(backend="fanin", pg_options=fanin.Options(codec="lanes:16"))
+    parameter = torch.ones(5000, requires_grad=True)
+    dist.all_reduce(parameter, group=group)
+    torch.testing.assert_close(parameter.detach(), torch.full((5000,), float(size)))
+    dist.all_reduce(torch.empty(5000, device="meta"), group=group)
+    with pytest.raises(ArgumentError, match="share memory"):
+        dist.all_reduce(torch.ones(1).expand(5000), group=group)
     dist.destroy_process_group(group)
 
 

@@ -9,8 +9,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch._subclasses import FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
 
-from fanin.errors import ArgumentError, CollectiveMismatchError
+from fanin.errors import ArgumentError, CollectiveMismatchError, UnsupportedError
 from fanin.host.torch import counters
 from fanin.options import Options
 
@@ -72,6 +74,13 @@ NOTHING: dict[str, Case] = {
     "all_to_all_single": lambda g, r, n: g.all_to_all_single(meta(4 * n), meta(4 * n)),
     "all_to_all": lambda g, r, n: g.all_to_all([meta(4) for _ in range(n)], [meta(4) for _ in range(n)]),
     "send": lambda g, r, n: g.send(meta(4), (r + 1) % n),
+}
+IMAGINED: dict[str, Case] = {
+    "all_reduce": lambda g, r, n: g.all_reduce(full(4)),
+    "broadcast": lambda g, r, n: g.broadcast(full(4), 0),
+    "all_gather": lambda g, r, n: g.all_gather([full(4) for _ in range(n)], full(4)),
+    "reduce_scatter_tensor": lambda g, r, n: g.reduce_scatter_tensor(full(4), full(4 * n)),
+    "all_to_all_single": lambda g, r, n: g.all_to_all_single(full(4 * n), full(4 * n)),
 }
 EMPTY: dict[str, Case] = {
     "all_reduce": lambda g, r, n: g.all_reduce(full(0)),
@@ -136,6 +145,9 @@ def check_tensors_without_memory_are_left_alone_as_gloo_does(rank: int, size: in
     gloo = dist.new_group(backend="gloo")
     for name, case in NOTHING.items():
         assert [outcome(case, group, rank, size) for group in (dist.group.WORLD, gloo)] == ["done"] * 2, name
+    with FakeTensorMode():
+        for name, case in IMAGINED.items():
+            assert [outcome(case, group, rank, size) for group in (dist.group.WORLD, gloo)] == ["done"] * 2, name
     work = dist.all_reduce(meta(4), async_op=True)
     assert work is not None
     assert work.wait()
@@ -160,6 +172,26 @@ def check_outputs_whose_elements_share_memory_are_refused(rank: int, size: int) 
         for call in calls:
             with pytest.raises(ArgumentError, match="share memory"):
                 call(full(1).expand(count))
+    works(size)
+
+
+def check_tensors_that_wrap_others_are_refused(rank: int, size: int) -> None:
+    mesh = init_device_mesh("cpu", (size,))
+    before = calls()
+    for count in (4, 5000):
+        wrapped = DTensor.from_local(full(count), mesh, [Shard(0)])
+        for call in (
+            lambda t: dist.all_reduce(t),
+            lambda t: dist.all_reduce(t, MAX),
+            lambda t: dist.broadcast(t, 0),
+            lambda t: dist.all_gather([full(t.numel()) for _ in range(size)], t),
+            lambda t: dist.reduce_scatter_tensor(full(t.numel() // size), t),
+            lambda t: dist.all_to_all_single(full(t.numel()), t),
+            lambda t: dist.send(t, (rank + 1) % size),
+        ):
+            with pytest.raises(UnsupportedError, match=r"a DTensor, which has no memory.*to_local\(\)"):
+                call(wrapped)
+    assert calls() == before
     works(size)
 
 

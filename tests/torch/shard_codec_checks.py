@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -487,6 +488,99 @@ def check_a_restart_goes_on_to_the_same_bits(rank: int, size: int) -> None:
     shard_codecs(again, **BITS_8).remove()
 
 
+def check_a_state_that_does_not_fit_changes_nothing(rank: int, size: int) -> None:
+    model = sharded()
+    state = shard_codecs(model, **BITS_8)
+    train(model, steps=2)
+    taken = copy.deepcopy(state.state_dict())
+    train(model, steps=1)
+    owed = state.residual_norm()
+    *_, last = taken["groups"]
+    short = {**taken["groups"], last: {**taken["groups"][last], "owed": torch.zeros(3)}}
+    for wrong, words in (
+        ({}, "no gradients and no weights and no groups"),
+        ({**taken, "groups": short}, "owes 3 elements"),
+        ({**taken, "groups": {**taken["groups"], last: {"shapes": taken["groups"][last]["shapes"]}}}, "has no step"),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            state.load_state_dict(wrong)
+    assert state.residual_norm() == owed
+    assert {each["step"] for each in state.state_dict()["groups"].values()} == {3}
+
+
+class Pair(nn.Module):
+    """Two matrices of one size, of which a step may use either."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(19)
+        self.first, self.second = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor, used: tuple[str, ...]) -> torch.Tensor:
+        """Their sum."""
+        result: torch.Tensor = sum(getattr(self, name)(x) for name in used)
+        return result
+
+
+def owed_by(state: ShardCodecs) -> dict[str, Any]:
+    """Of the only group."""
+    (of_group,) = state.state_dict()["groups"].values()
+    return {name: of_group[name] for name in ("owed", "owed_by_replicas")}
+
+
+def check_what_is_owed_is_never_added_to_other_parameters(rank: int, size: int) -> None:
+    inputs = batch(rank, 0)[0]
+    model = Pair()
+    fully_shard(model, mesh=world_mesh())
+    state = shard_codecs(model, **BITS_4)
+    model.second.weight.requires_grad_(False)
+    model(inputs, ("first", "second")).square().mean().backward()
+    first = owed_by(state)["owed"]
+    assert bool(first.any())
+    model.first.weight.requires_grad_(False)
+    model.second.weight.requires_grad_(True)
+    model.zero_grad()
+    model(inputs * 1e-6, ("first", "second")).square().mean().mul(0.0).backward()
+    assert model.second.weight.grad is not None
+    assert isinstance(model.second.weight.grad, DTensor)
+    assert not bool(model.second.weight.grad.full_tensor().any()), "what the first owes is not the second's"
+
+
+def check_replicas_owe_nothing_in_steps_that_use_a_part(rank: int, size: int) -> None:
+    mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("replicate", "shard"))
+    inputs = batch(rank, 0)[0]
+    model = Pair()
+    fully_shard(model, mesh=mesh)
+    state = shard_codecs(model, **BITS_4)
+    for used in (("first",), ("second",)):
+        model.zero_grad()
+        model(inputs, used).square().mean().backward()
+        assert owed_by(state) == {"owed": None, "owed_by_replicas": None}, used
+    model(inputs, ("first", "second")).square().mean().backward()
+    assert all(bool(each.any()) for each in owed_by(state).values())
+
+
+def check_a_pipelines_schedule_reduces_after_its_backward_passes(rank: int, size: int) -> None:
+    mesh = init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("data", "stage"))
+    stage, replica = mesh.get_local_rank("stage"), mesh.get_local_rank("data")
+    results = []
+    for codecs in (None, EXACT, {"gradients": "8/8", "weights": None}):
+        model = nn.Sequential(*list(network())[1 + stage :: 2][:1])
+        fully_shard(model, mesh=mesh["data"], reshard_after_forward=False)
+        if codecs is not None:
+            shard_codecs(model, **codecs)
+        place = PipelineStage(model, stage, 2, torch.device("cpu"), group=mesh.get_group("stage"))
+        schedule = Schedule1F1B(place, n_microbatches=4, loss_fn=nn.functional.mse_loss)
+        for step in range(2):
+            inputs = batch(replica, step)[0]
+            model.zero_grad()
+            schedule.step(inputs) if stage == 0 else schedule.step(target=inputs)
+        gradients = [p.grad for p in model.parameters()]
+        results.append(torch.cat([each.full_tensor().flatten() for each in gradients if isinstance(each, DTensor)]))
+    assert torch.equal(results[0], results[1]), "as with torch's own moves"
+    assert float((results[0] - results[2]).norm() / results[0].norm()) < 0.05
+
+
 def check_a_backward_that_fails_leaves_the_next_one_whole(rank: int, size: int) -> None:
     models = [sharded(), sharded()]
     shard_codecs(models[1], **EXACT)
@@ -525,6 +619,9 @@ def check_what_cannot_be_is_refused_with_a_remedy(rank: int, size: int) -> None:
     refused(model, ConfigurationError, "there is no 'none'", gradients="none")
     refused(model, ConfigurationError, "through lanes alone", gradients="rotated:4/8")
     refused(model, ConfigurationError, "bits up / bits down", gradients="3/8")
+    refused(model, ConfigurationError, "stochastic rounding takes two", gradients="lanes:4/8:stochastic=True")
+    blocks: Any = list(model)
+    refused(blocks, ConfigurationError, "the module that fully_shard was given, not a list")
     refused(model, ConfigurationError, "8, 6, 4 bits", weights=5)
     refused(model, ConfigurationError, "reshard_after_forward=False", weights=None, keep_codes=True)
     shard_codecs(model, **BITS_8)

@@ -7,6 +7,7 @@ import math
 import threading
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,7 @@ import torch
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError, SwitchLostError, WorkerLostError
+from fanin.host.torch import backend
 from fanin.host.torch.backend import options_for
 from fanin.host.torch.collectives import incarnation, work
 from fanin.host.torch.collectives.completion import CallbackPool, Completion
@@ -322,6 +324,33 @@ def test_options_come_from_the_caller_then_the_world_then_the_environment(monkey
     assert options_for(Options(lanes=8), None) == Options(switch="udp://env:1", host="this one", lanes=8)
     with pytest.raises(ConfigurationError, match=r"fanin\.Options"):
         options_for({"switch": "udp://host:1"}, None)
+
+
+@pytest.mark.parametrize("given", [None, Options(lanes=8)])
+def test_a_variable_without_effect_is_told_once(
+    given: Options | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(backend, "_told", set())
+    monkeypatch.setenv("FANIN_SWITCHES", "udp://env:1")
+    options_for(given, None)
+    options_for(given, None)
+    (said,) = [each.getMessage() for each in caplog.records if "FANIN_SWITCHES" in each.getMessage()]
+    assert "Did you mean FANIN_SWITCH?" in said
+
+
+def test_a_group_inherits_from_the_world_that_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "_world", None)
+    monkeypatch.setattr(backend, "_world_options", None)
+    asked = SimpleNamespace(
+        store=c10d.HashStore(), group_rank=0, group_size=1, timeout=timedelta(seconds=TIMEOUT_S), group_id="world",
+        global_ranks_in_group=[],
+    )  # fmt: skip
+    world = backend.create(asked, Options(lanes=8))
+    asked.group_id, asked.global_ranks_in_group = "part", [0]
+    after = backend.create(asked, None)
+    assert after.options.lanes == 32, "that world is gone"
+    for each in (after, world):
+        each.shutdown()
 
 
 def test_a_rank_hears_of_the_end_of_the_store_that_rank_0_serves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ Run by rank_main.py on four ranks; see test_training.py.
 from __future__ import annotations
 
 import copy
+import inspect
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +22,7 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, fully_shard
 from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
@@ -30,6 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import fanin
 from fanin.host.torch import FaninProcessGroup, LanesState, counters, lanes_hook
+from fanin.options import Options
 
 STEPS = 4
 WIDTH = 32
@@ -294,6 +296,15 @@ def check_fsdp2(rank: int, size: int) -> None:
     full_parameters_match(model, train_alone(size))
 
 
+def check_fsdp2_asks_whether_the_group_has_memory(rank: int, size: int) -> None:
+    model = make_model()
+    fully_shard(model)
+    assert isinstance(model, FSDPModule)
+    model.set_allocate_memory_from_process_group_for_comm(True)
+    train(model, rank)
+    full_parameters_match(model, train_alone(size))
+
+
 def check_fsdp2_with_hybrid_sharding(rank: int, size: int) -> None:
     mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("replicate", "shard"))
     model = make_model()
@@ -421,6 +432,41 @@ def check_functional_collectives(rank: int, size: int) -> None:
     assert float(funcol.broadcast(tensor, 1, group)[0, 0]) == 1
     both = funcol.all_reduce_coalesced([tensor, tensor + 1], "sum", group)
     assert float(both[1][0, 0]) == total + size
+
+
+def check_what_functional_collectives_bring_is_waited_for(rank: int, size: int) -> None:
+    total = size * (size - 1) / 2
+
+    def summed() -> torch.Tensor:
+        later: torch.Tensor = funcol.all_reduce(torch.full((count,), float(rank)), "sum", list(range(size)))
+        assert type(later) is not torch.Tensor
+        return later
+
+    for count in (4, 5000):
+        tensor = summed()
+        dist.all_reduce(tensor)
+        assert float(tensor[-1]) == size * total
+        parts = [torch.empty(count) for _ in range(size)]
+        dist.all_gather(parts, summed())
+        assert float(parts[-1][0]) == total
+        work = dist.isend(summed(), (rank + 1) % size)
+        dist.recv(parts[0], (rank - 1) % size)
+        assert work is not None
+        work.wait()
+        assert float(parts[0][-1]) == total
+
+
+def check_a_mesh_dimension_has_options_of_its_own(rank: int, size: int) -> None:
+    if "backend_override" not in inspect.signature(init_device_mesh).parameters:
+        return  # before torch 2.9
+    own: Any = {"narrow": ("fanin", Options(lanes=16))}
+    mesh = init_device_mesh("cpu", (size, 1), mesh_dim_names=("narrow", "wide"), backend_override=own)
+    narrow = mesh.get_group("narrow")
+    assert isinstance(narrow, FaninProcessGroup)
+    assert narrow.options.lanes == 16
+    tensor = torch.full((5000,), float(rank))
+    dist.all_reduce(tensor, group=narrow)
+    assert float(tensor[0]) == size * (size - 1) / 2
 
 
 def check_torch_compile(rank: int, size: int) -> None:

@@ -3,9 +3,10 @@
 Rules
 -----
 * A rank that is refused has sent nothing and may go on. Ranks that make the same call are refused alike.
-* Tensors on the meta device have no memory: collectives of them do nothing, as over gloo. Some of a list there and some
-  not is an error.
+* Tensors on the meta device have no memory, nor have fake ones: collectives of them do nothing, as over gloo. Some of a
+  list there and some not is an error.
 * Nothing is converted on the way: what goes in and what comes out have one element type.
+* Tensors that wrap others are refused: their elements are not where a transport would look for them.
 * Outputs have their elements in places of their own: not `expand`ed. (gloo writes beyond such a tensor's memory.)
 * Sizes are compared as numbers of elements where one tensor holds all ranks' parts, otherwise as shapes.
 """
@@ -15,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from fanin.errors import ArgumentError, UnsupportedError
-from fanin.host.torch.collectives.host_tensor import plain
+from fanin.host.torch.collectives.host_tensor import plain, wraps
 
 DEVICES = ("cpu", "cuda")
 """Where tensors may lie."""
@@ -170,6 +172,14 @@ class Arguments:
             raise ArgumentError(f"{name}: tensors on {strange[0]}; fanin takes {' and '.join(DEVICES)}")
         for kind in kinds:
             self._check_backend(name, kind)
+        if all(isinstance(tensor, FakeTensor) for tensor in tensors):
+            return False
+        for tensor in tensors:
+            if wraps(tensor):
+                raise UnsupportedError(
+                    f"{name}: a {type(tensor).__name__}, which has no memory of its own. Remedy: the tensor inside it "
+                    "(of a DTensor to_local(), or redistribute() in the place of the collective)"
+                )
         for tensor in written:
             dense = tensor.layout is torch.strided and not tensor.is_contiguous()
             if dense and torch._debug_has_internal_overlap(tensor) == OVERLAPS:

@@ -10,6 +10,7 @@ import torch
 from fanin.errors import ConfigurationError
 from fanin.host.codecs import make
 from fanin.host.codecs.codec import Encoder, Floats, Place, Stages, sums_of
+from fanin.host.torch.collectives.host_tensor import copy_back
 from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.collectives.routing import AVG, SUM
 from fanin.host.torch.collectives.work import Tensors
@@ -70,7 +71,7 @@ class GroupCodec:
 
         def finish() -> None:
             next(stages, None)
-            tensor.copy_(flat.view(tensor.shape))
+            copy_back(tensor, flat.view(tensor.shape))
 
         return Request(
             name="all_reduce",

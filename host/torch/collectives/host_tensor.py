@@ -9,8 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from fanin.host.torch.collectives.routing import GLOO_DTYPES
+
+_ORDINARY = (torch.Tensor, torch.nn.Parameter)
+"""Classes whose tensors hold their own elements: nearly all that come."""
 
 
 class HostTensor:
@@ -23,6 +27,29 @@ class HostTensor:
         self.restore = restore
 
 
+def concrete(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself; of a functional collective's that is under way, what it brings.
+
+    torch's dispatcher does this between a caller and a group that C++ carries; one that is written in Python is called
+    without it. Layers of tensor parallelism return such tensors, which wrap others and have no memory of their own.
+    """
+    if type(tensor) not in _ORDINARY and isinstance(tensor, AsyncCollectiveTensor):
+        return concrete(tensor.trigger_wait())
+    return tensor
+
+
+def wraps(tensor: torch.Tensor) -> bool:
+    """Whether the elements are in other tensors, as a DTensor's are, or nowhere, as a fake one's."""
+    if type(tensor) in _ORDINARY or not torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python):
+        return False
+    if tensor.layout is not torch.strided or tensor.numel() == 0:
+        return False
+    try:
+        return tensor.data_ptr() == 0
+    except RuntimeError:  # torch's answer where there are none
+        return True
+
+
 def plain(tensor: torch.Tensor) -> bool:
     """Whether a transport can use the tensor's own memory: on the host, dense, contiguous, no lazy bits."""
     return (
@@ -31,6 +58,7 @@ def plain(tensor: torch.Tensor) -> bool:
         and tensor.is_contiguous()
         and not tensor.is_conj()
         and not tensor.is_neg()
+        and not wraps(tensor)
     )
 
 

@@ -30,6 +30,7 @@ from fanin.host.torch.collectives.arguments import Arguments
 from fanin.host.torch.collectives.exchanges import Exchanges, carries
 from fanin.host.torch.collectives.failures import WATCH
 from fanin.host.torch.collectives.group_resources import GroupResources
+from fanin.host.torch.collectives.host_tensor import concrete
 from fanin.host.torch.collectives.inner import Inner
 from fanin.host.torch.collectives.meeting import Meeting
 from fanin.host.torch.collectives.parting import StoreHost
@@ -201,7 +202,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         """
         self._sequence += 1
         return self._reduce_collectives.all_reduce_lanes(
-            tensor, self._timeout_s, lanes=lanes, average=average, residual=residual, operator=operator,
+            concrete(tensor), self._timeout_s, lanes=lanes, average=average, residual=residual, operator=operator,
             scale_code=scale_code,
         )  # fmt: skip
 
@@ -254,6 +255,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = _SUM) -> FaninWork:
         """All-reduce several tensors in place, one after the other without waiting in between."""
         op, timeout_s = self._reducing(opts)
+        tensors = _all(tensors)
         if not self._arguments.of_several("all_reduce_coalesced", tensors):
             return self._nothing(tensors)
         self._reduce_collectives.check(tensors, op)
@@ -278,8 +280,8 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     ) -> FaninWork:
         """Reduce a list of parts and keep one's own."""
         op, timeout_s = self._reducing(opts, timeout)
-        if not isinstance(outputs, torch.Tensor):
-            outputs, inputs = _single(outputs), inputs[0]
+        inputs = _all(inputs if isinstance(outputs, torch.Tensor) else inputs[0])
+        outputs = _single(outputs)
         self._sequence += 1
         if not self._arguments.of_list("reduce_scatter", inputs, outputs, gathers=False, uneven=True):
             return self._nothing([outputs])
@@ -289,6 +291,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         """Reduce one tensor and keep one's own part."""
         op, timeout_s = self._reducing(_SUM if opts is None else opts)
         self._sequence += 1
+        output, tensor = concrete(output), concrete(tensor)
         if not self._arguments.of_parts("reduce_scatter_tensor", tensor, output, output):
             return self._nothing([output])
         return self._noted(self._reduce_collectives.reduce_scatter(output, tensor, op, timeout_s))
@@ -298,6 +301,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> FaninWork:
         """Several of them, one after the other without waiting in between."""
         op, timeout_s = self._reducing(_SUM if opts is None else opts)
+        outputs, inputs = _all(outputs), _all(inputs)
         there = self._arguments.of_pairs("reduce_scatter_tensor_coalesced", inputs, outputs, outputs)
         self._reduce_collectives.check(list(compress(inputs, there)), op)
         self._sequence += 1
@@ -331,7 +335,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         """Gather every rank's tensor on all."""
         timeout_s = self._seconds(timeout if opts is None else getattr(opts, "timeout", opts))
         tensor = _single(inputs)
-        outputs = outputs if isinstance(outputs[0], torch.Tensor) else outputs[0]
+        outputs = _all(outputs if isinstance(outputs[0], torch.Tensor) else outputs[0])
         uneven = self._exchanges is not None  # gloo takes parts of one size alone
         if not self._arguments.of_list("all_gather", outputs, tensor, gathers=True, uneven=uneven):
             return self._nothing(outputs)
@@ -340,6 +344,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> FaninWork:
         """Gather every rank's tensor into one."""
         timeout_s = self._seconds(None if opts is None else opts.timeout)
+        output, tensor = concrete(output), concrete(tensor)
         if not self._arguments.of_parts("all_gather_into_tensor", output, tensor, output):
             return self._nothing([output])
         moving = self._moving("all_gather_into_tensor", tensor, self._waits(opts))
@@ -350,6 +355,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> FaninWork:
         """Several of them behind one handle."""
         timeout_s = self._seconds(None if opts is None else opts.timeout)
+        outputs, inputs = _all(outputs), _all(inputs)
         there = self._arguments.of_pairs("all_gather_into_tensor_coalesced", outputs, inputs, outputs)
         works = []
         for output, tensor in compress(zip(outputs, inputs, strict=True), there):
@@ -362,6 +368,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> FaninWork:
         """Gather several tensors: `outputs[r][i]` becomes rank r's `inputs[i]`."""
         timeout_s = self._seconds(None if opts is None else opts.timeout)
+        outputs, inputs = [_all(of_rank) for of_rank in outputs], _all(inputs)
         if any(len(of_rank) != len(inputs) for of_rank in outputs):
             raise ArgumentError(f"all_gather_coalesced: {len(inputs)} tensors, and lists of outputs of other lengths")
         lists = [[of_rank[index] for of_rank in outputs] for index in range(len(inputs))]
@@ -380,9 +387,9 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         elif opts is not None:
             root = opts
         tensor = _single(inputs)
-        outputs = outputs if not outputs or isinstance(outputs[0], torch.Tensor) else outputs[0]
-        if not self._arguments.of_list("gather", outputs or [], tensor, gathers=True, root=root):
-            return self._nothing(outputs or [])
+        outputs = _all(outputs if not outputs or isinstance(outputs[0], torch.Tensor) else outputs[0])
+        if not self._arguments.of_list("gather", outputs, tensor, gathers=True, root=root):
+            return self._nothing(outputs)
         self._exchanging("gather", tensor)
         return self._noted(self._inner.gather(outputs, tensor, root, self._seconds(timeout)))
 
@@ -395,8 +402,8 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         elif opts is not None:
             root = opts
         output = _single(outputs)
-        inputs = inputs if not inputs or isinstance(inputs[0], torch.Tensor) else inputs[0]
-        if not self._arguments.of_list("scatter", inputs or [], output, gathers=False, root=root):
+        inputs = _all(inputs if not inputs or isinstance(inputs[0], torch.Tensor) else inputs[0])
+        if not self._arguments.of_list("scatter", inputs, output, gathers=False, root=root):
             return self._nothing([output])
         self._exchanging("scatter", output)
         return self._noted(self._inner.scatter(output, inputs, root, self._seconds(timeout)))
@@ -412,6 +419,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     ) -> FaninWork:
         """Rows of one tensor to all ranks."""
         timeout_s = self._seconds(timeout if opts is None else getattr(opts, "timeout", opts))
+        output, tensor = concrete(output), concrete(tensor)
         if not self._arguments.of_rows("all_to_all_single", output, tensor):
             return self._nothing([output])
         self._exchanging("all_to_all_single", tensor)
@@ -424,6 +432,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     ) -> FaninWork:
         """One tensor to each rank; sizes may differ."""
         timeout_s = self._seconds(timeout if opts is None else getattr(opts, "timeout", opts))
+        outputs, inputs = _all(outputs), _all(inputs)
         if not self._arguments.of_lists("all_to_all", outputs, inputs):
             return self._nothing(outputs)
         self._exchanging("all_to_all", *inputs)
@@ -431,24 +440,27 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def send(self, tensors: Tensors, destination: int, tag: int) -> FaninWork:
         """Send one tensor to a rank."""
-        if not self._arguments.of_peer("send", _single(tensors), destination):
-            return self._nothing(tensors)
-        self._exchanging("send", _single(tensors))
-        return self._noted(self._inner.send(_single(tensors), destination, tag, self._timeout_s))
+        tensor = _single(tensors)
+        if not self._arguments.of_peer("send", tensor, destination):
+            return self._nothing([tensor])
+        self._exchanging("send", tensor)
+        return self._noted(self._inner.send(tensor, destination, tag, self._timeout_s))
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> FaninWork:
         """Receive one tensor from a rank."""
-        if not self._arguments.of_peer("recv", _single(tensors), source):
-            return self._nothing(tensors)
-        self._exchanging("recv", _single(tensors))
-        return self._noted(self._inner.recv(_single(tensors), source, tag, self._timeout_s))
+        tensor = _single(tensors)
+        if not self._arguments.of_peer("recv", tensor, source):
+            return self._nothing([tensor])
+        self._exchanging("recv", tensor)
+        return self._noted(self._inner.recv(tensor, source, tag, self._timeout_s))
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> FaninWork:
         """Receive one tensor from whoever sends first."""
-        if not self._arguments.of_one("recv", _single(tensors)):
-            return self._nothing(tensors)
-        self._exchanging("recv", _single(tensors))
-        return self._noted(self._inner.recv_anysource(_single(tensors), tag, self._timeout_s))
+        tensor = _single(tensors)
+        if not self._arguments.of_one("recv", tensor):
+            return self._nothing([tensor])
+        self._exchanging("recv", tensor)
+        return self._noted(self._inner.recv_anysource(tensor, tag, self._timeout_s))
 
     # --- coalescing ---
 
@@ -557,6 +569,10 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def _get_backend(self, device: torch.device) -> FaninProcessGroup:
         return self
 
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """No memory of ours is quicker than torch's: FSDP2 asks (`set_allocate_memory_from_process_group_for_comm`)."""
+        return False
+
     def _has_hooks(self) -> bool:
         return False
 
@@ -613,11 +629,15 @@ def _abandon(resources: GroupResources) -> None:
 
 def _single(tensors: Any) -> torch.Tensor:
     if isinstance(tensors, torch.Tensor):
-        return tensors
+        return concrete(tensors)
     if len(tensors) != 1:
         raise UnsupportedError(f"{len(tensors)} tensors in one collective; fanin takes one per rank")
-    tensor: torch.Tensor = tensors[0]
-    return tensor
+    return concrete(tensors[0])
+
+
+def _all(tensors: Sequence[torch.Tensor] | None) -> list[torch.Tensor]:
+    """Every one of a list, of which there may be none."""
+    return [concrete(tensor) for tensor in tensors or ()]
 
 
 def _operator(opts: Any) -> Any:

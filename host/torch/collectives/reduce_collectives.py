@@ -63,6 +63,8 @@ class ReduceCollectives:
     def all_reduce(self, tensor: torch.Tensor, tensors: Tensors, op: Any, timeout_s: float) -> FaninWork:
         """Reduce in place; `tensors` is [tensor], as the caller gave it."""
         if self._codec is not None and self._codec.takes(tensor, op):
+            if not self._arguments.of_one("all_reduce", tensor):
+                return LocalWork(self._completion, tensors)
             self._count(Path.SWITCH, "all_reduce", tensor)
             return self._submit(self._codec.request(tensor, tensors, op, timeout_s))
         if op == SUM and (travels_as := self._travels_as(tensor)) is not None:

@@ -134,25 +134,32 @@ class ShardCodecs:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken, by the same rank of as many.
 
-        ConfigurationError: it is of other codecs, or of another model.
+        ConfigurationError, and nothing is loaded: it is of other codecs, of another model, or not what `state_dict`
+        returned.
         """
+        missing = [name for name in ("gradients", "weights", "groups") if name not in state]
+        if missing:
+            raise ConfigurationError(f"the state has no {' and no '.join(missing)}: it is not a ShardCodecs'")
         for name, own in (("gradients", self.gradients), ("weights", self.weights)):
             if state[name] != str(own):
                 raise ConfigurationError(f"the state is of {name} {state[name]!r}, not of {str(own)!r}")
         own_shapes = {group.name: group.shapes for group in self._groups}
-        if own_shapes != {name: each["shapes"] for name, each in state["groups"].items()}:
+        if own_shapes != {name: each.get("shapes") for name, each in state["groups"].items()}:
             raise ConfigurationError("the state is of a model whose parameter groups have other names or shapes")
-        for group, gather, reduce in self._parts():
+        for group in self._groups:
             saved = state["groups"][group.name]
+            if not isinstance(saved.get("step"), int) or not {"owed", "owed_by_replicas"} <= saved.keys():
+                raise ConfigurationError(f"{group.name!r}: the state has no step, or nothing of what is owed")
             owed = saved["owed"]
             if owed is not None and len(owed) != group.trained_elements:
                 raise ConfigurationError(
                     f"{group.name!r}: the state owes {len(owed)} elements, and {group.trained_elements} are trained on "
                     f"{group.shards.size()} ranks. Remedy: as many ranks, and the same parameters frozen"
                 )
+        for group, gather, reduce in self._parts():
+            saved = state["groups"][group.name]
             gather.step = saved["step"]
-            reduce.owed = _copied(owed)
-            reduce.owed_by_replicas = _copied(saved["owed_by_replicas"])
+            reduce.take_up(_copied(saved["owed"]), _copied(saved["owed_by_replicas"]))
 
     def remove(self) -> None:
         """Give torch's own moves back to the model; what is still owed is forgotten."""
@@ -257,6 +264,11 @@ def _lanes(text: str) -> Lanes:
         raise ConfigurationError(
             f"gradients = {text!r}: a reduce-scatter goes through lanes alone: '8/8', '4/8', '16', or "
             "'lanes:4/8:feedback=False'"
+        )
+    if codec.stochastic:
+        raise ConfigurationError(
+            f"gradients = {text!r}: a reduce-scatter has one stage, and stochastic rounding takes two. Remedy: leave "
+            "stochastic out; with a residual the mean over steps is exact without it"
         )
     return codec
 

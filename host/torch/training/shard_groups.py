@@ -31,6 +31,8 @@ QUANTIZED = (torch.float32, torch.bfloat16, torch.float16)
 """Element types of weights and gradients that codecs take."""
 MIN_DIMENSIONS = 2
 """Parameters of fewer dimensions travel exactly."""
+NO_BACKWARD = -1
+"""What torch has in the place of a backward pass's number where none runs in this thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +156,14 @@ class ShardGroup:
         return segments
 
     @property
+    def trained(self) -> tuple[int, ...]:
+        """Which of the parameters are trained, by their places: what a residual's elements belong to."""
+        return tuple(place for place, each in enumerate(self._own.fsdp_params) if each.sharded_param.requires_grad)
+
+    @property
     def trained_elements(self) -> int:
         """Elements of a reduce-scatter of all parameters that are trained, padding included."""
-        trained = [each for each in self._own.fsdp_params if each.sharded_param.requires_grad]
+        trained = [self._own.fsdp_params[place] for place in self.trained]
         return int(sum(each._sharded_param_data.numel() for each in trained) * self.shards.size())
 
     @property
@@ -169,10 +176,12 @@ class ShardGroup:
 
         FSDP2 then only makes views of it; in any other case (another element type of the gradient, division, sums over
         replicas or over micro-batches, offloading, hooks) it computes with the result as soon as the call returns.
+        A pipeline's schedule reduces after its backward passes, and no end of one waits for what is late then.
         """
         own = self._own
         return bool(
-            self.replicas is None
+            torch._C._current_graph_task_id() != NO_BACKWARD
+            and self.replicas is None
             and reduced.device.type == "cpu"
             and own._all_reduce_hook is None
             and op.op != ReduceOp.SUM  # what comes as a plain sum is divided afterwards
@@ -196,6 +205,10 @@ def groups_of(model: nn.Module) -> list[ShardGroup]:
         raise ConfigurationError(
             "shard_codecs is for models of fully_shard (FSDP2), not for FullyShardedDataParallel (FSDP1). Remedy: "
             "fully_shard(module) in its place"
+        )
+    if not isinstance(model, nn.Module):
+        raise ConfigurationError(
+            f"shard_codecs takes the module that fully_shard was given, not a {type(model).__name__}"
         )
     found: list[ShardGroup] = []
     known: set[int] = set()

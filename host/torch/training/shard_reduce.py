@@ -4,9 +4,10 @@ Rules
 -----
 * A reduce-scatter adds what the group still owes to its input, and keeps what the lanes cut off. The residual is of all
   elements, one float32 each, at every rank. It is of all trained parameters: where some of them got no gradient, the
-  others are reduced without it, since nothing tells which elements are whose.
-* With replicas the sum over them goes through the same lanes, with a residual of the shard's size: it is torch's call,
-  so the replicas' group is told before (`FaninProcessGroup.narrow_next`).
+  others are reduced without it, since nothing tells which elements are whose; where others are trained than before, it
+  begins anew.
+* With replicas the sum over them goes through the same lanes, with a residual of the shard's size in the same steps: it
+  is torch's call, so the replicas' group is told before (`FaninProcessGroup.narrow_next`).
 * Where nothing but the optimizer reads the result (`ShardGroup.may_be_late`), the call returns at once. At most
   MAX_LATE of the model's reductions are under way then, each of which holds its unsharded input; all of them are waited
   for before `backward` returns. In any other case a call waits, for those before it as well.
@@ -96,6 +97,8 @@ class ShardReduce(ReduceScatter):
         """By this rank: float32, one per element of the reduce-scatter's input."""
         self.owed_by_replicas: torch.Tensor | None = None
         """The same of the sum over replicas: one per element of the shard."""
+        self._trained: tuple[int, ...] | None = None
+        """The parameters that both are of (ShardGroup.trained); None: of a state that was loaded, or nothing yet."""
         self.payload_bytes = self.plain_bytes = 0
         """Of the last step: words of contributions, and what float32 would take."""
         self.loss = Loss()
@@ -138,13 +141,17 @@ class ShardReduce(ReduceScatter):
         self._late.finish()
         flight.finish()
         if self._group.all_reduces and lanes is not None:
-            self._narrow_replicas(output_tensor, lanes)
+            self._narrow_replicas(output_tensor, lanes, feedback=residual is not None)
         return None
 
-    def _narrow_replicas(self, shard: torch.Tensor, lanes: int) -> None:
+    def take_up(self, owed: torch.Tensor | None, owed_by_replicas: torch.Tensor | None) -> None:
+        """Go on with what was owed when a state was taken."""
+        self.owed, self.owed_by_replicas, self._trained = owed, owed_by_replicas, None
+
+    def _narrow_replicas(self, shard: torch.Tensor, lanes: int, *, feedback: bool) -> None:
         replicas = self._group.replicas
         assert replicas is not None
-        if self._codec is not None and self._codec.feedback:
+        if feedback:
             known = self.owed_by_replicas
             if known is None or len(known) != shard.numel():
                 known = self.owed_by_replicas = torch.zeros(shard.numel())
@@ -157,6 +164,10 @@ class ShardReduce(ReduceScatter):
     def _residual(self, elements: int) -> torch.Tensor | None:
         if self._codec is None or not self._codec.feedback or elements != self._group.trained_elements:
             return None
+        trained = self._group.trained
+        if self._trained is not None and self._trained != trained:
+            self.owed = self.owed_by_replicas = None
+        self._trained = trained
         if self.owed is None or len(self.owed) != elements:
             self.owed = torch.zeros(elements)
         return self.owed
