@@ -223,8 +223,9 @@ def test_a_piece_that_never_leaves_costs_no_buffer(monkeypatch: pytest.MonkeyPat
 
     empty = torch.empty
 
-    def pinned(count: int, dtype: torch.dtype, *, pin_memory: bool) -> torch.Tensor:
+    def pinned(count: int, dtype: torch.dtype, *, device: str, pin_memory: bool) -> torch.Tensor:
         assert pin_memory
+        assert device == "cpu"
         take("allocation")
         return empty(count, dtype=dtype)
 

@@ -35,7 +35,7 @@ from fanin.numerics.reduction import COPIED, Element
 
 MIN_PART_BYTES = 64 << 10
 """Below this, a copy from or to the flat buffer costs less than a reduction of its own."""
-_NOTHING = torch.empty(0, dtype=torch.uint8)
+_NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
 def carries(resources: GroupResources) -> bool:
@@ -104,12 +104,12 @@ class Exchanges:
     def _gather_flat(self, outputs: Tensors, source: torch.Tensor, sizes: Sequence[int], timeout_s: float) -> FaninWork:
         """The same through one buffer."""
         starts = [0, *accumulate(sizes)]
-        flat = torch.empty(starts[-1], dtype=torch.uint8)
+        flat = torch.empty(starts[-1], dtype=torch.uint8, device="cpu")
 
         def finish() -> None:
             for output, part in zip(outputs, flat.split(list(sizes)), strict=True):
                 # A part may start at an address that the element type cannot have: bytes into a fresh tensor first.
-                whole = torch.empty(output.shape, dtype=output.dtype)
+                whole = torch.empty(output.shape, dtype=output.dtype, device="cpu")
                 as_bytes(whole).copy_(part)
                 copy_back(output, whole)
 
@@ -162,7 +162,7 @@ class Exchanges:
 
 def _beside(output: torch.Tensor) -> torch.Tensor:
     """Host memory for what is to arrive in an output that cannot be written as it lies."""
-    return torch.empty(output.shape, dtype=output.dtype)
+    return torch.empty(output.shape, dtype=output.dtype, device="cpu")
 
 
 @functools.lru_cache(maxsize=256)

@@ -145,8 +145,9 @@ def break_connections(gloo: Any, rank: int, size: int) -> None:
     fails before it can time out and closes nothing, so every peer gets its turn; where all have left, nothing waits.
     """
     for distance in range(1, size):
+        never = torch.zeros(1, device="cpu")
         with contextlib.suppress(RuntimeError):  # that is the purpose
-            gloo.recv([torch.zeros(1)], (rank + distance) % size, BREAK_TAG).wait(timedelta(milliseconds=1))
+            gloo.recv([never], (rank + distance) % size, BREAK_TAG).wait(timedelta(milliseconds=1))
 
 
 class Watch:

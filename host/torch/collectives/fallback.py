@@ -147,7 +147,7 @@ class Fallback:
 
     def joined_everywhere(self, joined: bool) -> bool:
         """Whether every rank has joined the switch; collective. If not, this group starts on gloo."""
-        flag = torch.tensor([int(joined)])
+        flag = torch.tensor([int(joined)], device="cpu")
         options = c10d.AllreduceOptions()
         options.reduceOp = dist.ReduceOp(MIN)
         self._gloo.allreduce([flag], options).wait()
@@ -315,7 +315,7 @@ class Fallback:
         """The first operation that somebody has not finished, and for those after it who has finished them."""
         first = next((operation.index for operation in log if operation.index not in finished), self._next_index)
         beyond = max(finished, default=first - 1) + 1
-        bounds = self._gather(torch.tensor([first, max(beyond, first)]))
+        bounds = self._gather(torch.tensor([first, max(beyond, first)], device="cpu"))
         first = min(int(bound[0]) for bound in bounds)
         beyond = max(int(bound[1]) for bound in bounds)
         if beyond <= first:
@@ -323,7 +323,7 @@ class Fallback:
         kept_from = log[0].index if log else first
         if first < kept_from:
             raise FaninError(f"reduction {first} is needed by another rank, and this one keeps {kept_from} and later")
-        mine = torch.tensor([index in finished for index in range(first, beyond)], dtype=torch.uint8)
+        mine = torch.tensor([index in finished for index in range(first, beyond)], dtype=torch.uint8, device="cpu")
         masks = self._gather(mine)
         return first, {
             first + offset: [rank for rank in range(self._size) if masks[rank][offset]]

@@ -316,7 +316,7 @@ class GroupResources:
         on others; with unlike codecs, sums would be of different things. A rank that was given none comes with its
         first reduction instead, which the switch refuses as another collective.
         """
-        bounds = torch.tensor([value, -value])
+        bounds = torch.tensor([value, -value], device="cpu")
         address = bounds.data_ptr()
         ticket = session.submit(
             Reduction(

@@ -73,7 +73,7 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _pinned_copy(tensor: torch.Tensor) -> torch.Tensor:
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
     host.copy_(tensor)
     return host
 

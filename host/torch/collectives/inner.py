@@ -144,14 +144,14 @@ class Inner:
         """`tensors[r]` goes to rank r, `outputs[r]` comes from it; sizes may differ. They travel as one flat tensor."""
         flat = [as_bytes(on_host(tensor)) for tensor in tensors]
         output_splits = [output.numel() * output.element_size() for output in outputs]
-        arrived = torch.empty(sum(output_splits), dtype=torch.uint8)
+        arrived = torch.empty(sum(output_splits), dtype=torch.uint8, device="cpu")
         inner = self._exchange(arrived, torch.cat(flat), output_splits, [part.numel() for part in flat], timeout_s)
 
         def scatter_out() -> None:
             for output, part in zip(outputs, arrived.split(output_splits), strict=True):
                 if part.numel():
                     # A part may start at an address that the element type cannot have: bytes into a fresh tensor first.
-                    whole = torch.empty(output.shape, dtype=output.dtype)
+                    whole = torch.empty(output.shape, dtype=output.dtype, device="cpu")
                     as_bytes(whole).copy_(part)
                     copy_back(output, whole)
 

@@ -23,7 +23,7 @@ from fanin.host.torch.collectives.work import FaninWork, LocalWork, Tensors
 from fanin.numerics.lanes import WORD_BITS
 from fanin.numerics.reduction import EXACT, Element, Operator, lanes_number, sum_in_place
 
-_BARRIER = torch.zeros(1, dtype=torch.int32)
+_BARRIER = torch.zeros(1, dtype=torch.int32, device="cpu")
 """What every barrier adds and nobody reads."""
 _SUM_TAG, _BARRIER_TAG = tag_of("all_reduce", average=False), tag_of("barrier", average=False)
 

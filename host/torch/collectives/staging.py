@@ -199,7 +199,7 @@ class Staging:
             self._land()
         if self._free:
             return self._free.popleft()
-        buffer = torch.empty(PIECE_BYTES, dtype=torch.uint8, pin_memory=True)
+        buffer = torch.empty(PIECE_BYTES, dtype=torch.uint8, device="cpu", pin_memory=True)
         self._buffers += 1
         return buffer
 

@@ -265,7 +265,7 @@ class CodecState:
         weighted = ", weighted," if self.weighted else ""
         text = f"{self.codec}{weighted} at step {self.step}, bucket {place.bucket} of shapes {place.shapes}"
         own = zlib.crc32(text.encode())
-        bounds = torch.tensor([own, -own])
+        bounds = torch.tensor([own, -own], device="cpu")
         self.group.all_reduce_lanes(bounds, lanes=EXACT, operator=dist.ReduceOp.MAX).wait()
         if int(bounds[0]) != own or int(bounds[1]) != -own:
             raise CollectiveMismatchError(

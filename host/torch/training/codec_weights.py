@@ -34,7 +34,7 @@ class StepWeights:
         self.own = weight
         self._size: int = group.size()
         self._step = step
-        self._total = torch.tensor([weight], dtype=torch.float64)
+        self._total = torch.tensor([weight], dtype=torch.float64, device="cpu")
         self.work: FaninWork = group.all_reduce_lanes(self._total, lanes=EXACT)
 
     def factor(self) -> float:

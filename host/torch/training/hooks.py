@@ -42,9 +42,9 @@ class LanesState:
         if not self.error_feedback or gradients.dtype == torch.float64:
             return None
         parameters = tuple(id(parameter) for parameter in bucket.parameters())
-        known, residual = self._residuals.get(bucket.index(), ((), torch.empty(0)))
-        if known != parameters:
-            residual = torch.zeros(gradients.numel(), dtype=torch.float32)
+        known, residual = self._residuals.get(bucket.index(), ((), None))
+        if residual is None or known != parameters:
+            residual = torch.zeros(gradients.numel(), dtype=torch.float32, device="cpu")
             self._residuals[bucket.index()] = (parameters, residual)
         return residual
 

@@ -70,7 +70,7 @@ class Membership:
         if self._has_just_come:
             self._has_just_come = False
             return False
-        verdict = torch.zeros(1, dtype=torch.int32)
+        verdict = torch.zeros(1, dtype=torch.int32, device="cpu")
         store, job = self._group.store, self._group.job_name
         if self._group.rank() == 0 and self._somebody_for_every_place():
             store.set(_door(job), json.dumps(step))

@@ -43,7 +43,7 @@ class _Piece:
     count: int
     codes_at: int
     work: Any = None
-    gathered: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
+    gathered: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8, device="cpu"))
     """A row for each rank."""
 
 
@@ -69,7 +69,7 @@ class PiecedGather:
         loss = Loss()
         ranks, place = group.size(), group.rank()
         for piece in self._pieces:
-            piece.gathered = torch.empty(ranks, self._bytes(piece), dtype=torch.uint8)
+            piece.gathered = torch.empty(ranks, self._bytes(piece), dtype=torch.uint8, device="cpu")
             encoded = piece.gathered[place]  # where it belongs, so that nobody has to copy it there
             if piece.codes_at:
                 self._put_exact(host, encoded[: piece.codes_at])
@@ -134,7 +134,7 @@ class PiecedGather:
             at += each.count
 
     def _floats(self, raw: torch.Tensor, piece: _Piece) -> Floats:
-        x = torch.empty(piece.count, dtype=torch.float32)
+        x = torch.empty(piece.count, dtype=torch.float32, device="cpu")
         for each, at in self._segments(piece):
             # A copy, since behind elements of another size they need not be aligned.
             x[at : at + each.count] = raw[each.bytes].clone().view(each.dtype)
@@ -146,7 +146,10 @@ class PiecedGather:
             into = parts[:, each.bytes]
             aligned = (into.storage_offset() | into.stride(0)) % each.dtype.itemsize == 0
             in_place = each.dtype == torch.float32 and aligned
-            values = into.view(torch.float32) if in_place else torch.empty(len(parts), each.count)
+            if in_place:
+                values = into.view(torch.float32)
+            else:
+                values = torch.empty(len(parts), each.count, dtype=torch.float32, device="cpu")
             self._codec.decode_rows(codes, values.numpy(), first=at, count=piece.count)
             if not in_place:
                 into.copy_(values.to(each.dtype).view(torch.uint8))

@@ -204,7 +204,7 @@ class ShardCodecs:
 
     def _largest(self, *values: int) -> tuple[int, ...]:
         """Over all ranks of the model: shards, then what they found over replicas, so that all raise if one does."""
-        found = torch.tensor(values)
+        found = torch.tensor(values, device="cpu")
         for each in self._fanin_groups():
             each.all_reduce_lanes(found, lanes=EXACT, operator=dist.ReduceOp.MAX).wait()
         return tuple(found.tolist())

@@ -154,7 +154,7 @@ class ShardReduce(ReduceScatter):
         if feedback:
             known = self.owed_by_replicas
             if known is None or len(known) != shard.numel():
-                known = self.owed_by_replicas = torch.zeros(shard.numel())
+                known = self.owed_by_replicas = _nothing_owed(shard.numel())
             replicas.narrow_next(shard, lanes, known)
         else:
             replicas.narrow_next(shard, lanes, None)
@@ -169,13 +169,18 @@ class ShardReduce(ReduceScatter):
             self.owed = self.owed_by_replicas = None
         self._trained = trained
         if self.owed is None or len(self.owed) != elements:
-            self.owed = torch.zeros(elements)
+            self.owed = _nothing_owed(elements)
         return self.owed
 
     @property
     def residual_norm(self) -> float:
         """Euclidean norm of what this rank still owes."""
         return float(sum(_energy(each) for each in (self.owed, self.owed_by_replicas) if each is not None) ** 0.5)
+
+
+def _nothing_owed(elements: int) -> torch.Tensor:
+    """A residual, as `FaninProcessGroup.all_reduce_lanes` has it."""
+    return torch.zeros(elements, dtype=torch.float32, device="cpu")
 
 
 def _sampled(x: torch.Tensor, step: int) -> torch.Tensor:

@@ -238,7 +238,7 @@ class StaleJob:
         offered = present.sessions[:1] if present.spec.survives_loss else present.sessions
         flows = tuple(each.flows for each in offered)
         layout = layout_for(group, options, elements, present.spec.words_per_packet, flows)
-        agreed = torch.tensor(largest, dtype=torch.float32)
+        agreed = torch.tensor(largest, dtype=torch.float32, device="cpu")
         dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=group)
         scale = ScaleEpochs(options.largest_staleness, options.epoch_rounds, power_of(agreed.item()) + HEADROOM)
         session = _join(
