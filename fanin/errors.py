@@ -10,6 +10,20 @@ from __future__ import annotations
 class FaninError(RuntimeError):
     """Anything fanin reports. Catch this to catch all of it."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """For pickle and copy: so that it crosses processes (multiprocessing, Ray) with its facts.
+
+        By itself an exception is made again of its text alone, which those that are given facts refuse.
+        """
+        return _made_again, (type(self), self.args), self.__dict__
+
+
+def _made_again(kind: type[FaninError], arguments: tuple[object, ...]) -> FaninError:
+    basic = OSError if issubclass(kind, OSError) else RuntimeError  # whose instances have other memory
+    error: FaninError = basic.__new__(kind)  # without `__init__`, whose arguments differ
+    error.args = arguments
+    return error
+
 
 class ConfigurationError(FaninError, ValueError):
     """An option, an address or an environment variable has an illegal value."""

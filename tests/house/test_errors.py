@@ -1,0 +1,34 @@
+"""Errors cross processes with their facts: multiprocessing, process pools and Ray pickle what a rank raises."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+from collections.abc import Callable
+
+import pytest
+
+from fanin import errors
+from fanin.errors import FaninError
+
+FACTS = {"address": "udp://10.0.0.1:4919", "ranks": (1, 2), "missing": (3,), "text": "what happened", "code": "busy"}
+KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, FaninError)]
+
+
+def made(kind: type[FaninError]) -> FaninError:
+    given = [FACTS[name] for name in inspect.signature(kind.__init__).parameters if name in FACTS]
+    error = kind(*given) if given else kind(FACTS["text"])
+    vars(error)["explained"] = True  # as Failures.explain marks them
+    return error
+
+
+@pytest.mark.parametrize("again", [lambda error: pickle.loads(pickle.dumps(error)), copy.copy], ids=["pickle", "copy"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_is_made_again_with_its_facts(
+    kind: type[FaninError], again: Callable[[FaninError], FaninError]
+) -> None:
+    error = made(kind)
+    other = again(error)
+    assert type(other) is kind
+    assert (str(other), vars(other)) == (FACTS["text"], vars(error))
