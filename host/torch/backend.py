@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import os
 import types
-import weakref
 from typing import Any
 
 import torch
@@ -33,8 +32,6 @@ log = logging.getLogger("fanin")
 LAUNCHERS = ("FANIN_SWITCH", "FANIN_HOST", "FANIN_RACK", "FANIN_LINK")
 """Variables that say where things are, which a launcher knows and a program does not."""
 
-_world: weakref.ref[FaninProcessGroup] | None = None
-"""The world's group: groups made after it share its switch."""
 _world_options: Options | None = None
 """Options of the world's group: groups made without any of their own inherit them."""
 _told: set[str] = set()
@@ -46,11 +43,9 @@ def create(backend_options: Any, pg_options: Any) -> FaninProcessGroup:
 
     Raises ConfigurationError for options that are none of ours, and what FaninProcessGroup raises.
     """
-    global _world, _world_options
+    global _world_options
     global_ranks = list(backend_options.global_ranks_in_group)
-    world = None if _world is None or not global_ranks else _world()
-    if world is not None and world is not dist.group.WORLD:
-        world = None  # of a world before this one, which may be another backend's
+    world = _present_world() if global_ranks else None
     options = options_for(pg_options, None if world is None else _world_options)
     group = FaninProcessGroup(
         backend_options.store,
@@ -64,8 +59,17 @@ def create(backend_options: Any, pg_options: Any) -> FaninProcessGroup:
         parts_with_store=not global_ranks,
     )
     if not global_ranks:
-        _world, _world_options = weakref.ref(group), options
+        _world_options = options
     return group
+
+
+def _present_world() -> FaninProcessGroup | None:
+    """The world's group, whose switch and options the groups within it share; None where it is another backend's.
+
+    One of ours that was destroyed before may still be held by a model, and its switch is gone.
+    """
+    world = dist.group.WORLD
+    return world if isinstance(world, FaninProcessGroup) else None
 
 
 def options_for(pg_options: Any, inherited: Options | None) -> Options:

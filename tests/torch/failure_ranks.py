@@ -312,6 +312,21 @@ def worlds_one_after_another(rank: int, size: int) -> dict[str, Any]:
     return {"sums": sums}
 
 
+def a_world_of_gloos_after_one_of_ours(rank: int, size: int) -> dict[str, Any]:
+    """A group of ours within it, while a model still holds the first world."""
+    init()
+    model = DistributedDataParallel(nn.Linear(4, 4))
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    group = dist.new_group(backend="fanin")
+    tensor = torch.full((1000,), rank + 1.0)
+    dist.all_reduce(tensor, group=group)
+    counted = counters(group)["switch.all_reduce"]
+    dist.destroy_process_group()
+    assert isinstance(model.process_group, FaninProcessGroup)
+    return {"sum": float(tensor[0]), "counted": counted}
+
+
 def main() -> None:
     """Run one scenario and write what was seen."""
     scenario, out = sys.argv[1:3]

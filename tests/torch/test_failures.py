@@ -132,6 +132,11 @@ def test_the_world_is_destroyed_and_made_again_on_the_same_port(size: int) -> No
         assert seen["sums"] == [size * (size + 1) / 2] * WORLDS
 
 
+def test_a_group_within_a_world_of_gloos_needs_no_world_of_ours_that_was_destroyed() -> None:
+    for seen in play("a_world_of_gloos_after_one_of_ours"):
+        assert seen == {"sum": 6.0, "counted": 1}
+
+
 @pytest.mark.parametrize("hosts", [{}, {"FANIN_HOST": "host-%r"}], ids=["one host", "a shard on every host"])
 def test_a_program_that_ends_without_destroying_its_group_leaves_nothing_behind(hosts: dict[str, str]) -> None:
     for seen in play("exit_without_destroy", environment=hosts):

@@ -340,7 +340,6 @@ def test_a_variable_without_effect_is_told_once(
 
 
 def test_a_group_inherits_from_the_world_that_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "_world", None)
     monkeypatch.setattr(backend, "_world_options", None)
     asked = SimpleNamespace(
         store=c10d.HashStore(), group_rank=0, group_size=1, timeout=timedelta(seconds=TIMEOUT_S), group_id="world",
