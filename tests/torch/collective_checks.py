@@ -464,6 +464,32 @@ def bits_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a.contiguous().reshape(-1).view(torch.uint8), b.contiguous().reshape(-1).view(torch.uint8))
 
 
+def check_what_was_made_in_inference_mode_is_written_outside_of_it(rank: int, size: int) -> None:
+    """Results are brought into place by whoever waits, on a thread of the pool for a future."""
+    with torch.inference_mode():
+        flat = [torch.empty(6) for _ in range(size)]
+        strided = [torch.empty(3, 2).t() for _ in range(size)]
+        counts, mean = torch.full((5,), rank, dtype=torch.int16), torch.full((5,), 2 * rank)
+        root = torch.full((3, 2), float(rank)).t()
+        works = [
+            dist.all_gather(flat, torch.full((6,), float(rank)), async_op=True),
+            dist.all_reduce(counts, dist.ReduceOp.AVG, async_op=True),
+            dist.broadcast(root, 1, async_op=True),
+        ]
+    for work in works:
+        assert work is not None
+        work.wait()
+    dist.all_reduce(mean, dist.ReduceOp.AVG)
+    later = dist.all_gather(strided, torch.full((2, 3), float(rank)), async_op=True)
+    assert later is not None
+    later.get_future().wait()
+    for each in (flat, strided):
+        assert [float(part[0] if part.dim() == 1 else part[0, 0]) for part in each] == list(range(size))
+    assert counts.tolist() == [(size - 1) // 2] * 5
+    assert mean.tolist() == [size - 1] * 5
+    assert float(root[1, 2]) == 1
+
+
 def check_gathering_into_strided_tensors(rank: int, size: int) -> None:
     wide = torch.zeros(4, 2 * size)
     outputs = [wide[:, 2 * peer] for peer in range(size)]

@@ -357,7 +357,7 @@ class Fallback:
         def settle() -> None:
             if request.average:
                 total.div_(self._size)
-            operation.result.copy_(total)
+            copy_back(operation.result, total)
 
         operation.settle = Once(settle)
         options = c10d.AllreduceOptions()

@@ -97,8 +97,8 @@ def movable(tensor: torch.Tensor) -> HostTensor:
 
 
 def copy_back(tensor: torch.Tensor, host: torch.Tensor) -> None:
-    """Write values that arrived on the host into the user's tensor."""
-    with torch.no_grad():
+    """Write values that arrived on the host into the user's tensor, which may have been made in inference mode."""
+    with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
         tensor.detach().copy_(host, non_blocking=tensor.is_cuda)
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fanin.host.torch.collectives.host_tensor import copy_back
 from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.collectives.work import FaninWork, LocalWork, QueuedWork
 
@@ -215,7 +216,7 @@ class Staging:
                 host = flight.buffer[flight.offset * size : end * size].view(flight.target.dtype)
                 stream = self._stream(flight.target.device)
                 with torch.cuda.stream(stream):
-                    flight.target.copy_(host, non_blocking=True)
+                    copy_back(flight.target, host)
                     flight.target.record_stream(stream)
                 stream.synchronize()
         except Exception as error:

@@ -67,18 +67,23 @@ def at_present(timeout_s: float) -> float:
 
 
 class Once:
-    """Runs an action once, whichever thread comes first; the others return when it is done."""
+    """Runs an action once, whichever thread comes first; the others return when it is done.
 
-    __slots__ = ("_action", "_lock")
+    Tensors that were made under torch.inference_mode() can be written under that alone. So the action runs under it
+    where this was made under it, and its tensors with it, or where one of `outputs` was.
+    """
 
-    def __init__(self, action: Callable[[], None]) -> None:
+    __slots__ = ("_action", "_infers", "_lock")
+
+    def __init__(self, action: Callable[[], None], outputs: Tensors = ()) -> None:
         self._action: Callable[[], None] | None = action
         self._lock = threading.Lock()
+        self._infers = torch.is_inference_mode_enabled() or any(output.is_inference() for output in outputs)
 
     def __call__(self) -> None:
         with self._lock:
             if self._action is not None:
-                with torch.no_grad():
+                with torch.inference_mode() if self._infers else torch.no_grad():
                     self._action()
                 self._action = None
 
@@ -98,7 +103,7 @@ class FaninWork(_Work):  # type: ignore[misc]
         self._outputs = outputs
         self._timeout_s = timeout_s
         if finish is not None:
-            self._finish = Once(finish)
+            self._finish = Once(finish, outputs)
         completion.keep(self, outputs)
 
     def _transported(self) -> bool:
