@@ -24,4 +24,8 @@ def test_a_clock_that_is_set_while_a_job_runs_changes_no_step(monkeypatch: pytes
         clock.of_day_s += 0.5 + set_by_s
         clock.running_s += 0.5
         paced.stepped()
-        assert json.loads(store.get("fanin/pace/j/1")) == [pytest.approx(clock.running_s - 100.0), pytest.approx(0.5), 0.0]
+        assert json.loads(store.get("fanin/pace/j/1")) == [
+            pytest.approx(clock.running_s - 100.0),
+            pytest.approx(0.5),
+            0.0,
+        ]
