@@ -464,6 +464,17 @@ def bits_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a.contiguous().reshape(-1).view(torch.uint8), b.contiguous().reshape(-1).view(torch.uint8))
 
 
+def check_methods_of_the_group_take_a_root_by_name(rank: int, size: int) -> None:
+    """As those of torch's own ProcessGroup do."""
+    group = dist.group.WORLD
+    assert isinstance(group, FaninProcessGroup)
+    reduced, copied = torch.ones(3), torch.full((3,), float(rank))
+    group.reduce(reduced, root=1).wait()
+    group.broadcast(copied, root=1).wait()
+    assert reduced.tolist() == [size if rank == 1 else 1] * 3
+    assert copied.tolist() == [1.0] * 3
+
+
 def check_what_was_made_in_inference_mode_is_written_outside_of_it(rank: int, size: int) -> None:
     """Results are brought into place by whoever waits, on a thread of the pool for a future."""
     with torch.inference_mode():

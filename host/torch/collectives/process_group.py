@@ -263,10 +263,12 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         works = [self._reduce_collectives.all_reduce(tensor, [tensor], op, timeout_s) for tensor in tensors]
         return self._combined(works, tensors, timeout_s)
 
-    def reduce(self, tensors: Any, opts: Any = None, op: Any = _SUM, timeout: timedelta | None = None) -> FaninWork:
+    def reduce(
+        self, tensors: Any, opts: Any = None, op: Any = _SUM, timeout: timedelta | None = None, *, root: int = 0
+    ) -> FaninWork:
         """Reduce to one rank."""
         if opts is None or isinstance(opts, int):
-            root, timeout_s = opts or 0, self._seconds(timeout)
+            root, timeout_s = opts or root, self._seconds(timeout)
         else:
             op, root, timeout_s = opts.reduceOp, opts.rootRank, self._seconds(opts.timeout)
         self._sequence += 1
@@ -321,9 +323,9 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     # --- exchanges ---
 
-    def broadcast(self, tensors: Any, opts: Any = 0, timeout: timedelta | None = None) -> FaninWork:
+    def broadcast(self, tensors: Any, opts: Any = 0, timeout: timedelta | None = None, *, root: int = 0) -> FaninWork:
         """Copy one rank's tensor to all."""
-        root = opts if isinstance(opts, int) else opts.rootRank
+        root = opts or root if isinstance(opts, int) else opts.rootRank
         timeout_s = self._seconds(timeout if isinstance(opts, int) else opts.timeout)
         tensor = _single(tensors)
         if not self._arguments.of_one("broadcast", tensor, root):
