@@ -15,7 +15,22 @@ namespace {
 
 bool from_workers(Kind kind) { return kind == Kind::contribution || kind == Kind::hello || kind == Kind::bye; }
 
+// The row LENGTH of contributions.
+bool fits(const JobSpec& spec, const Parsed& packet) {
+  const Header& header = packet.header;
+  const bool passes = (header.flags & FLAG_PASS) != 0, late = (header.flags & FLAG_LATE) != 0;
+  const bool runs = run_of(header) > 1;
+  const bool summed =
+      header.lanes == 0 || runs || (spec.accumulators && (spec.branches || lane_shift(header.lanes) == 0));
+  return (header.code_count == 0 || header.code_count == spec.codes_per_packet) && summed &&
+         packet.word_count <= spec.words_per_packet &&
+         words_of_result(header.lanes, packet.word_count) <= spec.words_per_packet &&
+         !(passes && (header.code_count != 0 || packet.word_count != 0)) && !(late && !passes) &&
+         !(runs && !spec.synchronous()) && !(spec.branches && header.contributors > MAX_TREE_WORKERS);
+}
+
 }  // namespace
+
 SwitchMachine::SwitchMachine(std::uint64_t memory_bytes) : state_(std::make_unique<State>(memory_bytes)) {}
 SwitchMachine::~SwitchMachine() = default;
 
@@ -327,15 +342,8 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
   const Header& header = packet.header;
   const bool passes = (header.flags & FLAG_PASS) != 0;
   const std::uint32_t run = run_of(header);
-  const bool summed = header.lanes == 0 || run > 1 ||
-                      (job.spec.accumulators && (job.spec.branches || lane_shift(header.lanes) == 0));
-  const bool fits = (header.code_count == 0 || header.code_count == job.spec.codes_per_packet) && summed &&
-                    packet.word_count <= job.spec.words_per_packet &&
-                    words_of_result(header.lanes, packet.word_count) <= job.spec.words_per_packet;
   const bool late = (header.flags & FLAG_LATE) != 0;
-  if (!fits || (passes && (header.code_count != 0 || packet.word_count != 0)) || (late && !passes) ||
-      (run > 1 && !job.spec.synchronous()))
-    return job.tally.drop(Reason::length);
+  if (!fits(job.spec, packet)) return job.tally.drop(Reason::length);
   if (header.slot >= job.spec.slots) return job.tally.drop(Reason::slot_range);
   if (passes && header.base == MAX_BASE) return tell_where(job, header, source);
   const Contribution given = {.signature = header.signature,

@@ -25,7 +25,8 @@ and a NOTICE is at most 8 bytes longer than the datagram. All other refused data
     CONTRIBUTION         shape fits the job: codes 0 or all, words that fit  LENGTH
                          the packet; a pass has neither. With lanes: the
                          job has accumulators, the result fits, and only
-                         of a branch they have a shift
+                         of a branch they have a shift. A branch says no
+                         more contributors than a tree may have workers
     CONTRIBUTION         slot < slots                                        SLOT_RANGE
     CONTRIBUTION         (a pass of base MAX_BASE asks where its worker
                          stands: answered by a bare ANSWER of that base)
@@ -71,7 +72,7 @@ from fanin.numerics.lanes import WORD_BITS
 from fanin.protocol import wire
 from fanin.protocol.ecn import Capable, Marked
 from fanin.protocol.events import SwitchEvent, WorkerJoined, WorkerLeft, WorkerSilent
-from fanin.protocol.job import SWITCH_QUEUE_BYTES, SWITCH_QUEUE_DATAGRAMS, JobSpec, Uplink
+from fanin.protocol.job import MAX_TREE_WORKERS, SWITCH_QUEUE_BYTES, SWITCH_QUEUE_DATAGRAMS, JobSpec, Uplink
 from fanin.protocol.own_stops import OwnStops
 from fanin.protocol.timers import measures
 from fanin.protocol.wire import (
@@ -409,6 +410,7 @@ class SwitchMachine:
             fits &= spec.accumulators and (spec.branches or not packet.lanes.shift)
             fits &= packet.lanes.result_words(len(packet.words)) <= spec.words_per_packet
         fits &= packet.run == 1 or spec.synchronous
+        fits &= not spec.branches or packet.contributors <= MAX_TREE_WORKERS
         if not fits or (passes and (packet.codes or len(packet.words))) or (late and not passes):
             tally.dropped[Reason.LENGTH] += 1
             return

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from fanin.protocol.ecn import Marked
+from fanin.protocol.job import MAX_TREE_WORKERS
 from fanin.protocol.pace import INITIAL_WINDOW_BYTES
 from fanin.protocol.timers import MIN_TIMEOUT_S
 from fanin.protocol.wire import RECEIPT_MARKED, SWITCH_WORKER, Flag, Kind, Packet, Reason
@@ -274,6 +275,14 @@ def test_a_root_adds_up_how_many_contributions_each_branch_holds(machine_type: M
         packet = replace(flat.packet(Kind.CONTRIBUTION, worker, signature=5, words=(1,)), contributors=9)
         sent = flat.say(packet, address(worker))
     assert sent[0][0].contributors == 2, "a worker is one contributor, whatever it says"
+
+
+def test_a_branch_that_says_more_contributors_than_a_tree_has_is_dropped(machine_type: MachineType) -> None:
+    root = Bench(machine_type, replace(make_spec(workers=2), branches=True, total_workers=7))
+    for branch, contributors in ((0, MAX_TREE_WORKERS), (1, MAX_TREE_WORKERS + 1), (1, 0xFFFF)):
+        given = root.packet(Kind.CONTRIBUTION, branch, signature=5, words=(1,))
+        assert root.say(replace(given, contributors=contributors), address(branch)) == []
+    assert root.dropped() == {"length": 2}
 
 
 @pytest.mark.parametrize("seed", range(100))
