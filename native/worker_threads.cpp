@@ -1,6 +1,7 @@
 #include "worker_threads.hpp"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -39,8 +40,12 @@ Threads& threads() {
 
 }  // namespace
 
+// Of the cores that this process may use: a rank may be bound to a few of its host's.
 std::size_t max_worker_threads() {
-  return std::clamp(static_cast<std::size_t>(std::thread::hardware_concurrency()), std::size_t{1}, MAX_THREADS);
+  cpu_set_t allowed;
+  const bool known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;  // not where the host has more than CPU_SETSIZE
+  const auto cores = static_cast<std::size_t>(known ? CPU_COUNT(&allowed) : std::thread::hardware_concurrency());
+  return std::clamp(cores, std::size_t{1}, MAX_THREADS);
 }
 
 WorkerThread::WorkerThread() : epoll_(epoll_create1(EPOLL_CLOEXEC)) {

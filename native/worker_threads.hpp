@@ -83,8 +83,8 @@ class WorkerSeat {
   bool left_ = false;
 };
 
-// How many threads the flows of a process have at most: as many as there are cores for, up to a bound, since the ranks of a
-// host share its cores.
+// How many threads the flows of a process have at most: as many as it may use cores, up to a bound, since the ranks of a host
+// share its cores.
 std::size_t max_worker_threads();
 
 }  // namespace fanin

@@ -61,7 +61,7 @@ def simulate(
     given = load(scenario) if scenario else None
     say: Say = _nothing if json else print
     if shards:
-        count = processes or os.cpu_count() or 1
+        count = processes or len(os.sched_getaffinity(0))
         facts = _shards(seed, search, canary, kind, count, print if events else None, say)
     elif scale:
         facts = _scale(say)
@@ -70,7 +70,7 @@ def simulate(
 
         facts = _hunt(DEFECTS, hunt, MAX_SCHEDULES, canary, seed, say)
     elif search:
-        facts = _search(seed, search, kind, given, processes or os.cpu_count() or 1, say)
+        facts = _search(seed, search, kind, given, processes or len(os.sched_getaffinity(0)), say)
     else:
         chosen = given or draw(seed)
         if events and given is None:

@@ -20,7 +20,7 @@ from tests.support.native_engines import joined, serving, spec_of
 from tests.support.processes import in_thread, until
 
 JOBS = 12
-MOST_THREADS = min(4, os.cpu_count() or 1)
+MOST_THREADS = min(4, len(os.sched_getaffinity(0)))
 """As native/worker_threads.cpp has it."""
 
 
@@ -140,6 +140,23 @@ with cluster(spec_of(2)) as running:
     assert os.waitpid(child, 0)[1] == 0
     assert summed(running.engines)
 """
+
+
+BOUND = """
+import os
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+from tests.support.native_engines import cluster, spec_of
+from tests.udp.test_worker_threads import worker_threads
+
+with cluster(spec_of(4)):
+    assert worker_threads() == 1, worker_threads()
+"""
+
+
+def test_a_process_that_is_bound_to_one_core_has_one_thread() -> None:
+    command = [sys.executable, "-c", BOUND]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_a_forked_child_has_threads_of_its_own() -> None:
