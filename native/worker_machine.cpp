@@ -392,6 +392,19 @@ void WorkerMachine::State::receipt(const Parsed& packet, double now, bool marked
   const Header& header = packet.header;
   const bool repeated = (header.contributors & RECEIPT_REPEATED) != 0;
   const bool echoed = (header.contributors & RECEIPT_MARKED) != 0;
+  const bool by_rota = !repeated && measures(header.slot);
+  std::optional<double> round_trip_s =
+      recovery_.receipt(header.slot, header.signature, header.bitmap, now, by_rota, repeated,
+                        [this](std::uint32_t slot) { lost_.push_back(slot); });
+  congestion_.heard();
+  if (round_trip_s) {
+    *round_trip_s += header.base * 1e-6;  // of what is above a leaf
+    // The pace does not follow those that come by rota: see congestion.py.
+    if (by_rota)
+      recovery_.timer.path_round_trip(*round_trip_s);
+    else
+      path_round_trip(*round_trip_s, now);
+  }
   ++counters_.receipts;
   counters_.marks += echoed;
   capable_ = true;
@@ -400,19 +413,6 @@ void WorkerMachine::State::receipt(const Parsed& packet, double now, bool marked
   if (repeated) {
     ++counters_.spurious;
     recovery_.repetition_was(false);
-  }
-  congestion_.heard();
-  const bool by_rota = !repeated && measures(header.slot);
-  std::optional<double> round_trip_s =
-      recovery_.receipt(header.slot, header.signature, header.bitmap, now, by_rota, repeated,
-                        [this](std::uint32_t slot) { lost_.push_back(slot); });
-  if (round_trip_s) {
-    *round_trip_s += header.base * 1e-6;  // of what is above a leaf
-    // The pace does not follow those that come by rota: see congestion.py.
-    if (by_rota)
-      recovery_.timer.path_round_trip(*round_trip_s);
-    else
-      path_round_trip(*round_trip_s, now);
   }
   counters_.losses += lost_.size();
   for (const std::uint32_t slot : lost_) {

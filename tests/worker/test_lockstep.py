@@ -13,7 +13,8 @@ from fanin.numerics.fixed_point import DTYPES
 from fanin.numerics.reduction import EXACT, Element, Operator, Reduction
 from fanin.protocol.ecn import Marked
 from fanin.protocol.job import JobSpec
-from fanin.protocol.wire import HEADER_BYTES, OFFSET_CHECKSUM, Kind, Packet, Reason
+from fanin.protocol.timers import REORDER_THRESHOLD, TRACKED
+from fanin.protocol.wire import HEADER_BYTES, OFFSET_CHECKSUM, RECEIPT_REPEATED, Kind, Packet, Reason
 from tests.support.cluster import WORKER_MACHINES, Cluster, job, reduction, worker_machine
 from tests.support.lockstep import Lockstep
 from tests.support.network import SWITCH, Link
@@ -153,3 +154,25 @@ def test_fed_with_anything(given_datagrams: list[tuple[bytes, bool, float]]) -> 
         while machine.next_event() is not None:
             pass
     machine.compare_memory()
+
+
+def test_a_receipt_that_tells_of_a_burst_and_of_a_needless_repetition_at_once() -> None:
+    """The doubts that the burst leaves are as long as they were before the repetition was known to be needless."""
+    spec = job(workers=1, slots=TRACKED + 8, words_per_packet=8)
+    machine = worker_machine("lockstep", spec, 0)
+    machine.datagrams_to_send(0.0)
+    welcome = Packet(kind=Kind.WELCOME, job=spec.job, generation=spec.generation, words=np.zeros(9, np.uint32))
+    machine.receive_datagram(welcome.to_bytes(), SWITCH, 0.0005)
+    machine.submit(reduction(np.ones(8 * spec.slots, np.int32)))
+    assert len(machine.datagrams_to_send(0.0005)) == spec.slots
+    receipt = Packet(
+        kind=Kind.RECEIPT,
+        job=spec.job,
+        generation=spec.generation,
+        slot=spec.slots,
+        signature=spec.slots,
+        contributors=RECEIPT_REPEATED,
+    )
+    machine.receive_datagram(receipt.to_bytes(), SWITCH, 0.001)
+    machine.datagrams_to_send(0.001)
+    assert machine.counters()["losses"] == TRACKED - REORDER_THRESHOLD + 1
