@@ -113,6 +113,11 @@ def switch_gone(who: Membership) -> SwitchLostError:
     )
 
 
+def engine_stopped(who: Membership, why: str) -> FaninError:
+    """The engine gave up by itself."""
+    return FaninError(f"the engine of rank {who.rank} of job {who.job_name!r} stopped: {why}")
+
+
 def data_path_closed(who: Membership, admitted: Admitted, silent_s: float, trouble: str) -> SwitchUnreachableError:
     """The controller answers and the data ports do not."""
     ports = ", ".join(map(str, admitted.ports))

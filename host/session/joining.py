@@ -23,6 +23,7 @@ from fanin.host.session.control import ControlClient
 from fanin.host.session.failures import (
     Membership,
     data_path_closed,
+    engine_stopped,
     join_refused,
     packet_refused,
     superseded,
@@ -34,7 +35,16 @@ from fanin.host.session.path import discover, exposed
 from fanin.numerics.reduction import WIDE_SUMS
 from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
 from fanin.protocol import control
-from fanin.protocol.events import MembersChanged, PacketRefused, Ready, Stands, SwitchSilent, WorkerEvent, WorkersGone
+from fanin.protocol.events import (
+    EngineStopped,
+    MembersChanged,
+    PacketRefused,
+    Ready,
+    Stands,
+    SwitchSilent,
+    WorkerEvent,
+    WorkersGone,
+)
 from fanin.protocol.job import JobSpec
 from fanin.protocol.seal import OPEN, Credentials, data_key
 from fanin.protocol.wire import VERSION as WIRE_VERSION
@@ -288,6 +298,8 @@ class _Joining:
             return workers_gone(self._who, lost, left, admitted.liveness_timeout_s)
         if isinstance(event, PacketRefused):
             return packet_refused(self._who, event.reason, None, admitted.liveness_timeout_s)
+        if isinstance(event, EngineStopped):
+            return engine_stopped(self._who, event.text)
         silent_s = event.silent_s if isinstance(event, SwitchSilent) else 0.0
         trouble = with_forgeries(engine.trouble, engine.counters().get("dropped_tag", 0))
         return data_path_closed(self._who, admitted, silent_s, trouble)

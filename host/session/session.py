@@ -25,6 +25,7 @@ from fanin.host.session import joining
 from fanin.host.session.failures import (
     FAILURES,
     Membership,
+    engine_stopped,
     packet_refused,
     switch_gone,
     switch_silent,
@@ -38,6 +39,7 @@ from fanin.numerics.reduction import Brief, Element, Reduction
 from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
 from fanin.protocol.control import Succession
 from fanin.protocol.events import (
+    EngineStopped,
     MembersChanged,
     PacketRefused,
     ReductionDone,
@@ -342,6 +344,8 @@ class Session:
             self._note(event)
         elif isinstance(event, FAILURES):
             self._fail(self._explain(event))
+        elif isinstance(event, EngineStopped):
+            self._fail(engine_stopped(self._who, event.text))
 
     def _note(self, event: MembersChanged) -> None:
         """Never silently: who goes on without a rank must be able to see it."""
@@ -383,8 +387,7 @@ class Session:
             if event is not None:
                 self._take(event)
             elif time.monotonic() >= deadline:
-                trouble = self._engine.trouble or "without saying why"
-                self._fail(FaninError(f"the engine of rank {self.rank} of job {self.job_name!r} stopped: {trouble}"))
+                self._fail(engine_stopped(self._who, self._engine.trouble or "without saying why"))
 
     @property
     def nonce(self) -> str:

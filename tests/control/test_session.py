@@ -14,7 +14,7 @@ from fanin.host.session.joining import Joined
 from fanin.host.session.session import Session
 from fanin.numerics.reduction import Brief, Element, Reduction, sum_in_place
 from fanin.options import Options, SwitchAddress
-from fanin.protocol.events import MembersChanged, WorkerEvent, WorkersGone
+from fanin.protocol.events import EngineStopped, MembersChanged, WorkerEvent, WorkersGone
 from fanin.protocol.job import JobSpec
 from tests.support.processes import DEADLINE_S, in_thread
 
@@ -144,6 +144,14 @@ def test_an_engine_that_stops_without_a_word_is_a_failure_too(monkeypatch: pytes
     with pytest.raises(FaninError, match="the network is down"):
         session.wait(session_ticket := 1)
     assert not session.done(session_ticket)
+
+
+def test_an_engine_that_stops_by_itself_is_asked_for_no_other_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fanin.host.session.session.REASON_TIMEOUT_S", DEADLINE_S)
+    session, engine = a_session()
+    engine.fail(EngineStopped("flow 0: ZeroDivisionError('a bug')"))
+    with pytest.raises(FaninError, match=r"of rank 1 of job 'j' stopped: flow 0: .*a bug"):
+        session.wait(1)
 
 
 def test_a_wait_that_is_too_long_says_so_and_changes_nothing() -> None:
