@@ -54,6 +54,8 @@ class PumpEngine:
         self._changed = threading.Condition()
         """Guards everything below."""
         self._submitted = 0
+        self._offered = 0
+        """The last ticket whose reduction a machine may have taken."""
         self._unfinished: dict[int, int] = {}
         """By ticket: how many flows are still at it."""
         self._owners: dict[int, object] = {}
@@ -113,7 +115,11 @@ class PumpEngine:
                 self._owners[ticket] = reduction.owner
             try:
                 self._submit_to_machines(ticket, reduction)
-            except BaseException:
+            except BaseException as error:
+                if not isinstance(error, Exception) and self._offered == ticket:  # Ctrl-C
+                    # A machine may have it, and others not. Its memory must not go before they are halted.
+                    self._fail(EngineStopped(f"submitting was interrupted: {error!r}"))
+                    raise
                 # All machines refuse what the first refuses, since they are of one kind and one spec. So none has it.
                 with self._changed:
                     del self._unfinished[ticket], self._owners[ticket]
@@ -208,6 +214,7 @@ class PumpEngine:
             with pump.lock:
                 if self._failed or machine.failed:  # the ticket is never done, and the failure's event says why
                     return
+                self._offered = ticket
                 given = machine.submit(reduction)
                 assert given == ticket, f"a machine gave ticket {given} for {ticket}"
 

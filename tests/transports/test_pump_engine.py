@@ -315,6 +315,20 @@ def test_a_loss_that_flows_see_before_and_after_a_newcomer_is_told_as_one() -> N
     scripted.engine.close()
 
 
+def test_submitting_that_is_interrupted_when_a_machine_has_it_stops_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(given: Reduction) -> int:
+        raise KeyboardInterrupt
+
+    scripted = Scripted(flows=2)
+    monkeypatch.setattr(scripted.machines[1], "submit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        scripted.engine.submit(NOTHING)
+    assert scripted.machines[0].submitted == 1
+    assert scripted.engine.failed, "or it would write to memory that nobody keeps"
+    assert isinstance(scripted.engine.next_event(0.0), EngineStopped)
+    scripted.engine.close()
+
+
 def test_after_a_failure_submitting_gives_a_ticket_that_is_never_done() -> None:
     scripted = Scripted()
     scripted.report(0, PacketRefused(Reason.EVICTED))
