@@ -59,9 +59,11 @@ std::span<const epoll_event> Poller::wait_for(int timeout_ms) {
       bell_.silence();
     }
     if (events_[i].data.u64 == ALARM) {
-      alarm_s_.store(0.0);  // before reading: a new alarm set meanwhile stays
       std::uint64_t value;
       [[maybe_unused]] const auto ignored = read(alarm_, &value, sizeof value);
+      // After reading: what another thread sets and goes off before would be read, too, and stand for ever as one that is
+      // set. What it does not set meanwhile, the caller does after this turn.
+      alarm_s_.store(0.0);
     }
   }
   return {events_, static_cast<std::size_t>(count)};
