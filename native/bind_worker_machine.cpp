@@ -89,33 +89,7 @@ class BoundWorkerMachine {
     return to_python(*event);
   }
 
-  py::dict counters() const {
-    const WorkerCounters counters = machine_.counters();
-    py::dict result;
-    result["packets_out"] = counters.packets_out;
-    result["packets_in"] = counters.packets_in;
-    result["bytes_out"] = counters.bytes_out;
-    result["bytes_in"] = counters.bytes_in;
-    result["retransmissions"] = counters.retransmissions;
-    result["gaps"] = counters.gaps;
-    result["timeouts"] = counters.timeouts;
-    result["results"] = counters.results;
-    result["duplicates"] = counters.duplicates;
-    result["unacknowledged"] = counters.unacknowledged;
-    result["forecasts"] = counters.forecasts;
-    result["forecasts_missed"] = counters.forecasts_missed;
-    result["receipts"] = counters.receipts;
-    result["losses"] = counters.losses;
-    result["spurious"] = counters.spurious;
-    result["paced"] = counters.paced;
-    result["marks"] = counters.marks;
-    result["cuts"] = counters.cuts;
-    result["window"] = counters.window;
-    result["srtt_us"] = counters.srtt_us;
-    for (std::size_t reason = 1; reason < REASON_NAMES.size(); ++reason)
-      result[py::str(std::string("dropped_") + REASON_NAMES[reason])] = counters.dropped[reason];
-    return result;
-  }
+  py::dict counters() const { return to_python(machine_.counters().list()); }
 
   WorkerMachine& machine() { return machine_; }
 

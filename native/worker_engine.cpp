@@ -10,34 +10,6 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-std::vector<std::pair<std::string, std::uint64_t>> named(const WorkerCounters& counters) {
-  std::vector<std::pair<std::string, std::uint64_t>> list = {
-      {"packets_out", counters.packets_out},
-      {"packets_in", counters.packets_in},
-      {"bytes_out", counters.bytes_out},
-      {"bytes_in", counters.bytes_in},
-      {"retransmissions", counters.retransmissions},
-      {"gaps", counters.gaps},
-      {"timeouts", counters.timeouts},
-      {"results", counters.results},
-      {"duplicates", counters.duplicates},
-      {"unacknowledged", counters.unacknowledged},
-      {"forecasts", counters.forecasts},
-      {"forecasts_missed", counters.forecasts_missed},
-      {"receipts", counters.receipts},
-      {"losses", counters.losses},
-      {"spurious", counters.spurious},
-      {"paced", counters.paced},
-      {"marks", counters.marks},
-      {"cuts", counters.cuts},
-      {"window", counters.window},
-      {"srtt_us", counters.srtt_us},
-  };
-  for (std::size_t reason = 1; reason < REASON_NAMES.size(); ++reason)
-    list.emplace_back(std::string("dropped_") + REASON_NAMES[reason], counters.dropped[reason]);
-  return list;
-}
-
 }  // namespace
 
 WorkerEngine::WorkerEngine(const JobSpec& spec, std::uint32_t worker, std::uint64_t token, const std::string& host,
@@ -223,7 +195,7 @@ std::vector<std::pair<std::string, std::uint64_t>> WorkerEngine::counters() {
   std::uint64_t overflows = 0;
   std::uint64_t packing_us = 0;
   for (const auto& flow : flows_) {
-    const auto list = named(flow->counters());
+    const auto list = flow->counters().list();
     if (total.empty()) total.resize(list.size());
     for (std::size_t i = 0; i < list.size(); ++i) {
       total[i].first = list[i].first;

@@ -8,7 +8,6 @@
 
 #include <sys/uio.h>
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -17,34 +16,10 @@
 #include "job.hpp"
 #include "reduction.hpp"
 #include "sinks.hpp"
-#include "wire_constants.hpp"
+#include "worker_counters.hpp"
 #include "worker_events.hpp"
 
 namespace fanin {
-
-struct WorkerCounters {
-  std::uint64_t packets_out = 0;
-  std::uint64_t packets_in = 0;
-  std::uint64_t bytes_out = 0;
-  std::uint64_t bytes_in = 0;
-  std::uint64_t retransmissions = 0;
-  std::uint64_t gaps = 0;
-  std::uint64_t timeouts = 0;
-  std::uint64_t results = 0;
-  std::uint64_t duplicates = 0;
-  std::uint64_t unacknowledged = 0;  // results that came before this worker's contribution was known to be accepted
-  std::uint64_t forecasts = 0;         // of scale codes that held, and those that did not
-  std::uint64_t forecasts_missed = 0;
-  std::uint64_t receipts = 0;          // that told which transmissions had arrived
-  std::uint64_t losses = 0;            // contributions and results known to have been lost
-  std::uint64_t spurious = 0;          // contributions that were sent again and had arrived, or were answered, before
-  std::uint64_t paced = 0;             // times that the pace held something back
-  std::uint64_t marks = 0;             // of congestion: on what came, and on contributions as receipts tell
-  std::uint64_t cuts = 0;              // of the congestion window
-  std::uint64_t window = 0;            // packets, now
-  std::uint64_t srtt_us = 0;
-  std::array<std::uint64_t, REASON_NAMES.size()> dropped{};  // by fanin.protocol.wire.Reason
-};
 
 class WorkerMachine {
  public:
