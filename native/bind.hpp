@@ -80,7 +80,7 @@ inline JobSpec job_from_python(const pybind11::handle& spec) {
   return job;
 }
 
-// Of a fanin.job.Uplink, or of a ParentRoute, whose parent has no number yet.
+// Of a fanin.protocol.job.Uplink, or of a ParentRoute, whose parent has no number yet.
 inline Uplink uplink_from_python(const pybind11::handle& given) {
   return Uplink{.parent = pybind11::hasattr(given, "parent") ? given.attr("parent").cast<Address>() : Address{},
                 .job = given.attr("job").cast<std::uint16_t>(),

@@ -194,7 +194,7 @@ bool WorkerFlow::pump(bool reads_base) {
 bool WorkerFlow::drive(const std::function<bool()>& finished, double deadline_s) {
   const std::unique_lock driving(driver_, std::try_to_lock);
   if (!driving.owns_lock()) return false;
-  driven_.store(true);  // before finished() is asked: see run()
+  driven_.store(true);  // before finished() is asked: see turn()
   watch_base(false);
   count_as_awake();  // the thread may go on sleeping: results need not wake it
   bool drained = true;

@@ -1,7 +1,7 @@
 """Jobs over several shards that go on without those they lose, in virtual time: one run, and what must hold in it.
 
 Every host has a rank and a shard; spare hosts have a shard alone. The controllers, the switch machines, the worker
-machines, the agreement and what a rank keeps (fanin/host/session/survivor.py) are the real ones.
+machines, the agreement and what a rank keeps (host/session/survivor.py) are the real ones.
 
     fault  | what happens
     -------+----------------------------------------------------------------------------------------------------------
