@@ -62,6 +62,7 @@ DIFFERENT = {
     "test_rounds_wait_at_the_leaf_for_room_in_its_window_the_lowest_apart": "a pipeline has no window to its parent",
     "test_an_evicted_workers_round_goes_up_without_it_and_only_once": "a slot is poked as often as its ring is deep, "
     "and each poke sends a complete round up again, which the parent takes for the repetition that it is",
+    "test_a_branch_that_says_more_contributors_than_a_tree_has_is_dropped": "what a branch says is taken as it is",
 }
 """Scenarios of tests/switch that say nothing of a pipeline, and why."""
 COMPARED = ("contributions", "passes", "duplicates", "rounds")
