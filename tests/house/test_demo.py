@@ -56,6 +56,7 @@ def test_illegal_options_are_refused_before_anything_starts(tmp_path: Path) -> N
 def test_an_interruption_leaves_no_process_and_no_file(number: signal.Signals, tmp_path: Path) -> None:
     script = (
         "import os, signal, threading\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # tests under nohup: it would be respected
         "from fanin.emulation import processes\n"
         "entered = processes.LocalJob.__enter__\n"
         "def enter(job):\n"

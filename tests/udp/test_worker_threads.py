@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,21 +15,12 @@ import pytest
 from fanin.protocol.events import WorkersGone
 from tests.support.builders import reduction
 from tests.support.engines import DEADLINE_S
-from tests.support.native_engines import joined, serving, spec_of
+from tests.support.native_engines import joined, serving, spec_of, worker_threads
 from tests.support.processes import in_thread, until
 
 JOBS = 12
 MOST_THREADS = min(4, len(os.sched_getaffinity(0)))
 """As native/worker_threads.cpp has it."""
-
-
-def worker_threads() -> int:
-    """Threads of this process that move packets of workers."""
-    names = []
-    for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # one that ends at this moment
-            names.append((task / "comm").read_text().strip())
-    return names.count("fanin-worker")
 
 
 @contextlib.contextmanager
@@ -145,8 +135,7 @@ with cluster(spec_of(2)) as running:
 BOUND = """
 import os
 os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
-from tests.support.native_engines import cluster, spec_of
-from tests.udp.test_worker_threads import worker_threads
+from tests.support.native_engines import cluster, spec_of, worker_threads
 
 with cluster(spec_of(4)):
     assert worker_threads() == 1, worker_threads()
