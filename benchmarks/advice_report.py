@@ -32,10 +32,8 @@ def report(advice: Advice, console: Console) -> None:
     )
     table = FigureTable(f"{what}", ("", "predicted ms", "measured ms", "gloo's, beside it", "gloo / ours"), left=())
     for each in advice.found:
-        measured = "" if each.measured_s is None else milliseconds(each.measured_s)
-        gloo = "" if each.gloo_s is None else milliseconds(each.gloo_s)
         gain = "" if each.gain is None else f"{each.gain:.2f}"
-        table.add(each.choice.in_words, milliseconds(each.predicted_s), measured, gloo, gain)
+        table.add(each.choice.in_words, *map(milliseconds, (each.predicted_s, each.measured_s, each.gloo_s)), gain)
     console.print(table)
     for note in advice.notes:
         console.print(note)

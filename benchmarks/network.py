@@ -306,7 +306,7 @@ def table_of(plan: Plan, rows: list[Row], notes: Sequence[str] = ()) -> FigureTa
             decimal(row.bytes),
             f"{row.backend} {row.lanes}" if row.backend == "fanin" else row.backend,
             milliseconds(row.median_s),
-            "" if row.ideal_s is None else milliseconds(row.ideal_s),
+            milliseconds(row.ideal_s),
             "" if row.ideal_s is None else f"{row.ideal_s / row.median_s:.2f}",
             "" if row.ratio_to_gloo is None else f"{row.ratio_to_gloo:.2f}",
             "" if row.retransmissions is None else f"{row.retransmissions:,}",

@@ -220,7 +220,7 @@ def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
         first = statistics.mean(rows[0].losses) if rows[0].losses else None
         table.add(
             row.rival,
-            "" if row.median_s is None else milliseconds(row.median_s),
+            milliseconds(row.median_s),
             "" if row.to_gloo is None else f"{row.to_gloo:.2f}",
             "" if row.sent_bytes is None else f"{row.sent_bytes / 1e6:.1f}",
             "" if row.share_of_exact is None else f"{row.share_of_exact:.3f}",
@@ -247,7 +247,7 @@ def bounds_of(rows: list[Row]) -> FigureTable:
         times = (row.link_s, row.used_s, row.waited_s, row.own_core_s)
         table.add(
             row.rival,
-            "" if row.median_s is None else milliseconds(row.median_s),
+            milliseconds(row.median_s),
             busy_in_words(row.processor),
             *("" if each is None else f"{each * 1e3:.0f}" for each in times),
             "" if gloo is None or row.own_core_s is None else f"{gloo / row.own_core_s:.2f}",

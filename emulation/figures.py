@@ -17,8 +17,13 @@ from rich.text import Text
 INDENT = 2
 
 
-def milliseconds(seconds: float, digits: int = 4) -> str:
-    """Of a time in seconds, in so many digits, and all before the point where there are more: `4.567`, `12,890`."""
+def milliseconds(seconds: float | None, digits: int = 4) -> str:
+    """Of a time in seconds, in so many digits, and all before the point where there are more: `4.567`, `12,890`.
+
+    Empty where none was measured.
+    """
+    if seconds is None:
+        return ""
     value = seconds * 1e3
     return f"{value:,.0f}" if value >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 

@@ -15,7 +15,6 @@ import contextlib
 import itertools
 import re
 import secrets
-import select
 import signal
 import socket
 import subprocess
@@ -34,6 +33,7 @@ from fanin.protocol import control
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import MAX_DATAGRAM_BYTES, Kind, Packet, WireError, parse
 from fanin.protocol.wire import VERSION as WIRE_VERSION
+from fanin.transports.polling import READABLE, is_ready
 
 ANSWER_TIMEOUT_S = 5.0
 """Longest a switch may take for an ECHO: a software model of a pipeline takes milliseconds."""
@@ -154,7 +154,7 @@ class Subject:
     def _take(self, place: int, deadline: float, sent: Sent) -> Packet | None:
         """The next datagram to a place, noted unless it is a fence's or a receipt; None when the time is over."""
         own = self._socket(place)
-        while select.select([own], [], [], max(deadline - time.monotonic(), 0.0))[0]:
+        while is_ready([own], READABLE, max(deadline - time.monotonic(), 0.0)):
             try:
                 data = own.recv(MAX_DATAGRAM_BYTES)
             except ConnectionRefusedError:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fanin.cli.ending import mute
 from fanin.cli.extras import require
 from fanin.errors import ConfigurationError, FaninError
 
@@ -160,8 +161,7 @@ def _end_with_launcher() -> None:
         return
     while os.read(0, 4096):
         pass
-    with open(os.devnull, "wb") as nothing:
-        os.dup2(nothing.fileno(), 2)  # the launcher has said why
+    mute(2)  # the launcher has said why
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(STOP_GRACE_S / 2)  # in a collective Python is not asked
     os.kill(os.getpid(), signal.SIGKILL)

@@ -165,9 +165,13 @@ def _discard_output() -> None:
         sys.stdout.flush()
     except (OSError, ValueError, ReaderGoneError):
         if isinstance(getattr(sys.stdout.buffer, "raw", None), _Named):
-            nothing = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nothing, 1)
-            os.close(nothing)
+            mute(1)
+
+
+def mute(descriptor: int) -> None:
+    """What is written there from here on goes nowhere."""
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), descriptor)
 
 
 def prepare() -> None:

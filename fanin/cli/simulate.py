@@ -60,8 +60,8 @@ def simulate(
     kind: Kind = "native" if native else "python"
     given = load(scenario) if scenario else None
     say: Say = _nothing if json else print
+    count = processes or len(os.sched_getaffinity(0))
     if shards:
-        count = processes or len(os.sched_getaffinity(0))
         facts = _shards(seed, search, canary, kind, count, print if events else None, say)
     elif scale:
         facts = _scale(say)
@@ -70,7 +70,7 @@ def simulate(
 
         facts = _hunt(DEFECTS, hunt, MAX_SCHEDULES, canary, seed, say)
     elif search:
-        facts = _search(seed, search, kind, given, processes or len(os.sched_getaffinity(0)), say)
+        facts = _search(seed, search, kind, given, count, say)
     else:
         chosen = given or draw(seed)
         if events and given is None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from fanin.addresses import SwitchAddress, check_brackets
+from fanin.cli.ending import mute
 from fanin.errors import ConfigurationError, FaninError
 from fanin.key_file import VARIABLE, default_path, load_or_create
 from fanin.memory import memory_bytes
@@ -26,6 +26,7 @@ from fanin.protocol.control import DEFAULT_PORT, Scheme
 from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S
 from fanin.protocol.seal import KEY_BYTES, key_from_text
 from fanin.schemes import DEFAULT, SCHEMES, either, tree_scheme
+from fanin.transports.polling import READABLE, is_ready
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -421,16 +422,16 @@ def _serve_parent(services: list[SwitchService]) -> None:
     watched = (sys.stdin.fileno(),) if parent is None else (sys.stdin.fileno(), parent)
     ports = [service.port for service in services]
     print(json.dumps({"ports": ports, "description": services[0].controller.engine}), flush=True)
-    _mute(1)
+    mute(1)
 
     def serve(service: SwitchService) -> None:
         orphaned = False
 
         def keep_going() -> bool:
             nonlocal orphaned
-            if not orphaned and _is_readable(watched):
+            if not orphaned and is_ready(watched, READABLE):
                 orphaned = True
-                _mute(2)  # nobody reads it, and who waits for the parent's output must not wait for this process
+                mute(2)  # nobody reads it, and who waits for the parent's output must not wait for this process
             return not orphaned or service.controller.live_jobs > 0
 
         service.run(keep_going, watched)
@@ -458,16 +459,3 @@ def _serve_parent(services: list[SwitchService]) -> None:
         thread.join()
     if errors:
         raise errors[0]
-
-
-def _is_readable(descriptors: Iterable[int]) -> bool:
-    """Whether any of them is, or has ended."""
-    poller = select.poll()  # select() knows no more than 1,024 files
-    for descriptor in descriptors:
-        poller.register(descriptor, select.POLLIN)
-    return bool(poller.poll(0))
-
-
-def _mute(descriptor: int) -> None:
-    with open(os.devnull, "wb") as nothing:
-        os.dup2(nothing.fileno(), descriptor)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import select
 import socket
 import sys
 from typing import Any
 
 from fanin.protocol.ecn import ECN_CAPABLE, ECN_CONGESTION, ECN_MASK, Capable
+from fanin.transports.polling import WRITABLE, is_ready
 
 IP_RECVTOS, IPV6_RECVTCLASS, IPV6_TCLASS = 13, 66, 67
 """Of Linux (linux/in.h, linux/in6.h); the first is not in Python 3.10's socket module."""
@@ -55,9 +55,7 @@ class Sender:
 
     def wait_for_room(self, timeout_s: float) -> bool:
         """Whether a full send buffer takes something again within that time."""
-        poller = select.poll()  # select() knows no more than 1,024 files
-        poller.register(self._socket, select.POLLOUT)
-        return bool(poller.poll(timeout_s * 1000))
+        return is_ready([self._socket], WRITABLE, timeout_s)
 
     def send(self, data: bytes, *to: Any, control: Control = NONE) -> None:
         """One datagram, to the socket's peer or to that address, with what `control` tells the kernel besides."""

@@ -14,12 +14,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from math import ceil
 from types import TracebackType
 from typing import cast
 
@@ -29,6 +27,7 @@ from fanin.host.session.threads import started
 from fanin.options import ENVIRONMENT_PREFIX, Options, SwitchAddress
 from fanin.protocol.seal import Credentials
 from fanin.schemes import DEFAULT
+from fanin.transports.polling import READABLE, is_ready
 
 START_TIMEOUT_S = 60.0
 """Longest wait for the child to be ready: a Python start on a machine that is busy starting all ranks at once."""
@@ -145,13 +144,11 @@ def _read_ready(process: subprocess.Popen[bytes], address: SwitchAddress) -> dic
     """The child's first line, which says that it serves, or why not."""
     assert process.stdout is not None
     descriptor = process.stdout.fileno()
-    poller = select.poll()  # select() knows no more than 1,024 files
-    poller.register(descriptor, select.POLLIN)
     deadline = time.monotonic() + START_TIMEOUT_S
     line = b""
     while not line.endswith(b"\n") and len(line) < MAX_READY_BYTES:
         left_s = deadline - time.monotonic()
-        if left_s <= 0 or not poller.poll(ceil(left_s * 1000)):
+        if left_s <= 0 or not is_ready([descriptor], READABLE, left_s):
             raise _failed(address, f"it was not ready after {START_TIMEOUT_S:g} s")
         piece = os.read(descriptor, 4096)
         if not piece:

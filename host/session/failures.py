@@ -16,11 +16,11 @@ from fanin.errors import (
 )
 from fanin.options import SwitchAddress
 from fanin.protocol.control import Admitted, Explanation, Refusal, Refused
-from fanin.protocol.events import PacketRefused, SwitchSilent, WorkersGone
+from fanin.protocol.events import EngineStopped, PacketRefused, SwitchSilent, WorkersGone
 from fanin.protocol.wire import Reason
 from fanin.schemes import scheme_of
 
-FAILURES = (WorkersGone, SwitchSilent, PacketRefused)
+FAILURES = (WorkersGone, SwitchSilent, PacketRefused, EngineStopped)
 """Events after which an engine does nothing any more."""
 
 

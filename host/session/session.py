@@ -344,8 +344,6 @@ class Session:
             self._note(event)
         elif isinstance(event, FAILURES):
             self._fail(self._explain(event))
-        elif isinstance(event, EngineStopped):
-            self._fail(engine_stopped(self._who, event.text))
 
     def _note(self, event: MembersChanged) -> None:
         """Never silently: who goes on without a rank must be able to see it."""
@@ -428,8 +426,10 @@ class Session:
         self._fail(switch_gone(self._who))
         self._engine.close()  # from here on nothing writes to tensors
 
-    def _explain(self, event: WorkersGone | SwitchSilent | PacketRefused) -> FaninError:
+    def _explain(self, event: WorkersGone | SwitchSilent | PacketRefused | EngineStopped) -> FaninError:
         timeout_s = self.spec.liveness_timeout_s
+        if isinstance(event, EngineStopped):
+            return engine_stopped(self._who, event.text)
         if isinstance(event, WorkersGone):
             return workers_gone(self._who, self._who.ranks(event.lost), self._who.ranks(event.left), timeout_s)
         if isinstance(event, SwitchSilent):

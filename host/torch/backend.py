@@ -76,9 +76,9 @@ def options_for(pg_options: Any, inherited: Options | None) -> Options:
     """The user's options; else those of the world's group; else the environment's.
 
     FANIN_SWITCH, FANIN_HOST, FANIN_RACK and FANIN_LINK fill in what a launcher knows rather than the program.
-    Variables that nobody reads are warned of.
+    Variables that nobody reads are warned of, not again for groups within the world.
     """
-    for line in without_effect(os.environ):
+    for line in without_effect(os.environ) if inherited is None else ():
         if line not in _told:
             _told.add(line)
             log.warning("%s", line)

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 
 from fanin.formats.zmtp import ZmtpConnection, ZmtpError, ZmtpLimits
 from fanin.transports.numeric import socket_address
+from fanin.transports.polling import WRITABLE, is_ready
 
 MAX_CONNECTIONS = 4096
 """On one port; fewer where the process may not open so many files."""
@@ -46,7 +47,7 @@ SERVED_PER_TURN = 64
 BACKLOG = 512
 PAUSE_S = 0.1
 """How long nobody is accepted when the system has no files left."""
-LINGER_POLL_MS = 10
+LINGER_POLL_S = 0.01
 """How long closing waits at a time for any peer to take what is to be sent."""
 KEEPALIVE_S = 60
 """After this much silence the system asks whether the other machine is still there."""
@@ -213,10 +214,7 @@ class Listener:
             return
         deadline = time.monotonic() + linger_s
         while (left := [peer for peer in self._peers_left() if peer.zmtp.to_send]) and time.monotonic() < deadline:
-            poller = select.poll()  # select() knows no more than 1,024 files
-            for peer in left:
-                poller.register(peer.connection, select.POLLOUT)
-            poller.poll(LINGER_POLL_MS)
+            is_ready([peer.connection for peer in left], WRITABLE, LINGER_POLL_S)
             for peer in left:
                 self._flush(peer)
         for peer in self._peers_left():

@@ -287,11 +287,11 @@ def test_whatever_ends_the_launcher_ends_ranks_and_their_programs(number: signal
     runner = tmp_path / "runner"
     runner.write_text('#!/bin/sh\nshift\nexec "$@"\n')
     runner.chmod(0o700)
-    program = "import os, pathlib, time; pathlib.Path(f'pid{os.environ[\"RANK\"]}').write_text(f'{os.getpid()} '); "
+    program = "import os, pathlib, signal; pathlib.Path(f'pid{os.environ[\"RANK\"]}').write_text(f'{os.getpid()} '); "
     launcher = subprocess.Popen(
         [
             sys.executable, "-m", "fanin", "advise", "--hosts", "a,b", "--via", runner, "--master", "127.0.0.1",
-            "--master-port", str(free_port()), "--", sys.executable, "-c", program + "time.sleep(1000)",
+            "--master-port", str(free_port()), "--", sys.executable, "-c", program + "signal.pause()",
         ],
         cwd=tmp_path, env={**os.environ, "TMPDIR": str(tmp_path)}, stderr=subprocess.DEVNULL,
     )  # fmt: skip

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 
 from torch._C import _distributed_c10d as c10d
+
+from fanin.transports.polling import READABLE, is_ready
 
 PARTING_TIMEOUT_S = 1.0
 """Longest wait for rank 0 to destroy its group, too."""
@@ -43,9 +44,7 @@ class StoreHost:
             return False
         with self._connection as connection:
             self._connection = None
-            watched = select.poll()
-            watched.register(connection, select.POLLIN)
-            return bool(watched.poll(timeout_s * 1000))
+            return is_ready([connection], READABLE, timeout_s)
 
     def close(self) -> None:
         """Stop watching. A second call does nothing."""
