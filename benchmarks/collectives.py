@@ -1,4 +1,4 @@
-"""`fanin bench collectives`: broadcast, all_gather, reduce_scatter and reduce over fanin and over gloo, in one run.
+"""`fanin bench collectives`: every collective that goes through the switch, over fanin and over gloo, in one run.
 
 Over links of a stated rate (namespaces, root), or on this machine alone. Every rival takes its turn in every sample, on
 the same ranks, each call after a barrier over gloo, the first of its turn untimed; a sample is the mean of its calls as
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.filesize import decimal
 
@@ -30,8 +31,9 @@ from fanin.errors import ConfigurationError, FaninError
 from fanin.options import Options
 
 WORKER = "fanin.benchmarks.collectives_worker"
-COLLECTIVES = ("broadcast", "all_gather", "reduce_scatter", "reduce")
-SUMS = ("reduce_scatter", "reduce")
+COLLECTIVES = ("broadcast", "all_gather", "reduce_scatter", "reduce", "all_reduce")
+SUMS = ("reduce_scatter", "reduce", "all_reduce")
+DEVICES = ("cpu", "cuda")
 WEIGHTS_ERROR = 2.0**-7
 """Of weights in 8 bits, relative to the largest."""
 
@@ -50,8 +52,12 @@ class Plan:
     """Bytes of float32: of the tensor that all have in the end, or that is reduced; rounded down to equal parts."""
     lanes: tuple[int | str, ...]
     samples: int
+    device: str = "cpu"
+    """Of the tensors; with "cuda", ranks share devices where there are fewer."""
 
     def __post_init__(self) -> None:
+        if self.device not in DEVICES:
+            raise ConfigurationError(f"device = {self.device!r}; must be one of {', '.join(DEVICES)}")
         if not self.collectives or not set(self.collectives) <= set(COLLECTIVES):
             raise ConfigurationError(
                 f"collectives = {','.join(self.collectives)!r}; name some of {', '.join(COLLECTIVES)}"
@@ -77,6 +83,7 @@ class Row:
     workers: int
     rate_bit_s: float | None
     switch_at: str
+    device: str
     median_s: float
     """Of the samples, each the slowest rank's."""
     fastest_s: float
@@ -92,8 +99,11 @@ class Row:
 
 def bench(plan: Plan, *, json_file: Path | None, console: Console) -> list[Row]:
     """Measure, check, print a table; write a JSON list of rows. FaninError where a result is wrong."""
+    if plan.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigurationError("device = 'cuda', and PyTorch sees no CUDA device here. Remedy: --device cpu")
     whole = 4 * plan.workers
     arguments = ["--collectives", ",".join(plan.collectives), "--samples", str(plan.samples)]
+    arguments += ["--device", plan.device]
     arguments += ["--rivals", ",".join(rival.label for rival in plan.rivals)]
     arguments += ["--sizes", ",".join(str(size // whole * whole) for size in plan.sizes)]
     reports: dict[tuple[int, str], dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
@@ -130,6 +140,7 @@ def _row(plan: Plan, rival: Rival, of_rivals: dict[str, list[dict[str, Any]]]) -
         workers=plan.workers,
         rate_bit_s=None if plan.link is None else plan.link.rate_bit_s,
         switch_at=str(plan.switch_at),
+        device=plan.device,
         median_s=statistics.median(seconds),
         fastest_s=min(seconds),
         to_gloo=statistics.median(slowest(of_rivals["gloo"])) / statistics.median(seconds),
@@ -167,6 +178,8 @@ def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
     if plan.link is not None and plan.link.rate_bit_s is not None:
         where = f"links of {plan.link.rate_bit_s / 1e6:g} Mbit/s, switch: {plan.switch_at.in_words}"
     headings = ("what", "size", "backend", "median ms", "fastest", "to gloo", "of ideal", "processors")
+    if plan.device != "cpu":
+        where += f", tensors on {plan.device}"
     table = FigureTable(f"{plan.workers} workers, {where}", headings, left=("what", "backend"))
     for row in rows:
         table.add(

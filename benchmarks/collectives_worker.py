@@ -29,12 +29,12 @@ WEIGHTS = "8"
 class Given:
     """What the ranks put in, and what must come out. `size`: bytes of float32, a multiple of 4 times the ranks."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, device: torch.device) -> None:
         rank, ranks = dist.get_rank(), dist.get_world_size()
-        self.total = torch.zeros(size // 4, dtype=torch.float64)
+        self.total = torch.zeros(size // 4, dtype=torch.float64, device=device)
         parts = []
         for each in range(ranks):
-            tensor = contribution(each, size // 4)
+            tensor = contribution(each, size // 4).to(device)
             self.total += tensor
             parts.append(tensor.chunk(ranks)[each].clone())
             if each == ROOT:
@@ -64,6 +64,9 @@ class Trial:
     def _broadcast(self) -> None:
         dist.broadcast(self.whole, ROOT, group=self.group)
 
+    def _all_reduce(self) -> None:
+        dist.all_reduce(self.whole, group=self.group)
+
     def _reduce(self) -> None:
         dist.reduce(self.whole, ROOT, group=self.group)
 
@@ -87,15 +90,22 @@ class Trial:
 
     def _prepare(self) -> None:
         """What the call overwrites is as it was."""
-        if self.collective == "reduce" or (self.collective == "broadcast" and self.rank == ROOT):
+        if self.collective in ("all_reduce", "reduce") or (self.collective == "broadcast" and self.rank == ROOT):
             self.whole.copy_(self.own)
 
     def _timed(self) -> float:
         self._prepare()
+        self._synchronize()
         dist.barrier()
         started = time.perf_counter()
         self.call()
+        self._synchronize()
         return time.perf_counter() - started
+
+    def _synchronize(self) -> None:
+        """On CUDA the call returns before its result is there."""
+        if self.own.is_cuda:
+            torch.cuda.synchronize(self.own.device)
 
     def _calls(self) -> int:
         """Of a sample: rank 0 says how many, by how long the last one took it."""
@@ -122,6 +132,7 @@ class Trial:
         if self.collective == "reduce" and self.rank != ROOT:
             return 0.0
         found, expected = {
+            "all_reduce": (self.whole, self.given.total),
             "broadcast": (self.whole, self.given.root),
             "all_gather": (self.whole, self.given.gathered),
             "reduce": (self.whole, self.given.total),
@@ -152,13 +163,17 @@ def trials(
         }
 
 
-def run(collectives: list[str], rivals: list[Rival], sizes: list[int], samples: int) -> None:
+def run(collectives: list[str], rivals: list[Rival], sizes: list[int], samples: int, device_type: str) -> None:
     """What the command line asks for."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
+    device = torch.device(device_type)
+    if device.type == "cuda":  # ranks share devices where there are fewer
+        device = torch.device("cuda", dist.get_rank() % torch.cuda.device_count())
+        torch.cuda.set_device(device)
     groups = {rival: group_of(rival) for rival in rivals}
     for size in sizes:
-        given = Given(size)
+        given = Given(size, device)
         for collective in collectives:
             for line in trials(groups, collective, size, given, samples):
                 if "progress" not in line or dist.get_rank() == 0:
@@ -172,10 +187,12 @@ if __name__ == "__main__":
     for name in ("--collectives", "--rivals", "--sizes"):
         parser.add_argument(name, required=True, help="separated by commas")
     parser.add_argument("--samples", type=int, required=True)
+    parser.add_argument("--device", required=True)
     arguments = parser.parse_args()
     run(
         arguments.collectives.split(","),
         [Rival.parse(label) for label in arguments.rivals.split(",")],
         [int(size) for size in arguments.sizes.split(",")],
         arguments.samples,
+        arguments.device,
     )

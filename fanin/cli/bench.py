@@ -344,13 +344,16 @@ def collectives(
     ] = "none",
     switch_at: Annotated[str, typer.Option(help="Over links: own (a port per host), rank0, hosts, spare:K.")] = "hosts",
     which: Annotated[
-        str, typer.Option(help="Of broadcast, all_gather, reduce_scatter, reduce; separated by commas.")
+        str, typer.Option(help="Of broadcast, all_gather, reduce_scatter, reduce, all_reduce; separated by commas.")
     ] = "broadcast,all_gather,reduce_scatter",
     bytes_: Annotated[
         str, typer.Option("--bytes", help="Of the whole float32 tensor, several separated by commas.")
     ] = "26214400",
     lanes: Annotated[str, typer.Option(help="fanin's lane widths of sums, separated by commas.")] = "32",
     samples: Annotated[int, typer.Option(min=1, max=MAX_SAMPLES, help="Samples per rival, size and collective.")] = 11,
+    device: Annotated[
+        str, typer.Option(help="Of the tensors: cpu or cuda; ranks share devices where there are fewer.")
+    ] = "cpu",
     json: output.JsonFile = None,
 ) -> None:
     """Time broadcasts, gathers and scattered sums over fanin and gloo."""
@@ -369,6 +372,7 @@ def collectives(
         sizes=_numbers("bytes", bytes_),
         lanes=_lanes(lanes),
         samples=samples,
+        device=device,
     )
     benchmark.bench(plan, json_file=json, console=Console())
 

@@ -77,9 +77,10 @@ def wait_for_all(what: str, ranks: Iterable[int]) -> None:
 
 
 def reduce_for_ever() -> None:
-    """Collectives until one raises."""
+    """Collectives until one raises; DEVICE says where their tensors are."""
+    device = os.environ.get("DEVICE", "cpu")
     while True:
-        dist.all_reduce(torch.ones(200_000))
+        dist.all_reduce(torch.ones(200_000, device=device))
 
 
 def receive_from_victim() -> None:
@@ -157,7 +158,7 @@ def rank_killed(rank: int, size: int) -> dict[str, Any]:
     init()
     if rank == VICTIM:
         for _ in range(20):
-            dist.all_reduce(torch.ones(200_000))
+            dist.all_reduce(torch.ones(200_000, device=os.environ.get("DEVICE", "cpu")))
         os.kill(os.getpid(), signal.SIGKILL)
     return raised(reduce_for_ever)
 

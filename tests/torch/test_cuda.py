@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.torch.job import Outcomes, checks_of, run_checks
+from tests.torch.job import PROMISED_S, Outcomes, checks_of, play, run_checks
 
 pytestmark = [
     pytest.mark.processes,
@@ -24,3 +24,13 @@ def outcomes() -> Outcomes:
 @pytest.mark.parametrize("check", checks_of(CHECKS))
 def test_cuda(outcomes: Outcomes, check: str) -> None:
     outcomes.expect_ok(check)
+
+
+@pytest.mark.parametrize("scenario", ["rank_killed", "switch_killed"])
+def test_who_waits_for_a_result_on_the_device_hears_of_a_failure_in_time(scenario: str) -> None:
+    silent = (1,) if scenario == "rank_killed" else ()
+    said = play(scenario, silent=silent, environment={"DEVICE": "cuda"})
+    for rank, seen in enumerate(said):
+        if rank not in silent:
+            assert seen["error"] == ("SwitchLostError" if scenario == "switch_killed" else "WorkerLostError"), seen
+            assert seen["seconds"] < PROMISED_S + 1

@@ -28,7 +28,7 @@ import torch
 
 from fanin.host.session.leased import LeasedSession
 from fanin.host.torch.collectives.group_resources import GroupResources
-from fanin.host.torch.collectives.host_tensor import as_bytes, copy_back, on_host, plain
+from fanin.host.torch.collectives.host_tensor import as_bytes, beside, copy_back, on_host, plain
 from fanin.host.torch.collectives.request import Request, tag_of
 from fanin.host.torch.collectives.work import CombinedWork, FaninWork, LocalWork, Tensors
 from fanin.numerics.reduction import COPIED, Element
@@ -63,7 +63,7 @@ class Exchanges:
     def broadcast(self, tensor: torch.Tensor, root: int, timeout_s: float) -> FaninWork:
         """Every rank's tensor becomes the root's."""
         owns = self._rank == root
-        host = on_host(tensor) if owns or plain(tensor) else _beside(tensor)
+        host = on_host(tensor) if owns or plain(tensor) else beside(tensor)
         return self._one(
             "broadcast", (root,), host.nbytes,
             source=host if owns else _NOTHING, own_first=0,
@@ -75,7 +75,7 @@ class Exchanges:
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, timeout_s: float) -> FaninWork:
         """`output` becomes all ranks' tensors, one after the other."""
         source = on_host(tensor)
-        host = output.detach() if plain(output) else _beside(output)
+        host = output.detach() if plain(output) else beside(output)
         return self._one(
             "all_gather", (source.nbytes,), host.nbytes,
             source=source, own_first=self._rank * source.nbytes, kept=host,
@@ -89,13 +89,13 @@ class Exchanges:
         sizes = [output.nbytes for output in outputs]
         if max(sizes) < MIN_PART_BYTES:
             return self._gather_flat(outputs, source, sizes, timeout_s)
-        hosts = [output.detach() if plain(output) else _beside(output) for output in outputs]
+        hosts = [output.detach() if plain(output) else beside(output) for output in outputs]
         works = [
             self._one(
                 "all_gather", (*sizes, owner), size,
                 source=source if owner == self._rank else _NOTHING, own_first=0,
                 kept=hosts[owner],
-                outputs=[], timeout_s=timeout_s, finish=_arrive(outputs[owner], hosts[owner]),
+                outputs=[outputs[owner]], timeout_s=timeout_s, finish=_arrive(outputs[owner], hosts[owner]),
             )
             for owner, size in enumerate(sizes)
         ]  # fmt: skip
@@ -158,11 +158,6 @@ class Exchanges:
                 finish=finish,
             )
         )
-
-
-def _beside(output: torch.Tensor) -> torch.Tensor:
-    """Host memory for what is to arrive in an output that cannot be written as it lies."""
-    return torch.empty(output.shape, dtype=output.dtype, device="cpu")
 
 
 @functools.lru_cache(maxsize=256)

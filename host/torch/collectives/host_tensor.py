@@ -69,13 +69,13 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
     resolved = tensor.detach().resolve_conj().resolve_neg()
     if resolved.is_cpu:
         return resolved.contiguous()
-    return _pinned_copy(resolved) if resolved.is_cuda else resolved.cpu().contiguous()
+    return beside(resolved).copy_(resolved)
 
 
-def _pinned_copy(tensor: torch.Tensor) -> torch.Tensor:
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
-    host.copy_(tensor)
-    return host
+def beside(tensor: torch.Tensor) -> torch.Tensor:
+    """Contiguous memory of the same shape on the host; for a CUDA tensor pinned, so that copies run at the bus's speed
+    and need not be waited for."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
@@ -99,7 +99,8 @@ def movable(tensor: torch.Tensor) -> HostTensor:
 def copy_back(tensor: torch.Tensor, host: torch.Tensor) -> None:
     """Write values that arrived on the host into the user's tensor, which may have been made in inference mode."""
     with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
-        tensor.detach().copy_(host, non_blocking=tensor.is_cuda)
+        # Of memory that is not pinned the copy may read later, too, when that is somebody else's.
+        tensor.detach().copy_(host, non_blocking=tensor.is_cuda and host.is_pinned())
 
 
 def restore_all(host_tensors: Iterable[HostTensor]) -> Callable[[], None] | None:

@@ -45,7 +45,7 @@ class StagedWork(QueuedWork):
     def _await(self, timeout_s: float) -> None:
         super()._await(timeout_s)
         if self.copied is not None:
-            torch.cuda.current_stream(self._outputs[0].device).wait_event(self.copied)
+            torch.cuda.current_stream(self.copied.device).wait_event(self.copied)
 
 
 @dataclass(slots=True, eq=False)
@@ -191,7 +191,8 @@ class Staging:
         piece = Request(
             name=request.name, source=host, kept=host[first : first + kept] if kept else None, keep_first=first,
             element=request.element, lanes=request.lanes, operator=request.operator,
-            average=request.average, factor=request.factor, residual=residual, timeout_s=request.timeout_s,
+            average=request.average, factor=request.factor, residual=residual, scale_code=request.scale_code,
+            timeout_s=request.timeout_s,
         )  # fmt: skip
         return _Flight(job, self._hand_over(piece), buffer, target, first)
 

@@ -70,15 +70,18 @@ class Once:
     """Runs an action once, whichever thread comes first; the others return when it is done.
 
     Tensors that were made under torch.inference_mode() can be written under that alone. So the action runs under it
-    where this was made under it, and its tensors with it, or where one of `outputs` was.
+    where this was made under it, and its tensors with it, or where one of `outputs` was. What it does to CUDA tensors
+    is queued on the first caller's stream, behind which the current streams of all later callers wait.
     """
 
-    __slots__ = ("_action", "_infers", "_lock")
+    __slots__ = ("_action", "_devices", "_done", "_infers", "_lock")
 
     def __init__(self, action: Callable[[], None], outputs: Tensors = ()) -> None:
         self._action: Callable[[], None] | None = action
         self._lock = threading.Lock()
         self._infers = torch.is_inference_mode_enabled() or any(output.is_inference() for output in outputs)
+        self._devices = {output.device for output in outputs if output.is_cuda}
+        self._done: list[torch.cuda.Event] = []
 
     def __call__(self) -> None:
         with self._lock:
@@ -86,6 +89,9 @@ class Once:
                 with torch.inference_mode() if self._infers else torch.no_grad():
                     self._action()
                 self._action = None
+                self._done = [torch.cuda.current_stream(device).record_event() for device in self._devices]
+        for device, done in zip(self._devices, self._done, strict=True):
+            torch.cuda.current_stream(device).wait_event(done)
 
 
 class FaninWork(_Work):  # type: ignore[misc]

@@ -10,6 +10,7 @@ import torch
 from torch.futures import Future
 
 from fanin.host.codecs.codec import Floats, Stages, sums_of
+from fanin.host.torch.collectives.host_tensor import on_host
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.collectives.work import FaninWork
 from fanin.host.torch.training.codec_buckets import Piece
@@ -32,7 +33,7 @@ class Flight:
         flat = gradients.detach().view(-1)
         self._copied = flat.dtype != torch.float32 or flat.device.type != "cpu"
         if self._copied:
-            flat = flat.to("cpu", torch.float32)
+            flat = on_host(flat).to(torch.float32)
         self._x: Floats = flat.numpy()
         self._weights: StepWeights | None = None
         self._stages: Stages = piece.encoder.reduce(self._x, step)

@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 from fanin.host.codecs.philox import Randomness
 from fanin.host.codecs.weight_codec import Bytes, Floats, Loss, WeightCodec
+from fanin.host.torch.collectives.host_tensor import beside, copy_back, on_host
 from fanin.host.torch.collectives.work import NO_TIMEOUT
 from fanin.host.torch.training.shard_groups import Segment
 
@@ -63,7 +64,7 @@ class PiecedGather:
 
     def start(self, part: torch.Tensor, group: Any, random: Randomness, step: int, rank: int) -> Loss:
         """Encode this rank's part, and send it piece by piece. `rank`: the owner's, as in `WeightCodec.encode`."""
-        host = part.detach().cpu().view(torch.uint8)
+        host = on_host(part).view(torch.uint8)
         plain = all(each.quantized and each.dtype == torch.float32 for each in self._layout)
         floats = host.view(torch.float32).numpy() if plain else None
         loss = Loss()
@@ -88,7 +89,7 @@ class PiecedGather:
 
         Raises what the collectives raise; `timeout` is for each of them.
         """
-        host = output.detach() if output.device.type == "cpu" else torch.empty_like(output, device="cpu")
+        host = output.detach() if output.device.type == "cpu" else beside(output)
         waited_s = 0.0
         parts = host.view(torch.uint8).view(len(self._pieces[0].gathered), -1)
         for piece in self._pieces:
@@ -97,7 +98,7 @@ class PiecedGather:
                 self._take_exact(piece.gathered, parts)
             self._decode(piece, piece.gathered[:, piece.codes_at :].numpy(), parts)
         if host.device != output.device:
-            output.copy_(host)
+            copy_back(output, host)
         return waited_s
 
     def _bytes(self, piece: _Piece) -> int:

@@ -1,6 +1,6 @@
 """FSDP2's parameter groups as `shard_codecs` needs them: names, process groups, and what lies where in a gather.
 
-All that is read of torch's private parts is read here (torch 2.13: `_fully_shard/_fsdp_param_group.py`).
+All that is read of torch's private parts is read here (torch 2.11 to 2.13: `_fully_shard/_fsdp_param_group.py`).
 
 Rules
 -----
@@ -215,7 +215,7 @@ def groups_of(model: nn.Module) -> list[ShardGroup]:
     for name, module in model.named_modules():
         if not isinstance(module, FSDPModule):
             continue
-        own = module._get_fsdp_state()._fsdp_param_groups
+        own = _groups_of_state(module._get_fsdp_state())
         name = name or "(root)"
         if len(own) > 1:
             raise UnsupportedError(
@@ -248,3 +248,10 @@ def _fanin(group: Any, name: str, what: str) -> FaninProcessGroup:
             "lost rank are lost with it"
         )
     return group
+
+
+def _groups_of_state(state: Any) -> list[Any]:
+    """What a module's `fully_shard` has made; before torch 2.12 that was one group, or none."""
+    if hasattr(state, "_fsdp_param_groups"):
+        return list(state._fsdp_param_groups)
+    return [] if state._fsdp_param_group is None else [state._fsdp_param_group]
