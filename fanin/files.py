@@ -18,7 +18,7 @@ REMEDIES = {
     errno.EFBIG: "raise `ulimit -f`, or name another place",
     errno.EROFS: "name a place that can be written",
     errno.EIO: "see what stands behind it, or name another place",
-    errno.EMFILE: "raise `ulimit -n`; 1024 is enough",
+    errno.EMFILE: "raise `ulimit -n`",
     errno.ENFILE: "the whole system has too many open files: close some",
     errno.EACCES: "name something of yours, or run as a user who may",
     errno.EPERM: "name something of yours, or run as a user who may",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import resource
-
+from fanin import open_files
 from fanin.errors import ConfigurationError
 
 NEEDED = 64
@@ -15,14 +13,8 @@ AMPLE = 1024
 
 def require() -> None:
     """Raise a low limit as far as this process may; ConfigurationError where that is too little."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    unlimited = resource.RLIM_INFINITY
-    if soft != unlimited and soft < AMPLE:
-        wanted = AMPLE if hard == unlimited else min(hard, AMPLE)
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            soft = wanted
-    if soft != unlimited and soft < NEEDED:
+    allowed = open_files.limit(AMPLE)
+    if allowed < NEEDED:
         raise ConfigurationError(
-            f"only {soft} files may be open, and fanin needs {NEEDED}. Remedy: raise `ulimit -n`; {AMPLE} is enough"
+            f"only {allowed} files may be open, and fanin needs {NEEDED}. Remedy: raise `ulimit -n`; {AMPLE} is enough"
         )

@@ -37,9 +37,11 @@ if TYPE_CHECKING:
     from fanin.switch.p4runtime.server.server import TlsFiles
     from fanin.switch.service.service import SwitchService
 
-DEFAULT_MEMORY_MIB = 512
-"""Some thirty jobs of the widest window; none of it is touched before a job needs it."""
+LEAST_MEMORY_BYTES, FLOW_MEMORY_BYTES, MEMORY_PART = 512 << 20, 1 << 30, 8
+"""Without --memory: so much for each flow, in each of which a job has a pool and rings, but at most one part in so many
+of the machine's. Enough for some hundred groups of a program; none of it is touched before a job needs it."""
 CORES_PER_FLOW = 4
+"""Without --flows; and no more flows than there is LEAST_MEMORY_BYTES for each."""
 MAX_FLOWS = 16
 PARENT_TIMEOUT_S = 1.0
 """How long a leaf that starts waits for its parent to say how many flows it has."""
@@ -137,7 +139,7 @@ def switch(
         options = ServiceOptions(
             host=host,
             port=port,
-            memory_bytes=_memory_bytes(memory, slots),
+            memory_bytes=_memory_bytes(memory, slots, _flows(flows)),
             flows=_flows(flows),
             native=native if native is not None else Options.from_environment(os.environ, switch=None).native,
             schemes=_schemes(data)
@@ -288,14 +290,16 @@ def where(bind: str, option: str = "--bind") -> tuple[str, int]:
     return host, int(port)
 
 
-def _memory_bytes(memory_mib: int | None, slots: int | None) -> int:
+def _memory_bytes(memory_mib: int | None, slots: int | None, flows: int) -> int:
     if memory_mib is not None and slots is not None:
         raise ConfigurationError("--memory and --slots say the same thing: give one of them")
     if (memory_mib is not None and memory_mib < 1) or (slots is not None and slots < 1):
         raise ConfigurationError("--memory and --slots must be at least 1")
-    wanted = slots * slot_bytes() if slots is not None else (memory_mib or DEFAULT_MEMORY_MIB) << 20
     there = memory_bytes()
-    if wanted > there and (slots is not None or memory_mib is not None):
+    if slots is None and memory_mib is None:
+        return max(LEAST_MEMORY_BYTES, min(flows * FLOW_MEMORY_BYTES, there // MEMORY_PART))
+    wanted = slots * slot_bytes() if slots is not None else (memory_mib or 0) << 20
+    if wanted > there:
         option = f"--memory {memory_mib}" if slots is None else f"--slots {slots}"
         raise ConfigurationError(
             f"{option}: {wanted >> 20:,} MiB, but this machine, or the container that this is in, has {there >> 20:,} "
@@ -306,7 +310,8 @@ def _memory_bytes(memory_mib: int | None, slots: int | None) -> int:
 
 def _flows(flows: int | None) -> int:
     if flows is None:
-        return min(max(1, len(os.sched_getaffinity(0)) // CORES_PER_FLOW), MAX_FLOWS)
+        cores, memory = len(os.sched_getaffinity(0)), memory_bytes() // MEMORY_PART
+        return max(1, min(cores // CORES_PER_FLOW, memory // LEAST_MEMORY_BYTES, MAX_FLOWS))
     if not 1 <= flows <= MAX_FLOWS:
         raise ConfigurationError(f"--flows {flows}: must be in 1..{MAX_FLOWS}")
     return flows

@@ -6,12 +6,14 @@ come from any thread. None of them hangs: each takes a timeout or returns at onc
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Protocol, cast
 
+from fanin import files, open_files
 from fanin.errors import SwitchUnreachableError
 from fanin.extension import native_extension
 from fanin.host.engines import pump
@@ -24,6 +26,12 @@ from fanin.protocol.events import WorkerEvent
 from fanin.protocol.job import JobSpec
 from fanin.schemes import scheme_of
 from fanin.transports.transport import SWITCH, Transport
+
+FILES_PER_FLOW, SPARE_FILES = 8, 64
+"""What an engine opens, and what gloo and the program may open beside it. On many cores a dozen groups have a thousand
+files, which is what most systems give a process that asks for no more."""
+NOT_THE_ADDRESS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENETUNREACH)
+"""Of what keeps an engine from starting: the switch's address may be right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +115,7 @@ def make_engine(
     Raises ConfigurationError when native=True and the extension is not built, SwitchUnreachableError when the address
     does not resolve, has no route or refuses the connection.
     """
+    open_files.make_room(FILES_PER_FLOW * len(endpoint.ports) + SPARE_FILES)
     extension = native_extension(options.native)
     machine_type: Callable[..., AnyWorkerMachine] = WorkerMachine if extension is None else extension.WorkerMachine
     asked_for = {"faults": options.packet_faults, "pcap": options.pcap, "trace": options.trace}
@@ -159,6 +168,7 @@ def _native_engine(
         )
         engine.start()
     except OSError as error:
-        text = f"{endpoint}: {error.strerror or error}: check the switch's address"
+        told = f"{error.strerror or error}: check the switch's address"
+        text = f"{endpoint}: {files.in_words(error) if error.errno in NOT_THE_ADDRESS else told}"
         raise SwitchUnreachableError(str(endpoint), text) from error
     return cast("Engine", engine)

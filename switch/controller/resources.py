@@ -87,7 +87,8 @@ class Resources:
             Refusal.QUOTA,
             f"{needed_bytes:,} bytes of switch memory needed; jobs opened from {source or 'this address'} hold "
             f"{held:,} of at most {share:,}",
-            "start the switch with more --memory or a larger --source-share",
+            f"start the switch with more --memory or a larger --source-share, set FANIN_SLOTS below {slots} or "
+            "FANIN_FLOWS lower, or let idle groups give theirs back sooner (FANIN_IDLE_RETURN_S)",
         )
 
     def may_have_rings(self, source: str) -> bool:

@@ -17,7 +17,6 @@ import contextlib
 import errno
 import itertools
 import math
-import resource
 import select
 import socket
 import time
@@ -25,6 +24,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from fanin import open_files
 from fanin.formats.zmtp import ZmtpConnection, ZmtpError, ZmtpLimits
 from fanin.transports.numeric import socket_address
 from fanin.transports.polling import WRITABLE, is_ready
@@ -384,10 +384,5 @@ class Listener:
 
 def _files() -> int:
     """Connections that this process may have, after asking the system for as many files as it gives."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_CONNECTIONS * 2 + SPARE_FILES  # two ports
-    if soft < wanted:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))
-            soft = min(wanted, hard)
-    return max((soft - SPARE_FILES) // 2, 16)
+    return max((min(open_files.limit(wanted), wanted) - SPARE_FILES) // 2, 16)

@@ -331,7 +331,7 @@ def check_8_bits_take_at_most_27_percent_of_float32s_bytes(rank: int, size: int)
         model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(3)))  # small parts would fill packets with others'
         for each in model:
             fully_shard(each, mesh=world_mesh())
-        fully_shard(model)
+        fully_shard(model, mesh=world_mesh())
         state = shard_codecs(model, **codecs)
         for _ in range(3):
             model(torch.randn(4, 1024)).square().mean().backward()

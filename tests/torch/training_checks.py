@@ -21,7 +21,7 @@ from torch.distributed.algorithms.join import Join
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, fully_shard
 from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
@@ -286,19 +286,24 @@ def check_fsdp1(rank: int, size: int) -> None:
         same(model, train_alone(size))
 
 
+def on_the_host(size: int) -> DeviceMesh:
+    """All ranks. By default FSDP2's would be at the GPU, where there is one."""
+    return init_device_mesh("cpu", (size,))
+
+
 def check_fsdp2(rank: int, size: int) -> None:
     model = make_model()
     for layer in model:
         if isinstance(layer, nn.Linear):
-            fully_shard(layer)
-    fully_shard(model)
+            fully_shard(layer, mesh=on_the_host(size))
+    fully_shard(model, mesh=on_the_host(size))
     train(model, rank)
     full_parameters_match(model, train_alone(size))
 
 
 def check_fsdp2_asks_whether_the_group_has_memory(rank: int, size: int) -> None:
     model = make_model()
-    fully_shard(model)
+    fully_shard(model, mesh=on_the_host(size))
     assert isinstance(model, FSDPModule)
     model.set_allocate_memory_from_process_group_for_comm(True)
     train(model, rank)
@@ -394,7 +399,7 @@ def check_least_squares_from_sums_of_gram_matrices(rank: int, size: int) -> None
 
 def check_distributed_checkpoint(rank: int, size: int) -> None:
     model = make_model()
-    fully_shard(model)
+    fully_shard(model, mesh=on_the_host(size))
     train(model, rank, steps=1)
     saved = {name: parameter.detach().clone() for name, parameter in model.state_dict().items()}
     folder = [tempfile.mkdtemp() if rank == 0 else None]

@@ -1,0 +1,26 @@
+"""How many files this process may have open at once (getrlimit(2)), and has."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import sys
+
+
+def limit(wanted: int) -> int:
+    """The limit, raised to `wanted` where it is lower, as far as the system lets this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    if soft != unlimited and soft < wanted:
+        raised = wanted if hard == unlimited else min(wanted, hard)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+            soft = raised
+    return sys.maxsize if soft == unlimited else soft
+
+
+def make_room(count: int) -> None:
+    """Raise the limit where so many more files would not fit under it, as far as the system lets this process."""
+    with contextlib.suppress(OSError):  # a system without /proc
+        limit(len(os.listdir("/proc/self/fd")) + count)
