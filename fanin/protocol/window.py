@@ -16,7 +16,9 @@ Rules of this file
   proportion to what they carry, so that all of them end at the same time. A link carries
   contributions one way and results of its own shard as well, each bounded by all flows' windows together, so that many
   full windows would overflow any queue; and one lost contribution holds up as many workers as there are.
-* A window beyond a megabyte gains nothing: it leaves the caches, which costs more than a round trip saves.
+* A window beyond a megabyte gains nothing: it leaves the caches, which costs more than a round trip saves. Between
+  processes of one machine two flows have one of a megabyte each, and more flows share these: 16 packets keep a thread
+  as busy, and every window is memory that every worker's rings hold twice.
 
 docs/performance.md has the measurements behind the numbers.
 """
@@ -46,15 +48,15 @@ PAGED_OVERHEAD_BYTES = 1024
 """Linear part of a paged packet: headers, sk_buff, skb_shared_info. Linux 6.18 was seen to charge 832."""
 RESENT_PACKETS = 2
 """Room kept for what timers send again while a process is held up: the window then lies in the buffer already."""
-MAX_WINDOW_BYTES = 1 << 20
-"""Payload of a flow's window at most. See the rules."""
+MAX_WINDOW_BYTES, WHOLE_WINDOWS = 1 << 20, 2
+"""Payload of a flow's window at most, and how many flows may have so much. See the rules."""
 MAX_FRAMES_WINDOW_BYTES = 1 << 19
 """The same where packets are frames of a network: 4 ms at 1 Gbit/s, which covers a host that is slow to wake up. Where
 the link is the limit, a window waits in the sender's own queue; one of 1 MiB overflowed a queue of that size."""
 MAX_SHARDS = 64
 """Of one job: each costs every worker a socket, and a thread for each of its flows."""
 MIN_SHARE_SLOTS = 16
-"""Of one of many shards: with fewer, every wake-up would move a packet or two."""
+"""Of one of many shards, or flows: with fewer, every wake-up would move a packet or two."""
 MAX_SLOTS = 1024
 BLOCK_WORDS = 1024
 """Words that share a scale code, about. Smaller blocks lose less precision and cost two bytes each."""
@@ -88,16 +90,19 @@ def truesize(packet_bytes: int) -> int:
     return max(PAGE_BYTES, 1 << (packet_bytes + SKB_TAIL_BYTES - 1).bit_length()) + SKB_BYTES
 
 
-def slots_for(receive_buffer_bytes: int, packet_bytes: int, *, senders: int = 1, share: float = 1.0) -> int:
+def slots_for(
+    receive_buffer_bytes: int, packet_bytes: int, *, senders: int = 1, share: float = 1.0, flows: int = 1
+) -> int:
     """Packets that may be on their way at once through a receive buffer (as getsockopt SO_RCVBUF reads it).
 
     `senders` is how many workers share the buffer: 1 where each has a socket of its own at the switch. At least 1:
     the kernel takes one packet however small the buffer is. `share` is the part of a large sum that goes to this
-    switch, of several.
+    switch, of several, which has so many `flows`.
     """
     usable_bytes = receive_buffer_bytes * USABLE_QUARTERS // 4
     slots = usable_bytes // (truesize(packet_bytes) * senders) - RESENT_PACKETS
     if packet_bytes > LONGEST_FRAME_BYTES:
-        return max(1, min(slots, MAX_WINDOW_BYTES // packet_bytes, MAX_SLOTS))
+        shared = max(MAX_WINDOW_BYTES * WHOLE_WINDOWS // max(flows, WHOLE_WINDOWS) // packet_bytes, MIN_SHARE_SLOTS)
+        return max(1, min(slots, shared, MAX_WINDOW_BYTES // packet_bytes, MAX_SLOTS))
     shared = max(int(MAX_FRAMES_WINDOW_BYTES * share) // packet_bytes, MIN_SHARE_SLOTS)
     return max(1, min(slots, shared, MAX_FRAMES_WINDOW_BYTES // packet_bytes, MAX_SLOTS))

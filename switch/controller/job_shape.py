@@ -38,6 +38,8 @@ class SwitchBuffers:
     """Whether it can keep an accumulator for each lane (fanin/numerics/wide_sums.py): a pipeline cannot."""
     slots: int | None = None
     """Widest window that one job gets; None: any that fits the memory."""
+    flows: int = 1
+    """A job has a window in each."""
 
 
 def choose_shape(joins: Sequence[Join], buffers: SwitchBuffers) -> JobShape:
@@ -62,7 +64,7 @@ def choose_shape(joins: Sequence[Join], buffers: SwitchBuffers) -> JobShape:
         packet_bytes = datagram_bytes(codes, words)
         share = min(join.share for join in joins)
         slots = min(
-            slots_for(min(join.receive_buffer_bytes for join in joins), packet_bytes, share=share),
+            slots_for(min(join.receive_buffer_bytes for join in joins), packet_bytes, share=share, flows=buffers.flows),
             slots_for(buffers.receive_buffer_bytes, packet_bytes, senders=len(joins) if buffers.shared else 1),
             MAX_SLOTS if buffers.slots is None else buffers.slots,
         )

@@ -398,4 +398,5 @@ def _buffers(row: schemes.Scheme, server: Server) -> SwitchBuffers:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_REQUEST_BYTES)
         granted = probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-    return SwitchBuffers(receive_buffer_bytes=granted, shared=isinstance(server, PumpServer))
+    shared = isinstance(server, PumpServer)
+    return SwitchBuffers(receive_buffer_bytes=granted, shared=shared, flows=len(server.ports))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,6 +57,14 @@ def test_flows_to_several_shards_share_the_window_of_one() -> None:
     )
     assert eight.slots == one.slots // 8
     assert many.slots == MIN_SHARE_SLOTS
+
+
+def test_flows_between_processes_of_one_machine_share_two_windows() -> None:
+    """A machine with many cores has many flows, and every worker's rings hold each window twice."""
+    ranks = [join(rank, 8, path_mtu=65_536, receive_buffer_bytes=1 << 23) for rank in range(8)]
+    one, two, four, many = (choose_shape(ranks, replace(WIDE, flows=flows)).slots for flows in (1, 2, 4, 16))
+    assert one == two == 2 * four
+    assert many == MIN_SHARE_SLOTS
 
 
 def test_packets_carry_no_more_scale_codes_than_the_switch_takes() -> None:
