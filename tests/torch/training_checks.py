@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import inspect
 import tempfile
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -467,6 +468,28 @@ def check_a_mesh_dimension_has_options_of_its_own(rank: int, size: int) -> None:
     tensor = torch.full((5000,), float(rank))
     dist.all_reduce(tensor, group=narrow)
     assert float(tensor[0]) == size * (size - 1) / 2
+
+
+def check_torch_compile_does_not_trace_into_handles(rank: int, size: int) -> None:
+    torch._dynamo.reset()
+    torch._dynamo.utils.warn_once_cache.clear()
+
+    def overlapped(tensor: torch.Tensor) -> torch.Tensor:
+        doubled = tensor * 2
+        work = dist.all_reduce(doubled, async_op=True)
+        other = tensor + 1
+        assert work is not None
+        while not work.is_completed():
+            pass
+        work.wait()
+        return doubled + other
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        output = torch.compile(overlapped, backend="eager")(torch.ones(5000))
+    assert float(output[-1]) == 2 * size + 2
+    told = [str(warning.message) for warning in caught]
+    assert not any("does not know how to trace" in line for line in told), told
 
 
 def check_torch_compile(rank: int, size: int) -> None:
