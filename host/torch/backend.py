@@ -24,6 +24,7 @@ from fanin.host.torch.collectives import (
     work,
 )
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
+from fanin.host.torch.training import codec_hook, hooks, stale_hook
 from fanin.options import ENVIRONMENT_PREFIX, Options
 from fanin.variables import without_effect
 
@@ -117,6 +118,9 @@ def keep_dynamo_out() -> None:
     action = dynamo._FrameAction.SKIP
     strategy = dynamo._FrameExecStrategy(action, action)
     for module in (
+        hooks,
+        codec_hook,
+        stale_hook,
         process_group,
         reduce_collectives,
         request,

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
@@ -31,7 +32,17 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 import fanin
-from fanin.host.torch import FaninProcessGroup, LanesState, counters, lanes_hook
+from fanin.errors import UnsupportedError
+from fanin.host.torch import (
+    CodecState,
+    FaninProcessGroup,
+    LanesState,
+    StaleSynchronousState,
+    codec_hook,
+    counters,
+    lanes_hook,
+    stale_synchronous_hook,
+)
 from fanin.options import Options
 
 STEPS = 4
@@ -490,6 +501,22 @@ def check_torch_compile_does_not_trace_into_handles(rank: int, size: int) -> Non
     assert float(output[-1]) == 2 * size + 2
     told = [str(warning.message) for warning in caught]
     assert not any("does not know how to trace" in line for line in told), told
+
+
+def check_hooks_refuse_a_reducer_without_buckets(rank: int, size: int) -> None:
+    hooks: list[tuple[object, Callable[..., Any]]] = [
+        (LanesState(lanes=8), lanes_hook),
+        (CodecState("rotated:8"), codec_hook),
+        (StaleSynchronousState(), stale_synchronous_hook),
+    ]
+    with torch._dynamo.config.patch(optimize_ddp="python_reducer", compiled_autograd=True):
+        for state, hook in hooks:
+            torch._dynamo.reset()
+            model = DistributedDataParallel(make_model())
+            model.register_comm_hook(state, hook)
+            compiled: Any = torch.compile(model, backend="eager")
+            with pytest.raises(UnsupportedError, match=f"^{hook.__name__} needs .* Remedy: "):
+                train(compiled, rank)
 
 
 def check_torch_compile(rank: int, size: int) -> None:
