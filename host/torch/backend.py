@@ -24,6 +24,7 @@ from fanin.host.torch.collectives import (
     work,
 )
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
+from fanin.host.torch.training import codec_hook, hooks, stale_hook
 from fanin.options import ENVIRONMENT_PREFIX, Options
 from fanin.variables import without_effect
 
@@ -31,6 +32,9 @@ log = logging.getLogger("fanin")
 
 LAUNCHERS = ("FANIN_SWITCH", "FANIN_HOST", "FANIN_RACK", "FANIN_LINK")
 """Variables that say where things are, which a launcher knows and a program does not."""
+
+DISABLED = {"_torchdynamo_disable": True, "_torchdynamo_disable_msg": "collectives of fanin are not traced"}
+"""What torch.compiler.disable leaves on a function; the decorator itself would import dynamo, which takes seconds."""
 
 _world_options: Options | None = None
 """Options of the world's group: groups made without any of their own inherit them."""
@@ -104,11 +108,19 @@ def counters(group: c10d.ProcessGroup | None = None) -> dict[str, int | float]:
 
 
 def keep_dynamo_out() -> None:
-    """Make torch.compile skip our code: after a graph break it would trace into it, and fail."""
+    """Make torch.compile skip our code: after a graph break it would trace into it, and fail.
+
+    A frame of ours that runs is skipped by the strategy of its code. A call that dynamo meets while it traces a
+    program's function, as of a handle's `wait`, is another matter: it would be inlined as far as something that cannot
+    be traced, of which a warning tells the program's user. What is marked as disabled breaks the graph at the call.
+    """
     dynamo = torch._C._dynamo.eval_frame
     action = dynamo._FrameAction.SKIP
     strategy = dynamo._FrameExecStrategy(action, action)
     for module in (
+        hooks,
+        codec_hook,
+        stale_hook,
         process_group,
         reduce_collectives,
         request,
@@ -122,9 +134,10 @@ def keep_dynamo_out() -> None:
             if getattr(holder, "__module__", module.__name__) != module.__name__:
                 continue
             for item in vars(holder).values():
-                code = getattr(item.fget if isinstance(item, property) else item, "__code__", None)
-                if isinstance(code, types.CodeType):
-                    dynamo.set_code_exec_strategy(code, strategy)
+                function = item.fget if isinstance(item, property) else item
+                if isinstance(function, types.FunctionType):
+                    dynamo.set_code_exec_strategy(function.__code__, strategy)
+                    function.__dict__.update(DISABLED)
 
 
 keep_dynamo_out()

@@ -8,9 +8,11 @@ from __future__ import annotations
 import copy
 import inspect
 import tempfile
+import warnings
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
@@ -30,7 +32,17 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 import fanin
-from fanin.host.torch import FaninProcessGroup, LanesState, counters, lanes_hook
+from fanin.errors import UnsupportedError
+from fanin.host.torch import (
+    CodecState,
+    FaninProcessGroup,
+    LanesState,
+    StaleSynchronousState,
+    codec_hook,
+    counters,
+    lanes_hook,
+    stale_synchronous_hook,
+)
 from fanin.options import Options
 
 STEPS = 4
@@ -472,6 +484,44 @@ def check_a_mesh_dimension_has_options_of_its_own(rank: int, size: int) -> None:
     tensor = torch.full((5000,), float(rank))
     dist.all_reduce(tensor, group=narrow)
     assert float(tensor[0]) == size * (size - 1) / 2
+
+
+def check_torch_compile_does_not_trace_into_handles(rank: int, size: int) -> None:
+    torch._dynamo.reset()
+    torch._dynamo.utils.warn_once_cache.clear()
+
+    def overlapped(tensor: torch.Tensor) -> torch.Tensor:
+        doubled = tensor * 2
+        work = dist.all_reduce(doubled, async_op=True)
+        other = tensor + 1
+        assert work is not None
+        while not work.is_completed():
+            pass
+        work.wait()
+        return doubled + other
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        output = torch.compile(overlapped, backend="eager")(torch.ones(5000))
+    assert float(output[-1]) == 2 * size + 2
+    told = [str(warning.message) for warning in caught]
+    assert not any("does not know how to trace" in line for line in told), told
+
+
+def check_hooks_refuse_a_reducer_without_buckets(rank: int, size: int) -> None:
+    hooks: list[tuple[object, Callable[..., Any]]] = [
+        (LanesState(lanes=8), lanes_hook),
+        (CodecState("rotated:8"), codec_hook),
+        (StaleSynchronousState(), stale_synchronous_hook),
+    ]
+    with torch._dynamo.config.patch(optimize_ddp="python_reducer", compiled_autograd=True):
+        for state, hook in hooks:
+            torch._dynamo.reset()
+            model = DistributedDataParallel(make_model())
+            model.register_comm_hook(state, hook)
+            compiled: Any = torch.compile(model, backend="eager")
+            with pytest.raises(UnsupportedError, match=f"^{hook.__name__} needs .* Remedy: "):
+                train(compiled, rank)
 
 
 def check_torch_compile(rank: int, size: int) -> None:

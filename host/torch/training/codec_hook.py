@@ -30,6 +30,7 @@ from fanin.errors import CollectiveMismatchError, ConfigurationError, Unsupporte
 from fanin.host.codecs import make
 from fanin.host.codecs.codec import Codec, Place
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
+from fanin.host.torch.training.buckets_only import require_bucket
 from fanin.host.torch.training.codec_buckets import Bucket, Row
 from fanin.host.torch.training.codec_flight import Flight, all_of
 from fanin.host.torch.training.codec_restart import Restart
@@ -279,4 +280,5 @@ def codec_hook(state: CodecState, bucket: c10d.GradBucket) -> Future[torch.Tenso
 
     `model.register_comm_hook(CodecState("rotated:8"), codec_hook)`
     """
+    require_bucket("codec_hook", bucket)
     return state.reduce(bucket)

@@ -13,6 +13,7 @@ from torch.futures import Future
 
 from fanin.errors import ConfigurationError
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
+from fanin.host.torch.training.buckets_only import require_bucket
 from fanin.numerics.reduction import lanes_number
 
 
@@ -58,6 +59,7 @@ def lanes_hook(state: LanesState, bucket: c10d.GradBucket) -> Future[torch.Tenso
 
     `model.register_comm_hook(LanesState(lanes=8, error_feedback=True), lanes_hook)`
     """
+    require_bucket("lanes_hook", bucket)
     work = state.group.all_reduce_lanes(
         bucket.buffer(), lanes=state.lanes, average=True, residual=state.residual(bucket)
     )

@@ -22,6 +22,7 @@ from torch.futures import Future
 from fanin.errors import ConfigurationError
 from fanin.host.stale.account import Account
 from fanin.host.stale.runner import Result
+from fanin.host.torch.training.buckets_only import require_bucket
 from fanin.host.torch.training.stale import StaleJob, StaleOptions, fanin_group
 
 WARM_UP_ITERATIONS = 2
@@ -158,6 +159,7 @@ class StaleSynchronousState:
 
 def stale_synchronous_hook(state: StaleSynchronousState, bucket: c10d.GradBucket) -> Future[torch.Tensor]:
     """Exchange a bucket with bounded staleness: `model.register_comm_hook(state, stale_synchronous_hook)`."""
+    require_bucket("stale_synchronous_hook", bucket)
     if state.iteration < WARM_UP_ITERATIONS:
         return state.warm_up(bucket)
     return state.contribute(bucket)
