@@ -107,9 +107,7 @@ def test_a_switch_that_does_not_come_up_says_why_in_its_own_words() -> None:
         start_switch("no-such.invalid", Options())
 
 
-def test_files_of_the_working_folder_are_not_taken_for_modules(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_the_working_folder_are_not_taken_for_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither for Python's nor for fanin's own, as a clone's sources are beside what is installed."""
     for name in ("fanin", "queue", "random", "runpy", "zmq"):
         (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} of the working folder')\n")
