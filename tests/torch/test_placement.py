@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="needs torch: pip install 'fanin[torch]'")
 
 from torch._C import _distributed_c10d as c10d
 
-from fanin.errors import ConfigurationError, JoinTimeoutError, SwitchUnreachableError
+from fanin.errors import ConfigurationError, JoinTimeoutError, SwitchUnreachableError, WorkerLostError
 from fanin.host.torch.collectives import rendezvous
 from fanin.host.torch.collectives.meeting import Meeting
 from fanin.host.torch.collectives.placement import Hosts, hosts_of, where_to_sum
@@ -323,6 +323,16 @@ def test_a_switch_that_one_rank_cannot_reach_is_told_to_all_others_with_the_pair
         rendezvous.raise_if_refused(store, meeting, 0)
     assert caught.value.address == B
     rendezvous.raise_if_refused(store, meeting, 2)
+
+
+def test_nobody_joins_on_when_the_store_has_ended() -> None:
+    serving = c10d.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = c10d.TCPStore("127.0.0.1", serving.port, is_master=False)
+    meeting = Meeting("j", "secret", True, (SwitchAddress.parse(A),))
+    rendezvous.raise_if_refused(store, meeting, 1)
+    del serving
+    with pytest.raises(WorkerLostError, match=rf"rank 1 joins job 'j' at {A}.*see the output of rank 0"):
+        rendezvous.raise_if_refused(store, meeting, 1)
 
 
 def test_a_job_at_the_shards_themselves_uses_the_shared_memory_of_its_own_host_alone() -> None:

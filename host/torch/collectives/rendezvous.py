@@ -25,7 +25,14 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from fanin.errors import ConfigurationError, FaninError, JoinTimeoutError, SwitchUnreachableError, UnsupportedError
+from fanin.errors import (
+    ConfigurationError,
+    FaninError,
+    JoinTimeoutError,
+    SwitchUnreachableError,
+    UnsupportedError,
+    WorkerLostError,
+)
 from fanin.host.torch.collectives.meeting import Meeting, home_of
 from fanin.host.torch.collectives.placement import (
     Facts,
@@ -390,14 +397,22 @@ def tell_refusal(
 def raise_if_refused(store: c10d.Store, meeting: Meeting, rank: int) -> None:
     """The error of another rank that has said that it does not come to the job.
 
-    SwitchUnreachableError that names both, where it cannot reach a switch; ConfigurationError for unlike options.
+    SwitchUnreachableError that names both, where it cannot reach a switch; ConfigurationError for unlike options. And
+    WorkerLostError where the group's store has ended: rank 0 may have done so before anybody could ask it why.
     """
     key = _refusal_key(meeting)
     try:
         if not store.check([key]):
             return
         told = json.loads(store.get(key))
-    except dist.DistError:  # the store's own errors are its next user's
+    except dist.DistNetworkError as error:
+        raise WorkerLostError(
+            (),
+            f"the group's store is gone while rank {rank} joins job {meeting.job_name!r} at {meeting.address}: the "
+            f"process that serves it, rank 0 or torchrun's agent on its host, has ended ({error}). Remedy: see the "
+            "output of rank 0",
+        ) from None
+    except dist.DistError:  # the store's other errors are its next user's
         return
     if told["rank"] == rank:
         return
