@@ -53,8 +53,6 @@ from fanin.protocol.spread import optimal_parts, weights_of
 KEY = "fanin/job"
 HERE_KEY = "fanin/here"
 """Rank 0 has come, and goes to find or start a switch."""
-ALIKE = ("codec", "exact_elements", "fallback", "on_worker_loss")
-"""Options that routes, sums and ways into the job depend on."""
 START_GRACE = 3
 """Ranks wait at least this many connect timeouts for rank 0, which may need one to start a switch."""
 
@@ -71,7 +69,7 @@ class _Told:
     missing: tuple[int, ...] = ()
     """The ranks that a JoinTimeoutError names."""
     alike: dict[str, object] = field(default_factory=dict)
-    """What rank 0 was given of ALIKE."""
+    """What rank 0 was given of `_alike`."""
     switches: tuple[str, ...] = ()
     """Addresses that are there."""
     of_world: tuple[int, ...] = ()
@@ -213,7 +211,13 @@ def _error_of_rank_0(told: _Told) -> FaninError:
 
 
 def _alike(options: Options) -> dict[str, object]:
-    return {name: getattr(options, name) for name in ALIKE}
+    """Options that routes, sums and ways into the job depend on."""
+    return {
+        "codec": options.codec,
+        "exact_elements": options.exact_elements,
+        "fallback": options.fallback,
+        "on_worker_loss": options.on_worker_loss,
+    }
 
 
 def _unlike(told: _Told, options: Options, rank: int) -> list[str]:
@@ -222,7 +226,7 @@ def _unlike(told: _Told, options: Options, rank: int) -> list[str]:
     unlike = [
         f"rank {rank} was given {name}={own[name]!r} (rank 0: {told.alike[name]!r}). Remedy: the same on every "
         f"rank, in its options or {ENVIRONMENT_PREFIX}{name.upper()}"
-        for name in ALIKE
+        for name in own
         if own[name] != told.alike[name]
     ]
     if told.secret is None and options.secret is None:
