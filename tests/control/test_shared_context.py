@@ -9,8 +9,10 @@ import zmq
 
 from fanin.errors import FaninError
 from fanin.host.session.control import ControlClient
+from fanin.host.session.path import Reached
 from fanin.host.session.shared_context import CONTROL, THREADS, Context, SharedContext
 from fanin.protocol import control
+from fanin.transports.path_mtu import LARGEST_MTU
 from tests.support.processes import files_left
 from tests.support.services import a_service, address_of
 
@@ -56,7 +58,7 @@ def test_a_client_for_which_there_are_not_enough_files_holds_no_context(
         kept.ask(control.Ask(), 5.0)  # its context has opened all that it needs
         context = CONTROL.open()
         CONTROL.release(context)
-        monkeypatch.setattr("fanin.host.session.control.reach", lambda *_, **__: "127.0.0.1")
+        monkeypatch.setattr("fanin.host.session.control.reach", lambda *_, **__: Reached("127.0.0.1", LARGEST_MTU))
         with files_left(files), pytest.raises(zmq.ZMQError, match="Too many open files"):
             ControlClient(address_of(service), curve_server_key=None, timeout_s=5.0)
         assert not ended(context)
