@@ -15,7 +15,6 @@ import signal
 import socket
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -45,6 +44,7 @@ from fanin.emulation.processes import cause_in
 from fanin.errors import ConfigurationError, FaninError
 from fanin.host.torch.collectives.placement import BOOT_ID, host_identity, hosts_of
 from fanin.host.torch.collectives.reachable import reachable_host
+from fanin.modules import running
 from fanin.options import Options
 from fanin.protocol.wire import MAX_WORKERS
 
@@ -309,7 +309,7 @@ class _Rank:
         environment["FANIN_PARENT"] = str(os.getpid())
         with log.open("wb") as errors:
             return subprocess.Popen(
-                [sys.executable, "-m", "fanin.emulation.parent_death", "--", *command],
+                running("fanin.emulation.parent_death", "--", *command),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -363,7 +363,7 @@ class _Rank:
         extra.pop("FANIN_LANES", None)
         if chosen[0].place == "racks":
             extra["FANIN_RACK"] = _rack_name(network, self.host)
-        command = [sys.executable, "-m", "fanin.benchmarks.allreduce_worker"]
+        command = running("fanin.benchmarks.allreduce_worker")
         command += ["--rivals", ",".join(rival.label for rival in rivals), "--count", str(size // FLOAT_BYTES)]
         command += ["--rounds", str(ROUNDS), "--samples-per-round", str(SAMPLES_PER_ROUND)]
         with tempfile.TemporaryDirectory(prefix="fanin-advise-") as folder:

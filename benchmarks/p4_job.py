@@ -23,6 +23,7 @@ from pathlib import Path
 
 from fanin.emulation.processes import free_port
 from fanin.host.session.control import ask
+from fanin.modules import running
 from fanin.options import SwitchAddress
 from fanin.protocol import control
 from fanin.switch.p4runtime.opening import WINDOW
@@ -101,7 +102,7 @@ def packets_in(address: str) -> int:
 
 def run(target: str, given: argparse.Namespace) -> Run:
     """One job through a switch of that kind."""
-    command = [sys.executable, "-m", "fanin", "switch", "--bind", "127.0.0.1:0", "--target", target]
+    command = running("fanin", "switch", "--bind", "127.0.0.1:0", "--target", target)
     if target == "software":
         command += ["--no-shared-memory", "--flows", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as switch:
@@ -123,7 +124,7 @@ def run(target: str, given: argparse.Namespace) -> Run:
             }
             ranks = [
                 subprocess.Popen(
-                    [sys.executable, "-m", "fanin.benchmarks.p4_job", *sys.argv[1:], "--rank", str(rank)],
+                    running("fanin.benchmarks.p4_job", *sys.argv[1:], "--rank", str(rank)),
                     env={**environment, "RANK": str(rank)},
                     stdout=subprocess.PIPE,
                     text=True,

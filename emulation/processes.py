@@ -13,7 +13,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import IO, Any, NamedTuple
 
 from fanin.emulation.process_output import Ended, follow, object_in
 from fanin.errors import FaninError
+from fanin.modules import running
 
 STOP_GRACE_S = 3.0
 """Between SIGTERM, which lets a worker say goodbye to its switch, and SIGKILL."""
@@ -74,7 +74,7 @@ class LocalJob:
         What `environment` says of MASTER_ADDR and so on wins."""
         self.workers = workers
         self._place = place
-        self._command = [sys.executable, "-m", "fanin.emulation.parent_death", module, *arguments]
+        self._command = running("fanin.emulation.parent_death", module, *arguments)
         self._environment = {**os.environ, **environment}
         self._processes: list[subprocess.Popen[bytes]] = []
         self._logs: list[IO[bytes]] = []

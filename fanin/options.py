@@ -106,7 +106,8 @@ class Options:
     """What happens when a rank dies or leaves: an error on every other rank, or rounds go on without it, means divide
     by who is there, and a new process may join in its place. The same on every rank of a job."""
     fallback: Literal["raise", "gloo"] = "raise"
-    """What happens when the switch is lost: an error on every rank, or, loudly and once, gloo from there on."""
+    """What happens when the switch is lost: an error on every rank, or, loudly and once, gloo from there on. The same
+    on every rank."""
     ordered_futures: bool = False
     """Whether asking a collective for its future waits for it, so that callbacks run in program order. For hooks whose
     callbacks issue collectives for several buckets (PowerSGD); it costs the overlap with the backward pass."""

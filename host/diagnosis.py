@@ -17,7 +17,7 @@ import fanin
 from fanin.errors import FaninError
 from fanin.extension import native_extension
 from fanin.host.session.control import ControlClient
-from fanin.host.session.path import discover, exposed, reach, resolve, route_remedy
+from fanin.host.session.path import Reached, discover, exposed, reach, resolve, route_remedy
 from fanin.host.transports.stack import open_bare
 from fanin.key_file import operator_credentials
 from fanin.options import Options, SwitchAddress
@@ -27,6 +27,7 @@ from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES, packet_shape, sl
 from fanin.protocol.wire import HEADER_BYTES, WORD_BYTES, Kind, Packet, WireError, datagram_bytes, parse
 from fanin.protocol.wire import VERSION as WIRE_VERSION
 from fanin.schemes import DEFAULT, SCHEMES, scheme_of
+from fanin.transports.path_mtu import LARGEST_MTU
 from fanin.transports.transport import SWITCH, Transport
 from fanin.variables import without_effect
 
@@ -84,8 +85,8 @@ def examine_switch(address: SwitchAddress, options: Options) -> Iterator[Check]:
         yield Check(name="name", state="failure", result=str(error), remedy="correct the address or the name service")
         return
     try:
-        host = reach(address, timeout_s, patient=False)
-        yield Check(name="tcp", result=f"control port {address.port} of {host} accepts connections")
+        there = reach(address, timeout_s, patient=False)
+        yield Check(name="tcp", result=f"control port {address.port} of {there.host} accepts connections")
     except FaninError as error:
         remedy = f"start `fanin switch` there, or open TCP port {address.port} in the firewall"
         if "no network of this machine" in str(error):
@@ -112,9 +113,9 @@ def examine_switch(address: SwitchAddress, options: Options) -> Iterator[Check]:
     if answer.parent is not None:
         yield _parent(answer.parent)
     for data in answer.data:
-        yield from _examine_data(data, host, options, wanted=data.scheme == address.scheme)
+        yield from _examine_data(data, there, options, wanted=data.scheme == address.scheme)
         if data.scheme == address.scheme:
-            yield _tags(data, host, options)
+            yield _tags(data, there, options)
     yield from _jobs(answer)
 
 
@@ -160,7 +161,7 @@ def _offload() -> Check:
 
 
 def _buffers() -> Check:
-    granted = discover(DEFAULT, "127.0.0.1", control.DEFAULT_PORT).receive_buffer_bytes
+    granted = discover(DEFAULT, Reached("127.0.0.1", LARGEST_MTU), control.DEFAULT_PORT).receive_buffer_bytes
     gains = []
     for path, mtu in (("loopback", 65_536), ("Ethernet", 1500)):
         words, codes = packet_shape(mtu)
@@ -218,9 +219,9 @@ def _parent(parent: control.ParentReport) -> Check:
     return Check(name="parent", state="failure", result=parent.text, remedy=remedy)
 
 
-def _tags(data: control.DataReport, host: str, options: Options) -> Check:
+def _tags(data: control.DataReport, there: Reached, options: Options) -> Check:
     """Whether the packets of a job that joins from here, with these options, would carry keyed tags."""
-    facts = discover(data.scheme, host, data.ports[0])
+    facts = discover(data.scheme, there, data.ports[0])
     outside = exposed(facts, data.scheme, curve=options.curve_server_key is not None)
     if options.authenticate and not data.tags:
         remedy = "leave FANIN_AUTHENTICATE unset, or use a software switch"
@@ -233,9 +234,9 @@ def _tags(data: control.DataReport, host: str, options: Options) -> Check:
     return Check(name="tags", result=f"data packets carry no keyed tags: {why}")
 
 
-def _examine_data(data: control.DataReport, host: str, options: Options, wanted: bool) -> Iterator[Check]:
+def _examine_data(data: control.DataReport, there: Reached, options: Options, wanted: bool) -> Iterator[Check]:
     """Whether data ports answer, at the shortest and at the longest length. Those of another scheme may be closed."""
-    mtu = discover(data.scheme, host, data.ports[0]).path_mtu
+    mtu = discover(data.scheme, there, data.ports[0]).path_mtu
     words, codes = packet_shape(mtu)
     full = datagram_bytes(codes, words)
     for port in data.ports:
@@ -244,7 +245,7 @@ def _examine_data(data: control.DataReport, host: str, options: Options, wanted:
         closed: Literal["failure", "warning"] = "failure" if wanted else "warning"
         firewall = f"open {protocol} port {port} in the firewalls of both machines (answers come back from it)"
         try:
-            transport = open_bare(options, data.scheme, host, port)
+            transport = open_bare(options, data.scheme, there.host, port)
         except FaninError as error:
             yield Check(name=name, state=closed, result=str(error), remedy=firewall)
             continue

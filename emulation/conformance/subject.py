@@ -93,7 +93,7 @@ class Subject:
         for rank in range(wanted.workers):
             client = ControlClient(address, curve_server_key=None, timeout_s=ANSWER_TIMEOUT_S)
             self._clients.append(client)
-            facts = discover("udp", client.host, address.port)
+            facts = discover("udp", client.reached, address.port)
             self._joins.append(
                 control.Join(
                     job=name,

@@ -11,7 +11,6 @@ import contextlib
 import os
 import platform
 import subprocess
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -41,6 +40,7 @@ from fanin.emulation.record import (
 )
 from fanin.errors import ConfigurationError, FaninError
 from fanin.faults import FaultSchedule
+from fanin.modules import running
 
 RECORD_FILE, PAGE_FILE = "fanin-record.json", "fanin-report.html"
 SAMPLE_INTERVAL_S = 0.5
@@ -242,7 +242,7 @@ class Recorder:
         return self._joined[member.address].settings.get("FANIN_SWITCH", "")
 
     def _watch(self, url: str, path: Path) -> None:
-        command = [sys.executable, "-m", "fanin.emulation.network.stats_sampler", url, str(SAMPLE_INTERVAL_S)]
+        command = running("fanin.emulation.network.stats_sampler", url, str(SAMPLE_INTERVAL_S))
         with path.open("wb") as file:
             sampler = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.DEVNULL, start_new_session=True

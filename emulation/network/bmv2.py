@@ -8,13 +8,13 @@ the address that workers know. Data goes to an address of nobody's, for which th
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 from fanin.emulation.bmv2 import BINARY, DEVICE_ID, PACKAGE, command
 from fanin.emulation.network.fabric import Fabric
 from fanin.emulation.network.switch_process import Listener, SwitchProcess
 from fanin.errors import UnsupportedError
+from fanin.modules import running
 from fanin.protocol import control
 
 TOOLS = {BINARY: PACKAGE, "ethtool": "ethtool"}
@@ -46,7 +46,7 @@ def processes(fabric: Fabric, logs: Path) -> list[SwitchProcess]:
     device = command(dict(fabric.free_ports), f"127.0.0.1:{GRPC_PORT}", CPU_PORT)
     flooded = ",".join(str(number) for number, _ in fabric.free_ports)
     program = ["--program", str(BUILD / f"{PROGRAM}.json"), "--p4info", str(BUILD / f"{PROGRAM}.p4info.txtpb")]
-    controller = [sys.executable, "-m", "fanin", "controller", "--p4runtime", f"127.0.0.1:{GRPC_PORT}", *program]
+    controller = running("fanin", "controller", "--p4runtime", f"127.0.0.1:{GRPC_PORT}", *program)
     controller += ["--device-id", str(DEVICE_ID), "--switch-address", f"{topology.data_address}:{DATA_PORT}"]
     controller += ["--switch-mac", SWITCH_MAC, "--flood", flooded]
     controller += ["--bind", f"{topology.root_address}:{control.DEFAULT_PORT}"]

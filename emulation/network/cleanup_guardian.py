@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 from fanin.emulation.network import ownership
+from fanin.modules import running
 
 CLOSE_TIMEOUT_S = 10.0
 
@@ -21,7 +22,7 @@ class CleanupGuardian:
 
     def __init__(self, run: ownership.Run) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "fanin.emulation.network.cleanup_guardian", run.name],
+            running("fanin.emulation.network.cleanup_guardian", run.name),
             stdin=subprocess.PIPE,
             start_new_session=True,
         )

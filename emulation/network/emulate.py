@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -34,6 +33,7 @@ from fanin.emulation.network.traffic import Meters
 from fanin.emulation.progress import FIGURES
 from fanin.emulation.record import RunRecord
 from fanin.errors import ConfigurationError
+from fanin.modules import running
 
 TICK_S = 0.25
 """Between two samples of links and switch."""
@@ -145,7 +145,7 @@ def _run(
 
 def _sample_switch(switch: SwitchProcess, output: Path) -> subprocess.Popen[bytes]:
     with output.open("wb") as file:
-        command = [sys.executable, "-m", "fanin.emulation.network.stats_sampler", switch.url, str(TICK_S)]
+        command = running("fanin.emulation.network.stats_sampler", switch.url, str(TICK_S))
         return subprocess.Popen(
             in_namespace(switch.namespace, command),
             stdin=subprocess.DEVNULL,

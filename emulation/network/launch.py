@@ -26,7 +26,10 @@ from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
 from fanin.emulation.process_output import Ended, Printed, follow, object_in
 from fanin.emulation.processes import MAX_LOG_BYTES, cause_in
 from fanin.errors import ConfigurationError
+from fanin.modules import running
 
+AGENT = "torch.distributed.run"
+"""What torchrun is as a module."""
 MASTER_PORT = 29_400
 STOP_GRACE_S = 3.0
 TORCHRUN_REPORT = re.compile(r"^E\d{4} .*failed \(exitcode: (?P<status>-?\d+)\)", re.MULTILINE)
@@ -93,7 +96,7 @@ def torchrun_command(command: Sequence[str], fabric: Fabric, rank: int, restarts
     program = command[1:]
     if options:  # torchrun's own command line has no place for them
         arguments, program = [*arguments, "--no-python"], [python, *program]
-    return [python, "-m", "torch.distributed.run", *arguments, *program]
+    return running(AGENT, *arguments, *program, python=python)
 
 
 def _interpreter_options(arguments: Sequence[str]) -> int | None:
@@ -194,7 +197,7 @@ class Workers:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        if self._commands[rank][1:3] != ["-m", "torch.distributed.run"]:
+        if AGENT not in self._commands[rank][:4]:
             self._processes[rank].kill()
 
     def stop(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from types import TracebackType
 
@@ -11,6 +10,7 @@ from fanin.emulation.network.fabric import Fabric
 from fanin.emulation.network.switch_process import SwitchProcess
 from fanin.emulation.network.topology import Topology
 from fanin.errors import UnsupportedError
+from fanin.modules import running
 from fanin.protocol import control
 
 TARGETS = ("native", "python", "p4", "bmv2")
@@ -121,4 +121,4 @@ def command(target: str, address: str, extra: list[str]) -> list[str]:
     else:
         # Links of an emulated network mean nothing to workers that share memory with their switch.
         engine = ["--native" if target == "native" else "--twin", "--no-shared-memory"]
-    return [sys.executable, "-m", "fanin", "switch", *engine, *where, *extra]
+    return running("fanin", "switch", *engine, *where, *extra)

@@ -20,6 +20,7 @@ import typer
 from fanin.cli.ending import mute
 from fanin.cli.extras import require
 from fanin.errors import ConfigurationError, FaninError
+from fanin.modules import running
 
 if TYPE_CHECKING:
     from fanin.benchmarks.advice import Plan
@@ -117,7 +118,7 @@ def _launch(hosts: str, via: str, master: str, port: int, own: list[str]) -> int
             }  # fmt: skip
             passed = {name: text for name, text in os.environ.items() if name.startswith(("FANIN_", "GLOO_"))}
             line = ["env", *(f"{name}={value}" for name, value in {**passed, **variables}.items())]
-            line += [sys.executable, "-m", "fanin", *arguments]
+            line += running("fanin", *arguments)
             if os.path.basename(runner[0]) == "ssh":  # which joins its arguments, for a shell to take them apart again
                 line = [shlex.quote(each) for each in line]
             try:

@@ -61,32 +61,44 @@ def stats(
         )
     console = Console()
     with contextlib.ExitStack() as opened:
-        clients = [
-            opened.enter_context(
-                ControlClient(
-                    address,
-                    curve_server_key=options.curve_server_key,
-                    timeout_s=ASK_TIMEOUT_S,
-                    credentials=operator_credentials(key_file) or OPEN,
-                    otherwise_open=key_file is None,
-                )
-            )
-            for address in there.addresses
-        ]
+        clients: dict[SwitchAddress, ControlClient] = {}
 
-        def shown() -> Group:
-            return RichGroup(*(render(ask_stats(client), client.address) for client in clients))
+        def asked(address: SwitchAddress) -> control.Stats | FaninError:
+            """The error only where there are other switches, which answer all the same."""
+            try:
+                if address not in clients:
+                    client = ControlClient(
+                        address,
+                        curve_server_key=options.curve_server_key,
+                        timeout_s=ASK_TIMEOUT_S,
+                        credentials=operator_credentials(key_file) or OPEN,
+                        otherwise_open=key_file is None,
+                    )
+                    clients[address] = opened.enter_context(client)
+                return ask_stats(clients[address])
+            except FaninError as error:
+                if len(there.addresses) == 1:
+                    raise
+                return error
 
-        if json:
-            for client in clients:
-                print(json_module.dumps(dataclasses.asdict(ask_stats(client)), indent=2))
-        elif not watch:
-            console.print(shown())
-        else:
+        if watch and not json:
             with contextlib.suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
                 while True:
-                    live.update(shown(), refresh=True)
+                    shown = [(address, asked(address)) for address in there.addresses]
+                    live.update(RichGroup(*(render(answer, address) for address, answer in shown)), refresh=True)
                     time.sleep(1.0)
+            return
+        errors = []
+        for address in there.addresses:
+            answer = asked(address)
+            if isinstance(answer, FaninError):
+                errors.append(str(answer))
+            elif json:
+                print(json_module.dumps(dataclasses.asdict(answer), indent=2))
+            else:
+                console.print(render(answer, address))
+        if errors:
+            raise FaninError("; ".join(errors))
 
 
 def ask_stats(client: ControlClient) -> control.Stats:
@@ -109,11 +121,13 @@ def drops(counters: dict[str, int]) -> str:
     return ", ".join(found) or "-"
 
 
-def render(answer: control.Stats, address: SwitchAddress) -> Group:
-    """Everything, for a terminal."""
+def render(answer: control.Stats | FaninError, address: SwitchAddress) -> Group:
+    """Everything, for a terminal; or why there is nothing."""
     from rich.console import Group
     from rich.text import Text
 
+    if isinstance(answer, FaninError):
+        return Group(Text(str(answer)))
     used, whole = answer.memory_used_bytes / (1 << 20), answer.memory_bytes / (1 << 20)
     memory = f", memory {used:,.1f} of {whole:,.0f} MiB" if answer.memory_bytes else ""
     head = Text(

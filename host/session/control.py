@@ -52,8 +52,9 @@ class ControlClient:
         self._otherwise_open = otherwise_open
         self._last: control.Request | None = None
         self._conversation = Conversation(secrets.randbits)
-        self.host: str = reach(address, timeout_s, patient=patient)
-        """Numeric address of the switch."""
+        self.reached = reach(address, timeout_s, patient=patient)
+        """Where the switch is."""
+        self.host = self.reached.host
         self._encrypted = curve_server_key is not None
         self._closed = False
         with contextlib.ExitStack() as opened:  # where files run out half way, too, nothing stays open

@@ -24,6 +24,7 @@ from typing import cast
 from fanin import files
 from fanin.errors import SwitchUnreachableError
 from fanin.host.session.threads import started
+from fanin.modules import running
 from fanin.options import ENVIRONMENT_PREFIX, Options, SwitchAddress
 from fanin.protocol.seal import Credentials
 from fanin.schemes import DEFAULT
@@ -100,7 +101,7 @@ def start_switch(
     child's own words when it does not come up.
     """
     wanted = SwitchAddress(scheme, host, 0)
-    command = [sys.executable, "-m", "fanin", "switch", "--embedded", "--bind", _bound(host), "--data", wanted.scheme]
+    command = running("fanin", "switch", "--embedded", "--bind", _bound(host), "--data", wanted.scheme)
     if options.flows is not None:
         command += ["--flows", str(options.flows)]
     if options.native is not None:

@@ -134,7 +134,7 @@ class _Joining:
         share: float,
         succeeds: control.Succession | None,
     ) -> None:
-        facts = discover(who.address.scheme, client.host, who.address.port)
+        facts = discover(who.address.scheme, client.reached, who.address.port)
         self._options = options
         self._credentials = credentials
         self._interrupted = interrupted

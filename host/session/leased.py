@@ -97,7 +97,7 @@ class LeasedSession:
 
     def __init__(
         self,
-        join: Callable[[str, Callable[[], None]], tuple[JoinedSession, int]],
+        join: Callable[[str, Callable[[], None]], JoinedSession],
         who: Membership,
         *,
         ballot: Ballot | None = None,
@@ -106,8 +106,8 @@ class LeasedSession:
         clock: Callable[[], float] = time.monotonic,
         start: Callable[[Callable[[], None], str], Worker] | None = None,
     ) -> None:
-        """`join` becomes a member of the job of that name, and returns how many tickets it has used of the session; it
-        calls what it is given now and then, which raises when it is to end. `who`: where, and as which rank.
+        """`join` becomes a member of the job of that name; it calls what it is given now and then, which raises when
+        it is to end. `who`: where, and as which rank.
 
         With a `ballot` the lease is given back after `idle_s` seconds without a reduction, as `look` is called.
         `elsewhere`: a failure that others have noticed of this group's ranks, asked while there is no lease.
@@ -414,13 +414,13 @@ class LeasedSession:
 
     def _take_lease(self) -> None:
         name = self.job_name if not self._leases else f"{self.job_name}.{self._leases}"
-        session, used = self._join(name, self._raise_if_closing)
+        session = self._join(name, self._raise_if_closing)
         with self._changed:
             closed = self._closing
             if not closed:
                 self._leases += 1
                 self._spec, self._session = session.spec, session
-                self._hand_over(used)
+                self._hand_over(0)
         if closed:
             session.close()
 
@@ -539,7 +539,7 @@ class LeasedSession:
             self._changed.notify_all()
 
 
-def _join_no_more(_name: str, _interrupted: Callable[[], None]) -> tuple[JoinedSession, int]:
+def _join_no_more(_name: str, _interrupted: Callable[[], None]) -> JoinedSession:
     raise FaninError("the session is closed")
 
 

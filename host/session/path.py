@@ -18,15 +18,8 @@ from fanin.options import SwitchAddress
 from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES
 from fanin.schemes import scheme_of
 from fanin.transports.numeric import host_of, socket_address
+from fanin.transports.path_mtu import DEFAULT_MTU, LARGEST_MTU, datagram_mtu, stream_mtu
 
-IP_MTU = 14
-"""Linux, ip(7): the known MTU of a connected socket's path. The socket module does not name it."""
-IPV6_MTU = 24
-"""Linux, ipv6(7): the same."""
-DEFAULT_MTU = 1500
-"""Ethernet's, where the system does not say."""
-STREAM_MTU = 65_536
-"""The path MTU that TCP counts as: messages have no packet size there, so the longest datagram is fine."""
 RETRY_INTERVAL_S = 0.1
 """Between two attempts to connect."""
 
@@ -40,6 +33,16 @@ class PathFacts:
     """As SO_RCVBUF reads: see fanin/protocol/window.py."""
     local: bool
     """Whether packets stay on this machine: the address is one of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """Where the switch's control port accepts TCP."""
+
+    host: str
+    """Numeric."""
+    stream_mtu: int
+    """The longest packet that TCP would send there."""
 
 
 def start_hint(address: SwitchAddress) -> str:
@@ -78,8 +81,8 @@ def resolve(address: SwitchAddress, timeout_s: float) -> list[str]:
     )
 
 
-def reach(address: SwitchAddress, timeout_s: float, *, patient: bool) -> str:
-    """The numeric address at which the switch's control port accepts TCP.
+def reach(address: SwitchAddress, timeout_s: float, *, patient: bool) -> Reached:
+    """The address at which the switch's control port accepts TCP.
 
     A `patient` caller wants it tried again for `timeout_s` when it is refused, since the switch may be starting at this
     moment. Raises SwitchUnreachableError with the last reason.
@@ -94,8 +97,9 @@ def reach(address: SwitchAddress, timeout_s: float, *, patient: bool) -> str:
                 break
             try:
                 # Later hosts of the name must get their chance, so the first attempt does not use up all of the time.
-                socket.create_connection((host, address.port), left_s if attempt else left_s / len(hosts)).close()
-                return host
+                own_s = left_s if attempt else left_s / len(hosts)
+                with socket.create_connection((host, address.port), own_s) as connected:
+                    return Reached(host, stream_mtu(connected))
             except TimeoutError:
                 why = "no answer: a firewall drops it, or the host is down"
             except OSError as error:
@@ -119,20 +123,20 @@ def route_remedy(host: str) -> str:
     return f"Remedy: see `ip address` and `ip route get {host}`"
 
 
-def discover(scheme: str, host: str, port: int) -> PathFacts:
-    """What the kernel says about UDP to `host` (numeric). Sends nothing."""
+def discover(scheme: str, there: Reached, port: int) -> PathFacts:
+    """What the kernel says about datagrams to that host. Sends nothing."""
+    host = there.host
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_REQUEST_BYTES)
         buffer_bytes = probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
         mtu, local = DEFAULT_MTU, False
-        level, option = (socket.IPPROTO_IPV6, IPV6_MTU) if ":" in host else (socket.IPPROTO_IP, IP_MTU)
         with contextlib.suppress(OSError):
             probe.connect(socket_address(host, port)[1])
             local = host_of(probe.getsockname()) == host
-            mtu = probe.getsockopt(level, option)
+            mtu = datagram_mtu(probe) if local else min(datagram_mtu(probe), there.stream_mtu)
     if not scheme_of(scheme).packets_are_datagrams:
-        mtu = STREAM_MTU
+        mtu = LARGEST_MTU  # a message has no packet size there, so the longest datagram is fine
     return PathFacts(path_mtu=mtu, receive_buffer_bytes=buffer_bytes, local=local)
 
 

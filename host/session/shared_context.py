@@ -10,7 +10,11 @@ import threading
 
 import zmq
 
+from fanin.host.session.threads import require
+
 Context = zmq.Context[zmq.Socket[bytes]]
+THREADS = 2
+"""Of a context: it starts them with its first socket."""
 
 
 class SharedContext:
@@ -27,6 +31,7 @@ class SharedContext:
         """The context. Call `release` once for it, with all sockets closed."""
         with self._lock:
             if self._context is None:
+                require(THREADS)
                 self._context = zmq.Context()
             self._users += 1
             return self._context

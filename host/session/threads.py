@@ -5,6 +5,27 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from fanin.errors import FaninError
+
+
+def require(count: int) -> None:
+    """FaninError unless the system has so many more threads: libzmq ends the process where it gets none of its own."""
+    go_on = threading.Event()
+    threads = [threading.Thread(target=go_on.wait, name="fanin-tried", daemon=True) for _ in range(count)]
+    tried: list[threading.Thread] = []
+    try:
+        for thread in threads:
+            thread.start()
+            tried.append(thread)
+    except RuntimeError:
+        raise FaninError(
+            "no further thread can be started. Remedy: raise `ulimit -u`, or end other processes"
+        ) from None
+    finally:
+        go_on.set()
+        for thread in tried:
+            thread.join()
+
 
 def started(target: Callable[..., object], *arguments: object, name: str) -> threading.Thread | None:
     """A daemon thread that runs; None where none starts: the interpreter ends, or the system has no more."""

@@ -21,18 +21,16 @@ from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES
 from fanin.schemes import tree_scheme
 from fanin.switch.controller.leaf import ParentPath
 from fanin.transports.numeric import host_of, socket_address
+from fanin.transports.path_mtu import DEFAULT_MTU, datagram_mtu, stream_mtu
 
 REPLIES_PER_TURN = 256
 """Messages taken in before events and timers get their turn."""
 QUEUED_MESSAGES = 4096
 """High-water mark; what a parent that is gone does not take beyond it is dropped, and ranks ask again."""
-DEFAULT_MTU = 1500
-"""Where the system does not say."""
 ANY_IPV6 = "::"
 """A port of this address takes IPv4 as well, where hosts look like ::ffff:10.0.0.1."""
 TRIAL_TIMEOUT_S = 1.0
-"""How long each address of a parent with several may take to accept a connection."""
-IP_MTU, IPV6_MTU = 14, 24  # linux/in.h, linux/in6.h; the socket module has no names for them
+"""How long an address of a parent may take to accept a connection."""
 
 
 class ParentLink:
@@ -78,17 +76,19 @@ class ParentLink:
         self.socket.connect(f"tcp://{host}:{address.port}")
 
     def path(self, own_address: str) -> ParentPath:
-        """What the kernel says about UDP to the parent. Sends nothing."""
+        """What the kernel says about datagrams to the parent, and TCP, where it accepts that."""
         with socket.socket(self._family, socket.SOCK_DGRAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_REQUEST_BYTES)
             granted = probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
             mtu, exposed = DEFAULT_MTU, True
-            wide = self._family == socket.AF_INET6
-            level, option = (socket.IPPROTO_IPV6, IPV6_MTU) if wide else (socket.IPPROTO_IP, IP_MTU)
+            at = socket_address(self._host, self.address.port)[1]
             with contextlib.suppress(OSError):
-                probe.connect(socket_address(self._host, self.address.port)[1])
+                probe.connect(at)
                 exposed = host_of(probe.getsockname()) != self._host
-                mtu = probe.getsockopt(level, option)
+                mtu = datagram_mtu(probe)
+        if exposed:
+            with contextlib.suppress(OSError), tried(self._family, at) as connected:
+                mtu = min(mtu, stream_mtu(connected))
         return ParentPath(
             address=self.address,
             host=self._data_host,
@@ -139,8 +139,18 @@ def chosen(address: SwitchAddress, found: Sequence[tuple[int, Any]], own_host: s
             f"Remedy: --bind {bind}:{DEFAULT_PORT}"
         )
     for family, at in usable if len(usable) > 1 else ():
-        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as trial:
-            trial.settimeout(TRIAL_TIMEOUT_S)
-            trial.connect(at)
+        with contextlib.suppress(OSError), tried(family, at):
             return family, at
     return usable[0]
+
+
+def tried(family: int, at: Any) -> socket.socket:
+    """A connection there, of which nothing is used; OSError where none is accepted."""
+    trial = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        trial.settimeout(TRIAL_TIMEOUT_S)
+        trial.connect(at)
+    except BaseException:
+        trial.close()
+        raise
+    return trial

@@ -184,6 +184,19 @@ def test_tune_says_what_a_job_has_for_people_and_for_programs(switch: SwitchProc
     assert json.loads(output) == {"job": "tuned", "quorum": 1, "staleness": 0, "max_staleness": 0}
 
 
+def test_stats_of_several_switches_show_those_that_answer_and_name_those_that_do_not(switch: SwitchProcess) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        dead = f"udp://127.0.0.1:{holder.getsockname()[1]}"
+    for form in ((), ("--json",)):
+        status, output, errors = fanin("stats", f"{dead},{switch.address}", *form)
+        assert status == 1
+        assert errors.startswith("fanin: ")
+        assert f"{dead.removeprefix('udp://')}" in errors
+        assert errors.count("\n") == 1
+        assert "0.1.0" in output
+        assert dead not in output
+
+
 def test_stats_and_doctor_of_a_switch_that_is_not_there_say_so() -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]

@@ -14,7 +14,7 @@ import pytest
 from fanin.cli import stats as stats_command
 from fanin.host import diagnosis
 from fanin.host.diagnosis import Check, examine_environment, examine_machine, examine_switch
-from fanin.host.session.path import PathFacts
+from fanin.host.session.path import PathFacts, Reached
 from fanin.host.session.session import Session
 from fanin.key_file import default_path, load_or_create
 from fanin.options import Options, SwitchAddress
@@ -24,6 +24,7 @@ from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
 from fanin.protocol.wire import HEADER_BYTES, OFFSET_KIND, Kind
 from fanin.switch.controller import parent_watch
 from fanin.switch.controller.leaf import LeafController
+from fanin.transports.path_mtu import LARGEST_MTU
 from tests.support.controllers import World, join
 from tests.support.processes import DEADLINE_S, in_thread, until
 from tests.support.services import a_service, address_of
@@ -61,7 +62,7 @@ def an_echo(longest: int) -> Iterator[int]:
 
 def examine_port(port: int, wanted: bool = True) -> Check:
     data = DataReport(scheme="udp", description="", ports=(port,), counters={})
-    (check,) = diagnosis._examine_data(data, "127.0.0.1", Options(), wanted)
+    (check,) = diagnosis._examine_data(data, Reached("127.0.0.1", LARGEST_MTU), Options(), wanted)
     return check
 
 

@@ -107,6 +107,24 @@ def test_a_switch_that_does_not_come_up_says_why_in_its_own_words() -> None:
         start_switch("no-such.invalid", Options())
 
 
+def test_files_of_the_working_folder_are_not_taken_for_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither for Python's nor for fanin's own, as a clone's sources are beside what is installed."""
+    for name in ("fanin", "queue", "random", "runpy", "zmq"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} of the working folder')\n")
+    monkeypatch.chdir(tmp_path)
+    with start_switch("127.0.0.1", Options()) as switch:
+        assert switch.is_running
+
+
+def test_a_switch_finds_what_a_relative_path_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text("import pathlib; pathlib.Path('found').touch()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "own")
+    with start_switch("127.0.0.1", Options()):
+        assert Path("found").exists()
+
+
 @pytest.mark.parametrize("refused", [0, 1], ids=["the first", "another"])
 def test_a_process_of_several_leaves_ends_as_soon_as_one_of_them_fails(refused: int) -> None:
     """A leaf has no leaves."""

@@ -44,13 +44,12 @@ class AJob:
 class ASession:
     """One rank of such a job."""
 
-    def __init__(self, job: AJob, rank: int, used: int = 0) -> None:
+    def __init__(self, job: AJob, rank: int) -> None:
         self.job, self.rank = job, rank
         self.spec, self.flows, self.description = cast("Any", object()), 1, "joined"
         self.lost: FaninError | None = None
         self.refuses: dict[int, Exception] = {}
         self.closed = False
-        self._used = used
 
     def submit(self, given: Reduction) -> int:
         if self.failure is not None:
@@ -58,15 +57,15 @@ class ASession:
         if given.count in self.refuses:
             raise self.refuses[given.count]
         self.job.given[self.rank].append(given.count)
-        return len(self.job.given[self.rank]) + self._used
+        return len(self.job.given[self.rank])
 
     def at_once(self, brief: Brief, owner: object) -> int:
         ticket = self.submit(reduction(brief[2]))
         return 0 if self.done(ticket) else ticket
 
     def done(self, ticket: int) -> bool:
-        assert 1 <= ticket <= len(self.job.given[self.rank]) + self._used
-        return ticket <= self._used or all(len(each) >= ticket - self._used for each in self.job.given)
+        assert 1 <= ticket <= len(self.job.given[self.rank])
+        return all(len(each) >= ticket for each in self.job.given)
 
     def wait(self, ticket: int, timeout_s: float | None) -> None:
         if not self.done(ticket):
@@ -138,7 +137,7 @@ class AThread:
 class ACluster:
     """Ranks with leases over one switch, in one thread."""
 
-    def __init__(self, size: int, pause: Callable[[], None] = lambda: None, *, used: int = 0) -> None:
+    def __init__(self, size: int, pause: Callable[[], None] = lambda: None) -> None:
         self.now = 0.0
         self.jobs: dict[str, AJob] = {}
         self.sessions: list[list[ASession]] = [[] for _ in range(size)]
@@ -147,17 +146,16 @@ class ACluster:
         self.elsewhere: FaninError | None = None
         self.refuses_to_join: FaninError | None = None
         self.no_threads = False
-        self.used = used
         self.ranks = [self._rank(rank, size) for rank in range(size)]
 
     def _rank(self, rank: int, size: int) -> LeasedSession:
-        def join(name: str, interrupted: Callable[[], None]) -> tuple[Session, int]:
+        def join(name: str, interrupted: Callable[[], None]) -> Session:
             interrupted()
             if self.refuses_to_join is not None:
                 raise self.refuses_to_join
             job = self.jobs.setdefault(name, AJob([[] for _ in range(size)]))
-            self.sessions[rank].append(ASession(job, rank, self.used))
-            return cast("Session", self.sessions[rank][-1]), self.used
+            self.sessions[rank].append(ASession(job, rank))
+            return cast("Session", self.sessions[rank][-1])
 
         def start(work: Callable[[], None], _name: str) -> AThread:
             if self.no_threads:
@@ -204,9 +202,8 @@ def test_a_group_that_sums_nothing_joins_nothing() -> None:
     assert cluster.ranks[0].counters() == {"leases": 0}
 
 
-@pytest.mark.parametrize("used", [0, 2], ids=["first", "after tickets of the join's own"])
-def test_what_is_submitted_before_the_job_is_joined_goes_there_in_order(used: int) -> None:
-    cluster = ACluster(2, used=used)
+def test_what_is_submitted_before_the_job_is_joined_goes_there_in_order() -> None:
+    cluster = ACluster(2)
     rank = cluster.ranks[0]
     assert [rank.submit(reduction(count)) for count in (5, 6, 7)] == [1, 2, 3]
     assert not rank.done(1)

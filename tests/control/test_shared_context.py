@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import zmq
 
+from fanin.errors import FaninError
 from fanin.host.session.control import ControlClient
-from fanin.host.session.shared_context import CONTROL, Context, SharedContext
+from fanin.host.session.path import Reached
+from fanin.host.session.shared_context import CONTROL, THREADS, Context, SharedContext
 from fanin.protocol import control
+from fanin.transports.path_mtu import LARGEST_MTU
 from tests.support.processes import files_left
 from tests.support.services import a_service, address_of
 
@@ -53,7 +58,7 @@ def test_a_client_for_which_there_are_not_enough_files_holds_no_context(
         kept.ask(control.Ask(), 5.0)  # its context has opened all that it needs
         context = CONTROL.open()
         CONTROL.release(context)
-        monkeypatch.setattr("fanin.host.session.control.reach", lambda *_, **__: "127.0.0.1")
+        monkeypatch.setattr("fanin.host.session.control.reach", lambda *_, **__: Reached("127.0.0.1", LARGEST_MTU))
         with files_left(files), pytest.raises(zmq.ZMQError, match="Too many open files"):
             ControlClient(address_of(service), curve_server_key=None, timeout_s=5.0)
         assert not ended(context)
@@ -72,3 +77,23 @@ def test_a_client_that_is_closed_twice_counts_once() -> None:
         assert not ended(context)
         kept.close()
         assert ended(context)
+
+
+@pytest.mark.parametrize("more", range(THREADS))
+def test_a_context_whose_threads_cannot_be_had_is_an_error_and_not_the_end_of_the_process(
+    monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    start, left = threading.Thread.start, [more]
+
+    def refused(thread: threading.Thread) -> None:
+        if not left[0]:
+            raise RuntimeError("can't start new thread")
+        left[0] -= 1
+        start(thread)
+
+    before = threading.active_count()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(FaninError, match=r"raise `ulimit -u`"):
+            SharedContext().open()
+    assert threading.active_count() == before

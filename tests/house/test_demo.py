@@ -37,6 +37,11 @@ def test_replicas_are_identical_and_as_good_as_over_gloo(tmp_path: Path) -> None
     assert "identical" in done.stdout
 
 
+def test_one_worker_is_enough(tmp_path: Path) -> None:
+    done = fanin("demo", "--workers", "1", "--epochs", "1", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 def test_an_unknown_backend_is_one_line_and_no_traceback(tmp_path: Path) -> None:
     done = fanin("demo", "--workers", "2", "--backend", "nonsense", folder=tmp_path)
     assert done.returncode == 1

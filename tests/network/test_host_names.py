@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from fanin.emulation.network.fabric import Fabric
 from fanin.emulation.network.placed_job import placed_job
 from fanin.emulation.network.switch_place import SwitchPlace
 from fanin.emulation.network.topology import Topology
+from tests.house.repository import ROOT
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("namespaces")]
 
@@ -15,7 +21,52 @@ pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("namespaces")]
 def test_gloo_is_where_the_others_reach_it_on_hosts_whose_names_are_loopback_addresses() -> None:
     with (
         Fabric(Topology(workers=2, switch_at=SwitchPlace.parse("hosts"))) as fabric,
-        placed_job(fabric, "tests.network.debian_rank", []) as job,
+        placed_job(fabric, "tests.network.debian_rank", [], {"PYTHONPATH": str(ROOT)}) as job,
     ):
         said = {report.rank: report.record for report in job.reports()}
     assert said == {0: {"came": [1.0], "sum": [2.0]}, 1: {"came": [0.0], "sum": [2.0]}}
+
+
+REACHABLE = """
+import os, subprocess, sys
+hosts, *links = sys.argv[1:]
+subprocess.run(["mount", "--bind", hosts, "/etc/hosts"], check=True)
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+for number, link in enumerate(links):
+    name, *addresses = link.split(",")
+    subprocess.run(["ip", "link", "add", name, "type", "veth", "peer", "name", f"peer{number}"], check=True)
+    for address in addresses:
+        subprocess.run(["ip", "address", "add", address, "dev", name, "nodad"], check=True)
+    subprocess.run(["ip", "link", "set", f"peer{number}", "up"], check=True)
+    subprocess.run(["ip", "link", "set", name, "up"], check=True)
+from fanin.host.torch.collectives.reachable import one_machine, reachable_host
+print(reachable_host(), one_machine())
+"""
+
+
+@pytest.mark.parametrize(
+    ("master", "interface", "links", "said"),
+    [
+        ("10.1.0.1", "", ["slow,10.1.0.1/24", "fast,10.2.0.1/24"], "10.1.0.1 False"),
+        ("10.1.0.9", "", ["slow,10.1.0.1/24", "fast,10.2.0.1/24"], "10.1.0.1 False"),
+        ("10.1.0.9", "fast", ["slow,10.1.0.1/24", "fast,10.2.0.1/24"], "10.2.0.1 False"),
+        ("10.1.0.9", "fast,slow", ["slow,10.1.0.1/24", "fast,fd00::1/64"], "fd00::1 False"),
+        ("10.1.0.9", "none", ["slow,10.1.0.1/24"], "GLOO_SOCKET_IFNAME=none: this machine has no interface"),
+        ("debian", "", ["bare", "eth,10.1.0.1/24"], "10.1.0.1 False"),
+        ("debian", "", ["eth,fd00::1/64"], "fd00::1 False"),
+        ("debian", "", [], "127.0.0.1 True"),
+        ("127.0.0.1", "slow", ["slow,10.1.0.1/24"], "127.0.0.1 True"),
+    ],
+)  # fmt: skip
+def test_others_reach_a_host_where_it_says_they_do(
+    tmp_path: Path, master: str, interface: str, links: list[str], said: str
+) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n127.0.1.1 debian\n")
+    environment = {**os.environ, "MASTER_ADDR": master, "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+    environment |= {"GLOO_SOCKET_IFNAME": interface}
+    done = subprocess.run(
+        ["unshare", "--net", "--mount", sys.executable, "-c", REACHABLE, str(hosts), *links],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert said in done.stdout + done.stderr

@@ -12,13 +12,14 @@ import pytest
 from fanin.emulation.network.launch import require_program, torchrun_command
 from fanin.emulation.network.topology import Topology
 from fanin.errors import ConfigurationError
+from fanin.modules import running
 
 FABRIC: Any = SimpleNamespace(topology=Topology(workers=4), name="abcd")
 
 
 def test_a_script_becomes_a_node_of_torchrun() -> None:
     command = torchrun_command(["python", "train.py", "--epochs", "3"], FABRIC, 2, 0)
-    assert command[:3] == [sys.executable, "-m", "torch.distributed.run"]
+    assert command[:4] == running("torch.distributed.run")
     assert command[-3:] == ["train.py", "--epochs", "3"]
     assert command[command.index("--node-rank") + 1] == "2"
     assert command[command.index("--nnodes") + 1] == "4"
@@ -55,7 +56,7 @@ def test_any_other_command_is_left_alone(command: list[str]) -> None:
 )
 def test_options_of_the_interpreter_stay_with_it(program: list[str]) -> None:
     command = torchrun_command(["python", *program], FABRIC, 1, 0)
-    assert command[:3] == [sys.executable, "-m", "torch.distributed.run"]
+    assert command[:4] == running("torch.distributed.run")
     assert command[-len(program) - 2 :] == ["--no-python", sys.executable, *program]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch._subclasses import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
-from fanin.errors import ArgumentError, CollectiveMismatchError, UnsupportedError
+from fanin.errors import ArgumentError, ConfigurationError, UnsupportedError
 from fanin.host.torch import counters
 from fanin.options import Options
 
@@ -237,10 +238,19 @@ def check_pairs_are_all_looked_at_before_the_first_is_sent(rank: int, size: int)
     works(size)
 
 
-def check_ranks_with_another_border_are_told(rank: int, size: int) -> None:
-    group = dist.new_group(backend="fanin", pg_options=Options(exact_elements=10 + rank))
-    with pytest.raises(CollectiveMismatchError, match="FANIN_EXACT_ELEMENTS"):
-        dist.all_reduce(torch.ones(5000), group=group)
+def check_ranks_with_other_options_are_named_on_all(rank: int, size: int) -> None:
+    cases: tuple[tuple[str, Any, Any], ...] = (
+        ("exact_elements", 10, None),
+        ("codec", None, "rotated:8"),
+        ("fallback", "gloo", "raise"),
+        ("fallback", "raise", "gloo"),
+        ("on_worker_loss", "continue", "raise"),
+        ("on_worker_loss", "raise", "continue"),
+    )
+    for name, first, other in cases:
+        said = re.escape(f"was given {name}={other!r} (rank 0: {first!r}). Remedy: the same on every rank")
+        with pytest.raises(ConfigurationError, match=f"rank [1-9] {said}.*FANIN_{name.upper()}"):
+            dist.new_group(backend="fanin", pg_options=Options(**{name: other if rank else first}))
     works(size)
 
 

@@ -7,15 +7,16 @@ from datetime import timedelta
 import pytest
 from torch._C import _distributed_c10d as c10d
 
-from fanin.host.torch.collectives.gloo_devices import INTERFACES, SharedDevices
+from fanin.host.torch.collectives.gloo_devices import SharedDevices
+from fanin.host.torch.collectives.reachable import GLOO_INTERFACES
 
 
 def test_groups_share_devices_for_as_long_as_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(INTERFACES, raising=False)
+    monkeypatch.delenv(GLOO_INTERFACES, raising=False)
     shared = SharedDevices()
     first = shared.open()
     assert shared.open() is first
-    monkeypatch.setenv(INTERFACES, "lo")
+    monkeypatch.setenv(GLOO_INTERFACES, "lo")
     of_loopback = shared.open()
     assert of_loopback is not first
     assert shared.open() is of_loopback

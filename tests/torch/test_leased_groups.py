@@ -16,7 +16,6 @@ from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import (
     AdmissionError,
-    CollectiveMismatchError,
     CollectiveTimeoutError,
     JoinTimeoutError,
     WorkerLostError,
@@ -164,17 +163,6 @@ def test_a_switch_that_refuses_is_told_by_the_first_sum(options: Options) -> Non
             return type(caught.value).__name__
 
         assert on_every_rank(run) == ["AdmissionError"] * SIZE
-
-
-def test_unlike_borders_are_told_by_the_first_sum(options: Options) -> None:
-    unlike = tuple(dataclasses.replace(options, exact_elements=10 + rank) for rank in range(SIZE))
-    with leased_groups(options, of_rank=unlike) as groups:
-
-        def run(rank: int) -> None:
-            with pytest.raises(CollectiveMismatchError, match="FANIN_EXACT_ELEMENTS"):
-                groups[rank].allreduce([torch.ones(5000)]).wait()
-
-        on_every_rank(run)
 
 
 def test_a_group_that_is_left_while_it_joins_leaves_no_thread(options: Options) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ pytest.importorskip("torch", reason="needs torch: pip install 'fanin[torch]'")
 
 from torch._C import _distributed_c10d as c10d
 
-from fanin.errors import ConfigurationError, JoinTimeoutError, SwitchUnreachableError
+from fanin.errors import ConfigurationError, JoinTimeoutError, SwitchUnreachableError, WorkerLostError
 from fanin.host.torch.collectives import rendezvous
 from fanin.host.torch.collectives.meeting import Meeting
 from fanin.host.torch.collectives.placement import Hosts, hosts_of, where_to_sum
@@ -146,7 +147,7 @@ def test_ranks_that_were_told_different_things_are_named_to_all(others: dict[str
     store, told = c10d.HashStore(), []
 
     def of(rank: int) -> None:
-        with pytest.raises((ConfigurationError, SwitchUnreachableError)) as caught:
+        with pytest.raises(ConfigurationError) as caught:  # with fallback="gloo", no reason to fall back
             meet(store, rank, SIZE, "j", options[rank], TIMEOUT)
         told.append(str(caught.value))
 
@@ -155,14 +156,30 @@ def test_ranks_that_were_told_different_things_are_named_to_all(others: dict[str
     assert all(said in text for text in told)
 
 
+def test_a_rank_with_other_options_is_named_on_all_and_none_waits_for_it() -> None:
+    for switch in (None, A, "hosts"):
+        options = on_hosts("a", "b", "c", "d", switch=switch)
+        options[2] = dataclasses.replace(options[2], fallback="gloo")
+        store, said = c10d.HashStore(), "rank 2 was given fallback='gloo'"
+
+        def of(rank: int) -> str:
+            try:
+                meeting = meet(store, rank, SIZE, "j", options[rank], TIMEOUT)  # noqa: B023
+                rendezvous.wait_for_all(store, meeting, rank, SIZE, TIMEOUT)  # noqa: B023
+            except ConfigurationError as error:
+                return str(error)
+            return ""
+
+        with ThreadPoolExecutor(SIZE) as pool:
+            assert all(said in told for told in pool.map(of, range(SIZE)))
+
+
 def test_racks_beside_addresses_are_refused() -> None:
     store = c10d.HashStore()
     options = in_racks("a1", "a2", "b1", "b2", switch=f"hosts,{A}")
 
     def of(rank: int) -> None:
-        with pytest.raises(
-            (ConfigurationError, SwitchUnreachableError), match="leave out the addresses, or FANIN_RACK"
-        ):
+        with pytest.raises(ConfigurationError, match="leave out the addresses, or FANIN_RACK"):
             meet(store, rank, SIZE, "j", options[rank], TIMEOUT)
 
     with ThreadPoolExecutor(SIZE) as pool:
@@ -300,12 +317,22 @@ def test_a_shard_that_does_not_start_is_every_ranks_error(monkeypatch: pytest.Mo
 def test_a_switch_that_one_rank_cannot_reach_is_told_to_all_others_with_the_pair() -> None:
     store = c10d.HashStore()
     meeting = Meeting("j", "secret", True, (SwitchAddress.parse(A), SwitchAddress.parse(B)))
-    rendezvous.raise_if_unreachable(store, meeting, 0)
-    rendezvous.tell_unreachable(store, meeting, 2, SwitchUnreachableError(B, "nothing answers there"))
+    rendezvous.raise_if_refused(store, meeting, 0)
+    rendezvous.tell_refusal(store, meeting, 2, SwitchUnreachableError(B, "nothing answers there"))
     with pytest.raises(SwitchUnreachableError, match=f"rank 2 cannot reach switch {B}: nothing answers") as caught:
-        rendezvous.raise_if_unreachable(store, meeting, 0)
+        rendezvous.raise_if_refused(store, meeting, 0)
     assert caught.value.address == B
-    rendezvous.raise_if_unreachable(store, meeting, 2)
+    rendezvous.raise_if_refused(store, meeting, 2)
+
+
+def test_nobody_joins_on_when_the_store_has_ended() -> None:
+    serving = c10d.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = c10d.TCPStore("127.0.0.1", serving.port, is_master=False)
+    meeting = Meeting("j", "secret", True, (SwitchAddress.parse(A),))
+    rendezvous.raise_if_refused(store, meeting, 1)
+    del serving
+    with pytest.raises(WorkerLostError, match=rf"rank 1 joins job 'j' at {A}.*see the output of rank 0"):
+        rendezvous.raise_if_refused(store, meeting, 1)
 
 
 def test_a_job_at_the_shards_themselves_uses_the_shared_memory_of_its_own_host_alone() -> None:
@@ -329,8 +356,9 @@ def test_ranks_that_do_not_come_are_named() -> None:
     with pytest.raises(JoinTimeoutError, match="ranks 1, 3 have not come") as caught:
         meet(store, 0, SIZE, "j", Options(host="a"), timedelta(milliseconds=20))
     assert caught.value.missing == (1, 3)
-    with pytest.raises(SwitchUnreachableError, match="ranks 1, 3"):
+    with pytest.raises(JoinTimeoutError, match="ranks 1, 3") as caught:
         rendezvous.hear(store, Options(), TIMEOUT, 2)
+    assert caught.value.missing == (1, 3)
 
 
 def test_a_secret_that_was_given_stays_out_of_the_store_and_one_that_was_drawn_is_shared() -> None:

@@ -17,10 +17,8 @@ from typing import Any
 
 from torch._C import _distributed_c10d as c10d
 
-from fanin.host.torch.collectives.reachable import is_loopback, one_machine, reachable_host
+from fanin.host.torch.collectives.reachable import GLOO_INTERFACES, is_loopback, one_machine, reachable_host
 
-INTERFACES = "GLOO_SOCKET_IFNAME"
-"""gloo's variable: names of interfaces, separated by commas."""
 WORK_THREADS = 1
 """Threads of a group that carry out its collectives, in the order of the calls."""
 
@@ -62,7 +60,7 @@ class SharedDevices:
 
     def open(self) -> Devices:
         """For a group, which holds them for as long as it lives."""
-        place = os.environ.get(INTERFACES, ""), os.environ.get("MASTER_ADDR", "")
+        place = os.environ.get(GLOO_INTERFACES, ""), os.environ.get("MASTER_ADDR", "")
         with self._lock:
             devices = self._open.get(place)
             if devices is None:

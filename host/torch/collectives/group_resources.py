@@ -15,17 +15,14 @@ import contextlib
 import dataclasses
 import logging
 import threading
-import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
-import torch
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import (
     AdmissionError,
-    CollectiveMismatchError,
     ConfigurationError,
     FaninError,
     JoinTimeoutError,
@@ -48,12 +45,11 @@ from fanin.host.torch.collectives.fallback import Fallback, warn_once
 from fanin.host.torch.collectives.incarnation import find_incarnation, renewed_store
 from fanin.host.torch.collectives.inner import Inner
 from fanin.host.torch.collectives.meeting import Meeting
-from fanin.host.torch.collectives.rendezvous import hear, meet, raise_if_unreachable, tell_unreachable
+from fanin.host.torch.collectives.rendezvous import hear, meet, raise_if_refused, tell_refusal, wait_for_all
 from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.collectives.switch_reducer import SwitchReducer
 from fanin.host.torch.collectives.timeline import Timeline, timeline_for
 from fanin.host.torch.collectives.work import FaninWork
-from fanin.numerics.reduction import EXACT, Element, Operator, Reduction
 from fanin.options import MIN_JOIN_TIMEOUT_S, Options
 from fanin.protocol.control import Refusal
 
@@ -200,17 +196,13 @@ class GroupResources:
     def _lease(self, store: c10d.Store, group_name: str, timeout: timedelta) -> LeasedSession:
         """Meet now, join at the first sum: most of a program's groups sum little or nothing."""
         meeting = self._meet(store, group_name, timeout)
+        wait_for_all(store, meeting, self.rank, self.size, timeout)
         gives_back = self.options.idle_return_s > 0 and can_be_apart(store)
 
-        def join(name: str, interrupted: Callable[[], None]) -> tuple[JoinedSession, int]:
+        def join(name: str, interrupted: Callable[[], None]) -> JoinedSession:
             # The program's thread may be waiting in the store meanwhile.
             own_store = apart(store) if can_be_apart(store) else store
-            session = self._join_met(own_store, replace(meeting, job_name=name, holds_switch=False), interrupted)
-            try:
-                return session, self._agree(session)
-            except BaseException:
-                session.close()
-                raise
+            return self._join_met(own_store, replace(meeting, job_name=name, holds_switch=False), interrupted)
 
         return LeasedSession(
             join,
@@ -240,12 +232,12 @@ class GroupResources:
     def _join_met(self, store: c10d.Store, meeting: Meeting, interrupted: Callable[[], None]) -> JoinedSession:
         def look() -> None:
             interrupted()
-            raise_if_unreachable(store, meeting, self.rank)
+            raise_if_refused(store, meeting, self.rank)
 
         try:
             session = self._join_meeting(meeting, look)
         except SwitchUnreachableError as error:
-            tell_unreachable(store, meeting, self.rank, error)
+            tell_refusal(store, meeting, self.rank, error)
             raise
         except JoinTimeoutError as error:  # in words that torch's programs look for, too
             timeout_ms = self.options.join_timeout_s * 1000
@@ -295,48 +287,8 @@ class GroupResources:
     def _use(self, session: AnySession) -> None:
         self.session = self.failures.session = session
         self._switch_reducer = SwitchReducer(session, self.failures, self.completion)
-        if not isinstance(session, LeasedSession):  # that does so when it joins
-            self._agree(session)
         if self._is_world:
             self._timeline = timeline_for(session, self.options)
-
-    def _agree(self, session: JoinedSession) -> int:
-        """Compare the options on which routes and sums depend; returns the last ticket."""
-        ticket, options = 0, self.options
-        if options.exact_elements is not None:
-            ticket = self._agree_on(session, "exact_elements", options.exact_elements, options.exact_elements)
-        if options.codec is not None:
-            ticket = self._agree_on(session, "codec", zlib.crc32(options.codec.encode()), options.codec)
-        return ticket
-
-    def _agree_on(self, session: JoinedSession, name: str, value: int, given: object) -> int:
-        """Have CollectiveMismatchError now where another rank was given another value of an option.
-
-        With unlike exact_elements, maxima of a size in between would go through the switch on some ranks and over gloo
-        on others; with unlike codecs, sums would be of different things. A rank that was given none comes with its
-        first reduction instead, which the switch refuses as another collective.
-        """
-        bounds = torch.tensor([value, -value], device="cpu")
-        address = bounds.data_ptr()
-        ticket = session.submit(
-            Reduction(
-                source=address,
-                destination=address,
-                count=2,
-                element=Element.INT64,
-                lanes=EXACT,
-                operator=Operator.MAX,
-                signature=zlib.crc32(name.encode()),
-                owner=bounds,
-            )
-        )
-        session.wait(ticket, self.options.join_timeout_s)
-        if int(bounds[0]) != -int(bounds[1]):
-            raise CollectiveMismatchError(
-                f"ranks of job {self.meeting.job_name!r} were given different {name}; rank {self.rank}, {given}. "
-                f"Remedy: the same FANIN_{name.upper()} on every rank"
-            )
-        return ticket
 
     @property
     def submit(self) -> Callable[[Request], FaninWork]:

@@ -7,7 +7,8 @@ Rules
 * Rank 0 without any decides where sums are made (host/torch/collectives/placement.py). A group other than the world's
   uses the world's switches: those of the hosts that its ranks are on.
 * Otherwise the lowest rank of every host that is to have a shard starts a switch (started_switches.py).
-* Rank 0, and a rank that starts a shard, tells the others when it fails: they would wait for the store's timeout.
+* Rank 0, and a rank that starts a shard, tells the others when it fails: they would wait for the store's timeout. So
+  does a rank that was given other options than rank 0, or cannot reach a switch: they would wait for it there.
 * A job name is the group's name and a fresh random part, so that two runs never meet at a long-lived switch.
 * A job's secret is drawn by rank 0 and told with the switches, unless the ranks were given one (FANIN_SECRET).
 """
@@ -18,13 +19,20 @@ import contextlib
 import json
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from fanin.errors import ConfigurationError, JoinTimeoutError, SwitchUnreachableError
+from fanin.errors import (
+    ConfigurationError,
+    FaninError,
+    JoinTimeoutError,
+    SwitchUnreachableError,
+    UnsupportedError,
+    WorkerLostError,
+)
 from fanin.host.torch.collectives.meeting import Meeting, home_of
 from fanin.host.torch.collectives.placement import (
     Facts,
@@ -38,7 +46,7 @@ from fanin.host.torch.collectives.placement import (
 )
 from fanin.host.torch.collectives.reachable import one_machine
 from fanin.host.torch.collectives.started_switches import STARTED
-from fanin.options import Options, SwitchAddress
+from fanin.options import ENVIRONMENT_PREFIX, Options, SwitchAddress
 from fanin.protocol.racks import RackPlan
 from fanin.protocol.spread import optimal_parts, weights_of
 
@@ -55,6 +63,13 @@ class _Told:
 
     job: str = ""
     error: str = ""
+    """What rank 0 failed with."""
+    kind: str = ""
+    """The class of that error."""
+    missing: tuple[int, ...] = ()
+    """The ranks that a JoinTimeoutError names."""
+    alike: dict[str, object] = field(default_factory=dict)
+    """What rank 0 was given of `_alike`."""
     switches: tuple[str, ...] = ()
     """Addresses that are there."""
     of_world: tuple[int, ...] = ()
@@ -80,7 +95,7 @@ class _Told:
     @classmethod
     def read(cls, text: bytes) -> _Told:
         told = json.loads(text)
-        lists = {name: tuple(told[name]) for name in ("switches", "of_world", "leaders", "weights")}
+        lists = {name: tuple(told[name]) for name in ("missing", "switches", "of_world", "leaders", "weights")}
         lists |= {name: tuple(map(tuple, told[name])) for name in ("hosts", "racks")}
         return cls(**told | lists)
 
@@ -98,7 +113,8 @@ def meet(
     """Agree with the group's other ranks. `world`: of the world's group, whose switches this one uses if given none.
 
     Raises the error of rank 0, or of a rank that was to start a shard, on every rank; JoinTimeoutError naming ranks
-    that rank 0 has not heard of; ConfigurationError; torch's timeouts.
+    that rank 0 has not heard of; ConfigurationError where this rank was given other options than rank 0, which the
+    others have from `raise_if_refused`; torch's timeouts.
     """
     store.set(_host_key(rank), Facts.of(options).text())
     if rank == 0:
@@ -106,9 +122,11 @@ def meet(
         try:
             told = _decided(store, size, options, timeout, global_ranks, world)
         except Exception as error:
-            store.set(KEY, _Told(error=str(error)).text())
+            missing = error.missing if isinstance(error, JoinTimeoutError) else ()
+            store.set(KEY, _Told(error=str(error), kind=type(error).__name__, missing=missing).text())
             raise
-        store.set(KEY, replace(told, job=f"{job_prefix}-{uuid.uuid4().hex[:12]}").text())
+        job = f"{job_prefix}-{uuid.uuid4().hex[:12]}"
+        store.set(KEY, replace(told, job=job, alike=_alike(options)).text())
     return hear(store, options, timeout, rank, world, starts=True)
 
 
@@ -123,10 +141,34 @@ def hear(
     store.wait([KEY], patience)
     told = _Told.read(store.get(KEY))
     if told.error:
-        raise SwitchUnreachableError("", f"rank 0 could not start a switch: {told.error}")
-    secret = told.secret or options.secret
-    if secret is None:
-        raise ConfigurationError("rank 0 was given FANIN_SECRET, this rank was not. Remedy: give it to all, or to none")
+        raise _error_of_rank_0(told)
+    meeting = _met(store, told, options, patience, rank, world, starts=starts)
+    if unlike := _unlike(told, options, rank):
+        error = ConfigurationError("; ".join(unlike))
+        if starts:
+            tell_refusal(store, meeting, rank, error)
+            store.set(_met_key(rank), "")
+        meeting.close()
+        raise error
+    return meeting
+
+
+def wait_for_all(store: c10d.Store, meeting: Meeting, rank: int, size: int, timeout: timedelta) -> None:
+    """Until every rank has met the others; raises as `raise_if_refused`, and torch's timeout.
+
+    For a group that does not join now: gloo, for which it would wait next, does not hear of a rank that has given up.
+    """
+    store.set(_met_key(rank), "")
+    store.wait([_met_key(each) for each in range(size)], timeout)
+    raise_if_refused(store, meeting, rank)
+
+
+def _met(
+    store: c10d.Store, told: _Told, options: Options, patience: timedelta, rank: int, world: Meeting | None,
+    *, starts: bool,
+) -> Meeting:  # fmt: skip
+    """What rank 0 has said, with what has started since."""
+    secret = told.secret or options.secret or ""
     hosts = Hosts(told.hosts) if told.hosts else None
     if (told.of_world or told.through_racks) and (options.switch_list.word or not options.switches):
         assert world is not None, "all ranks of a group within the world are in the world"
@@ -156,6 +198,40 @@ def hear(
         meeting.close()
         raise
     return meeting
+
+
+def _error_of_rank_0(told: _Told) -> FaninError:
+    """The same kind of error wherever that matters to whoever catches it (fallback: gloo cannot cure every one)."""
+    if told.kind == JoinTimeoutError.__name__:
+        return JoinTimeoutError(told.missing, f"rank 0: {told.error}")
+    for kind in (ConfigurationError, UnsupportedError):
+        if told.kind == kind.__name__:
+            return kind(f"rank 0: {told.error}")
+    return SwitchUnreachableError("", f"rank 0 could not start a switch: {told.error}")
+
+
+def _alike(options: Options) -> dict[str, object]:
+    """Options that routes, sums and ways into the job depend on."""
+    return {
+        "codec": options.codec,
+        "exact_elements": options.exact_elements,
+        "fallback": options.fallback,
+        "on_worker_loss": options.on_worker_loss,
+    }
+
+
+def _unlike(told: _Told, options: Options, rank: int) -> list[str]:
+    """Which other options this rank was given than rank 0, each in words."""
+    own = _alike(options)
+    unlike = [
+        f"rank {rank} was given {name}={own[name]!r} (rank 0: {told.alike[name]!r}). Remedy: the same on every "
+        f"rank, in its options or {ENVIRONMENT_PREFIX}{name.upper()}"
+        for name in own
+        if own[name] != told.alike[name]
+    ]
+    if told.secret is None and options.secret is None:
+        unlike.append(f"rank 0 was given FANIN_SECRET, rank {rank} was not. Remedy: give it to all, or to none")
+    return unlike
 
 
 def _meet_in_racks(
@@ -312,29 +388,51 @@ def _address_of(store: c10d.Store, key: str, leader: int, patience: timedelta) -
     return tuple(map(SwitchAddress.parse, told["switches"]))
 
 
-def tell_unreachable(store: c10d.Store, meeting: Meeting, rank: int, error: SwitchUnreachableError) -> None:
-    """This rank cannot reach one of the job's switches: the others, which can, need not wait for it there."""
-    told = json.dumps({"rank": rank, "address": error.address, "text": str(error)})
+def tell_refusal(
+    store: c10d.Store, meeting: Meeting, rank: int, error: SwitchUnreachableError | ConfigurationError
+) -> None:
+    """This rank cannot reach one of the job's switches, or has unlike options: nobody need wait for it there."""
+    address = error.address if isinstance(error, SwitchUnreachableError) else None
+    told = json.dumps({"rank": rank, "address": address, "text": str(error)})
     with contextlib.suppress(dist.DistError):
-        store.set(_unreachable_key(meeting), told)
+        store.set(_refusal_key(meeting), told)
 
 
-def raise_if_unreachable(store: c10d.Store, meeting: Meeting, rank: int) -> None:
-    """SwitchUnreachableError that names both, when another rank has said that it cannot reach a switch of the job."""
+def raise_if_refused(store: c10d.Store, meeting: Meeting, rank: int) -> None:
+    """The error of another rank that has said that it does not come to the job.
+
+    SwitchUnreachableError that names both, where it cannot reach a switch; ConfigurationError for unlike options. And
+    WorkerLostError where the group's store has ended: rank 0 may have done so before anybody could ask it why.
+    """
+    key = _refusal_key(meeting)
     try:
-        if not store.check([_unreachable_key(meeting)]):
+        if not store.check([key]):
             return
-        told = json.loads(store.get(_unreachable_key(meeting)))
-    except dist.DistError:  # the store's own errors are its next user's
+        told = json.loads(store.get(key))
+    except dist.DistNetworkError as error:
+        raise WorkerLostError(
+            (),
+            f"the group's store is gone while rank {rank} joins job {meeting.job_name!r} at {meeting.address}: the "
+            f"process that serves it, rank 0 or torchrun's agent on its host, has ended ({error}). Remedy: see the "
+            "output of rank 0",
+        ) from None
+    except dist.DistError:  # the store's other errors are its next user's
         return
-    if told["rank"] != rank:
-        raise SwitchUnreachableError(
-            told["address"], f"rank {told['rank']} cannot reach switch {told['address']}: {told['text']}"
-        )
+    if told["rank"] == rank:
+        return
+    if told["address"] is None:
+        raise ConfigurationError(told["text"])
+    raise SwitchUnreachableError(
+        told["address"], f"rank {told['rank']} cannot reach switch {told['address']}: {told['text']}"
+    )
 
 
-def _unreachable_key(meeting: Meeting) -> str:
-    return f"fanin/unreachable/{meeting.job_name}"
+def _refusal_key(meeting: Meeting) -> str:
+    return f"fanin/refusal/{meeting.job_name}"
+
+
+def _met_key(rank: int) -> str:
+    return f"fanin/met/{rank}"
 
 
 def _host_key(rank: int) -> str:
