@@ -17,9 +17,9 @@ import typer
 
 from fanin.addresses import SwitchAddress, check_brackets
 from fanin.cli.ending import mute
+from fanin.cli.switch_size import flows_of, memory_of
 from fanin.errors import ConfigurationError, FaninError
 from fanin.key_file import VARIABLE, default_path, load_or_create
-from fanin.memory import memory_bytes
 from fanin.options import Options
 from fanin.protocol import control
 from fanin.protocol.control import DEFAULT_PORT, Scheme
@@ -37,12 +37,6 @@ if TYPE_CHECKING:
     from fanin.switch.p4runtime.server.server import TlsFiles
     from fanin.switch.service.service import SwitchService
 
-LEAST_MEMORY_BYTES, FLOW_MEMORY_BYTES, MEMORY_PART = 512 << 20, 1 << 30, 8
-"""Without --memory: so much for each flow, in each of which a job has a pool and rings, but at most one part in so many
-of the machine's. Enough for some hundred groups of a program; none of it is touched before a job needs it."""
-CORES_PER_FLOW = 4
-"""Without --flows; and no more flows than there is LEAST_MEMORY_BYTES for each."""
-MAX_FLOWS = 16
 PARENT_TIMEOUT_S = 1.0
 """How long a leaf that starts waits for its parent to say how many flows it has."""
 KEY_CHARACTERS = 40
@@ -68,7 +62,13 @@ def switch(
     bind: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0: any free one.")] = (
         f"0.0.0.0:{DEFAULT_PORT}"
     ),
-    memory: Annotated[int | None, typer.Option(metavar="MIB", help="Aggregation memory of all jobs together.")] = None,
+    memory: Annotated[
+        int | None,
+        typer.Option(
+            metavar="MIB",
+            help="Aggregation memory of all jobs. Default: 1,024 a flow, but at most an eighth of the machine's.",
+        ),
+    ] = None,
     slots: Annotated[int | None, typer.Option(help="The same, as a number of slots of the longest packet.")] = None,
     flows: Annotated[
         int | None, typer.Option(help="UDP ports and threads. Default: one per four cores; a leaf's parent's.")
@@ -136,11 +136,12 @@ def switch(
             raise ConfigurationError("--device-id is for --p4runtime")
         if tls_certificate or tls_key or tls_ca:
             raise ConfigurationError("--tls-... is for --p4runtime")
+        own_flows = flows_of(flows)
         options = ServiceOptions(
             host=host,
             port=port,
-            memory_bytes=_memory_bytes(memory, slots, _flows(flows)),
-            flows=_flows(flows),
+            memory_bytes=memory_of(memory, slots, slot_bytes(), own_flows),
+            flows=own_flows,
             native=native if native is not None else Options.from_environment(os.environ, switch=None).native,
             schemes=_schemes(data)
             if artefacts is None and parent is None
@@ -159,12 +160,11 @@ def switch(
         parents = parent.split(",") if embedded and parent is not None else [parent]
         leaf_of = [None if each is None else SwitchAddress.parse(each) for each in parents]
         as_parent = flows is None and artefacts is None
-        services = [
-            SwitchService(
-                replace(options, parent=each, flows=_flows_like(each, options.flows) if as_parent else options.flows)
-            )
-            for each in leaf_of
-        ]
+        services = []
+        for root in leaf_of:
+            many = _flows_like(root, own_flows) if as_parent else own_flows
+            sized = replace(options, flows=many, memory_bytes=memory_of(memory, slots, slot_bytes(), many))
+            services.append(SwitchService(replace(sized, parent=root)))
         service = services[0]
     except FaninError as error:
         if embedded:
@@ -288,33 +288,6 @@ def where(bind: str, option: str = "--bind") -> tuple[str, int]:
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
         raise ConfigurationError(f"{option} {bind!r}: expected host:port with a port in 0..65535")
     return host, int(port)
-
-
-def _memory_bytes(memory_mib: int | None, slots: int | None, flows: int) -> int:
-    if memory_mib is not None and slots is not None:
-        raise ConfigurationError("--memory and --slots say the same thing: give one of them")
-    if (memory_mib is not None and memory_mib < 1) or (slots is not None and slots < 1):
-        raise ConfigurationError("--memory and --slots must be at least 1")
-    there = memory_bytes()
-    if slots is None and memory_mib is None:
-        return max(LEAST_MEMORY_BYTES, min(flows * FLOW_MEMORY_BYTES, there // MEMORY_PART))
-    wanted = slots * slot_bytes() if slots is not None else (memory_mib or 0) << 20
-    if wanted > there:
-        option = f"--memory {memory_mib}" if slots is None else f"--slots {slots}"
-        raise ConfigurationError(
-            f"{option}: {wanted >> 20:,} MiB, but this machine, or the container that this is in, has {there >> 20:,} "
-            f"MiB in all. Remedy: at most --memory {there >> 20}"
-        )
-    return wanted
-
-
-def _flows(flows: int | None) -> int:
-    if flows is None:
-        cores, memory = len(os.sched_getaffinity(0)), memory_bytes() // MEMORY_PART
-        return max(1, min(cores // CORES_PER_FLOW, memory // LEAST_MEMORY_BYTES, MAX_FLOWS))
-    if not 1 <= flows <= MAX_FLOWS:
-        raise ConfigurationError(f"--flows {flows}: must be in 1..{MAX_FLOWS}")
-    return flows
 
 
 def _flows_like(parent: SwitchAddress | None, otherwise: int) -> int:

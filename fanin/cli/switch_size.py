@@ -1,0 +1,57 @@
+"""How large a switch is: its flows, and the memory that its jobs may have together."""
+
+from __future__ import annotations
+
+import os
+
+from fanin.errors import ConfigurationError
+from fanin.memory import memory_bytes
+
+CORES_PER_FLOW = 4
+MAX_FLOWS = 16
+MEMORY_PART = 8
+"""Unless told, a switch takes at most one part in so many of the machine's memory. None of it is touched before a job
+needs it."""
+LEAST_MEMORY_BYTES, FLOW_MEMORY_BYTES = 512 << 20, 1 << 30
+"""So much at least, also where that is more than the part above; and for each flow at most: a job has a pool and rings
+in every flow. It is enough for some hundred groups of a program."""
+
+
+def default_flows(cores: int, there_bytes: int) -> int:
+    """Of a machine, or container, with so many cores and so much memory: no more than it has memory for."""
+    return max(1, min(cores // CORES_PER_FLOW, there_bytes // MEMORY_PART // LEAST_MEMORY_BYTES, MAX_FLOWS))
+
+
+def default_memory_bytes(flows: int, there_bytes: int) -> int:
+    """Of a switch with so many flows on a machine, or in a container, with so much memory."""
+    return max(LEAST_MEMORY_BYTES, min(flows * FLOW_MEMORY_BYTES, there_bytes // MEMORY_PART))
+
+
+def flows_of(given: int | None) -> int:
+    """What --flows says, or leaves to us; ConfigurationError out of 1..MAX_FLOWS."""
+    if given is None:
+        return default_flows(len(os.sched_getaffinity(0)), memory_bytes())
+    if not 1 <= given <= MAX_FLOWS:
+        raise ConfigurationError(f"--flows {given}: must be in 1..{MAX_FLOWS}")
+    return given
+
+
+def memory_of(memory_mib: int | None, slots: int | None, slot_bytes: int, flows: int) -> int:
+    """Bytes, as --memory or --slots says; ConfigurationError for both, less than one, and more than there is."""
+    if memory_mib is not None and slots is not None:
+        raise ConfigurationError("--memory and --slots say the same thing: give one of them")
+    if (memory_mib is not None and memory_mib < 1) or (slots is not None and slots < 1):
+        raise ConfigurationError("--memory and --slots must be at least 1")
+    there = memory_bytes()
+    if slots is not None:
+        option, wanted = f"--slots {slots}", slots * slot_bytes
+    elif memory_mib is not None:
+        option, wanted = f"--memory {memory_mib}", memory_mib << 20
+    else:
+        return default_memory_bytes(flows, there)
+    if wanted > there:
+        raise ConfigurationError(
+            f"{option}: {wanted >> 20:,} MiB, but this machine, or the container that this is in, has {there >> 20:,} "
+            f"MiB in all. Remedy: at most --memory {there >> 20}"
+        )
+    return wanted
