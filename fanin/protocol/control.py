@@ -327,6 +327,8 @@ class Leave:
     reason: str = ""
     lost: bool = False
     """A leaf to its parent: the rank does not say this itself, it is lost."""
+    own: bool = False
+    """The reason is the rank's own, and not that others are lost: it is what the others are to hear."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,6 +355,8 @@ class Explanation:
     text: str
     lost: tuple[int, ...] = ()
     left: tuple[int, ...] = ()
+    gave_up: str = ""
+    """Which rank gave the job up for a reason of its own, and which, in words."""
     generation: int = 0
     """The question's, by which a leaf knows whose question to its parent this answers."""
 

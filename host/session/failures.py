@@ -65,10 +65,14 @@ def used_in_child(who: Membership) -> FaninError:
     )
 
 
-def workers_gone(who: Membership, lost: Sequence[int], left: Sequence[int], timeout_s: float) -> WorkerLostError:
-    """Peers are missing from a collective that needs them."""
+def workers_gone(
+    who: Membership, lost: Sequence[int], left: Sequence[int], timeout_s: float, explanation: Explanation | None = None
+) -> WorkerLostError:
+    """Peers are missing from a collective that needs them. `explanation`: what the job's controller says, if asked."""
     parts = []
-    if lost:
+    if lost and explanation is not None and explanation.gave_up:
+        parts.append(f"{who.name(lost)} of job {who.job_name!r} at switch {who.address}: {explanation.gave_up}")
+    elif lost:
         parts.append(
             f"{who.name(lost)} of job {who.job_name!r} is lost: it hung up on switch {who.address} without leaving, or "
             f"nothing came from it for {timeout_s:g} s, so its process died or was stopped, or its network is gone"

@@ -44,10 +44,10 @@ class Questions:
                 return answer
         return None
 
-    def leave(self, nonce: str, failure: FaninError | None, timeout_s: float) -> None:
-        """For an engine that could not say BYE: the job's memory is free again at once."""
+    def leave(self, nonce: str, failure: FaninError | None, timeout_s: float, *, own: bool = False) -> None:
+        """For an engine that could not say BYE: the job's memory is free again at once. `own`: as in control.Leave."""
         reason = control.one_line(str(failure)) if failure is not None else ""
-        leave = control.Leave(job=self._who.job_name, rank=self._who.rank, nonce=nonce, reason=reason)
+        leave = control.Leave(job=self._who.job_name, rank=self._who.rank, nonce=nonce, reason=reason, own=own)
         self._ask(leave, min(timeout_s, TIMEOUT_S))
 
     def _ask(self, question: control.Request, timeout_s: float = TIMEOUT_S) -> control.Reply:

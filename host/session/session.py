@@ -19,7 +19,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
 
-from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError, SwitchLostError
+from fanin.errors import (
+    CollectiveMismatchError,
+    CollectiveTimeoutError,
+    ConfigurationError,
+    FaninError,
+    SwitchLostError,
+)
 from fanin.host.engines.engine import Engine
 from fanin.host.session import joining
 from fanin.host.session.failures import (
@@ -55,6 +61,8 @@ WAIT_SLICE_S = 0.5
 """A wait returns to Python this often, so that Ctrl-C is heard."""
 REASON_TIMEOUT_S = 2.0
 """How long a failed engine may take to say why."""
+TELL_TIMEOUT_S = 1.0
+"""How long it may take to tell the others, through the controller, why this rank gives up."""
 MAX_CHANGES = 1024
 """Changes of membership that are remembered for `take_changes`."""
 
@@ -343,7 +351,12 @@ class Session:
         if isinstance(event, MembersChanged):
             self._note(event)
         elif isinstance(event, FAILURES):
-            self._fail(self._explain(event))
+            error = self._explain(event)
+            if isinstance(error, CollectiveMismatchError):
+                # The others wait for this rank, and would only see that it is gone.
+                with contextlib.suppress(FaninError):
+                    self._questions.leave(self._nonce, error, TELL_TIMEOUT_S, own=True)
+            self._fail(error)
 
     def _note(self, event: MembersChanged) -> None:
         """Never silently: who goes on without a rank must be able to see it."""
@@ -431,7 +444,9 @@ class Session:
         if isinstance(event, EngineStopped):
             return engine_stopped(self._who, event.text)
         if isinstance(event, WorkersGone):
-            return workers_gone(self._who, self._who.ranks(event.lost), self._who.ranks(event.left), timeout_s)
+            lost, left = self._who.ranks(event.lost), self._who.ranks(event.left)
+            explanation = self._questions.explain(self.spec.generation) if lost else None
+            return workers_gone(self._who, lost, left, timeout_s, explanation)
         if isinstance(event, SwitchSilent):
             trouble = with_forgeries(self._engine.trouble, self._engine.counters().get("dropped_tag", 0))
             return switch_silent(self._who, event.silent_s, trouble, self._questions.explain(self.spec.generation))

@@ -179,6 +179,8 @@ class Job:
     left: int = 0
     epitaph: str = ""
     """The first failure in words, or, without one, the first departure."""
+    gave_up: str = ""
+    """Explanation.gave_up."""
     forget_s: float = 0.0
     """When it goes off the data plane, once it has ended."""
     excused: frozenset[int] = frozenset()
@@ -271,7 +273,9 @@ class Job:
         text = one_line(f"job {self.name!r} is {state.value}{because}")
         lost = self.lost_ranks
         left = {rank for rank, member in self.members.items() if member.gone} | set(self.ranks_at(self.left))
-        return Explanation(known=True, text=text, lost=tuple(sorted(lost)), left=tuple(sorted(left - lost)))
+        return Explanation(
+            known=True, text=text, lost=tuple(sorted(lost)), left=tuple(sorted(left - lost)), gave_up=self.gave_up
+        )
 
 
 class Way(Protocol):

@@ -361,6 +361,12 @@ class Lifecycle:
         if leave.reason or job.state is State.STARTING or (worker is not None and job.departed >> worker & 1):
             missed = bool(leave.reason) and job.state is not State.ENDING
             who = f"rank {leave.rank} ({member.join.process})"
+            if leave.own:
+                job.gave_up = f"{who} {how}"
+                # It may live on, and wait for nothing: the others are to miss it as one that has died.
+                departing = job.departed & ~(job.lost | job.left)
+                if job.spec is not None and worker is not None and departing >> worker & 1:
+                    job.way.plane(job).server.suspect(job.spec.job, worker)
             self.gone(job, (leave.rank,), how, now, lost=leave.lost or missed, who=who, said=True)
 
     def gone(

@@ -329,3 +329,18 @@ def test_ranks_that_are_lost_at_two_leaves_are_all_named() -> None:
     explanation = grove.say(0, control.Explain(job="j", generation=spec.generation), "asker")
     assert isinstance(explanation, control.Explanation)
     assert explanation.lost == (2, 3)
+
+
+def test_who_gives_up_for_a_reason_of_its_own_is_missed_at_once_and_quoted() -> None:
+    """It calls another collective than the others, say, and may live on: they would wait for it."""
+    grove = Grove()
+    grove.running()
+    (spec,) = grove.servers[0].specs.values()
+    worker = 0  # the leaf has ranks 1 and 2
+    grove.say(0, control.Leave(job="j", rank=1, nonce="nonce-1", reason="they differ", own=True), "nonce-1")
+    assert grove.servers[0].suspected == [(spec.job, worker)]
+    assert grove.root_server.suspected == [], "the other rank of that leaf is there"
+    explanation = grove.say(0, control.Explain(job="j", generation=spec.generation), "asker")
+    assert isinstance(explanation, control.Explanation)
+    assert explanation.gave_up.startswith("rank 1 (")
+    assert explanation.gave_up.endswith("gave up: they differ")
