@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.filesize import decimal
 
@@ -99,8 +98,11 @@ class Row:
 
 def bench(plan: Plan, *, json_file: Path | None, console: Console) -> list[Row]:
     """Measure, check, print a table; write a JSON list of rows. FaninError where a result is wrong."""
-    if plan.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigurationError("device = 'cuda', and PyTorch sees no CUDA device here. Remedy: --device cpu")
+    if plan.device == "cuda":
+        import torch  # the ranks do so anyway, and this process need not wait for it
+
+        if not torch.cuda.is_available():
+            raise ConfigurationError("device = 'cuda', and PyTorch sees no CUDA device here. Remedy: --device cpu")
     whole = 4 * plan.workers
     arguments = ["--collectives", ",".join(plan.collectives), "--samples", str(plan.samples)]
     arguments += ["--device", plan.device]

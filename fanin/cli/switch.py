@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -137,11 +137,10 @@ def switch(
         if tls_certificate or tls_key or tls_ca:
             raise ConfigurationError("--tls-... is for --p4runtime")
         own_flows = flows_of(flows)
-        options = ServiceOptions(
+        options_of = partial(
+            ServiceOptions,
             host=host,
             port=port,
-            memory_bytes=memory_of(memory, slots, slot_bytes(), own_flows),
-            flows=own_flows,
             native=native if native is not None else Options.from_environment(os.environ, switch=None).native,
             schemes=_schemes(data)
             if artefacts is None and parent is None
@@ -163,8 +162,8 @@ def switch(
         services = []
         for root in leaf_of:
             many = _flows_like(root, own_flows) if as_parent else own_flows
-            sized = replace(options, flows=many, memory_bytes=memory_of(memory, slots, slot_bytes(), many))
-            services.append(SwitchService(replace(sized, parent=root)))
+            memory_bytes = memory_of(memory, slots, slot_bytes(), many)
+            services.append(SwitchService(options_of(parent=root, flows=many, memory_bytes=memory_bytes)))
         service = services[0]
     except FaninError as error:
         if embedded:

@@ -101,8 +101,8 @@ def slots_for(
     """
     usable_bytes = receive_buffer_bytes * USABLE_QUARTERS // 4
     slots = usable_bytes // (truesize(packet_bytes) * senders) - RESENT_PACKETS
+    window_bytes = MAX_FRAMES_WINDOW_BYTES
     if packet_bytes > LONGEST_FRAME_BYTES:
-        shared = max(MAX_WINDOW_BYTES * WHOLE_WINDOWS // max(flows, WHOLE_WINDOWS) // packet_bytes, MIN_SHARE_SLOTS)
-        return max(1, min(slots, shared, MAX_WINDOW_BYTES // packet_bytes, MAX_SLOTS))
-    shared = max(int(MAX_FRAMES_WINDOW_BYTES * share) // packet_bytes, MIN_SHARE_SLOTS)
-    return max(1, min(slots, shared, MAX_FRAMES_WINDOW_BYTES // packet_bytes, MAX_SLOTS))
+        window_bytes, share = MAX_WINDOW_BYTES, WHOLE_WINDOWS / max(flows, WHOLE_WINDOWS)
+    shared = max(int(window_bytes * share) // packet_bytes, MIN_SHARE_SLOTS)
+    return max(1, min(slots, shared, window_bytes // packet_bytes, MAX_SLOTS))

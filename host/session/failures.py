@@ -153,7 +153,7 @@ def packet_refused(who: Membership, reason: Reason, explanation: Explanation | N
     if reason in (Reason.BRANCH_LOST, Reason.BRANCH_LEFT):
         return branch_gone(who, explanation)
     if explanation is not None and explanation.lost:
-        return workers_gone(who, explanation.lost, explanation.left, timeout_s)
+        return workers_gone(who, explanation.lost, explanation.left, timeout_s, explanation)
     told = f": {explanation.text}" if explanation is not None else ""
     return SwitchLostError(
         str(who.address),

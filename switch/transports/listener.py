@@ -385,4 +385,4 @@ class Listener:
 def _files() -> int:
     """Connections that this process may have, after asking the system for as many files as it gives."""
     wanted = MAX_CONNECTIONS * 2 + SPARE_FILES  # two ports
-    return max((min(open_files.limit(wanted), wanted) - SPARE_FILES) // 2, 16)
+    return max((open_files.limit(wanted) - SPARE_FILES) // 2, 16)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from fanin.cli.switch import DEFAULT_SOURCE_SHARE
 from fanin.cli.switch_size import FLOW_MEMORY_BYTES, LEAST_MEMORY_BYTES, default_flows, default_memory_bytes
 from fanin.protocol.window import packet_shape, slots_for
+from fanin.transports.path_mtu import LARGEST_MTU
 from tests.support.builders import job_spec
 
 GIB = 1 << 30
-LOOPBACK_MTU = 65_536
-SOURCE_SHARE = 0.5
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,8 @@ def test_flows_follow_cores_and_memory_and_memory_follows_flows(
 @pytest.mark.parametrize("flows", [1, 2, 4, 8, 16])
 def test_a_program_has_some_dozen_groups_however_many_flows_there_are(flows: int) -> None:
     """The last quarter of what one address may hold is for slots alone, without rings and accumulators."""
-    words, codes = packet_shape(LOOPBACK_MTU)
+    words, codes = packet_shape(LARGEST_MTU)
     spec = job_spec(workers=4, words_per_packet=words, codes_per_packet=codes)
     slots = slots_for(1 << 23, spec.packet_bytes, flows=flows)
     pool = job_spec(workers=4, slots=slots, words_per_packet=words, codes_per_packet=codes).pool_bytes * flows
-    assert flows * FLOW_MEMORY_BYTES * SOURCE_SHARE / 4 / pool >= 50
+    assert flows * FLOW_MEMORY_BYTES * DEFAULT_SOURCE_SHARE / 4 / pool >= 50

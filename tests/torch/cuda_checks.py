@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import threading
 from typing import Any
 
@@ -12,13 +13,14 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import _coalescing_manager
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 import fanin
 from fanin.host.torch import CodecState, LanesState, codec_hook, counters, lanes_hook, shard_codecs
 from fanin.host.torch.collectives.staging import PIECE_BYTES
+from tests.torch import shard_codec_checks
 from tests.torch.collective_checks import FLOATS, INTEGERS, REDUCERS, close, everyone, identical, reference
 
 
@@ -294,9 +296,10 @@ def train(model: nn.Module, rank: int, steps: int = 5) -> None:
 
 def whole(model: nn.Module) -> list[torch.Tensor]:
     """Every parameter, on the host."""
-    return [(p.full_tensor() if isinstance(p, DTensor) else p).detach().cpu() for p in model.parameters()]
+    return [parameter.cpu() for parameter in shard_codec_checks.whole(model)]
 
 
+@functools.cache
 def gloo_trained(rank: int) -> list[torch.Tensor]:
     """The same by DDP over gloo."""
     replica = DistributedDataParallel(network().to(device_of(rank)), process_group=dist.new_group(backend="gloo"))

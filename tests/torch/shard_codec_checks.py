@@ -27,7 +27,7 @@ from fanin.host.torch import ShardCodecs, shard_codecs
 from fanin.host.torch.training.pieced_gather import MIN_PIECE_ELEMENTS, PiecedGather
 from fanin.host.torch.training.shard_codecs import ShardRow
 from fanin.host.torch.training.shard_groups import Segment
-from tests.torch.training_checks import identical
+from tests.torch.training_checks import identical, world_mesh
 
 WIDTH, CLASSES = 64, 10
 STEPS = 6
@@ -55,11 +55,6 @@ def network(blocks: int = 3) -> nn.Sequential:
     """The same weights on every rank."""
     torch.manual_seed(11)
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), *(Block() for _ in range(blocks)), nn.Linear(WIDTH, CLASSES))
-
-
-def world_mesh() -> DeviceMesh:
-    """All ranks, in one dimension."""
-    return init_device_mesh("cpu", (dist.get_world_size(),))
 
 
 def gloo_mesh() -> DeviceMesh:

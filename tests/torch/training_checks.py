@@ -298,24 +298,24 @@ def check_fsdp1(rank: int, size: int) -> None:
         same(model, train_alone(size))
 
 
-def on_the_host(size: int) -> DeviceMesh:
-    """All ranks. By default FSDP2's would be at the GPU, where there is one."""
-    return init_device_mesh("cpu", (size,))
+def world_mesh() -> DeviceMesh:
+    """All ranks, in one dimension. By default FSDP2's would be at the GPU, where there is one."""
+    return init_device_mesh("cpu", (dist.get_world_size(),))
 
 
 def check_fsdp2(rank: int, size: int) -> None:
     model = make_model()
     for layer in model:
         if isinstance(layer, nn.Linear):
-            fully_shard(layer, mesh=on_the_host(size))
-    fully_shard(model, mesh=on_the_host(size))
+            fully_shard(layer, mesh=world_mesh())
+    fully_shard(model, mesh=world_mesh())
     train(model, rank)
     full_parameters_match(model, train_alone(size))
 
 
 def check_fsdp2_asks_whether_the_group_has_memory(rank: int, size: int) -> None:
     model = make_model()
-    fully_shard(model, mesh=on_the_host(size))
+    fully_shard(model, mesh=world_mesh())
     assert isinstance(model, FSDPModule)
     model.set_allocate_memory_from_process_group_for_comm(True)
     train(model, rank)
@@ -411,7 +411,7 @@ def check_least_squares_from_sums_of_gram_matrices(rank: int, size: int) -> None
 
 def check_distributed_checkpoint(rank: int, size: int) -> None:
     model = make_model()
-    fully_shard(model, mesh=on_the_host(size))
+    fully_shard(model, mesh=world_mesh())
     train(model, rank, steps=1)
     saved = {name: parameter.detach().clone() for name, parameter in model.state_dict().items()}
     folder = [tempfile.mkdtemp() if rank == 0 else None]
