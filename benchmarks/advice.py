@@ -27,6 +27,7 @@ import torch.distributed as dist
 
 from fanin.addresses import SwitchList
 from fanin.benchmarks.advice_links import Listener, round_trip_s, send_datagrams, stream
+from fanin.benchmarks.advice_meeting import meet
 from fanin.benchmarks.advice_prediction import (
     Choice,
     Forecast,
@@ -77,6 +78,8 @@ class Plan:
     program: tuple[str, ...] = ()
     """A command line whose training steps are profiled."""
     measures: bool = True
+    names: tuple[str, ...] = ()
+    """Of the ranks' hosts, where the launcher knows them."""
 
     def __post_init__(self) -> None:
         for lanes in self.lanes:
@@ -111,7 +114,9 @@ def advise(plan: Plan, say: Any) -> Advice | None:
 
     RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set, as torchrun does.
     """
-    dist.init_process_group("gloo", timeout=GROUP_TIMEOUT)
+    store = meet(plan.names, say)
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=GROUP_TIMEOUT)
     try:
         return _Rank(plan, say).run()
     finally:

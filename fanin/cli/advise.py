@@ -55,7 +55,7 @@ def advise(
     size: Annotated[int, typer.Option("--bytes", help="Of a sum, where no program is profiled.")] = 25 << 20,
     measure: Annotated[bool, typer.Option(help="Measure the best two, besides predicting.")] = True,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
-    launched: Annotated[bool, typer.Option(hidden=True)] = False,
+    launched: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:
     """Measure links, predict a step per placement and lane width, measure the best two, and recommend settings.
 
@@ -80,7 +80,8 @@ def advise(
     from fanin.benchmarks.advice_report import report
 
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
-    advice = find(_plan(program or [], switch, lanes, size, measure), lambda text: errors.print(text))
+    plan = _plan(program or [], switch, lanes, size, measure, launched)
+    advice = find(plan, lambda text: errors.print(text))
     if advice is None:
         return
     if json:
@@ -89,7 +90,7 @@ def advise(
         report(advice, Console(highlight=False, soft_wrap=True))
 
 
-def _plan(program: list[str], switch: str, lanes: str, size: int, measure: bool) -> Plan:
+def _plan(program: list[str], switch: str, lanes: str, size: int, measure: bool, launched: str) -> Plan:
     from fanin.benchmarks.advice import Plan
 
     try:
@@ -97,7 +98,8 @@ def _plan(program: list[str], switch: str, lanes: str, size: int, measure: bool)
     except ValueError:
         raise ConfigurationError(f"--lanes {lanes!r}: expected widths with commas, as in 32,8") from None
     switches = tuple(each.strip() for each in switch.split(",")) if switch else ()
-    return Plan(lanes=widths, bytes=size, switches=switches, program=tuple(program), measures=measure)
+    names = tuple(launched.split(",")) if launched else ()
+    return Plan(lanes=widths, bytes=size, switches=switches, program=tuple(program), measures=measure, names=names)
 
 
 def _launch(hosts: str, via: str, master: str, port: int, own: list[str]) -> int:
@@ -108,13 +110,14 @@ def _launch(hosts: str, via: str, master: str, port: int, own: list[str]) -> int
     runner = shlex.split(via)
     if not runner:
         raise ConfigurationError("--via is empty: expected a command, such as ssh")
-    arguments = ["advise", "--launched", *without_hosts(own)[1:]]
+    arguments = ["advise", "--launched", ",".join(names), *without_hosts(own)[1:]]
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for rank, host in enumerate(names):
             variables = {
                 "RANK": rank, "WORLD_SIZE": len(names), "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1,
                 "MASTER_ADDR": master or names[0], "MASTER_PORT": port, "FANIN_HOST": host,
+                "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),  # else stacks for each attempt
             }  # fmt: skip
             passed = {name: text for name, text in os.environ.items() if name.startswith(("FANIN_", "GLOO_"))}
             line = ["env", *(f"{name}={value}" for name, value in {**passed, **variables}.items())]

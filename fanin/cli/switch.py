@@ -17,11 +17,10 @@ import typer
 
 from fanin.addresses import SwitchAddress, check_brackets
 from fanin.cli.ending import mute
-from fanin.cli.switch_size import flows_of, memory_of
+from fanin.cli.switch_size import flows_like, flows_of, memory_of
 from fanin.errors import ConfigurationError, FaninError
 from fanin.key_file import VARIABLE, default_path, load_or_create
 from fanin.options import Options
-from fanin.protocol import control
 from fanin.protocol.control import DEFAULT_PORT, Scheme
 from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S
 from fanin.protocol.seal import KEY_BYTES, key_from_text
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from fanin.switch.p4runtime.server.server import TlsFiles
     from fanin.switch.service.service import SwitchService
 
-PARENT_TIMEOUT_S = 1.0
-"""How long a leaf that starts waits for its parent to say how many flows it has."""
 KEY_CHARACTERS = 40
 """Length of a CURVE key in Z85."""
 
@@ -161,7 +158,7 @@ def switch(
         as_parent = flows is None and artefacts is None
         services = []
         for root in leaf_of:
-            many = _flows_like(root, own_flows) if as_parent else own_flows
+            many = flows_like(root, own_flows) if as_parent else own_flows
             memory_bytes = memory_of(memory, slots, slot_bytes(), many)
             services.append(SwitchService(options_of(parent=root, flows=many, memory_bytes=memory_bytes)))
         service = services[0]
@@ -287,20 +284,6 @@ def where(bind: str, option: str = "--bind") -> tuple[str, int]:
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
         raise ConfigurationError(f"{option} {bind!r}: expected host:port with a port in 0..65535")
     return host, int(port)
-
-
-def _flows_like(parent: SwitchAddress | None, otherwise: int) -> int:
-    """Those of the parent, since a leaf must have as many; `otherwise`, where there is none, or none that answers."""
-    if parent is None:
-        return otherwise
-    from fanin.host.session.control import ask
-
-    key = os.environ.get("FANIN_CURVE_SERVER_KEY")
-    with contextlib.suppress(FaninError):
-        answer = ask(parent, control.Ask(), curve_server_key=key, timeout_s=PARENT_TIMEOUT_S)
-        if isinstance(answer, control.Stats):
-            return next((len(each.ports) for each in answer.data if each.scheme == tree_scheme()), otherwise)
-    return otherwise
 
 
 def _schemes(data: str) -> tuple[Scheme, ...]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
-from fanin.errors import ConfigurationError
+from fanin.addresses import SwitchAddress
+from fanin.errors import ConfigurationError, FaninError
 from fanin.memory import memory_bytes
+from fanin.protocol import control
+from fanin.schemes import tree_scheme
 
 CORES_PER_FLOW = 4
 MAX_FLOWS = 16
@@ -15,6 +19,9 @@ needs it."""
 LEAST_MEMORY_BYTES, FLOW_MEMORY_BYTES = 512 << 20, 1 << 30
 """So much at least, also where that is more than the part above; and for each flow at most: a job has a pool and rings
 in every flow. It is enough for some hundred groups of a program."""
+
+PARENT_TIMEOUT_S = 1.0
+"""How long a leaf that starts waits for its parent to say how many flows it has."""
 
 
 def default_flows(cores: int, there_bytes: int) -> int:
@@ -34,6 +41,20 @@ def flows_of(given: int | None) -> int:
     if not 1 <= given <= MAX_FLOWS:
         raise ConfigurationError(f"--flows {given}: must be in 1..{MAX_FLOWS}")
     return given
+
+
+def flows_like(parent: SwitchAddress | None, otherwise: int) -> int:
+    """Those of the parent, since a leaf must have as many; `otherwise`, where there is none, or none that answers."""
+    if parent is None:
+        return otherwise
+    from fanin.host.session.control import ask
+
+    key = os.environ.get("FANIN_CURVE_SERVER_KEY")
+    with contextlib.suppress(FaninError):
+        answer = ask(parent, control.Ask(), curve_server_key=key, timeout_s=PARENT_TIMEOUT_S)
+        if isinstance(answer, control.Stats):
+            return next((len(each.ports) for each in answer.data if each.scheme == tree_scheme()), otherwise)
+    return otherwise
 
 
 def memory_of(memory_mib: int | None, slots: int | None, slot_bytes: int, flows: int) -> int:

@@ -17,9 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="needs torch: pip install 'fanin[torch]'")
+from torch._C import _distributed_c10d as c10d
 
 from fanin.benchmarks.advice import Plan, profile_of
 from fanin.benchmarks.advice_links import Listener, round_trip_s, send_datagrams, stream
+from fanin.benchmarks.advice_meeting import GIVE_UP_AFTER_S, missing
 from fanin.benchmarks.advice_prediction import (
     GLOO,
     Choice,
@@ -216,6 +218,26 @@ def test_a_stream_that_breaks_has_no_rate_and_leaves_nothing_behind() -> None:
     assert listener.rates() == {}
 
 
+@pytest.mark.parametrize("names", [(), ("a", "b", "c")])
+def test_a_rank_that_does_not_come_is_named(names: tuple[str, ...]) -> None:
+    store, said, clock = c10d.HashStore(), list[str](), [0.0]
+    store.set("rank 0", "")
+
+    def pause(seconds: float) -> None:
+        clock[0] += seconds
+        if clock[0] > 12.0:
+            store.set("rank 1", "")
+
+    told = missing(store, 3, names, said.append, now=lambda: clock[0], pause=pause)
+    one, two = ("rank 1 (b)", "rank 2 (c)") if names else ("rank 1", "rank 2")
+    assert said[0] == f"waiting for {one}, {two}", "after five seconds, and after ten"
+    assert said[0] == said[1]
+    assert said[2:] == [f"waiting for {two}"] * 3, "after 20, 40 and 80"
+    assert told.startswith(f"{two}: not there after {GIVE_UP_AFTER_S:g} s. Remedy: ")
+    store.set("rank 2", "")
+    assert missing(store, 3, names, said.append, now=lambda: clock[0], pause=pause) == ""
+
+
 def test_the_launcher_keeps_to_itself_what_it_alone_is_told() -> None:
     line = ["advise", "--hosts", "a,b", "--via=ssh -q", "--lanes", "8", "--master", "a", "--", "x", "--hosts", "c"]
     assert without_hosts(line) == ["advise", "--lanes", "8", "--", "x", "--hosts", "c"]
@@ -241,7 +263,7 @@ def test_what_cannot_be_meant_is_one_clear_line(arguments: list[str], said: str)
 
         given = {"--lanes": "32", "--switch": "", "--bytes": "1048576"} | {arguments[0]: arguments[1]}
         with pytest.raises(ConfigurationError) as caught:
-            _plan([], given["--switch"], given["--lanes"], int(given["--bytes"]), True)
+            _plan([], given["--switch"], given["--lanes"], int(given["--bytes"]), True, "")
         assert said in str(caught.value)
         return
     ended = subprocess.run(
