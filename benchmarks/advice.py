@@ -114,8 +114,8 @@ def advise(plan: Plan, say: Any) -> Advice | None:
 
     RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set, as torchrun does.
     """
-    store = meet(plan.names, say)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = meet(rank, size, plan.names, say)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=GROUP_TIMEOUT)
     try:
         return _Rank(plan, say).run()

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
+import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import FaninError
+from fanin.host.torch.collectives.parting import AGENT_STORE
+from fanin.host.torch.collectives.timeline import RESTART_VARIABLE
 
-SAY_AFTER_S = 5.0
-"""Importing torch takes some seconds, and from a file server more."""
-GIVE_UP_AFTER_S = 120.0
-LOOK_EVERY_S = 0.2
+PATIENCE_S = (5.0, 5.0, 10.0, 20.0, 40.0, 40.0)
+"""After each but the last somebody is told who is waited for. Importing torch takes some seconds."""
+GIVE_UP_AFTER_S = sum(PATIENCE_S)
 VERDICT = "verdict"
 """Key of rank 0's word: empty if all have come, or what is wrong."""
 
 
-def meet(names: Sequence[str], say: Callable[[str], None]) -> c10d.Store:
+def meet(rank: int, size: int, names: Sequence[str], say: Callable[[str], None]) -> c10d.Store:
     """The store in which all ranks are, once they are. `names` are of their hosts, by rank, where somebody knows them.
 
-    RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set. On rank 0 `say` is told whom it waits for.
+    MASTER_ADDR and MASTER_PORT are set. On rank 0 `say` is told whom it waits for.
     Raises FaninError with the ranks that have not come, or with the address at which rank 0 was not found.
     """
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    serves = rank == 0 and os.environ.get(AGENT_STORE) != "True"
     try:
         bare = c10d.TCPStore(
             # To itself it goes the shortest way, and says who has not come where the others go a wrong one.
@@ -40,8 +40,8 @@ def meet(names: Sequence[str], say: Callable[[str], None]) -> c10d.Store:
             if serves
             else ("reach rank 0", "see that its rank has started, and let hosts reach each other's TCP ports")
         )
-        raise FaninError(f"rank {rank} cannot {act} at {host}:{port}: {first_line(error)}. Remedy: {remedy}") from None
-    store = c10d.PrefixStore(f"fanin advise {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", bare)
+        raise FaninError(f"rank {rank} cannot {act} at {host}:{port}: {_first_line(error)}. Remedy: {remedy}") from None
+    store = c10d.PrefixStore(f"fanin advise {os.environ.get(RESTART_VARIABLE, '0')}", bare)
     store.set(_key(rank), "")
     if rank == 0:
         problem = missing(store, size, names, say)
@@ -51,7 +51,7 @@ def meet(names: Sequence[str], say: Callable[[str], None]) -> c10d.Store:
         try:
             problem = store.get(VERDICT).decode()
         except RuntimeError as error:
-            problem = f"rank 0, at {host}:{port}, has ended: {first_line(error)}. Remedy: see what it printed"
+            problem = f"rank 0, at {host}:{port}, has ended: {_first_line(error)}. Remedy: see what it printed"
     if problem:
         raise FaninError(problem)
     return store
@@ -62,31 +62,29 @@ def missing(
     size: int,
     names: Sequence[str],
     say: Callable[[str], None],
-    *,
-    now: Callable[[], float] = time.monotonic,
-    pause: Callable[[float], None] = time.sleep,
+    patience_s: Sequence[float] = PATIENCE_S,
 ) -> str:
-    """Wait until all ranks are in the store; empty, or, after GIVE_UP_AFTER_S, who is not and what to do.
+    """Wait until all ranks are in the store; empty, or, after all of `patience_s`, who is not and what to do."""
+    keys = [_key(rank) for rank in range(size)]
+    absent = ""
+    for number, seconds in enumerate(patience_s, 1):
+        try:
+            store.wait(keys, timedelta(seconds=seconds))
+            return ""
+        except dist.DistStoreError:
+            ranks = [rank for rank, key in enumerate(keys) if not store.check([key])]
+        absent = ", ".join(f"rank {rank}" + (f" ({names[rank]})" if names else "") for rank in ranks)
+        if absent and number < len(patience_s):
+            say(f"waiting for {absent}")
+    if not absent:  # the last one came at the last moment
+        return ""
+    return (
+        f"{absent}: not there after {sum(patience_s):g} s. Remedy: see that commands can be run there, that Python and "
+        "fanin are at the same paths, and that MASTER_ADDR is rank 0's and can be reached from there"
+    )
 
-    `say` is told after SAY_AFTER_S, and again after twice, four times, ... as long.
-    """
-    began, say_at = now(), SAY_AFTER_S
-    while absent := [rank for rank in range(size) if not store.check([_key(rank)])]:
-        waited = now() - began
-        who = ", ".join(f"rank {rank}" + (f" ({names[rank]})" if names else "") for rank in absent)
-        if waited >= GIVE_UP_AFTER_S:
-            return (
-                f"{who}: not there after {GIVE_UP_AFTER_S:g} s. Remedy: see that commands can be run there, that "
-                "Python and fanin are at the same paths, and that MASTER_ADDR is rank 0's and can be reached from there"
-            )
-        if waited >= say_at:
-            say(f"waiting for {who}")
-            say_at *= 2
-        pause(LOOK_EVERY_S)
-    return ""
 
-
-def first_line(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     """Without the stack that PyTorch's C++ appends."""
     return str(error).partition("\n")[0].rstrip(". ")
 

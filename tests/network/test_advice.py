@@ -21,7 +21,7 @@ from torch._C import _distributed_c10d as c10d
 
 from fanin.benchmarks.advice import Plan, profile_of
 from fanin.benchmarks.advice_links import Listener, round_trip_s, send_datagrams, stream
-from fanin.benchmarks.advice_meeting import GIVE_UP_AFTER_S, missing
+from fanin.benchmarks.advice_meeting import GIVE_UP_AFTER_S, PATIENCE_S, missing
 from fanin.benchmarks.advice_prediction import (
     GLOO,
     Choice,
@@ -220,22 +220,22 @@ def test_a_stream_that_breaks_has_no_rate_and_leaves_nothing_behind() -> None:
 
 @pytest.mark.parametrize("names", [(), ("a", "b", "c")])
 def test_a_rank_that_does_not_come_is_named(names: tuple[str, ...]) -> None:
-    store, said, clock = c10d.HashStore(), list[str](), [0.0]
+    store, said, patience_s = c10d.HashStore(), list[str](), [each / 1000 for each in PATIENCE_S]
     store.set("rank 0", "")
 
-    def pause(seconds: float) -> None:
-        clock[0] += seconds
-        if clock[0] > 12.0:
+    def say(text: str) -> None:
+        said.append(text)
+        if len(said) == 2:
             store.set("rank 1", "")
 
-    told = missing(store, 3, names, said.append, now=lambda: clock[0], pause=pause)
+    told = missing(store, 3, names, say, patience_s)
     one, two = ("rank 1 (b)", "rank 2 (c)") if names else ("rank 1", "rank 2")
     assert said[0] == f"waiting for {one}, {two}", "after five seconds, and after ten"
     assert said[0] == said[1]
     assert said[2:] == [f"waiting for {two}"] * 3, "after 20, 40 and 80"
-    assert told.startswith(f"{two}: not there after {GIVE_UP_AFTER_S:g} s. Remedy: ")
+    assert told.startswith(f"{two}: not there after {GIVE_UP_AFTER_S / 1000:g} s. Remedy: ")
     store.set("rank 2", "")
-    assert missing(store, 3, names, said.append, now=lambda: clock[0], pause=pause) == ""
+    assert missing(store, 3, names, said.append) == ""
 
 
 def test_the_launcher_keeps_to_itself_what_it_alone_is_told() -> None:

@@ -44,18 +44,24 @@ def bound(address: str) -> socket.socket:
     return opened
 
 
+def ends(fabric: Fabric) -> tuple[socket.socket, socket.socket]:
+    """A socket of worker 0 that sends, and one in the switch's namespace that receives."""
+    topology = fabric.topology
+    sender = inside(fabric.worker_namespace(0), lambda: bound(topology.worker_address(0)))
+    return sender, inside(fabric.switch_namespace(), lambda: bound(topology.root_address))
+
+
 def exchange(fabric: Fabric, datagrams: int, at_least: int = 0) -> int:
     """How many of so many datagrams of 1,000 bytes from worker 0 arrive at the switch's namespace.
 
     A short one behind them marks the end; `at_least` so many are waited for, those that it has overtaken among them.
     """
-    topology = fabric.topology
-    sender = inside(fabric.worker_namespace(0), lambda: bound(topology.worker_address(0)))
-    receiver = inside(fabric.switch_namespace(), lambda: bound(topology.root_address))
+    far = (fabric.topology.root_address, PORT)
+    sender, receiver = ends(fabric)
     with sender, receiver:
         for _ in range(datagrams):
-            sender.sendto(bytes(1000), (topology.root_address, PORT))
-        sender.sendto(b"end", (topology.root_address, PORT))
+            sender.sendto(bytes(1000), far)
+        sender.sendto(b"end", far)
         arrived, ended = 0, False
         while not ended or arrived < at_least:
             if receiver.recv(2000) == b"end":
@@ -80,16 +86,15 @@ def test_a_host_has_bands_where_it_is_asked_to(bands: bool) -> None:
     """What a socket of higher priority sends passes what waits for the rate, or comes last."""
     datagrams = 60  # as many as the buffers of two sockets hold
     with Fabric(Topology(workers=1, link=Link(rate_bit_s=4e6, bands=bands))) as fabric:
-        topology = fabric.topology
-        sender = inside(fabric.worker_namespace(0), lambda: bound(topology.worker_address(0)))
-        receiver = inside(fabric.switch_namespace(), lambda: bound(topology.root_address))
+        far = (fabric.topology.root_address, PORT)
+        sender, receiver = ends(fabric)
         with sender, receiver:
-            sender.sendto(b"first", (topology.root_address, PORT))  # what waits for an address may be dropped
+            sender.sendto(b"first", far)  # what waits for an address may be dropped
             assert receiver.recv(2000) == b"first"
             for _ in range(datagrams):
-                sender.sendto(bytes(1000), (topology.root_address, PORT))
+                sender.sendto(bytes(1000), far)
             sender.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, INTERACTIVE)
-            sender.sendto(b"urgent", (topology.root_address, PORT))
+            sender.sendto(b"urgent", far)
             before = 0
             while receiver.recv(2000) != b"urgent":
                 before += 1
@@ -116,8 +121,7 @@ def test_a_link_that_is_cut_carries_nothing_until_it_is_back() -> None:
     with Fabric(Topology(workers=1, link=Link(rate_bit_s=1e9, delay_s=0.0001))) as fabric:
         link, far = fabric.cables[0], (fabric.topology.root_address, PORT)
         assert exchange(fabric, 5) == 5
-        sender = inside(fabric.worker_namespace(0), lambda: bound(fabric.topology.worker_address(0)))
-        receiver = inside(fabric.switch_namespace(), lambda: bound(far[0]))
+        sender, receiver = ends(fabric)
         with sender, receiver:
             fabric.cut(link, True)
             for _ in range(5):
